@@ -1,0 +1,60 @@
+"""The exceptions of clusterctl, each with the exit code that the command line ends with.
+
+A message is one sentence (or two) that names the file, host or variable and says what to do; the command line prints
+it as it is, so it carries no traceback and no secret.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the process exits with; the meaning of each number is part of the public interface."""
+
+    OK = 0
+    BAD_CONFIG = 1
+    HOST_FAILED = 2
+    USAGE = 2
+    UNREACHABLE = 4
+    VALIDATION_FAILED = 10
+    VALIDATION_ERROR = 11
+    INTERRUPTED = 130
+
+
+class ClusterctlError(Exception):
+    """Base of everything that ends a command with a sentence instead of a traceback."""
+
+    exit_code: ExitCode = ExitCode.BAD_CONFIG
+
+
+class ConfigError(ClusterctlError):
+    """The inventory, a variable or an option is wrong, or no host matched (exit 1)."""
+
+
+class LockedError(ConfigError):
+    """Another run holds one of the nodes; the message says which run (exit 1)."""
+
+
+class HostFailedError(ClusterctlError):
+    """A host was reached and something on it failed (exit 2)."""
+
+    exit_code = ExitCode.HOST_FAILED
+
+
+class UnreachableError(ClusterctlError):
+    """A host did not answer or refused the login (exit 4)."""
+
+    exit_code = ExitCode.UNREACHABLE
+
+
+class ValidationCouldNotRunError(ClusterctlError):
+    """The validation job could not be started, so there is no verdict (exit 11)."""
+
+    exit_code = ExitCode.VALIDATION_ERROR
+
+
+class InterruptedRunError(ClusterctlError):
+    """The user stopped the run (exit 130)."""
+
+    exit_code = ExitCode.INTERRUPTED

@@ -1,0 +1,292 @@
+"""Read any inventory that Ansible accepts into frozen hosts, and refuse at the door what is no host."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clusterctl import content
+from clusterctl.errors import ConfigError
+
+# RFC 1123 names and addresses; a zone index or a bracket has no place in an inventory name.
+_HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
+_ADDRESS = re.compile(r"[A-Za-z0-9:](?:[A-Za-z0-9.:_%-]{0,252})")
+_USER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?")
+_SSH_CONNECTIONS = frozenset({"ssh", "smart", "ansible.builtin.ssh"})
+_MAX_PORT = 65535
+
+
+@dataclass(frozen=True)
+class Host:
+    """One machine of the inventory, with what is needed to reach it by ssh.
+
+    ``address`` is what ssh connects to; ``cluster_address`` what the other nodes use (the variable
+    ``cluster_address``, or the address). ``slots`` is the inventory's own count of ranks, None where it gives none.
+    """
+
+    name: str
+    address: str
+    port: int = 22
+    user: str | None = None
+    connection: str = "ssh"
+    private_key: str | None = None
+    ssh_args: tuple[str, ...] = ()
+    python: str = "/usr/bin/python3"
+    become: bool = False
+    become_user: str = "root"
+    has_secret_login: bool = False  # a password in the inventory: only Ansible may use it
+    slots: int | None = None
+    variables: dict[str, Any] = field(default_factory=dict, compare=False, hash=False)
+
+    @property
+    def by_ssh(self) -> bool:
+        """Whether a plain ssh client can do what Ansible's connection does."""
+        return self.connection in _SSH_CONNECTIONS and not self.has_secret_login
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of the command line that change what an inventory means, under Ansible's own names."""
+
+    limit: str | None = None
+    extra_vars: tuple[str, ...] = ()
+    vault_ids: tuple[str, ...] = ()
+    vault_password_files: tuple[str, ...] = ()
+    user: str | None = None
+    private_key: str | None = None
+    become: bool = False
+
+    def inventory_arguments(self) -> list[str]:
+        """Return the arguments that ansible-inventory and ansible-playbook share."""
+        arguments: list[str] = []
+        for value in self.extra_vars:
+            arguments += ["-e", value]
+        for value in self.vault_ids:
+            arguments += ["--vault-id", value]
+        for value in self.vault_password_files:
+            arguments += ["--vault-password-file", value]
+        return arguments
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """All hosts of the cluster and those that ``--limit`` selects; ``digest`` changes with any variable of any host."""
+
+    path: Path
+    hosts: tuple[Host, ...]
+    selected: tuple[str, ...]
+    digest: str
+
+    def host(self, name: str) -> Host:
+        """Return the host of that name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for host in self.hosts:
+            if host.name == name:
+                return host
+        raise KeyError(name)
+
+    @property
+    def selected_hosts(self) -> tuple[Host, ...]:
+        """The hosts that ``--limit`` leaves, in the inventory's order."""
+        wanted = set(self.selected)
+        return tuple(host for host in self.hosts if host.name in wanted)
+
+
+def ansible_program(name: str) -> str:
+    """Return the ansible program of that name that belongs to the running interpreter, else the one on PATH."""
+    beside = Path(sys.executable).with_name(name)
+    return str(beside) if beside.is_file() else name
+
+
+def load(path: Path, options: Options | None = None) -> Inventory:
+    """Read an inventory (INI, YAML, directory or dynamic script).
+
+    Raises:
+        ConfigError: it does not exist, is empty, cannot be parsed, names something that is no host, or the limit
+            selects nobody.
+    """
+    options = options or Options()
+    if not path.exists():
+        raise ConfigError(f"The inventory {path} does not exist; 'clusterctl init {path}' writes a commented example.")
+    everything = _listing(path, options, limit=None)
+    hostvars: dict[str, dict[str, Any]] = everything.get("_meta", {}).get("hostvars", {})
+    names = _host_names(everything)
+    if not names:
+        raise ConfigError(
+            f"The inventory {path} names no host; add one line per machine under a group such as [nodes]."
+        )
+    hosts = tuple(_host(path, name, hostvars.get(name, {}), options) for name in names)
+    selected = names
+    if options.limit is not None:
+        selected = _host_names(_listing(path, options, limit=options.limit))
+        if not selected:
+            raise ConfigError(
+                f"The limit '{options.limit}' matches no host of {path}; its hosts are: {_shortened(names)}.",
+            )
+    canonical = json.dumps(everything, sort_keys=True, default=str)
+    return Inventory(
+        path=path.resolve(),
+        hosts=hosts,
+        selected=tuple(selected),
+        digest=hashlib.sha256(canonical.encode()).hexdigest(),
+    )
+
+
+def _listing(path: Path, options: Options, limit: str | None) -> dict[str, Any]:
+    command = [ansible_program("ansible-inventory"), "-i", str(path.absolute()), "--list"]
+    command += options.inventory_arguments()
+    if limit is not None:
+        command.append(f"--limit={limit}")
+    environment = {
+        **os.environ,
+        "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FATAL": "true",
+        "ANSIBLE_LOCALHOST_WARNING": "false",
+        "ANSIBLE_INVENTORY_UNPARSED_WARNING": "false",
+        "ANSIBLE_COLLECTIONS_PATH": str(content.collections_path()),
+        "ANSIBLE_NOCOLOR": "true",
+        "ANSIBLE_DEPRECATION_WARNINGS": "false",
+    }
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    except FileNotFoundError:
+        raise ConfigError("ansible-inventory is not installed; 'pip install clusterctl' brings it.") from None
+    if done.returncode != 0:
+        raise ConfigError(_parse_failure(path, limit, done.stderr))
+    try:
+        listing = json.loads(done.stdout)
+    except json.JSONDecodeError:
+        raise ConfigError(
+            f"ansible-inventory gave no JSON for {path}; run '{shlex.join(command)}' to see why."
+        ) from None
+    if not isinstance(listing, dict):
+        raise ConfigError(f"The inventory {path} is not a mapping of groups.")
+    return listing
+
+
+def _parse_failure(path: Path, limit: str | None, stderr: str) -> str:
+    """Make one sentence of ansible-inventory's complaint."""
+    lines = [re.sub(r"^\[?(ERROR|WARNING)\]?:?\s*", "", line).strip() for line in stderr.splitlines() if line.strip()]
+    text = " ".join(lines)
+    if limit is not None and ("does not match any hosts" in text or "hosts and/or --limit" in text):
+        return f"The limit '{limit}' matches no host of {path}; 'ansible-inventory -i {path} --graph' shows them."
+    if "vault" in text.lower() and ("secret" in text.lower() or "decrypt" in text.lower()):
+        return f"The inventory {path} holds vault-encrypted values; give --vault-password-file or --vault-id."
+    cause = next((line for line in lines if ":" in line or "error" in line.lower()), text)
+    return f"The inventory {path} cannot be parsed: {cause[:400] or 'ansible-inventory gave no reason'}"
+
+
+def _host_names(listing: dict[str, Any]) -> list[str]:
+    """Return every host once, in the order in which the groups name them, without an implicit localhost."""
+    seen: dict[str, None] = {}
+
+    def walk(group: str, guard: frozenset[str]) -> None:
+        if group in guard:
+            return
+        body = listing.get(group, {})
+        if not isinstance(body, dict):
+            return
+        for child in body.get("children", []):
+            walk(child, guard | {group})
+        for name in body.get("hosts", []):
+            seen.setdefault(str(name))
+
+    walk("all", frozenset())
+    for name in listing.get("_meta", {}).get("hostvars", {}):
+        seen.setdefault(str(name))
+    return list(seen)
+
+
+def _host(path: Path, name: str, variables: dict[str, Any], options: Options) -> Host:
+    if not _HOST_NAME.fullmatch(name):
+        raise ConfigError(
+            f"The inventory {path} has a host named {name!r}, which is no host name; use letters, digits, '.', '-' and "
+            "'_' only, beginning with a letter or digit.",
+        )
+    address = str(variables.get("ansible_host", name))
+    if not _ADDRESS.fullmatch(address):
+        raise ConfigError(f"In {path}, ansible_host of {name} is {address!r}, which is neither a name nor an address.")
+    user = options.user or variables.get("ansible_user") or variables.get("ansible_ssh_user")
+    if user is not None and not _USER_NAME.fullmatch(str(user)):
+        raise ConfigError(f"In {path}, ansible_user of {name} is {str(user)!r}, which is no user name.")
+    key = (
+        options.private_key
+        or variables.get("ansible_ssh_private_key_file")
+        or variables.get("ansible_private_key_file")
+    )
+    passwords = (
+        "ansible_password",
+        "ansible_ssh_pass",
+        "ansible_ssh_password",
+        "ansible_become_password",
+        "ansible_become_pass",
+    )
+    return Host(
+        name=name,
+        address=address,
+        port=_port(path, name, variables),
+        user=None if user is None else str(user),
+        connection=str(variables.get("ansible_connection", "ssh")),
+        private_key=None if key is None else str(Path(str(key)).expanduser()),
+        ssh_args=_ssh_args(path, name, variables),
+        python=str(variables.get("ansible_python_interpreter", "/usr/bin/python3")),
+        become=options.become or _truth(variables.get("ansible_become", False)),
+        become_user=str(variables.get("ansible_become_user", "root")),
+        has_secret_login=any(word in variables for word in passwords),
+        slots=_slots(path, name, variables),
+        variables=variables,
+    )
+
+
+def _port(path: Path, name: str, variables: dict[str, Any]) -> int:
+    given = variables.get("ansible_port", variables.get("ansible_ssh_port", 22))
+    try:
+        port = int(given)
+    except (TypeError, ValueError):
+        port = 0
+    if not 0 < port <= _MAX_PORT:
+        raise ConfigError(f"In {path}, ansible_port of {name} is {given!r}; a port is a number from 1 to {_MAX_PORT}.")
+    return port
+
+
+def _slots(path: Path, name: str, variables: dict[str, Any]) -> int | None:
+    if "slots" not in variables:
+        return None
+    given = variables["slots"]
+    try:
+        slots = int(given)
+    except (TypeError, ValueError):
+        slots = 0
+    if slots < 1:
+        raise ConfigError(
+            f"In {path}, slots of {name} is {given!r}; it is the number of ranks the node takes, 1 or more."
+        )
+    return slots
+
+
+def _ssh_args(path: Path, name: str, variables: dict[str, Any]) -> tuple[str, ...]:
+    tokens: list[str] = []
+    for key in ("ansible_ssh_common_args", "ansible_ssh_extra_args"):
+        try:
+            tokens += shlex.split(str(variables.get(key, "")))
+        except ValueError:
+            raise ConfigError(f"In {path}, {key} of {name} has an unbalanced quote.") from None
+    return tuple(tokens)
+
+
+def _truth(value: object) -> bool:
+    return str(value).strip().lower() in {"1", "true", "yes", "on", "y", "t"}
+
+
+def _shortened(names: list[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,59 @@
+"""The one place that builds an ssh command line; everything in it is a token, nothing a shell string."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from clusterctl.inventory import Host
+
+
+def arguments(host: Host, *, control_dir: Path | None = None, connect_timeout_s: int = 10) -> list[str]:
+    """Return the argv up to and including the destination.
+
+    Strictness of host keys is the inventory's and the user's ssh configuration's; nothing here relaxes it.
+
+    Args:
+        host: whom to reach.
+        control_dir: folder (short path, mode 0700) of a shared connection that lives for a minute; None for a
+            connection of its own.
+        connect_timeout_s: seconds until an address that does not answer is given up.
+    """
+    argv = ["ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={connect_timeout_s}", "-p", str(host.port)]
+    if host.private_key:
+        argv += ["-i", host.private_key, "-o", "IdentitiesOnly=yes"]
+    if host.user:
+        argv += ["-l", host.user]
+    if control_dir is not None:
+        argv += ["-o", "ControlMaster=auto", "-o", "ControlPersist=60s", "-o", f"ControlPath={control_dir}/%C"]
+    argv += host.ssh_args
+    return [*argv, "--", host.address]
+
+
+def command(
+    host: Host,
+    remote: Sequence[str],
+    *,
+    as_user: str | None = None,
+    control_dir: Path | None = None,
+    connect_timeout_s: int = 10,
+) -> list[str]:
+    """Return the whole argv that runs ``remote`` on the host.
+
+    ssh hands the remote shell one string; each token is quoted here so that it arrives as the token it was.
+
+    Args:
+        host: where to run it.
+        remote: argv on the node.
+        as_user: run it through ``sudo -n`` as this user; None runs it as the login user.
+        control_dir: see :func:`arguments`.
+        connect_timeout_s: see :func:`arguments`.
+    """
+    argv = list(remote)
+    if as_user is not None and as_user != host.user:
+        argv = ["sudo", "-n", "-H", "-u", as_user, "--", *argv]
+    return [*arguments(host, control_dir=control_dir, connect_timeout_s=connect_timeout_s), shlex.join(argv)]
