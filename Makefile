@@ -1,0 +1,78 @@
+# Two targets matter: 'make demo' shows the whole thing on containers of this machine, 'make test' runs all that CI runs.
+# Both install what they need (Debian or Ubuntu, as root or with sudo) and nothing outside .venv and the distribution's packages.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
+# What the sandbox needs; podman's helpers are named since nothing recommended is installed.
+PACKAGES := podman runc crun netavark aardvark-dns iptables nftables catatonit mmdebstrap openssh-client python3-venv
+DEMO := demo
+
+.PHONY: help
+help:  ## Show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+.PHONY: system
+system:  ## Install the distribution's packages that the sandbox needs (skipped where they are there)
+	@missing=$$(for package in $(PACKAGES); do \
+	    dpkg-query -W -f '$${Status}\n' "$$package" 2>/dev/null | grep -q 'ok installed' || echo "$$package"; done); \
+	if test -n "$$missing"; then \
+	    echo "Installing" $$missing >&2; \
+	    $(SUDO) apt-get -q update >/dev/null; \
+	    $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends $$missing >/dev/null; \
+	fi
+
+$(VENV)/.ready: pyproject.toml | system
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/pip install --quiet --editable . --group dev
+	touch $@
+
+.PHONY: venv
+venv: $(VENV)/.ready  ## Make the virtual environment with clusterctl and what its tests need
+
+.PHONY: demo
+demo: venv  ## Four containers become one proven MPI cluster; ends with how to log in and how to clean up
+	$(BIN)/clusterctl sandbox up --name $(DEMO) --nodes 4
+	$(BIN)/clusterctl provision "$$($(BIN)/clusterctl sandbox inventory --name $(DEMO))" --yes
+	@echo
+	@echo "Log in:    $(BIN)/clusterctl sandbox ssh --name $(DEMO) node1"
+	@echo "Try it:    $(BIN)/clusterctl sandbox ssh --name $(DEMO) node1 -- mpirun --version"
+	@echo "Validate:  $(BIN)/clusterctl validate \$$($(BIN)/clusterctl sandbox inventory --name $(DEMO))"
+	@echo "Clean up:  make demo-clean"
+
+.PHONY: demo-clean
+demo-clean: venv  ## Take the demo's containers down
+	$(BIN)/clusterctl sandbox down --name $(DEMO)
+
+.PHONY: lint
+lint: venv  ## ruff, mypy, yamllint, ansible-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/yamllint --strict .
+	$(BIN)/ansible-lint --offline --strict
+
+.PHONY: unit
+unit: venv  ## Tests that need no node
+	$(BIN)/pytest tests/unit -n 2 -q
+
+.PHONY: cluster
+cluster: venv  ## Tests on a sandbox of containers: provisioning, validation, planted faults
+	$(BIN)/pytest tests/cluster -q --durations=15
+
+.PHONY: molecule
+molecule: venv  ## Every role's molecule scenario, two at a time
+	$(BIN)/pytest tests/molecule -n 2 -q --durations=0
+
+.PHONY: wheel
+wheel: venv  ## Build the wheel and the sdist into dist/
+	$(BIN)/python -m build
+
+.PHONY: test
+test: lint unit cluster molecule  ## All tests, in the order in which a mistake is cheapest to find

@@ -1,0 +1,33 @@
+"""Run every role's molecule scenarios for real, so that one command and one summary cover them all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCENARIOS = sorted(path.parent for path in ROOT.glob("roles/*/molecule/*/molecule.yml"))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: f"{path.parents[1].name}-{path.name}")
+def test_scenario(scenario: Path) -> None:
+    role = scenario.parents[1]
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "ANSIBLE_NOCOLOR": "1"}
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("molecule")), "test", "--scenario-name", scenario.name],
+        cwd=role,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
+
+
+def test_every_role_has_a_scenario() -> None:
+    with_scenario = {path.parents[1].name for path in SCENARIOS}
+    assert with_scenario == {path.name for path in (ROOT / "roles").iterdir() if path.is_dir()}
