@@ -12,6 +12,7 @@ SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
 # What the sandbox needs; podman's helpers are named since nothing recommended is installed.
 PACKAGES := podman runc crun netavark aardvark-dns iptables nftables catatonit mmdebstrap openssh-client python3-venv
 DEMO := demo
+DEMO_INVENTORY := inventories/sandbox/inventory.ini
 
 .PHONY: help
 help:  ## Show the targets
@@ -38,13 +39,13 @@ venv: $(VENV)/.ready  ## Make the virtual environment with clusterctl and what i
 
 .PHONY: demo
 demo: venv  ## Four containers become one proven MPI cluster; ends with how to log in and how to clean up
-	$(BIN)/clusterctl sandbox up --name $(DEMO) --nodes 4
-	$(BIN)/clusterctl provision "$$($(BIN)/clusterctl sandbox inventory --name $(DEMO))" --yes
+	$(BIN)/clusterctl sandbox up --name $(DEMO) --nodes 4 --inventory $(DEMO_INVENTORY)
+	$(BIN)/clusterctl provision --yes $(DEMO_INVENTORY)
 	@echo
-	@echo "Log in:    $(BIN)/clusterctl sandbox ssh --name $(DEMO) node1"
-	@echo "Try it:    $(BIN)/clusterctl sandbox ssh --name $(DEMO) node1 -- mpirun --version"
-	@echo "Validate:  $(BIN)/clusterctl validate \$$($(BIN)/clusterctl sandbox inventory --name $(DEMO))"
-	@echo "Clean up:  make demo-clean"
+	@echo "Four nodes, one cluster. What now?"
+	@echo "  log in      $(BIN)/clusterctl sandbox ssh --name $(DEMO) node1"
+	@echo "  prove again $(BIN)/clusterctl validate $(DEMO_INVENTORY)"
+	@echo "  clean up    make demo-clean"
 
 .PHONY: demo-clean
 demo-clean: venv  ## Take the demo's containers down
