@@ -32,7 +32,7 @@ def main() -> None:
         samples["import rich"].append(wall_seconds(floor))
         samples["clusterctl --help"].append(wall_seconds(ours))
     for name, seconds in samples.items():
-        print(f"{name:18} median {statistics.median(seconds):.3f} s, spread {min(seconds):.3f}–{max(seconds):.3f} s")
+        print(f"{name:18} median {statistics.median(seconds):.3f} s, spread {min(seconds):.3f} to {max(seconds):.3f} s")
     ratio = statistics.median(samples["clusterctl --help"]) / statistics.median(samples["import rich"])
     print(f"ratio {ratio:.2f} (at most 3)")
 
