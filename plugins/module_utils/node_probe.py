@@ -1,0 +1,836 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look at one node and answer, in one trip, everything that any part of clusterctl asks about it.
+
+The file is a whole program: the standard library of Python 3.9 is all it needs, it changes nothing on the node, and
+it starts no process unless it is asked whether sudo works. It serves in three ways:
+
+* piped over ssh, followed by its request (see :data:`BOOT`); one line of JSON comes back;
+* as a program with the request as its first argument;
+* imported by Ansible modules, which share :func:`watch_state` and :func:`collect`.
+
+Every section stands in its own guard: what fails leaves an empty value of the right shape and a sentence in
+``problems``, because a record with a hole is worth more than none.
+"""
+
+# pathlib would cost a third of the probe's CPU time again, on every node of every run.
+# ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH115, PTH118, PTH119, PTH120, PTH123, PTH208
+
+from __future__ import annotations
+
+import grp
+import hashlib
+import json
+import os
+import pwd
+import resource
+import socket
+import stat
+import struct
+import sys
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple, cast
+
+SCHEMA_VERSION = 1
+MARKER = ".clusterctl.json"
+MANIFEST = ".clusterctl-manifest"
+# What `python3 -c` runs on the node: argv[1] says how many bytes of stdin are this program, the rest is the request.
+BOOT = "import sys;exec(compile(sys.stdin.buffer.read(int(sys.argv[1])),'node_probe','exec'))"
+
+_ARTIFACT_ROOT = "/usr/local"
+_DISKS = ("/usr/local", "/var/tmp")  # noqa: S108 - asked for free space only, nothing is written there
+_SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
+_READ_BLOCK = 1 << 20
+_NVIDIA = "0x10de"
+# PCI classes of what computes or draws: VGA and 3D controllers, processing accelerators.
+_GPU_CLASSES = ("0x0300", "0x0302", "0x1200")
+# The first driver branch of each CUDA major (NVIDIA, "CUDA Compatibility", table of minor version compatibility).
+_CUDA_BRANCHES = ((580, 13), (525, 12), (450, 11), (410, 10))
+_ARPHRD_LOOPBACK = 772
+_ARPHRD_INFINIBAND = 32
+_IFF_UP = 0x1
+_RTF_UP = 0x1
+_RTF_GATEWAY = 0x2
+_IPV6_SCOPES = {0x00: "global", 0x10: "host", 0x20: "link", 0x40: "site"}
+_IPV4_SCOPES = {0: "global", 200: "site", 253: "link", 254: "host"}
+
+Json = Dict[str, Any]
+
+
+# --- small readers ---------------------------------------------------------------------------------------------------
+
+
+def _text(path: str, default: Optional[str] = None) -> str:
+    """Return a file's text without surrounding blanks, or the default where the file cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read().strip()
+    except OSError:
+        if default is None:
+            raise
+        return default
+
+
+def _number(path: str) -> Optional[int]:
+    try:
+        return int(_text(path))
+    except (OSError, ValueError):
+        return None
+
+
+def _entries(path: str) -> List[str]:
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def _which(name: str) -> str:
+    """Return the path of a program in the system's own folders, or ''."""
+    for folder in _SEARCH_PATH:
+        path = f"{folder}/{name}"
+        if os.access(path, os.X_OK) and not os.path.isdir(path):
+            return path
+    return ""
+
+
+def _sha256(path: str) -> str:
+    total = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while True:
+            block = stream.read(_READ_BLOCK)
+            if not block:
+                return total.hexdigest()
+            total.update(block)
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+# --- path states: what a run leaves behind and a later run compares --------------------------------------------------
+
+
+def watch_state(path: str, kind: str = "") -> Json:
+    """Return the present state of a path in the form of a ``watch`` entry.
+
+    The answer tells what is there, whatever was expected: a link where a file was asked for comes back as a link, so
+    that comparing the two entries for equality is the whole test.
+
+    Args:
+        path: absolute path.
+        kind: ``artifact`` to verify an installed artifact (a folder, or a link to one); anything else looks at the
+            path itself.
+
+    Returns:
+        ``path`` and ``kind`` (file, dir, link, absent, artifact or other), and by kind: file has mode, owner, group and
+        sha256; dir has mode, owner and group; link has target; artifact has marker_sha256 and files.
+    """
+    if kind == "artifact":
+        return _artifact_state(path)
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return {"path": path, "kind": "absent"}
+    if stat.S_ISLNK(status.st_mode):
+        return {"path": path, "kind": "link", "target": os.readlink(path)}
+    state: Json = {
+        "path": path,
+        "kind": "other",
+        "mode": f"{stat.S_IMODE(status.st_mode):04o}",
+        "owner": _user_name(status.st_uid),
+        "group": _group_name(status.st_gid),
+    }
+    if stat.S_ISDIR(status.st_mode):
+        state["kind"] = "dir"
+    elif stat.S_ISREG(status.st_mode):
+        state["kind"] = "file"
+        state["sha256"] = _sha256(path)
+    return state
+
+
+def _artifact_state(path: str) -> Json:
+    marker, problem = verify_artifact(path)
+    if not marker:
+        return {"path": path, "kind": "absent"}
+    folder = os.path.realpath(path)
+    files = problem or _sha256(f"{folder}/{MANIFEST}")
+    return {"path": path, "kind": "artifact", "marker_sha256": _sha256(f"{folder}/{MARKER}"), "files": files}
+
+
+def watch_states(entries: List[Json]) -> List[Json]:
+    """Return the present state of every entry (only ``path`` and ``kind`` of each are read)."""
+    return [watch_state(str(entry["path"]), str(entry.get("kind", ""))) for entry in entries]
+
+
+def verify_artifact(path: str) -> Tuple[Json, str]:
+    """Read an artifact's marker and compare its files with its manifest.
+
+    Args:
+        path: the artifact's folder, or a link to it.
+
+    Returns:
+        The marker ({} where there is none) and what is wrong ('' where nothing is). Sizes and whole-second times are
+        compared, contents are not: this is the check of every run, made to take milliseconds.
+    """
+    folder = os.path.realpath(path)
+    try:
+        marker = json.loads(_text(f"{folder}/{MARKER}"))
+    except FileNotFoundError:
+        return {}, f"{path} has no {MARKER}, so it was never finished"
+    except (OSError, ValueError) as error:
+        return {}, f"{folder}/{MARKER} cannot be read: {error}"
+    if not isinstance(marker, dict):
+        return {}, f"{folder}/{MARKER} is no marker"
+    return marker, _manifest_problem(folder, str(marker.get("manifest_sha256", "")))
+
+
+def _manifest_problem(folder: str, digest: str) -> str:
+    """Return what the manifest finds wrong with the folder, '' where nothing is."""
+    try:
+        with open(f"{folder}/{MANIFEST}", "rb") as stream:
+            raw = stream.read()
+        if digest and hashlib.sha256(raw).hexdigest() != digest:
+            return f"{folder}/{MANIFEST} is not the one that the marker names"
+        manifest = json.loads(raw)
+        wrong = [name for entry in manifest for name in _differing(folder, entry)]
+    except FileNotFoundError:
+        return f"{folder}/{MANIFEST} is missing"
+    except (OSError, ValueError, TypeError, IndexError) as error:
+        return f"{folder}/{MANIFEST} cannot be read: {error}"
+    return f"{len(wrong)} of {len(manifest)} files are missing or changed, first {wrong[0]}" if wrong else ""
+
+
+def _differing(folder: str, entry: List[Any]) -> List[str]:
+    """Return the manifest entry's name where the file is not as the manifest says."""
+    name, size, mtime = str(entry[0]), int(entry[1]), int(entry[2])
+    try:
+        status = os.lstat(f"{folder}/{name}")
+    except OSError:
+        return [name]
+    if stat.S_ISDIR(status.st_mode):  # a folder's size and time are the file system's own affair
+        return []
+    return [] if (status.st_size, int(status.st_mtime)) == (size, mtime) else [name]
+
+
+# --- the session: what a non-interactive login sees ------------------------------------------------------------------
+
+
+class Session:
+    """The process whose environment and limits are those of the ssh session, also when the probe runs through sudo.
+
+    sudo replaces the environment (``env_reset``, ``secure_path``) and raises its own limits, so neither of the probe's
+    own would be what mpirun meets. But sudo itself was started with the session's environment, which root can read in
+    /proc, and the process above it still has the session's limits.
+    """
+
+    def __init__(self) -> None:
+        """Walk up the parents of this process as far as the ssh daemon."""
+        self.variables: Dict[str, str] = dict(os.environ)
+        self.source = "process"
+        self.limits_pid: Optional[int] = None
+        above: List[Tuple[int, str]] = []
+        pid = os.getppid()
+        while pid > 0 and len(above) < 64:  # noqa: PLR2004 - a guard against a /proc that lies in circles
+            name, parent = _process(pid)
+            if name.startswith("sshd"):
+                self.source = "ssh session"
+                break
+            above.append((pid, name))
+            pid = parent
+        changers = [index for index, (_, name) in enumerate(above) if name in {"sudo", "su", "doas"}]
+        if not changers:
+            return
+        outermost = changers[-1]
+        block = _environ(above[outermost][0])
+        if block is None:
+            self.source = "after sudo"
+            return
+        self.variables = block
+        self.limits_pid = above[outermost + 1][0] if outermost + 1 < len(above) else pid
+
+    def limits(self) -> Json:
+        """Return the soft and hard limits that a job in such a session gets; None means unlimited."""
+        wanted = {"Max locked memory": "memlock", "Max open files": "nofile"}
+        if self.limits_pid:
+            found = {}
+            for line in _text(f"/proc/{self.limits_pid}/limits").splitlines():
+                key = wanted.get(line[:26].strip())
+                if key:
+                    soft, hard = line[26:].split()[:2]
+                    found[key] = {"soft": _limit(soft), "hard": _limit(hard)}
+            return found
+        own = {"memlock": resource.RLIMIT_MEMLOCK, "nofile": resource.RLIMIT_NOFILE}
+        limits: Json = {}
+        for key, number in own.items():
+            low, high = (_limit(str(value)) for value in resource.getrlimit(number))
+            limits[key] = {"soft": low, "hard": high}
+        return limits
+
+
+def _limit(text: str) -> Optional[int]:
+    return None if text in {"unlimited", str(resource.RLIM_INFINITY)} else int(text)
+
+
+def _process(pid: int) -> Tuple[str, int]:
+    """Return the name and the parent of a process, ('', 0) where it cannot be seen."""
+    line = _text(f"/proc/{pid}/stat", "")
+    name, _, rest = line.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    return name, int(fields[1]) if len(fields) > 1 else 0
+
+
+def _environ(pid: int) -> Optional[Dict[str, str]]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as stream:
+            raw = stream.read()
+    except OSError:
+        return None
+    pairs = (item.decode("utf-8", "replace").partition("=") for item in raw.split(b"\0") if item)
+    return {name: value for name, _, value in pairs}
+
+
+# --- sections --------------------------------------------------------------------------------------------------------
+
+
+def _names(_request: Json, _session: Session) -> Json:
+    """Tell the node's names from files alone: a resolver that does not answer would cost seconds."""
+    name = socket.gethostname()
+    full = name
+    for line in _text("/etc/hosts", "").splitlines():
+        words = line.partition("#")[0].split()[1:]
+        dotted = [word for word in words if word.startswith(f"{name}.")]
+        if name in words and dotted:
+            full = dotted[0]
+            break
+    return {"hostname": name, "fqdn": full}
+
+
+def _kernel(_request: Json, _session: Session) -> Json:
+    about = os.uname()
+    return {"time": time.time(), "kernel": about.release, "machine": about.machine}
+
+
+def read_os_release(text: str) -> Json:
+    """Return id, version_id, name, family and major of an os-release file's text."""
+    values = {}
+    for line in text.splitlines():
+        key, _, value = line.strip().partition("=")
+        values[key] = value.strip("\"'")
+    identity = values.get("ID", "linux").lower()
+    related = {identity, *values.get("ID_LIKE", "").lower().split()}
+    family = "Linux"
+    if related & {"debian", "ubuntu"}:
+        family = "Debian"
+    elif related & {"rhel", "fedora", "centos"}:
+        family = "RedHat"
+    version = values.get("VERSION_ID", "")
+    return {
+        "id": identity,
+        "version_id": version,
+        "name": values.get("PRETTY_NAME", values.get("NAME", identity)),
+        "family": family,
+        "major": version.partition(".")[0],
+    }
+
+
+def _software(_request: Json, _session: Session) -> Json:
+    release = _text("/etc/os-release", "") or _text("/usr/lib/os-release", "")
+    try:
+        libc = (os.confstr("CS_GNU_LIBC_VERSION") or "").rpartition(" ")[2]
+    except (ValueError, OSError):  # no GNU C library
+        libc = ""
+    return {
+        "distribution": read_os_release(release),
+        "glibc": libc,
+        "python": {
+            "version": ".".join(str(part) for part in sys.version_info[:3]),
+            "executable": sys.executable,
+            "has_packaging": _has_packaging(),
+        },
+    }
+
+
+def _has_packaging() -> bool:
+    """Tell whether pip modules will find python3-packaging (a folder's presence; importing it would cost more)."""
+    return any(os.path.isdir(f"{folder}/packaging") for folder in sys.path if folder)
+
+
+def _cuda(_request: Json, _session: Session) -> Json:
+    driver = driver_version(_text("/proc/driver/nvidia/version", ""))
+    toolkit = ""
+    try:
+        toolkit = str(json.loads(_text("/usr/local/cuda/version.json"))["cuda"]["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        if os.access("/usr/local/cuda/bin/nvcc", os.X_OK):
+            toolkit = os.path.basename(os.path.realpath("/usr/local/cuda")).partition("cuda-")[2]
+    major = None
+    if driver:
+        branch = int(driver.partition(".")[0])
+        major = next((cuda for first, cuda in _CUDA_BRANCHES if branch >= first), None)
+    elif toolkit:
+        major = int(toolkit.partition(".")[0])
+    return {
+        "cuda": {
+            "major": major,
+            "driver_version": driver,
+            "toolkit_version": toolkit,
+            "libcuda": _in_library_cache(b"libcuda.so.1"),
+        }
+    }
+
+
+def driver_version(text: str) -> str:
+    """Return the version that the text of /proc/driver/nvidia/version names ('' where it names none)."""
+    for line in text.splitlines():
+        if line.startswith("NVRM version:"):
+            for word in line.split():
+                parts = word.split(".")
+                if len(parts) > 1 and all(part.isdigit() for part in parts):
+                    return word
+    return ""
+
+
+def _in_library_cache(name: bytes) -> bool:
+    try:
+        with open("/etc/ld.so.cache", "rb") as stream:
+            return name + b"\0" in stream.read()
+    except OSError:
+        return False
+
+
+def _hardware(_request: Json, _session: Session) -> Json:
+    usable = os.sched_getaffinity(0)
+    cores = set()
+    for number in usable:
+        siblings = _text(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list", str(number))
+        cores.add(siblings or str(number))
+    memory = 0
+    for line in _text("/proc/meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            memory = int(line.split()[1]) * 1024
+            break
+    return {"cores": len(cores), "threads": len(usable), "memory_bytes": memory}
+
+
+def _storage(_request: Json, _session: Session) -> Json:
+    disks = []
+    for path in _DISKS:
+        place = path
+        while not os.path.isdir(place):
+            place = os.path.dirname(place)
+        space = os.statvfs(place)
+        disks.append(
+            {
+                "path": path,
+                "free_bytes": space.f_bavail * space.f_frsize,
+                "total_bytes": space.f_blocks * space.f_frsize,
+            }
+        )
+    shared = 0
+    if os.path.isdir("/dev/shm"):  # noqa: S108 - measured, not written
+        space = os.statvfs("/dev/shm")  # noqa: S108
+        shared = space.f_blocks * space.f_frsize
+    return {"disk": disks, "shm_bytes": shared}
+
+
+def _interfaces(_request: Json, _session: Session) -> Json:
+    addresses: Dict[str, List[Json]] = {}
+    for name, entry in _ipv4_addresses() + _ipv6_addresses():
+        addresses.setdefault(name, []).append(entry)
+    found = []
+    for name in _entries("/sys/class/net"):
+        base = f"/sys/class/net/{name}"
+        if not os.path.isdir(base):  # bonding_masters is a file
+            continue
+        flags = int(_text(f"{base}/flags", "0x0"), 16)
+        speed = _number(f"{base}/speed")
+        found.append(
+            {
+                "name": name,
+                "kind": _interface_kind(base),
+                "mac": _text(f"{base}/address", ""),
+                "mtu": _number(f"{base}/mtu"),
+                "up": bool(flags & _IFF_UP),
+                "carrier": _text(f"{base}/carrier", "0") == "1",
+                "speed_mbps": speed if speed and speed > 0 else None,
+                "driver": _link_name(f"{base}/device/driver"),
+                "master": _link_name(f"{base}/master"),
+                "addresses": addresses.get(name, []),
+            }
+        )
+    return {"interfaces": found}
+
+
+def _link_name(path: str) -> str:
+    try:
+        return os.path.basename(os.readlink(path))
+    except OSError:
+        return ""
+
+
+def _interface_kind(base: str) -> str:
+    number = _number(f"{base}/type")
+    if number == _ARPHRD_LOOPBACK:
+        return "loopback"
+    if number == _ARPHRD_INFINIBAND:
+        return "infiniband"
+    for line in _text(f"{base}/uevent", "").splitlines():
+        if line.startswith("DEVTYPE="):  # bridge, bond, vlan, vxlan, wlan, …
+            return line[8:]
+    for folder, kind in (("bridge", "bridge"), ("bonding", "bond"), ("tun_flags", "tun"), ("device", "physical")):
+        if os.path.exists(f"{base}/{folder}"):
+            return kind
+    # The other end of a veth pair has another index than the interface itself.
+    return "veth" if _number(f"{base}/iflink") != _number(f"{base}/ifindex") else "virtual"
+
+
+def _ipv4_addresses() -> List[Tuple[str, Json]]:
+    """Ask the kernel over netlink: one exchange, no process, secondary addresses included (rtnetlink(7))."""
+    request = struct.pack("=IHHII", 24, 22, 0x301, 1, 0) + struct.pack("=BBBBI", socket.AF_INET, 0, 0, 0, 0)
+    names = dict(socket.if_nameindex())
+    found: List[Tuple[str, Json]] = []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as channel:
+        channel.settimeout(2)
+        channel.send(request)
+        while True:
+            data = channel.recv(1 << 16)
+            while len(data) >= 16:  # noqa: PLR2004 - the size of struct nlmsghdr
+                length, kind = struct.unpack_from("=IH", data)
+                if kind == 2:  # noqa: PLR2004 - NLMSG_ERROR
+                    raise OSError("the kernel refused to list the addresses")
+                if kind == 3 or length < 16:  # noqa: PLR2004 - NLMSG_DONE
+                    return found
+                entry = _ipv4_entry(data[16:length], names)
+                if entry:
+                    found.append(entry)
+                data = data[(length + 3) & ~3 :]
+
+
+def _ipv4_entry(message: bytes, names: Dict[int, str]) -> Optional[Tuple[str, Json]]:
+    _, prefix, _, scope, index = struct.unpack_from("=BBBBI", message)
+    attributes, rest = {}, message[8:]
+    while len(rest) >= 4:  # noqa: PLR2004 - the size of struct rtattr
+        length, kind = struct.unpack_from("=HH", rest)
+        if length < 4:  # noqa: PLR2004
+            break
+        attributes[kind] = rest[4:length]
+        rest = rest[(length + 3) & ~3 :]
+    raw = attributes.get(2) or attributes.get(1)  # IFA_LOCAL, else IFA_ADDRESS
+    if not raw:
+        return None
+    return names.get(index, str(index)), {
+        "family": 4,
+        "address": socket.inet_ntop(socket.AF_INET, raw),
+        "prefix": prefix,
+        "scope": _IPV4_SCOPES.get(scope, str(scope)),
+    }
+
+
+def _ipv6_addresses() -> List[Tuple[str, Json]]:
+    found = []
+    for line in _text("/proc/net/if_inet6", "").splitlines():
+        raw, _, prefix, scope, _, name = line.split()
+        found.append(
+            (
+                name,
+                {
+                    "family": 6,
+                    "address": socket.inet_ntop(socket.AF_INET6, bytes.fromhex(raw)),
+                    "prefix": int(prefix, 16),
+                    "scope": _IPV6_SCOPES.get(int(scope, 16), scope),
+                },
+            )
+        )
+    return found
+
+
+def _routes(_request: Json, _session: Session) -> Json:
+    return {
+        "routes": read_ipv4_routes(_text("/proc/net/route", "")) + read_ipv6_routes(_text("/proc/net/ipv6_route", ""))
+    }
+
+
+def read_ipv4_routes(text: str) -> List[Json]:
+    """Return the routes of the text of /proc/net/route (the main table)."""
+    found = []
+    for line in text.splitlines()[1:]:
+        name, target, gateway, flags, _, _, metric, mask = line.split()[:8]
+        if not int(flags, 16) & _RTF_UP:
+            continue
+        prefix = bin(int(mask, 16)).count("1")  # noqa: FURB161 - int.bit_count came with Python 3.10
+        has_gateway = bool(int(flags, 16) & _RTF_GATEWAY)
+        found.append(
+            {
+                "family": 4,
+                "destination": f"{_ipv4_of_hex(target)}/{prefix}",
+                "gateway": _ipv4_of_hex(gateway) if has_gateway else None,
+                "interface": name,
+                "metric": int(metric),
+            }
+        )
+    return found
+
+
+def _ipv4_of_hex(text: str) -> str:
+    return socket.inet_ntoa(struct.pack("=I", int(text, 16)))  # the kernel prints the word in host order
+
+
+def read_ipv6_routes(text: str) -> List[Json]:
+    """Return the unicast routes of the text of /proc/net/ipv6_route, without loopback and multicast."""
+    found = []
+    for line in text.splitlines():
+        target, prefix, _, _, gateway, metric, _, _, flags, name = line.split()
+        if name == "lo" or target.startswith("ff") or not int(flags, 16) & _RTF_UP:
+            continue
+        has_gateway = bool(int(flags, 16) & _RTF_GATEWAY)
+        address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(target))
+        found.append(
+            {
+                "family": 6,
+                "destination": f"{address}/{int(prefix, 16)}",
+                "gateway": socket.inet_ntop(socket.AF_INET6, bytes.fromhex(gateway)) if has_gateway else None,
+                "interface": name,
+                "metric": int(metric, 16),
+            }
+        )
+    return found
+
+
+def _gpus(_request: Json, _session: Session) -> Json:
+    """List NVIDIA GPUs by the driver's own files, and those on the bus that no driver has taken."""
+    found: Dict[str, Json] = {}
+    base = "/proc/driver/nvidia/gpus"
+    for bus in _entries(base):
+        about: Dict[str, str] = {}
+        for line in _text(f"{base}/{bus}/information", "").splitlines():
+            key, _, value = line.partition(":")
+            about[key.strip()] = value.strip()
+        found[bus.lower()] = {
+            "bus": bus.lower(),
+            "name": about.get("Model", ""),
+            "uuid": about.get("GPU UUID", ""),
+            "driver": "nvidia",
+        }
+    base = "/sys/bus/pci/devices"
+    for bus in _entries(base):
+        if _text(f"{base}/{bus}/vendor", "") != _NVIDIA or bus.lower() in found:
+            continue
+        if _text(f"{base}/{bus}/class", "")[:6] in _GPU_CLASSES:
+            driver = _link_name(f"{base}/{bus}/driver")
+            found[bus.lower()] = {"bus": bus.lower(), "name": "", "uuid": "", "driver": driver}
+    return {"gpus": [found[bus] for bus in sorted(found)]}
+
+
+def _limits(_request: Json, session: Session) -> Json:
+    return {"limits": session.limits()}
+
+
+def _environment(_request: Json, session: Session) -> Json:
+    kept = {name: session.variables[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in session.variables}
+    return {"environment": kept, "environment_source": session.source}
+
+
+def _user(request: Json, _session: Session) -> Json:
+    name = os.environ.get("SUDO_USER", "") if os.geteuid() == 0 else ""
+    entry = pwd.getpwnam(name) if name else pwd.getpwuid(os.geteuid())
+    can: Optional[bool] = True if os.geteuid() == 0 else None
+    if can is None and request.get("check_sudo"):
+        can = _sudo_works()
+    return {"user": {"name": entry.pw_name, "uid": entry.pw_uid, "home": entry.pw_dir, "sudo": can}}
+
+
+def _sudo_works() -> bool:
+    program = _which("sudo")
+    if not program:
+        return False
+    import subprocess  # noqa: PLC0415 - the only process the probe ever starts; others need not pay the import
+
+    quiet = subprocess.DEVNULL
+    return subprocess.call([program, "-n", "true"], stdin=quiet, stdout=quiet, stderr=quiet, timeout=10) == 0
+
+
+def _ssh(_request: Json, session: Session) -> Json:
+    config = read_sshd_config("/etc/ssh/sshd_config")
+    keys = config.get("hostkey") or [
+        f"/etc/ssh/{name}" for name in _entries("/etc/ssh") if name.startswith("ssh_host_") and name.endswith("_key")
+    ]
+    lines = []
+    for path in keys:
+        words = _text(f"{path}.pub", "").split()
+        if len(words) > 1:
+            lines.append(f"{words[0]} {words[1]}")
+    lines.sort(key=lambda line: (not line.startswith("ssh-ed25519"), line))
+    connection = session.variables.get("SSH_CONNECTION", "").split()
+    port = connection[3] if len(connection) == 4 else (config.get("port") or ["22"])[0]  # noqa: PLR2004
+    return {"ssh": {"host_keys": lines, "port": int(port)}}
+
+
+def read_sshd_config(path: str, depth: int = 0) -> Dict[str, List[str]]:
+    """Return the global Port and HostKey values of sshd's configuration, includes followed as sshd_config(5) says."""
+    found: Dict[str, List[str]] = {}
+    for line in _text(path, "").splitlines():
+        words = line.partition("#")[0].replace("=", " ", 1).split()
+        if not words:
+            continue
+        keyword = words[0].lower()
+        if keyword == "match":
+            break
+        if keyword in {"port", "hostkey"} and len(words) > 1:
+            found.setdefault(keyword, []).append(words[1].strip('"'))
+        if keyword == "include" and depth < 16:  # noqa: PLR2004 - sshd's own limit
+            for pattern in words[1:]:
+                for name in _glob(os.path.join("/etc/ssh", pattern.strip('"'))):
+                    for key, values in read_sshd_config(name, depth + 1).items():
+                        found.setdefault(key, []).extend(values)
+    return found
+
+
+def _glob(pattern: str) -> List[str]:
+    import fnmatch  # noqa: PLC0415 - only where the configuration has includes
+
+    folder, name = os.path.split(pattern)
+    return [f"{folder}/{entry}" for entry in _entries(folder) if fnmatch.fnmatchcase(entry, name)]
+
+
+def _tools(_request: Json, _session: Session) -> Json:
+    nvcc = "/usr/local/cuda/bin/nvcc"
+    return {
+        "tools": {
+            "gcc": bool(_which("gcc")),
+            "make": bool(_which("make")),
+            "zstd": bool(_which("zstd")),
+            "nvcc": bool(_which("nvcc")) or os.access(nvcc, os.X_OK),
+            "ucx": _in_library_cache(b"libucp.so.0"),
+        }
+    }
+
+
+def _artifacts(request: Json, _session: Session) -> Json:
+    asked = request.get("artifacts")
+    if asked is None:
+        folders = [f"{_ARTIFACT_ROOT}/{name}" for name in _entries(_ARTIFACT_ROOT)]
+        asked = [
+            {"name": "", "link": folder}
+            for folder in folders
+            if not os.path.islink(folder) and os.path.isfile(f"{folder}/{MARKER}")
+        ]
+    return {"artifacts": [_artifact(str(entry.get("name", "")), str(entry["link"])) for entry in asked]}
+
+
+def _artifact(name: str, link: str) -> Json:
+    if not os.path.isdir(link):
+        problem = f"{link} does not exist" if not os.path.lexists(link) else f"{link} leads nowhere"
+        return {"name": name, "link": link, "target": "", "version": "", "key": "", "ok": False, "problem": problem}
+    marker, problem = verify_artifact(link)
+    found = str(marker.get("name", name))
+    if not os.path.islink(link):  # found by looking around: tell whether the public link leads here
+        public = f"{_ARTIFACT_ROOT}/{found}"
+        switched = os.path.realpath(public) == os.path.realpath(link)
+        target, link = os.path.realpath(link), public if switched else ""
+    else:
+        target = os.path.realpath(link)
+    return {
+        "name": found,
+        "link": link,
+        "target": target,
+        "version": str(marker.get("version", "")),
+        "key": str(marker.get("key", "")),
+        "ok": not problem,
+        "problem": problem,
+    }
+
+
+def _watch(request: Json, _session: Session) -> Json:
+    return {"watch": watch_states(request.get("watch") or [])}
+
+
+Section = Callable[[Json, Session], Json]
+# Each section with what stands in its place when it fails.
+_SECTIONS: Tuple[Tuple[Section, Json], ...] = (
+    (_names, {"hostname": "", "fqdn": ""}),
+    (_kernel, {"time": 0.0, "kernel": "", "machine": ""}),
+    (
+        _software,
+        {
+            "distribution": read_os_release(""),
+            "glibc": "",
+            "python": {"version": "", "executable": "", "has_packaging": False},
+        },
+    ),
+    (_cuda, {"cuda": {"major": None, "driver_version": "", "toolkit_version": "", "libcuda": False}}),
+    (_hardware, {"cores": 0, "threads": 0, "memory_bytes": 0}),
+    (_storage, {"disk": [], "shm_bytes": 0}),
+    (_interfaces, {"interfaces": []}),
+    (_routes, {"routes": []}),
+    (_gpus, {"gpus": []}),
+    (_limits, {"limits": {}}),
+    (_environment, {"environment": {}, "environment_source": ""}),
+    (_user, {"user": {"name": "", "uid": -1, "home": "", "sudo": None}}),
+    (_ssh, {"ssh": {"host_keys": [], "port": 0}}),
+    (_tools, {"tools": {"gcc": False, "make": False, "zstd": False, "nvcc": False, "ucx": False}}),
+    (_artifacts, {"artifacts": []}),
+    (_watch, {"watch": []}),
+)
+
+
+def platform_id(facts: Json) -> str:
+    """Return the id of the platform: nodes of equal id can run each other's binaries.
+
+    Example: ``debian-12-x86_64-glibc2.36-py3.11``, with ``-cuda12`` appended where a driver (or, without one, a
+    toolkit) is present.
+    """
+    distribution = facts["distribution"]
+    release = distribution["version_id"] if distribution["family"] == "Debian" else distribution["major"]
+    python = ".".join(facts["python"]["version"].split(".")[:2])
+    words = [distribution["id"], release or "0", facts["machine"], f"glibc{facts['glibc'] or '0'}", f"py{python}"]
+    if facts["cuda"]["major"]:
+        words.append(f"cuda{facts['cuda']['major']}")
+    return "-".join(words)
+
+
+def collect(request: Json) -> Json:
+    """Return the whole record of this node.
+
+    Args:
+        request: all keys optional. ``watch``: entries whose present state is wanted; ``artifacts``: list of
+            ``{name, link}`` to verify, None for whatever lies under /usr/local; ``check_sudo``: find out whether the
+            login user may sudo without a password (starts one process).
+
+    Returns:
+        A JSON-ready dict of schema :data:`SCHEMA_VERSION`; ``problems`` holds a sentence for each section that failed.
+    """
+    facts: Json = {"schema_version": SCHEMA_VERSION}
+    problems: List[str] = []
+    session = Session()
+    for section, fallback in _SECTIONS:
+        try:
+            facts.update(section(request, session))
+        except Exception as error:  # noqa: BLE001 - one blind eye must not blind the other
+            facts.update(fallback)
+            problems.append(f"{section.__name__.strip('_')}: {type(error).__name__}: {error}")
+    facts["platform"] = platform_id(facts)
+    facts["problems"] = problems
+    return facts
+
+
+def main(arguments: List[str]) -> int:
+    """Read the request (first argument, or what is left on stdin), print one line of JSON, and return 0."""
+    given = "" if arguments and arguments[0].isdigit() else "".join(arguments[:1])
+    text = given or sys.stdin.buffer.read().decode("utf-8")
+    request = cast("Json", json.loads(text or "{}"))
+    sys.stdout.write(json.dumps(collect(request), separators=(",", ":")) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answer in one trip everything that any part of clusterctl asks about a node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: node_facts
+short_description: Everything that clusterctl asks about a node, in one trip
+version_added: 0.1.0
+description:
+  - Looks at the node and changes nothing.
+  - Answers the platform, hardware, disks, network interfaces and routes, GPUs, limits, host keys, installed
+    artifacts, the environment as a non-interactive ssh session sees it, and the present state of any path.
+  - No section can spoil another. What could not be found out has an empty value and a sentence in C(problems).
+  - Through C(become) with sudo, the environment and the limits are still those of the ssh session that called sudo.
+    A connection that is kept open (ControlPersist) shows the environment of the moment it was opened.
+options:
+  watch:
+    description:
+      - Paths whose present state is wanted. Entries that other modules returned as C(watch) may be given as they are;
+        of each, C(path) and C(kind) are read.
+    type: list
+    elements: dict
+    default: []
+  artifacts:
+    description:
+      - Installed artifacts to verify against their markers and manifests, each with C(name) and C(link).
+      - Left out, whatever has a marker directly under C(/usr/local) is verified.
+    type: list
+    elements: dict
+  check_sudo:
+    description:
+      - Whether to find out if the login user may use sudo without a password. Starts one process on the node, and a
+        refusal stands in its log.
+    type: bool
+    default: false
+author:
+  - The clusterctl authors
+attributes:
+  check_mode:
+    support: full
+    description: It only looks.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+"""
+
+EXAMPLES = r"""
+- name: Look at the node
+  clusterctl.hpc.node_facts:
+  register: __example_facts
+
+- name: Find out whether a file is still as it was left
+  clusterctl.hpc.node_facts:
+    watch:
+      - path: /etc/hosts
+        kind: file
+  register: __example_facts
+"""
+
+RETURN = r"""
+node:
+  description: The record of the node.
+  returned: always
+  type: dict
+  contains:
+    schema_version: {description: Version of this record's form., type: int, sample: 1}
+    hostname: {description: The kernel's host name., type: str, sample: node1}
+    fqdn: {description: The full name that /etc/hosts gives; no resolver is asked., type: str}
+    time: {description: Seconds since the epoch by the node's clock., type: float}
+    kernel: {description: The kernel's release., type: str, sample: 6.1.0-18-amd64}
+    machine: {description: The architecture., type: str, sample: x86_64}
+    distribution: {description: "id, version_id, name, family (Debian, RedHat or Linux) and major.", type: dict}
+    glibc: {description: Version of the GNU C library., type: str, sample: '2.36'}
+    python: {description: "version, executable, has_packaging.", type: dict}
+    platform:
+      description: Nodes of equal id run each other's binaries.
+      type: str
+      sample: debian-12-x86_64-glibc2.36-py3.11
+    cuda: {description: "major, driver_version, toolkit_version, libcuda.", type: dict}
+    cores: {description: Physical cores this process may use., type: int}
+    threads: {description: Hardware threads this process may use., type: int}
+    memory_bytes: {description: Memory of the machine., type: int}
+    disk: {description: "path, free_bytes and total_bytes of /usr/local and /var/tmp.", type: list}
+    shm_bytes: {description: Size of /dev/shm., type: int}
+    interfaces: {description: "name, kind, mac, mtu, up, carrier, speed_mbps, driver, master, addresses.", type: list}
+    routes: {description: "family, destination, gateway, interface, metric.", type: list}
+    gpus: {description: "bus, name, uuid, driver.", type: list}
+    limits: {description: "memlock and nofile with soft and hard; null is unlimited.", type: dict}
+    environment: {description: "PATH and LD_LIBRARY_PATH of a non-interactive session, where set.", type: dict}
+    environment_source: {description: "ssh session, process or after sudo.", type: str}
+    user: {description: "name, uid, home and sudo of the login user; sudo is null when it was not asked.", type: dict}
+    ssh: {description: "host_keys (type and key, ed25519 first) and port of the ssh daemon.", type: dict}
+    tools: {description: "Which of gcc, make, zstd, nvcc and ucx are there.", type: dict}
+    artifacts: {description: "name, link, target, version, key, ok, problem.", type: list}
+    watch: {description: The present states of the paths asked for., type: list}
+    problems: {description: A sentence for each section that could not be answered., type: list}
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.clusterctl.hpc.plugins.module_utils import node_probe
+
+
+def main() -> None:
+    """Run the probe as a module."""
+    module = AnsibleModule(
+        argument_spec={
+            "watch": {"type": "list", "elements": "dict", "default": []},
+            "artifacts": {"type": "list", "elements": "dict"},
+            "check_sudo": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+    )
+    for key, needed in (("watch", "path"), ("artifacts", "link")):
+        for entry in module.params[key] or []:
+            if not str(entry.get(needed, "")).startswith("/"):
+                module.fail_json(msg=f"An entry of '{key}' has no absolute '{needed}': {entry}.")
+    module.exit_json(changed=False, changes=[], watch=[], node=node_probe.collect(module.params))
+
+
+if __name__ == "__main__":
+    main()
