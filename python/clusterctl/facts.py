@@ -1,0 +1,395 @@
+"""What the nodes say of themselves: typed records, gathered with one ssh connection per node.
+
+The program that answers is ``plugins/module_utils/node_probe.py``; it travels over the connection's stdin, so a node
+needs nothing but Python. The connections are asyncio subprocesses: ClusterShell's local workers take a shell string
+(``WorkerPopen`` starts with ``shell=True``), and a command here is a list of tokens from birth to exec.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from clusterctl import content, ssh
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from clusterctl.inventory import Host
+
+FailureKind: TypeAlias = Literal["unreachable", "refused", "host_key", "no_python", "no_sudo", "timeout", "error"]
+WatchEntry: TypeAlias = dict[str, Any]
+
+# Twin of node_probe.BOOT: argv[1] says how many bytes of stdin are the program, the rest is the request.
+_BOOT = "import sys;exec(compile(sys.stdin.buffer.read(int(sys.argv[1])),'node_probe','exec'))"
+_SSH_FAILED = 255
+_COMMAND_NOT_FOUND = 127
+_MOST_CONNECT_SECONDS = 10
+_MOST_EVIDENCE = 300
+
+_HOST_KEY_WORDS = ("REMOTE HOST IDENTIFICATION HAS CHANGED", "Host key verification failed", "No matching host key")
+_REFUSED_WORDS = ("Permission denied", "Too many authentication failures", "no mutual signature", "account is locked")
+_UNREACHABLE_WORDS = (
+    "Connection refused",
+    "Connection timed out",
+    "Operation timed out",
+    "No route to host",
+    "Network is unreachable",
+    "Could not resolve hostname",
+    "Connection closed",
+    "Connection reset",
+    "kex_exchange_identification",
+    "banner exchange",
+)
+
+
+class Fact(BaseModel):
+    """Frozen; keys that a newer probe adds are passed over, so that an older reader can still read its records."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Distribution(Fact):
+    """The operating system as /etc/os-release names it; ``family`` is Debian, RedHat or Linux."""
+
+    id: str
+    version_id: str
+    name: str
+    family: str
+    major: str
+
+
+class Python(Fact):
+    """The interpreter that answered."""
+
+    version: str
+    executable: str
+    has_packaging: bool
+
+
+class Cuda(Fact):
+    """What of CUDA is there; ``major`` follows the driver, or the toolkit where there is no driver."""
+
+    major: int | None = None
+    driver_version: str = ""
+    toolkit_version: str = ""
+    libcuda: bool = False
+
+
+class Disk(Fact):
+    """Space of the file system that holds a path."""
+
+    path: str
+    free_bytes: int
+    total_bytes: int
+
+
+class Address(Fact):
+    """One address of an interface; scope is global, site, link or host."""
+
+    family: Literal[4, 6]
+    address: str
+    prefix: int
+    scope: str
+
+
+class Interface(Fact):
+    """A network interface; ``kind`` is physical, bridge, bond, vlan, veth, infiniband, loopback and so on."""
+
+    name: str
+    kind: str
+    mac: str = ""
+    mtu: int | None = None
+    up: bool = False
+    carrier: bool = False
+    speed_mbps: int | None = None
+    driver: str = ""
+    master: str = ""
+    addresses: tuple[Address, ...] = ()
+
+
+class Route(Fact):
+    """A route of the main table; ``gateway`` is None for a network on the link."""
+
+    family: Literal[4, 6]
+    destination: str
+    gateway: str | None
+    interface: str
+    metric: int
+
+
+class Gpu(Fact):
+    """A GPU on the bus; ``driver`` is empty when none has taken it."""
+
+    bus: str
+    name: str = ""
+    uuid: str = ""
+    driver: str = ""
+
+
+class Limit(Fact):
+    """A resource limit; None means unlimited."""
+
+    soft: int | None
+    hard: int | None
+
+
+class User(Fact):
+    """The login user; ``sudo`` is None when nobody asked whether it works."""
+
+    name: str
+    uid: int
+    home: str
+    sudo: bool | None = None
+
+
+class SshDaemon(Fact):
+    """The node's host keys ("ssh-ed25519 AAAA…", ed25519 first) and the port its daemon answers on."""
+
+    host_keys: tuple[str, ...] = ()
+    port: int = 22
+
+
+class Artifact(Fact):
+    """An installed artifact as its marker and manifest show it; ``problem`` is a sentence unless ``ok``."""
+
+    name: str
+    link: str
+    target: str
+    version: str
+    key: str
+    ok: bool
+    problem: str = ""
+
+
+class NodeFacts(Fact):
+    """Everything one node said of itself in one trip; empty values are explained in ``problems``."""
+
+    schema_version: int
+    hostname: str
+    fqdn: str
+    time: float  # seconds since the epoch, by the node's clock
+    kernel: str
+    machine: str
+    distribution: Distribution
+    glibc: str
+    python: Python
+    platform: str
+    cuda: Cuda = Cuda()
+    cores: int
+    threads: int
+    memory_bytes: int
+    disk: tuple[Disk, ...] = ()
+    shm_bytes: int = 0
+    interfaces: tuple[Interface, ...] = ()
+    routes: tuple[Route, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    limits: dict[str, Limit] = {}
+    environment: dict[str, str] = {}
+    environment_source: str = ""
+    user: User
+    ssh: SshDaemon = SshDaemon()
+    tools: dict[str, bool | str] = {}
+    artifacts: tuple[Artifact, ...] = ()
+    watch: tuple[WatchEntry, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProbeFailure:
+    """Why a node gave no record; the message names host, address and port and says what to do."""
+
+    host: str
+    kind: FailureKind
+    message: str
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The answers by host name; each host asked is in exactly one of the two."""
+
+    facts: dict[str, NodeFacts] = field(default_factory=dict)
+    failures: dict[str, ProbeFailure] = field(default_factory=dict)
+
+
+def gather(
+    hosts: Iterable[Host],
+    *,
+    watch: Mapping[str, Sequence[WatchEntry]] | None = None,
+    artifacts: Sequence[Mapping[str, str]] | None = None,
+    check_sudo: bool = False,
+    timeout_s: float = 30,
+    fanout: int = 64,
+    control_dir: Path | None = None,
+) -> Probe:
+    """Ask every host for its facts, at most ``fanout`` at a time.
+
+    Args:
+        hosts: whom to ask, all of them reachable by plain ssh (``Host.by_ssh``). A host with ``become`` is asked
+            through sudo.
+        watch: by host name, the entries whose present state is wanted.
+        artifacts: what to verify, each with ``name`` and ``link``; None for whatever is installed.
+        check_sudo: also find out whether the login user may sudo without a password.
+        timeout_s: seconds from the start of a host's connection until it is given up.
+        fanout: connections at a time.
+        control_dir: folder of shared connections, see :func:`clusterctl.ssh.arguments`.
+
+    Returns:
+        A record or a failure for every host; nothing is raised for a host.
+    """
+    program = content.probe_program().encode()
+    requests = {
+        host: json.dumps(
+            {
+                "watch": [{"path": entry["path"], "kind": entry["kind"]} for entry in (watch or {}).get(host.name, ())],
+                "artifacts": None if artifacts is None else [dict(entry) for entry in artifacts],
+                "check_sudo": check_sudo,
+            }
+        ).encode()
+        for host in hosts
+    }
+
+    async def everyone() -> list[NodeFacts | ProbeFailure]:
+        turn = asyncio.Semaphore(fanout)
+
+        async def one(host: Host, request: bytes) -> NodeFacts | ProbeFailure:
+            async with turn:
+                return await _ask(host, program, request, timeout_s, control_dir)
+
+        return await asyncio.gather(*(one(host, request) for host, request in requests.items()))
+
+    answers = asyncio.run(everyone())
+    probe = Probe()
+    for host, answer in zip(requests, answers, strict=True):
+        if isinstance(answer, ProbeFailure):
+            probe.failures[host.name] = answer
+        else:
+            probe.facts[host.name] = answer
+    return probe
+
+
+async def _ask(
+    host: Host, program: bytes, request: bytes, timeout_s: float, control_dir: Path | None
+) -> NodeFacts | ProbeFailure:
+    argv = ssh.command(
+        host,
+        [host.python, "-I", "-c", _BOOT, str(len(program))],
+        as_user=host.become_user if host.become else None,
+        control_dir=control_dir,
+        connect_timeout_s=max(1, min(_MOST_CONNECT_SECONDS, int(timeout_s))),
+    )
+    pipe = asyncio.subprocess.PIPE
+    try:
+        process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe)
+    except FileNotFoundError:
+        return ProbeFailure(host.name, "error", "There is no ssh client on this machine; install openssh-client.")
+    try:
+        output, errors = await asyncio.wait_for(process.communicate(program + request), timeout_s)
+    except asyncio.TimeoutError:
+        return ProbeFailure(
+            host.name,
+            "timeout",
+            f"{_where(host)} did not answer within {timeout_s:g} s; see whether it hangs: {_by_hand(host)}.",
+        )
+    finally:
+        if process.returncode is None:  # given up, or the whole run is being stopped
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if process.returncode == 0:
+        return _read(host, output, errors)
+    return classify(host, int(process.returncode or 0), errors.decode("utf-8", "replace"))
+
+
+def _read(host: Host, output: bytes, errors: bytes) -> NodeFacts | ProbeFailure:
+    """Make a record of what came back, tolerating lines that a login script prints around it."""
+    line = next((line for line in reversed(output.splitlines()) if line.startswith(b'{"schema_version"')), b"")
+    try:
+        return NodeFacts.model_validate_json(line)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        cause = f"{'.'.join(str(part) for part in first['loc']) or 'the answer'}: {first['msg']}"
+        evidence = _shortened(errors.decode("utf-8", "replace"))
+        return ProbeFailure(host.name, "error", f"{_where(host)} gave no readable record ({cause}). {evidence}".strip())
+
+
+def classify(host: Host, returncode: int, stderr: str) -> ProbeFailure:
+    """Turn how a probe's ssh ended into a kind and one sentence.
+
+    Args:
+        host: who was asked.
+        returncode: of the local ssh process: 255 is ssh's own failure, anything else the remote command's.
+        stderr: what ssh, sudo or the remote shell said.
+    """
+    where = _where(host)
+    if returncode == _SSH_FAILED:
+        return _classify_ssh(host, where, stderr)
+    sudo = next((line.strip() for line in stderr.splitlines() if line.startswith("sudo: ")), "")
+    if sudo and host.python not in sudo:
+        return ProbeFailure(
+            host.name,
+            "no_sudo",
+            f"{where}: {_login(host)} cannot use sudo without a password ({sudo}); allow it in /etc/sudoers.d, "
+            "or log in as root.",
+        )
+    if host.become and returncode == _COMMAND_NOT_FOUND and "sudo" in stderr:
+        return ProbeFailure(host.name, "no_sudo", f"{where} has no sudo; install it, or log in as root.")
+    if sudo or returncode == _COMMAND_NOT_FOUND or f"{host.python}: No such file" in stderr:
+        return ProbeFailure(
+            host.name,
+            "no_python",
+            f"{where} has no {host.python}; install python3 there, or set ansible_python_interpreter.",
+        )
+    return ProbeFailure(
+        host.name, "error", f"{where}: the probe ended with status {returncode}. {_shortened(stderr)}".strip()
+    )
+
+
+def _classify_ssh(host: Host, where: str, stderr: str) -> ProbeFailure:
+    said = _shortened(stderr)
+    if any(word in stderr for word in _HOST_KEY_WORDS):
+        return ProbeFailure(
+            host.name,
+            "host_key",
+            f"{where} shows a host key that this machine does not know or that has changed; verify it with the node's "
+            "owner, then put it in known_hosts.",
+        )
+    if any(word in stderr for word in _REFUSED_WORDS):
+        return ProbeFailure(
+            host.name,
+            "refused",
+            f"{where} refuses the login of {_login(host)}; add your public key to its authorized_keys, or name the "
+            f"right user and key in the inventory ({said}).",
+        )
+    if any(word in stderr for word in _UNREACHABLE_WORDS):
+        return ProbeFailure(
+            host.name,
+            "unreachable",
+            f"{where} does not answer; see that it is up and that ansible_host and ansible_port are right ({said}).",
+        )
+    return ProbeFailure(host.name, "error", f"{where}: ssh failed ({said}); try {_by_hand(host)}.")
+
+
+def _where(host: Host) -> str:
+    return f"{host.name} ({host.address} port {host.port})"
+
+
+def _login(host: Host) -> str:
+    return f"user {host.user}" if host.user else "the login user"
+
+
+def _by_hand(host: Host) -> str:
+    user = f"-l {host.user} " if host.user else ""
+    return f"'ssh -p {host.port} {user}{host.address} true'"
+
+
+def _shortened(text: str) -> str:
+    """Return the last words that matter of a stderr text, on one line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Warning: Permanently")]
+    return " / ".join(lines[-3:])[-_MOST_EVIDENCE:] or "nothing on stderr"
