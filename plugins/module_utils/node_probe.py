@@ -32,7 +32,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, cast
 
 SCHEMA_VERSION = 1
 MARKER = ".clusterctl.json"
-MANIFEST = ".clusterctl-manifest"
+MANIFEST = ".clusterctl.files.json"
 # What `python3 -c` runs on the node: argv[1] says how many bytes of stdin are this program, the rest is the request.
 BOOT = "import sys;exec(compile(sys.stdin.buffer.read(int(sys.argv[1])),'node_probe','exec'))"
 
@@ -179,8 +179,8 @@ def verify_artifact(path: str) -> Tuple[Json, str]:
         path: the artifact's folder, or a link to it.
 
     Returns:
-        The marker ({} where there is none) and what is wrong ('' where nothing is). Sizes and whole-second times are
-        compared, contents are not: this is the check of every run, made to take milliseconds.
+        The marker ({} where there is none) and what is wrong ('' where nothing is). Kinds, sizes, modes and the targets
+        of links are compared, contents are not: this is the check of every run, made to take milliseconds.
     """
     folder = os.path.realpath(path)
     try:
@@ -201,25 +201,30 @@ def _manifest_problem(folder: str, digest: str) -> str:
             raw = stream.read()
         if digest and hashlib.sha256(raw).hexdigest() != digest:
             return f"{folder}/{MANIFEST} is not the one that the marker names"
-        manifest = json.loads(raw)
-        wrong = [name for entry in manifest for name in _differing(folder, entry)]
+        files = json.loads(raw)["files"]
+        wrong = [str(entry[0]) for entry in files if _differs(folder, entry)]
     except FileNotFoundError:
         return f"{folder}/{MANIFEST} is missing"
-    except (OSError, ValueError, TypeError, IndexError) as error:
+    except (OSError, ValueError, TypeError, LookupError) as error:
         return f"{folder}/{MANIFEST} cannot be read: {error}"
-    return f"{len(wrong)} of {len(manifest)} files are missing or changed, first {wrong[0]}" if wrong else ""
+    return f"{len(wrong)} of {len(files)} files are missing or changed, first {wrong[0]}" if wrong else ""
 
 
-def _differing(folder: str, entry: List[Any]) -> List[str]:
-    """Return the manifest entry's name where the file is not as the manifest says."""
-    name, size, mtime = str(entry[0]), int(entry[1]), int(entry[2])
+def _differs(folder: str, entry: List[Any]) -> bool:
+    """Tell whether a file is not as its manifest entry (path, kind, size, sha256 or target, mode) says."""
+    name, kind, size, content, mode = entry
+    path = f"{folder}/{name}"
     try:
-        status = os.lstat(f"{folder}/{name}")
+        status = os.lstat(path)
     except OSError:
-        return [name]
-    if stat.S_ISDIR(status.st_mode):  # a folder's size and time are the file system's own affair
-        return []
-    return [] if (status.st_size, int(status.st_mtime)) == (size, mtime) else [name]
+        return True
+    if kind == "l":
+        return not stat.S_ISLNK(status.st_mode) or os.readlink(path) != content
+    if f"{stat.S_IMODE(status.st_mode):04o}" != mode:
+        return True
+    if kind == "d":
+        return not stat.S_ISDIR(status.st_mode)
+    return not stat.S_ISREG(status.st_mode) or status.st_size != size
 
 
 # --- the session: what a non-interactive login sees ------------------------------------------------------------------
