@@ -1,0 +1,180 @@
+"""The entry point: finds the command, and turns whatever ends it into one sentence and an exit code.
+
+``clusterctl --help`` is answered from the table below without importing anything else (typer alone costs twice the start
+of Python); a command imports its own module only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import typer
+
+_INTERRUPTED = 130
+_UNEXPECTED = 1
+_COMPLETION = "_CLUSTERCTL_COMPLETE"
+
+
+class Command(NamedTuple):
+    """Where a command's code is, and what it is for in one line."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
+COMMANDS = {
+    "init": Command("init", "init", "Write a commented example inventory."),
+    "provision": Command("provision", "provision", "Make one proven cluster of the inventory's hosts."),
+    "validate": Command("validate", "validate", "Prove the cluster again and name what is wrong."),
+    "sandbox": Command("sandbox", "app", "A cluster of containers on this machine, to try things on."),
+    "version": Command("version", "version", "Show the versions of clusterctl and of what it stands on."),
+}
+
+_HELP = """\
+Usage: clusterctl COMMAND [OPTIONS] [ARGUMENTS]
+
+  Turn machines that answer ssh into one proven MPI/NCCL cluster.
+
+  First steps:
+    clusterctl init inventory.ini         then name your machines in it
+    clusterctl provision inventory.ini    bare hosts become one proven cluster
+    clusterctl validate inventory.ini     prove it again
+
+Commands:
+{commands}
+
+Options:
+  --version             Show the version.
+  --install-completion  Install completion for the current shell.
+  --show-completion     Print the completion script of the current shell.
+  -h, --help            Show this page; 'clusterctl COMMAND --help' explains a command.
+"""
+
+
+def help_text() -> str:
+    """Return the page of ``clusterctl --help``."""
+    width = max(len(name) for name in COMMANDS)
+    return _HELP.format(commands="\n".join(f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items()))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    if _COMPLETION not in os.environ and (not argv or argv[0] in {"-h", "--help"}):
+        (sys.stdout if argv else sys.stderr).write(help_text())
+        return 0 if argv else 2
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted.\n")
+        return _INTERRUPTED
+    except BrokenPipeError:  # the reader of our output went away, for example 'head'
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 128 + signal.SIGPIPE
+
+
+def _interrupt(_number: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _run(argv: list[str]) -> int:
+    import typer  # noqa: PLC0415 - the help page does without it
+
+    usage_error = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+    app = application(() if _COMPLETION in os.environ else argv)
+    try:
+        code = app(argv, prog_name="clusterctl", standalone_mode=False)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except usage_error as error:
+        error.show()  # type: ignore[attr-defined]
+        return int(error.exit_code)  # type: ignore[attr-defined]
+    except Exception as error:  # noqa: BLE001 - the last line of defence: a sentence instead of a traceback
+        return _explain(error, argv)
+    return code if isinstance(code, int) else 0
+
+
+def application(argv: Sequence[str]) -> typer.Typer:
+    """Return the typer application with the command that ``argv`` asks for, or with all of them."""
+    import typer  # noqa: PLC0415 - see _run
+
+    app = typer.Typer(
+        name="clusterctl",
+        help="Turn machines that answer ssh into one proven MPI/NCCL cluster.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            from clusterctl import __version__  # noqa: PLC0415 - only here
+
+            typer.echo(f"clusterctl {__version__}")
+            raise typer.Exit
+
+    @app.callback()
+    def top(
+        version: bool = typer.Option(False, "--version", callback=show_version, is_eager=True, help="Show the version."),  # noqa: FBT003 - typer's own way
+    ) -> None:
+        """Turn machines that answer ssh into one proven MPI/NCCL cluster."""
+
+    word = next((word for word in argv if not word.startswith("-")), None)
+    for name, command in COMMANDS.items():
+        if word in COMMANDS and name != word:
+            continue
+        found = getattr(importlib.import_module(f"clusterctl.cli.{command.module}"), command.attribute)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name, help=command.summary)
+        else:
+            app.command(name, short_help=command.summary)(found)
+    return app
+
+
+def _explain(error: Exception, argv: Sequence[str]) -> int:
+    """Print what ended the command: our own errors as they are, anything else with the place of its traceback."""
+    from clusterctl.errors import ClusterctlError  # noqa: PLC0415 - see _run
+
+    if isinstance(error, ClusterctlError):
+        sys.stderr.write(f"clusterctl: {error}\n")
+        return int(error.exit_code)
+    if any(word.startswith("-vvv") for word in argv):
+        import traceback  # noqa: PLC0415 - only here
+
+        traceback.print_exception(error)
+        return _UNEXPECTED
+    place = _keep_traceback(error)
+    words = " ".join(str(error).split())[:300] or "no message"
+    sys.stderr.write(
+        f"clusterctl: This should not have happened ({type(error).__name__}: {words}); "
+        + (f"the details are in {place}, please report them.\n" if place else "repeat it with -vvv for the details.\n")
+    )
+    return _UNEXPECTED
+
+
+def _keep_traceback(error: Exception) -> Path | None:
+    import traceback  # noqa: PLC0415 - only here
+    from datetime import datetime, timezone  # noqa: PLC0415 - only here
+
+    from clusterctl import settings  # noqa: PLC0415 - only here
+
+    try:
+        folder = settings.ensure_private(settings.state_dir().value / "crashes")
+        place = folder / f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{os.getpid()}.txt"
+        place.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        place.chmod(0o600)
+    except OSError:
+        return None
+    return place

@@ -1,0 +1,122 @@
+"""``clusterctl sandbox``: a cluster of containers on this machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path  # noqa: TC003 - typer reads the annotation while running
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from clusterctl import sandbox
+from clusterctl.sandbox.model import MAX_NODES, SUITES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+app = typer.Typer(no_args_is_help=True, help="A cluster of containers on this machine, to try things on.")
+
+
+class Format(str, Enum):
+    """What is written: words for people on stderr, or JSON for programs on stdout."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+Name = Annotated[str, typer.Option("--name", help="Which sandbox; several can be up side by side.")]
+Output = Annotated[Format, typer.Option("--format", help="json writes the sandbox to standard output.")]
+
+
+@app.command()
+def up(
+    name: Name = "sandbox",
+    nodes: Annotated[int, typer.Option("--nodes", help=f"How many nodes, 1 to {MAX_NODES}.")] = 4,
+    image: Annotated[
+        list[str],
+        typer.Option("--image", metavar="|".join(SUITES), help="Repeat it to mix images; they are dealt in turn."),
+    ] = ["debian12"],  # noqa: B006 - typer copies the default
+    inventory: Annotated[
+        Path | None, typer.Option("--inventory", help="Where to write the inventory, if not beside the state.")
+    ] = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Start the sandbox, or mend and grow the one that is there."""
+    console = Console(stderr=True)
+    spec = sandbox.SandboxSpec(name, nodes, tuple(image), inventory)
+    started = time.monotonic()
+    with _progress(console) as report:
+        ready = sandbox.up(spec, report)
+    if output is Format.JSON:
+        typer.echo(ready.model_dump_json(indent=2))
+        return
+    _show(console, ready)
+    option = "" if name == "sandbox" else f" --name {name}"
+    console.print(f"Sandbox '{name}' is up ({time.monotonic() - started:.1f} s).", highlight=False)
+    console.print(f"  inventory  {ready.inventory}", soft_wrap=True, highlight=False)
+    console.print(f"  next       clusterctl provision {ready.inventory}", soft_wrap=True, highlight=False)
+    console.print(f"  log in     clusterctl sandbox ssh{option} node1", highlight=False)
+    console.print(f"  clean up   clusterctl sandbox down{option}", highlight=False)
+
+
+@app.command()
+def status(name: Name = "sandbox", output: Output = Format.TEXT) -> None:
+    """Show the nodes and whether they answer."""
+    found = sandbox.status(name)
+    if output is Format.JSON:
+        typer.echo(found.model_dump_json(indent=2))
+        return
+    console = Console(stderr=True)
+    _show(console, found)
+    console.print(f"inventory  {found.inventory}", soft_wrap=True, highlight=False)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def ssh(
+    node: Annotated[str, typer.Argument(help="Name of the node, for example node2.")],
+    command: Annotated[list[str] | None, typer.Argument(help="What to run there; a login shell if nothing.")] = None,
+    name: Name = "sandbox",
+) -> None:
+    """Log in to a node, or run a command there: clusterctl sandbox ssh node2 -- uptime."""
+    found = sandbox.load(name)
+    argv = sandbox.ssh_command(found, found.node(node), command or [])
+    os.execvp(argv[0], argv)  # noqa: S606 - the terminal, the signals and the exit code become ssh's own
+
+
+@app.command()
+def down(name: Name = "sandbox") -> None:
+    """Remove the sandbox and everything that belongs to it."""
+    console = Console(stderr=True)
+    with _progress(console) as report:
+        removed = sandbox.down(name, report)
+    console.print(f"Sandbox '{name}' is gone." if removed else f"There is no sandbox '{name}'.", highlight=False)
+
+
+def _show(console: Console, found: sandbox.Sandbox) -> None:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("node", "address", "image", "state"):
+        table.add_column(heading)
+    for node in found.nodes:
+        table.add_row(node.name, node.address, node.image, node.state)
+    console.print(table, highlight=False)
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Callable[[str], None]]:
+    """Show each step: as one living line on a terminal, line by line elsewhere."""
+    if not console.is_terminal:
+        yield lambda text: console.print(text, soft_wrap=True, highlight=False, markup=False)
+        return
+    started = time.monotonic()
+    with console.status("looking at podman") as line:
+
+        def report(text: str) -> None:
+            line.update(f"{escape(text)} ({time.monotonic() - started:.0f} s)")
+
+        yield report

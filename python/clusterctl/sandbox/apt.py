@@ -1,0 +1,139 @@
+"""Find the Debian mirror that this machine's own apt sources name; no mirror is written anywhere in the project."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_APT = Path("/etc/apt")
+_MIRROR_LIST = "mirror+file:"
+_DEBIAN_KEYRING = "debian-archive-"
+_RELEASES = ("bullseye", "bookworm", "trixie", "forky", "sid", "oldstable", "stable", "testing", "unstable")
+_SECURITY = ("-security", "/updates")
+_ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<components>.+)")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One archive and suite of an apt source; ``signed_by`` is empty where apt's default keys apply."""
+
+    uri: str
+    suite: str
+    components: tuple[str, ...]
+    signed_by: str = ""
+
+
+# Debian 12 and 13 both have it under this name.
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """Where Debian's main archive is, and the security archive where the sources name one."""
+
+    main: str
+    security: str | None = None
+
+    def lines(self, suite: str) -> tuple[str, ...]:
+        """Return one-line sources of a suite (``bookworm``): release, updates and, if known, security."""
+        head = f"deb [signed-by={KEYRING}]"
+        lines = [f"{head} {self.main} {suite} main", f"{head} {self.main} {suite}-updates main"]
+        if self.security:
+            lines.append(f"{head} {self.security} {suite}-security main")
+        return tuple(lines)
+
+
+def parse_one_line(text: str) -> list[Source]:
+    """Read the one-line format (``sources.list``); lines of other kinds than ``deb`` are passed over."""
+    sources = []
+    for line in text.splitlines():
+        match = _ONE_LINE.fullmatch(line.split("#", 1)[0].strip())
+        if match:
+            options = dict(option.partition("=")[::2] for option in (match["options"] or "").split())
+            components = tuple(match["components"].split())
+            sources.append(Source(match["uri"], match["suite"], components, options.get("signed-by", "")))
+    return sources
+
+
+def parse_deb822(text: str) -> list[Source]:
+    """Read the deb822 format (``*.sources``); disabled stanzas and source packages are passed over."""
+    sources = []
+    for stanza in re.split(r"\n[ \t]*\n", _without_comments(text)):
+        fields = _fields(stanza)
+        if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes").lower() == "no":
+            continue
+        components = tuple(fields.get("components", "").split())
+        sources += [
+            Source(uri, suite, components, fields.get("signed-by", ""))
+            for uri in fields.get("uris", "").split()
+            for suite in fields.get("suites", "").split()
+        ]
+    return sources
+
+
+def _without_comments(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+
+
+def _fields(stanza: str) -> dict[str, str]:
+    """Return a stanza's fields by lower-case name, continuation lines joined."""
+    fields: dict[str, str] = {}
+    name = ""
+    for line in stanza.splitlines():
+        if line[:1] in {" ", "\t"}:
+            fields[name] = f"{fields.get(name, '')} {line.strip()}".strip()
+        elif ":" in line:
+            name, _, value = line.partition(":")
+            name = name.strip().lower()
+            fields[name] = value.strip()
+    return fields
+
+
+def find_mirror(sources: list[Source]) -> Mirror | None:
+    """Return the Debian mirror among the sources, None where they name none (as on Ubuntu).
+
+    Other vendors name their suites after Debian's releases too; they are told apart by the key that they name.
+    """
+    debian = [
+        source
+        for source in sources
+        if "main" in source.components
+        and (not source.signed_by or _DEBIAN_KEYRING in source.signed_by)
+        and not source.uri.startswith("cdrom:")
+    ]
+    main = next((source.uri for source in debian if source.suite in _RELEASES), None)
+    if main is None:
+        return None
+    security = next((source.uri for source in debian if _is_security(source.suite)), None)
+    return Mirror(main.rstrip("/"), security.rstrip("/") if security else None)
+
+
+def _is_security(suite: str) -> bool:
+    return any(suite.startswith(release) and suite.endswith(_SECURITY) for release in _RELEASES)
+
+
+def machine_mirror(apt: Path = _APT) -> Mirror | None:
+    """Return the Debian mirror that this machine uses, None where there is none.
+
+    Raises:
+        OSError: a source is there and cannot be read.
+    """
+    sources: list[Source] = []
+    for path in (apt / "sources.list", *sorted((apt / "sources.list.d").glob("*.list"))):
+        if path.is_file():
+            sources += parse_one_line(path.read_text(encoding="utf-8"))
+    for path in sorted((apt / "sources.list.d").glob("*.sources")):
+        sources += parse_deb822(path.read_text(encoding="utf-8"))
+    mirror = find_mirror(sources)
+    if mirror is None:
+        return None
+    return Mirror(_resolved(mirror.main), _resolved(mirror.security) if mirror.security else None)
+
+
+def _resolved(uri: str) -> str:
+    """Return the first mirror of a ``mirror+file:`` list (Debian's cloud images name one), any other URI as it is."""
+    if not uri.startswith(_MIRROR_LIST):
+        return uri
+    listed = Path(uri.removeprefix(_MIRROR_LIST)).read_text(encoding="utf-8")
+    return next((line.split()[0].rstrip("/") for line in listed.splitlines() if line.strip()), uri)

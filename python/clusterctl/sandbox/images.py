@@ -1,0 +1,168 @@
+"""Have a node image ready: from the usual base image where a registry answers, else built from the Debian mirror."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from clusterctl import settings
+from clusterctl.errors import ConfigError
+from clusterctl.sandbox import apt
+from clusterctl.sandbox.model import SUITES, short_name
+from clusterctl.sandbox.podman import PACKAGES, failure
+from clusterctl.sandbox.tree import File, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.sandbox.podman import Podman, Report
+
+_RECIPE = Path(__file__).with_name("image")
+# What a bare cloud host has. No compiler, zstd, rsync, pip or venv: those are the roles' to bring.
+_NODE_PACKAGES = ("openssh-server", "sudo", "python3", "iproute2", "procps", "ca-certificates")
+_PULL_TIMEOUT_S = 45
+_MACHINE_CERTIFICATES = Path("/usr/local/share/ca-certificates")
+# Reads a tar of certificates, lets the distribution's own tool do its work, gives back what it made.
+_TRUST_SCRIPT = "tar -x -C / && update-ca-certificates >&2 && tar -c -C / etc/ssl/certs usr/local/share/ca-certificates"
+
+
+def ensure(podman: Podman, image: str, report: Report) -> str:
+    """Return the reference of the node image, built first where it is not there yet (half a minute).
+
+    Raises:
+        ConfigError: it has to be built and this machine lacks what that takes.
+        HostFailedError: the build failed.
+    """
+    reference = f"localhost/clusterctl-node:{image}-{_digest(image, recipe=True)}"
+    if podman.succeeds("image", "exists", reference):
+        return reference
+    base = _ensure_base(podman, image, report)
+    report(f"building the {image} node image")
+    _follow(
+        podman.argv(
+            "build", "--network", "host", "--tag", reference, "--build-arg", f"BASE={base}",
+            "--build-arg", f"PACKAGES={' '.join(_NODE_PACKAGES)}", str(_RECIPE),
+        ),
+        what="podman build", prefix=image, report=report,
+    )  # fmt: skip
+    return reference
+
+
+def _digest(image: str, *, recipe: bool) -> str:
+    """Return a hash of what shapes the base, or (with ``recipe``) the whole image."""
+    parts = [image.encode(), " ".join(_NODE_PACKAGES).encode()]
+    if recipe:
+        parts += [path.name.encode() + b"\0" + path.read_bytes() for path in sorted(_RECIPE.iterdir())]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
+
+
+def _cache() -> Path:
+    return settings.ensure_private(settings.cache_dir().value / "images")
+
+
+def _ensure_base(podman: Podman, image: str, report: Report) -> str:
+    """Return the reference of the distribution's own root file system."""
+    reference = f"localhost/clusterctl-base:{image}-{_digest(image, recipe=False)}"
+    if podman.succeeds("image", "exists", reference):
+        return reference
+    archive = _cache() / f"{image}-{_digest(image, recipe=False)}.tar"
+    if not archive.is_file():
+        report(f"asking for the base image {short_name(image)}")
+        if podman.succeeds("pull", "--quiet", short_name(image), timeout_s=_PULL_TIMEOUT_S):
+            podman.run("tag", short_name(image), reference)
+            return reference
+        report(f"no registry gave {short_name(image)}; building it from this machine's Debian mirror")
+        _bootstrap(podman, image, archive, report)
+    report(f"importing the {image} base image")
+    podman.run("import", str(archive), reference)
+    return reference
+
+
+def _bootstrap(podman: Podman, image: str, archive: Path, report: Report) -> None:
+    """Write the root file system of a bare Debian to ``archive``."""
+    mirror = apt.machine_mirror()
+    if mirror is None:
+        raise ConfigError(
+            f"No registry gave the base image and /etc/apt names no Debian mirror to build {image} from; run 'podman "
+            f"pull {short_name(image)}' where a registry answers, or add a Debian mirror to /etc/apt/sources.list.d."
+        )
+    if shutil.which("mmdebstrap") is None or not apt.KEYRING.is_file():
+        raise ConfigError(
+            f"Building {image} needs mmdebstrap and Debian's keys; install them with 'sudo apt-get install "
+            f"--no-install-recommends {PACKAGES} debian-archive-keyring'."
+        )
+    suite = SUITES[image]
+    with _appearing(archive) as target:
+        _follow(
+            [
+                *podman.prefix, "mmdebstrap", "--variant=minbase", f"--include={','.join(_NODE_PACKAGES)}",
+                "--format=tar", suite, "-", *mirror.lines(suite),
+            ],
+            what="mmdebstrap", prefix=image, report=report, stdout=target.fileno(),
+        )  # fmt: skip
+
+
+@contextmanager
+def _appearing(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that gets its name only when it is whole, so that a half one is never taken for the real one."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as target:
+        partial = Path(target.name)
+        try:
+            yield target
+            partial.rename(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _follow(command: list[str], *, what: str, prefix: str, report: Report, stdout: int | None = None) -> None:
+    """Run a long command and pass on every line that it says.
+
+    Args:
+        command: argv.
+        what: name in an error.
+        prefix: what stands before each line.
+        report: who gets the lines.
+        stdout: file descriptor for its output; None merges it with what it says on stderr.
+    """
+    said: list[str] = []
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if stdout is None else stdout,
+        stderr=subprocess.STDOUT if stdout is None else subprocess.PIPE,
+        text=True,
+        errors="replace",
+    ) as process:
+        for line in (process.stdout if stdout is None else process.stderr) or ():
+            said.append(line)
+            if line.strip():
+                report(f"{prefix}: {line.strip()}")
+    if process.returncode != 0:
+        raise failure(what, "".join(said))
+
+
+def trust(podman: Podman, reference: str, report: Report) -> bytes:
+    """Return a tar of /etc/ssl/certs that trusts what this machine's own certificate folder holds; empty if nothing.
+
+    Done once per image and set of certificates, since update-ca-certificates takes a second and more.
+    """
+    certificates = sorted(_MACHINE_CERTIFICATES.glob("*.crt"))
+    if not certificates:
+        return b""
+    content = {str(path).lstrip("/"): path.read_bytes() for path in certificates}
+    digest = hashlib.sha256(b"\0".join([reference.encode(), *content.values()])).hexdigest()[:16]
+    cached = _cache() / f"certificates-{digest}.tar"
+    if not cached.is_file():
+        report("adding this machine's certificates")
+        made = podman.run(
+            "run", "--rm", "--interactive", "--network", "none", reference, "sh", "-ec", _TRUST_SCRIPT,
+            stdin=pack({name: File(data) for name, data in content.items()}),
+        )  # fmt: skip
+        with _appearing(cached) as target:
+            target.write(made)
+    return cached.read_bytes()

@@ -1,0 +1,358 @@
+"""Bring a sandbox up, look at it, take it down; what podman says is true, the state file only remembers."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import ValidationError
+
+from clusterctl import settings
+from clusterctl.errors import ConfigError, HostFailedError
+from clusterctl.sandbox import apt, images, podman
+from clusterctl.sandbox.model import (
+    LABEL,
+    LOGIN_USER,
+    SUITES,
+    Node,
+    Sandbox,
+    SandboxSpec,
+    check_name,
+    check_plain_path,
+    free_subnets,
+    hosts_text,
+    inventory_text,
+    known_hosts_text,
+    network_name,
+    plan_nodes,
+    used_networks,
+    why_not,
+)
+from clusterctl.sandbox.tree import File, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from clusterctl.sandbox.model import State
+    from clusterctl.sandbox.podman import Podman, Report
+
+Result = TypeVar("Result")
+
+_ROUTES = Path("/proc/net/route")
+_PIP_CONF = Path("/etc/pip.conf")
+_LOGIN_UID = 1000
+_SUBNET_ATTEMPTS = 16
+_SSH_PORT = 22
+_BANNER = b"SSH-2.0-OpenSSH"
+_BANNER_TIMEOUT_S = 30
+_CONNECT_TIMEOUT_S = 2
+_POLL_S = 0.05
+_WORKERS = 8  # podman takes its own locks; more at once only wait there
+_WAKE = {"exited": "start", "stopped": "start", "paused": "unpause"}
+_MACHINE_LIKE = (
+    "--shm-size=1g",  # Open MPI and NCCL keep their shared memory in /dev/shm
+    "--security-opt=seccomp=unconfined",  # a real kernel lets ranks read each other's memory and bind their own
+    "--cap-add=AUDIT_WRITE,NET_RAW",  # sudo writes to the audit log; ping
+)
+
+
+def up(spec: SandboxSpec, report: Report = lambda _text: None) -> Sandbox:
+    """Make the sandbox be as specified: create, start or add whatever is missing.
+
+    Args:
+        spec: what it shall be.
+        report: receives a short text for every step.
+
+    Raises:
+        ConfigError: this machine cannot carry a sandbox, or one of that name is made differently.
+        HostFailedError: a node did not come up.
+    """
+    folder = _folder(spec.name)
+    check_plain_path(folder)
+    engine = podman.find()
+    with _lock(report):
+        recorded = _recorded(spec.name)
+        if recorded is None:
+            _remove(engine, spec.name)  # leftovers whose key is lost
+        elif reason := why_not(recorded, spec):
+            raise ConfigError(
+                f"Sandbox '{spec.name}' {reason}; take it down first with 'clusterctl sandbox down --name {spec.name}'."
+            )
+        inventory = _inventory_path(spec, recorded)
+        references = {image: images.ensure(engine, image, report) for image in dict.fromkeys(spec.images)}
+        sandbox = _describe(spec, _ensure_network(engine, spec.name), inventory)
+        _remember(sandbox, recorded)
+        _ensure_key(sandbox)
+        _ensure_nodes(engine, sandbox, references, report)
+        report("waiting for sshd")
+        host_keys = _each(lambda node: _host_key(engine, node), sandbox.nodes)
+        addresses = (node.address for node in sandbox.nodes)
+        _write(sandbox.known_hosts, known_hosts_text(dict(zip(addresses, host_keys, strict=True))))
+        _write(sandbox.inventory, inventory_text(sandbox))
+    return _with_states(sandbox, ["running"] * spec.nodes)
+
+
+def load(name: str) -> Sandbox:
+    """Return the sandbox as it was written down, without asking podman.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    check_name(name)
+    recorded = _recorded(name)
+    if recorded is None:
+        raise ConfigError(f"There is no sandbox '{name}'; 'clusterctl sandbox up --name {name}' starts it.")
+    return recorded
+
+
+def status(name: str) -> Sandbox:
+    """Return the sandbox with the present state of every node.
+
+    Raises:
+        ConfigError: there is none of that name, or no podman to ask.
+    """
+    recorded = load(name)
+    found = _containers(podman.find(), name)
+
+    def state(node: Node) -> State:
+        if node.container not in found:
+            return "missing"
+        if found[node.container] != "running":
+            return "stopped"
+        return "running" if _greets(node.address) else "silent"
+
+    return _with_states(recorded, _each(state, recorded.nodes))
+
+
+def _with_states(sandbox: Sandbox, states: Sequence[State]) -> Sandbox:
+    nodes = tuple(node.model_copy(update={"state": now}) for node, now in zip(sandbox.nodes, states, strict=True))
+    return sandbox.model_copy(update={"nodes": nodes})
+
+
+def down(name: str, report: Report = lambda _text: None) -> bool:
+    """Remove everything of a sandbox: containers, network, key, known_hosts and inventory.
+
+    Returns:
+        Whether there was anything.
+
+    Raises:
+        ConfigError: no podman to do it with.
+        HostFailedError: podman could not remove something.
+    """
+    check_name(name)
+    engine = podman.find()
+    with _lock(report):
+        recorded = _recorded(name)
+        removed = _remove(engine, name)
+        if recorded is not None:
+            recorded.inventory.unlink(missing_ok=True)
+        folder = _folder(name)
+        if folder.exists():
+            shutil.rmtree(folder)
+            removed = True
+    return removed
+
+
+def _folder(name: str) -> Path:
+    return settings.state_dir().value / "sandboxes" / name
+
+
+@contextmanager
+def _lock(report: Report) -> Iterator[None]:
+    """Let one command at a time change sandboxes; the folder itself is locked, so that no lock file stays behind."""
+    folder = settings.ensure_private(settings.state_dir().value / "sandboxes")
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report("waiting for another sandbox command")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _recorded(name: str) -> Sandbox | None:
+    path = _folder(name) / "sandbox.json"
+    try:
+        return Sandbox.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError:
+        raise ConfigError(
+            f"{path} was written by another version of clusterctl; remove that folder and run 'clusterctl sandbox down "
+            f"--name {name}'."
+        ) from None
+
+
+def _remember(sandbox: Sandbox, recorded: Sandbox | None) -> None:
+    if recorded is not None and recorded.inventory != sandbox.inventory:
+        recorded.inventory.unlink(missing_ok=True)
+    settings.ensure_private(_folder(sandbox.name))
+    _write(_folder(sandbox.name) / "sandbox.json", sandbox.model_dump_json(indent=2) + "\n")
+
+
+def _inventory_path(spec: SandboxSpec, recorded: Sandbox | None) -> Path:
+    """Return where the inventory goes; a file that is not ours is never written over."""
+    if spec.inventory is None:
+        return _folder(spec.name) / "inventory.ini"
+    path = spec.inventory.absolute()
+    ours = recorded is not None and recorded.inventory == path
+    if path.exists() and not ours:
+        raise ConfigError(f"{path} exists already; name a new file with --inventory.")
+    return path
+
+
+def _describe(spec: SandboxSpec, subnet: IPv4Network, inventory: Path) -> Sandbox:
+    folder = _folder(spec.name)
+    return Sandbox(
+        name=spec.name,
+        network=network_name(spec.name),
+        subnet=str(subnet),
+        images=spec.images,
+        nodes=plan_nodes(spec, subnet),
+        inventory=inventory,
+        private_key=folder / "id_ed25519",
+        known_hosts=folder / "known_hosts",
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file in one step, readable for its owner alone."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.new")
+    beside.touch(mode=0o600)
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
+
+
+def _containers(engine: Podman, name: str) -> dict[str, str]:
+    """Return podman's word for the state of each container of the sandbox."""
+    listed = engine.text("ps", "--all", "--filter", f"label={LABEL}={name}", "--format", "json")
+    return {container["Names"][0]: container["State"] for container in json.loads(listed)}
+
+
+def _remove(engine: Podman, name: str) -> bool:
+    """Remove containers and network of a sandbox; tell whether there were any."""
+    containers = _containers(engine, name)
+    if containers:
+        engine.run("rm", "--force", "--time", "0", *containers)
+    has_network = engine.succeeds("network", "exists", network_name(name))
+    if has_network:
+        engine.run("network", "rm", network_name(name))
+    return bool(containers) or has_network
+
+
+def _ensure_network(engine: Podman, name: str) -> IPv4Network:
+    """Return the subnet of the sandbox's network, made in a free one where it is missing."""
+    network = network_name(name)
+    if engine.succeeds("network", "exists", network):
+        return IPv4Network(json.loads(engine.text("network", "inspect", network))[0]["subnets"][0]["subnet"])
+    _remove(engine, name)  # containers of a vanished network have addresses that are nobody's
+    candidates = free_subnets(used_networks(_ROUTES.read_text(encoding="ascii")))
+    for subnet in itertools.islice(candidates, _SUBNET_ATTEMPTS):
+        # Networks without a running container have no route; podman knows them and refuses their subnet.
+        if engine.succeeds("network", "create", "--disable-dns", f"--subnet={subnet}", network):
+            return subnet
+    raise HostFailedError("No free subnet was found for the sandbox; 'podman network prune' removes unused networks.")
+
+
+def _ensure_key(sandbox: Sandbox) -> None:
+    if not sandbox.private_key.is_file():
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", sandbox.network, "-f", str(sandbox.private_key)],
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
+
+
+def _ensure_nodes(engine: Podman, sandbox: Sandbox, references: dict[str, str], report: Report) -> None:
+    """Start every node that is not running; what is missing or was never started is made from scratch."""
+    found = _containers(engine, sandbox.name)
+    todo = [node for node in sandbox.nodes if found.get(node.container) != "running"]
+    if not todo:
+        return
+    fresh = {node.image for node in todo if found.get(node.container) not in _WAKE}
+    outfits = {image: _outfit(engine, sandbox, image, references[image], report) for image in fresh}
+
+    def bring(node: Node) -> None:
+        state = found.get(node.container)
+        if state in _WAKE:
+            engine.run(_WAKE[state], node.container)
+            return
+        if state is not None:
+            engine.run("rm", "--force", "--time", "0", node.container)
+        engine.run(
+            "create", "--pull", "never", "--init", "--no-hosts", "--name", node.container, "--hostname", node.name,
+            "--network", sandbox.network, "--ip", node.address, "--label", f"{LABEL}={sandbox.name}",
+            *_MACHINE_LIKE, references[node.image],
+        )  # fmt: skip
+        own = pack({"etc/hosts": File(hosts_text(node).encode())}, outfits[node.image])
+        engine.run("cp", "--archive=false", "-", f"{node.container}:/", stdin=own)
+        engine.run("start", node.container)
+
+    report(f"starting {len(todo)} node{'s' if len(todo) > 1 else ''}")
+    _each(bring, todo)
+
+
+def _outfit(engine: Podman, sandbox: Sandbox, image: str, reference: str, report: Report) -> bytes:
+    """Return a tar of what ties a node to this machine: the login key, certificates, pip's and apt's settings."""
+    public_key = sandbox.private_key.with_suffix(".pub").read_bytes()
+    home = f"home/{LOGIN_USER}/.ssh"
+    files = {
+        home: File(None, mode=0o700, owner=_LOGIN_UID),
+        f"{home}/authorized_keys": File(public_key, mode=0o600, owner=_LOGIN_UID),
+    }
+    if _PIP_CONF.is_file():
+        files["etc/pip.conf"] = File(_PIP_CONF.read_bytes())
+    mirror = apt.machine_mirror()
+    if mirror is not None:
+        files["etc/apt/sources.list"] = File(("\n".join(mirror.lines(SUITES[image])) + "\n").encode())
+        files["etc/apt/sources.list.d/debian.sources"] = File(b"")  # a pulled image names its own mirror there
+    return pack(files, images.trust(engine, reference, report))
+
+
+def _host_key(engine: Podman, node: Node) -> str:
+    """Wait for the node's sshd and return its public host key, read through podman and never over the network."""
+    deadline = time.monotonic() + _BANNER_TIMEOUT_S
+    while not _greets(node.address):
+        if time.monotonic() > deadline:
+            said = engine.text("logs", "--tail", "1", node.container)
+            raise HostFailedError(
+                f"{node.container} has no sshd answering on {node.address} after {_BANNER_TIMEOUT_S} s"
+                f"{f'; it said: {said}' if said else ''}."
+            )
+        time.sleep(_POLL_S)
+    return engine.text("exec", node.container, "cat", "/etc/ssh/ssh_host_ed25519_key.pub")
+
+
+def _greets(address: str) -> bool:
+    """Tell whether an OpenSSH server answers at the address now."""
+    try:
+        with socket.create_connection((address, _SSH_PORT), timeout=_CONNECT_TIMEOUT_S) as connection:
+            return connection.recv(len(_BANNER), socket.MSG_WAITALL) == _BANNER
+    except OSError:
+        return False
+
+
+def _each(act: Callable[[Node], Result], nodes: Sequence[Node]) -> list[Result]:
+    """Do something to every node, a few at a time, and return the results in order; the first failure ends it."""
+    with ThreadPoolExecutor(max_workers=_WORKERS) as pool:
+        futures = [pool.submit(act, node) for node in nodes]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise

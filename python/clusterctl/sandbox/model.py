@@ -1,0 +1,224 @@
+"""What a sandbox is: names, addresses and the texts written about it. Pure; nothing here touches the machine."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from clusterctl.errors import ConfigError
+from clusterctl.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+MAX_NODES = 64
+LOGIN_USER = "cluster"
+LABEL = "clusterctl.sandbox"
+SUITES = {"debian12": "bookworm", "debian13": "trixie"}
+
+# "clusterctl-<name>-node64" has to stay a valid host name and container name.
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,39})")
+# What passes unquoted through an INI inventory, Ansible's argument splitting and ssh's own option parser.
+_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+@,-]*")
+# Room for 192 sandboxes where neither podman's own pool (10.88, 10.89) nor the usual home networks are.
+_POOL = IPv4Network("10.90.0.0/15")
+_SUBNET_PREFIX = 24
+_FIRST_HOST = 10  # node1 gets .11; the gateway is .1
+
+State = Literal["running", "stopped", "missing", "silent"]
+
+
+@dataclass(frozen=True)
+class SandboxSpec:
+    """What the user asks for; images are dealt to the nodes in turn.
+
+    Raises:
+        ConfigError: a value that no sandbox can have.
+    """
+
+    name: str = "sandbox"
+    nodes: int = 4
+    images: tuple[str, ...] = ("debian12",)
+    inventory: Path | None = None  # None: beside the sandbox's state
+
+    def __post_init__(self) -> None:
+        """Refuse at the door what would fail half-way."""
+        check_name(self.name)
+        if not 1 <= self.nodes <= MAX_NODES:
+            raise ConfigError(f"A sandbox has 1 to {MAX_NODES} nodes, not {self.nodes}.")
+        for image in self.images:
+            if image not in SUITES:
+                raise ConfigError(f"There is no image {image!r}; choose from {', '.join(SUITES)}.")
+        if not self.images:
+            raise ConfigError(f"A sandbox needs an image; choose from {', '.join(SUITES)}.")
+
+
+class Node(Record):
+    """One container, known to ssh and Ansible as ``name``."""
+
+    name: str
+    container: str
+    address: str
+    image: str
+    state: State = "missing"
+
+
+class Sandbox(Record):
+    """A sandbox as it was written down; ``state`` of the nodes is true at the moment of asking only."""
+
+    schema_version: Literal[1] = 1
+    name: str
+    network: str
+    subnet: str
+    images: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    inventory: Path
+    private_key: Path
+    known_hosts: Path
+
+    def node(self, name: str) -> Node:
+        """Return the node of that name.
+
+        Raises:
+            ConfigError: the sandbox has none.
+        """
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise ConfigError(f"Sandbox '{self.name}' has no node {name!r}; it has node1 to node{len(self.nodes)}.")
+
+
+def check_name(name: str) -> None:
+    """Refuse a sandbox name that cannot be part of a container's name.
+
+    Raises:
+        ConfigError: it has other characters than lower-case letters, digits and '-', or is too long.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} is no sandbox name; use up to 40 lower-case letters, digits and '-', beginning with a letter or "
+            "digit."
+        )
+
+
+def short_name(image: str) -> str:
+    """Return what a registry calls the image: ``debian:12``."""
+    return f"{image[:-2]}:{image[-2:]}"
+
+
+def network_name(name: str) -> str:
+    """Return the name of the sandbox's network, which also begins the names of its containers."""
+    return f"clusterctl-{name}"
+
+
+def plan_nodes(spec: SandboxSpec, subnet: IPv4Network) -> tuple[Node, ...]:
+    """Return the nodes of a specification: images in turn, addresses counted up from ``.11``."""
+    return tuple(
+        Node(
+            name=f"node{number}",
+            container=f"{network_name(spec.name)}-node{number}",
+            address=str(subnet[_FIRST_HOST + number]),
+            image=spec.images[(number - 1) % len(spec.images)],
+        )
+        for number in range(1, spec.nodes + 1)
+    )
+
+
+def why_not(recorded: Sandbox, spec: SandboxSpec) -> str | None:
+    """Return what of the specification an existing sandbox cannot become, None where growing is enough."""
+    if recorded.images != spec.images:
+        return f"is made of {' + '.join(recorded.images)}, not of {' + '.join(spec.images)}"
+    if len(recorded.nodes) > spec.nodes:
+        return f"has {len(recorded.nodes)} nodes, not {spec.nodes}"
+    return None
+
+
+def used_networks(proc_net_route: str) -> list[IPv4Network]:
+    """Return the networks of the kernel's IPv4 routing table, default routes left out.
+
+    Args:
+        proc_net_route: text of ``/proc/net/route``; addresses and masks are little-endian hexadecimal.
+    """
+    networks = []
+    for line in proc_net_route.splitlines()[1:]:
+        fields = line.split()
+        destination, mask = (IPv4Address(bytes.fromhex(fields[column])[::-1]) for column in (1, 7))
+        if int(mask):
+            networks.append(IPv4Network((int(destination), f"{mask}"), strict=False))
+    return networks
+
+
+def free_subnets(used: Iterable[IPv4Network]) -> Iterable[IPv4Network]:
+    """Yield the subnets of the pool that overlap with none of ``used``."""
+    taken = list(used)
+    for candidate in _POOL.subnets(new_prefix=_SUBNET_PREFIX):
+        if not any(candidate.overlaps(network) for network in taken):
+            yield candidate
+
+
+def check_plain_path(path: Path) -> None:
+    """Refuse a path that an ssh option in an inventory cannot carry.
+
+    Raises:
+        ConfigError: it has a space, a quote, a '%' or the like.
+    """
+    if not _PLAIN_PATH.fullmatch(str(path)):
+        raise ConfigError(
+            f"ssh options in an inventory cannot carry the path {path}; set XDG_STATE_HOME to a folder whose name has "
+            "letters, digits, '.', '-' and '_' only."
+        )
+
+
+def inventory_text(sandbox: Sandbox) -> str:
+    """Return the inventory, as the user would have written it for real machines."""
+    lines = [
+        f"# Sandbox '{sandbox.name}': containers on this machine, reached by ssh like any other host.",
+        "# 'clusterctl sandbox up' writes this file anew and 'clusterctl sandbox down' removes it.",
+        "",
+        "[nodes]",
+        *(f"{node.name} ansible_host={node.address} slots=2" for node in sandbox.nodes),
+        "",
+        "[nodes:vars]",
+        f"ansible_user={LOGIN_USER}",
+        "ansible_become=true",
+        f"ansible_ssh_private_key_file={sandbox.private_key}",
+        "ansible_ssh_common_args='" + " ".join(ssh_options(sandbox)) + "'",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def ssh_options(sandbox: Sandbox) -> tuple[str, ...]:
+    """Return the ssh arguments that make the sandbox's own known_hosts the only one that counts."""
+    return (
+        "-o", f"UserKnownHostsFile={sandbox.known_hosts}",
+        "-o", "GlobalKnownHostsFile=none",
+        "-o", "StrictHostKeyChecking=yes",
+        "-o", "IdentitiesOnly=yes",
+    )  # fmt: skip
+
+
+def known_hosts_text(host_keys: Mapping[str, str]) -> str:
+    """Return known_hosts lines from address to public key (``ssh-ed25519 AAAA… comment``; the comment is dropped)."""
+    return "".join(f"{address} {' '.join(key.split()[:2])}\n" for address, key in host_keys.items())
+
+
+def hosts_text(node: Node) -> str:
+    """Return a node's first /etc/hosts: what Debian's installer writes, the node's own name on loopback included."""
+    return (
+        "127.0.0.1\tlocalhost\n"
+        f"127.0.1.1\t{node.name}\n"
+        "::1\tlocalhost ip6-localhost ip6-loopback\n"
+        "ff02::1\tip6-allnodes\n"
+        "ff02::2\tip6-allrouters\n"
+    )
+
+
+def ssh_command(sandbox: Sandbox, node: Node, remote: Sequence[str]) -> list[str]:
+    """Return the argv that opens a shell on a node, or runs ``remote`` there, each token arriving as it is."""
+    argv = ["ssh", "-i", str(sandbox.private_key), *ssh_options(sandbox), "-l", LOGIN_USER, "--", node.address]
+    return [*argv, shlex.join(remote)] if remote else argv

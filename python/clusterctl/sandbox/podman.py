@@ -1,0 +1,120 @@
+"""The one place that starts podman: finds out how it works on this machine and makes sentences of its complaints."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from clusterctl.errors import ConfigError, HostFailedError
+
+PACKAGES = "podman runc crun netavark aardvark-dns iptables nftables catatonit mmdebstrap"
+Report: TypeAlias = Callable[[str], None]
+
+_OWN_CONF = Path(__file__).with_name("containers.conf")
+_HELPER_FOLDERS = "/usr/libexec/podman:/usr/lib/podman:/usr/libexec/catatonit"
+_PROBE_TIMEOUT_S = 30
+_FULL_DISK = "no space left on device"
+
+
+@dataclass(frozen=True)
+class Podman:
+    """Podman with what stands before it on this machine (``sudo``, a containers.conf)."""
+
+    prefix: tuple[str, ...]
+
+    def argv(self, *arguments: str) -> list[str]:
+        """Return the whole command line."""
+        return [*self.prefix, "podman", *arguments]
+
+    def run(self, *arguments: str, stdin: bytes = b"") -> bytes:
+        """Run podman and return its standard output.
+
+        Raises:
+            HostFailedError: it failed; the message ends with podman's own last line.
+        """
+        done = subprocess.run(self.argv(*arguments), input=stdin, capture_output=True, check=False)
+        if done.returncode != 0:
+            raise failure(f"podman {arguments[0]}", done.stderr.decode(errors="replace"))
+        return done.stdout
+
+    def text(self, *arguments: str) -> str:
+        """Run podman and return its standard output as text without the last line's end."""
+        return self.run(*arguments).decode(errors="replace").strip()
+
+    def succeeds(self, *arguments: str, timeout_s: float | None = None) -> bool:
+        """Tell whether podman ends with 0 in time."""
+        try:
+            done = subprocess.run(self.argv(*arguments), capture_output=True, check=False, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return done.returncode == 0
+
+
+def find() -> Podman:
+    """Return podman as it works here: plain where it does, with our containers.conf where only that helps.
+
+    Raises:
+        ConfigError: podman or its helpers are missing, or this user may not become root.
+        HostFailedError: podman starts no container either way.
+    """
+    programs = {name: shutil.which(name) for name in ("podman", "ssh", "ssh-keygen")}
+    missing = [name for name, path in programs.items() if path is None]
+    catatonit = shutil.which("catatonit", path=f"{os.environ.get('PATH', '')}:{_HELPER_FOLDERS}")
+    if missing or catatonit is None:
+        raise ConfigError(
+            f"The sandbox needs {', '.join(missing or ['catatonit'])}; install it with 'sudo apt-get install "
+            f"--no-install-recommends {PACKAGES} openssh-client'."
+        )
+    root = _root_prefix()
+    plain = Podman(root)
+    if _starts_a_container(plain, catatonit) is None:
+        return plain
+    own = Podman((*root, "env", f"CONTAINERS_CONF={_OWN_CONF}"))
+    complaint = _starts_a_container(own, catatonit)
+    if complaint is not None:
+        raise failure("podman run", complaint)
+    return own
+
+
+def _root_prefix() -> tuple[str, ...]:
+    """Return what makes a command run as root; nodes need addresses that rootless containers do not have."""
+    if os.geteuid() == 0:
+        return ()
+    if shutil.which("sudo"):
+        allowed = subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False)
+        if allowed.returncode == 0:
+            return ("sudo", "-n")
+    raise ConfigError(
+        "The sandbox needs root for its network; run 'sudo clusterctl sandbox …' or let this user run sudo without a "
+        "password."
+    )
+
+
+def _starts_a_container(podman: Podman, program: str) -> str | None:
+    """Start the one static program that is certainly here on the default network; return why that failed."""
+    with tempfile.TemporaryDirectory(prefix="clusterctl-probe-") as folder:
+        shutil.copy(program, folder)
+        name = f"/{Path(program).name}"
+        command = podman.argv("run", "--rm", "--init", "--rootfs", f"{folder}:O", name, "-V")
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PROBE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return f"no container started within {_PROBE_TIMEOUT_S} s"
+    return None if done.returncode == 0 else done.stderr
+
+
+def failure(what: str, output: str) -> HostFailedError:
+    """Make a sentence of a failed program's output."""
+    if _FULL_DISK in output.lower():
+        return HostFailedError(
+            f"The disk is full: {what} found no space left; free some ('podman system prune' removes unused images) "
+            "and try again."
+        )
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return HostFailedError(f"{what} failed: {lines[-1].removeprefix('Error: ') if lines else 'it gave no reason'}")
