@@ -34,11 +34,13 @@ SCHEMA_VERSION = 1
 MARKER = ".clusterctl.json"
 MANIFEST = ".clusterctl.files.json"
 # What `python3 -c` runs on the node: argv[1] says how many bytes of stdin are this program, the rest is the request.
+# Where sudo stands before it, argv[2] and argv[3] are PATH and LD_LIBRARY_PATH of the session that called sudo.
 BOOT = "import sys;exec(compile(sys.stdin.buffer.read(int(sys.argv[1])),'node_probe','exec'))"
 
 _ARTIFACT_ROOT = "/usr/local"
 _DISKS = ("/usr/local", "/var/tmp")  # noqa: S108 - asked for free space only, nothing is written there
 _SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
+_SHOWN_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
 _READ_BLOCK = 1 << 20
 _NVIDIA = "0x10de"
 # PCI classes of what computes or draws: VGA and 3D controllers, processing accelerators.
@@ -231,14 +233,15 @@ def _differs(folder: str, entry: List[Any]) -> bool:
 
 
 class Session:
-    """The process whose environment and limits are those of the ssh session, also when the probe runs through sudo.
+    """The environment and limits of the ssh session that started the probe, also when it came through sudo.
 
-    sudo replaces the environment (``env_reset``, ``secure_path``) and raises its own limits, so neither of the probe's
-    own would be what mpirun meets. But sudo itself was started with the session's environment, which root can read in
-    /proc, and the process above it still has the session's limits.
+    sudo replaces the environment (``env_reset``, ``secure_path``), so the probe's own is not what mpirun meets. In this
+    order: what the caller took along before sudo; the environment sudo itself was started with, which root may read
+    in /proc unless it lacks CAP_SYS_PTRACE, as in most containers; the file /etc/environment, which says what PAM
+    gives to a session but not what sshd or a shell's start-up file adds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, given: Optional[Dict[str, str]] = None) -> None:
         """Walk up the parents of this process as far as the ssh daemon."""
         self.variables: Dict[str, str] = dict(os.environ)
         self.source = "process"
@@ -253,15 +256,18 @@ class Session:
             above.append((pid, name))
             pid = parent
         changers = [index for index, (_, name) in enumerate(above) if name in {"sudo", "su", "doas"}]
-        if not changers:
-            return
-        outermost = changers[-1]
-        block = _environ(above[outermost][0])
+        if changers:
+            self._look_above(above, changers[-1], pid, given)
+
+    def _look_above(
+        self, above: List[Tuple[int, str]], outermost: int, daemon: int, given: Optional[Dict[str, str]]
+    ) -> None:
+        self.limits_pid = above[outermost + 1][0] if outermost + 1 < len(above) else daemon
+        block = given or _environ(above[outermost][0])
         if block is None:
-            self.source = "after sudo"
-            return
+            self.source = "/etc/environment"
+            block = read_environment_file(_text("/etc/environment", ""))
         self.variables = block
-        self.limits_pid = above[outermost + 1][0] if outermost + 1 < len(above) else pid
 
     def limits(self) -> Json:
         """Return the soft and hard limits that a job in such a session gets; None means unlimited."""
@@ -292,6 +298,24 @@ def _process(pid: int) -> Tuple[str, int]:
     name, _, rest = line.partition("(")[2].rpartition(")")
     fields = rest.split()
     return name, int(fields[1]) if len(fields) > 1 else 0
+
+
+def read_environment_file(text: str) -> Dict[str, str]:
+    """Return the variables of an /etc/environment as pam_env reads them: KEY=value, quotes around the value dropped."""
+    found: Dict[str, str] = {}
+    for line in text.splitlines():
+        words = line.strip()
+        if words.startswith("export "):
+            words = words[7:].lstrip()
+        name, separator, value = words.partition("#")[0].rstrip().partition("=")
+        if not separator or not name:
+            continue
+        if value[:1] in {'"', "'"}:
+            value = value[1:]
+            if value[-1:] in {'"', "'"}:
+                value = value[:-1]
+        found[name] = value
+    return found
 
 
 def _environ(pid: int) -> Optional[Dict[str, str]]:
@@ -641,7 +665,7 @@ def _limits(_request: Json, session: Session) -> Json:
 
 
 def _environment(_request: Json, session: Session) -> Json:
-    kept = {name: session.variables[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in session.variables}
+    kept = {name: session.variables[name] for name in _SHOWN_VARIABLES if name in session.variables}
     return {"environment": kept, "environment_source": session.source}
 
 
@@ -809,14 +833,15 @@ def collect(request: Json) -> Json:
     Args:
         request: all keys optional. ``watch``: entries whose present state is wanted; ``artifacts``: list of
             ``{name, link}`` to verify, None for whatever lies under /usr/local; ``check_sudo``: find out whether the
-            login user may sudo without a password (starts one process).
+            login user may sudo without a password (starts one process); ``session``: variables of the ssh session,
+            where the caller took them along before sudo.
 
     Returns:
         A JSON-ready dict of schema :data:`SCHEMA_VERSION`; ``problems`` holds a sentence for each section that failed.
     """
     facts: Json = {"schema_version": SCHEMA_VERSION}
     problems: List[str] = []
-    session = Session()
+    session = Session(request.get("session"))
     for section, fallback in _SECTIONS:
         try:
             facts.update(section(request, session))
@@ -830,9 +855,11 @@ def collect(request: Json) -> Json:
 
 def main(arguments: List[str]) -> int:
     """Read the request (first argument, or what is left on stdin), print one line of JSON, and return 0."""
-    given = "" if arguments and arguments[0].isdigit() else "".join(arguments[:1])
-    text = given or sys.stdin.buffer.read().decode("utf-8")
+    piped = not arguments or arguments[0].isdigit()
+    text = sys.stdin.buffer.read().decode("utf-8") if piped else arguments[0]
     request = cast("Json", json.loads(text or "{}"))
+    if piped and len(arguments) > 1:
+        request["session"] = {name: value for name, value in zip(_SHOWN_VARIABLES, arguments[1:]) if value}  # noqa: B905
     sys.stdout.write(json.dumps(collect(request), separators=(",", ":")) + "\n")
     return 0
 

@@ -28,6 +28,9 @@ WatchEntry: TypeAlias = dict[str, Any]
 
 # Twin of node_probe.BOOT: argv[1] says how many bytes of stdin are the program, the rest is the request.
 _BOOT = "import sys;exec(compile(sys.stdin.buffer.read(int(sys.argv[1])),'node_probe','exec'))"
+# sudo resets the environment, so PATH and LD_LIBRARY_PATH of the session are taken along as arguments. The script is
+# constant; whatever varies comes to it by position.
+_THROUGH_SUDO = 'user=$1; shift; exec sudo -n -H -u "$user" -- "$@" "$PATH" "${LD_LIBRARY_PATH-}"'
 _SSH_FAILED = 255
 _COMMAND_NOT_FOUND = 127
 _MOST_CONNECT_SECONDS = 10
@@ -277,10 +280,12 @@ def gather(
 async def _ask(
     host: Host, program: bytes, request: bytes, timeout_s: float, control_dir: Path | None
 ) -> NodeFacts | ProbeFailure:
+    remote = [host.python, "-I", "-c", _BOOT, str(len(program))]
+    if host.become and host.become_user != host.user:
+        remote = ["sh", "-c", _THROUGH_SUDO, "sh", host.become_user, *remote]
     argv = ssh.command(
         host,
-        [host.python, "-I", "-c", _BOOT, str(len(program))],
-        as_user=host.become_user if host.become else None,
+        remote,
         control_dir=control_dir,
         connect_timeout_s=max(1, min(_MOST_CONNECT_SECONDS, int(timeout_s))),
     )
