@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from clusterctl.record import Record
 
@@ -18,13 +19,32 @@ class Verdict(str, Enum):
     ERROR = "ERROR"
 
 
+class WrongAnswer(Record):
+    """One answer that was not the known one."""
+
+    what: str
+    expected: str
+    got: str
+
+
 class RankReport(Record):
-    """What one rank said of itself."""
+    """What one rank said of itself; ``host`` is the inventory's name of its node.
+
+    ``state`` is the last sign of life: ``absent`` (not even started), ``started`` (nothing since), ``waiting`` (alive,
+    busy with ``step``) or ``answered``.
+    """
 
     rank: int
     host: str
+    state: Literal["absent", "started", "waiting", "answered"] = "answered"
+    ok: bool = True
     library_version: str = ""
     library_path: str = ""
+    seconds: float = 0.0
+    compared: int = 0
+    wrong: int = 0
+    problems: tuple[WrongAnswer, ...] = ()
+    step: str = ""
 
 
 class Measurement(Record):
@@ -49,6 +69,36 @@ class CheckResult(Record):
     ranks: tuple[RankReport, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     log: str = ""  # path of the raw output, relative to the run's folder
+    evidence: tuple[str, ...] = ()  # the lines that show it; empty on PASS
+    left_behind: tuple[str, ...] = ()  # "host: process" that could not be ended, or "host: why nobody could look"
+
+
+@dataclass(frozen=True)
+class CheckStarted:
+    """A check began; its result comes within the deadline."""
+
+    check: str
+    number: int
+    total: int
+    deadline_s: float
+
+
+@dataclass(frozen=True)
+class CheckProgress:
+    """A sign of life within a check."""
+
+    check: str
+    text: str
+
+
+@dataclass(frozen=True)
+class CheckFinished:
+    """A check has its verdict."""
+
+    result: CheckResult
+
+
+ValidationEvent: TypeAlias = CheckStarted | CheckProgress | CheckFinished
 
 
 class ValidationRecord(Record):

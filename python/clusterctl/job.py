@@ -1,0 +1,284 @@
+"""Run one command on a node under a deadline, and leave nothing of it behind on any node.
+
+The command is started by ``job_supervisor.py`` on the node, fed over ssh. Its stdin is the rope: when this process ends,
+however it ends, ssh closes it and the supervisor ends the command by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
+
+from clusterctl import ssh
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from clusterctl.inventory import Host
+
+PROGRAMS = "/usr/local/libexec/clusterctl"
+SUPERVISOR = f"{PROGRAMS}/job_supervisor.py"
+
+_END_WAIT_S = 25.0  # TERM, KILL, the node's own sweep and that of its peers have their own, shorter limits
+_SWEEP_WAIT_S = 15.0
+_SWEEP_CONNECT_S = 5
+_SWEEPS_AT_ONCE = 64
+_POLL_S = 0.2
+
+Ending: TypeAlias = Literal["exited", "deadline", "stopped", "not_started", "lost"]
+
+
+@dataclass(frozen=True)
+class Login:
+    """How to run something on a host as the cluster's user."""
+
+    host: Host
+    as_user: str | None = None
+    control_dir: Path | None = None
+
+    def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
+        """Return the argv that runs ``remote`` there."""
+        return ssh.command(
+            self.host,
+            remote,
+            as_user=self.as_user,
+            control_dir=self.control_dir,
+            connect_timeout_s=connect_timeout_s,
+        )
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What to run. ``{work_dir}`` in ``argv`` becomes the private folder that holds ``files`` while the job lasts."""
+
+    job: str
+    argv: tuple[str, ...]
+    deadline_s: float
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OutputLine:
+    """One line of the command's output, ``at_s`` seconds after its start."""
+
+    stream: str
+    at_s: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep found on one node.
+
+    ``killed`` and ``left`` are command lines; ``problem`` says why the node could not be swept, ``answers`` whether it
+    was reached at all.
+    """
+
+    host: str
+    killed: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    problem: str = ""
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing of the job is known or feared to be left there."""
+        return not self.left and not self.problem
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """How it ended. ``rc`` is None when a signal or nobody ended it; ``problem`` says why it never started or was lost."""
+
+    ending: Ending
+    seconds: float
+    rc: int | None = None
+    argv: tuple[str, ...] = ()
+    lines: tuple[OutputLine, ...] = ()
+    problem: str = ""
+    sweeps: tuple[Sweep, ...] = ()
+
+
+class _Answers:
+    """The supervisor's lines, taken apart as they come."""
+
+    def __init__(self, on_line: Callable[[OutputLine], None] | None) -> None:
+        self.lines: list[OutputLine] = []
+        self.argv: tuple[str, ...] = ()
+        self.ended: dict[str, Any] | None = None
+        self.swept: dict[str, Any] | None = None
+        self._on_line = on_line
+
+    def take(self, text: str) -> None:
+        try:
+            event = json.loads(text)
+        except json.JSONDecodeError:
+            return  # a banner of the node's shell
+        kind = event.get("event") if isinstance(event, dict) else None
+        if kind == "line":
+            line = OutputLine(stream=str(event["stream"]), at_s=float(event["at"]), text=str(event["text"]))
+            self.lines.append(line)
+            if self._on_line is not None:
+                self._on_line(line)
+        elif kind == "started":
+            self.argv = tuple(event["argv"])
+        elif kind == "swept" and event.get("host") is None:
+            self.swept = event
+        elif kind == "ended":
+            self.ended = event
+
+
+def run(
+    login: Login,
+    spec: JobSpec,
+    *,
+    peers: Iterable[Login] = (),
+    on_line: Callable[[OutputLine], None] | None = None,
+) -> JobOutcome:
+    """Run the command and stay until nothing of it is left.
+
+    Whenever it did not simply end with exit code 0, every node is swept. On an interrupt (any exception) the command is
+    ended, the nodes are swept, and the exception goes on.
+
+    Args:
+        login: the node to run on.
+        spec: what to run.
+        peers: the other nodes that processes of the job may be on, by the names under which nodes know each other.
+        on_line: called with every line of output as it comes.
+    """
+    others = list(peers)
+    request = {
+        "job": spec.job,
+        "argv": list(spec.argv),
+        "environment": dict(spec.environment),
+        "deadline_s": spec.deadline_s,
+        "files": dict(spec.files),
+        "peers": [{"name": peer.host.name, "argv": _sweep_argv(peer, spec.job)} for peer in others],
+    }
+    answers = _Answers(on_line)
+    command = login.command([login.host.python, SUPERVISOR])
+    # A session of its own: the terminal's Ctrl-C is for us, and ssh must live to bring the supervisor's last words.
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        complaint = bytearray()
+        try:
+            _send(process, request)
+            _listen(process, answers, complaint, spec.deadline_s + _END_WAIT_S)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                _stdin(process).close()
+            _listen(process, answers, complaint, _END_WAIT_S)
+            process.kill()
+            sweep([login, *others], spec.job)
+            raise
+        finally:
+            process.kill()
+    outcome = _outcome(answers, complaint.decode("utf-8", "replace"))
+    if outcome.ending == "exited" and outcome.rc == 0 and not _found(answers.swept):
+        return outcome
+    own = () if answers.swept is None else (_sweep_of(login.host.name, answers.swept),)
+    elsewhere = sweep([*others] if own else [login, *others], spec.job)
+    return JobOutcome(**{**outcome.__dict__, "sweeps": (*own, *elsewhere)})
+
+
+def sweep(logins: Sequence[Login], job: str) -> tuple[Sweep, ...]:
+    """Kill what is left of a job on these nodes, all at once, and say what it was."""
+    if not logins:
+        return ()
+    with ThreadPoolExecutor(min(_SWEEPS_AT_ONCE, len(logins))) as pool:
+        return tuple(pool.map(lambda login: _sweep_one(login, job), logins))
+
+
+def _sweep_argv(login: Login, job: str) -> list[str]:
+    return [login.host.python, SUPERVISOR, "--sweep", job]
+
+
+def _sweep_one(login: Login, job: str) -> Sweep:
+    name = login.host.name
+    try:
+        done = subprocess.run(
+            login.command(_sweep_argv(login, job), connect_timeout_s=_SWEEP_CONNECT_S),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SWEEP_WAIT_S,
+            check=False,
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired:
+        return Sweep(name, problem=f"did not answer within {_SWEEP_WAIT_S:.0f} s")
+    for text in reversed(done.stdout.decode("utf-8", "replace").splitlines()):
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            return _sweep_of(name, json.loads(text))
+    reason = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return Sweep(name, problem=reason[-1] if reason else f"the sweep ended with code {done.returncode}")
+
+
+def _sweep_of(name: str, answer: Mapping[str, Any]) -> Sweep:
+    return Sweep(
+        name,
+        killed=tuple(entry["command"] for entry in answer["killed"]),
+        left=tuple(entry["command"] for entry in answer["left"]),
+    )
+
+
+def _found(answer: Mapping[str, Any] | None) -> bool:
+    return answer is None or bool(answer["killed"] or answer["left"])
+
+
+def _stdin(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    if process.stdin is None:  # pragma: no cover - it is always a pipe here
+        raise AssertionError
+    return process.stdin
+
+
+def _send(process: subprocess.Popen[bytes], request: Mapping[str, Any]) -> None:
+    # A node that refuses the login closes the pipe; what ssh says of it is read afterwards.
+    with contextlib.suppress(BrokenPipeError):
+        _stdin(process).write(json.dumps(request).encode() + b"\n")
+        _stdin(process).flush()
+
+
+def _listen(process: subprocess.Popen[bytes], answers: _Answers, complaint: bytearray, wait_s: float) -> None:
+    """Read until the supervisor has said its last word, ssh has ended, or the wait is over."""
+    end = time.monotonic() + wait_s
+    rest = b""
+    with selectors.DefaultSelector() as selector:
+        for stream in (process.stdout, process.stderr):
+            if stream is not None and not stream.closed:
+                selector.register(stream, selectors.EVENT_READ)
+        while selector.get_map() and answers.ended is None and time.monotonic() < end:
+            for key, _ in selector.select(_POLL_S):
+                data = os.read(key.fd, 65536)
+                if not data:
+                    selector.unregister(key.fileobj)
+                elif key.fileobj is process.stderr:
+                    complaint += data
+                else:
+                    *complete, rest = (rest + data).split(b"\n")
+                    for line in complete:
+                        answers.take(line.decode("utf-8", "replace"))
+
+
+def _outcome(answers: _Answers, complaint: str) -> JobOutcome:
+    lines, argv = tuple(answers.lines), answers.argv
+    last = lines[-1].at_s if lines else 0.0
+    if answers.ended is None:
+        said = [line for line in complaint.strip().splitlines() if line.strip()]
+        problem = said[-1] if said else "the connection to the launch node was lost"
+        return JobOutcome("lost", last, argv=argv, lines=lines, problem=problem)
+    ended = answers.ended
+    seconds = float(ended["seconds"])
+    reason = str(ended["reason"])
+    if reason in {"not_started", "bad_request"}:
+        return JobOutcome("not_started", seconds, argv=argv, lines=lines, problem=str(ended["problem"]))
+    ending: Ending = "exited" if reason == "exited" else "deadline" if reason == "deadline" else "stopped"
+    return JobOutcome(ending, seconds, rc=ended["rc"], argv=argv, lines=lines)

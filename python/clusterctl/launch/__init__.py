@@ -1,0 +1,1 @@
+"""Launch lines: facts in, argv out; nothing here touches a machine."""

@@ -1,0 +1,109 @@
+"""The mpirun line for Open MPI 4.1.x and 5.0.x, which speak different dialects."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MPIRUN = "/usr/local/openmpi/bin/mpirun"
+JOB_VARIABLE = "CLUSTERCTL_JOB"
+JOB_PARAMETER = "clusterctl_job"
+
+_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.\d+.*)?")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Dialect(Enum):
+    """Whose runtime stands behind mpirun."""
+
+    ORTE = "4.1"  # options of the runtime are MCA parameters like all others
+    PRRTE = "5.0"  # the runtime is a project of its own with parameters of its own (--prtemca)
+
+
+def dialect(version: str) -> Dialect:
+    """Return the dialect of an Open MPI version.
+
+    Raises:
+        ConfigError: the series is none that clusterctl knows to launch.
+    """
+    match = _VERSION.fullmatch(version)
+    series = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+    if series == (4, 1):
+        return Dialect.ORTE
+    if series[0] == 5:  # noqa: PLR2004 - the series' own number
+        return Dialect.PRRTE
+    raise ConfigError(f"Open MPI {version or '(no version)'} is no series that clusterctl launches; it knows 4.1 and 5.")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is to be launched.
+
+    ``exported`` are variables of mpirun's environment that the ranks get as well. ``mca`` are parameters of the MPI
+    library, ``runtime_mca`` those of the runtime that starts the ranks (``orte_…``/``plm_…`` and ``prte_…``).
+    ``slots`` are in hostfile order; every slot gets a rank unless ``ranks`` says otherwise.
+    """
+
+    version: str
+    hostfile: str
+    slots: Mapping[str, int]
+    program: tuple[str, ...]
+    job: str
+    ranks: int | None = None
+    exported: tuple[str, ...] = ()
+    mca: Mapping[str, str] = field(default_factory=dict)
+    runtime_mca: Mapping[str, str] = field(default_factory=dict)
+    oversubscribe: bool = False
+    mpirun: str = MPIRUN
+
+
+def argv(launch: Launch) -> list[str]:
+    """Return the tokens of the mpirun line.
+
+    No binding (the checks ask whether answers are right, and nodes may be containers that see all cores) and one rank
+    per slot in the hostfile's order. The absolute path of mpirun makes it use its own prefix on the other nodes.
+
+    Raises:
+        ConfigError: the version is unknown, a variable's name is none, or there are more ranks than slots and nobody
+            asked for that.
+    """
+    speech = dialect(launch.version)
+    ranks = sum(launch.slots.values()) if launch.ranks is None else launch.ranks
+    if ranks > sum(launch.slots.values()) and not launch.oversubscribe:
+        raise ConfigError(f"{ranks} ranks do not fit into {sum(launch.slots.values())} slots; raise slots= on the hosts.")
+    line = [launch.mpirun, "--hostfile", launch.hostfile, "-np", str(ranks), "--bind-to", "none"]
+    if speech is Dialect.ORTE:
+        line += ["--map-by", "slot", *(["--oversubscribe"] if launch.oversubscribe else [])]
+    else:
+        line += ["--map-by", "slot:OVERSUBSCRIBE" if launch.oversubscribe else "slot"]
+    for name in (JOB_VARIABLE, *launch.exported):
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"{name!r} is no name of an environment variable.")
+        line += ["-x", name]
+    for name, value in launch.mca.items():
+        line += ["--mca", name, value]
+    runtime = "--mca" if speech is Dialect.ORTE else "--prtemca"
+    for name, value in {**launch.runtime_mca, JOB_PARAMETER: launch.job}.items():
+        line += [runtime, name, value]
+    return [*line, *launch.program]
+
+
+def environment(version: str, user: str) -> dict[str, str]:
+    """Return the variables that mpirun needs; as root it refuses to start unless told twice.
+
+    Raises:
+        ConfigError: the version is unknown.
+    """
+    if user != "root":
+        return {}
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    if dialect(version) is Dialect.PRRTE:
+        allowed |= {"PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return allowed

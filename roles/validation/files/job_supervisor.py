@@ -1,0 +1,435 @@
+#!/usr/bin/env python3
+"""Run one command on this node and leave nothing of it behind, on this node or on any other.
+
+Two uses, both by ssh and both with the standard library alone:
+
+``job_supervisor.py``
+    Reads one JSON line from stdin and keeps stdin open: ``{"job", "argv", "environment", "deadline_s", "files",
+    "peers"}``. Starts ``argv`` in a session of its own and answers with one JSON line per event on stdout:
+    ``started``, ``line`` (one of the command's output lines), ``ending`` (why it is being ended), ``swept`` and, last,
+    ``ended``. The command is ended (TERM, then KILL) when ``deadline_s`` has passed, when stdin closes (the controller
+    is gone or wants an end) and when this program is told to end. ``files`` are written into a folder of mode 0700
+    whose path replaces ``{work_dir}`` in ``argv``; the folder is removed at the end.
+
+``job_supervisor.py --sweep JOB``
+    Kills whatever of that job is left on this node and answers with one JSON line.
+
+A job's processes are known by its id alone: it stands in their environment (``CLUSTERCTL_JOB``), or on the command line
+of Open MPI's daemons, which mpirun starts through ssh without that environment, as the value of ``clusterctl_job``.
+"""
+
+import argparse
+import contextlib
+import errno
+import json
+import os
+import re
+import selectors
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+JOB_VARIABLE = "CLUSTERCTL_JOB"
+JOB_PARAMETER = "clusterctl_job"  # an MCA name of no component: mpirun passes it on to its daemons' command lines
+JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{7,63}")
+PEER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
+
+REQUEST_LIMIT = 16 * 1024 * 1024
+REQUEST_WAIT_S = 60.0
+TERM_GRACE_S = 3.0  # mpirun needs a moment to tell its daemons; a paused node never answers it
+DRAIN_S = 1.0  # output that was written before the end is still read
+SWEEP_WAIT_S = 5.0
+PEER_WAIT_S = 15.0
+PEERS_AT_ONCE = 32
+FLUSH_WAIT_S = 10.0
+BUFFER_LIMIT = 4 * 1024 * 1024  # beyond it the command's output waits in its pipe until the controller reads
+LINE_LIMIT = 64 * 1024
+
+
+# --- finding and killing what carries the job's id -------------------------------------------------------------------
+
+
+def read_bytes(path):
+    """Return a file of /proc, empty when the process is gone, is a zombie or belongs to somebody else."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError:
+        return b""
+
+
+def carries(pid, job):
+    """Whether that process belongs to the job, by its environment or by its arguments."""
+    wanted = (JOB_VARIABLE + "=" + job).encode()
+    if wanted in read_bytes("/proc/%d/environ" % pid).split(b"\0"):
+        return True
+    arguments = read_bytes("/proc/%d/cmdline" % pid).split(b"\0")
+    name, value = JOB_PARAMETER.encode(), job.encode()
+    return any(pair == (name, value) for pair in zip(arguments, arguments[1:]))
+
+
+def members(job):
+    """Return the pids of the job on this node, Open MPI's daemons first, so that they start nothing anew."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+    found = [pid for pid in pids if carries(pid, job)]
+    return sorted(found, key=lambda pid: (JOB_VARIABLE.encode() in read_bytes("/proc/%d/environ" % pid), pid))
+
+
+def command_of(pid):
+    """Return what a human calls the process."""
+    arguments = [token.decode("utf-8", "replace") for token in read_bytes("/proc/%d/cmdline" % pid).split(b"\0") if token]
+    return " ".join(arguments)[:200]
+
+
+def session_folder(pid):
+    """Return the folder that Open MPI made for this process's job on this node, None where there is none."""
+    for entry in read_bytes("/proc/%d/environ" % pid).split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        if name == b"PMIX_SERVER_TMPDIR":
+            path = os.fsdecode(value)
+            return path if re.match(r"(prte|jf\.|ompi\.)", os.path.basename(path)) else None
+    return None
+
+
+def shared_segments(pid):
+    """Return the files in /dev/shm that the process has mapped; a killed rank cannot remove its own."""
+    text = read_bytes("/proc/%d/maps" % pid).decode("utf-8", "replace")
+    return {match.group(1) for match in re.finditer(r"\s(/dev/shm/[^\n]+?)(?: \(deleted\))?\n", text)}
+
+
+def kill(pid, job):
+    """Send KILL to a member, and to nobody who got its number in the meantime."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        if not carries(pid, job):
+            return False
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def sweep(job, wait_s=SWEEP_WAIT_S):
+    """Kill every process of the job on this node and remove what they leave in /tmp and /dev/shm.
+
+    Returns:
+        ``{"killed": [{"pid", "command"}], "left": [...], "removed": [paths]}``; ``left`` is what KILL did not end in
+        time (a process inside an uninterruptible system call).
+    """
+    killed, litter = {}, set()
+    end = time.monotonic() + wait_s
+    while True:
+        present = members(job)
+        if not present or time.monotonic() > end:
+            break
+        for pid in present:
+            command, folder, segments = command_of(pid), session_folder(pid), shared_segments(pid)
+            if kill(pid, job):
+                killed.setdefault(pid, command)
+                litter |= segments | ({folder} if folder else set())
+        time.sleep(0.05)
+    left = [{"pid": pid, "command": command_of(pid)} for pid in members(job)]
+    removed = [] if left else [path for path in sorted(litter) if remove(path)]
+    return {"killed": [{"pid": pid, "command": text} for pid, text in killed.items()], "left": left, "removed": removed}
+
+
+def remove(path):
+    """Remove a file or folder of our own; whether there was one."""
+    try:
+        if os.lstat(path).st_uid != os.getuid():
+            return False
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+    except OSError:
+        return False
+    return True
+
+
+def sweep_peer(peer):
+    """Sweep another node through the cluster's own ssh; used when the controller cannot do it any more."""
+    options = ["-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
+    command = ["ssh", *options, "--", peer["name"], shlex.join(peer["argv"])]
+    answer = {"event": "swept", "host": peer["name"]}
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PEER_WAIT_S, check=False, text=True
+        )
+        answer.update(json.loads(done.stdout))
+    except (OSError, ValueError, subprocess.SubprocessError) as problem:
+        answer["problem"] = str(problem)[:300]
+    answer["host"] = peer["name"]
+    return answer
+
+
+# --- the supervisor --------------------------------------------------------------------------------------------------
+
+
+class Answers:
+    """JSON lines to the controller, never waiting for it: a controller that hangs must not stop the deadline."""
+
+    def __init__(self, descriptor):
+        """Take over the descriptor."""
+        self.descriptor = descriptor
+        self.pending = bytearray()
+        self.broken = False
+        os.set_blocking(descriptor, False)
+
+    def put(self, **event):
+        """Queue one event and write what can be written."""
+        if not self.broken:
+            self.pending += json.dumps(event).encode() + b"\n"
+            self.push()
+
+    def push(self):
+        """Write what the pipe takes now."""
+        while self.pending and not self.broken:
+            try:
+                written = os.write(self.descriptor, self.pending[: 64 * 1024])
+            except BlockingIOError:
+                return
+            except OSError as problem:
+                if problem.errno != errno.EINTR:
+                    self.broken = True
+                    self.pending.clear()
+                continue
+            del self.pending[:written]
+
+    def flush(self, wait_s):
+        """Write everything, for so long at most."""
+        end = time.monotonic() + wait_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.descriptor, selectors.EVENT_WRITE)
+            while self.pending and not self.broken and time.monotonic() < end:
+                selector.select(0.2)
+                self.push()
+
+
+class Lines:
+    """Cut a stream into lines, however the reads fall."""
+
+    def __init__(self):
+        """Begin with nothing."""
+        self.rest = b""
+
+    def feed(self, data):
+        """Return the lines that are complete now; no data means the end."""
+        *complete, self.rest = (self.rest + data).split(b"\n")
+        if self.rest and (not data or len(self.rest) > LINE_LIMIT):
+            complete.append(self.rest)
+            self.rest = b""
+        return [line.decode("utf-8", "replace") for line in complete]
+
+
+class Supervisor:
+    """One job from its start to its last process."""
+
+    def __init__(self, request, answers, work_dir):
+        """Keep what the run needs; nothing starts here."""
+        self.job = request["job"]
+        self.argv = [token.replace("{work_dir}", work_dir) for token in request["argv"]]
+        # mpirun keeps its session in TMPDIR; a killed one cannot remove it, so it lies where all is removed at the end
+        self.environment = {**os.environ, "TMPDIR": work_dir, **request.get("environment", {}), JOB_VARIABLE: self.job}
+        self.deadline_s = float(request["deadline_s"])
+        self.peers = request.get("peers", [])
+        self.answers = answers
+        self.selector = selectors.DefaultSelector()
+        self.began = time.monotonic()
+        self.process = None
+        self.ending = None
+        self.kill_at = None
+        self.wakeup = os.pipe()
+
+    def elapsed(self):
+        """Return the seconds since the command was started."""
+        return round(time.monotonic() - self.began, 4)
+
+    def run(self):
+        """Start the command, stay until it has ended, and sweep."""
+        for descriptor in self.wakeup:
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(self.wakeup[1])
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, lambda *_: None)  # the wake-up pipe carries it into the loop
+        self.began = time.monotonic()
+        try:
+            self.process = subprocess.Popen(
+                self.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self.environment,
+                cwd=os.path.expanduser("~") if os.path.isdir(os.path.expanduser("~")) else "/",
+                start_new_session=True,
+            )
+        except OSError as problem:
+            self.answers.put(event="ended", reason="not_started", problem=str(problem), seconds=self.elapsed())
+            return
+        self.answers.put(event="started", pid=self.process.pid, argv=self.argv, host=socket.gethostname())
+        streams = {self.process.stdout.fileno(): ("stdout", Lines()), self.process.stderr.fileno(): ("stderr", Lines())}
+        self.selector.register(0, selectors.EVENT_READ, "stdin")
+        self.selector.register(self.wakeup[0], selectors.EVENT_READ, "signal")
+        self.serve(streams)
+        self.drain(streams)
+        self.finish(streams)
+
+    def serve(self, streams):
+        """Pass output on until the command has ended, and end it when its time has come."""
+        while self.process.poll() is None:
+            self.pump(streams, 0.1)
+            now = time.monotonic()
+            if self.ending is None and now - self.began >= self.deadline_s:
+                self.end("deadline")
+            if self.kill_at is not None and now >= self.kill_at:
+                self.kill_at = None
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.process.pid, signal.SIGKILL)
+                sweep(self.job, wait_s=1.0)
+
+    def pump(self, streams, wait_s):
+        """Wait a little for any news and take it."""
+        crowded = len(self.answers.pending) > BUFFER_LIMIT
+        for descriptor in list(streams):
+            registered = descriptor in self.selector.get_map()
+            if crowded and registered:
+                self.selector.unregister(descriptor)
+            elif not crowded and not registered:
+                self.selector.register(descriptor, selectors.EVENT_READ, "output")
+        for key, _ in self.selector.select(wait_s):
+            if key.data == "output":
+                self.take(streams, key.fd)
+            elif key.data == "signal":
+                self.end("signal " + str(os.read(key.fd, 1)[0]))
+            elif not os.read(0, 65536):
+                self.selector.unregister(0)
+                self.end("stdin_closed")
+        self.answers.push()
+
+    def take(self, streams, descriptor):
+        """Read one stream and pass its complete lines on."""
+        name, lines = streams[descriptor]
+        data = os.read(descriptor, 65536)
+        for text in lines.feed(data):
+            self.answers.put(event="line", stream=name, at=self.elapsed(), text=text)
+        if not data:
+            if descriptor in self.selector.get_map():
+                self.selector.unregister(descriptor)
+            del streams[descriptor]
+
+    def end(self, reason):
+        """Ask the command to end; KILL follows when it does not."""
+        if self.ending is not None or self.process.poll() is not None:
+            return
+        self.ending = reason
+        self.answers.put(event="ending", reason=reason, at=self.elapsed())
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+        self.kill_at = time.monotonic() + TERM_GRACE_S
+
+    def drain(self, streams):
+        """Read what was written before the end; a process that outlived the command may hold the pipe open."""
+        end = time.monotonic() + DRAIN_S
+        while streams and time.monotonic() < end:
+            self.pump(streams, 0.05)
+
+    def finish(self, streams):
+        """Sweep this node, and the others when nobody else will, then say how it ended."""
+        found = sweep(self.job)
+        for descriptor in list(streams):
+            os.set_blocking(descriptor, False)
+            with contextlib.suppress(OSError):
+                self.take(streams, descriptor)
+        self.answers.put(event="swept", host=None, **found)
+        if self.ending is not None and self.ending != "deadline" and self.peers:
+            with ThreadPoolExecutor(PEERS_AT_ONCE) as pool:
+                for answer in pool.map(sweep_peer, self.peers):
+                    self.answers.put(**answer)
+        code = self.process.returncode
+        self.answers.put(
+            event="ended",
+            reason=self.ending or "exited",
+            rc=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            seconds=self.elapsed(),
+        )
+
+
+def read_request():
+    """Return the request, or raise ValueError with what is wrong with it."""
+    data = bytearray()
+    end = time.monotonic() + REQUEST_WAIT_S
+    with selectors.DefaultSelector() as selector:
+        selector.register(0, selectors.EVENT_READ)
+        while b"\n" not in data:
+            if not selector.select(max(0.0, end - time.monotonic())):
+                raise ValueError("no request came")
+            part = os.read(0, 65536)
+            if not part:
+                raise ValueError("stdin closed before a request came")
+            data += part
+            if len(data) > REQUEST_LIMIT:
+                raise ValueError("the request is too long")
+    request = json.loads(bytes(data).split(b"\n", 1)[0])
+    if not JOB_ID.fullmatch(request["job"]):
+        raise ValueError("the job id is malformed")
+    if not request["argv"] or not all(isinstance(token, str) for token in request["argv"]):
+        raise ValueError("argv is no list of strings")
+    if not 0 < float(request["deadline_s"]) < float("inf"):
+        raise ValueError("deadline_s is no positive number")
+    for name in request.get("files", {}):
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+            raise ValueError("a file name is malformed")
+    for peer in request.get("peers", []):
+        if not PEER.fullmatch(peer["name"]):
+            raise ValueError("a peer's name is malformed")
+    return request
+
+
+def supervise():
+    """Serve one request."""
+    answers = Answers(1)
+    try:
+        request = read_request()
+    except (KeyError, TypeError, ValueError) as problem:
+        answers.put(event="ended", reason="bad_request", problem=str(problem), seconds=0.0)
+        answers.flush(FLUSH_WAIT_S)
+        return 2
+    work_dir = tempfile.mkdtemp(prefix="clusterctl-")  # mode 0700
+    try:
+        for name, content in request.get("files", {}).items():
+            with open(os.path.join(work_dir, name), "w", encoding="utf-8") as stream:
+                stream.write(content)
+        Supervisor(request, answers, work_dir).run()
+    finally:
+        shutil.rmtree(work_dir, ignore_errors=True)
+    answers.flush(FLUSH_WAIT_S)
+    return 0
+
+
+def main():
+    """Choose between the two uses."""
+    parser = argparse.ArgumentParser(description="Run a command under a deadline and leave nothing of it behind.")
+    parser.add_argument("--sweep", metavar="JOB", help="kill what is left of that job on this node")
+    arguments = parser.parse_args()
+    if arguments.sweep is None:
+        return supervise()
+    if not JOB_ID.fullmatch(arguments.sweep):
+        parser.error("the job id is malformed")
+    print(json.dumps({"event": "swept", "host": socket.gethostname(), **sweep(arguments.sweep)}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
