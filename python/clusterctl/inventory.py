@@ -22,6 +22,21 @@ _ADDRESS = re.compile(r"[A-Za-z0-9:](?:[A-Za-z0-9.:_%-]{0,252})")
 _USER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?")
 _SSH_CONNECTIONS = frozenset({"ssh", "smart", "ansible.builtin.ssh"})
 _MAX_PORT = 65535
+_CONNECTION_VARIABLES = (
+    "ansible_host",
+    "ansible_port",
+    "ansible_user",
+    "ansible_connection",
+    "ansible_ssh_private_key_file",
+    "ansible_private_key_file",
+    "ansible_ssh_common_args",
+    "ansible_ssh_extra_args",
+    "ansible_python_interpreter",
+    "ansible_become",
+    "ansible_become_user",
+)
+_UNPARSED = "Unable to parse"
+_COMPLAINT = re.compile(r"Failed to parse (?:inventory|\S+) with '(?P<plugin>[\w.]+)' plugin: (?P<why>.+)")
 
 
 @dataclass(frozen=True)
@@ -43,13 +58,19 @@ class Host:
     become: bool = False
     become_user: str = "root"
     has_secret_login: bool = False  # a password in the inventory: only Ansible may use it
+    is_templated: bool = False  # a connection variable holds an expression: only Ansible can work it out
     slots: int | None = None
     variables: dict[str, Any] = field(default_factory=dict, compare=False, hash=False)
 
     @property
     def by_ssh(self) -> bool:
         """Whether a plain ssh client can do what Ansible's connection does."""
-        return self.connection in _SSH_CONNECTIONS and not self.has_secret_login
+        return self.connection in _SSH_CONNECTIONS and not self.has_secret_login and not self.is_templated
+
+    @property
+    def place(self) -> str:
+        """What two inventories that name the same machine agree on: where its sshd listens."""
+        return f"{self.address}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -152,7 +173,6 @@ def _listing(path: Path, options: Options, limit: str | None) -> dict[str, Any]:
         **os.environ,
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FATAL": "true",
         "ANSIBLE_LOCALHOST_WARNING": "false",
-        "ANSIBLE_INVENTORY_UNPARSED_WARNING": "false",
         "ANSIBLE_COLLECTIONS_PATH": str(content.collections_path()),
         "ANSIBLE_NOCOLOR": "true",
         "ANSIBLE_DEPRECATION_WARNINGS": "false",
@@ -161,7 +181,7 @@ def _listing(path: Path, options: Options, limit: str | None) -> dict[str, Any]:
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     except FileNotFoundError:
         raise ConfigError("ansible-inventory is not installed; 'pip install clusterctl' brings it.") from None
-    if done.returncode != 0:
+    if done.returncode != 0 or _UNPARSED in done.stderr:  # unparsed sources are a mere warning to ansible-inventory
         raise ConfigError(_parse_failure(path, limit, done.stderr))
     try:
         listing = json.loads(done.stdout)
@@ -176,14 +196,27 @@ def _listing(path: Path, options: Options, limit: str | None) -> dict[str, Any]:
 
 def _parse_failure(path: Path, limit: str | None, stderr: str) -> str:
     """Make one sentence of ansible-inventory's complaint."""
-    lines = [re.sub(r"^\[?(ERROR|WARNING)\]?:?\s*", "", line).strip() for line in stderr.splitlines() if line.strip()]
+    lines = [
+        re.sub(r"^(\[(ERROR|WARNING)\]:?|ERROR!)\s*", "", line).strip() for line in stderr.splitlines() if line.strip()
+    ]
     text = " ".join(lines)
     if limit is not None and ("does not match any hosts" in text or "hosts and/or --limit" in text):
         return f"The limit '{limit}' matches no host of {path}; 'ansible-inventory -i {path} --graph' shows them."
-    if "vault" in text.lower() and ("secret" in text.lower() or "decrypt" in text.lower()):
-        return f"The inventory {path} holds vault-encrypted values; give --vault-password-file or --vault-id."
-    cause = next((line for line in lines if ":" in line or "error" in line.lower()), text)
-    return f"The inventory {path} cannot be parsed: {cause[:400] or 'ansible-inventory gave no reason'}"
+    if "vault" in text.lower() and (
+        "secret" in text.lower() or "decrypt" in text.lower() or "password" in text.lower()
+    ):
+        return (
+            f"{path} holds or needs vault secrets that cannot be opened ({lines[0][:200]}); "
+            "give --vault-password-file or --vault-id."
+        )
+    if path.is_file() and not path.read_bytes().strip():
+        return f"The inventory {path} is empty; 'clusterctl init --force {path}' writes a commented example."
+    found = {match["plugin"].rpartition(".")[2]: match["why"] for line in lines if (match := _COMPLAINT.match(line))}
+    by_name = {".yml": "yaml", ".yaml": "yaml", ".json": "yaml", ".ini": "ini"}
+    likely = by_name.get(path.suffix, "ini")
+    cause = found.get(likely) or next(iter(found.values()), "") or next((line for line in lines if ":" in line), text)
+    cause = re.sub(r"^(YAML parsing failed|Failed to parse inventory):\s*", "", cause).rstrip(".")
+    return f"The inventory {path} cannot be parsed: {cause[:400] or 'ansible-inventory gave no reason'}."
 
 
 def _host_names(listing: dict[str, Any]) -> list[str]:
@@ -214,6 +247,11 @@ def _host(path: Path, name: str, variables: dict[str, Any], options: Options) ->
             "'_' only, beginning with a letter or digit.",
         )
     address = str(variables.get("ansible_host", name))
+    templated = any("{{" in str(variables.get(key, "")) for key in _CONNECTION_VARIABLES)
+    given = variables
+    if templated:  # only Ansible can work these out; what is left is enough to name the host
+        variables = {key: value for key, value in given.items() if "{{" not in str(value)}
+        address = str(variables.get("ansible_host", name))
     if not _ADDRESS.fullmatch(address):
         raise ConfigError(f"In {path}, ansible_host of {name} is {address!r}, which is neither a name nor an address.")
     user = options.user or variables.get("ansible_user") or variables.get("ansible_ssh_user")
@@ -243,8 +281,9 @@ def _host(path: Path, name: str, variables: dict[str, Any], options: Options) ->
         become=options.become or _truth(variables.get("ansible_become", False)),
         become_user=str(variables.get("ansible_become_user", "root")),
         has_secret_login=any(word in variables for word in passwords),
+        is_templated=templated,
         slots=_slots(path, name, variables),
-        variables=variables,
+        variables=given,
     )
 
 

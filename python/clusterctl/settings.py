@@ -33,11 +33,13 @@ def state_dir() -> Setting:
 
 
 def ensure_private(path: Path) -> Path:
-    """Create ``path`` (and parents) with mode 0700 and return it.
+    """Create ``path`` with mode 0700, and each missing parent too (``mkdir`` would leave those to the umask).
 
     Raises:
         OSError: the folder cannot be made.
     """
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    missing = [path, *(parent for parent in path.parents if not parent.exists())]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
     path.chmod(0o700)
     return path

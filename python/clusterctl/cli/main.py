@@ -1,22 +1,19 @@
 """The entry point: finds the command, and turns whatever ends it into one sentence and an exit code.
 
-``clusterctl --help`` is answered from the table below without importing anything else (typer alone costs twice the start
-of Python); a command imports its own module only.
+``clusterctl --help`` is answered from the table below without importing anything else, for typer alone costs four times
+the start of Python; a command imports its own module only.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    import typer
 
 _INTERRUPTED = 130
 _UNEXPECTED = 1
@@ -63,7 +60,9 @@ Options:
 def help_text() -> str:
     """Return the page of ``clusterctl --help``."""
     width = max(len(name) for name in COMMANDS)
-    return _HELP.format(commands="\n".join(f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items()))
+    return _HELP.format(
+        commands="\n".join(f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items())
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,56 +90,26 @@ def _interrupt(_number: int, _frame: object) -> NoReturn:
 def _run(argv: list[str]) -> int:
     import typer  # noqa: PLC0415 - the help page does without it
 
-    usage_error = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
-    app = application(() if _COMPLETION in os.environ else argv)
+    from clusterctl.cli.app import application  # noqa: PLC0415 - the help page does without it
+
     try:
+        app = application(() if _COMPLETION in os.environ else argv)
         code = app(argv, prog_name="clusterctl", standalone_mode=False)
     except typer.Abort:
         raise KeyboardInterrupt from None
-    except usage_error as error:
-        error.show()  # type: ignore[attr-defined]
-        return int(error.exit_code)  # type: ignore[attr-defined]
     except Exception as error:  # noqa: BLE001 - the last line of defence: a sentence instead of a traceback
+        if isinstance(error, _usage_errors()):
+            error.show()
+            return int(error.exit_code)
         return _explain(error, argv)
     return code if isinstance(code, int) else 0
 
 
-def application(argv: Sequence[str]) -> typer.Typer:
-    """Return the typer application with the command that ``argv`` asks for, or with all of them."""
+def _usage_errors() -> Any:
+    """Return the base of typer's own errors, which it keeps under a name that differs between its releases."""
     import typer  # noqa: PLC0415 - see _run
 
-    app = typer.Typer(
-        name="clusterctl",
-        help="Turn machines that answer ssh into one proven MPI/NCCL cluster.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-
-    def show_version(wanted: bool) -> None:
-        if wanted:
-            from clusterctl import __version__  # noqa: PLC0415 - only here
-
-            typer.echo(f"clusterctl {__version__}")
-            raise typer.Exit
-
-    @app.callback()
-    def top(
-        version: bool = typer.Option(False, "--version", callback=show_version, is_eager=True, help="Show the version."),  # noqa: FBT003 - typer's own way
-    ) -> None:
-        """Turn machines that answer ssh into one proven MPI/NCCL cluster."""
-
-    word = next((word for word in argv if not word.startswith("-")), None)
-    for name, command in COMMANDS.items():
-        if word in COMMANDS and name != word:
-            continue
-        found = getattr(importlib.import_module(f"clusterctl.cli.{command.module}"), command.attribute)
-        if isinstance(found, typer.Typer):
-            app.add_typer(found, name=name, help=command.summary)
-        else:
-            app.command(name, short_help=command.summary)(found)
-    return app
+    return next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
 def _explain(error: Exception, argv: Sequence[str]) -> int:

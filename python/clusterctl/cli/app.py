@@ -1,0 +1,55 @@
+"""The typer application, made of the commands that a call needs."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clusterctl import __version__
+from clusterctl.cli.main import COMMANDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def application(argv: Sequence[str]) -> typer.Typer:
+    """Return the typer application with the command that ``argv`` asks for, or with all of them."""
+    app = typer.Typer(
+        name="clusterctl",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_top)
+    word = next((word for word in argv if not word.startswith("-")), None)
+    for name, command in COMMANDS.items():
+        if word in COMMANDS and name != word:
+            continue
+        module = f"clusterctl.cli.{command.module}"
+        if find_spec(module) is None:
+            continue
+        found = getattr(importlib.import_module(module), command.attribute)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name, help=command.summary)
+        else:
+            app.command(name, short_help=command.summary)(found)
+    return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"clusterctl {__version__}")
+        raise typer.Exit
+
+
+def _top(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Turn machines that answer ssh into one proven MPI/NCCL cluster."""

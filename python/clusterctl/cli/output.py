@@ -1,0 +1,69 @@
+"""What the commands' outputs have in common: where text goes, and how times and host lists are written."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import Console
+
+_PLAIN_WIDTH = 160  # off a terminal nobody folds lines for us, and 80 columns would cut paths
+_MINUTE = 60
+_HOUR = 3600
+
+
+class Format(str, Enum):
+    """How a verb answers: text on stderr for people, or JSON on stdout for programs."""
+
+    TEXT = "text"
+    JSON = "json"
+    JSONL = "jsonl"
+
+
+@cache
+def console() -> Console:
+    """Return the console for human text; stdout is for data alone."""
+    from rich.console import Console  # noqa: PLC0415 - not for --format json
+
+    terminal = sys.stderr.isatty()
+    return Console(stderr=True, highlight=False, width=None if terminal else _PLAIN_WIDTH)
+
+
+def is_interactive() -> bool:
+    """Whether there is somebody to ask."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as people say it: 0.8s, 42s, 1m12s, 1h03m."""
+    if seconds < 10:  # noqa: PLR2004 - below this, tenths are of interest
+        return f"{max(seconds, 0.0):.1f}s"
+    whole = int(seconds)
+    if whole < _MINUTE:
+        return f"{whole}s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE}m{whole % _MINUTE:02d}s"
+    return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE:02d}m"
+
+
+def folded(hosts: Iterable[str]) -> str:
+    """Return hosts as one word, node[1-3,7]."""
+    names = list(hosts)
+    if len(names) <= 1:
+        return "".join(names)
+    from ClusterShell.NodeSet import NodeSet, NodeSetException  # noqa: PLC0415 - 60 ms, for lists only
+
+    try:
+        return str(NodeSet.fromlist(names))
+    except NodeSetException:
+        return ",".join(names)
+
+
+def plural(count: int, word: str) -> str:
+    """Return '1 host' or '3 hosts'."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"

@@ -1,0 +1,269 @@
+"""Shows a run while it goes on: a live page on a terminal, the same as plain lines elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.cli import output
+from clusterctl.events import Finished, HostResult, Note, StageStarted, TaskStartedOnHost
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from rich.console import Group
+    from rich.live import Live
+    from typing_extensions import Self
+
+    from clusterctl.events import Event
+    from clusterctl.provision import Preview
+
+_NOTE_EVERY_S = 10.0
+_REFRESH_PER_S = 5
+_MOST_ROWS = 24
+_MOST_WORDS = 90
+
+
+@dataclass
+class _HostLine:
+    """What a host is at."""
+
+    task: str = ""
+    stage: str = ""
+    since: float = 0.0  # 0: it waits for the others
+    note: str = ""
+    note_printed: float = 0.0
+    failed: str = ""
+    changed: int = 0
+
+
+class _Board:
+    """The state of a run as its events tell it; both ways of showing it read from here."""
+
+    def __init__(self) -> None:
+        self.began = time.time()
+        self.stage = ""
+        self.stage_began = self.began
+        self.past: list[tuple[str, float]] = []
+        self.hosts: dict[str, _HostLine] = {}
+
+    def phase(self, text: str, at: float) -> None:
+        if text == self.stage:
+            return
+        if self.stage:
+            self.past.append((self.stage, at - self.stage_began))
+        self.stage, self.stage_began = text, at
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, StageStarted):
+            self.phase(event.stage, event.at)
+        elif isinstance(event, TaskStartedOnHost):
+            line = self.hosts.setdefault(event.host, _HostLine())
+            line.task, line.stage, line.since, line.note = event.task, event.stage, event.at, ""
+        elif isinstance(event, Note):
+            self.hosts.setdefault(event.host, _HostLine()).note = event.text
+        elif isinstance(event, HostResult):
+            line = self.hosts.setdefault(event.host, _HostLine())
+            line.since, line.note = 0.0, ""
+            line.changed += event.outcome == "changed"
+            if event.outcome in {"failed", "unreachable"}:
+                line.failed = f"{event.outcome} in {event.stage}: {event.message}"
+
+    def waited_for(self) -> list[str]:
+        return [name for name, line in self.hosts.items() if line.since]
+
+
+class Quiet:
+    """Shows nothing but, when asked to, the stream of events as JSON lines on stdout."""
+
+    def __init__(self, *, stream: bool) -> None:
+        """``stream``: write each event as a line."""
+        self._stream = stream
+
+    def __enter__(self) -> Self:
+        """Nothing to open."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to close."""
+
+    def phase(self, text: str) -> None:
+        """Say nothing."""
+
+    def event(self, event: Event) -> None:
+        """Write the event, if asked to."""
+        if self._stream:
+            from clusterctl.journal import event_data  # noqa: PLC0415 - not needed for the other formats
+
+            sys.stdout.write(json.dumps(event_data(event), default=str) + "\n")
+            sys.stdout.flush()
+
+    def confirm(self, _preview: Preview) -> bool:
+        """Go on: a program that reads JSON is not asked."""
+        return True
+
+    def stopping(self, requests: int) -> None:
+        """Say so on stderr."""
+        sys.stderr.write(_stopping_words(requests) + "\n")
+
+
+class Lines(Quiet):
+    """Plain lines: one per stage, one per note at most every ten seconds, one per failure."""
+
+    def __init__(self) -> None:
+        """Start the clock."""
+        super().__init__(stream=False)
+        self._board = _Board()
+
+    def phase(self, text: str) -> None:
+        """Write what begins."""
+        self._board.phase(text, time.time())
+        self._write(text)
+
+    def event(self, event: Event) -> None:
+        """Write the event if it is worth a line."""
+        stage = self._board.stage
+        self._board.take(event)
+        if self._board.stage != stage:
+            self._write(self._board.stage)
+        if isinstance(event, Note):
+            line = self._board.hosts[event.host]
+            if event.at - line.note_printed >= _NOTE_EVERY_S:
+                line.note_printed = event.at
+                self._write(f"  {event.host}: {event.text} ({output.duration(event.at - line.since)})")
+        elif isinstance(event, HostResult):
+            if event.outcome in {"failed", "unreachable"}:
+                self._write(f"  {event.host}: {event.outcome.upper()} in {event.stage}, {event.task}: {event.message}")
+            if event.diff:
+                sys.stderr.write(f"--- {event.host}: {event.task}\n{event.diff}\n")
+        elif isinstance(event, Finished) and event.status == "canceled":
+            self._write("stopped; nothing of the run is left")
+
+    def _write(self, text: str) -> None:
+        elapsed = int(time.time() - self._board.began)
+        sys.stderr.write(f"[{elapsed // 60:2d}:{elapsed % 60:02d}] {text}\n")
+        sys.stderr.flush()
+
+
+class Page(Quiet):
+    """The live page on a terminal."""
+
+    def __init__(self, *, ask: bool) -> None:
+        """``ask``: let the user confirm before anything is changed."""
+        super().__init__(stream=False)
+        self._board = _Board()
+        self._ask = ask
+        self._live: Live | None = None
+        self._stopping = ""
+
+    def __enter__(self) -> Self:
+        """Take over the terminal's last lines."""
+        self._open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the terminal back."""
+        self._close()
+
+    def phase(self, text: str) -> None:
+        """Show what begins."""
+        self._board.phase(text, time.time())
+
+    def event(self, event: Event) -> None:
+        """Show the event; what must not scroll away is printed above the page."""
+        self._board.take(event)
+        if isinstance(event, HostResult) and event.diff and self._live is not None:
+            self._live.console.print(f"--- {event.host}: {event.task}\n{event.diff}", markup=False)
+
+    def confirm(self, preview: Preview) -> bool:
+        """Show what is about to be done and ask."""
+        if not self._ask:
+            return True
+        import typer  # noqa: PLC0415 - only where it asks
+
+        self._close()
+        for line in preview_lines(preview):
+            output.console().print(line, markup=False)
+        answer = typer.confirm("Go on?", default=True, err=True)
+        self._open()
+        return answer
+
+    def stopping(self, requests: int) -> None:
+        """Show that the request was heard."""
+        self._stopping = _stopping_words(requests)
+
+    def _open(self) -> None:
+        from rich.live import Live  # noqa: PLC0415 - on a terminal only
+
+        self._live = Live(
+            console=output.console(), get_renderable=self._page, refresh_per_second=_REFRESH_PER_S, transient=True
+        )
+        self._live.start()
+
+    def _close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _page(self) -> Group:
+        from rich.console import Group  # noqa: PLC0415 - on a terminal only
+        from rich.table import Table  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
+        board, now = self._board, time.time()
+        head = Text(no_wrap=True, overflow="ellipsis")
+        for name, seconds in board.past[-8:]:
+            head.append(f"✓ {name} {output.duration(seconds)}  ", style="green")
+        head.append(f"● {board.stage} {output.duration(now - board.stage_began)}", style="bold cyan")
+        head.append(f"   total {output.duration(now - board.began)}", style="dim")
+        table = Table.grid(padding=(0, 2))
+        for _ in range(3):
+            table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        waited_for = output.folded(board.waited_for())
+        # failures first, then the busy ones: whoever waits is the least interesting
+        order = sorted(board.hosts.items(), key=lambda item: (not item[1].failed, not item[1].since))
+        for name, line in order[:_MOST_ROWS]:
+            if line.failed:
+                table.add_row(Text(name, "red"), Text("✗", "red"), "", Text(line.failed[:_MOST_WORDS], "red"))
+            elif line.since:
+                words = line.note or line.task
+                table.add_row(name, line.stage, output.duration(now - line.since), Text(words[:_MOST_WORDS]))
+            else:
+                words = f"waits for {waited_for}" if waited_for and waited_for != name else ""
+                table.add_row(Text(name, "dim"), Text(line.stage, "dim"), "", Text(words, "dim"))
+        parts: list[Text | Table] = [head, table]
+        if len(order) > _MOST_ROWS:
+            parts.append(Text(f"and {len(order) - _MOST_ROWS} more", "dim"))
+        if self._stopping:
+            parts.append(Text(self._stopping, "yellow"))
+        return Group(*parts)
+
+
+def preview_lines(preview: Preview) -> list[str]:
+    """Return what a run is about to do, as lines."""
+    count = sum(len(hosts) for hosts in preview.platforms.values())
+    lines = [f"{preview.inventory}: {output.plural(count, 'host')} will be provisioned."]
+    lines += [f"  {output.folded(hosts)}: {platform}" for platform, hosts in preview.platforms.items()]
+    why: dict[str, list[str]] = {}
+    for host, reason in preview.reasons.items():
+        why.setdefault(reason, []).append(host)
+    lines += [f"  because of {output.folded(hosts)}: {reason}" for reason, hosts in why.items()]
+    lines.append(
+        f"  What the cache of artifacts lacks is built once on one host of each of {len(preview.platforms)} "
+        f"platform{'s' if len(preview.platforms) != 1 else ''} and copied to the others."
+    )
+    return lines
+
+
+def _stopping_words(requests: int) -> str:
+    if requests > 1:
+        return "Killing what is left."
+    return "Stopping; the hosts' running steps are ended. Ctrl-C again hurries."

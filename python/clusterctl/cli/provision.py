@@ -1,0 +1,222 @@
+"""``clusterctl provision``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clusterctl.cli.output import Format
+
+if TYPE_CHECKING:
+    from clusterctl.cli.progress import Quiet
+    from clusterctl.journal import RunRecord
+    from clusterctl.provision import Request
+
+_ANSIBLE = "Ansible's own options"
+
+
+def provision(
+    inventory: Annotated[Path, typer.Argument(help="Any inventory Ansible accepts: INI, YAML, a folder, a script.")],
+    limit: Annotated[
+        str | None, typer.Option("--limit", "-l", metavar="PATTERN", help="Only these hosts.", rich_help_panel=_ANSIBLE)
+    ] = None,
+    tags: Annotated[
+        list[str] | None, typer.Option("--tags", "-t", help="Only tasks with these tags.", rich_help_panel=_ANSIBLE)
+    ] = None,
+    skip_tags: Annotated[
+        list[str] | None, typer.Option("--skip-tags", help="No task with these tags.", rich_help_panel=_ANSIBLE)
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", "-C", help="Change nothing, say what would change.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", "-D", help="Show what changes inside files.")] = False,
+    extra_vars: Annotated[
+        list[str] | None,
+        typer.Option("--extra-vars", "-e", metavar="KEY=VALUE|JSON|@FILE", help="Variables above all others."),
+    ] = None,
+    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="More in Ansible's log (-vvv).")] = 0,
+    forks: Annotated[int, typer.Option("--forks", "-f", min=1, help="Hosts worked on at the same time.")] = 32,
+    become: Annotated[bool, typer.Option("--become", "-b", help="Use sudo on the hosts.")] = False,
+    ask_become_pass: Annotated[
+        bool, typer.Option("--ask-become-pass", "-K", help="Ask for sudo's password once.")
+    ] = False,
+    vault_id: Annotated[list[str] | None, typer.Option("--vault-id", help="[LABEL@]FILE or LABEL@prompt.")] = None,
+    vault_password_file: Annotated[
+        list[str] | None, typer.Option("--vault-password-file", metavar="FILE", help="File with the vault's password.")
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Log in as this user.")] = None,
+    private_key: Annotated[
+        str | None, typer.Option("--private-key", metavar="FILE", help="Log in with this key.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before hosts are changed.")] = False,
+    no_validate: Annotated[bool, typer.Option("--no-validate", help="Leave out the validation afterwards.")] = False,
+    form: Annotated[Format, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")] = (
+        Format.TEXT
+    ),
+) -> int:
+    """Make one proven cluster of the inventory's hosts.
+
+    Looks at every host first and stops with one table if something stands in the way. What is already as it should be
+    is left alone, so the command can be repeated at any time, also after an interruption.
+    """
+    from clusterctl import inventory as inventories  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.provision import Request  # noqa: PLC0415
+    from clusterctl.provision import provision as carry_out  # noqa: PLC0415
+
+    for value in extra_vars or []:
+        _check_extra_vars(value)
+    vault_ids, vault_passwords = _vault_passwords(vault_id or [])
+    request = Request(
+        inventory=inventory,
+        options=inventories.Options(
+            limit=limit,
+            extra_vars=tuple(extra_vars or ()),
+            vault_ids=vault_ids,
+            vault_password_files=tuple(vault_password_file or ()),
+            user=user,
+            private_key=private_key,
+            become=become,
+        ),
+        tags=_split(tags),
+        skip_tags=_split(skip_tags),
+        check=check,
+        diff=diff,
+        verbosity=verbose,
+        forks=forks,
+        become_password=_ask("sudo's password on the hosts", "-K") if ask_become_pass else None,
+        vault_passwords=vault_passwords,
+        argv=_shown(sys.argv[1:]),
+    )
+    with _observer(form, ask=not (yes or check)) as observer:
+        record = carry_out(request, observer)
+    if record.exit_code == 0 and not (no_validate or check or tags or skip_tags):
+        _report(record, form, request, more=True)
+        return _validate(request, form)
+    _report(record, form, request, more=False)
+    return int(record.exit_code or 0)
+
+
+def _observer(form: Format, *, ask: bool) -> Quiet:
+    from clusterctl.cli import output, progress  # noqa: PLC0415 - see cli.main
+
+    if form is not Format.TEXT:
+        return progress.Quiet(stream=form is Format.JSONL)
+    if output.console().is_terminal:
+        return progress.Page(ask=ask and output.is_interactive())
+    return progress.Lines()
+
+
+def _report(record: RunRecord, form: Format, request: Request, *, more: bool) -> None:
+    """Show the record; ``more`` says that the validation follows."""
+    if form is Format.TEXT:
+        from clusterctl.cli import output, summary  # noqa: PLC0415 - text only
+
+        summary.show(record)
+        if record.exit_code == 0 and not more:
+            output.console().print(f"Next: {_next_step(request)}", markup=False, soft_wrap=True)
+        return
+    data = record.model_dump(mode="json")
+    sys.stdout.write(json.dumps({"event": "Record", **data} if form is Format.JSONL else data) + "\n")
+    sys.stdout.flush()
+
+
+def _next_step(request: Request) -> str:
+    where = shlex.quote(str(request.inventory))
+    if request.check:
+        return f"'clusterctl provision {where}' does it."
+    return f"'clusterctl validate {where}' proves that it works."
+
+
+def _validate(request: Request, form: Format) -> int:
+    if find_spec("clusterctl.validation") is None:
+        return 0
+    from clusterctl.cli.validate import after_provision  # noqa: PLC0415 - see cli.main
+
+    return int(after_provision(request.inventory, request.options, form))
+
+
+def _split(values: list[str] | None) -> tuple[str, ...]:
+    return tuple(word.strip() for value in values or () for word in value.split(",") if word.strip())
+
+
+def _check_extra_vars(value: str) -> None:
+    """Refuse what Ansible would take for nothing or complain about at length."""
+    text = value.strip()
+    if text.startswith("@"):
+        if not Path(text[1:]).expanduser().is_file():
+            raise typer.BadParameter(f"the file {text[1:]} does not exist", param_hint="--extra-vars")
+        return
+    if text.startswith(("{", "[")):
+        import yaml  # noqa: PLC0415 - only here
+
+        try:
+            found = yaml.safe_load(text)
+        except yaml.YAMLError:
+            found = None
+        if not isinstance(found, dict):
+            raise typer.BadParameter(
+                "a value that begins with '{' must be a JSON or YAML mapping", param_hint="--extra-vars"
+            )
+        return
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        raise typer.BadParameter(f"unbalanced quotes in {value!r}", param_hint="--extra-vars") from None
+    if not words or any("=" not in word or not word.partition("=")[0].isidentifier() for word in words):
+        raise typer.BadParameter(f"{value!r} is not key=value, a JSON mapping or @file", param_hint="--extra-vars")
+
+
+def _ask(what: str, option: str) -> str:
+    """Ask for a password once.
+
+    Raises:
+        ConfigError: there is nobody to ask.
+    """
+    from clusterctl.cli import output  # noqa: PLC0415 - see cli.main
+    from clusterctl.errors import ConfigError  # noqa: PLC0415
+
+    if not output.is_interactive():
+        raise ConfigError(f"{option} asks for {what}, and there is no terminal to ask on; keep it in an Ansible vault.")
+    return str(typer.prompt(what[:1].upper() + what[1:], hide_input=True, err=True))
+
+
+def _vault_passwords(given: list[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Ask once for each vault password that is to be typed; Ansible would ask anew in each of its programs."""
+    passwords: dict[str, str] = {}
+    for value in given:
+        label, at, source = value.rpartition("@")
+        if source in {"prompt", "prompt_ask_vault_pass"}:
+            passwords[label if at else "default"] = _ask(f"the vault password of {label or 'default'}", "--vault-id")
+    return tuple(given), passwords
+
+
+def _shown(argv: list[str]) -> tuple[str, ...]:
+    """Return the command as it may be kept and shown: extra variables by name only, for they may be secrets."""
+    shown = ["clusterctl"]
+    hide_next = False
+    for word in argv:
+        if hide_next:
+            shown.append(_name_only(word))
+            hide_next = False
+        elif word in {"-e", "--extra-vars"}:
+            shown.append(word)
+            hide_next = True
+        elif word.startswith("--extra-vars="):
+            shown.append("--extra-vars=" + _name_only(word.partition("=")[2]))
+        elif word.startswith("-e") and not word.startswith("--"):
+            shown.append("-e" + _name_only(word[2:]))
+        else:
+            shown.append(word)
+    return tuple(shown)
+
+
+def _name_only(value: str) -> str:
+    if value.startswith("@"):
+        return value
+    if value.lstrip().startswith("{"):
+        return "{…}"
+    return value.partition("=")[0] + "=…"

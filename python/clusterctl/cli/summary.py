@@ -1,0 +1,111 @@
+"""The end of a run on the screen: problems, the table of hosts, and the next step."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from clusterctl.cli import output
+from clusterctl.errors import ExitCode
+
+if TYPE_CHECKING:
+    from clusterctl.journal import HostSummary, Problem, RunRecord
+
+_MOST_SINGLE_ROWS = 24
+_MOST_CHANGES = 6
+_STYLES = {"ok": "green", "changed": "yellow", "failed": "red", "unreachable": "red", "not run": "dim"}
+
+
+def show(record: RunRecord) -> None:
+    """Print a finished run."""
+    if record.problems:
+        _problems(record.problems)
+    elif record.hosts:
+        _hosts(record.hosts)
+    console = output.console()
+    for line in closing_lines(record):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _problems(problems: tuple[Problem, ...]) -> None:
+    from rich.table import Table  # noqa: PLC0415 - text output only
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(title="What stands in the way", title_justify="left", box=None, pad_edge=False)
+    for column in ("HOST", "WHAT", "PROBLEM"):
+        table.add_column(column, overflow="fold", vertical="top")
+    grouped: dict[tuple[str, str, str], list[str]] = {}
+    for problem in problems:
+        grouped.setdefault((problem.subject, problem.problem, problem.cure), []).append(problem.host)
+    for (subject, words, cure), hosts in grouped.items():
+        table.add_row(
+            Text(output.folded(dict.fromkeys(hosts)), "red"),
+            subject.replace("_", " "),
+            Text(f"{words}\n→ {cure}" if cure else words),
+        )
+    output.console().print(table)
+
+
+def _hosts(hosts: tuple[HostSummary, ...]) -> None:
+    from rich.table import Table  # noqa: PLC0415 - text output only
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("HOST", "RESULT", "CHANGED", "TIME", "WHAT"):
+        right = column in {"CHANGED", "TIME"}
+        table.add_column(column, overflow="fold", vertical="top", justify="right" if right else "left")
+    for names, host in _rows(hosts):
+        table.add_row(
+            names,
+            Text(host.outcome, _STYLES[host.outcome]),
+            str(host.changed),
+            output.duration(host.seconds) if host.seconds else "",
+            Text(_what(host)),
+        )
+    output.console().print(table)
+
+
+def _rows(hosts: tuple[HostSummary, ...]) -> list[tuple[str, HostSummary]]:
+    """Return one row per host, or, of many hosts, one per kind of result."""
+    if len(hosts) <= _MOST_SINGLE_ROWS:
+        return [(host.host, host) for host in hosts]
+    alike: dict[tuple[str, str], list[HostSummary]] = {}
+    for host in hosts:
+        alike.setdefault((host.outcome, _what(host)), []).append(host)
+    return [
+        (output.folded(host.host for host in group), max(group, key=lambda host: host.seconds))
+        for group in alike.values()
+    ]
+
+
+def _what(host: HostSummary) -> str:
+    if host.outcome in {"failed", "unreachable"}:
+        return f"{host.failed_stage}, {host.failed_task}: {host.message}" if host.failed_task else host.message
+    more = f" and {len(host.changes) - _MOST_CHANGES} more" if len(host.changes) > _MOST_CHANGES else ""
+    return ", ".join(host.changes[:_MOST_CHANGES]) + more
+
+
+def closing_lines(record: RunRecord) -> list[str]:
+    """Return how the run ended and what to do next."""
+    took = (record.finished - record.started).total_seconds() if record.finished else 0.0
+    changed = sum(host.outcome == "changed" for host in record.hosts)
+    count = output.plural(len(record.hosts), "host")
+    again = shlex.join(record.argv)
+    log = f"{record.folder}/ansible.log"
+    bad = [host.host for host in record.hosts if host.outcome in {"failed", "unreachable"}]
+    if record.outcome == "nothing to do":
+        return [f"Nothing to do: {count} as the last run left them, 0 changed ({output.duration(took)})."]
+    if record.exit_code == ExitCode.OK:
+        word = "would change" if "--check" in record.argv else "changed"
+        return [f"Done: {count}, {changed} {word} ({output.duration(took)})."]
+    if record.outcome == "interrupted":
+        return [record.message or f"Interrupted after {output.duration(took)}; '{again}' goes on from here."]
+    lines = [f"{record.message}"] if record.message else []
+    if record.problems and not any(host.changed for host in record.hosts):
+        lines = [f"Stopped before anything was changed. Put this right, then repeat '{again}'."]
+    elif bad:
+        lines.append(
+            f"{output.folded(bad)} did not get through, the others finished. Ansible's output: {log}. "
+            f"When the cause is gone, '{again}' goes on from here."
+        )
+    return lines
