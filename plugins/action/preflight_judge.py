@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Judge all nodes of the play at once, on the controller; the rules themselves are in module_utils/preflight_rules."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from ansible.errors import AnsibleError  # type: ignore[import-untyped]
+from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
+from ansible_collections.clusterctl.hpc.plugins.module_utils import preflight_rules as rules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_ROLES = Path(__file__).resolve().parents[2] / "roles"
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """Ends with the members of the cluster, or with every problem of every node."""
+
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return ``problems``, ``members`` and ``missing``; fails if there is any problem."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        given = self._task.args
+        hosts = [str(host) for host in variables["ansible_play_hosts_all"]]
+        visited = set(hosts)
+        inventory = [str(host) for host in variables["groups"]["all"]]
+        inventory += [host for host in hosts if host not in inventory]  # an implicit localhost is in no group
+        order = [host for host in inventory if host in visited]
+        hostvars = variables["hostvars"]
+        judge = rules.VariableRules(_specs(), given["ignored_variables"] or [])
+        problems = list(self._variable_problems(judge, order, variables))
+        if any(judge.role_of(one.variable) == "preflight" for one in problems):
+            # The rules below would stumble over such a value.
+            return _failed(result, problems, len(hosts))
+        limits = rules.Limits(
+            supported=given["supported"],
+            min_python=str(given["min_python"]),
+            min_disk_bytes=given["min_disk_bytes"],
+            min_builder_disk_bytes=given["min_builder_disk_bytes"],
+            builders=given["builders"],
+            max_clock_skew_s=float(given["max_clock_skew_s"]),
+            require_unique_host_keys=bool(given["require_unique_host_keys"]),
+        )
+        nodes: dict[str, Mapping[str, Any]] = {}
+        clocks: dict[str, rules.Clock] = {}
+        for host in order:
+            look = hostvars[host].get(given["looks"]) or {"failure": "the task that looks at it did not run"}
+            node = look.get("node")
+            if not node:
+                problems.append(rules.look_failure(host, str(look.get("failure", ""))))
+                continue
+            nodes[host] = node
+            clocks[host] = rules.clock(look["before_s"], node["time"], look["after_s"])
+        builders = rules.builders({host: str(node["platform"]) for host, node in nodes.items()}, limits.builders)
+        fresh = []
+        for host, node in nodes.items():
+            problems += rules.node_problems(host, node, limits, builder=host in builders)
+            its = hostvars[host]
+            settings, wrong = rules.settings(host, its, _resolve(str(its.get("ansible_host") or host)))
+            entry, against = rules.member(settings, node, alone=len(inventory) == 1)
+            fresh.append(entry)
+            problems += [*wrong, *against]
+        members, missing = rules.merge_members(fresh, given["known_members"], inventory)
+        problems += rules.membership_problems(
+            members,
+            {host: str(node["hostname"]) for host, node in nodes.items()},
+            nodes,
+            require_unique_host_keys=limits.require_unique_host_keys,
+        )
+        problems += rules.clock_problems(clocks, limits.max_clock_skew_s)
+        # Who could not be looked at is named already; that nothing is known of it adds nothing.
+        missing = [host for host in missing if host not in visited]
+        result.update(
+            changed=False,
+            problems=[],
+            members=members,
+            missing=missing,
+            warnings=_warnings(missing, nodes),
+        )
+        return _failed(result, problems, len(hosts)) if problems else result
+
+    def _variable_problems(
+        self, judge: rules.VariableRules, hosts: list[str], variables: dict[str, Any]
+    ) -> Iterator[rules.Problem]:
+        """Judge what the inventory and -e say of each host, then what the play itself sets."""
+        everywhere: set[str] = set()
+        for host in hosts:
+            its = variables["hostvars"][host]
+            for name in its:
+                if judge.role_of(str(name)) is None:
+                    continue
+                everywhere.add(str(name))
+                try:
+                    value = its[name]
+                except AnsibleError:
+                    continue  # a template over what later tasks find out cannot be judged yet
+                yield from judge.problems(host, str(name), value)
+        for name in sorted(map(str, variables)):
+            if name in everywhere or judge.role_of(name) is None:
+                continue
+            try:
+                value = self._templar.template(variables[name])
+            except AnsibleError:
+                continue
+            for host in hosts:
+                yield from judge.problems(host, name, value)
+
+
+def _failed(result: dict[str, Any], problems: list[rules.Problem], hosts: int) -> dict[str, Any]:
+    result.update(
+        changed=False, failed=True, problems=[one.as_dict() for one in problems], msg=rules.table(problems, hosts)
+    )
+    return result
+
+
+def _specs() -> dict[str, dict[str, Any]]:
+    """Return the options of every role of this collection that has argument specs."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(_ROLES.glob("*/meta/argument_specs.yml")):
+        entries = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("argument_specs") or {}
+        found[path.parents[1].name] = {
+            name: spec for entry in entries.values() for name, spec in (entry.get("options") or {}).items()
+        }
+    return found
+
+
+def _resolve(name: str) -> list[str]:
+    """Return the addresses that a name stands for on the controller, IPv4 first; [] where there are none."""
+    try:
+        return [str(ipaddress.ip_address(name))]
+    except ValueError:
+        pass
+    try:
+        answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    found = {str(answer[4][0]) for answer in answers}
+    return sorted(found, key=lambda one: (":" in one, one))
+
+
+def _warnings(missing: list[str], nodes: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    warnings = []
+    if missing:
+        warnings.append(
+            f"Nothing is known of {rules.shortened(missing)}, which this run leaves out: "
+            "the nodes of this run will not know them until a run without --limit."
+        )
+    warnings += [
+        f"{host}: a part of the look failed: {text}"
+        for host, node in nodes.items()
+        for text in node.get("problems") or []
+    ]
+    return warnings

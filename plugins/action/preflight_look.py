@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run node_facts on a node between two looks at the controller's clock; a node that cannot be reached is an answer."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ansible.errors import AnsibleError  # type: ignore[import-untyped]
+from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """Never fails: why a node could not be looked at is for preflight_judge to tell, beside all other problems."""
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return ``node`` (None where it could not be looked at), ``before_s``, ``after_s`` and ``failure``."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        before_s = time.time()
+        failure = ""
+        try:
+            answer: dict[str, Any] = self._execute_module(
+                module_name="clusterctl.hpc.node_facts", module_args=dict(self._task.args), task_vars=task_vars
+            )
+        except AnsibleError as error:
+            answer, failure = {}, str(error)
+        after_s = time.time()
+        if "node" not in answer and not failure:
+            said = (answer.get(key) for key in ("module_stderr", "module_stdout", "msg"))
+            failure = "\n".join(str(text) for text in said if text) or "the probe gave no answer"
+        result.update(changed=False, node=answer.get("node"), before_s=before_s, after_s=after_s, failure=failure)
+        return result

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the action of this name; the work is done on the controller."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: preflight_look
+short_description: Look at a node, and at the controller's clock before and after
+version_added: 0.1.0
+description:
+  - Runs M(clusterctl.hpc.node_facts), with whatever options are given, between two readings of the controller's clock.
+  - Never fails. That a node cannot be reached, lacks Python or refuses sudo is an answer, which
+    M(clusterctl.hpc.preflight_judge) reports beside the problems of all other nodes.
+author:
+  - The clusterctl authors
+attributes:
+  check_mode:
+    support: full
+    description: It only looks.
+"""
+
+EXAMPLES = r"""
+- name: Look at every node
+  clusterctl.hpc.preflight_look:
+  register: __example_look
+"""
+
+RETURN = r"""
+node:
+  description: The record of the node, null where it could not be looked at.
+  returned: always
+  type: dict
+failure:
+  description: What ssh, sudo or Python said where it could not be looked at.
+  returned: always
+  type: str
+before_s:
+  description: The controller's clock before the look, in seconds since the epoch.
+  returned: always
+  type: float
+after_s:
+  description: The controller's clock after the look.
+  returned: always
+  type: float
+"""
