@@ -77,7 +77,7 @@ def status(name: Name = "sandbox", output: Output = Format.TEXT) -> None:
     console.print(f"inventory  {found.inventory}", soft_wrap=True, highlight=False)
 
 
-@app.command(context_settings={"allow_interspersed_args": False})
+@app.command()
 def ssh(
     node: Annotated[str, typer.Argument(help="Name of the node, for example node2.")],
     command: Annotated[list[str] | None, typer.Argument(help="What to run there; a login shell if nothing.")] = None,

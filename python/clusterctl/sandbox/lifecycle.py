@@ -22,6 +22,7 @@ from clusterctl import settings
 from clusterctl.errors import ConfigError, HostFailedError
 from clusterctl.sandbox import apt, images, podman
 from clusterctl.sandbox.model import (
+    INVENTORY_MARK,
     LABEL,
     LOGIN_USER,
     SUITES,
@@ -89,7 +90,7 @@ def up(spec: SandboxSpec, report: Report = lambda _text: None) -> Sandbox:
             raise ConfigError(
                 f"Sandbox '{spec.name}' {reason}; take it down first with 'clusterctl sandbox down --name {spec.name}'."
             )
-        inventory = _inventory_path(spec, recorded)
+        inventory = _inventory_path(spec)
         references = {image: images.ensure(engine, image, report) for image in dict.fromkeys(spec.images)}
         sandbox = _describe(spec, _ensure_network(engine, spec.name), inventory)
         _remember(sandbox, recorded)
@@ -201,17 +202,17 @@ def _remember(sandbox: Sandbox, recorded: Sandbox | None) -> None:
     if recorded is not None and recorded.inventory != sandbox.inventory:
         recorded.inventory.unlink(missing_ok=True)
     settings.ensure_private(_folder(sandbox.name))
-    _write(_folder(sandbox.name) / "sandbox.json", sandbox.model_dump_json(indent=2) + "\n")
+    text = sandbox.model_dump_json(indent=2, exclude={"nodes": {"__all__": {"state"}}})
+    _write(_folder(sandbox.name) / "sandbox.json", text + "\n")
 
 
-def _inventory_path(spec: SandboxSpec, recorded: Sandbox | None) -> Path:
-    """Return where the inventory goes; a file that is not ours is never written over."""
+def _inventory_path(spec: SandboxSpec) -> Path:
+    """Return where the inventory goes; a file that somebody else wrote is never written over."""
     if spec.inventory is None:
         return _folder(spec.name) / "inventory.ini"
     path = spec.inventory.absolute()
-    ours = recorded is not None and recorded.inventory == path
-    if path.exists() and not ours:
-        raise ConfigError(f"{path} exists already; name a new file with --inventory.")
+    if path.exists() and not (path.is_file() and path.read_bytes().startswith(INVENTORY_MARK.encode())):
+        raise ConfigError(f"{path} exists already and is no sandbox's inventory; give --inventory another name.")
     return path
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MAX_NODES = 64
 LOGIN_USER = "cluster"
 LABEL = "clusterctl.sandbox"
+INVENTORY_MARK = "# clusterctl sandbox "
 SUITES = {"debian12": "bookworm", "debian13": "trixie"}
 
 # "clusterctl-<name>-node64" has to stay a valid host name and container name.
@@ -176,7 +177,7 @@ def check_plain_path(path: Path) -> None:
 def inventory_text(sandbox: Sandbox) -> str:
     """Return the inventory, as the user would have written it for real machines."""
     lines = [
-        f"# Sandbox '{sandbox.name}': containers on this machine, reached by ssh like any other host.",
+        f"{INVENTORY_MARK}'{sandbox.name}': containers on this machine, reached by ssh like any other host.",
         "# 'clusterctl sandbox up' writes this file anew and 'clusterctl sandbox down' removes it.",
         "",
         "[nodes]",

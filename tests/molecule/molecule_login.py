@@ -1,0 +1,27 @@
+"""A fixture for every scenario's verifier: what a plain ssh session of the login user sees, no sudo in between."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clusterctl import inventory, ssh
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture(scope="session")
+def login() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return ``login(node, *argv)``: a fresh, non-interactive session, as mpirun and ansible open them."""
+    cluster = inventory.load(Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "inventory" / "sandbox.ini")
+
+    def run(node: str, *argv: str) -> subprocess.CompletedProcess[str]:
+        command = ssh.command(cluster.host(node), argv)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+    return run
