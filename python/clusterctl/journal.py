@@ -24,7 +24,7 @@ from pydantic import Field
 from clusterctl import __version__, settings
 from clusterctl.errors import ConfigError, LockedError
 from clusterctl.record import Record
-from clusterctl.seal import HostSeal, Seal
+from clusterctl.seal import Seal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -116,6 +116,10 @@ def write_atomically(path: Path, text: str) -> None:
         raise
 
 
+def _private_stream(path: Path) -> IO[str]:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8")
+
+
 def cluster_id(inventory: Path) -> str:
     """Return a readable and unique folder name for the cluster of an inventory."""
     resolved = inventory.resolve()
@@ -145,7 +149,7 @@ class Run:
         """Use :func:`start` instead."""
         self.record = record
         self.folder = folder
-        self._events: IO[str] = (folder / "events.jsonl").open("a", encoding="utf-8")
+        self._events: IO[str] = _private_stream(folder / "events.jsonl")
         self._save()
 
     @property
@@ -228,20 +232,18 @@ def read_seal(cluster: str) -> Seal:
         return Seal()
 
 
-def write_seal(cluster: str, hosts: Mapping[str, HostSeal], members: Sequence[str]) -> None:
-    """Seal these hosts and keep the others' seals, as far as they are still in the inventory."""
-    known = {name: seal for name, seal in read_seal(cluster).hosts.items() if name in members}
+def write_seal(cluster: str, seal: Seal) -> None:
+    """Replace the cluster's seal."""
     folder = private_folder(settings.state_dir().value / "clusters" / cluster)
-    write_atomically(folder / "seal.json", Seal(hosts={**known, **hosts}).model_dump_json() + "\n")
+    write_atomically(folder / "seal.json", seal.model_dump_json() + "\n")
 
 
 def break_seal(cluster: str, hosts: Sequence[str]) -> None:
     """Forget the seals of hosts that are about to be changed: a run that dies leaves them unsealed."""
-    known = read_seal(cluster).hosts
-    if any(name in known for name in hosts):
-        folder = private_folder(settings.state_dir().value / "clusters" / cluster)
-        kept = {name: seal for name, seal in known.items() if name not in hosts}
-        write_atomically(folder / "seal.json", Seal(hosts=kept).model_dump_json() + "\n")
+    known = read_seal(cluster)
+    if any(name in known.hosts for name in hosts):
+        kept = {name: seal for name, seal in known.hosts.items() if name not in hosts}
+        write_seal(cluster, Seal(members=known.members, hosts=kept))
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from clusterctl import __version__, content, facts, inventory, journal, plan, ru
 from clusterctl.errors import ClusterctlError, ConfigError, ExitCode
 from clusterctl.events import HostResult, TaskStartedOnHost
 from clusterctl.inventory import Options
+from clusterctl.seal import Seal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -122,7 +123,8 @@ class _Provision:
 
     def go(self) -> journal.RunRecord:
         cluster, request = self._cluster, self._request
-        seals = journal.read_seal(self._run.record.cluster_id).hosts
+        sealed = journal.read_seal(self._run.record.cluster_id)
+        seals = sealed.hosts
         self._observer.phase(f"looking at {len(cluster.hosts)} hosts")
         probe = self._look({name: list(seal.watch) for name, seal in seals.items()})
         refused = [
@@ -150,10 +152,10 @@ class _Provision:
         if not request.check:
             journal.break_seal(self._run.record.cluster_id, cluster.selected)
         self._run.update(reasons=reasons)
-        end = self._play(limit=request.options.limit, tags=request.tags)
+        end = self._play(limit=request.options.limit, tags=request.tags, known_members=sealed.members)
         record = self._judge(end)
         if record.exit_code == ExitCode.OK and request.is_full:
-            self._seal(inputs, names, states, seals)
+            self._seal(inputs, states, sealed)
         return record
 
     def _look(self, watch: Mapping[str, list[dict[str, Any]]]) -> facts.Probe:
@@ -178,7 +180,7 @@ class _Provision:
             },
         )
 
-    def _play(self, limit: str | None, tags: tuple[str, ...]) -> runner.End:
+    def _play(self, limit: str | None, tags: tuple[str, ...], known_members: tuple[dict[str, Any], ...]) -> runner.End:
         request, options = self._request, self._request.options
         play = runner.Play(
             playbook=content.playbook("provision"),
@@ -196,6 +198,7 @@ class _Provision:
             private_key=options.private_key,
             vault_ids=options.vault_ids,
             vault_password_files=options.vault_password_files,
+            variables={"preflight_known_members": known_members} if limit is not None and known_members else {},
             become_password=request.become_password,
             vault_passwords=request.vault_passwords,
         )
@@ -215,7 +218,7 @@ class _Provision:
         end = None
         if reachable:
             self._observer.phase("looking for further problems; nothing will be changed")
-            end = self._play(limit=",".join(reachable), tags=(PREFLIGHT,))
+            end = self._play(limit=",".join(reachable), tags=(PREFLIGHT,), known_members=())
             problems += self._tally.problems()
         if end is not None and end.status == "canceled":
             return self._finish("interrupted", ExitCode.INTERRUPTED)
@@ -258,23 +261,23 @@ class _Provision:
     def _finish(self, outcome: journal.RunOutcome, code: ExitCode, **fields: Any) -> journal.RunRecord:
         return self._run.update(outcome=outcome, exit_code=int(code), finished=_now(), **fields)
 
-    def _seal(
-        self,
-        inputs: plan.Inputs,
-        names: Sequence[str],
-        states: Mapping[str, plan.NodeState],
-        seals: Mapping[str, Any],
-    ) -> None:
-        watch = plan.watch_of(self._tally.results)
-        sealed = plan.seals_after(
+    def _seal(self, inputs: plan.Inputs, states: Mapping[str, plan.NodeState], before: Seal) -> None:
+        """Seal the hosts that were provisioned; the others keep theirs while the inventory names them."""
+        names = [host.name for host in self._cluster.hosts]
+        fresh = plan.seals_after(
             self._run.record.run_id,
             self._cluster.selected,
             states,
-            watch,
+            plan.watch_of(self._tally.results),
             inputs,
-            plan.members_digest(states, seals, names),
+            plan.members_digest(states, before.hosts, names),
         )
-        journal.write_seal(self._run.record.cluster_id, sealed, names)
+        kept = {
+            name: seal for name, seal in before.hosts.items() if name in names and name not in self._cluster.selected
+        }
+        journal.write_seal(
+            self._run.record.cluster_id, Seal(members=self._tally.members() or before.members, hosts={**kept, **fresh})
+        )
 
 
 class Tally:
@@ -303,6 +306,11 @@ class Tally:
             for problem in _problems_of(result):
                 found.setdefault((problem.host, problem.subject, problem.problem), problem)
         return list(found.values())
+
+    def members(self) -> tuple[dict[str, Any], ...]:
+        """Return what preflight made of the nodes: the members of the cluster."""
+        found = [result.data["members"] for result in self.results if result.data.get("members")]
+        return tuple(found[-1]) if found else ()
 
     def summaries(self, names: Sequence[str], end: runner.End) -> list[journal.HostSummary]:
         """Return one summary per host, in the given order."""
@@ -366,7 +374,7 @@ def _problems_of(result: HostResult) -> list[journal.Problem]:
 def _kind(item: Mapping[str, Any]) -> Literal["configuration", "host", "unreachable"]:
     if item.get("kind") == "configuration" or item.get("check") in _CONFIGURATION_CHECKS:
         return "configuration"
-    if item.get("kind") == "unreachable" or item.get("check") in _UNREACHABLE_KINDS:
+    if item.get("kind") == "unreachable" or item.get("check") in {"unreachable", "refused"}:
         return "unreachable"
     return "host"
 

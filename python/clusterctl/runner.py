@@ -8,6 +8,7 @@ the run's mark in its environment or its arguments is left alive.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -37,7 +38,7 @@ _LARGEST_RESULT = "50000000"  # characters; ansible-runner drops a larger result
 _MOST_COMPLAINTS = 40
 _COMPLAINT = re.compile(r"^(?:\[ERROR\]:?|ERROR!)\s*(?P<text>.+)", re.DOTALL)
 # Keys of a task's result that are worth keeping; everything else (arguments, stdout, invocation) may hold a secret.
-_KEPT_DATA = frozenset({"problems", "argument_errors"})
+_KEPT_DATA = frozenset({"problems", "argument_errors", "members"})
 _LOOSE_OUTPUT = frozenset({"verbose", "error", "warning", "system_warning"})
 _HOST_EVENTS: dict[str, Outcome] = {
     "runner_on_ok": "ok",
@@ -66,6 +67,7 @@ class Play:
     private_key: str | None = None
     vault_ids: tuple[str, ...] = ()
     vault_password_files: tuple[str, ...] = ()
+    variables: Mapping[str, Any] = field(default_factory=dict)  # of the wrapper itself; no secrets
     become_password: str | None = field(default=None, repr=False)
     vault_passwords: Mapping[str, str] = field(default_factory=dict, repr=False)  # label → what the user typed
 
@@ -74,8 +76,8 @@ class Play:
 class End:
     """How a playbook ended.
 
-    ``complaints`` are Ansible's own errors outside of any task; ``failed`` and ``unreachable`` name the hosts that ended
-    so (a failure that a rescue put right is none).
+    ``complaints`` are Ansible's own errors outside of any task; ``failed`` and ``unreachable`` name the hosts that
+    ended so (a failure that a rescue put right is none).
     """
 
     status: Literal["successful", "failed", "canceled"]
@@ -118,13 +120,19 @@ class Cancel:
                 signal.signal(number, handler)
 
 
-def arguments(play: Play) -> list[str]:
-    """Return the arguments of ``ansible-playbook``, without the program, the playbook and any password."""
+def arguments(play: Play, variables_file: Path | None = None) -> list[str]:
+    """Return the arguments of ``ansible-playbook``, without the program, the playbook and any password.
+
+    Args:
+        play: what to run.
+        variables_file: where ``play.variables`` were written; the user's own extra variables stand above them.
+    """
     argv = [f"--inventory={play.inventory}", f"--forks={play.forks}"]  # with '=', no value is taken for an option
     argv += [f"--limit={play.limit}"] if play.limit is not None else []
     for name, values in (("--tags", play.tags), ("--skip-tags", play.skip_tags)):
         if values:
             argv.append(f"{name}={','.join(values)}")
+    argv += [f"--extra-vars=@{variables_file}"] if variables_file is not None else []
     argv += [f"--extra-vars={value}" for value in play.extra_vars]
     argv += [f"--vault-id={value}" for value in play.vault_ids]
     argv += [f"--vault-password-file={value}" for value in play.vault_password_files]
@@ -149,7 +157,6 @@ def environment(private: Path, control_dir: Path) -> dict[str, str]:
     )
     return {
         "ANSIBLE_COLLECTIONS_PATH": collections,
-        "ANSIBLE_CALLBACKS_ENABLED": "",
         "ANSIBLE_DEPRECATION_WARNINGS": "False",
         "ANSIBLE_DISPLAY_ARGS_TO_STDOUT": "False",
         "ANSIBLE_FORCE_COLOR": "False",
@@ -260,13 +267,16 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
         for label, password in play.vault_passwords.items():
             passwords[rf"^Vault password \({re.escape(label)}\):\s*?$"] = password
         rc: int | None = None
+        variables_file = private / "variables.json" if play.variables else None
+        if variables_file is not None:  # a file, for the list of a thousand hosts is no argument
+            variables_file.write_text(json.dumps(play.variables), encoding="utf-8")
         try:
             result = ansible_runner.run(
                 private_data_dir=str(private),
                 project_dir=str(Path.cwd()),  # relative paths among the options mean the user's folder
                 ident="run",
                 playbook=str(play.playbook),
-                cmdline=shlex.join(arguments(play)),
+                cmdline=shlex.join(arguments(play, variables_file)),
                 envvars=environment(private, control_dir),
                 passwords=passwords or None,
                 settings={"pexpect_timeout": _POLL_S},
@@ -406,7 +416,7 @@ class _Translator:
         elif raw.get("event") in _LOOSE_OUTPUT:
             match = _COMPLAINT.match(str(raw.get("stdout", "")).strip())
             if match and len(self.complaints) < _MOST_COMPLAINTS:
-                self.complaints.append(match["text"].strip())
+                self.complaints.append(match["text"].partition("\n\nTraceback")[0].strip())
         return True
 
 

@@ -26,7 +26,8 @@ class HostSeal(Record):
 
 
 class Seal(Record):
-    """The seals of a cluster's hosts."""
+    """The seals of a cluster's hosts, and what a run with ``--limit`` tells its hosts about the others."""
 
     schema_version: Literal[1] = 1
+    members: tuple[dict[str, Any], ...] = ()
     hosts: dict[str, HostSeal] = Field(default_factory=dict)
