@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edits of configuration files that others own too: text in, text out, nothing read and nothing written.
+
+Everything outside what is ours comes out byte for byte as it went in; files are therefore handled as text decoded with
+``surrogateescape``, and a line keeps whatever ending it has.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+_MARKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# pam_env reads a file of variables by lines of this many bytes; what is longer comes out cut in two (Linux-PAM 1.3).
+_LONGEST_LINE = 1023
+
+
+class EditError(Exception):
+    """The text cannot be edited; the message is one sentence without the file's name (the caller knows it)."""
+
+
+# --- managed blocks --------------------------------------------------------------------------------------------------
+
+
+def begin_of(marker: str) -> str:
+    """Return the line that opens a block."""
+    return f"# BEGIN clusterctl {marker}"
+
+
+def end_of(marker: str) -> str:
+    """Return the line that closes a block."""
+    return f"# END clusterctl {marker}"
+
+
+def check_marker(marker: str) -> None:
+    """Refuse a name that could not be found again.
+
+    Raises:
+        EditError: the name is empty or holds more than letters, digits, '.', '_' and '-'.
+    """
+    if not _MARKER_NAME.fullmatch(marker):
+        raise EditError(f"the marker {marker!r} is no name of letters, digits, '.', '_' and '-'")
+
+
+def _find_block(lines: Sequence[str], marker: str) -> Optional[Tuple[int, int]]:
+    """Return the indices of the block's first and last line.
+
+    Raises:
+        EditError: a marker stands there twice or without its partner.
+    """
+    begins = [number for number, line in enumerate(lines) if line.strip() == begin_of(marker)]
+    ends = [number for number, line in enumerate(lines) if line.strip() == end_of(marker)]
+    for name, found in (("BEGIN", begins), ("END", ends)):
+        if len(found) > 1:
+            raise EditError(
+                f"line {found[1] + 1} repeats '# {name} clusterctl {marker}' of line {found[0] + 1}; remove one of the "
+                "two blocks"
+            )
+    if not begins and not ends:
+        return None
+    if not ends:
+        raise EditError(f"line {begins[0] + 1} opens block '{marker}', but nothing closes it; add '{end_of(marker)}'")
+    if not begins:
+        raise EditError(f"line {ends[0] + 1} closes block '{marker}', but nothing opens it; remove the line")
+    if ends[0] < begins[0]:
+        raise EditError(
+            f"line {ends[0] + 1} closes block '{marker}' before line {begins[0] + 1} opens it; mend the two"
+        )
+    return begins[0], ends[0]
+
+
+def set_block(text: str, marker: str, content: str) -> str:
+    """Return the text with the block holding exactly the content; an empty content removes the block.
+
+    A block that exists keeps its place, a new one goes to the end. The block takes the file's own line ending. A file
+    whose last line is not ended keeps it so when the block is taken out again.
+
+    Raises:
+        EditError: see :func:`check_marker`; or the block's markers are doubled or unbalanced; or the content holds one.
+    """
+    check_marker(marker)
+    newline = "\r\n" if "\r\n" in text else "\n"
+    body = content.splitlines()
+    if any(line.strip() in {begin_of(marker), end_of(marker)} for line in body):
+        raise EditError(f"the content of block '{marker}' holds the block's own marker")
+    lines = _split(text)
+    place = _find_block(lines, marker)
+    block = [f"{line}{newline}" for line in (begin_of(marker), *body, end_of(marker))] if content else []
+    if place is None:
+        return _append(text, block, newline)
+    before, after = lines[: place[0]], lines[place[1] + 1 :]
+    if not after and not lines[place[1]].endswith("\n") and block:
+        block[-1] = block[-1][: -len(newline)]  # the file ended without a newline within our block: leave it so
+    return "".join([*before, *block, *after])
+
+
+def _append(text: str, block: List[str], newline: str) -> str:
+    if not block:
+        return text
+    if not text or text.endswith("\n"):
+        return text + "".join(block)
+    return f"{text}{newline}{''.join(block)}"
+
+
+def _split(text: str) -> List[str]:
+    """Split at newlines only, keeping them: str.splitlines also splits at form feeds, which are content."""
+    lines = text.split("\n")
+    return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+
+
+# --- /etc/hosts ------------------------------------------------------------------------------------------------------
+
+_DISPLACED = "# clusterctl {} took names from: "
+
+
+def host_names(content: str) -> Dict[str, str]:
+    """Return the address of every name in lines of hosts(5).
+
+    Raises:
+        EditError: a name stands there with two addresses.
+    """
+    found: Dict[str, str] = {}
+    for line in content.splitlines():
+        words = line.partition("#")[0].split()
+        for name in words[1:]:
+            if found.setdefault(name, words[0]) != words[0]:
+                raise EditError(f"the name '{name}' has two addresses, {found[name]} and {words[0]}")
+    return found
+
+
+def set_hosts(text: str, marker: str, content: str) -> str:
+    """Return a hosts file's text with the block in it and the block's names nowhere else.
+
+    glibc gives out the addresses of all lines that hold a name and prefers a loopback among them, so that Debian's own
+    ``127.0.1.1 node1`` would win over the cluster's address wherever the block stands. The names of the block are
+    therefore taken out of every other line with another address. A line that was touched is kept as a comment before
+    what is left of it, and comes back when the block no longer needs it.
+
+    Raises:
+        EditError: see :func:`set_block` and :func:`host_names`.
+    """
+    check_marker(marker)
+    prefix = _DISPLACED.format(marker)
+    addresses = host_names(content)
+    lines = _split(text)
+    place = _find_block(lines, marker)
+    inside = range(place[0], place[1] + 1) if place else range(0)
+    result: List[str] = []
+    remainder: Optional[str] = None
+    for number, line in enumerate(lines):
+        if number in inside:
+            result.append(line)
+            remainder = None
+            continue
+        if line.startswith(prefix):
+            original = line[len(prefix) :]
+            result += _displace(original, prefix, addresses)
+            remainder = _remainder(original, None)
+            continue
+        if remainder is not None and _is_remainder(line, remainder):
+            remainder = None  # what an earlier run left of the line that was just judged anew
+            continue
+        remainder = None
+        result += _displace(line, prefix, addresses)
+    return set_block("".join(result), marker, content)
+
+
+def _displace(line: str, prefix: str, addresses: Mapping[str, str]) -> List[str]:
+    """Return the line as it is, or the comment that keeps it and what is left of it."""
+    words = line.partition("#")[0].split()
+    taken = {name for name in words[1:] if addresses.get(name, words[0]) != words[0]}
+    if not taken:
+        return [line]
+    left = _remainder(line, taken)
+    if not left:
+        return [prefix + line]
+    return [prefix + line if line.endswith("\n") else f"{prefix}{line}\n", left]
+
+
+def _remainder(line: str, taken: "Optional[set[str]]") -> str:
+    """Return the line without the names taken ('' when no name is left); None takes no name."""
+    words = line.partition("#")[0].split()
+    names = [name for name in words[1:] if name not in (taken or set())]
+    if not names:
+        return ""
+    ending = "\r\n" if line.endswith("\r\n") else "\n"
+    return f"{words[0]}\t{' '.join(names)}{ending}"
+
+
+def _is_remainder(line: str, full: str) -> bool:
+    """Tell whether a line is what an earlier displacement left of the full one."""
+    words, whole = line.split(), full.split()
+    return len(words) > 1 and words[0] == whole[0] and set(words[1:]) < set(whole[1:]) and line.count("#") == 0
+
+
+# --- /etc/environment ------------------------------------------------------------------------------------------------
+
+_NOTE = "# clusterctl: "
+
+
+class Environment(NamedTuple):
+    """What we want in a file of variables."""
+
+    paths: Mapping[str, Sequence[str]]  # by variable: folders that go before those of others
+    variables: Mapping[str, str]
+    bases: Mapping[str, str]  # by variable: the list that ours go before where the file has none
+
+
+def check_environment(wanted: Environment) -> None:
+    """Refuse what pam_env could not read back as it was meant.
+
+    Raises:
+        EditError: a name that is no variable's, or a value that no line of the file can hold.
+    """
+    for name in [*wanted.paths, *wanted.variables]:
+        if not _VARIABLE_NAME.fullmatch(name):
+            raise EditError(f"{name!r} is no name of a variable")
+    both = sorted(set(wanted.paths) & set(wanted.variables))
+    if both:
+        raise EditError(f"{both[0]} is given both as a list of folders and as a variable")
+    for name, folders in wanted.paths.items():
+        for folder in folders:
+            if not folder.startswith("/") or ":" in folder:
+                raise EditError(f"{name}: {folder!r} is no absolute path without ':'")
+            _check_value(name, folder)
+    for name, value in wanted.variables.items():
+        _check_value(name, value)
+
+
+def _check_value(name: str, value: str) -> None:
+    if any(ord(letter) < ord(" ") for letter in value):
+        raise EditError(f"the value of {name} holds a newline or another control character, which no line can carry")
+    if "#" in value:
+        raise EditError(f"the value of {name} holds a '#', which pam_env takes for a comment even within quotes")
+    if value != value.strip() or value[:1] in {'"', "'"} or value[-1:] in {'"', "'", "\\"}:
+        raise EditError(f"the value of {name} begins or ends with a blank, a quote or a backslash, which pam_env drops")
+
+
+def set_environment(text: str, wanted: Environment) -> str:
+    r"""Return a file of variables with ours merged in and everybody else's kept.
+
+    What we added is remembered in comments, one line each, so that it can be taken back without touching what others
+    wrote::
+
+        # clusterctl: added PATH /usr/local/openmpi/bin
+        # clusterctl: set OMP_NUM_THREADS
+        # clusterctl: replaced LANG="de_DE.UTF-8"
+
+    A line that needs no change comes out byte for byte as it went in.
+
+    Raises:
+        EditError: see :func:`check_environment`; or a line would be longer than pam_env reads.
+    """
+    check_environment(wanted)
+    newline = "\r\n" if "\r\n" in text else "\n"
+    notes, lines = _read_notes(_split(text))
+    if lines and not lines[-1].endswith("\n"):
+        lines[-1] += newline if notes or wanted.paths or wanted.variables else ""
+    out: List[str] = []
+    names = [*notes.added, *(name for name in wanted.paths if name not in notes.added)]
+    for name in names:
+        lines = _merge_list(lines, name, wanted, notes, out)
+    for name in [*notes.plain, *(name for name in wanted.variables if name not in notes.plain)]:
+        lines = _merge_variable(lines, name, wanted, notes, out)
+    for line in lines:
+        if len(line.encode("utf-8", "surrogateescape")) > _LONGEST_LINE and line not in _split(text):
+            raise EditError(
+                f"the line of {_name_of(line)} would be longer than the {_LONGEST_LINE} bytes pam_env reads"
+            )
+    remembered = [f"{_NOTE}{note}{newline}" for note in out]
+    return "".join([*lines, *remembered])
+
+
+class _Notes(NamedTuple):
+    added: Dict[str, List[str]]
+    created: Dict[str, str]  # lists that we began, with the base they were begun with
+    plain: Dict[str, Optional[str]]  # variables that we set, with the line they replaced
+
+
+def _read_notes(lines: List[str]) -> Tuple[_Notes, List[str]]:
+    notes = _Notes({}, {}, {})
+    rest = []
+    for line in lines:
+        if not line.startswith(_NOTE):
+            rest.append(line)
+            continue
+        verb, _, value = line[len(_NOTE) :].rstrip("\r\n").partition(" ")
+        name, _, folder = value.partition(" ")
+        if verb == "added":
+            notes.added.setdefault(name, []).append(folder)
+        elif verb == "created":
+            notes.created[name] = folder
+            notes.added.setdefault(name, [])
+        elif verb == "set":
+            notes.plain.setdefault(name, None)
+        elif verb == "replaced":
+            notes.plain[_name_of(value)] = value
+    return notes, rest
+
+
+def _name_of(line: str) -> str:
+    """Return the variable that a line sets, or ''."""
+    words = line.strip()
+    if words.startswith("export "):
+        words = words[7:].lstrip()
+    name, separator, _ = words.partition("=")
+    return name if separator and _VARIABLE_NAME.fullmatch(name) else ""
+
+
+def _value_of(line: str) -> str:
+    value = line.strip().partition("=")[2].partition("#")[0].rstrip()
+    if value[:1] in {'"', "'"}:
+        value = value[1:]
+        value = value[:-1] if value[-1:] in {'"', "'"} else value
+    return value
+
+
+def _position(lines: Sequence[str], name: str) -> Optional[int]:
+    """Return where a variable is set; of several lines the last one counts, as it does for pam_env."""
+    found = [number for number, line in enumerate(lines) if _name_of(line) == name]
+    return found[-1] if found else None
+
+
+def _merge_list(lines: List[str], name: str, wanted: Environment, notes: _Notes, out: List[str]) -> List[str]:
+    ours = list(dict.fromkeys(wanted.paths.get(name, ())))
+    before = notes.added.get(name, [])
+    place = _position(lines, name)
+    if place is None:
+        base = wanted.bases.get(name, "")
+        if not ours:
+            return lines
+        theirs = [folder for folder in base.split(":") if folder]
+        out.append(f"created {name} {base}".rstrip())
+    else:
+        present = _value_of(lines[place])
+        theirs = [folder for folder in present.split(":") if folder not in before] if present else []
+        if name in notes.created and not ours and ":".join(theirs) == notes.created[name]:
+            return [*lines[:place], *lines[place + 1 :]]
+        if name in notes.created and ours:
+            out.append(f"created {name} {notes.created[name]}".rstrip())
+    out += [f"added {name} {folder}" for folder in ours if folder not in theirs]
+    value = ":".join([*ours, *(folder for folder in theirs if folder not in ours)])
+    return _with_value(lines, place, name, value)
+
+
+def _merge_variable(lines: List[str], name: str, wanted: Environment, notes: _Notes, out: List[str]) -> List[str]:
+    place = _position(lines, name)
+    original = notes.plain.get(name)
+    if name not in wanted.variables:  # no longer wanted: what stood there before comes back
+        if place is None:
+            return lines
+        back = [original + _ending(lines[place])] if original is not None else []
+        return [*lines[:place], *back, *lines[place + 1 :]]
+    if place is not None and name not in notes.plain:
+        original = lines[place].rstrip("\r\n")
+    out.append(f"set {name}" if original is None else f"replaced {original}")
+    return _with_value(lines, place, name, wanted.variables[name])
+
+
+def _with_value(lines: List[str], place: Optional[int], name: str, value: str) -> List[str]:
+    if place is None:
+        ending = _ending(lines[-1]) if lines else "\n"
+        return [*lines, f'{name}="{value}"{ending}']
+    if _value_of(lines[place]) == value:
+        return lines
+    return [*lines[:place], f'{name}="{value}"{_ending(lines[place])}', *lines[place + 1 :]]
+
+
+def _ending(line: str) -> str:
+    return "\r\n" if line.endswith("\r\n") else "\n"

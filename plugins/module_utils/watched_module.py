@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the modules that lay out files share: how they are run, what they return, and what they keep to themselves."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Dict, List
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.clusterctl.hpc.plugins.module_utils import file_stage
+
+
+class QuietModule(AnsibleModule):
+    """A module whose arguments hold the contents of files, which belong neither in the syslog nor in the result."""
+
+    def log(self, msg: str, log_args: Any = None) -> None:
+        """Log that the module ran, without its arguments."""
+        super().log(f"{self._name} invoked" if log_args else msg)
+
+    @property
+    def shown_arguments(self) -> Dict[str, Any]:
+        """The invocation as the result shows it: paths and states."""
+        files = self.params.get("files")
+        if files is None:
+            return {"path": self.params.get("path")}
+        return {"files": [{"path": given["path"], "state": given["state"]} for given in files]}
+
+
+class _Selinux:
+    """SELinux as AnsibleModule knows it."""
+
+    def __init__(self, module: AnsibleModule) -> None:
+        self.module = module
+
+    def carry(self, target: str, staged: str) -> None:
+        """Give the staged file the context of its target, or the one the policy names for a new target."""
+        there = os.path.lexists(target)  # asking for the context of what is not there would end the module
+        context = self.module.selinux_context(target) if there else self.module.selinux_default_context(target)
+        self.module.set_context_if_different(staged, context, changed=False)
+
+
+def run(module: QuietModule, entries: Callable[[], List[file_stage.Entry]]) -> None:
+    """Lay out the entries and end the module with the result that every module of the collection has."""
+    invocation = {"module_args": module.shown_arguments}
+    try:
+        outcome = file_stage.apply(
+            entries(),
+            check_mode=module.check_mode,
+            want_diff=module._diff,  # noqa: SLF001 - the documented way for a module to learn of --diff
+            selinux=_Selinux(module) if module.selinux_enabled() else None,
+        )
+    except file_stage.StageError as error:
+        module.fail_json(msg=str(error), changes=[], watch=[], invocation=invocation)
+    result: Dict[str, Any] = {
+        "changed": bool(outcome.changes),
+        "changes": outcome.changes,
+        "watch": outcome.watch,
+        "backups": outcome.backups,
+        "invocation": invocation,
+    }
+    if module._diff:  # noqa: SLF001
+        result["diff"] = outcome.diff
+    module.exit_json(**result)
