@@ -1,0 +1,215 @@
+# GNU General Public License v3.0 or later (see https://www.gnu.org/licenses/gpl-3.0.txt), since ansible-core is
+"""Decides whether an artifact must be built, has the host build it, and brings it into the controller's cache."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
+    ArtifactError,
+    artifact_key,
+    plain,
+    sha256_of,
+    tree_name,
+)
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import (
+    ArtifactActionBase,
+    ModuleFailedError,
+)
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache, CachedArtifact
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LOG_MARK = "@LOG@"
+
+
+class ActionModule(ArtifactActionBase):
+    """See the module of the same name for the options."""
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the result for one host."""
+        super().run(tmp, task_vars)
+        variables = task_vars or {}
+        arguments: dict[str, Any] = plain(self._task.args)
+        missing = [name for name in ("name", "version", "inputs", "cache_dir", "steps") if not arguments.get(name)]
+        if missing:
+            return {
+                "failed": True,
+                "msg": f"artifact_build needs {', '.join(missing)}.",
+                "changed": False,
+                "changes": [],
+            }
+        try:
+            return self._ensure(arguments, variables)
+        except ModuleFailedError as error:
+            return {"changes": [], "watch": [], **error.result, "changed": False}
+        except (ArtifactError, OSError) as error:
+            return {"failed": True, "changed": False, "msg": str(error), "changes": [], "watch": []}
+
+    def _ensure(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        name, version = str(arguments["name"]), str(arguments["version"])
+        key = artifact_key(arguments["inputs"])
+        host = self._host(variables)
+        cache = ArtifactCache(Path(str(arguments["cache_dir"])))
+        answer: dict[str, Any] = {"changed": False, "changes": [], "watch": [], "key": key, "host": host}
+        found = cache.lookup(name, version, key)
+        if found.artifact:
+            return {**answer, "cached": True, "path": str(found.artifact.path)}
+        if self._task.check_mode:
+            return {
+                **answer,
+                "changed": True,
+                "cached": False,
+                "path": str(cache.pack_path(name, version, key)),
+                "changes": [f"would build {name} {version} on {host}"],
+            }
+        with cache.lock(name, version, key, lambda text: self._note(host, text)):
+            found = cache.lookup(name, version, key)  # another run may have built it while this one waited
+            if found.artifact:
+                return {**answer, "cached": True, "path": str(found.artifact.path)}
+            if found.damaged:
+                self._note(host, f"{found.damaged}: set aside, made anew")
+                cache.set_aside(name, version, key)
+            return {**answer, **self._make(arguments, variables, cache, key, host)}
+
+    def _make(
+        self, arguments: dict[str, Any], variables: dict[str, Any], cache: ArtifactCache, key: str, host: str
+    ) -> dict[str, Any]:
+        name, version = str(arguments["name"]), str(arguments["version"])
+        base = {**arguments, "files": [], "host": host, "key": key}
+        seen = self._call("artifact_build", {**base, "phase": "inspect"}, variables)
+        needs, work_dir = int(arguments.get("needs_bytes", 0)), str(arguments.get("work_dir", "/var/tmp"))  # noqa: S108
+        if not seen["installed"] and seen["free_bytes"] < needs:
+            raise ArtifactError(
+                f"{host}: the builder's disk is full: {work_dir} has {seen['free_bytes']} bytes free and building {name}"
+                f" {version} needs about {needs}; make room there or name another folder ({name}_work_dir)."
+            )
+        pushed: list[str] = []
+        began = time.time()
+        try:
+            files = []
+            if not seen["installed"]:
+                self._install_packages(arguments, variables, host)
+                files = self._bring(arguments, host, work_dir, pushed)
+            log = f"{arguments.get('log_dir', '/var/log/clusterctl')}/{tree_name(name, version, key)}"
+            with self._notes_from(host, f"{log}.progress"):
+                built = self._call("artifact_build", {**base, "files": files, "phase": "build"}, variables)
+        except ModuleFailedError as error:
+            raise ModuleFailedError(self._with_log(error.result, arguments, cache, key)) from error
+        finally:
+            self._drop(pushed)
+        record = {
+            "name": name,
+            "version": version,
+            "key": key,
+            "inputs": arguments["inputs"],
+            "manifest_sha256": built["manifest_sha256"],
+            "built": {
+                "host": host,
+                "started": int(began),
+                "from": "sources" if built["built"] else "the installed tree",
+                **{field: built[field] for field in ("seconds", "cpu_seconds", "steps", "jobs")},
+            },
+        }
+        artifact = self._take(cache, built, record, host)
+        self._call("artifact_build", {**base, "phase": "release"}, variables)
+        how = f"built {name} {version}" if built["built"] else f"packed {name} {version} again from {host}"
+        return {
+            "changed": True,
+            "changes": [how],
+            "cached": False,
+            "path": str(artifact.path),
+            **{field: built[field] for field in ("log", "seconds", "cpu_seconds", "steps", "jobs")},
+        }
+
+    def _install_packages(self, arguments: Mapping[str, Any], variables: dict[str, Any], host: str) -> None:
+        packages = arguments.get("packages") or []
+        if not packages:
+            return
+        self._note(host, f"installing packages: {' '.join(packages)}")
+        task = self._task.copy()
+        task.action = "ansible.builtin.package"
+        task.args = {"name": packages, "state": "present", **(arguments.get("package_options") or {})}
+        action = self._shared_loader_obj.action_loader.get(
+            "ansible.builtin.package",
+            task=task,
+            connection=self._connection,
+            play_context=self._play_context,
+            loader=self._loader,
+            templar=self._templar,
+            shared_loader_obj=self._shared_loader_obj,
+        )
+        result = action.run(task_vars=variables)
+        if result.get("failed"):
+            raise ArtifactError(
+                f"{host}: the packages that building {arguments['name']} needs ({', '.join(packages)})"
+                f" could not be installed: {result.get('msg', 'no reason was given')}"
+            )
+
+    def _bring(self, arguments: Mapping[str, Any], host: str, work_dir: str, pushed: list[str]) -> list[dict[str, Any]]:
+        brought = []
+        for item in arguments.get("files") or []:
+            rest = {field: value for field, value in item.items() if field not in {"source", "content", "path"}}
+            if "source" in item:
+                wanted = item["source"]
+                local = source.fetch(
+                    str(wanted["name"]),
+                    str(wanted["version"]),
+                    wanted.get("sources") or [],
+                    Path(str(arguments["cache_dir"])).expanduser(),
+                    variable=str(wanted.get("variable") or f"{wanted['name']}_sources"),
+                    note=lambda text: self._note(host, text),
+                ).path
+                pushed.append(self._push(local, work_dir))
+            elif "content" in item:
+                with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="clusterctl-") as text:
+                    text.write(str(item["content"]))
+                    text.flush()
+                    pushed.append(self._push(Path(text.name), work_dir))
+            else:
+                local = Path(str(item["path"])).expanduser()
+                if not local.is_file():
+                    raise ArtifactError(f"The file {local} that building {arguments['name']} needs is not there.")
+                pushed.append(self._push(local, work_dir))
+            brought.append({**rest, "path": pushed[-1]})
+        return brought
+
+    def _take(
+        self, cache: ArtifactCache, built: Mapping[str, Any], record: dict[str, Any], host: str
+    ) -> CachedArtifact:
+        cache.make_room(int(built["size"]))
+        with cache.staging() as partial:
+            self._connection.fetch_file(built["pack"], str(partial))
+            found = sha256_of(partial)
+            if found != built["sha256"]:
+                raise ArtifactError(
+                    f"The artifact arrived damaged from {host} (sha256 {found}, expected {built['sha256']});"
+                    " it is kept there, so the next run fetches it again without a build."
+                )
+            if built["compression"] == "zst":
+                return cache.store(partial, record)
+            with cache.staging() as squeezed:
+                cache.compress(partial, squeezed)
+                return cache.store(squeezed, record)
+
+    def _with_log(
+        self, result: dict[str, Any], arguments: Mapping[str, Any], cache: ArtifactCache, key: str
+    ) -> dict[str, Any]:
+        """Fetch a failed build's log and name both places in the message."""
+        message = str(result.get("msg", ""))
+        if _LOG_MARK not in message:
+            return result
+        folder = Path(str(arguments.get("controller_log_dir") or cache.logs)).expanduser()
+        local = folder / f"{tree_name(str(arguments['name']), str(arguments['version']), key)}.log"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._connection.fetch_file(result["log"], str(local))
+            copied = f" and {local} on this controller"
+        except Exception as error:  # noqa: BLE001 - the build's own failure is the news, not the copy's
+            copied = f" (it could not be copied here: {error})"
+        return {**result, "msg": message.replace(_LOG_MARK, copied), "controller_log": str(local)}

@@ -1,0 +1,81 @@
+# GNU General Public License v3.0 or later (see https://www.gnu.org/licenses/gpl-3.0.txt), since ansible-core is
+"""Asks a host what it has, and brings it the pack only if it needs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, artifact_key, plain
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import (
+    ArtifactActionBase,
+    ModuleFailedError,
+)
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache
+
+
+class ActionModule(ArtifactActionBase):
+    """See the module of the same name for the options."""
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the result for one host."""
+        super().run(tmp, task_vars)
+        variables = task_vars or {}
+        arguments: dict[str, Any] = plain(self._task.args)
+        missing = [name for name in ("name", "version", "cache_dir") if not arguments.get(name)]
+        if not arguments.get("inputs") and not arguments.get("key"):
+            missing.append("inputs or key")
+        if missing:
+            return {
+                "failed": True,
+                "msg": f"artifact_install needs {', '.join(missing)}.",
+                "changed": False,
+                "changes": [],
+            }
+        key = str(arguments.get("key") or artifact_key(arguments["inputs"]))
+        try:
+            return {"key": key, **self._install(arguments, variables, key)}
+        except ModuleFailedError as error:
+            return {"changes": [], "watch": [], **error.result, "changed": False, "key": key}
+        except (ArtifactError, OSError) as error:
+            return {"failed": True, "changed": False, "msg": str(error), "changes": [], "watch": [], "key": key}
+
+    def _install(self, arguments: dict[str, Any], variables: dict[str, Any], key: str) -> dict[str, Any]:
+        host = self._host(variables)
+        base = {**arguments, "key": key, "host": host}
+        base.pop("inputs", None)  # the pack's own record carries them
+        seen = self._call("artifact_install", {**base, "phase": "inspect"}, variables)
+        state = {field: seen[field] for field in ("tree", "changes", "watch", "diff")}
+        if not seen["needs_pack"] and not seen["needs_link"]:
+            return {"changed": False, **state}
+        if self._task.check_mode:
+            return {"changed": True, **state}
+        pushed: list[str] = []
+        try:
+            pack = self._bring(arguments, key, host, seen, pushed) if seen["needs_pack"] else None
+            return self._call("artifact_install", {**base, "phase": "apply", "pack": pack}, variables)
+        finally:
+            self._drop(pushed)
+
+    def _bring(
+        self, arguments: dict[str, Any], key: str, host: str, seen: dict[str, Any], pushed: list[str]
+    ) -> dict[str, Any]:
+        name, version = str(arguments["name"]), str(arguments["version"])
+        cache = ArtifactCache(Path(str(arguments["cache_dir"])))
+        found = cache.lookup(name, version, key)
+        if found.artifact is None:
+            why = f" ({found.damaged})" if found.damaged else ""
+            raise ArtifactError(
+                f"The cache has no {name} {version} with key {key} for {host}{why}: its build did not finish,"
+                " see the builder's message above, or the build was skipped by --tags or --limit; run again."
+            )
+        artifact = found.artifact if seen["zstd"] else cache.gzip_of(found.artifact)
+        folder = str(arguments.get("push_dir", "/var/tmp"))  # noqa: S108 - see the module
+        pushed.append(self._push(artifact.path, folder))
+        return {
+            "path": pushed[0],
+            "sha256": artifact.sha256,
+            "compression": "zst" if seen["zstd"] else "gz",
+            "manifest_sha256": artifact.record["manifest_sha256"],
+            "inputs": artifact.record["inputs"],
+        }

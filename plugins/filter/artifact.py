@@ -1,0 +1,68 @@
+"""Filters that decide about artifacts: what one is called, and who builds it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import artifact_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+DOCUMENTATION = r"""
+name: artifact_key
+short_description: The key of an artifact
+version_added: "0.1.0"
+author: The clusterctl authors
+description:
+  - Returns 16 hex digits of the sha256 of the canonical JSON of everything that shapes an artifact.
+  - Equal inputs have equal keys, whatever the order of their mappings.
+options:
+  _input:
+    description: Everything that shapes the artifact; sources, options, platform.
+    type: dict
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Show the key
+  ansible.builtin.debug:
+    msg: "{{ {'version': '5.0.7', 'platform': 'debian-12-x86_64'} | clusterctl.hpc.artifact_key }}"
+"""
+
+RETURN = r"""
+_value:
+  description: 16 hex digits.
+  type: str
+"""
+
+
+def artifact_builder(
+    members: Sequence[Mapping[str, Any]], platform: str, wanted: str = "", alive: Sequence[str] | None = None
+) -> str:
+    """Return the name of the host that builds for a platform, or an empty string where there is none.
+
+    Every host of a platform that asks gets the same answer, so the choice needs no talk between hosts.
+
+    Args:
+        members: the cluster's hosts, each with ``name`` and ``platform``, in the order of the inventory.
+        platform: the platform to build for.
+        wanted: who should build if it can; a host of another platform, or one that is not alive, cannot.
+        alive: names of hosts that still take part in the play; None for all.
+    """
+    able = [
+        str(member["name"])
+        for member in members
+        if member["platform"] == platform and (alive is None or member["name"] in alive)
+    ]
+    if wanted in able:
+        return wanted
+    return able[0] if able else ""
+
+
+class FilterModule:
+    """Ansible's entry point."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return the filters by name."""
+        return {"artifact_key": artifact_key, "artifact_builder": artifact_builder}

@@ -1,0 +1,375 @@
+"""What an artifact is, on a node and on the controller alike: its key, its manifest, its marker, and how they are checked.
+
+Standard library only and Python 3.9, since it runs on nodes. The page ``docs/artifacts`` of a role's README tells the
+story; here are the facts: a tree ``<root>/<name>-<version>-<key>`` is whole when its marker, which is written last,
+names the key that was asked for and the manifest whose digest the marker holds agrees with every file.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import os
+import re
+import stat
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+SCHEMA = 1
+MARKER = ".clusterctl.json"
+MANIFEST = ".clusterctl.files.json"
+_KEY_DIGITS = 16
+_CHUNK = 1 << 20
+_ELF_MAGIC = b"\x7fELF"
+_LDD_BATCH = 64
+
+
+class ArtifactError(Exception):
+    """Something about an artifact that its user must know; the message is one sentence and says what to do."""
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` with every container rebuilt, so that containers which template lazily are read through."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def canonical(inputs: Any) -> bytes:
+    """Return the one spelling of ``inputs`` as JSON that its digest is taken of."""
+    return json.dumps(plain(inputs), sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def artifact_key(inputs: Any) -> str:
+    """Return the 16 hex digits that stand for everything that shapes an artifact."""
+    return hashlib.sha256(canonical(inputs)).hexdigest()[:_KEY_DIGITS]
+
+
+def tree_name(name: str, version: str, key: str) -> str:
+    """Return the base name of an artifact's folder on a node, and of its pack in the cache."""
+    return f"{name}-{version}-{key}"
+
+
+def sha256_of(path: "str | os.PathLike[str]") -> str:
+    """Return the sha256 (hex) of a file's content."""
+    total = hashlib.sha256()
+    with Path(path).open("rb") as stream:
+        while True:
+            chunk = stream.read(_CHUNK)
+            if not chunk:
+                return total.hexdigest()
+            total.update(chunk)
+
+
+class Entry(NamedTuple):
+    """One line of a manifest; ``kind`` is ``f`` (file), ``l`` (link) or ``d`` (folder)."""
+
+    path: str
+    kind: str
+    size: int
+    content: str  # sha256 of a file, target of a link, empty for a folder
+    mode: str  # four octal digits; empty for a link
+
+
+def _walk(tree: str) -> List[str]:
+    found = []
+    for folder, folders, files in os.walk(tree):
+        below = os.path.relpath(folder, tree)
+        found += [os.path.normpath(os.path.join(below, name)) for name in [*folders, *files]]
+    return sorted(name for name in found if name not in {MARKER, MANIFEST})
+
+
+def make_manifest(tree: str) -> List[Entry]:
+    """Return one entry for each file, link and folder below ``tree``, sorted by path.
+
+    Raises:
+        ArtifactError: there is something that is none of the three, for example a socket.
+    """
+    entries = []
+    for name in _walk(tree):
+        path = os.path.join(tree, name)
+        state = os.lstat(path)
+        mode = f"{stat.S_IMODE(state.st_mode):04o}"
+        if stat.S_ISLNK(state.st_mode):
+            entries.append(Entry(name, "l", 0, os.readlink(path), ""))
+        elif stat.S_ISDIR(state.st_mode):
+            entries.append(Entry(name, "d", 0, "", mode))
+        elif stat.S_ISREG(state.st_mode):
+            entries.append(Entry(name, "f", state.st_size, sha256_of(path), mode))
+        else:
+            raise ArtifactError(f"{path} is neither a file nor a link nor a folder, so it cannot be packed.")
+    return entries
+
+
+def manifest_bytes(entries: Sequence[Entry]) -> bytes:
+    """Return a manifest as it is written to :data:`MANIFEST`."""
+    return json.dumps({"schema": SCHEMA, "files": [list(entry) for entry in entries]}, separators=(",", ":")).encode()
+
+
+def parse_manifest(data: bytes) -> List[Entry]:
+    """Return the entries of a manifest's bytes.
+
+    Raises:
+        ArtifactError: the bytes are no manifest of this schema.
+    """
+    try:
+        document = json.loads(data)
+        if document["schema"] != SCHEMA:
+            raise ArtifactError(f"its manifest has schema {document['schema']}, not {SCHEMA}")
+        return [Entry(str(p), str(k), int(s), str(c), str(m)) for p, k, s, c, m in document["files"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError("its manifest is not readable") from error
+
+
+def _deviation(path: str, entry: Entry, content: bool) -> Optional[str]:
+    try:
+        state = os.lstat(path)
+    except OSError:
+        return f"{entry.path} is missing"
+    if entry.kind == "l":
+        if not stat.S_ISLNK(state.st_mode) or os.readlink(path) != entry.content:
+            return f"{entry.path} does not link to {entry.content}"
+    elif entry.kind == "d":
+        if not stat.S_ISDIR(state.st_mode):
+            return f"{entry.path} is no folder"
+    elif not stat.S_ISREG(state.st_mode):
+        return f"{entry.path} is no regular file"
+    elif state.st_size != entry.size:
+        return f"{entry.path} has {state.st_size} bytes instead of {entry.size}"
+    elif content and sha256_of(path) != entry.content:
+        return f"the content of {entry.path} has changed"
+    return None
+
+
+def deviation(tree: str, entries: Sequence[Entry], *, content: bool = False) -> Optional[str]:
+    """Return the first difference between a tree and its manifest as a phrase, or None.
+
+    Args:
+        tree: folder of the files.
+        entries: what must be there; what is there besides (a byte code cache) is nobody's harm.
+        content: read every file and compare its sha256, not only its size.
+    """
+    for entry in entries:
+        found = _deviation(os.path.join(tree, entry.path), entry, content)
+        if found:
+            return found
+    return None
+
+
+@dataclass(frozen=True)
+class TreeState:
+    """What stands at an artifact's place."""
+
+    present: bool
+    ok: bool
+    problem: str = ""
+    marker_sha256: str = ""
+    manifest_sha256: str = ""
+    files: int = 0
+
+
+def marker_bytes(name: str, version: str, key: str, inputs: Any, manifest_sha256: str) -> bytes:
+    """Return the marker that is written last into a tree."""
+    marker = {
+        "schema": SCHEMA,
+        "name": name,
+        "version": version,
+        "key": key,
+        "inputs": plain(inputs),
+        "manifest_sha256": manifest_sha256,
+    }
+    return (json.dumps(marker, indent=1, sort_keys=True) + "\n").encode()
+
+
+def inspect_tree(tree: str, name: str, version: str, key: str, *, content: bool = False) -> TreeState:
+    """Compare what stands at ``tree`` with the artifact that should.
+
+    Args:
+        tree: the artifact's folder.
+        name: the artifact's name.
+        version: its version.
+        key: its key.
+        content: see :func:`deviation`.
+    """
+    place = Path(tree)
+    if not os.path.lexists(tree):
+        return TreeState(present=False, ok=False, problem="it is not installed")
+    try:
+        marker_data = (place / MARKER).read_bytes()
+    except OSError:
+        return TreeState(present=True, ok=False, problem="its marker is missing, so an install was left half-done")
+    try:
+        marker: Dict[str, Any] = json.loads(marker_data)
+        asked = (SCHEMA, name, version, key)
+        found = (marker["schema"], marker["name"], marker["version"], marker["key"])
+        digest = str(marker["manifest_sha256"])
+    except (ValueError, KeyError, TypeError):
+        return TreeState(present=True, ok=False, problem="its marker is not readable")
+    if asked != found:
+        return TreeState(present=True, ok=False, problem="its marker names another build")
+    try:
+        manifest_data = (place / MANIFEST).read_bytes()
+    except OSError:
+        return TreeState(present=True, ok=False, problem="its manifest is missing")
+    if hashlib.sha256(manifest_data).hexdigest() != digest:
+        return TreeState(present=True, ok=False, problem="its manifest is not the one its marker names")
+    try:
+        entries = parse_manifest(manifest_data)
+    except ArtifactError as error:
+        return TreeState(present=True, ok=False, problem=str(error))
+    problem = deviation(tree, entries, content=content)
+    return TreeState(
+        present=True,
+        ok=problem is None,
+        problem=problem or "",
+        marker_sha256=hashlib.sha256(marker_data).hexdigest(),
+        manifest_sha256=digest,
+        files=len(entries),
+    )
+
+
+def elf_files(tree: str) -> List[str]:
+    """Return the absolute paths of the programs and shared libraries below ``tree``."""
+    found = []
+    for folder, _, names in os.walk(tree):
+        for name in names:
+            path = os.path.join(folder, name)
+            if not os.path.islink(path) and os.path.isfile(path):
+                with Path(path).open("rb") as stream:
+                    head = stream.read(18)
+                # e_type 2 and 3 are programs and shared objects; 1, a relocatable object, has no dependencies
+                if head[:4] == _ELF_MAGIC and len(head) == 18 and (head[16] | head[17]) in {2, 3}:  # noqa: PLR2004
+                    found.append(path)
+    return sorted(found)
+
+
+class Missing(NamedTuple):
+    """A library that a file of an artifact needs and this host has not."""
+
+    library: str
+    needed_by: str
+
+
+_NOT_FOUND = re.compile(r"^\s*(\S+) => not found")
+_NO_VERSION = re.compile(r"^(\S+): (\S+): version `([^']+)' not found \(required by (\S+)\)")
+_HEADER = re.compile(r"^(/\S.*):$")
+
+
+def parse_ldd(text: str) -> List[Missing]:
+    """Return what ``ldd FILE FILE…`` could not find.
+
+    Args:
+        text: its standard output and error, each file's part under a line ``/path/of/file:``.
+    """
+    missing = []
+    current = ""
+    for line in text.splitlines():
+        header = _HEADER.match(line)
+        if header:
+            current = header.group(1)
+            continue
+        version = _NO_VERSION.match(line)
+        if version:
+            missing.append(Missing(f"{os.path.basename(version.group(2))} ({version.group(3)})", version.group(4)))
+            continue
+        absent = _NOT_FOUND.match(line)
+        if absent:
+            missing.append(Missing(absent.group(1), current))
+    return missing
+
+
+def missing_libraries(tree: str, library_path: Sequence[str], ignore: Sequence[str] = ()) -> List[Missing]:
+    """Ask this host's loader about every program and library of a tree.
+
+    Args:
+        tree: folder of the artifact, where it is now.
+        library_path: folders to search first; relative ones are below ``tree``.
+        ignore: patterns of library names that may be missing.
+
+    Returns:
+        Each missing library with the file (relative to ``tree``) that needs it, in the order found, without repeats.
+    """
+    folders = [os.path.join(tree, folder) for folder in library_path]
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "LD_LIBRARY_PATH": ":".join(folders)}
+    files = elf_files(tree)
+    found: Dict[Tuple[str, str], Missing] = {}
+    for start in range(0, len(files), _LDD_BATCH):
+        batch = files[start : start + _LDD_BATCH]
+        # a second name makes ldd print the header line for a batch of one as well
+        argv = ["ldd", *(batch if len(batch) > 1 else batch * 2)]
+        answer = subprocess.run(  # noqa: UP022 - the two streams must come together, in order
+            argv,
+            env=environment,
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        for item in parse_ldd(answer.stdout):
+            needed_by = os.path.relpath(item.needed_by, tree) if item.needed_by.startswith(tree) else item.needed_by
+            if not any(fnmatch.fnmatchcase(item.library, pattern) for pattern in ignore):
+                found.setdefault((item.library, needed_by), Missing(item.library, needed_by))
+    return list(found.values())
+
+
+def jobs_for(asked: int, cores: int, memory_bytes: int, memory_per_job_bytes: int) -> int:
+    """Return how many compilers may run side by side; ``asked`` wins, else cores bounded by memory."""
+    if asked > 0:
+        return asked
+    return max(1, min(cores, memory_bytes // max(1, memory_per_job_bytes)))
+
+
+_COMPILING = re.compile(r"^\s+(?:CC|CXX|CPP|CCAS|PPAS|FC|F77|NVCC)\s+(\S+)|^libtool: compile: ")
+_ENTERING = re.compile(r"Making \w+ in (\S+)$|[Ee]ntering directory '([^']+)'")
+_CHECKING = re.compile(r"^checking (.+?)\.\.\.")
+_WIDTH = 60
+
+
+@dataclass
+class Progress:
+    """Turns the output of a step, as it grows, into a line that says the step is alive and where it is."""
+
+    step: str
+    compiled: int = 0
+    checks: int = 0
+    lines: int = 0
+    folder: str = ""
+    check: str = ""
+    last: str = ""
+    _rest: str = field(default="", repr=False)
+
+    def feed(self, text: str) -> None:
+        """Take in output that came since the last call; it may end in the middle of a line."""
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self.lines += 1
+            self.last = line.strip() or self.last
+            if _COMPILING.match(line):
+                self.compiled += 1
+                continue
+            entering = _ENTERING.search(line)
+            if entering:
+                self.folder = "/".join((entering.group(1) or entering.group(2)).split("/")[-2:])
+                continue
+            checking = _CHECKING.match(line)
+            if checking:
+                self.checks += 1
+                self.check = checking.group(1)
+
+    def line(self) -> str:
+        """Return the line, for example ``make: 412 files, now btl/tcp``."""
+        if self.compiled:
+            where = f", now {self.folder}" if self.folder else ""
+            text = f"{self.compiled} files{where}"
+        elif self.checks:
+            text = f"{self.checks} checks, now {self.check}"
+        else:
+            text = self.last or "started"
+        short = text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+        return f"{self.step}: {short}"

@@ -1,0 +1,365 @@
+#!/usr/bin/python
+"""Install a packed artifact beside its other versions and switch its link."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: artifact_install
+short_description: Install an artifact from the controller's cache and switch its link
+version_added: "0.1.0"
+author: The clusterctl authors
+description:
+  - Compares what stands at C(ROOT/NAME-VERSION-KEY) with its marker and manifest; whatever is not whole is replaced.
+  - The pack travels only to hosts that need it. It is unpacked beside its place, checked against its manifest, and every
+    program and library in it is resolved by the host's own loader; a missing library is named and nothing is switched.
+  - The marker is written last, then the link is switched by one rename. Other versions stay where they are.
+options:
+  name:
+    description: Name of the artifact.
+    type: str
+    required: true
+  version:
+    description: Version of the artifact.
+    type: str
+    required: true
+  inputs:
+    description: Everything that shapes the artifact. Its key is derived from it. One of O(inputs) and O(key) is needed.
+    type: dict
+  key:
+    description: The artifact's key, where O(inputs) is not given.
+    type: str
+  cache_dir:
+    description: The controller's cache folder.
+    type: str
+    required: true
+  root:
+    description: Folder below which artifacts are installed.
+    type: str
+    default: /usr/local
+  link:
+    description: Path of the link. The default is V(ROOT/NAME).
+    type: str
+  library_path:
+    description: Folders searched first when the libraries are resolved; relative ones are below the artifact.
+    type: list
+    elements: str
+    default: [lib]
+  closure:
+    description: Resolve the libraries of every program and library before the link is switched.
+    type: bool
+    default: true
+  closure_ignore:
+    description: Patterns of library names that may be missing.
+    type: list
+    elements: str
+    default: []
+  content:
+    description: Read every file of what is installed and compare its sha256, not only its size.
+    type: bool
+    default: false
+  push_dir:
+    description: Folder on the host for the pack while it is unpacked.
+    type: str
+    default: /var/tmp
+  phase:
+    description: Set by the action plugin.
+    type: str
+    choices: [inspect, apply]
+    default: inspect
+  pack:
+    description: Set by the action plugin.
+    type: dict
+  host:
+    description: Set by the action plugin.
+    type: str
+    default: ""
+attributes:
+  check_mode:
+    description: Says what would be installed or switched; needs no artifact in the cache.
+    support: full
+  diff_mode:
+    description: Shows the link's target before and after.
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Install the library on every node
+  clusterctl.hpc.artifact_install:
+    name: demo
+    version: "1.0"
+    inputs: {version: "1.0", platform: "{{ platform }}"}
+    cache_dir: "{{ lookup('ansible.builtin.env', 'HOME') }}/.cache/clusterctl"
+"""
+
+RETURN = r"""
+key: {description: The artifact's key., type: str, returned: always}
+tree: {description: The artifact's folder., type: str, returned: always}
+changes: {description: What changed in short phrases., type: list, returned: always}
+watch: {description: States of paths that hold from now on., type: list, returned: always}
+"""
+
+import errno
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
+    MANIFEST,
+    MARKER,
+    ArtifactError,
+    TreeState,
+    deviation,
+    inspect_tree,
+    marker_bytes,
+    missing_libraries,
+    parse_manifest,
+    sha256_of,
+    tree_name,
+)
+
+_NAMED_LIBRARIES = 5
+
+
+def switch_link(link: str, target: str) -> None:
+    """Point ``link`` at ``target`` in one rename; whoever looks sees the old one or the new one."""
+    folder, name = os.path.split(link)
+    staged = tempfile.mktemp(prefix=f".{name}.", dir=folder)  # noqa: S306 - symlink() refuses an existing name
+    os.symlink(target, staged)
+    try:
+        Path(staged).replace(link)
+    except OSError:
+        os.unlink(staged)
+        raise
+
+
+class Install:
+    """One artifact on this host."""
+
+    def __init__(self, module: AnsibleModule) -> None:
+        """Read the module's parameters; nothing is touched yet."""
+        self.p: Dict[str, Any] = module.params
+        self.base = tree_name(self.p["name"], self.p["version"], self.p["key"])
+        self.tree = os.path.join(self.p["root"], self.base)
+        self.link = self.p["link"] or os.path.join(self.p["root"], self.p["name"])
+        # a link beside the tree stays right when the whole folder is reached by another path
+        beside = os.path.dirname(self.link) == os.path.normpath(self.p["root"])
+        self.target = self.base if beside else self.tree
+        self.host = self.p["host"]
+
+    def state(self, *, content: bool) -> TreeState:
+        """Return what stands at the artifact's place."""
+        return inspect_tree(self.tree, self.p["name"], self.p["version"], self.p["key"], content=content)
+
+    def linked(self) -> Optional[str]:
+        """Return the link's target, or None where there is no link."""
+        try:
+            return os.readlink(self.link)
+        except OSError:
+            return None
+
+    def answer(self, state: TreeState, changes: List[str], before: Optional[str]) -> Dict[str, Any]:
+        """Return the part of the result that describes the state."""
+        watch = [
+            {"path": self.tree, "kind": "artifact", "marker_sha256": state.marker_sha256, "files": state.files},
+            {"path": self.link, "kind": "link", "target": self.target},
+        ]
+        diff = (
+            {}
+            if before == self.target
+            else {"before": f"{self.link} -> {before}\n", "after": f"{self.link} -> {self.target}\n"}
+        )
+        return {"tree": self.tree, "changes": changes, "watch": watch if state.ok else [], "diff": diff}
+
+    def inspect(self) -> Dict[str, Any]:
+        """Say what would have to be done, without doing it."""
+        state, linked = self.state(content=self.p["content"]), self.linked()
+        changes = []
+        if not state.ok:
+            changes.append(self._phrase(state))
+        if linked != self.target:
+            changes.append(f"{self.link} -> {self.target}")
+        return {
+            **self.answer(state, changes, linked),
+            "needs_pack": not state.ok,
+            "needs_link": linked != self.target,
+            "zstd": bool(shutil.which("zstd")),
+            "free_bytes": shutil.disk_usage(self.p["root"]).free if os.path.isdir(self.p["root"]) else 0,
+        }
+
+    def _phrase(self, state: TreeState) -> str:
+        what = f"{self.p['name']} {self.p['version']}"
+        return f"repaired {what}: {state.problem}" if state.present else f"installed {what}"
+
+    def apply(self) -> Dict[str, Any]:
+        """Install what is missing and switch the link."""
+        if os.path.lexists(self.link) and not os.path.islink(self.link):
+            raise ArtifactError(
+                f"{self.host}: {self.link} is no link but something that was not put there by clusterctl;"
+                " move it away and run again."
+            )
+        before, changes = self.linked(), []
+        state = self.state(content=self.p["content"])
+        if not state.ok:
+            if not self.p["pack"]:
+                raise ArtifactError(f"{self.host}: {self.tree} is not whole ({state.problem}) and no pack was brought.")
+            self._unpack()
+            changes.append(self._phrase(state))
+            state = self.state(content=False)
+        elif before != self.target:
+            self._check_closure(self.tree)
+        if before != self.target:
+            switch_link(self.link, self.target)
+            changes.append(f"{self.link} -> {self.target}")
+        return {"changed": bool(changes), **self.answer(state, changes, before)}
+
+    def _unpack(self) -> None:
+        pack = self.p["pack"]
+        if sha256_of(pack["path"]) != pack["sha256"]:
+            raise ArtifactError(f"{self.host}: the pack of {self.base} arrived damaged; run again.")
+        os.makedirs(self.p["root"], mode=0o755, exist_ok=True)
+        self._forget_partials()
+        partial = tempfile.mkdtemp(prefix=f".{self.base}.", dir=self.p["root"])
+        try:
+            os.chmod(partial, 0o755)
+            self._extract(pack, partial)
+            os.unlink(pack["path"])
+            manifest = Path(partial, MANIFEST).read_bytes()
+            problem = deviation(partial, parse_manifest(manifest), content=True)
+            if problem:
+                raise ArtifactError(f"{self.host}: after unpacking {self.base}, {problem}; run again.")
+            self._check_closure(partial)
+            marker = marker_bytes(
+                self.p["name"], self.p["version"], self.p["key"], pack["inputs"], pack["manifest_sha256"]
+            )
+            self._write_marker(Path(partial, MARKER), marker)
+            self._place(partial)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise self._full() from error
+            raise
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def _forget_partials(self) -> None:
+        """Remove what an install that was cut off left behind; one run at a time works on a host."""
+        for name in os.listdir(self.p["root"]):
+            if name.startswith(f".{self.base}."):
+                shutil.rmtree(os.path.join(self.p["root"], name), ignore_errors=True)
+
+    @staticmethod
+    def _write_marker(path: Path, data: bytes) -> None:
+        with path.open("wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        path.chmod(0o644)
+
+    def _place(self, partial: str) -> None:
+        """Rename the finished tree to its name; a broken one steps aside first."""
+        if not os.path.lexists(self.tree):
+            Path(partial).replace(self.tree)
+            return
+        aside = tempfile.mkdtemp(prefix=f".{self.base}.", dir=self.p["root"])
+        Path(self.tree).replace(os.path.join(aside, "broken"))
+        try:
+            Path(partial).replace(self.tree)
+        except OSError:
+            Path(aside, "broken").replace(self.tree)
+            raise
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+    def _extract(self, pack: Dict[str, Any], partial: str) -> None:
+        squeeze = (
+            ["zstd", "-d", "-q", "-c", pack["path"]]
+            if pack["compression"] == "zst"
+            else ["gzip", "-d", "-c", pack["path"]]
+        )
+        tar = shutil.which("tar")
+        with subprocess.Popen(squeeze, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as source:
+            if tar:
+                argv = [tar, "-x", "-f", "-", "--no-same-owner", "--preserve-permissions", "-C", partial]
+                done = subprocess.run(argv, stdin=source.stdout, stderr=subprocess.PIPE, check=False)
+                complaint = done.stderr.decode(errors="replace") if done.returncode else ""
+            else:
+                complaint = self._extract_by_python(source, partial)
+            if source.stdout:
+                source.stdout.close()
+        if "No space left" in complaint:
+            raise self._full()
+        if complaint or source.returncode:
+            last = complaint.strip().splitlines()[-1:] or [f"{squeeze[0]} ended with {source.returncode}"]
+            raise ArtifactError(f"{self.host}: {self.base} could not be unpacked: {last[0]}")
+
+    @staticmethod
+    def _extract_by_python(source: "subprocess.Popen[bytes]", partial: str) -> str:
+        with tarfile.open(fileobj=source.stdout, mode="r|") as bundle:
+            if hasattr(tarfile, "tar_filter"):
+                bundle.extraction_filter = staticmethod(tarfile.tar_filter)  # type: ignore[assignment]
+            bundle.extractall(partial)  # noqa: S202 - a pack of our own whose sha256 was just checked
+        return ""
+
+    def _full(self) -> ArtifactError:
+        free = shutil.disk_usage(self.p["root"]).free
+        return ArtifactError(
+            f"{self.host}: the disk is full: {self.p['root']} has {free} bytes free and {self.base} did not fit;"
+            " make room there and run again."
+        )
+
+    def _check_closure(self, tree: str) -> None:
+        if not self.p["closure"]:
+            return
+        missing = missing_libraries(tree, self.p["library_path"], self.p["closure_ignore"])
+        if missing:
+            named = "; ".join(f"{item.library}, needed by {item.needed_by}" for item in missing[:_NAMED_LIBRARIES])
+            more = f" and {len(missing) - _NAMED_LIBRARIES} more" if len(missing) > _NAMED_LIBRARIES else ""
+            raise ArtifactError(
+                f"{self.host}: {self.p['name']} {self.p['version']} would not run here, since the host lacks {named}{more};"
+                f" {self.link} was not switched. Install the library on this host, or build without it."
+            )
+
+
+def main() -> None:
+    """Run the phase that the action plugin asked for."""
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "version": {"type": "str", "required": True},
+            "inputs": {"type": "dict"},
+            "key": {"type": "str", "no_log": False},
+            "cache_dir": {"type": "str", "required": True},
+            "root": {"type": "str", "default": "/usr/local"},
+            "link": {"type": "str"},
+            "library_path": {"type": "list", "elements": "str", "default": ["lib"]},
+            "closure": {"type": "bool", "default": True},
+            "closure_ignore": {"type": "list", "elements": "str", "default": []},
+            "content": {"type": "bool", "default": False},
+            "push_dir": {"type": "str", "default": "/var/tmp"},  # noqa: S108 - only unguessable names are used in it
+            "phase": {"type": "str", "choices": ["inspect", "apply"], "default": "inspect"},
+            "pack": {"type": "dict"},
+            "host": {"type": "str", "default": ""},
+        },
+        supports_check_mode=True,
+    )
+    install = Install(module)
+    try:
+        if module.params["phase"] == "inspect":
+            module.exit_json(changed=False, **install.inspect())
+        else:
+            module.exit_json(**install.apply())
+    except ArtifactError as error:
+        module.fail_json(msg=str(error))
+    finally:
+        if module.params["pack"]:
+            with suppress(OSError):
+                os.unlink(module.params["pack"]["path"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+#!/usr/bin/python
+"""Documentation of the action plugin of the same name; nothing of it runs on a node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: source_fetch
+short_description: Fetch a source to the controller's cache and verify it
+version_added: "0.1.0"
+author: The clusterctl authors
+description:
+  - Returns the path of a file in the controller's cache whose sha256 is the pinned one, fetching it from the first of
+    O(sources) that has it. A file in the cache is hashed again at each use.
+  - Runs on the controller and never on the host; no connection is opened.
+options:
+  name:
+    description: What it is the source of.
+    type: str
+    required: true
+  version:
+    description: Its version.
+    type: str
+    required: true
+  cache_dir:
+    description: The controller's cache folder.
+    type: str
+    required: true
+  sources:
+    description:
+      - Where the file may come from, tried in order. Each has its own sha256, for the same release is packed differently
+        by different people.
+      - V({url, sha256}) is fetched by http or https, with the machine's proxy settings.
+      - V({path, sha256}) is a file on the controller.
+      - V({apt, sha256}) with C(apt.package) and C(apt.version) is a distribution's source package, fetched from the mirror
+        that the controller's own apt uses, in apt folders of its own. It needs no root and leaves the machine's apt alone.
+    type: list
+    elements: dict
+    required: true
+  variable:
+    description: The user's variable that lists sources, named in messages. The default is V(NAME_sources).
+    type: str
+attributes:
+  check_mode:
+    description: Says whether the file would be fetched, and fetches nothing.
+    support: full
+  diff_mode:
+    description: There is no text to compare.
+    support: none
+"""
+
+EXAMPLES = r"""
+- name: Fetch a release
+  clusterctl.hpc.source_fetch:
+    name: demo
+    version: "1.0"
+    cache_dir: "{{ lookup('ansible.builtin.env', 'HOME') }}/.cache/clusterctl"
+    sources:
+      - url: https://example.org/demo-1.0.tar.bz2
+        sha256: 0000000000000000000000000000000000000000000000000000000000000000
+"""
+
+RETURN = r"""
+path: {description: The verified file in the controller's cache., type: str, returned: success}
+sha256: {description: Its sha256., type: str, returned: success}
+source: {description: Which source it is., type: str, returned: success}
+cached: {description: Whether the cache had it already., type: bool, returned: success}
+"""

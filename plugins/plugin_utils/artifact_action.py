@@ -1,0 +1,110 @@
+# GNU General Public License v3.0 or later (see https://www.gnu.org/licenses/gpl-3.0.txt), since ansible-core is
+"""What the action plugins about artifacts share: notes, calls of the module and copies over the connection."""
+
+from __future__ import annotations
+
+import copy
+import secrets
+import threading
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_NOTE_PERIOD_S = 2.0
+
+
+class ModuleFailedError(Exception):
+    """The module on the host ended with a failure; its result is the task's."""
+
+    def __init__(self, result: dict[str, Any]) -> None:
+        """Keep the module's result."""
+        super().__init__(str(result.get("msg", "")))
+        self.result = result
+
+
+class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carries no types
+    """An action plugin with the controller's side of an artifact's life."""
+
+    TRANSFERS_FILES = True
+    _supports_check_mode = True
+
+    def _host(self, task_vars: Mapping[str, Any]) -> str:
+        return str(task_vars["inventory_hostname"])
+
+    def _note(self, host: str, text: str) -> None:
+        """Write a line of life to the run's standard output."""
+        Display().display(f"clusterctl-note|{host}|{text}")
+
+    def _call(self, name: str, arguments: Mapping[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Run a module on the host and return its result.
+
+        Raises:
+            ModuleFailedError: it failed.
+        """
+        result: dict[str, Any] = self._execute_module(
+            module_name=f"clusterctl.hpc.{name}", module_args=dict(arguments), task_vars=task_vars
+        )
+        if result.get("failed") or result.get("unreachable"):
+            raise ModuleFailedError(result)
+        return result
+
+    def _push(self, local: Path, folder: str) -> str:
+        """Copy a file of the controller to a new name on the host and return that name."""
+        remote = f"{folder}/clusterctl-push-{secrets.token_hex(8)}-{local.name}"
+        try:
+            self._connection.put_file(str(local), remote)
+        except AnsibleConnectionFailure:
+            raise
+        except AnsibleError as error:
+            # what arrived of it would only make a full disk fuller
+            self._drop([remote])
+            raise ArtifactError(
+                f"{local.name} ({local.stat().st_size} bytes) could not be copied to {folder} on the host: {error}"
+            ) from error
+        return remote
+
+    def _drop(self, remotes: list[str]) -> None:
+        """Remove files that were pushed, as the login user who owns them."""
+        if remotes:
+            with suppress(AnsibleError):
+                self._connection.exec_command(
+                    self._connection._shell.join(["rm", "-f", "--", *remotes]), sudoable=False
+                )  # noqa: SLF001 - ansible names its shell plugin so
+
+    @contextmanager
+    def _notes_from(self, host: str, remote: str) -> Iterator[None]:
+        """While the block runs, pass on what the module writes to ``remote``.
+
+        A second session reads it: the first one waits for the module's end, and its output is the result.
+        """
+        stop = threading.Event()
+        connection = copy.copy(self._connection)
+        command = connection._shell.join(["cat", "--", remote])  # noqa: SLF001 - see above
+
+        def follow() -> None:
+            said = ""
+            while not stop.wait(_NOTE_PERIOD_S):
+                try:
+                    code, text, _ = connection.exec_command(command, sudoable=False)
+                except Exception:  # noqa: BLE001 - a line of life is never worth a failure
+                    continue
+                line = text.decode(errors="replace").strip()
+                if code == 0 and line and line != said:
+                    said = line
+                    self._note(host, line)
+
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(_NOTE_PERIOD_S * 2)

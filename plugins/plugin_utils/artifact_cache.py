@@ -1,0 +1,228 @@
+"""The controller's store of packed artifacts: ``<name>-<version>-<key>.tar.zst`` and, written last, its ``.json``.
+
+Both reach their names by a rename, the record after the pack; a pack without a record, or one whose sha256 is not the
+record's, was never finished or was damaged since, and is moved aside.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gzip
+import json
+import os
+import shutil
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
+    SCHEMA,
+    ArtifactError,
+    sha256_of,
+    tree_name,
+)
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import disk_full
+
+try:
+    import zstandard
+except ImportError:  # whoever uses the collection alone may lack it; the one function that needs it says so
+    zstandard = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_LOCK_POLL_S = 1.0
+_NOTE_EVERY_S = 10.0
+
+
+@dataclass(frozen=True)
+class CachedArtifact:
+    """A pack whose content is the one its record names."""
+
+    path: Path
+    sha256: str
+    size: int  # bytes
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """What the cache has: the artifact, or the reason why what lies there is not used (empty where nothing lies)."""
+
+    artifact: CachedArtifact | None
+    damaged: str = ""
+
+
+class ArtifactCache:
+    """Packs below one cache folder; safe for several runs at the same time."""
+
+    def __init__(self, cache_dir: Path) -> None:
+        """Use ``cache_dir``; folders are made when something is stored."""
+        self.folder = cache_dir.expanduser() / "artifacts"
+        self.logs = cache_dir.expanduser() / "logs"
+
+    def pack_path(self, name: str, version: str, key: str) -> Path:
+        """Return where the pack lies or would lie."""
+        return self.folder / f"{tree_name(name, version, key)}.tar.zst"
+
+    def record_path(self, name: str, version: str, key: str) -> Path:
+        """Return where the record of the pack lies or would lie."""
+        return self.folder / f"{tree_name(name, version, key)}.json"
+
+    def lookup(self, name: str, version: str, key: str) -> Lookup:
+        """Return the artifact if a whole one is cached; nothing is changed."""
+        pack = self.pack_path(name, version, key)
+        try:
+            record = json.loads(self.record_path(name, version, key).read_bytes())
+            wanted = (SCHEMA, name, version, key)
+            if (record["schema"], record["name"], record["version"], record["key"]) != wanted:
+                return Lookup(None, f"the record of {pack} is another artifact's")
+            sha256, size = str(record["sha256"]), int(record["size"])
+            found = pack.stat().st_size
+        except FileNotFoundError:
+            return Lookup(None)
+        except (ValueError, KeyError, TypeError):
+            return Lookup(None, f"the record of {pack} is not readable")
+        if found != size:
+            return Lookup(None, f"{pack} has {found} bytes instead of {size}")
+        if sha256_of(pack) != sha256:
+            return Lookup(None, f"the content of {pack} has changed")
+        return Lookup(CachedArtifact(pack, sha256, size, record))
+
+    def set_aside(self, name: str, version: str, key: str) -> None:
+        """Rename a damaged pack out of the way and forget its record."""
+        self.record_path(name, version, key).unlink(missing_ok=True)
+        pack = self.pack_path(name, version, key)
+        if pack.exists():
+            pack.replace(pack.with_suffix(".damaged"))
+
+    @contextmanager
+    def lock(self, name: str, version: str, key: str, note: Callable[[str], None]) -> Iterator[None]:
+        """Hold the right to build this artifact; a second run waits until the first has built it.
+
+        Args:
+            name: the artifact's name.
+            version: its version.
+            key: its key.
+            note: takes a line of life while waiting.
+        """
+        self._make_folder()
+        with (self.folder / f".{tree_name(name, version, key)}.lock").open("w") as handle:
+            noted = 0.0
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() - noted > _NOTE_EVERY_S:
+                        note(f"waiting for another run that builds {name} {version}")
+                        noted = time.monotonic()
+                    time.sleep(_LOCK_POLL_S)
+            yield
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise disk_full(self.folder.parent, "the folder of artifacts") from error
+            raise ArtifactError(
+                f"The cache folder {self.folder} cannot be made ({error.strerror}); choose another (<role>_cache_dir)."
+            ) from error
+
+    def make_room(self, size: int) -> None:
+        """Check that a pack of ``size`` bytes fits.
+
+        Raises:
+            ArtifactError: it does not.
+        """
+        self._make_folder()
+        if shutil.disk_usage(self.folder).free < size:
+            raise disk_full(self.folder, f"an artifact of {size} bytes")
+
+    @contextmanager
+    def staging(self) -> Iterator[Path]:
+        """Give a temporary file in the cache's file system, removed afterwards unless :meth:`store` took it."""
+        self._make_folder()
+        handle, name = tempfile.mkstemp(dir=self.folder, prefix=".partial-")
+        os.close(handle)
+        try:
+            yield Path(name)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise disk_full(self.folder, "an artifact") from error
+            raise
+        finally:
+            Path(name).unlink(missing_ok=True)
+
+    def store(self, staged: Path, record: dict[str, Any]) -> CachedArtifact:
+        """Take a staged pack under its name, then write its record.
+
+        Args:
+            staged: file inside this cache's folder (see :meth:`staging`), zstd-compressed.
+            record: name, version, key and whatever else is worth keeping; sha256 and size are added here.
+        """
+        name, version, key = str(record["name"]), str(record["version"]), str(record["key"])
+        whole = {**record, "schema": SCHEMA, "sha256": sha256_of(staged), "size": staged.stat().st_size}
+        pack = self.pack_path(name, version, key)
+        self.record_path(name, version, key).unlink(missing_ok=True)
+        staged.chmod(0o644)
+        staged.replace(pack)
+        with self.staging() as partial:
+            partial.write_text(json.dumps(whole, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            partial.chmod(0o644)
+            partial.replace(self.record_path(name, version, key))
+        return CachedArtifact(pack, whole["sha256"], whole["size"], whole)
+
+    def compress(self, plain_gzip: Path, target: Path) -> None:
+        """Turn a ``.tar.gz`` into a ``.tar.zst``; for builders without zstd."""
+        compressor = _zstandard("compress").ZstdCompressor(level=3)
+        with gzip.open(plain_gzip, "rb") as source, target.open("wb") as out:
+            compressor.copy_stream(source, out)
+
+    def gzip_of(self, artifact: CachedArtifact) -> CachedArtifact:
+        """Return the same pack as ``.tar.gz``, made once, for nodes without zstd."""
+        target = artifact.path.with_suffix(".gz")
+        record = target.with_suffix(".gz.json")
+        # several workers may come at once; each writes its own temporary file, and the renames agree
+        try:
+            known = json.loads(record.read_bytes())
+            if known["of"] == artifact.sha256 and sha256_of(target) == known["sha256"]:
+                return CachedArtifact(target, known["sha256"], target.stat().st_size, artifact.record)
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            pass
+        with (self.folder / f".{target.name}.lock").open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if (
+                not record.exists()
+                or json.loads(record.read_bytes()).get("of") != artifact.sha256
+                or not target.exists()
+            ):
+                self._transcode(artifact, target, record)
+        return CachedArtifact(target, sha256_of(target), target.stat().st_size, artifact.record)
+
+    def _transcode(self, artifact: CachedArtifact, target: Path, record: Path) -> None:
+        record.unlink(missing_ok=True)
+        with self.staging() as partial:
+            with artifact.path.open("rb") as source, partial.open("wb") as raw:
+                # mtime=0 and no name: the same pack always gives the same bytes
+                with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=4, mtime=0) as out:
+                    _zstandard("decompress").ZstdDecompressor().copy_stream(source, out)
+            partial.chmod(0o644)
+            digest = sha256_of(partial)
+            partial.replace(target)
+        with self.staging() as partial:
+            partial.write_text(json.dumps({"of": artifact.sha256, "sha256": digest}) + "\n", encoding="utf-8")
+            partial.replace(record)
+
+
+def _zstandard(what: str) -> Any:
+    if zstandard is None:
+        raise ArtifactError(
+            f"The controller needs the Python package 'zstandard' to {what} an artifact; install it beside ansible."
+        )
+    return zstandard

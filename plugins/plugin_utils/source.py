@@ -1,0 +1,412 @@
+"""Fetches a source once, on the controller: from a URL, a local file or the distribution's source package.
+
+Whatever the way, a file is used only when its sha256 is the pinned one, and it reaches the cache by a rename, so a
+file that stands there is whole. It is hashed again at each use all the same: a cache lives on somebody's disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, sha256_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+_CONNECT_TIMEOUT_S = 8
+_APT_TIMEOUT_S = 300
+_SHA256 = re.compile(r"^[0-9a-f]{64}$")
+_WORD = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.+~_-]*$")
+_ARCHIVE_SUFFIX = re.compile(r"(\.tar\.(?:gz|bz2|xz|zst)|\.tgz|\.zip|\.whl)$")
+# A source package outlives its suite in none of them, so every release that is still served is looked into.
+_RELEASES = {
+    "debian": ("bookworm", "trixie", "forky", "sid"),
+    "ubuntu": ("jammy", "noble", "plucky", "questing"),
+}
+
+
+class SourceError(ArtifactError):
+    """No source gave the file; the message lists each with its reason."""
+
+
+class _Unavailable(Exception):  # noqa: N818 - a reason inside this module, never an error of its own
+    """One source did not give the file; the next is tried."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One place a file may come from, with the sha256 it must have."""
+
+    kind: str  # url, path or apt
+    where: str  # the URL, the path, or the source package's name
+    sha256: str
+    version: str = ""  # of the source package
+
+    def __str__(self) -> str:
+        """Return how the place is called in a message."""
+        return f"source package {self.where} {self.version}" if self.kind == "apt" else self.where
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A verified file in the cache."""
+
+    path: Path
+    sha256: str
+    source: str
+    cached: bool
+
+
+def parse_sources(sources: Sequence[Mapping[str, Any]]) -> list[Source]:
+    """Return typed sources, or say which entry is not one.
+
+    Raises:
+        SourceError: an entry lacks its place or its sha256.
+    """
+    parsed = []
+    for entry in sources:
+        if "apt" in entry:
+            apt = entry["apt"]
+            source = Source("apt", str(apt.get("package", "")), str(apt.get("sha256", "")), str(apt.get("version", "")))
+            if not _WORD.match(source.where) or not _WORD.match(source.version):
+                raise SourceError(f"The source {dict(entry)} needs 'package' and 'version' under 'apt'.")
+        elif "url" in entry:
+            source = Source("url", str(entry["url"]), str(entry.get("sha256", "")))
+            if urlsplit(source.where).scheme not in {"http", "https", "file"}:
+                raise SourceError(f"The source {source.where} is no http, https or file address.")
+        elif "path" in entry:
+            source = Source("path", str(entry["path"]), str(entry.get("sha256", "")))
+        else:
+            raise SourceError(f"The source {dict(entry)} has none of 'url', 'path' and 'apt'.")
+        if not _SHA256.match(source.sha256):
+            raise SourceError(f"The source {source} has no sha256 of 64 hex digits; nothing unverified is ever used.")
+        parsed.append(source)
+    return parsed
+
+
+@contextmanager
+def _staged(folder: Path) -> Iterator[Path]:
+    """Give a temporary file beside the target that is gone afterwards unless it was renamed."""
+    handle, name = tempfile.mkstemp(dir=folder, prefix=".partial-")
+    os.close(handle)
+    try:
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def disk_full(path: Path, what: str) -> ArtifactError:
+    """Return the sentence for a full disk on the controller."""
+    free = shutil.disk_usage(path).free
+    return ArtifactError(
+        f"The controller's disk is full: {path} has {free} bytes free and {what} did not fit;"
+        " make room there or choose another cache folder (<role>_cache_dir)."
+    )
+
+
+def _from_url(source: Source, target: Path) -> None:
+    try:
+        # S310: the scheme was checked in parse_sources; urllib honours the machine's proxy settings
+        with urllib.request.urlopen(source.where, timeout=_CONNECT_TIMEOUT_S) as answer, target.open("wb") as out:  # noqa: S310
+            shutil.copyfileobj(answer, out, 1 << 20)
+    except urllib.error.HTTPError as error:
+        raise _Unavailable(f"the server said {error.code} {error.reason}") from error
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, OSError) and error.reason.errno == errno.ENOSPC:
+            raise error.reason from error
+        raise _Unavailable(f"not reachable ({error.reason})") from error
+    except HTTPException as error:
+        raise _Unavailable(f"the transfer broke off ({error!r})") from error
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        raise _Unavailable(f"not reachable ({error})") from error
+
+
+def _from_path(source: Source, target: Path) -> None:
+    place = Path(source.where).expanduser()
+    if not place.is_file():
+        raise _Unavailable("there is no such file")
+    try:
+        shutil.copyfile(place, target)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        raise _Unavailable(f"it cannot be read ({error.strerror})") from error
+
+
+@dataclass(frozen=True)
+class _Mirror:
+    uri: str
+    signed_by: str
+    suites: tuple[str, ...]
+    components: tuple[str, ...]
+
+
+def parse_deb822(text: str) -> list[dict[str, str]]:
+    """Return the stanzas of an apt ``.sources`` file (or of ``/etc/os-release``-like fields) as mappings."""
+    stanzas: list[dict[str, str]] = [{}]
+    field = ""
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        if not line.strip():
+            if stanzas[-1]:
+                stanzas.append({})
+            continue
+        if line[0] in " \t" and field:
+            stanzas[-1][field] += "\n" + line.strip()
+            continue
+        field, _, value = line.partition(":")
+        field = field.strip().lower()
+        stanzas[-1][field] = value.strip()
+    return [stanza for stanza in stanzas if stanza]
+
+
+_ONE_LINE = re.compile(r"^deb(?:-src)?\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)((?:\s+[^\s#]+)*)")
+
+
+def parse_one_line(text: str) -> list[dict[str, str]]:
+    """Return the entries of a one-line-style apt list in the form of :func:`parse_deb822`."""
+    entries = []
+    for line in text.splitlines():
+        match = _ONE_LINE.match(line.strip())
+        if not match:
+            continue
+        options = dict(part.split("=", 1) for part in (match.group(1) or "").split() if "=" in part)
+        entries.append(
+            {
+                "types": "deb",
+                "uris": match.group(2),
+                "suites": match.group(3),
+                "components": match.group(4).strip(),
+                "signed-by": options.get("signed-by", ""),
+            }
+        )
+    return entries
+
+
+def _distribution(etc: Path) -> tuple[str, str]:
+    fields = dict(
+        line.split("=", 1) for line in (etc / "os-release").read_text(encoding="utf-8").splitlines() if "=" in line
+    )
+    return fields.get("ID", "").strip('"'), fields.get("VERSION_CODENAME", "").strip('"')
+
+
+def own_mirrors(etc: Path) -> list[_Mirror]:
+    """Return the mirrors of the distribution itself that this machine's apt uses.
+
+    An entry is the distribution's own when one of its suites is a release of the distribution; other vendors'
+    repositories name theirs after themselves.
+
+    Args:
+        etc: ``/etc``, or a copy of it.
+    """
+    try:
+        distribution, codename = _distribution(etc)
+    except OSError:
+        return []
+    releases = {*_RELEASES.get(distribution, ()), codename, "stable"}
+    entries: list[dict[str, str]] = []
+    apt = etc / "apt"
+    for path in [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*"))]:
+        if path.is_file():
+            text = path.read_text(encoding="utf-8", errors="replace")
+            entries += parse_deb822(text) if path.suffix == ".sources" else parse_one_line(text)
+    mirrors = []
+    for entry in entries:
+        suites = tuple(suite for suite in entry.get("suites", "").split() if suite in releases)
+        if (
+            not suites
+            or entry.get("enabled", "yes").lower() == "no"
+            or "main" not in entry.get("components", "").split()
+        ):
+            continue
+        signed_by = entry.get("signed-by", "")
+        signed_by = signed_by if signed_by.startswith("/") and "\n" not in signed_by else ""
+        mirrors += [_Mirror(uri, signed_by, suites, ("main",)) for uri in entry.get("uris", "").split()]
+    return mirrors
+
+
+def source_list(mirror: _Mirror, suite: str) -> str:
+    """Return the ``deb-src`` stanza for one suite of a mirror."""
+    lines = ["Types: deb-src", f"URIs: {mirror.uri}", f"Suites: {suite}", f"Components: {' '.join(mirror.components)}"]
+    if mirror.signed_by:
+        lines.append(f"Signed-By: {mirror.signed_by}")
+    return "\n".join(lines) + "\n"
+
+
+def _apt(argv: Sequence[str], folder: Path) -> str:
+    try:
+        done = subprocess.run(
+            list(argv),
+            cwd=folder,
+            env={**os.environ, "LC_ALL": "C", "APT_CONFIG": str(folder / "apt.conf")},
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_APT_TIMEOUT_S,
+        )
+    except FileNotFoundError as error:
+        raise _Unavailable("this controller has no apt") from error
+    except subprocess.TimeoutExpired as error:
+        raise _Unavailable(f"apt did not end within {_APT_TIMEOUT_S} s") from error
+    if done.returncode:
+        complaints = [line for line in done.stdout.splitlines() if line.startswith("E:")]
+        raise _Unavailable(f"apt said: {' '.join(complaints[:2]) or 'exit ' + str(done.returncode)}")
+    return done.stdout
+
+
+def _apt_folder(folder: Path) -> None:
+    """Lay out apt's own folders below ``folder``: nothing of the machine's apt is touched, and no root is needed."""
+    for name in ("lists/partial", "cache/archives/partial", "parts", "download"):
+        (folder / name).mkdir(parents=True)
+    (folder / "status").write_text("", encoding="utf-8")
+    # Proxies and certificates stay the machine's: its apt.conf.d is read as well.
+    (folder / "apt.conf").write_text(
+        f'Dir::State "{folder}";\nDir::State::lists "{folder}/lists";\nDir::State::status "{folder}/status";\n'
+        f'Dir::Cache "{folder}/cache";\nDir::Etc::sourcelist "/dev/null";\nDir::Etc::sourceparts "{folder}/parts";\n'
+        'Acquire::Languages "none";\nAPT::Sandbox::User "";\nAcquire::Retries "1";\n'
+        f'Acquire::http::Timeout "{_CONNECT_TIMEOUT_S}";\nAcquire::https::Timeout "{_CONNECT_TIMEOUT_S}";\n',
+        encoding="utf-8",
+    )
+
+
+def _from_apt(source: Source, target: Path, *, etc: Path = Path("/etc")) -> None:
+    mirrors = own_mirrors(etc)
+    if not mirrors:
+        raise _Unavailable("this machine's apt sources name no mirror of its own distribution")
+    distribution, codename = _distribution(etc)
+    suites = list(dict.fromkeys([codename, *_RELEASES.get(distribution, ())]))
+    wanted = f"{source.where}_{source.version}.orig.tar."
+    reasons: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="clusterctl-apt-") as name:
+        folder = Path(name)
+        _apt_folder(folder)
+        for mirror in mirrors:
+            for suite in suites:
+                (folder / "parts" / "source.sources").write_text(source_list(mirror, suite), encoding="utf-8")
+                try:
+                    _apt(["apt-get", "-q", "update"], folder)
+                    listed = _apt(["apt-cache", "showsrc", "--only-source", source.where], folder)
+                    full = next(
+                        (
+                            stanza["version"]
+                            for stanza in parse_deb822(listed)
+                            if re.sub(r"^\d+:|-[^-]*$", "", stanza.get("version", "")) == source.version
+                        ),
+                        None,
+                    )
+                    if full is None:
+                        continue
+                    argv = ["apt-get", "-q", "source", "--download-only", "--tar-only", f"{source.where}={full}"]
+                    _apt(argv, folder)
+                except _Unavailable as reason:
+                    reasons.append(f"{suite}: {reason}")
+                    continue
+                for found in folder.glob(f"{wanted}*"):
+                    if found.suffix != ".asc":
+                        shutil.copyfile(found, target)
+                        return
+    detail = f" ({'; '.join(reasons)})" if reasons else ""
+    raise _Unavailable(f"no suite of {', '.join(suites)} has version {source.version}{detail}")
+
+
+_WAYS: dict[str, Callable[[Source, Path], None]] = {"url": _from_url, "path": _from_path, "apt": _from_apt}
+
+
+def _file_name(name: str, version: str, source: Source) -> str:
+    suffix = _ARCHIVE_SUFFIX.search(urlsplit(source.where).path if source.kind == "url" else source.where)
+    ending = suffix.group(1) if suffix else ".tar.xz" if source.kind == "apt" else ""
+    return f"{name}-{version}-{source.sha256[:16]}{ending}"
+
+
+def cached(name: str, version: str, sources: Sequence[Mapping[str, Any]], cache_dir: Path) -> Fetched | None:
+    """Return the file if the cache has it, whole, from any of its sources; see :func:`fetch`."""
+    for source in parse_sources(sources):
+        target = cache_dir / "sources" / _file_name(name, version, source)
+        if target.is_file() and sha256_of(target) == source.sha256:
+            return Fetched(target, source.sha256, str(source), cached=True)
+    return None
+
+
+def fetch(
+    name: str,
+    version: str,
+    sources: Sequence[Mapping[str, Any]],
+    cache_dir: Path,
+    *,
+    variable: str,
+    note: Callable[[str], None] = lambda _text: None,
+) -> Fetched:
+    """Return the path of a verified source in the cache, fetching it from the first place that has it.
+
+    Args:
+        name: what it is the source of; part of the file's name in the cache.
+        version: its version.
+        sources: places in the order they are tried: ``{url, sha256}``, ``{path, sha256}`` or
+            ``{apt: {package, version, sha256}}``.
+        cache_dir: the controller's cache; the file lies in ``sources`` below it.
+        variable: the user's variable that lists sources, for the message.
+        note: takes a line of life per attempt.
+
+    Raises:
+        SourceError: no source gave the file.
+        ArtifactError: the cache's disk is full.
+    """
+    parsed = parse_sources(sources)
+    folder = cache_dir / "sources"
+    if not parsed:
+        raise SourceError(f"No source is known for {name} {version}; list one with its sha256 in {variable}.")
+    known = cached(name, version, sources, cache_dir)
+    if known:
+        return known
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise disk_full(cache_dir.parent, "the folder of sources") from error
+        raise ArtifactError(
+            f"The cache folder {folder} cannot be made ({error.strerror}); choose another (<role>_cache_dir)."
+        ) from error
+    reasons = []
+    for source in parsed:
+        target = folder / _file_name(name, version, source)
+        note(f"fetching {name} {version} from {source}")
+        try:
+            with _staged(folder) as partial:
+                _WAYS[source.kind](source, partial)
+                found = sha256_of(partial)
+                if found != source.sha256:
+                    reasons.append(f"{source}: its sha256 is {found}, expected {source.sha256}")
+                    continue
+                partial.chmod(0o644)
+                partial.replace(target)
+                return Fetched(target, source.sha256, str(source), cached=False)
+        except _Unavailable as reason:
+            reasons.append(f"{source}: {reason}")
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise disk_full(folder, f"{name} {version}") from error
+    raise SourceError(
+        f"No source of {name} {version} could be used: {'; '.join(reasons)}."
+        f" Put the release's archive on the controller and name it with its sha256 in {variable},"
+        f" for example [{{path: /srv/{name}-{version}.tar.bz2, sha256: …}}]."
+    )
