@@ -161,12 +161,11 @@ def watch_state(path: str, kind: str = "") -> Json:
 
 
 def _artifact_state(path: str) -> Json:
-    marker, problem = verify_artifact(path)
+    marker, count, problem = verify_artifact(path)
     if not marker:
         return {"path": path, "kind": "absent"}
-    folder = os.path.realpath(path)
-    files = problem or _sha256(f"{folder}/{MANIFEST}")
-    return {"path": path, "kind": "artifact", "marker_sha256": _sha256(f"{folder}/{MARKER}"), "files": files}
+    digest = _sha256(f"{os.path.realpath(path)}/{MARKER}")
+    return {"path": path, "kind": "artifact", "marker_sha256": digest, "files": problem or count}
 
 
 def watch_states(entries: List[Json]) -> List[Json]:
@@ -174,47 +173,49 @@ def watch_states(entries: List[Json]) -> List[Json]:
     return [watch_state(str(entry["path"]), str(entry.get("kind", ""))) for entry in entries]
 
 
-def verify_artifact(path: str) -> Tuple[Json, str]:
+def verify_artifact(path: str) -> Tuple[Json, int, str]:
     """Read an artifact's marker and compare its files with its manifest.
 
     Args:
         path: the artifact's folder, or a link to it.
 
     Returns:
-        The marker ({} where there is none) and what is wrong ('' where nothing is). Kinds, sizes, modes and the targets
-        of links are compared, contents are not: this is the check of every run, made to take milliseconds.
+        The marker ({} where there is none), how many manifest entries there are, and what is wrong ('' where nothing
+        is). Kinds, sizes and the targets of links are compared, contents are not: this is the check of every run, made
+        to take milliseconds.
     """
     folder = os.path.realpath(path)
     try:
         marker = json.loads(_text(f"{folder}/{MARKER}"))
     except FileNotFoundError:
-        return {}, f"{path} has no {MARKER}, so it was never finished"
+        return {}, 0, f"{path} has no {MARKER}, so it was never finished"
     except (OSError, ValueError) as error:
-        return {}, f"{folder}/{MARKER} cannot be read: {error}"
+        return {}, 0, f"{folder}/{MARKER} cannot be read: {error}"
     if not isinstance(marker, dict):
-        return {}, f"{folder}/{MARKER} is no marker"
-    return marker, _manifest_problem(folder, str(marker.get("manifest_sha256", "")))
+        return {}, 0, f"{folder}/{MARKER} is no marker"
+    return (marker, *_compare_with_manifest(folder, str(marker.get("manifest_sha256", ""))))
 
 
-def _manifest_problem(folder: str, digest: str) -> str:
-    """Return what the manifest finds wrong with the folder, '' where nothing is."""
+def _compare_with_manifest(folder: str, digest: str) -> Tuple[int, str]:
+    """Return the number of the manifest's entries and what it finds wrong with the folder."""
     try:
         with open(f"{folder}/{MANIFEST}", "rb") as stream:
             raw = stream.read()
         if digest and hashlib.sha256(raw).hexdigest() != digest:
-            return f"{folder}/{MANIFEST} is not the one that the marker names"
+            return 0, f"{folder}/{MANIFEST} is not the one that the marker names"
         files = json.loads(raw)["files"]
         wrong = [str(entry[0]) for entry in files if _differs(folder, entry)]
     except FileNotFoundError:
-        return f"{folder}/{MANIFEST} is missing"
+        return 0, f"{folder}/{MANIFEST} is missing"
     except (OSError, ValueError, TypeError, LookupError) as error:
-        return f"{folder}/{MANIFEST} cannot be read: {error}"
-    return f"{len(wrong)} of {len(files)} files are missing or changed, first {wrong[0]}" if wrong else ""
+        return 0, f"{folder}/{MANIFEST} cannot be read: {error}"
+    problem = f"{len(wrong)} of {len(files)} files are missing or changed, first {wrong[0]}" if wrong else ""
+    return len(files), problem
 
 
 def _differs(folder: str, entry: List[Any]) -> bool:
-    """Tell whether a file is not as its manifest entry (path, kind, size, sha256 or target, mode) says."""
-    name, kind, size, content, mode = entry
+    """Tell whether a file is not as its manifest entry (path, kind, size, sha256 or target) says."""
+    name, kind, size, content = entry[:4]
     path = f"{folder}/{name}"
     try:
         status = os.lstat(path)
@@ -222,8 +223,6 @@ def _differs(folder: str, entry: List[Any]) -> bool:
         return True
     if kind == "l":
         return not stat.S_ISLNK(status.st_mode) or os.readlink(path) != content
-    if f"{stat.S_IMODE(status.st_mode):04o}" != mode:
-        return True
     if kind == "d":
         return not stat.S_ISDIR(status.st_mode)
     return not stat.S_ISREG(status.st_mode) or status.st_size != size
@@ -760,7 +759,7 @@ def _artifact(name: str, link: str) -> Json:
     if not os.path.isdir(link):
         problem = f"{link} does not exist" if not os.path.lexists(link) else f"{link} leads nowhere"
         return {"name": name, "link": link, "target": "", "version": "", "key": "", "ok": False, "problem": problem}
-    marker, problem = verify_artifact(link)
+    marker, _, problem = verify_artifact(link)
     found = str(marker.get("name", name))
     if not os.path.islink(link):  # found by looking around: tell whether the public link leads here
         public = f"{_ARTIFACT_ROOT}/{found}"
