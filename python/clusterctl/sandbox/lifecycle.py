@@ -82,10 +82,11 @@ def up(spec: SandboxSpec, report: Report = lambda _text: None) -> Sandbox:
     folder = _folder(spec.name)
     check_plain_path(folder)
     engine = podman.find()
-    with _lock(report):
+    with _changing(report):
         recorded = _recorded(spec.name)
-        if recorded is None:
-            _remove(engine, spec.name)  # leftovers whose key is lost
+        if recorded is None or not recorded.private_key.is_file():
+            _refuse_foreign(engine, spec.name)
+            _remove(engine, spec.name)  # nobody can log in to nodes whose key is lost
         elif reason := why_not(recorded, spec):
             raise ConfigError(
                 f"Sandbox '{spec.name}' {reason}; take it down first with 'clusterctl sandbox down --name {spec.name}'."
@@ -153,7 +154,7 @@ def down(name: str, report: Report = lambda _text: None) -> bool:
     """
     check_name(name)
     engine = podman.find()
-    with _lock(report):
+    with _changing(report):
         recorded = _recorded(name)
         removed = _remove(engine, name)
         if recorded is not None:
@@ -170,9 +171,18 @@ def _folder(name: str) -> Path:
 
 
 @contextmanager
-def _lock(report: Report) -> Iterator[None]:
-    """Let one command at a time change sandboxes; the folder itself is locked, so that no lock file stays behind."""
-    folder = settings.ensure_private(settings.state_dir().value / "sandboxes")
+def _changing(report: Report) -> Iterator[None]:
+    """Let one command at a time change sandboxes, and make a sentence of what the file system refuses meanwhile."""
+    try:
+        with _locked(settings.ensure_private(settings.state_dir().value / "sandboxes"), report):
+            yield
+    except OSError as error:
+        raise podman.failure(f"Writing {error.filename or 'a file'}", str(error)) from error
+
+
+@contextmanager
+def _locked(folder: Path, report: Report) -> Iterator[None]:
+    """Hold a lock on the folder itself, so that no lock file stays behind."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
@@ -256,6 +266,19 @@ def _remove(engine: Podman, name: str) -> bool:
     return bool(containers) or has_network
 
 
+def _refuse_foreign(engine: Podman, name: str) -> None:
+    """Refuse to touch a sandbox that another user, or another state folder, has started under the same name."""
+    if not engine.succeeds("network", "exists", network_name(name)):
+        return
+    network = json.loads(engine.text("network", "inspect", network_name(name)))[0]
+    owner = (network.get("labels") or {}).get(LABEL, "elsewhere")
+    if owner != str(_folder(name)):
+        raise ConfigError(
+            f"A sandbox '{name}' was started from {owner}; choose another --name, or remove it with 'clusterctl sandbox "
+            f"down --name {name}'."
+        )
+
+
 def _ensure_network(engine: Podman, name: str) -> IPv4Network:
     """Return the subnet of the sandbox's network, made in a free one where it is missing."""
     network = network_name(name)
@@ -265,18 +288,19 @@ def _ensure_network(engine: Podman, name: str) -> IPv4Network:
     candidates = free_subnets(used_networks(_ROUTES.read_text(encoding="ascii")))
     for subnet in itertools.islice(candidates, _SUBNET_ATTEMPTS):
         # Networks without a running container have no route; podman knows them and refuses their subnet.
-        if engine.succeeds("network", "create", "--disable-dns", f"--subnet={subnet}", network):
+        label = f"--label={LABEL}={_folder(name)}"
+        if engine.succeeds("network", "create", "--disable-dns", label, f"--subnet={subnet}", network):
             return subnet
     raise HostFailedError("No free subnet was found for the sandbox; 'podman network prune' removes unused networks.")
 
 
 def _ensure_key(sandbox: Sandbox) -> None:
-    if not sandbox.private_key.is_file():
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", sandbox.network, "-f", str(sandbox.private_key)],
-            check=True,
-            stdin=subprocess.DEVNULL,
-        )
+    if sandbox.private_key.is_file():
+        return
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", sandbox.network, "-f", str(sandbox.private_key)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise podman.failure("ssh-keygen", done.stderr)
 
 
 def _ensure_nodes(engine: Podman, sandbox: Sandbox, references: dict[str, str], report: Report) -> None:
@@ -333,7 +357,8 @@ def _host_key(engine: Podman, node: Node) -> str:
             said = engine.text("logs", "--tail", "1", node.container)
             raise HostFailedError(
                 f"{node.container} has no sshd answering on {node.address} after {_BANNER_TIMEOUT_S} s"
-                f"{f'; it said: {said}' if said else ''}."
+                f"{f'; it said: {said}' if said else ''}. Remove it with 'podman rm -f {node.container}' and bring the "
+                "sandbox up again."
             )
         time.sleep(_POLL_S)
     return engine.text("exec", node.container, "cat", "/etc/ssh/ssh_host_ed25519_key.pub")

@@ -1,0 +1,206 @@
+"""A sandbox is what it says: nodes that answer ssh like real hosts, and nothing left when it is gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl import sandbox as sandboxes
+from clusterctl import settings
+from clusterctl.errors import ConfigError
+from clusterctl.sandbox import podman
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from clusterctl.sandbox import Sandbox
+
+    Start = Callable[..., Sandbox]
+
+pytestmark = pytest.mark.cluster
+
+BROUGHT_BY_ROLES = ("gcc", "make", "zstd", "rsync", "pip", "pip3", "mpirun", "curl", "git")
+
+
+def ssh(box: Sandbox, node: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    command = sandboxes.ssh_command(box, box.node(node), argv)
+    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120)
+
+
+def said(box: Sandbox, node: str, *argv: str) -> str:
+    done = ssh(box, node, *argv)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def engine() -> podman.Podman:
+    return podman.find()
+
+
+@pytest.fixture(scope="module")
+def pair(sandbox: Start) -> Sandbox:
+    """One node of each image, for tests that leave their nodes as they were."""
+    return sandbox("pair", nodes=2, images=("debian12", "debian13"))
+
+
+def test_every_node_is_a_host_of_its_own(pair: Sandbox) -> None:
+    assert [said(pair, node.name, "hostname") for node in pair.nodes] == ["node1", "node2"]
+    releases = [said(pair, node.name, "sh", "-c", ". /etc/os-release; echo $VERSION_ID") for node in pair.nodes]
+    assert releases == ["12", "13"]
+    assert node_key(pair, "node1") != node_key(pair, "node2")
+    for node in pair.nodes:
+        assert node.address in said(pair, node.name, "ip", "-4", "-brief", "address")
+
+
+def node_key(box: Sandbox, node: str) -> str:
+    return said(box, node, "cat", "/etc/ssh/ssh_host_ed25519_key.pub")
+
+
+@pytest.mark.parametrize("node", ["node1", "node2"])
+def test_login_user_is_root_by_sudo_without_a_password(pair: Sandbox, node: str) -> None:
+    assert said(pair, node, "id", "-un") == "cluster"
+    done = ssh(pair, node, "sudo", "-n", "id", "-un")
+    assert (done.stdout, done.stderr) == ("root\n", "")
+
+
+@pytest.mark.parametrize("node", ["node1", "node2"])
+def test_nodes_are_bare(pair: Sandbox, node: str) -> None:
+    assert ssh(pair, node, "sh", "-c", f"command -v {' '.join(BROUGHT_BY_ROLES)}").stdout == ""
+    assert ssh(pair, node, "python3", "-c", "import ensurepip").returncode != 0
+
+
+@pytest.mark.parametrize("node", ["node1", "node2"])
+def test_session_reads_etc_environment(pair: Sandbox, node: str) -> None:
+    said(pair, node, "sudo", "sh", "-c", "echo SANDBOX_TEST=seen >> /etc/environment")
+    assert "SANDBOX_TEST=seen" in said(pair, node, "env").splitlines()
+
+
+@pytest.mark.parametrize("node", ["node1", "node2"])
+def test_apt_installs_from_the_machines_mirror(pair: Sandbox, node: str) -> None:
+    said(pair, node, "sudo", "apt-get", "update", "-qq")
+    policy = said(pair, node, "apt-cache", "policy")
+    assert "-security/main" in policy
+    said(pair, node, "sudo", "apt-get", "install", "-qq", "--no-install-recommends", "tree")
+    assert said(pair, node, "tree", "--version").startswith("tree v")
+
+
+@pytest.mark.parametrize("node", ["node1", "node2"])
+def test_hosts_file_can_be_replaced_by_a_rename(pair: Sandbox, node: str) -> None:
+    said(pair, node, "sudo", "sh", "-ec", "cp /etc/hosts /etc/hosts.new; mv /etc/hosts.new /etc/hosts")
+
+
+@pytest.mark.parametrize("node", ["node1", "node2"])
+def test_ranks_may_read_each_others_memory_and_share_a_gigabyte(pair: Sandbox, node: str) -> None:
+    assert "1.0G" in said(pair, node, "df", "-h", "/dev/shm")  # noqa: S108 - on the node
+    assert said(pair, node, "sh", "-c", "grep Seccomp: /proc/self/status").split() == ["Seccomp:", "0"]
+
+
+@pytest.mark.parametrize("node", ["node1", "node2"])
+def test_thirty_two_logins_at_once(pair: Sandbox, node: str) -> None:
+    with ThreadPoolExecutor(32) as pool:
+        codes = list(pool.map(lambda _: ssh(pair, node, "true").returncode, range(32)))
+    assert codes == [0] * 32
+
+
+def test_up_again_changes_nothing_and_mends_what_is_broken(sandbox: Start, engine: podman.Podman) -> None:
+    box = sandbox("mend", nodes=3)
+    for node in box.nodes:
+        said(box, node.name, "touch", "before")
+    keys = [node_key(box, node.name) for node in box.nodes]
+    again = sandbox("mend", nodes=3)
+    assert again == box
+    assert [node_key(again, node.name) for node in again.nodes] == keys
+
+    engine.run("kill", box.nodes[0].container)
+    engine.run("rm", "--force", "--time", "0", box.nodes[1].container)
+    engine.run("pause", box.nodes[2].container)
+    assert [node.state for node in sandboxes.status(box.name).nodes] == ["stopped", "missing", "stopped"]
+    grown = sandbox("mend", nodes=4)
+    assert [node.state for node in sandboxes.status(box.name).nodes] == ["running"] * 4
+    assert [ssh(grown, f"node{number}", "test", "-e", "before").returncode for number in range(1, 5)] == [0, 1, 0, 1]
+
+
+def test_other_image_or_fewer_nodes_ask_for_down_first(sandbox: Start) -> None:
+    box = sandbox("other", nodes=2)
+    with pytest.raises(ConfigError, match=rf"made of debian12, not of debian13.*down --name {box.name}"):
+        sandbox("other", nodes=2, images=("debian13",))
+    with pytest.raises(ConfigError, match=r"has 2 nodes, not 1; take it down first"):
+        sandbox("other", nodes=1)
+    assert said(box, "node2", "hostname") == "node2"
+
+
+def test_swapped_host_key_is_refused_until_up_has_vouched_for_it(sandbox: Start, engine: podman.Podman) -> None:
+    box = sandbox("swap", nodes=1)
+    container = box.nodes[0].container
+    engine.run("exec", container, "rm", "/etc/ssh/ssh_host_ed25519_key")
+    engine.run("restart", "--time", "0", container)
+    refused = ssh(sandbox_answering(box), "node1", "true")
+    assert refused.returncode == 255
+    assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in refused.stderr
+    assert ssh(sandbox("swap", nodes=1), "node1", "true").returncode == 0
+
+
+def sandbox_answering(box: Sandbox) -> Sandbox:
+    """Wait, as a user would, until the status says that the nodes run."""
+    for _ in range(50):
+        found = sandboxes.status(box.name)
+        if all(node.state == "running" for node in found.nodes):
+            return found
+    raise AssertionError(found)
+
+
+def test_down_leaves_nothing(sandbox: Start, engine: podman.Podman, tmp_path: Path) -> None:
+    inventory = tmp_path / "deeper" / "hosts.ini"
+    box = sandbox("down", nodes=1, inventory=inventory)
+    assert inventory.is_file()
+    assert sandboxes.down(box.name)
+    assert not sandboxes.down(box.name)
+    assert not inventory.exists()
+    assert not (settings.state_dir().value / "sandboxes" / box.name).exists()
+    assert not engine.succeeds("container", "exists", box.nodes[0].container)
+    assert not engine.succeeds("network", "exists", box.network)
+    known_hosts = os.path.expanduser("~/.ssh/known_hosts")  # noqa: PTH111 - ssh's own spelling
+    if os.path.exists(known_hosts):  # noqa: PTH110
+        assert box.nodes[0].address not in open(known_hosts).read()  # noqa: SIM115, PTH123
+
+
+def test_somebody_elses_inventory_is_not_written_over(sandbox: Start, tmp_path: Path) -> None:
+    inventory = tmp_path / "inventory.ini"
+    inventory.write_text("[nodes]\nreal-machine\n")
+    with pytest.raises(ConfigError, match="exists already and is no sandbox's inventory"):
+        sandbox("foreign", nodes=1, inventory=inventory)
+    assert inventory.read_text() == "[nodes]\nreal-machine\n"
+
+
+def test_somebody_elses_sandbox_is_not_taken(sandbox: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    box = sandbox("mine", nodes=1)
+    with monkeypatch.context() as other_user:
+        other_user.setenv("XDG_STATE_HOME", str(tmp_path))
+        with pytest.raises(ConfigError, match="was started from .*choose another --name"):
+            sandboxes.up(sandboxes.SandboxSpec(name=box.name, nodes=1))
+    assert said(box, "node1", "hostname") == "node1"
+
+
+def test_ansible_and_the_command_line_reach_the_nodes(pair: Sandbox) -> None:
+    command = [sys.executable, "-m", "clusterctl", "sandbox", "ssh", "--name", pair.name, "node2", "--", "echo", "a  b"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "a  b\n"
+    ping = [
+        "-m",
+        "ansible",
+        "adhoc",
+        "-i",
+        str(pair.inventory),
+        "nodes",
+        "-m",
+        "ansible.builtin.command",
+        "-a",
+        "id -u",
+    ]
+    done = subprocess.run([sys.executable, *ping], capture_output=True, text=True, check=True)
+    assert done.stdout.count("rc=0 >>\n0") == 2
