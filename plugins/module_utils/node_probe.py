@@ -761,7 +761,7 @@ def _artifact(name: str, link: str) -> Json:
         return {"name": name, "link": link, "target": "", "version": "", "key": "", "ok": False, "problem": problem}
     marker, _, problem = verify_artifact(link)
     found = str(marker.get("name", name))
-    if not os.path.islink(link):  # found by looking around: tell whether the public link leads here
+    if not name:  # found by looking around: tell whether the public link leads here
         public = f"{_ARTIFACT_ROOT}/{found}"
         switched = os.path.realpath(public) == os.path.realpath(link)
         target, link = os.path.realpath(link), public if switched else ""

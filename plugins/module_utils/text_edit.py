@@ -166,6 +166,17 @@ def set_hosts(text: str, marker: str, content: str) -> str:
     return set_block("".join(result), marker, content)
 
 
+def block_hosts(text: str, marker: str) -> Dict[str, str]:
+    """Return the address of every name that the block in a hosts file's text holds.
+
+    Raises:
+        EditError: see :func:`set_block`.
+    """
+    lines = _split(text)
+    place = _find_block(lines, marker)
+    return host_names("".join(lines[place[0] : place[1]])) if place else {}
+
+
 def _displace(line: str, prefix: str, addresses: Mapping[str, str]) -> List[str]:
     """Return the line as it is, or the comment that keeps it and what is left of it."""
     words = line.partition("#")[0].split()

@@ -39,8 +39,16 @@ class _Selinux:
         self.module.set_context_if_different(staged, context, changed=False)
 
 
-def run(module: QuietModule, entries: Callable[[], List[file_stage.Entry]]) -> None:
-    """Lay out the entries and end the module with the result that every module of the collection has."""
+def run(
+    module: QuietModule, entries: Callable[[], List[file_stage.Entry]], verify: Callable[[], str] = lambda: ""
+) -> None:
+    """Lay out the entries and end the module with the result that every module of the collection has.
+
+    Args:
+        module: the running module.
+        entries: makes the entries; a StageError of it is the module's failure.
+        verify: run when all is in place, never in check mode; returns a sentence where the effect is not there.
+    """
     invocation = {"module_args": module.shown_arguments}
     try:
         outcome = file_stage.apply(
@@ -55,9 +63,13 @@ def run(module: QuietModule, entries: Callable[[], List[file_stage.Entry]]) -> N
         "changed": bool(outcome.changes),
         "changes": outcome.changes,
         "watch": outcome.watch,
-        "backups": outcome.backups,
         "invocation": invocation,
     }
+    if outcome.backups:
+        result["backups"] = outcome.backups
     if module._diff:  # noqa: SLF001
         result["diff"] = outcome.diff
+    problem = "" if module.check_mode else verify()
+    if problem:
+        module.fail_json(msg=problem, **{**result, "watch": []})
     module.exit_json(**result)

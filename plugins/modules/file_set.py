@@ -138,7 +138,7 @@ watch:
   elements: dict
 backups:
   description: The files that were kept.
-  returned: success
+  returned: when there are any
   type: list
   elements: str
 diff:

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filters of the role hosts."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
+
+
+def _is_address(word: str) -> bool:
+    try:
+        ipaddress.ip_address(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _names(member: Mapping[str, Any], domain: str) -> list[str]:
+    """Return the member's names, the full one first: hosts(5) takes the first for the canonical name."""
+    name = str(member["name"])
+    names = [name, *map(str, member.get("aliases") or [])]
+    if domain and not name.endswith(f".{domain}"):
+        names.insert(0, f"{name}.{domain}")
+    names.sort(key=lambda one: not one.startswith(f"{name}."))
+    for one in names:
+        if not _NAME.fullmatch(one):
+            raise ValueError(f"{one!r} of member {name} is no host name")
+    return [one for one in dict.fromkeys(names) if not _is_address(one)]
+
+
+def hosts_lines(members: Sequence[Mapping[str, Any]], domain: str = "") -> str:
+    """Return the lines of hosts(5) for members, one each in their order.
+
+    Args:
+        members: each with ``name``, ``address`` and, where it has more names, ``aliases``.
+        domain: appended to each name for one more.
+
+    Raises:
+        ValueError: a name is no host name, an address none, or two members have one name.
+    """
+    owners: dict[str, str] = {}
+    lines = []
+    for member in members:
+        address = str(member["address"])
+        if not _is_address(address):
+            raise ValueError(f"the address of member {member['name']} is {address!r}, which is no address")
+        names = _names(member, domain.strip("."))
+        for name in names:
+            other = owners.setdefault(name, str(member["name"]))
+            if other != str(member["name"]):
+                raise ValueError(f"the name '{name}' belongs to both {other} and {member['name']}; make names unique")
+        if names:
+            lines.append(f"{address} {' '.join(names)}\n")
+    return "".join(lines)
+
+
+class FilterModule:
+    """What Ansible asks for the filters."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return the filters by name."""
+        return {"hosts_lines": hosts_lines}

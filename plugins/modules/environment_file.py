@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Merge folders and variables into the file that PAM gives to every session."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: environment_file
+short_description: Merge folders and variables into /etc/environment
+version_added: 0.1.0
+description:
+  - Puts folders before those that a list such as C(PATH) has, and sets variables, in a file that pam_env reads.
+  - What others wrote stays. A line that needs no change keeps every byte; a list keeps the folders of others behind
+    ours, and no folder of ours stands in it twice.
+  - What was added is remembered in comments of the same file, so that it goes when it is no longer asked for, and so
+    that a variable that was replaced comes back.
+  - The file is no shell script. Nothing in a value is expanded, and a value that its form cannot carry is refused.
+options:
+  lists:
+    description: By variable, the folders that stand before those of others.
+    type: dict
+    default: {}
+  bases:
+    description: By variable, the list that ours stand before where the file has none yet.
+    type: dict
+    default: {}
+  variables:
+    description: Variables and their values, which are strings or numbers.
+    type: dict
+    default: {}
+  path:
+    description: The file.
+    type: str
+    default: /etc/environment
+  owner:
+    description: User name or number. Left out, an existing file keeps its own.
+    type: str
+  group:
+    description: Group name or number. Left out, an existing file keeps its own.
+    type: str
+  mode:
+    description: Four octal digits in quotes. Left out, an existing file keeps its own.
+    type: raw
+author:
+  - The clusterctl authors
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing.
+  diff_mode:
+    support: full
+    description: The file before and after.
+"""
+
+EXAMPLES = r"""
+- name: Put Open MPI on every session's path
+  clusterctl.hpc.environment_file:
+    lists:
+      PATH: [/usr/local/openmpi/bin]
+      LD_LIBRARY_PATH: [/usr/local/openmpi/lib]
+    bases:
+      PATH: /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+    variables:
+      OMP_NUM_THREADS: 1
+    owner: root
+    group: root
+    mode: "0644"
+"""
+
+RETURN = r"""
+msg:
+  description: What went wrong, in one sentence.
+  returned: failure
+  type: str
+changes:
+  description: A short phrase for each thing that changed.
+  returned: success
+  type: list
+  elements: str
+watch:
+  description: The state of the file from now on.
+  returned: success
+  type: list
+  elements: dict
+diff:
+  description: The file before and after, in diff mode.
+  returned: success, in diff mode
+  type: list
+  elements: dict
+"""
+
+from functools import partial
+from typing import Any, Dict, List
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils import file_stage, text_edit, watched_module
+
+
+def _text_of(name: str, value: Any) -> str:
+    """Return a variable's value as text.
+
+    Raises:
+        file_stage.StageError: it is no string and no number; YAML's yes, no, on and off are among these.
+    """
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise file_stage.StageError(
+            f"The value of {name} is {value!r}, which is neither a string nor a number; put it in quotes."
+        )
+    return str(value)
+
+
+def _folders_of(name: str, value: Any) -> List[str]:
+    if not isinstance(value, list) or not all(isinstance(folder, str) for folder in value):
+        raise file_stage.StageError(f"The folders for {name} are {value!r}, which is no list of paths.")
+    return value
+
+
+def wanted_of(given: Dict[str, Any]) -> text_edit.Environment:
+    """Return what the arguments ask for.
+
+    Raises:
+        file_stage.StageError: a value has the wrong type.
+    """
+    return text_edit.Environment(
+        paths={name: _folders_of(name, value) for name, value in given["lists"].items()},
+        variables={name: _text_of(name, value) for name, value in given["variables"].items()},
+        bases={name: _text_of(name, value) for name, value in given["bases"].items()},
+    )
+
+
+def main() -> None:
+    """Run the module."""
+    module = watched_module.QuietModule(
+        argument_spec={
+            "lists": {"type": "dict", "default": {}},
+            "bases": {"type": "dict", "default": {}},
+            "variables": {"type": "dict", "default": {}},
+            "path": {"type": "str", "default": "/etc/environment"},
+            "owner": {"type": "str"},
+            "group": {"type": "str"},
+            "mode": {"type": "raw"},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    path = given["path"]
+    watched_module.run(
+        module,
+        lambda: [
+            file_stage.Entry(
+                path=path,
+                state="edit",
+                edit=partial(text_edit.set_environment, wanted=wanted_of(given)),
+                what="variables",
+                mode=file_stage.parse_mode(path, given["mode"]),
+                uid=file_stage.owner_id(path, given["owner"]),
+                gid=file_stage.group_id(path, given["group"]),
+            )
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep a block of names in a hosts file, and see that the node really resolves them so."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: hosts_file
+short_description: Keep the cluster's names in /etc/hosts and prove that they resolve
+version_added: 0.1.0
+description:
+  - Keeps O(content) in a managed block of a hosts file; everything around it stays, byte for byte.
+  - glibc answers with the addresses of all lines that hold a name and prefers a loopback among them. Debian's installer
+    writes C(127.0.1.1 node1) on node1, which would win over the block on that very node. So the names of the block are
+    taken out of every other line with another address. Such a line is kept beside it as a comment, and comes back when
+    the block no longer needs it.
+  - In the end every name is resolved as any program on the node would, and a wrong answer fails the module.
+options:
+  content:
+    description: Lines of hosts(5). An empty content takes the block out.
+    type: str
+    required: true
+  path:
+    description: The file.
+    type: str
+    default: /etc/hosts
+  marker:
+    description: The block's name.
+    type: str
+    default: hosts
+  skip_resolvable:
+    description:
+      - Whether to leave out lines whose names all resolve to their address already, by DNS for example. A line that is
+        in the block stays there, since the block itself is what makes it resolve.
+    type: bool
+    default: false
+  verify:
+    description: Whether to resolve every name in the end. Only sensible for the system's own file.
+    type: bool
+    default: true
+  owner:
+    description: User name or number. Left out, the file keeps its own.
+    type: str
+  group:
+    description: Group name or number. Left out, the file keeps its own.
+    type: str
+  mode:
+    description: Four octal digits in quotes. Left out, the file keeps its own.
+    type: raw
+author:
+  - The clusterctl authors
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing, and so does not resolve the names in the end.
+  diff_mode:
+    support: full
+    description: The file before and after.
+"""
+
+EXAMPLES = r"""
+- name: Teach the node the cluster's names
+  clusterctl.hpc.hosts_file:
+    content: |
+      10.0.0.1 node1
+      10.0.0.2 node2
+    owner: root
+    group: root
+    mode: "0644"
+"""
+
+RETURN = r"""
+msg:
+  description: What went wrong, in one sentence.
+  returned: failure
+  type: str
+changes:
+  description: A short phrase for each thing that changed.
+  returned: success
+  type: list
+  elements: str
+watch:
+  description: The state of the file from now on.
+  returned: success
+  type: list
+  elements: dict
+diff:
+  description: The file before and after, in diff mode.
+  returned: success, in diff mode
+  type: list
+  elements: dict
+"""
+
+import queue
+import socket
+import threading
+import time
+from typing import Dict, Iterable, List, Set
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils import file_stage, text_edit, watched_module
+
+_RESOLVERS = 16
+_RESOLVE_SECONDS = 10  # for all names together: a resolver that is down must not hold up the run
+
+
+def resolve(names: Iterable[str], family: int, seconds: float) -> Dict[str, Set[str]]:
+    """Return the addresses that this node gives for each name; a name that got no answer in time has none."""
+    waiting: "queue.Queue[str]" = queue.Queue()
+    answers: Dict[str, Set[str]] = {name: set() for name in names}
+    for name in answers:
+        waiting.put(name)
+
+    def work() -> None:
+        while True:
+            try:
+                name = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                found = socket.getaddrinfo(name, None, family, socket.SOCK_STREAM)
+                answers[name] = {str(entry[4][0]) for entry in found}
+            except OSError:
+                pass
+
+    # Daemons, since a lookup in a resolver that hangs cannot be stopped and must not keep the module from ending.
+    workers = [threading.Thread(target=work, daemon=True) for _ in range(min(_RESOLVERS, len(answers)))]
+    for worker in workers:
+        worker.start()
+    end = time.monotonic() + seconds
+    for worker in workers:
+        worker.join(max(0.0, end - time.monotonic()))
+    return {name: set(found) for name, found in answers.items()}
+
+
+def _family(address: str) -> int:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def _resolved_rightly(wanted: Dict[str, str]) -> Dict[str, Set[str]]:
+    """Return, for each name that does not resolve to its address alone, what it resolves to."""
+    wrong: Dict[str, Set[str]] = {}
+    for family in (socket.AF_INET, socket.AF_INET6):
+        names = [name for name, address in wanted.items() if _family(address) == family]
+        answers = resolve(names, family, _RESOLVE_SECONDS)
+        wrong.update({name: found for name, found in answers.items() if found != {wanted[name]}})
+    return wrong
+
+
+def without_resolvable(text: str, marker: str, content: str) -> str:
+    """Return the content without the lines that are not in the block and need not be."""
+    present = text_edit.block_hosts(text, marker)
+    new = {name: at for name, at in text_edit.host_names(content).items() if present.get(name) != at}
+    needed = _resolved_rightly(new)
+    kept: List[str] = []
+    for line in content.splitlines():
+        names = line.partition("#")[0].split()[1:]
+        if not names or any(name in needed or name not in new for name in names):
+            kept.append(line)
+    return "".join(f"{line}\n" for line in kept)
+
+
+def main() -> None:
+    """Run the module."""
+    module = watched_module.QuietModule(
+        argument_spec={
+            "content": {"type": "str", "required": True},
+            "path": {"type": "str", "default": "/etc/hosts"},
+            "marker": {"type": "str", "default": "hosts"},
+            "skip_resolvable": {"type": "bool", "default": False},
+            "verify": {"type": "bool", "default": True},
+            "owner": {"type": "str"},
+            "group": {"type": "str"},
+            "mode": {"type": "raw"},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    written: Dict[str, str] = {}
+
+    def edit(text: str) -> str:
+        content = given["content"]
+        if given["skip_resolvable"]:
+            content = without_resolvable(text, given["marker"], content)
+        result = text_edit.set_hosts(text, given["marker"], content)
+        written.update(text_edit.host_names(content))
+        return result
+
+    def verify() -> str:
+        if not given["verify"]:
+            return ""
+        wrong = _resolved_rightly(written)
+        if not wrong:
+            return ""
+        name = min(wrong)
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        found = " and ".join(sorted(wrong[name])) or "nothing"
+        return (
+            f"The name '{name}' resolves to {found} instead of {written[name]}{more}, although {given['path']} has it; "
+            "see that 'hosts:' in /etc/nsswitch.conf begins with 'files', and restart nscd where it runs."
+        )
+
+    watched_module.run(
+        module,
+        lambda: [
+            file_stage.Entry(
+                path=given["path"],
+                state="edit",
+                edit=edit,
+                what=f"block '{given['marker']}'",
+                mode=file_stage.parse_mode(given["path"], given["mode"]),
+                uid=file_stage.owner_id(given["path"], given["owner"]),
+                gid=file_stage.group_id(given["path"], given["group"]),
+            )
+        ],
+        verify,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""A non-interactive ssh session, which is what mpirun opens, sees the merged environment."""
+
+import pytest
+
+OURS = "/usr/local/openmpi/bin:/opt/anaconda3/bin"
+PATHS = {
+    "node1": f"{OURS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "node2": f"{OURS}:/opt/site/bin:/usr/local/bin:/usr/bin:/bin",
+}
+
+
+@pytest.fixture
+def session(host, login):
+    """The variables of a fresh session of the login user on this node."""
+    lines = login(host.check_output("hostname"), "env").stdout.splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def test_the_path_holds_ours_before_theirs(host, session):
+    assert session["PATH"] == PATHS[host.check_output("hostname")]
+
+
+def test_the_library_path_is_set(session):
+    assert session["LD_LIBRARY_PATH"] == "/usr/local/openmpi/lib"
+
+
+def test_variables_arrive_unexpanded(session):
+    assert session["OMP_NUM_THREADS"] == "1"
+    assert session["CLUSTER_NOTE"] == "two words and $HOME"
+
+
+def test_what_others_wrote_is_still_there(host, session):
+    if host.check_output("hostname") != "node2":
+        pytest.skip("only node2 was prepared")
+    assert session["SITE"] == "kept"
+    lines = host.file("/etc/environment").content_string.splitlines()
+    assert lines[0] == "# the site's own"
+    assert 'SITE="kept"' in lines
+
+
+def test_a_program_in_the_interpreter_prefix_goes_before_the_systems(host, login):
+    host.check_output("mkdir -p /opt/anaconda3/bin")
+    host.check_output("ln -sf /bin/true /opt/anaconda3/bin/python3")
+    found = login(host.check_output("hostname"), "command -v python3").stdout.strip()
+    host.check_output("rm /opt/anaconda3/bin/python3")
+    assert found == "/opt/anaconda3/bin/python3"
