@@ -24,6 +24,8 @@ _MAX_PORT = 65535
 _MAX_SLOTS = 65535
 _MAX_SHOWN = 60
 _GIB = 1024**3
+_CONFIGURATION = frozenset({"variable"})
+_UNREACHABLE = frozenset({"unreachable", "refused", "unknown_host_key"})
 # Facts that preflight itself leaves behind; they share its namespace but are nobody's setting.
 _OUTPUTS = frozenset({"preflight_node", "preflight_members"})
 
@@ -39,8 +41,13 @@ class Problem:
     variable: str = ""  # whose name or value is wrong, where it is one
 
     def as_dict(self) -> dict[str, str]:
-        """Return the form that travels in a task's result."""
-        return asdict(self)
+        """Return the form that travels in a task's result; ``kind`` says whose the cure is."""
+        kind = "host"
+        if self.check in _CONFIGURATION:
+            kind = "configuration"
+        elif self.check in _UNREACHABLE:
+            kind = "unreachable"
+        return {**asdict(self), "kind": kind}
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,7 @@ class Settings:
 _FAILURES: tuple[tuple[str, str, str, str], ...] = (
     (
         r"Host key verification failed|Host key for \S+ has changed",
-        "host_key",
+        "unknown_host_key",
         "its ssh host key is not the one that this machine knows",
         "compare 'ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub' on its console, then put the key into known_hosts",
     ),

@@ -358,6 +358,21 @@ class TestVariables:
         assert judge.judged == 1
 
 
+class TestKinds:
+    @pytest.mark.parametrize(
+        ("check", "kind"),
+        [
+            ("variable", "configuration"),
+            ("disk", "host"),
+            ("host_key", "host"),
+            ("refused", "unreachable"),
+            ("unknown_host_key", "unreachable"),
+        ],
+    )
+    def test_whose_the_cure_is(self, check: str, kind: str) -> None:
+        assert rules.Problem("n", check, "p", "c").as_dict()["kind"] == kind
+
+
 class TestTable:
     def test_equal_problems_fold_and_the_head_counts(self) -> None:
         one = [rules.Problem(f"node{i}", "disk", "full", "empty it") for i in range(1, 4)]

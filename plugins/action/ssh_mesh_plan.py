@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plan the mesh once for all nodes, on the controller, from the public keys that Ansible's own connections brought."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
+from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
+from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules as rules
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """Ends with the text of every file that is the same on all nodes."""
+
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return ``authorized_keys``, ``known_hosts``, ``client_config``, ``logins`` and ``members``."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        given = self._task.args
+        options = rules.Options(
+            key_name=str(given["key_name"]),
+            key_options=[str(one) for one in given["key_options"]],
+            from_members_only=bool(given["from_members_only"]),
+            strict_host_keys=bool(given["strict_host_keys"]),
+            client_options={str(name): _word(value) for name, value in given["client_options"].items()},
+            verify=str(given["verify"]),
+        )
+        looks = {
+            str(host): look
+            for host in variables["ansible_play_hosts"]
+            if (look := variables["hostvars"][host].get(given["looks"])) and not look.get("failed")
+        }
+        try:
+            result.update(_plan(list(given["members"]), looks, [str(host) for host in given["inventory"]], options))
+        except rules.MeshError as error:
+            raise AnsibleActionFail(str(error)) from None
+        return result
+
+
+def _plan(
+    members: list[dict[str, Any]], looks: dict[str, dict[str, Any]], inventory: list[str], options: rules.Options
+) -> dict[str, Any]:
+    rules.check_members(members)
+    users = {str(look["user"]) for look in looks.values()}
+    if len(users) != 1:
+        raise rules.MeshError(
+            f"The nodes would use different users ({', '.join(sorted(users)) or 'none'}); set ssh_mesh_user to one "
+            "user that all of them have."
+        )
+    user = users.pop()
+    rules.check_options(user, options)
+    names = [str(member["name"]) for member in members]
+    strangers = sorted(set(looks) - set(names))
+    if strangers:
+        raise rules.MeshError(f"{', '.join(strangers)} is not in ssh_mesh_members; run preflight before.")
+    fresh = {host: str(look["public_key"]) for host, look in looks.items() if look["public_key"]}
+    recalled = rules.recall([look["remembered"] for look in looks.values()])
+    everybody = rules.complete(members, fresh, recalled, inventory)
+    rules.check_members(everybody)
+    visited = [name for name in names if name in looks]
+    targets = {
+        str(member["name"]): {
+            "name": str(member["name"]),
+            "address": str(member["address"]),
+            "port": member.get("port", rules.SSH_PORT),
+            "obstacles": looks[str(member["name"])]["obstacles"],
+        }
+        for member in members
+        if member["name"] in looks
+    }
+    return {
+        "changed": False,
+        "authorized_keys": rules.authorized_keys(everybody, options),
+        "known_hosts": rules.known_hosts(everybody),
+        "client_config": rules.client_config(everybody, user, options),
+        "logins": {
+            host: [targets[target] for target in its] for host, its in rules.logins(visited, options.verify).items()
+        },
+        "members": everybody[: len(members)],
+        "warnings": _warnings(everybody, looks, recalled, options),
+    }
+
+
+def _warnings(
+    everybody: list[dict[str, Any]],
+    looks: dict[str, dict[str, Any]],
+    recalled: dict[str, dict[str, Any]],
+    options: rules.Options,
+) -> list[str]:
+    warnings = []
+    if not options.strict_host_keys:
+        warnings.append(
+            "ssh_mesh_strict_host_keys is false: the nodes will log in to whoever answers at a node's address."
+        )
+    outside = [str(member["name"]) for member in everybody if member["name"] not in looks]
+    new = [
+        str(member["name"])
+        for member in everybody
+        if member["name"] in looks and recalled.get(member["name"], {}).get("user_key") != member.get("user_key")
+    ]
+    if outside and new:
+        warnings.append(
+            f"{', '.join(new)}: new or changed. {', '.join(outside)}, which this run did not visit, will not let them "
+            "in until a run without --limit."
+        )
+    keyless = [
+        str(member["name"]) for member in everybody if member["name"] not in looks and not member.get("user_key")
+    ]
+    if keyless:
+        warnings.append(f"The public key of {', '.join(keyless)} is not known; a run without --limit brings it.")
+    return warnings
+
+
+def _word(value: object) -> str:
+    """YAML's yes and no are ssh's yes and no."""
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

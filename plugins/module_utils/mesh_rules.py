@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the nodes of a mesh are told about each other: members in, the text of files out, nothing read or written.
+
+Used on the controller (the plan) and on nodes (the words for a failed login), hence Python 3.9 and the standard
+library.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import Counter
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
+
+MARKER = "ssh_mesh"
+SSH_PORT = 22
+_TAG = "clusterctl:"
+# Whatever is written into a line of a configuration file must be one harmless word.
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?")
+_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,3}")
+_KEY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_OPTION = re.compile(r'[A-Za-z0-9-]+(?:="[^"\r\n\\]*")?')
+_AUTHORIZED = re.compile(rf"(?:^|\s)({_KEY.pattern}) {_TAG}({_NAME.pattern})$")
+
+Member = Dict[str, Any]
+
+
+class MeshError(Exception):
+    """The mesh cannot be planned; the message is a sentence that names the culprit."""
+
+
+class Options(NamedTuple):
+    """What the role's variables choose."""
+
+    key_name: str = "id_clusterctl"
+    key_options: Sequence[str] = ()
+    from_members_only: bool = False
+    strict_host_keys: bool = True
+    client_options: Mapping[str, str] = {}
+    verify: str = "ring"
+
+
+# --- at the door -----------------------------------------------------------------------------------------------------
+
+
+def check_members(members: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse members that could not be written down faithfully.
+
+    Raises:
+        MeshError: there are none, a name comes twice, or a name, address, port or key is none.
+    """
+    if not members:
+        raise MeshError("ssh_mesh_members is empty; it is the list that preflight makes (preflight_members).")
+    for name, count in Counter(str(member.get("name")) for member in members).items():
+        if count > 1:
+            raise MeshError(f"ssh_mesh_members has {name} {count} times; each node stands there once.")
+    for member in members:
+        for problem in _malformed(member):
+            raise MeshError(f"In ssh_mesh_members, {member.get('name')} has {problem}.")
+
+
+def _malformed(member: Mapping[str, Any]) -> Iterable[str]:
+    for word in (member.get("name"), *member.get("aliases", ())):
+        if not _NAME.fullmatch(str(word)):
+            yield f"the name {word!r}, which is no host name"
+    if not _is_address(str(member.get("address"))):
+        yield f"the address {member.get('address')!r}, which is none"
+    port = member.get("port", SSH_PORT)
+    if not isinstance(port, int) or not 0 < port < 65536:  # noqa: PLR2004 - ports have 16 bits
+        yield f"the port {port!r}, which is none"
+    for key in (*member.get("host_keys", ()), *filter(None, [member.get("user_key")])):
+        if not _KEY.fullmatch(str(key)):
+            yield f"the key {str(key)[:60]!r}, which is no public key"
+
+
+def check_options(user: str, options: Options) -> None:
+    """Refuse choices that would break the files they are written into.
+
+    Raises:
+        MeshError: the user, the key's file name or a key option is malformed.
+    """
+    if not _USER.fullmatch(user):
+        raise MeshError(f"ssh_mesh_user is {user!r}, which is no user name.")
+    if not _KEY_NAME.fullmatch(options.key_name):
+        raise MeshError(f"ssh_mesh_key_name is {options.key_name!r}; it is the bare name of a file in ~/.ssh.")
+    for option in options.key_options:
+        if not _OPTION.fullmatch(option):
+            raise MeshError(f"ssh_mesh_key_options has {option!r}; see AUTHORIZED_KEYS FILE FORMAT in sshd(8).")
+    for name, value in options.client_options.items():
+        if not re.fullmatch(r"[A-Za-z0-9]+", name) or re.search(r"[\r\n]", str(value)):
+            raise MeshError(f"ssh_mesh_client_options has {name!r}; see ssh_config(5) for the names.")
+
+
+# --- what a node remembers -------------------------------------------------------------------------------------------
+
+
+def remembered_lines(block: Iterable[str], names: Iterable[str]) -> List[str]:
+    """Return the lines of a managed block (authorized_keys or known_hosts) that are about these hosts."""
+    wanted = set(names)
+    return [line for line in block if _owner(line) in wanted]
+
+
+def _owner(line: str) -> str:
+    """Return the member whom a line is about; '' where it is about nobody."""
+    words = line.split()
+    if not words or words[0].startswith("#"):
+        return ""
+    found = _AUTHORIZED.search(line)
+    if found:
+        return found.group(2)
+    return _place(words[0].split(",")[0])[0]
+
+
+def _place(word: str) -> Tuple[str, int]:
+    """Split ``[name]:port`` of a known_hosts line."""
+    found = re.fullmatch(r"\[([^\]]+)\]:(\d+)", word)
+    return (found.group(1), int(found.group(2))) if found else (word, SSH_PORT)
+
+
+def recall(memories: Sequence[Sequence[str]]) -> Dict[str, Member]:
+    """Rebuild members from what nodes remember of hosts that this run does not visit.
+
+    Where nodes remember a host differently, what most of them say counts, and the first of equals.
+
+    Args:
+        memories: per node the lines of both its blocks.
+
+    Returns:
+        By name: name, address, port, aliases, host_keys and user_key as far as the lines tell.
+    """
+    votes: Dict[str, Counter[Tuple[str, ...]]] = {}
+    for lines in memories:
+        per_host: Dict[str, List[str]] = {}
+        for line in lines:
+            per_host.setdefault(_owner(line), []).append(line)
+        for name, its in per_host.items():
+            votes.setdefault(name, Counter())[tuple(its)] += 1
+    return {name: _rebuilt(name, count.most_common(1)[0][0]) for name, count in votes.items() if name}
+
+
+def _rebuilt(name: str, lines: Sequence[str]) -> Member:
+    member: Member = {"name": name, "address": "", "port": SSH_PORT, "aliases": [], "host_keys": []}
+    for line in lines:
+        found = _AUTHORIZED.search(line)
+        if found:
+            member["user_key"] = found.group(1)
+            continue
+        words = line.split()
+        member["host_keys"].append(" ".join(words[1:3]))
+        for word, port in map(_place, words[0].split(",")):
+            member["port"] = port
+            if _is_address(word):
+                member["address"] = word
+            elif word != name and word not in member["aliases"]:
+                member["aliases"].append(word)
+    return member
+
+
+def complete(
+    members: Sequence[Mapping[str, Any]],
+    fresh: Mapping[str, str],
+    recalled: Mapping[str, Member],
+    inventory: Iterable[str],
+) -> List[Member]:
+    """Return all whom the files name: the members, with every key that is known, and whoever is remembered besides.
+
+    Args:
+        members: what preflight says; a ``user_key`` of an earlier run may be among it.
+        fresh: public keys that nodes of this run gave, by name.
+        recalled: what nodes remember.
+        inventory: names of all hosts of the inventory; only they may be remembered.
+    """
+    found: List[Member] = []
+    for member in members:
+        name = str(member["name"])
+        key = fresh.get(name) or member.get("user_key") or recalled.get(name, {}).get("user_key")
+        entry = {key_: value for key_, value in member.items() if key_ != "user_key"}
+        found.append({**entry, "user_key": key} if key else entry)
+    named = {str(member["name"]) for member in members}
+    # A memory without address is one whose known_hosts lines somebody removed: nothing can be said of such a host.
+    found += [
+        recalled[name] for name in inventory if name not in named and name in recalled and recalled[name]["address"]
+    ]
+    return found
+
+
+# --- the files -------------------------------------------------------------------------------------------------------
+
+
+def authorized_keys(members: Sequence[Mapping[str, Any]], options: Options) -> str:
+    """Return the managed block of authorized_keys, one line per member whose key is known."""
+    words = list(options.key_options)
+    if options.from_members_only:
+        words.append(f'from="{",".join(dict.fromkeys(str(member["address"]) for member in members))}"')
+    prefix = f"{','.join(words)} " if words else ""
+    return "".join(
+        f"{prefix}{member['user_key']} {_TAG}{member['name']}\n" for member in members if member.get("user_key")
+    )
+
+
+def known_hosts(members: Sequence[Mapping[str, Any]]) -> str:
+    """Return the managed block of ssh_known_hosts: every name, alias and address of a member for each of its keys.
+
+    A key is vouched for on the port that it was seen on; for another than 22, that is written ``[name]:port``.
+    """
+    lines = []
+    for member in members:
+        port = member.get("port", SSH_PORT)
+        words = [word if port == SSH_PORT else f"[{word}]:{port}" for word in _words(member)]
+        lines += [f"{','.join(words)} {key}\n" for key in member.get("host_keys", ())]
+    return "".join(lines)
+
+
+def client_config(members: Sequence[Mapping[str, Any]], user: str, options: Options) -> str:
+    """Return the ssh client's drop-in: where each member is, whom to believe, and which key to show.
+
+    The key is named for the cluster's user alone: an IdentityFile for everybody would keep other users' ssh from
+    trying their own keys.
+    """
+    everybody = [word for member in members for word in _words(member)]
+    lines = ["# Written by clusterctl (role ssh_mesh); changes are overwritten.", ""]
+    for member in members:
+        lines.append(f"Host {' '.join(_words(member))}")
+        lines.append(f"    HostName {member['address']}")
+        if member.get("port", SSH_PORT) != SSH_PORT:
+            lines.append(f"    Port {member['port']}")
+    lines += [
+        "",
+        f"Host {' '.join(everybody)}",
+        f"    StrictHostKeyChecking {'yes' if options.strict_host_keys else 'no'}",
+        "    GlobalKnownHostsFile /etc/ssh/ssh_known_hosts",
+        # A key that a user once accepted by hand is not one that the controller vouches for.
+        "    UserKnownHostsFile /dev/null",
+        "    UpdateHostKeys no",
+        *[f"    {name} {value}" for name, value in options.client_options.items()],
+        "",
+        f"Match originalhost {','.join(everybody)} localuser {user}",
+        f"    IdentityFile ~/.ssh/{options.key_name}",
+        "    IdentitiesOnly yes",
+        "    PreferredAuthentications publickey",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _words(member: Mapping[str, Any]) -> List[str]:
+    return list(dict.fromkeys([str(member["name"]), *map(str, member.get("aliases", ())), str(member["address"])]))
+
+
+def _is_address(word: str) -> bool:
+    try:
+        ipaddress.ip_address(word)
+    except ValueError:
+        return False
+    return True
+
+
+# --- the proof -------------------------------------------------------------------------------------------------------
+
+
+def logins(visited: Sequence[str], mode: str) -> Dict[str, List[str]]:
+    """Return who logs in to whom: ``ring`` to the next of those visited, ``all`` to everyone, ``none`` to nobody."""
+    if mode == "none":
+        return {name: [] for name in visited}
+    if mode == "all":
+        return {name: list(visited) for name in visited}
+    return {name: [visited[(index + 1) % len(visited)]] for index, name in enumerate(visited)}
+
+
+_LOGIN_FAILURES = (
+    (
+        r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED|No \S+ host key is known",
+        "it shows a host key that the controller has not vouched for; find out who answers there",
+    ),
+    (
+        r"Permission denied",
+        "its sshd refuses the key of user {user}; look into its sshd_config, at the modes of the home, and at its log",
+    ),
+    (r"Could not resolve hostname", "its name cannot be resolved; see the client's drop-in in /etc/ssh/ssh_config.d"),
+    (
+        r"refused|No route to host|unreachable|timed? ?out|Connection (?:closed|reset)",
+        "look for a firewall between the two, or set cluster_address or cluster_port to where they reach each other",
+    ),
+    (r"not available|nologin", "user {user} has no login shell there"),
+)
+
+
+def login_failure(origin: str, target: Mapping[str, Any], user: str, said: str) -> str:
+    """Put a failed login into a sentence that names both ends and what to do.
+
+    Args:
+        origin: who tried.
+        target: name, address and port, and ``obstacles``: what the target's own look found in the way.
+        user: as whom.
+        said: what ssh said on stderr, or how it ended.
+    """
+    telling = next(
+        (cure for pattern, cure in _LOGIN_FAILURES if re.search(pattern, said, re.IGNORECASE)), "ssh says no more"
+    )
+    last = (said.strip().splitlines() or ["no answer"])[-1].strip().rstrip(".")
+    where = f"{target['name']} ({target['address']} port {target.get('port', SSH_PORT)})"
+    found = "".join(f" On {target['name']}: {one}." for one in target.get("obstacles", ()))
+    return f"{origin} cannot open a shell on {where}: {last}; {telling.format(user=user)}.{found}"

@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make sure that a user of this node has a key of the mesh, and give its public half."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: mesh_key
+short_description: Make a user's ed25519 key for the mesh on the node, and return its public half
+version_added: 0.1.0
+description:
+  - Makes C(~/.ssh) and a key file of its own there, as that user; no other key of the user is touched.
+  - The private half stays where it is made. A key file that is damaged is kept aside under another name and replaced.
+  - Tells what else the mesh has to know of the node. Where sshd looks for authorized keys, whether the ssh client
+    reads C(/etc/ssh/ssh_config.d), what stands in the way of a login by key, and what the managed blocks already say.
+options:
+  user:
+    description: The user; left empty, the one who logged in.
+    type: str
+    default: ""
+  name:
+    description: Bare name of the key file in C(~/.ssh).
+    type: str
+    default: id_clusterctl
+  remember:
+    description: Hosts of which the managed blocks' lines are returned.
+    type: list
+    elements: str
+    default: []
+author:
+  - The clusterctl authors
+attributes:
+  check_mode:
+    support: full
+    description: Says what would be made; there is no public key to return then.
+  diff_mode:
+    support: none
+    description: A key is nothing to show.
+"""
+
+EXAMPLES = r"""
+- name: Make the node's own key
+  clusterctl.hpc.mesh_key:
+    user: alice
+  register: __example_key
+"""
+
+RETURN = r"""
+public_key:
+  description: Type and key; empty in check mode where there is none yet.
+  returned: success
+  type: str
+user:
+  description: Whose key it is.
+  returned: success
+  type: str
+group:
+  description: The user's own group.
+  returned: success
+  type: str
+authorized_keys:
+  description: "The file in which sshd looks for the user's authorized keys: path, owner, group and mode."
+  returned: success
+  type: dict
+client_block:
+  description: What /etc/ssh/ssh_config lacks to read /etc/ssh/ssh_config.d; empty where it lacks nothing.
+  returned: success
+  type: str
+obstacles:
+  description: What may keep sshd from letting the user in, in words.
+  returned: success
+  type: list
+  elements: str
+remembered:
+  description: Lines of the managed blocks about the hosts asked for.
+  returned: success
+  type: list
+  elements: str
+changes:
+  description: What was made or mended.
+  returned: success
+  type: list
+  elements: str
+watch:
+  description: The states of the folder and of both halves of the key.
+  returned: success
+  type: list
+  elements: dict
+"""
+
+import json
+import os
+import pwd
+import re
+import stat
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List
+
+from ansible.module_utils.basic import AnsibleModule  # type: ignore[import-untyped]
+from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules, node_probe, text_edit
+
+_CLIENT = Path("/etc/ssh/ssh_config")
+_KNOWN_HOSTS = Path("/etc/ssh/ssh_known_hosts")
+_PRIVATE = 0o600
+_INCLUDE = re.compile(r"^\s*include\s+.*ssh_config\.d/", re.IGNORECASE | re.MULTILINE)
+_NO_SHELLS = ("nologin", "false")
+_GROUP_OR_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class NoKeyError(Exception):
+    """The node cannot have its key; the message is one sentence."""
+
+
+# --- acting as the user ----------------------------------------------------------------------------------------------
+
+
+def as_user(entry: pwd.struct_passwd, work: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:
+    """Do the work in a child that has become the user for good.
+
+    Root would follow whatever link the user puts in the way, and is nobody on a home that NFS squashes.
+
+    Raises:
+        NoKeyError: the work failed; with the child's sentence.
+    """
+    if os.geteuid() == entry.pw_uid:
+        return work()
+    source, sink = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(source)
+        try:
+            os.initgroups(entry.pw_name, entry.pw_gid)
+            os.setgid(entry.pw_gid)
+            os.setuid(entry.pw_uid)
+            answer: Dict[str, Any] = {"result": work()}
+        except (NoKeyError, OSError) as error:
+            answer = {"failure": str(error)}
+        with os.fdopen(sink, "w", encoding="utf-8") as stream:
+            json.dump(answer, stream)
+        os._exit(0)  # neither Ansible's clean-up nor its output is this child's
+    os.close(sink)
+    with os.fdopen(source, encoding="utf-8") as stream:
+        text = stream.read()
+    os.waitpid(child, 0)
+    reply = json.loads(text or '{"failure": "it died"}')
+    if "failure" in reply:
+        raise NoKeyError(f"As user {entry.pw_name}: {reply['failure']}")
+    result: Dict[str, Any] = reply["result"]
+    return result
+
+
+class Work:
+    """Things to do, each with the phrase that tells it; in check mode they are told only."""
+
+    def __init__(self, *, check: bool) -> None:
+        """Begin with nothing done."""
+        self.check = check
+        self.changes: List[str] = []
+
+    def do(self, phrase: str, action: Callable[[], Any]) -> None:
+        """Do one thing, or only tell it."""
+        self.changes.append(phrase)
+        if not self.check:
+            action()
+
+
+def ensure_key(home: str, name: str, comment: str, *, check: bool) -> Dict[str, Any]:
+    """Make or mend ``~/.ssh`` and the key; returns changes, public_key and watch."""
+    work = Work(check=check)
+    folder = Path(home, ".ssh")
+    private, public = folder / name, folder / f"{name}.pub"
+    _ensure_folder(folder, work)
+    half = _sound_half(private, work) if private.exists() else ""
+    if not half:
+        work.do(f"created the key {private}", lambda: _make(folder, name, comment))
+        half = "" if check else _public_half(private)
+        if not check and not half:
+            raise NoKeyError(f"ssh-keygen cannot read {private}, which it has just made; look at the file system.")
+        if not check:
+            _write(public, f"{half} {comment}\n")
+    elif _read(public) != f"{half} {comment}\n":
+        work.do(f"wrote {public} anew", lambda: _write(public, f"{half} {comment}\n"))
+    watch = [] if check else [node_probe.watch_state(str(path)) for path in (folder, private, public)]
+    return {"changes": work.changes, "public_key": half, "watch": watch}
+
+
+def _ensure_folder(folder: Path, work: Work) -> None:
+    if not folder.is_dir():
+        work.do(f"created {folder}", lambda: folder.mkdir(mode=0o700))
+        return
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if mode & _GROUP_OR_OTHERS_WRITE:
+        work.do(f"took write permission on {folder} from others", lambda: folder.chmod(mode & ~_GROUP_OR_OTHERS_WRITE))
+
+
+def _sound_half(private: Path, work: Work) -> str:
+    """Return the public half of the key that is there; '' after putting a damaged one aside."""
+    if stat.S_IMODE(private.stat().st_mode) != _PRIVATE:
+        work.do(f"made {private} readable by its owner alone", lambda: private.chmod(_PRIVATE))
+        if work.check:  # ssh-keygen refuses to read it as it is
+            return " ".join(_read(private.with_name(f"{private.name}.pub")).split()[:2])
+    half = _public_half(private)
+    if not half:
+        aside = private.with_name(f"{private.name}.damaged-{int(time.time())}")
+        work.do(f"put the damaged {private} aside", lambda: private.rename(aside))
+    return half
+
+
+def _public_half(private: Path) -> str:
+    """Return type and key of the private half itself; '' where the file is damaged.
+
+    Raises:
+        NoKeyError: a passphrase protects it, so that somebody means it to be used otherwise.
+    """
+    done = _run(["ssh-keygen", "-y", "-P", "", "-f", str(private)])
+    if done.returncode == 0:
+        return " ".join(done.stdout.split()[:2])
+    if "passphrase" in done.stderr:
+        raise NoKeyError(
+            f"{private} is protected by a passphrase, so no job could use it; set ssh_mesh_key_name to another name."
+        )
+    return ""
+
+
+def _make(folder: Path, name: str, comment: str) -> None:
+    """Make the key aside and link it into place: on a home that several nodes share, the first one wins."""
+    with tempfile.TemporaryDirectory(prefix=".clusterctl-", dir=folder) as scratch:
+        done = _run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", f"{scratch}/{name}"])
+        if done.returncode != 0:
+            raise NoKeyError(f"ssh-keygen made no key: {done.stderr.strip() or done.stdout.strip()}.")
+        try:
+            os.link(f"{scratch}/{name}", folder / name)
+        except FileExistsError:
+            return
+
+
+def _run(argv: List[str]) -> "subprocess.CompletedProcess[str]":
+    try:
+        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+    except FileNotFoundError:
+        raise NoKeyError(f"{argv[0]} is not installed on this node; install the OpenSSH client.") from None
+    except subprocess.TimeoutExpired:
+        raise NoKeyError(f"{argv[0]} did not end within 30 s.") from None
+
+
+def _write(path: Path, text: str) -> None:
+    handle, staged = tempfile.mkstemp(prefix=".clusterctl-", dir=path.parent)
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        stream.write(text)
+    Path(staged).chmod(0o644)
+    Path(staged).replace(path)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
+
+
+# --- looking around as root ------------------------------------------------------------------------------------------
+
+
+def sshd_settings(user: str) -> Dict[str, str]:
+    """Return what sshd itself says of its configuration for this user; {} where it says nothing."""
+    for program in ("/usr/sbin/sshd", "/usr/local/sbin/sshd"):
+        if os.access(program, os.X_OK):
+            done = _run([program, "-T", "-C", f"user={user},host=localhost,addr=127.0.0.1"])
+            pairs = (line.partition(" ") for line in done.stdout.splitlines())
+            return {name.lower(): value for name, _, value in pairs} if done.returncode == 0 else {}
+    return {}
+
+
+def authorized_file(entry: pwd.struct_passwd, settings: Dict[str, str], group: str) -> Dict[str, str]:
+    """Return which file holds the user's authorized keys, and whose it is (AuthorizedKeysFile of sshd_config(5))."""
+    pattern = (settings.get("authorizedkeysfile", "").split() or [".ssh/authorized_keys"])[0]
+    tokens = {"%%": "%", "%h": entry.pw_dir, "%u": entry.pw_name, "%U": str(entry.pw_uid)}
+    path = Path(entry.pw_dir, re.sub("%.", lambda found: tokens.get(found.group(), found.group()), pattern))
+    if Path(entry.pw_dir) in path.parents:
+        return {"path": str(path), "owner": entry.pw_name, "group": group, "mode": "0600"}
+    return {"path": str(path), "owner": "root", "group": "root", "mode": "0644"}
+
+
+def obstacles(entry: pwd.struct_passwd, settings: Dict[str, str]) -> List[str]:
+    """Return what may keep the user out; none of it is certain, so it is told when a login has failed."""
+    found = [
+        f"sshd has {keyword} {settings[keyword.lower()]}"
+        for keyword in ("AllowUsers", "DenyUsers", "AllowGroups", "DenyGroups", "AuthenticationMethods")
+        if settings.get(keyword.lower(), "any") != "any"
+    ]
+    mode = stat.S_IMODE(Path(entry.pw_dir).stat().st_mode)
+    if settings.get("strictmodes", "yes") == "yes" and mode & _GROUP_OR_OTHERS_WRITE:
+        found.append(f"{entry.pw_dir} may be written by others (mode {mode:04o}), which sshd's StrictModes refuses")
+    return found
+
+
+def block_lines(path: Path) -> List[str]:
+    """Return the lines of our block in a file."""
+    lines = _read(path).splitlines()
+    begin, end = text_edit.begin_of(mesh_rules.MARKER), text_edit.end_of(mesh_rules.MARKER)
+    if begin not in lines or end not in lines:
+        return []
+    return lines[lines.index(begin) + 1 : lines.index(end)]
+
+
+def client_block() -> str:
+    """Return the line that makes the client read its drop-in folder, '' where the distribution's own file has it."""
+    text = _read(_CLIENT)
+    outside = text_edit.set_block(text, mesh_rules.MARKER, "") if text else ""
+    return "" if _INCLUDE.search(outside) else "Match all\n    Include /etc/ssh/ssh_config.d/*.conf\n"
+
+
+# --- the module ------------------------------------------------------------------------------------------------------
+
+
+def user_entry(name: str) -> pwd.struct_passwd:
+    """Return the user's entry.
+
+    Raises:
+        NoKeyError: there is no such user, no home or no shell.
+    """
+    wanted = name or os.environ.get("SUDO_USER", "") or pwd.getpwuid(os.geteuid()).pw_name
+    try:
+        entry = pwd.getpwnam(wanted)
+    except KeyError:
+        raise NoKeyError(f"The user {wanted} does not exist on this node; create it, or set ssh_mesh_user.") from None
+    if not Path(entry.pw_dir).is_dir():
+        raise NoKeyError(f"The home {entry.pw_dir} of user {wanted} does not exist on this node; create it.")
+    if Path(entry.pw_shell).name in _NO_SHELLS:
+        raise NoKeyError(f"The user {wanted} has the shell {entry.pw_shell} and cannot log in; give it a real one.")
+    if os.geteuid() not in (0, entry.pw_uid):
+        raise NoKeyError(f"Only root can make the key of user {wanted}; set ansible_become=true.")
+    return entry
+
+
+def look(module: AnsibleModule) -> Dict[str, Any]:
+    """Do the module's work."""
+    name = module.params["name"]
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", name):
+        raise NoKeyError(f"ssh_mesh_key_name is {name!r}; it is the bare name of a file in ~/.ssh.")
+    entry = user_entry(module.params["user"])
+    settings = sshd_settings(entry.pw_name)
+    if settings.get("pubkeyauthentication", "yes") == "no":
+        raise NoKeyError("sshd on this node has PubkeyAuthentication no; the mesh needs it on in sshd_config.")
+    group = node_probe._group_name(entry.pw_gid)  # noqa: SLF001 - same collection, and no second copy
+    comment = f"clusterctl:{os.uname().nodename}"
+    authorized = authorized_file(entry, settings, group)
+    made = as_user(entry, lambda: ensure_key(entry.pw_dir, name, comment, check=module.check_mode))
+    wanted = module.params["remember"]
+    lines = [*block_lines(Path(authorized["path"])), *block_lines(_KNOWN_HOSTS)] if wanted else []
+    return {
+        **made,
+        "user": entry.pw_name,
+        "group": group,
+        "authorized_keys": authorized,
+        "client_block": client_block(),
+        "obstacles": obstacles(entry, settings),
+        "remembered": mesh_rules.remembered_lines(lines, wanted),
+    }
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "user": {"type": "str", "default": ""},
+            "name": {"type": "str", "default": "id_clusterctl"},
+            "remember": {"type": "list", "elements": "str", "default": []},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        result = look(module)
+    except NoKeyError as error:
+        module.fail_json(msg=str(error), changes=[], watch=[])
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename or 'A file'}: {error.strerror}.", changes=[], watch=[])
+    module.exit_json(changed=bool(result["changes"]), **result)
+
+
+if __name__ == "__main__":
+    main()

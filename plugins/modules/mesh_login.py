@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prove that a user of this node gets a shell on other nodes."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: mesh_login
+short_description: Log in to other nodes as a job would, and say whom it cannot reach
+version_added: 0.1.0
+description:
+  - Runs C(ssh -o BatchMode=yes NAME true) as the user, several at a time, each with a deadline.
+  - Fails with one sentence for each login that does not work; it names both ends.
+options:
+  origin:
+    description: This node's name.
+    type: str
+    required: true
+  user:
+    description: As whom.
+    type: str
+    required: true
+  targets:
+    description: Whom to log in to, each with C(name), C(address), C(port) and C(obstacles).
+    type: list
+    elements: dict
+    required: true
+  timeout_s:
+    description: How long one login may take.
+    type: int
+    default: 20
+author:
+  - The clusterctl authors
+attributes:
+  check_mode:
+    support: full
+    description: Nothing is tried, for nothing has been laid out.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+"""
+
+EXAMPLES = r"""
+- name: Log in to the next node
+  clusterctl.hpc.mesh_login:
+    origin: node1
+    user: alice
+    targets:
+      - {name: node2, address: 10.0.0.2, port: 22, obstacles: []}
+"""
+
+RETURN = r"""
+failures:
+  description: A sentence for each login that does not work.
+  returned: always
+  type: list
+  elements: str
+logins:
+  description: The names of the nodes that let the user in.
+  returned: always
+  type: list
+  elements: str
+"""
+
+import os
+import pwd
+import subprocess
+import time
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+from ansible.module_utils.basic import AnsibleModule  # type: ignore[import-untyped]
+from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules
+
+_AT_ONCE = 8
+
+
+def login_argv(name: str, timeout_s: int) -> List[str]:
+    """Return the command that a launcher would use, ``true`` in the place of its daemon."""
+    return ["ssh", "-n", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={timeout_s}", "--", name, "true"]
+
+
+def login_all(user: str, targets: Sequence[Mapping[str, Any]], timeout_s: int) -> List[Tuple[Mapping[str, Any], str]]:
+    """Try all targets and return those that failed, each with what ssh said."""
+    failed: List[Tuple[Mapping[str, Any], str]] = []
+    for start in range(0, len(targets), _AT_ONCE):
+        running = [
+            (target, _start(user, str(target["name"]), timeout_s)) for target in targets[start : start + _AT_ONCE]
+        ]
+        deadline = time.monotonic() + timeout_s
+        for target, process in running:
+            try:
+                _, said = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                failed.append((target, f"ssh timed out after {timeout_s} s"))
+                continue
+            if process.returncode != 0:
+                failed.append((target, said or f"ssh ended with status {process.returncode}"))
+    return failed
+
+
+def _start(user: str, name: str, timeout_s: int) -> "subprocess.Popen[str]":
+    entry = pwd.getpwnam(user)
+    become: Dict[str, Any] = {}
+    if os.geteuid() != entry.pw_uid:
+        become = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": os.getgrouplist(user, entry.pw_gid)}
+    # No agent and nothing else of this session: what a job finds there tomorrow is what has to work.
+    environment = {
+        "HOME": entry.pw_dir,
+        "USER": user,
+        "LOGNAME": user,
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "LC_ALL": "C",
+    }
+    return subprocess.Popen(
+        login_argv(name, timeout_s),
+        cwd="/",
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        **become,
+    )
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "origin": {"type": "str", "required": True},
+            "user": {"type": "str", "required": True},
+            "targets": {"type": "list", "elements": "dict", "required": True},
+            "timeout_s": {"type": "int", "default": 20},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    nothing = {"changed": False, "changes": [], "watch": []}
+    if module.check_mode:
+        module.exit_json(**nothing, failures=[], logins=[])
+    try:
+        failed = login_all(given["user"], given["targets"], given["timeout_s"])
+    except (KeyError, OSError) as error:
+        module.fail_json(
+            msg=f"ssh could not be started as {given['user']}: {error}.", **nothing, failures=[], logins=[]
+        )
+    failures = [mesh_rules.login_failure(given["origin"], target, given["user"], said) for target, said in failed]
+    refused = {str(target["name"]) for target, _ in failed}
+    logins = [str(target["name"]) for target in given["targets"] if str(target["name"]) not in refused]
+    if failures:
+        module.fail_json(msg=" ".join(failures), **nothing, failures=failures, logins=logins)
+    module.exit_json(**nothing, failures=[], logins=logins)
+
+
+if __name__ == "__main__":
+    main()

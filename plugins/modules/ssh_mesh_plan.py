@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the action of this name; the work is done on the controller."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: ssh_mesh_plan
+short_description: Plan the mesh once for all nodes
+version_added: 0.1.0
+description:
+  - Runs once, on the controller, over what M(clusterctl.hpc.mesh_key) registered on each host of the play.
+  - Renders what all nodes get alike. Hosts of the inventory that the play does not visit keep the keys by which an
+    earlier run, or the nodes themselves, know them.
+options:
+  looks:
+    description: Name of the variable under which mesh_key was registered.
+    type: str
+    required: true
+  members:
+    description: The cluster's members as preflight made them.
+    type: list
+    elements: dict
+    required: true
+  inventory:
+    description: Names of all hosts of the inventory; keys of anybody else are forgotten.
+    type: list
+    elements: str
+    required: true
+  key_name:
+    description: Bare name of the key file in C(~/.ssh).
+    type: str
+    required: true
+  key_options:
+    description: Options written before each key in authorized_keys.
+    type: list
+    elements: str
+    required: true
+  from_members_only:
+    description: Whether a key is good from the members' addresses alone.
+    type: bool
+    required: true
+  strict_host_keys:
+    description: Whether a host key that the controller has not vouched for ends the login.
+    type: bool
+    required: true
+  client_options:
+    description: Further options of the ssh client for the cluster's hosts.
+    type: dict
+    required: true
+  verify:
+    description: Who logs in to whom as the proof.
+    type: str
+    choices: [ring, all, none]
+    required: true
+author:
+  - The clusterctl authors
+attributes:
+  check_mode:
+    support: full
+    description: It only plans.
+"""
+
+EXAMPLES = r"""
+- name: Plan the mesh
+  clusterctl.hpc.ssh_mesh_plan:
+    looks: __example_key
+    members: "{{ preflight_members }}"
+    inventory: "{{ groups['all'] }}"
+    key_name: id_clusterctl
+    key_options: []
+    from_members_only: false
+    strict_host_keys: true
+    client_options: {}
+    verify: ring
+  run_once: true
+  register: __example_plan
+"""
+
+RETURN = r"""
+authorized_keys:
+  description: The managed block of the user's authorized_keys.
+  returned: success
+  type: str
+known_hosts:
+  description: The managed block of /etc/ssh/ssh_known_hosts.
+  returned: success
+  type: str
+client_config:
+  description: The ssh client's drop-in.
+  returned: success
+  type: str
+logins:
+  description: Per node whom it logs in to as the proof.
+  returned: success
+  type: dict
+members:
+  description: The members with C(user_key), the public key of each.
+  returned: success
+  type: list
+  elements: dict
+"""
