@@ -3,7 +3,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
 from clusterctl import plan
 from clusterctl.events import HostResult
 from clusterctl.plan import Inputs, NodeState

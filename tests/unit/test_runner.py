@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from clusterctl import runner
 from clusterctl.events import Event, Finished, HostResult, Note, StageStarted
 from clusterctl.runner import Cancel, Play

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import yaml
+
+from clusterctl import content
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pytest
+
+ORDER = ["preflight", "hosts", "ssh_mesh", "environment", "openmpi", "python_env", "mpi4py", "validation"]
+
+
+def roles() -> list[str]:
+    return sorted(path.parents[1].name for path in (content.root() / "roles").glob("*/tasks/main.yml"))
+
+
+def test_ansible_finds_the_collection() -> None:
+    collection = content.collections_path() / "ansible_collections" / "clusterctl" / "hpc"
+    assert (collection / "roles" / "preflight").is_dir()
+
+
+def test_the_digest_follows_what_runs_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content, "root", lambda: tmp_path)
+    (tmp_path / "roles" / "x" / "molecule").mkdir(parents=True)
+    (tmp_path / "roles" / "x" / "main.yml").write_text("a", encoding="utf-8")
+    before = content.digest.__wrapped__()
+    (tmp_path / "roles" / "x" / "molecule" / "verify.yml").write_text("a", encoding="utf-8")
+    assert content.digest.__wrapped__() == before
+    (tmp_path / "roles" / "x" / "main.yml").write_text("b", encoding="utf-8")
+    assert content.digest.__wrapped__() != before
+
+
+def test_every_role_is_provisioned_in_order() -> None:
+    plays = yaml.safe_load(content.playbook("provision").read_text(encoding="utf-8"))
+    named = [role["role"] for play in plays for role in play["roles"]]
+    assert all(name.startswith("clusterctl.hpc.") for name in named)
+    short = [name.rpartition(".")[2] for name in named]
+    assert short == [name for name in ORDER if name in roles()]
+    assert all(role["role"].rpartition(".")[2] in role.get("tags", []) for play in plays for role in play["roles"]), (
+        "each role answers to its own name as a tag"
+    )
+    assert not any(play["gather_facts"] for play in plays)
+
+
+EXAMPLE = content.root() / "inventories" / "example"
+HEAD = """\
+---
+# Every variable of every role with its default. A line '#name: value' is a variable: remove the '#' of what you change
+# (and of the lines that belong to it), leave the others. Variables of one host or group go into host_vars/ and
+# group_vars/ in the same way.
+"""
+# What the playbook or the wrapper passes and no user sets.
+PASSED = re.compile(r"preflight_known_members|\w+_members|\w+_node|\w+_inventory")
+
+
+def shown_roles() -> list[str]:
+    return [name for name in ORDER if (content.root() / "roles" / name / "defaults" / "main.yml").is_file()]
+
+
+def example_text() -> str:
+    """Return what the example's variables have to be: each role's defaults, commented out."""
+    text = HEAD
+    for role in shown_roles():
+        text += f"\n# --- {role} {'-' * (110 - len(role))}\n"
+        lines = (content.root() / "roles" / role / "defaults" / "main.yml").read_text(encoding="utf-8").splitlines()
+        block: list[str] = []  # the comment that stands above a variable
+        passed = False
+        for line in lines[1:]:
+            if line.startswith("#") or not line:
+                if passed:
+                    block, passed = [], False
+                block.append(line)
+            elif line[0] in " -":
+                block.append("" if passed else f"#{line}")
+            else:
+                passed = bool(PASSED.fullmatch(line.partition(":")[0]))
+                block = [] if passed else [*block, f"#{line}"]
+            if block and not line.startswith("#") and line and not passed:
+                text += "\n".join(block) + "\n"
+                block = []
+    return text
+
+
+def test_the_example_shows_every_variable_with_its_default() -> None:
+    """Run this file as a program to write the example anew."""
+    assert (EXAMPLE / "group_vars" / "all.yml").read_text(encoding="utf-8") == example_text()
+
+
+def test_the_example_names_what_the_roles_know() -> None:
+    shown = set(re.findall(r"^#([a-z][a-z0-9_]*):", example_text(), flags=re.MULTILINE))
+    known = set()
+    for role in shown_roles():
+        path = content.root() / "roles" / role / "meta" / "argument_specs.yml"
+        for entry in yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"].values():
+            known |= set(entry.get("options", {}))
+    assert {name for name in known if not PASSED.fullmatch(name)} == shown
+
+
+def uncommented(text: str) -> Iterator[str]:
+    """Yield the variables: each '#name: value' and what follows it up to an empty line."""
+    inside = False
+    for line in text.removeprefix(HEAD).splitlines():
+        inside = bool(re.match(r"#[a-z]\w*:", line)) or (inside and line.startswith("# "))
+        if inside:
+            yield line[1:]
+
+
+def test_the_example_uncommented_is_what_the_roles_default_to() -> None:
+    given = yaml.safe_load("\n".join(uncommented(example_text()))) or {}
+    for role in shown_roles():
+        path = content.root() / "roles" / role / "defaults" / "main.yml"
+        for name, value in yaml.safe_load(path.read_text(encoding="utf-8")).items():
+            if not PASSED.fullmatch(name):
+                assert given[name] == value, name
+
+
+if __name__ == "__main__":
+    (EXAMPLE / "group_vars" / "all.yml").write_text(example_text(), encoding="utf-8")
