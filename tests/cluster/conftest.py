@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl import sandbox as sandboxes
@@ -20,7 +20,7 @@ def sandbox() -> Iterator[Callable[..., sandboxes.Sandbox]]:
     """
     started: set[str] = set()
 
-    def start(label: str, **specification: object) -> sandboxes.Sandbox:
+    def start(label: str, **specification: Any) -> sandboxes.Sandbox:
         name = f"test-{label}-{os.getpid()}"
         if name not in started:
             sandboxes.down(name)  # of a killed run whose process number has come round again

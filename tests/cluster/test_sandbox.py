@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +16,6 @@ from clusterctl.sandbox import podman
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from clusterctl.sandbox import Sandbox
 
@@ -165,9 +164,8 @@ def test_down_leaves_nothing(sandbox: Start, engine: podman.Podman, tmp_path: Pa
     assert not (settings.state_dir().value / "sandboxes" / box.name).exists()
     assert not engine.succeeds("container", "exists", box.nodes[0].container)
     assert not engine.succeeds("network", "exists", box.network)
-    known_hosts = os.path.expanduser("~/.ssh/known_hosts")  # noqa: PTH111 - ssh's own spelling
-    if os.path.exists(known_hosts):  # noqa: PTH110
-        assert box.nodes[0].address not in open(known_hosts).read()  # noqa: SIM115, PTH123
+    known_hosts = Path.home() / ".ssh" / "known_hosts"
+    assert not known_hosts.exists() or box.nodes[0].address not in known_hosts.read_text()
 
 
 def test_somebody_elses_inventory_is_not_written_over(sandbox: Start, tmp_path: Path) -> None:
@@ -182,7 +180,7 @@ def test_somebody_elses_sandbox_is_not_taken(sandbox: Start, monkeypatch: pytest
     box = sandbox("mine", nodes=1)
     with monkeypatch.context() as other_user:
         other_user.setenv("XDG_STATE_HOME", str(tmp_path))
-        with pytest.raises(ConfigError, match="was started from .*choose another --name"):
+        with pytest.raises(ConfigError, match=r"was started from .*choose another --name"):
             sandboxes.up(sandboxes.SandboxSpec(name=box.name, nodes=1))
     assert said(box, "node1", "hostname") == "node1"
 

@@ -177,7 +177,9 @@ def _changing(report: Report) -> Iterator[None]:
         with _locked(settings.ensure_private(settings.state_dir().value / "sandboxes"), report):
             yield
     except OSError as error:
-        raise podman.failure(f"Writing {error.filename or 'a file'}", str(error)) from error
+        raise podman.failure(
+            f"writing to {settings.state_dir().value} or {settings.cache_dir().value}", str(error)
+        ) from error
 
 
 @contextmanager
@@ -274,8 +276,8 @@ def _refuse_foreign(engine: Podman, name: str) -> None:
     owner = (network.get("labels") or {}).get(LABEL, "elsewhere")
     if owner != str(_folder(name)):
         raise ConfigError(
-            f"A sandbox '{name}' was started from {owner}; choose another --name, or remove it with 'clusterctl sandbox "
-            f"down --name {name}'."
+            f"A sandbox '{name}' was started from {owner}; choose another --name, or remove that one with 'clusterctl "
+            f"sandbox down --name {name}'."
         )
 
 
