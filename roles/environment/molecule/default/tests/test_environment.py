@@ -1,6 +1,18 @@
 """A non-interactive ssh session, which is what mpirun opens, sees the merged environment."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from subprocess import CompletedProcess
+
+    from testinfra.host import Host
+
+    Login = Callable[..., CompletedProcess[str]]
 
 OURS = "/usr/local/openmpi/bin:/opt/anaconda3/bin"
 PATHS = {
@@ -10,26 +22,26 @@ PATHS = {
 
 
 @pytest.fixture
-def session(host, login):
+def session(host: Host, login: Login) -> dict[str, str]:
     """The variables of a fresh session of the login user on this node."""
     lines = login(host.check_output("hostname"), "env").stdout.splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
-def test_the_path_holds_ours_before_theirs(host, session):
+def test_the_path_holds_ours_before_theirs(host: Host, session: dict[str, str]) -> None:
     assert session["PATH"] == PATHS[host.check_output("hostname")]
 
 
-def test_the_library_path_is_set(session):
+def test_the_library_path_is_set(session: dict[str, str]) -> None:
     assert session["LD_LIBRARY_PATH"] == "/usr/local/openmpi/lib"
 
 
-def test_variables_arrive_unexpanded(session):
+def test_variables_arrive_unexpanded(session: dict[str, str]) -> None:
     assert session["OMP_NUM_THREADS"] == "1"
     assert session["CLUSTER_NOTE"] == "two words and $HOME"
 
 
-def test_what_others_wrote_is_still_there(host, session):
+def test_what_others_wrote_is_still_there(host: Host, session: dict[str, str]) -> None:
     if host.check_output("hostname") != "node2":
         pytest.skip("only node2 was prepared")
     assert session["SITE"] == "kept"
@@ -38,9 +50,9 @@ def test_what_others_wrote_is_still_there(host, session):
     assert 'SITE="kept"' in lines
 
 
-def test_a_program_in_the_interpreter_prefix_goes_before_the_systems(host, login):
+def test_a_program_in_the_interpreter_prefix_goes_before_the_systems(host: Host, login: Login) -> None:
     host.check_output("mkdir -p /opt/anaconda3/bin")
     host.check_output("ln -sf /bin/true /opt/anaconda3/bin/python3")
-    found = login(host.check_output("hostname"), "command -v python3").stdout.strip()
+    found = login(host.check_output("hostname"), "sh", "-c", "command -v python3").stdout.strip()
     host.check_output("rm /opt/anaconda3/bin/python3")
     assert found == "/opt/anaconda3/bin/python3"
