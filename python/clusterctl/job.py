@@ -1,7 +1,7 @@
 """Run one command on a node under a deadline, and leave nothing of it behind on any node.
 
-The command is started by ``job_supervisor.py`` on the node, fed over ssh. Its stdin is the rope: when this process ends,
-however it ends, ssh closes it and the supervisor ends the command by itself.
+The command is started by ``job_supervisor.py`` on the node, fed over ssh. Its stdin is the rope: when this process
+ends, however it ends, ssh closes it and the supervisor ends the command by itself.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl import ssh
+from clusterctl.result import Ending, JobOutcome, OutputLine, Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,8 +33,6 @@ _SWEEP_WAIT_S = 15.0
 _SWEEP_CONNECT_S = 5
 _SWEEPS_AT_ONCE = 64
 _POLL_S = 0.2
-
-Ending: TypeAlias = Literal["exited", "deadline", "stopped", "not_started", "lost"]
 
 
 @dataclass(frozen=True)
@@ -64,47 +63,6 @@ class JobSpec:
     deadline_s: float
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class OutputLine:
-    """One line of the command's output, ``at_s`` seconds after its start."""
-
-    stream: str
-    at_s: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """What a sweep found on one node.
-
-    ``killed`` and ``left`` are command lines; ``problem`` says why the node could not be swept, ``answers`` whether it
-    was reached at all.
-    """
-
-    host: str
-    killed: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
-    problem: str = ""
-
-    @property
-    def clean(self) -> bool:
-        """Whether nothing of the job is known or feared to be left there."""
-        return not self.left and not self.problem
-
-
-@dataclass(frozen=True)
-class JobOutcome:
-    """How it ended. ``rc`` is None when a signal or nobody ended it; ``problem`` says why it never started or was lost."""
-
-    ending: Ending
-    seconds: float
-    rc: int | None = None
-    argv: tuple[str, ...] = ()
-    lines: tuple[OutputLine, ...] = ()
-    problem: str = ""
-    sweeps: tuple[Sweep, ...] = ()
 
 
 class _Answers:

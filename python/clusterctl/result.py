@@ -5,9 +5,53 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from clusterctl.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+Ending: TypeAlias = Literal["exited", "deadline", "stopped", "not_started", "lost"]
+
+
+@dataclass(frozen=True)
+class OutputLine:
+    """One line of the command's output, ``at_s`` seconds after its start."""
+
+    stream: str
+    at_s: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep found on one node.
+
+    ``killed`` and ``left`` are command lines; ``problem`` says why the node could not be swept.
+    """
+
+    host: str
+    killed: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """How a job ended.
+
+    ``rc`` is None when a signal or nobody ended it; ``problem`` says why it was never started or was lost.
+    """
+
+    ending: Ending
+    seconds: float
+    rc: int | None = None
+    argv: tuple[str, ...] = ()
+    lines: tuple[OutputLine, ...] = ()
+    problem: str = ""
+    sweeps: tuple[Sweep, ...] = ()
 
 
 class Verdict(str, Enum):
@@ -72,6 +116,11 @@ class CheckResult(Record):
     evidence: tuple[str, ...] = ()  # the lines that show it; empty on PASS
     left_behind: tuple[str, ...] = ()  # "host: process" that could not be ended, or "host: why nobody could look"
 
+    @property
+    def is_bad(self) -> bool:
+        """Whether somebody has to look at it."""
+        return self.verdict in {Verdict.FAIL, Verdict.ERROR}
+
 
 @dataclass(frozen=True)
 class CheckStarted:
@@ -114,13 +163,18 @@ class ValidationRecord(Record):
     hosts: tuple[str, ...]
     slots: dict[str, int]
     openmpi_version: str = ""
+    folder: str = ""  # where the record and the logs lie
+    verdict: Verdict
     checks: tuple[CheckResult, ...]
 
-    @property
-    def verdict(self) -> Verdict:
-        """The worst of all checks: FAIL over ERROR over PASS; SKIP only where everything was skipped."""
-        found = {check.verdict for check in self.checks}
-        for worst in (Verdict.FAIL, Verdict.ERROR, Verdict.PASS, Verdict.SKIP):
-            if worst in found:
-                return worst
-        return Verdict.ERROR
+
+def worst(checks: Iterable[CheckResult]) -> Verdict:
+    """Return the verdict of a whole: FAIL over ERROR over PASS; SKIP only where everything was skipped.
+
+    No result at all is an ERROR.
+    """
+    found = {check.verdict for check in checks}
+    for verdict in (Verdict.FAIL, Verdict.ERROR, Verdict.PASS, Verdict.SKIP):
+        if verdict in found:
+            return verdict
+    return Verdict.ERROR

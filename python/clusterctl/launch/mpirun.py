@@ -39,7 +39,9 @@ def dialect(version: str) -> Dialect:
         return Dialect.ORTE
     if series[0] == 5:  # noqa: PLR2004 - the series' own number
         return Dialect.PRRTE
-    raise ConfigError(f"Open MPI {version or '(no version)'} is no series that clusterctl launches; it knows 4.1 and 5.")
+    raise ConfigError(
+        f"Open MPI {version or '(no version)'} is no series that clusterctl launches; it knows 4.1 and 5."
+    )
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,9 @@ def argv(launch: Launch) -> list[str]:
     speech = dialect(launch.version)
     ranks = sum(launch.slots.values()) if launch.ranks is None else launch.ranks
     if ranks > sum(launch.slots.values()) and not launch.oversubscribe:
-        raise ConfigError(f"{ranks} ranks do not fit into {sum(launch.slots.values())} slots; raise slots= on the hosts.")
+        raise ConfigError(
+            f"{ranks} ranks do not fit into {sum(launch.slots.values())} slots; raise slots= on the hosts."
+        )
     line = [launch.mpirun, "--hostfile", launch.hostfile, "-np", str(ranks), "--bind-to", "none"]
     if speech is Dialect.ORTE:
         line += ["--map-by", "slot", *(["--oversubscribe"] if launch.oversubscribe else [])]

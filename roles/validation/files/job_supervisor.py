@@ -18,6 +18,8 @@ A job's processes are known by its id alone: it stands in their environment (``C
 of Open MPI's daemons, which mpirun starts through ssh without that environment, as the value of ``clusterctl_job``.
 """
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import errno
@@ -34,10 +36,13 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Dict, Tuple
 
 JOB_VARIABLE = "CLUSTERCTL_JOB"
 JOB_PARAMETER = "clusterctl_job"  # an MCA name of no component: mpirun passes it on to its daemons' command lines
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{7,63}")
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 PEER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
 
 REQUEST_LIMIT = 16 * 1024 * 1024
@@ -55,55 +60,53 @@ LINE_LIMIT = 64 * 1024
 # --- finding and killing what carries the job's id -------------------------------------------------------------------
 
 
-def read_bytes(path):
+def read_bytes(path: str) -> bytes:
     """Return a file of /proc, empty when the process is gone, is a zombie or belongs to somebody else."""
     try:
-        with open(path, "rb") as stream:
-            return stream.read()
+        return Path(path).read_bytes()
     except OSError:
         return b""
 
 
-def carries(pid, job):
+def carries(pid: int, job: str) -> bool:
     """Whether that process belongs to the job, by its environment or by its arguments."""
-    wanted = (JOB_VARIABLE + "=" + job).encode()
-    if wanted in read_bytes("/proc/%d/environ" % pid).split(b"\0"):
+    wanted = f"{JOB_VARIABLE}={job}".encode()
+    if wanted in read_bytes(f"/proc/{pid}/environ").split(b"\0"):
         return True
-    arguments = read_bytes("/proc/%d/cmdline" % pid).split(b"\0")
+    arguments = read_bytes(f"/proc/{pid}/cmdline").split(b"\0")
     name, value = JOB_PARAMETER.encode(), job.encode()
-    return any(pair == (name, value) for pair in zip(arguments, arguments[1:]))
+    return any(token == name and arguments[at + 1] == value for at, token in enumerate(arguments[:-1]))
 
 
-def members(job):
+def members(job: str) -> list[int]:
     """Return the pids of the job on this node, Open MPI's daemons first, so that they start nothing anew."""
-    pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and path.name != str(os.getpid())]
     found = [pid for pid in pids if carries(pid, job)]
-    return sorted(found, key=lambda pid: (JOB_VARIABLE.encode() in read_bytes("/proc/%d/environ" % pid), pid))
+    return sorted(found, key=lambda pid: (JOB_VARIABLE.encode() in read_bytes(f"/proc/{pid}/environ"), pid))
 
 
-def command_of(pid):
+def command_of(pid: int) -> str:
     """Return what a human calls the process."""
-    arguments = [token.decode("utf-8", "replace") for token in read_bytes("/proc/%d/cmdline" % pid).split(b"\0") if token]
-    return " ".join(arguments)[:200]
+    return read_bytes(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()[:200]
 
 
-def session_folder(pid):
+def session_folder(pid: int) -> str | None:
     """Return the folder that Open MPI made for this process's job on this node, None where there is none."""
-    for entry in read_bytes("/proc/%d/environ" % pid).split(b"\0"):
+    for entry in read_bytes(f"/proc/{pid}/environ").split(b"\0"):
         name, _, value = entry.partition(b"=")
         if name == b"PMIX_SERVER_TMPDIR":
             path = os.fsdecode(value)
-            return path if re.match(r"(prte|jf\.|ompi\.)", os.path.basename(path)) else None
+            return path if re.match(r"(prte|jf\.|ompi\.)", Path(path).name) else None
     return None
 
 
-def shared_segments(pid):
+def shared_segments(pid: int) -> set[str]:
     """Return the files in /dev/shm that the process has mapped; a killed rank cannot remove its own."""
-    text = read_bytes("/proc/%d/maps" % pid).decode("utf-8", "replace")
+    text = read_bytes(f"/proc/{pid}/maps").decode("utf-8", "replace")
     return {match.group(1) for match in re.finditer(r"\s(/dev/shm/[^\n]+?)(?: \(deleted\))?\n", text)}
 
 
-def kill(pid, job):
+def kill(pid: int, job: str) -> bool:
     """Send KILL to a member, and to nobody who got its number in the meantime."""
     try:
         handle = os.pidfd_open(pid)
@@ -120,14 +123,15 @@ def kill(pid, job):
     return True
 
 
-def sweep(job, wait_s=SWEEP_WAIT_S):
+def sweep(job: str, wait_s: float = SWEEP_WAIT_S) -> dict[str, Any]:
     """Kill every process of the job on this node and remove what they leave in /tmp and /dev/shm.
 
     Returns:
         ``{"killed": [{"pid", "command"}], "left": [...], "removed": [paths]}``; ``left`` is what KILL did not end in
         time (a process inside an uninterruptible system call).
     """
-    killed, litter = {}, set()
+    killed: dict[int, str] = {}
+    litter: set[str] = set()
     end = time.monotonic() + wait_s
     while True:
         present = members(job)
@@ -144,25 +148,25 @@ def sweep(job, wait_s=SWEEP_WAIT_S):
     return {"killed": [{"pid": pid, "command": text} for pid, text in killed.items()], "left": left, "removed": removed}
 
 
-def remove(path):
+def remove(path: str) -> bool:
     """Remove a file or folder of our own; whether there was one."""
     try:
         if os.lstat(path).st_uid != os.getuid():
             return False
-        if os.path.isdir(path) and not os.path.islink(path):
+        if Path(path).is_dir() and not Path(path).is_symlink():
             shutil.rmtree(path)
         else:
-            os.unlink(path)
+            Path(path).unlink()
     except OSError:
         return False
     return True
 
 
-def sweep_peer(peer):
+def sweep_peer(peer: dict[str, Any]) -> dict[str, Any]:
     """Sweep another node through the cluster's own ssh; used when the controller cannot do it any more."""
     options = ["-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
     command = ["ssh", *options, "--", peer["name"], shlex.join(peer["argv"])]
-    answer = {"event": "swept", "host": peer["name"]}
+    answer: dict[str, Any] = {"event": "swept", "host": peer["name"]}
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PEER_WAIT_S, check=False, text=True
@@ -180,20 +184,20 @@ def sweep_peer(peer):
 class Answers:
     """JSON lines to the controller, never waiting for it: a controller that hangs must not stop the deadline."""
 
-    def __init__(self, descriptor):
+    def __init__(self, descriptor: int) -> None:
         """Take over the descriptor."""
         self.descriptor = descriptor
         self.pending = bytearray()
         self.broken = False
         os.set_blocking(descriptor, False)
 
-    def put(self, **event):
+    def put(self, **event: Any) -> None:
         """Queue one event and write what can be written."""
         if not self.broken:
             self.pending += json.dumps(event).encode() + b"\n"
             self.push()
 
-    def push(self):
+    def push(self) -> None:
         """Write what the pipe takes now."""
         while self.pending and not self.broken:
             try:
@@ -207,7 +211,7 @@ class Answers:
                 continue
             del self.pending[:written]
 
-    def flush(self, wait_s):
+    def flush(self, wait_s: float) -> None:
         """Write everything, for so long at most."""
         end = time.monotonic() + wait_s
         with selectors.DefaultSelector() as selector:
@@ -220,11 +224,11 @@ class Answers:
 class Lines:
     """Cut a stream into lines, however the reads fall."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         """Begin with nothing."""
         self.rest = b""
 
-    def feed(self, data):
+    def feed(self, data: bytes) -> list[str]:
         """Return the lines that are complete now; no data means the end."""
         *complete, self.rest = (self.rest + data).split(b"\n")
         if self.rest and (not data or len(self.rest) > LINE_LIMIT):
@@ -233,10 +237,13 @@ class Lines:
         return [line.decode("utf-8", "replace") for line in complete]
 
 
+Streams = Dict[int, Tuple[str, Lines]]  # by descriptor; evaluated at run time, so in the words of Python 3.9
+
+
 class Supervisor:
     """One job from its start to its last process."""
 
-    def __init__(self, request, answers, work_dir):
+    def __init__(self, request: dict[str, Any], answers: Answers, work_dir: str) -> None:
         """Keep what the run needs; nothing starts here."""
         self.job = request["job"]
         self.argv = [token.replace("{work_dir}", work_dir) for token in request["argv"]]
@@ -247,16 +254,16 @@ class Supervisor:
         self.answers = answers
         self.selector = selectors.DefaultSelector()
         self.began = time.monotonic()
-        self.process = None
-        self.ending = None
-        self.kill_at = None
+        self.ending: str | None = None
+        self.kill_at: float | None = None
         self.wakeup = os.pipe()
+        self.process: subprocess.Popen[bytes]
 
-    def elapsed(self):
+    def elapsed(self) -> float:
         """Return the seconds since the command was started."""
         return round(time.monotonic() - self.began, 4)
 
-    def run(self):
+    def run(self) -> None:
         """Start the command, stay until it has ended, and sweep."""
         for descriptor in self.wakeup:
             os.set_blocking(descriptor, False)
@@ -271,7 +278,7 @@ class Supervisor:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=self.environment,
-                cwd=os.path.expanduser("~") if os.path.isdir(os.path.expanduser("~")) else "/",
+                cwd=Path.home() if Path.home().is_dir() else "/",
                 start_new_session=True,
             )
         except OSError as problem:
@@ -285,7 +292,7 @@ class Supervisor:
         self.drain(streams)
         self.finish(streams)
 
-    def serve(self, streams):
+    def serve(self, streams: Streams) -> None:
         """Pass output on until the command has ended, and end it when its time has come."""
         while self.process.poll() is None:
             self.pump(streams, 0.1)
@@ -298,7 +305,7 @@ class Supervisor:
                     os.killpg(self.process.pid, signal.SIGKILL)
                 sweep(self.job, wait_s=1.0)
 
-    def pump(self, streams, wait_s):
+    def pump(self, streams: Streams, wait_s: float) -> None:
         """Wait a little for any news and take it."""
         crowded = len(self.answers.pending) > BUFFER_LIMIT
         for descriptor in list(streams):
@@ -311,13 +318,13 @@ class Supervisor:
             if key.data == "output":
                 self.take(streams, key.fd)
             elif key.data == "signal":
-                self.end("signal " + str(os.read(key.fd, 1)[0]))
+                self.end(f"signal {os.read(key.fd, 1)[0]}")
             elif not os.read(0, 65536):
                 self.selector.unregister(0)
                 self.end("stdin_closed")
         self.answers.push()
 
-    def take(self, streams, descriptor):
+    def take(self, streams: Streams, descriptor: int) -> None:
         """Read one stream and pass its complete lines on."""
         name, lines = streams[descriptor]
         data = os.read(descriptor, 65536)
@@ -328,7 +335,7 @@ class Supervisor:
                 self.selector.unregister(descriptor)
             del streams[descriptor]
 
-    def end(self, reason):
+    def end(self, reason: str) -> None:
         """Ask the command to end; KILL follows when it does not."""
         if self.ending is not None or self.process.poll() is not None:
             return
@@ -338,13 +345,13 @@ class Supervisor:
             self.process.send_signal(signal.SIGTERM)
         self.kill_at = time.monotonic() + TERM_GRACE_S
 
-    def drain(self, streams):
+    def drain(self, streams: Streams) -> None:
         """Read what was written before the end; a process that outlived the command may hold the pipe open."""
         end = time.monotonic() + DRAIN_S
         while streams and time.monotonic() < end:
             self.pump(streams, 0.05)
 
-    def finish(self, streams):
+    def finish(self, streams: Streams) -> None:
         """Sweep this node, and the others when nobody else will, then say how it ended."""
         found = sweep(self.job)
         for descriptor in list(streams):
@@ -366,8 +373,8 @@ class Supervisor:
         )
 
 
-def read_request():
-    """Return the request, or raise ValueError with what is wrong with it."""
+def receive() -> bytes:
+    """Return the request's line, or raise ValueError when none comes."""
     data = bytearray()
     end = time.monotonic() + REQUEST_WAIT_S
     with selectors.DefaultSelector() as selector:
@@ -381,27 +388,29 @@ def read_request():
             data += part
             if len(data) > REQUEST_LIMIT:
                 raise ValueError("the request is too long")
-    request = json.loads(bytes(data).split(b"\n", 1)[0])
+    return bytes(data).split(b"\n", 1)[0]
+
+
+def checked(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the request, or raise ValueError with what is wrong with it."""
     if not JOB_ID.fullmatch(request["job"]):
         raise ValueError("the job id is malformed")
     if not request["argv"] or not all(isinstance(token, str) for token in request["argv"]):
         raise ValueError("argv is no list of strings")
     if not 0 < float(request["deadline_s"]) < float("inf"):
         raise ValueError("deadline_s is no positive number")
-    for name in request.get("files", {}):
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
-            raise ValueError("a file name is malformed")
-    for peer in request.get("peers", []):
-        if not PEER.fullmatch(peer["name"]):
-            raise ValueError("a peer's name is malformed")
+    if not all(FILE_NAME.fullmatch(name) for name in request.get("files", {})):
+        raise ValueError("a file name is malformed")
+    if not all(PEER.fullmatch(peer["name"]) for peer in request.get("peers", [])):
+        raise ValueError("a peer's name is malformed")
     return request
 
 
-def supervise():
+def supervise() -> int:
     """Serve one request."""
     answers = Answers(1)
     try:
-        request = read_request()
+        request = checked(json.loads(receive()))
     except (KeyError, TypeError, ValueError) as problem:
         answers.put(event="ended", reason="bad_request", problem=str(problem), seconds=0.0)
         answers.flush(FLUSH_WAIT_S)
@@ -409,8 +418,7 @@ def supervise():
     work_dir = tempfile.mkdtemp(prefix="clusterctl-")  # mode 0700
     try:
         for name, content in request.get("files", {}).items():
-            with open(os.path.join(work_dir, name), "w", encoding="utf-8") as stream:
-                stream.write(content)
+            Path(work_dir, name).write_text(content, encoding="utf-8")
         Supervisor(request, answers, work_dir).run()
     finally:
         shutil.rmtree(work_dir, ignore_errors=True)
@@ -418,7 +426,7 @@ def supervise():
     return 0
 
 
-def main():
+def main() -> int:
     """Choose between the two uses."""
     parser = argparse.ArgumentParser(description="Run a command under a deadline and leave nothing of it behind.")
     parser.add_argument("--sweep", metavar="JOB", help="kill what is left of that job on this node")

@@ -4,14 +4,16 @@
 Started by mpirun, one process a rank. Every line carries ``"clusterctl": 1`` and an ``event``:
 
 ``started``  before MPI is touched, so that a rank that hangs in its start is told from one that never came up.
-``waiting``  after ``--report-after`` seconds: what the rank is busy with. A rank that prints neither this nor a result is
-             itself stuck (stopped, or its node is); those that do are waiting for somebody.
-``result``   the verdict of this rank: ``ok``, how many values were compared, the wrong ones with expected and got, the
-             libmpi that is really mapped.
+``waiting``  after ``--report-after`` seconds: what the rank is busy with. A rank that prints neither this nor a result
+             is itself stuck (stopped, or its node is); those that do are waiting for somebody.
+``result``   the verdict of this rank: ``ok``, how many values were compared, the wrong ones with expected and got, and
+             the libmpi that is really mapped.
 
 Answers are known beforehand: small integers, exact in every type used, so that comparisons need no tolerance. Buffers
 are filled with another pattern before each operation, so that an operation that does nothing is found out.
 """
+
+from __future__ import annotations
 
 import argparse
 import json
@@ -23,6 +25,8 @@ import sys
 import threading
 import time
 import traceback
+from pathlib import Path
+from typing import Any, Iterator
 
 HELLO = "/usr/local/openmpi/libexec/clusterctl-hello"
 MOST_PROBLEMS = 4  # a line stays below what a pipe writes in one piece
@@ -39,7 +43,7 @@ COUNTS = (1, 3, 1001, 40009)  # one value, odd ones, one buffer beyond every eag
 class Voice:
     """Print this rank's lines, each in a single write."""
 
-    def __init__(self, check):
+    def __init__(self, check: str) -> None:
         """Learn from mpirun's environment who this rank is."""
         environment = os.environ
         self.rank = int(environment.get("OMPI_COMM_WORLD_RANK", environment.get("PMIX_RANK", "0")))
@@ -47,58 +51,56 @@ class Voice:
         self.check = check
         self.host = socket.gethostname()
 
-    def say(self, event, **figures):
+    def say(self, event: str, **figures: Any) -> None:
         """Print one line."""
         head = {"clusterctl": 1, "event": event, "check": self.check, "rank": self.rank, "host": self.host}
         os.write(1, (json.dumps({**head, **figures}) + "\n").encode())
 
 
-def shortened(value):
+def shortened(value: object) -> str:
     """Return a value as text of bounded length."""
     text = repr(value)
     return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
 
 
-def mapped_libmpi():
+def mapped_libmpi() -> str:
     """Return the real path of the libmpi that this process has mapped, empty when there is none."""
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as stream:
-        for line in stream:
-            path = line.partition("/")[1] + line.partition("/")[2].rstrip("\n")
-            if "/libmpi.so" in path:
-                return os.path.realpath(path)
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+        place = line.find("/")
+        if "/libmpi.so" in line[place:]:
+            return str(Path(line[place:]).resolve())
     return ""
 
 
 class Findings:
     """Compare answers with what they must be, and know what the rank is busy with."""
 
-    def __init__(self, numpy):
+    def __init__(self) -> None:
         """Begin with nothing compared."""
-        self.numpy = numpy
         self.compared = 0
         self.wrong = 0
-        self.problems = []
+        self.problems: list[dict[str, str]] = []
         self.step = "MPI_Init"
 
-    def array(self, what, got, expected):
+    def array(self, what: str, got: Any, expected: Any) -> None:
         """Compare two arrays value by value."""
         self.compared += int(expected.size)
         if got.shape != expected.shape or got.dtype != expected.dtype:
             self.note(what, [list(expected.shape), str(expected.dtype)], [list(got.shape), str(got.dtype)])
             return
-        different = self.numpy.flatnonzero(got != expected)
+        different = (got != expected).nonzero()[0]
         if different.size:
             first = int(different[0])
-            where = "%s, value %d (%d of %d wrong)" % (what, first, different.size, expected.size)
+            where = f"{what}, value {first} ({different.size} of {expected.size} wrong)"
             self.note(where, expected[first].item(), got[first].item())
 
-    def value(self, what, got, expected):
+    def value(self, what: str, got: object, expected: object) -> None:
         """Compare two Python objects."""
         self.compared += 1
         if got != expected:
             self.note(what, expected, got)
 
-    def note(self, what, expected, got):
+    def note(self, what: str, expected: object, got: object) -> None:
         """Keep the first few wrong answers and count the rest."""
         self.wrong += 1
         if len(self.problems) < MOST_PROBLEMS:
@@ -108,26 +110,26 @@ class Findings:
 class Bench:
     """What every check works with: the communicator, numpy and the findings."""
 
-    def __init__(self, mpi, numpy, findings):
+    def __init__(self, mpi: Any, numpy: Any, findings: Findings) -> None:
         """Keep them together."""
         self.mpi, self.numpy, self.findings = mpi, numpy, findings
         self.comm = mpi.COMM_WORLD
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
 
-    def pattern(self, count, kind, scale):
+    def pattern(self, count: int, kind: str, scale: int) -> Any:
         """Return values that differ by position and by ``scale``, exact in every type."""
         values = (self.numpy.arange(count) % 7 + 1) * scale
         return (values % 251 if kind == "u1" else values).astype(kind)
 
-    def blank(self, count, kind):
+    def blank(self, count: int, kind: str) -> Any:
         """Return a buffer of a value that is no right answer anywhere."""
-        return self.numpy.full(count, 252, dtype=kind) if kind == "u1" else self.numpy.full(count, -77, dtype=kind)
+        return self.numpy.full(count, 252 if kind == "u1" else -77, dtype=kind)
 
-    def roots(self):
+    def roots(self) -> list[int]:
         """Return the first, the last and two ranks in between."""
         return sorted({0, self.size // 3, self.size // 2, self.size - 1})
 
-    def cases(self, kinds):
+    def cases(self, kinds: tuple[str, ...]) -> Iterator[tuple[str, int, int]]:
         """Yield every type with every count, one root after the other in turn."""
         roots = self.roots()
         number = 0
@@ -136,17 +138,18 @@ class Bench:
                 yield kind, count, roots[number % len(roots)]
                 number += 1
 
-    def doing(self, what):
+    def doing(self, what: str) -> str:
         """Say what the rank is about to do, for whoever has to explain why it hangs."""
         self.findings.step = what
         return what
 
 
-def point_to_point(bench):
+def point_to_point(bench: Bench) -> None:
     """Every rank sends a Python object to others and gets theirs."""
 
-    def parcel(source, target):
-        return {"from": source, "to": target, "text": "Grüße", "bytes": bytes(range(256)), "list": [source, [target, None]]}
+    def parcel(source: int, target: int) -> dict[str, Any]:
+        nested = [source, [target, None]]
+        return {"from": source, "to": target, "text": "Grüße", "bytes": bytes(range(256)), "list": nested}
 
     comm, rank, size = bench.comm, bench.rank, bench.size
     if size <= ALL_PAIRS_UP_TO:
@@ -155,54 +158,54 @@ def point_to_point(bench):
         distances = [2**power for power in range(size.bit_length() - 1)]
     for distance in distances:
         target, source = (rank + distance) % size, (rank - distance) % size
-        what = bench.doing("object to rank %d and from rank %d" % (target, source))
+        what = bench.doing(f"object to rank {target} and from rank {source}")
         got = comm.sendrecv(parcel(rank, target), dest=target, sendtag=distance, source=source, recvtag=distance)
         bench.findings.value(what, got, parcel(source, rank))
     target, source = (rank + 1) % size, (rank - 1) % size
     for kind in TYPES:
         for count in COUNTS:
-            what = bench.doing("%s[%d] to rank %d and from rank %d" % (kind, count, target, source))
+            what = bench.doing(f"{kind}[{count}] to rank {target} and from rank {source}")
             received = bench.blank(count, kind)
             comm.Sendrecv(bench.pattern(count, kind, rank + 1), target, 3, received, source, 3)
             bench.findings.array(what, received, bench.pattern(count, kind, source + 1))
 
 
-def broadcast(bench):
+def broadcast(bench: Bench) -> None:
     """One root's buffer, and one object, reach everybody."""
     for kind, count, root in bench.cases(TYPES):
-        what = bench.doing("broadcast %s[%d] from rank %d" % (kind, count, root))
+        what = bench.doing(f"broadcast {kind}[{count}] from rank {root}")
         buffer = bench.pattern(count, kind, root + 3) if bench.rank == root else bench.blank(count, kind)
         bench.comm.Bcast(buffer, root)
         bench.findings.array(what, buffer, bench.pattern(count, kind, root + 3))
     for root in bench.roots():
-        what = bench.doing("broadcast of an object from rank %d" % root)
+        what = bench.doing(f"broadcast of an object from rank {root}")
         parcel = {"root": root, "list": list(range(root + 2))}
         bench.findings.value(what, bench.comm.bcast(parcel if bench.rank == root else None, root), parcel)
 
 
-def scatter(bench):
+def scatter(bench: Bench) -> None:
     """Everybody gets their own part of one root's buffer, equal parts and unequal ones."""
     numpy, rank, size = bench.numpy, bench.rank, bench.size
     for kind, count, root in bench.cases(TYPES):
-        what = bench.doing("scatter %s[%d] from rank %d" % (kind, count, root))
+        what = bench.doing(f"scatter {kind}[{count}] from rank {root}")
         parts = [bench.pattern(count, kind, part + 1) for part in range(size)] if rank == root else []
         received = bench.blank(count, kind)
         bench.comm.Scatter(numpy.concatenate(parts) if parts else None, received, root)
         bench.findings.array(what, received, bench.pattern(count, kind, rank + 1))
     counts = [part % 3 + 1 for part in range(size)]
     for root in bench.roots():
-        what = bench.doing("scatter of unequal parts from rank %d" % root)
+        what = bench.doing(f"scatter of unequal parts from rank {root}")
         parts = [bench.pattern(counts[part], "f8", part + 5) for part in range(size)] if rank == root else []
         received = bench.blank(counts[rank], "f8")
         bench.comm.Scatterv([numpy.concatenate(parts), counts] if parts else None, received, root)
         bench.findings.array(what, received, bench.pattern(counts[rank], "f8", rank + 5))
 
 
-def gather(bench):
+def gather(bench: Bench) -> None:
     """One root gets everybody's part in the order of ranks, equal parts and unequal ones."""
     numpy, rank, size = bench.numpy, bench.rank, bench.size
     for kind, count, root in bench.cases(TYPES):
-        what = bench.doing("gather %s[%d] to rank %d" % (kind, count, root))
+        what = bench.doing(f"gather {kind}[{count}] to rank {root}")
         received = bench.blank(count * size, kind) if rank == root else None
         bench.comm.Gather(bench.pattern(count, kind, rank + 1), received, root)
         if received is not None:
@@ -212,7 +215,7 @@ def gather(bench):
             bench.findings.compared += 1  # taking part without an error is what this rank can prove
     counts = [part % 3 + 1 for part in range(size)]
     for root in bench.roots():
-        what = bench.doing("gather of unequal parts to rank %d" % root)
+        what = bench.doing(f"gather of unequal parts to rank {root}")
         received = bench.blank(sum(counts), "f8") if rank == root else None
         target = [received, counts] if received is not None else None
         bench.comm.Gatherv(bench.pattern(counts[rank], "f8", rank + 5), target, root)
@@ -221,7 +224,7 @@ def gather(bench):
             bench.findings.array(what, received, wanted)
 
 
-def reduce(bench):
+def reduce(bench: Bench) -> None:
     """Sums and maxima of everybody's numbers at one root."""
     mpi, rank, size = bench.mpi, bench.rank, bench.size
     for name, operation, scale, kinds in (
@@ -229,7 +232,7 @@ def reduce(bench):
         ("max", mpi.MAX, size, ORDERED_TYPES),
     ):
         for kind, count, root in bench.cases(kinds):
-            what = bench.doing("reduce %s %s[%d] to rank %d" % (name, kind, count, root))
+            what = bench.doing(f"reduce {name} {kind}[{count}] to rank {root}")
             received = bench.blank(count, kind) if rank == root else None
             bench.comm.Reduce(bench.pattern(count, kind, rank + 1), received, op=operation, root=root)
             if received is not None:
@@ -238,7 +241,7 @@ def reduce(bench):
                 bench.findings.compared += 1  # as in gather
 
 
-def allreduce(bench):
+def allreduce(bench: Bench) -> None:
     """Minima, maxima and sums of everybody's numbers at everybody."""
     mpi, rank, size = bench.mpi, bench.rank, bench.size
     for name, operation, scale, kinds in (
@@ -247,7 +250,7 @@ def allreduce(bench):
         ("sum", mpi.SUM, size * (size + 1) // 2, NUMBER_TYPES),
     ):
         for kind, count, _ in bench.cases(kinds):
-            what = bench.doing("allreduce %s %s[%d]" % (name, kind, count))
+            what = bench.doing(f"allreduce {name} {kind}[{count}]")
             received = bench.blank(count, kind)
             bench.comm.Allreduce(bench.pattern(count, kind, rank + 1), received, op=operation)
             bench.findings.array(what, received, bench.pattern(count, kind, scale))
@@ -267,10 +270,10 @@ CHECKS = {
 }
 
 
-def report_later(voice, findings, after_s):
+def report_later(voice: Voice, findings: Findings, after_s: float) -> threading.Timer:
     """Say from a thread what the rank is busy with; MPI calls leave the interpreter's lock free."""
 
-    def report():
+    def report() -> None:
         voice.say("waiting", step=findings.step[:TEXT_LIMIT])
 
     timer = threading.Timer(after_s, report)
@@ -279,15 +282,16 @@ def report_later(voice, findings, after_s):
     return timer
 
 
-def run_check(voice, arguments):
+def run_check(voice: Voice, arguments: argparse.Namespace) -> int:
     """Run one of the checks with mpi4py and report."""
     began = time.monotonic()
-    findings = Findings(None)
+    findings = Findings()
     timer = report_later(voice, findings, arguments.report_after)
     library = {"library_version": "", "library_path": ""}
-    bench = None
+    bench: Bench | None = None
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start a thread per core in every rank
     try:
-        import numpy  # noqa: PLC0415 - "started" is said before anything that can fail
+        import numpy as np  # noqa: PLC0415 - "started" is said before anything that can fail
         from mpi4py import MPI  # noqa: PLC0415 - the import calls MPI_Init
 
         initialised = time.monotonic()
@@ -295,13 +299,12 @@ def run_check(voice, arguments):
             "library_version": MPI.Get_library_version().strip("\0\n ")[:TEXT_LIMIT],
             "library_path": mapped_libmpi(),
         }
-        findings.numpy = numpy
-        bench = Bench(MPI, numpy, findings)
+        bench = Bench(MPI, np, findings)
         CHECKS[arguments.check](bench)
     except Exception as problem:  # noqa: BLE001 - whatever it is, the report has to name it with rank and host
         timer.cancel()
         place = traceback.extract_tb(problem.__traceback__)[-1]
-        findings.note(findings.step, "an answer", "%s: %s (line %s)" % (type(problem).__name__, problem, place.lineno))
+        findings.note(findings.step, "an answer", f"{type(problem).__name__}: {problem} (line {place.lineno})")
         voice.say(
             "result",
             ok=False,
@@ -332,26 +335,28 @@ def run_check(voice, arguments):
     return 0 if findings.wrong == 0 else 1
 
 
-def run_hello(voice, arguments):
+def run_hello(voice: Voice, arguments: argparse.Namespace) -> int:
     """Run the C program as this rank; it prints its own line."""
     child = subprocess.Popen([arguments.hello], stdin=subprocess.DEVNULL)
     try:
         return child.wait(timeout=arguments.report_after)
     except subprocess.TimeoutExpired:
-        with open("/proc/%d/stat" % child.pid, encoding="utf-8", errors="replace") as stream:
-            state = stream.read().rpartition(")")[2].split()[0]
-        stopped = state in {"T", "t"}
-        if not stopped:
+        status = Path(f"/proc/{child.pid}/stat").read_text(encoding="utf-8", errors="replace")
+        if status.rpartition(")")[2].split()[0] not in {"T", "t"}:  # a stopped program gives no sign of life
             voice.say("waiting", step="MPI_Init or MPI_Finalize of the C program")
         return child.wait()
 
 
-def main():
+def main() -> int:
     """Say that this rank is up, then run the check."""
     parser = argparse.ArgumentParser(description="Prove that MPI gives right answers. Started by mpirun.")
     parser.add_argument("--check", required=True, choices=["hello", *CHECKS])
-    parser.add_argument("--deadline", type=float, default=60.0, help="seconds after which the job is ended from outside")
-    parser.add_argument("--report-after", type=float, default=30.0, help="seconds after which to say what is waited for")
+    parser.add_argument(
+        "--deadline", type=float, default=60.0, help="seconds after which the job is ended from outside"
+    )
+    parser.add_argument(
+        "--report-after", type=float, default=30.0, help="seconds after which to say what is waited for"
+    )
     parser.add_argument("--hello", default=HELLO, help="the C program of the check 'hello'")
     arguments = parser.parse_args()
     voice = Voice(arguments.check)

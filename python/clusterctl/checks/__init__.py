@@ -1,0 +1,1 @@
+"""The checks of the validation: what each launches and how its output is read; nothing here touches a machine."""

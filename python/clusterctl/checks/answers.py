@@ -1,0 +1,36 @@
+"""The checks of answers: mpi4py with numpy on every slot, each compared with an answer known beforehand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.checks import base
+
+if TYPE_CHECKING:
+    from clusterctl.result import JobOutcome
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One operation of MPI, many types, sizes and roots."""
+
+    name: str
+    title: str
+    deadline_s: float = 45.0
+
+    def program(self, deadline_s: float) -> tuple[str, ...]:
+        """Return the argv of one rank."""
+        return base.rank_program(self.name, deadline_s)
+
+    def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
+        """Judge the answers; the program has compared them, rank by rank."""
+        return base.judge(site, outcome)
+
+
+POINT_TO_POINT = Answers("point_to_point", "Python objects and buffers from rank to rank")
+BROADCAST = Answers("broadcast", "one root's buffers and objects reach everybody")
+SCATTER = Answers("scatter", "everybody gets their part")
+GATHER = Answers("gather", "one root gets everybody's part")
+REDUCE = Answers("reduce", "sums and maxima at one root")
+ALLREDUCE = Answers("allreduce", "minima, maxima and sums everywhere")

@@ -1,0 +1,285 @@
+"""What all checks share: the cluster they run on, and how an outcome becomes a verdict."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from clusterctl.checks import ranks
+from clusterctl.launch import hostfile
+from clusterctl.result import Measurement, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from clusterctl.result import JobOutcome, RankReport
+
+PYTHON = "/usr/local/python_env/bin/python"
+PROGRAM = "/usr/local/libexec/clusterctl/mpi_checks.py"
+
+_REPORT_AT = 0.6  # of the deadline: late enough to be no false alarm, early enough to be heard
+_SECONDS_PER_RANK = 0.05
+_MOST_NAMED = 8
+_MOST_EVIDENCE = 40
+_MOST_WORDS = 400
+_NOISE = re.compile(
+    r"^[-=*\s]*$|setpgid\(|more processes? (has|have) sent help message|Set MCA parameter \"orte_base_help_aggregate"
+    r"|^Warning: Permanently added|help-aggregate",
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """The nodes that a check runs on.
+
+    ``slots`` are in hostfile order. ``names`` maps the host names that nodes give themselves to the inventory's names.
+    ``platforms`` and ``libraries`` are by inventory name: the platform's id and the folder in which the node's libmpi
+    must lie (links resolved).
+    """
+
+    version: str
+    slots: Mapping[str, int]
+    names: Mapping[str, str] = field(default_factory=dict)
+    platforms: Mapping[str, str] = field(default_factory=dict)
+    libraries: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def placement(self) -> tuple[str, ...]:
+        """The node of each rank."""
+        return hostfile.placement(self.slots)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict with what led to it."""
+
+    verdict: Verdict
+    reason: str
+    hosts: tuple[str, ...] = ()
+    ranks: tuple[RankReport, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    evidence: tuple[str, ...] = ()
+
+
+class Check(Protocol):
+    """One thing to prove: what to launch and how to read what it printed."""
+
+    @property
+    def name(self) -> str:
+        """The name on the command line."""
+
+    @property
+    def title(self) -> str:
+        """What it proves, in a few words."""
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds it may take on a few ranks."""
+
+    def program(self, deadline_s: float) -> tuple[str, ...]:
+        """Return the argv of one rank."""
+
+    def judge(self, site: Site, outcome: JobOutcome) -> Judgement:
+        """Turn the raw outcome into a verdict."""
+
+
+def deadline_s(check: Check, rank_count: int) -> float:
+    """Return the seconds that a check may take with so many ranks; starting them is what takes time."""
+    return check.deadline_s + _SECONDS_PER_RANK * rank_count
+
+
+def rank_program(name: str, deadline: float) -> tuple[str, ...]:
+    """Return the argv of one rank of a check."""
+    limits = ("--deadline", f"{deadline:g}", "--report-after", f"{deadline * _REPORT_AT:g}")
+    return (PYTHON, PROGRAM, "--check", name, *limits)
+
+
+def judge(site: Site, outcome: JobOutcome) -> Judgement:
+    """Judge what is common to all checks: every rank answered, rightly, with the right library, in time.
+
+    No output from any rank is an ERROR: nothing was proved and nothing refuted. Everything else that is not right is a
+    FAIL that names ranks and hosts.
+    """
+    output = ranks.read(outcome.lines, site.placement, site.names)
+    verdict, reason, hosts = _verdict(site, outcome, output)
+    return Judgement(
+        verdict=verdict,
+        reason=reason,
+        hosts=hosts,
+        ranks=output.ranks,
+        measurements=_measurements(outcome, output),
+        evidence=() if verdict is Verdict.PASS else tuple(_without_noise(output.other)[-_MOST_EVIDENCE:]),
+    )
+
+
+def fail(judgement: Judgement, reason: str, hosts: Iterable[str]) -> Judgement:
+    """Return the judgement turned into a FAIL."""
+    return Judgement(Verdict.FAIL, reason, unique(hosts), judgement.ranks, judgement.measurements, judgement.evidence)
+
+
+def unique(hosts: Iterable[str]) -> tuple[str, ...]:
+    """Return each host once, in order."""
+    return tuple(dict.fromkeys(hosts))
+
+
+def named(reports: Sequence[RankReport]) -> str:
+    """Return 'rank 3 on node2, rank 5 on node3 and 4 more'."""
+    words = [f"rank {report.rank} on {report.host}" for report in reports[:_MOST_NAMED]]
+    more = len(reports) - len(words)
+    return ", ".join(words) + (f" and {more} more" if more else "")
+
+
+def _verdict(site: Site, outcome: JobOutcome, output: ranks.Output) -> tuple[Verdict, str, tuple[str, ...]]:
+    if outcome.ending in {"not_started", "lost", "stopped"} or not output.in_state("started", "waiting", "answered"):
+        return _no_verdict(site, outcome, output)
+    wrong = tuple(report for report in output.in_state("answered") if not report.ok)
+    if wrong:
+        return Verdict.FAIL, _wrong_words(wrong), unique(report.host for report in wrong)
+    if len(output.in_state("answered")) < len(output.ranks):
+        return Verdict.FAIL, *_missing(outcome, output)
+    foreign = _foreign_libraries(site, output.ranks)
+    if foreign is not None:
+        return Verdict.FAIL, *foreign
+    if outcome.ending == "exited" and outcome.rc == 0:
+        return Verdict.PASS, _success(output.ranks), ()
+    within = f"the job did not end within {outcome.seconds:.0f} s"
+    reason = within if outcome.ending == "deadline" else f"mpirun ended with {_code(outcome)}"
+    hosts = _unanswering(outcome) or _mentioned(output.other, site.slots)
+    return Verdict.FAIL, _joined(f"every answer was right, but {reason}", _essence(output.other)), hosts
+
+
+def _no_verdict(site: Site, outcome: JobOutcome, output: ranks.Output) -> tuple[Verdict, str, tuple[str, ...]]:
+    """Say why there is nothing to judge."""
+    gone = _unanswering(outcome)
+    if outcome.ending == "stopped":
+        return Verdict.ERROR, "it was stopped before it ended", ()
+    if outcome.ending in {"not_started", "lost"}:
+        words = "mpirun was not started" if outcome.ending == "not_started" else "the connection was lost"
+        return Verdict.ERROR, f"{words}: {outcome.problem}", gone
+    if outcome.ending == "deadline":
+        reason = f"no rank came up within {outcome.seconds:.0f} s"
+    else:
+        reason = f"mpirun ended with {_code(outcome)} before any rank came up"
+    if gone:
+        reason += f"; {', '.join(gone)} no longer answers ssh"
+    return Verdict.ERROR, _joined(reason, _essence(output.other)), gone or _mentioned(output.other, site.slots)
+
+
+def _unanswering(outcome: JobOutcome) -> tuple[str, ...]:
+    """Return the nodes that could not be swept."""
+    return tuple(sweep.host for sweep in outcome.sweeps if sweep.problem)
+
+
+def _missing(outcome: JobOutcome, output: ranks.Output) -> tuple[str, tuple[str, ...]]:
+    """Name who is to blame for answers that never came: whoever gave no sign of life, for the others wait for them."""
+    missing = output.in_state("absent", "started", "waiting")
+    if outcome.ending != "deadline":
+        reason = f"no answer from {named(missing)}; mpirun ended with {_code(outcome)}"
+        return _joined(reason, _essence(output.other)), unique(report.host for report in missing)
+    within = f"within {outcome.seconds:.0f} s"
+    waiting = output.in_state("waiting")
+    blamed = output.in_state("absent", "started") or waiting
+    if blamed == waiting:
+        reason = f"no answer from {named(waiting)} {within}: {_steps(waiting)}"
+    else:
+        never = len([report for report in blamed if report.state == "absent"])
+        reason = f"no sign of life from {named(blamed)} {within}"
+        if 0 < never < len(blamed):
+            reason += f" ({never} of them never came up)"
+        if waiting:
+            reason += f"; {len(waiting)} others wait, {_steps(waiting)}"
+    hosts = unique(report.host for report in blamed)
+    gone = tuple(host for host in _unanswering(outcome) if host in hosts)
+    if gone:
+        reason += f"; {', '.join(gone)} no longer answers ssh"
+    return reason, gone or hosts
+
+
+def _steps(waiting: Sequence[RankReport]) -> str:
+    """Return what most of the waiting ranks are busy with."""
+    step, count = Counter(report.step for report in waiting).most_common(1)[0]
+    if count == len(waiting):
+        return f"in {step}"
+    first = next(report for report in waiting if report.step == step)
+    return f"rank {first.rank} on {first.host} in {step}"
+
+
+def _wrong_words(wrong: Sequence[RankReport]) -> str:
+    first = wrong[0]
+    where = f"rank {first.rank} on {first.host}"
+    if first.problems:
+        answer = first.problems[0]
+        words = f"{where}: {answer.what}: expected {answer.expected}, got {answer.got}"
+    else:
+        words = f"{where} compared {first.compared} values"
+    others = [f"{report.rank}" for report in wrong[1:]]
+    if others:
+        words += f"; wrong answers also at rank{'s' if len(others) > 1 else ''} {', '.join(others[:_MOST_NAMED])}"
+        words += " and more" if len(others) > _MOST_NAMED else ""
+    return words
+
+
+def _foreign_libraries(site: Site, reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] | None:
+    """Find ranks that have mapped another libmpi than the one that was installed for them."""
+    foreign = [
+        report
+        for report in reports
+        if report.host in site.libraries and not report.library_path.startswith(site.libraries[report.host] + "/")
+    ]
+    if not foreign:
+        return None
+    first = foreign[0]
+    found = first.library_path or "no libmpi at all"
+    verb = "has" if len(foreign) == 1 else "have"
+    reason = (
+        f"{named(foreign)} {verb} not mapped the installed libmpi: {found} is not below {site.libraries[first.host]}"
+    )
+    return reason, unique(report.host for report in foreign)
+
+
+def _success(reports: Sequence[RankReport]) -> str:
+    nodes = len({report.host for report in reports})
+    compared = sum(report.compared for report in reports)
+    words = f"{len(reports)} ranks on {nodes} node{'s' if nodes != 1 else ''}"
+    return f"{words}, {compared:,} values right" if compared else words
+
+
+def _measurements(outcome: JobOutcome, output: ranks.Output) -> tuple[Measurement, ...]:
+    answered = output.in_state("answered")
+    figures = [
+        Measurement(name="total", value=round(outcome.seconds, 3), unit="s"),
+        Measurement(name="ranks_answered", value=len(answered), unit="ranks"),
+        Measurement(name="nodes_answered", value=len({report.host for report in answered}), unit="nodes"),
+    ]
+    if output.all_started_s:
+        figures.append(Measurement(name="all_ranks_started", value=round(output.all_started_s, 3), unit="s"))
+    slowest = max((report.seconds for report in answered), default=0.0)
+    if slowest:
+        figures.append(Measurement(name="slowest_rank", value=round(slowest, 6), unit="s"))
+    return tuple(figures)
+
+
+def _code(outcome: JobOutcome) -> str:
+    return "a signal" if outcome.rc is None else f"code {outcome.rc}"
+
+
+def _joined(reason: str, said: str) -> str:
+    return f"{reason}: {said}" if said else reason
+
+
+def _without_noise(lines: Iterable[str]) -> list[str]:
+    return [line for line in lines if not _NOISE.search(line)]
+
+
+def _essence(lines: Sequence[str]) -> str:
+    """Return the first words that matter of what mpirun said; its help messages begin with the cause."""
+    text = " ".join(" ".join(_without_noise(lines)[:8]).split())
+    return text if len(text) <= _MOST_WORDS else text[: _MOST_WORDS - 3] + "..."
+
+
+def _mentioned(lines: Sequence[str], hosts: Iterable[str]) -> tuple[str, ...]:
+    """Return the nodes that mpirun's complaint names, apart from the tags in front of its lines."""
+    text = " ".join(re.sub(r"^\[[^]]*\]", "", line) for line in _without_noise(lines))
+    return tuple(host for host in hosts if re.search(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", text))

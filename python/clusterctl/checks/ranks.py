@@ -1,0 +1,102 @@
+"""Read what the ranks printed: one report a rank, and the lines that are nobody's."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.result import RankReport, WrongAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from clusterctl.result import OutputLine
+
+# A line of ours begins with one of two keys; mpirun may glue two ranks' lines together or put words before them.
+_BEGIN = re.compile(r'\{"(?:clusterctl|rank)"')
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True)
+class Output:
+    """The ranks in order, the lines that no rank of ours wrote, and when the last rank was up."""
+
+    ranks: tuple[RankReport, ...]
+    other: tuple[str, ...]
+    all_started_s: float = 0.0
+
+    def in_state(self, *states: str) -> tuple[RankReport, ...]:
+        """Return the ranks in any of these states."""
+        return tuple(report for report in self.ranks if report.state in states)
+
+
+def read(lines: Iterable[OutputLine], placement: Sequence[str], names: Mapping[str, str]) -> Output:
+    """Return what the ranks said of themselves.
+
+    Args:
+        lines: the raw output, both streams.
+        placement: the node on which each rank was to be, by the inventory's name; a rank that says nothing is reported
+            as absent from there.
+        names: the inventory's name of each host name that nodes give themselves.
+    """
+    reports = {rank: RankReport(rank=rank, host=host, state="absent", ok=False) for rank, host in enumerate(placement)}
+    other: list[str] = []
+    started: dict[int, float] = {}
+    for line in lines:
+        found, rest = _events(line.text)
+        if rest:
+            other.append(rest)
+        for event in found:
+            rank = event["rank"]
+            if event.get("event") == "started":
+                started[rank] = line.at_s
+            before = reports.get(rank) or RankReport(rank=rank, host="", state="absent", ok=False)
+            reports[rank] = _updated(before, event, names)
+    return Output(
+        ranks=tuple(reports[rank] for rank in sorted(reports)),
+        other=tuple(other),
+        all_started_s=max(started.values(), default=0.0),
+    )
+
+
+def _events(text: str) -> tuple[list[dict[str, Any]], str]:
+    """Take the JSON objects out of a line; return them and what else it held."""
+    events: list[dict[str, Any]] = []
+    rest: list[str] = []
+    at = 0
+    while (match := _BEGIN.search(text, at)) is not None:
+        try:
+            value, end = _DECODER.raw_decode(text, match.start())
+        except json.JSONDecodeError:
+            break
+        if isinstance(value.get("rank"), int):
+            events.append(value)
+        rest.append(text[at : match.start()])
+        at = end
+    rest.append(text[at:])
+    return events, "".join(rest).strip()
+
+
+def _updated(before: RankReport, event: Mapping[str, Any], names: Mapping[str, str]) -> RankReport:
+    host = names.get(str(event.get("host", "")), str(event.get("host", ""))) or before.host
+    kind = event.get("event", "hello")  # the C program has one kind of line and gives it no name
+    if kind == "started":
+        return before.model_copy(update={"host": host, "state": "started"})
+    if kind == "waiting":
+        return before.model_copy(update={"host": host, "state": "waiting", "step": str(event.get("step", ""))})
+    return RankReport(
+        rank=before.rank,
+        host=host,
+        ok=bool(event.get("ok", True)),
+        library_version=str(event.get("library_version", "")),
+        library_path=str(event.get("library_path", "")),
+        seconds=float(event.get("seconds", 0.0)),
+        compared=int(event.get("compared", 0)),
+        wrong=int(event.get("wrong", 0)),
+        problems=tuple(
+            WrongAnswer(what=str(entry["what"]), expected=str(entry["expected"]), got=str(entry["got"]))
+            for entry in event.get("problems", [])
+        ),
+    )

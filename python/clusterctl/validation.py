@@ -1,0 +1,537 @@
+"""The verb validate: prove that the cluster computes, and name what is wrong.
+
+The story: read the inventory, look at every node, leave out whoever does not answer or was never provisioned (and say
+so in a verdict of its own), then launch one check after the other through mpirun on one of the nodes, each under its
+own deadline, and keep verdicts and raw output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from clusterctl import __version__, content, facts, inventory, job, journal, ssh
+from clusterctl.checks import base, catalogue
+from clusterctl.errors import ConfigError, ExitCode
+from clusterctl.inventory import Options
+from clusterctl.launch import hostfile, mpirun
+from clusterctl.result import (
+    CheckFinished,
+    CheckProgress,
+    CheckResult,
+    CheckStarted,
+    Measurement,
+    ValidationRecord,
+    Verdict,
+    worst,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from clusterctl.checks.base import Check
+    from clusterctl.facts import NodeFacts, Probe
+    from clusterctl.inventory import Host, Inventory
+    from clusterctl.result import JobOutcome, OutputLine, ValidationEvent
+
+ARTIFACTS = tuple({"name": name, "link": f"/usr/local/{name}"} for name in ("openmpi", "python_env", "mpi4py"))
+PROGRAMS = ("job_supervisor.py", "mpi_checks.py")
+USER_VARIABLE = "ssh_mesh_user"
+
+_CALLED = {"openmpi": "Open MPI", "python_env": "the cluster's Python", "mpi4py": "mpi4py"}
+_PROBE_TIMEOUT_S = 30.0
+_MPI_PARAMETERS = {"mpi_yield_when_idle": "1"}  # answers count here, not speed, and slots may outnumber the cores
+_MOST_NAMED = 6
+
+
+@dataclass(frozen=True)
+class ValidationOptions:
+    """What the user asked for.
+
+    ``timeout_s`` replaces every check's own deadline. ``checks`` None means all. ``argv`` is the command as it may be
+    shown and kept. ``probe`` are facts that somebody has already gathered (with the watch entries of
+    :func:`watch_entries`); None gathers them.
+    """
+
+    inventory: Options = field(default_factory=Options)
+    launch_node: str | None = None
+    checks: tuple[str, ...] | None = None
+    timeout_s: float | None = None
+    argv: tuple[str, ...] = ()
+    probe: Probe | None = None
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A node on which ranks can run."""
+
+    host: Host
+    facts: NodeFacts
+    slots: int
+    as_user: str | None
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """Why a node cannot take part."""
+
+    host: str
+    why: str
+
+
+def validate(
+    path: Path, options: ValidationOptions | None = None, on_event: Callable[[ValidationEvent], None] | None = None
+) -> ValidationRecord:
+    """Validate the cluster of an inventory, and keep the record in the folder of this run.
+
+    Args:
+        path: the inventory.
+        options: what the user asked for.
+        on_event: hears what happens, as it happens.
+
+    Returns:
+        The record. Its verdict is ERROR where nothing could be launched: nobody answered, or nobody was provisioned.
+
+    Raises:
+        ConfigError: the inventory, an option or a check's name is wrong, or another run holds a host.
+    """
+    options = options or ValidationOptions()
+    checks = catalogue.select(options.checks)
+    cluster = inventory.load(path, options.inventory)
+    _refuse_unknown_launch_node(cluster, options)
+    command = " ".join(options.argv) or f"clusterctl validate {path}"
+    with journal.Lock(cluster.selected_hosts, command):
+        run = journal.start("validate", cluster.path, options.argv, journal.versions())
+        try:
+            record = _Validation(cluster, options, checks, run, on_event or _nobody).go()
+        except KeyboardInterrupt:
+            run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=_now())
+            raise
+        except BaseException as error:
+            run.update(outcome="failed", exit_code=1, message=str(error), finished=_now())
+            raise
+        finally:
+            run.close()
+        outcome: Literal["done", "failed"] = "done" if record.verdict is Verdict.PASS else "failed"
+        run.update(
+            outcome=outcome,
+            exit_code=int(exit_code(record)),
+            message="; ".join(f"{check.check}: {check.reason}" for check in record.checks if check.is_bad),
+            finished=_now(),
+        )
+    return record
+
+
+def exit_code(record: ValidationRecord) -> ExitCode:
+    """Return what the command line ends with: 0, 10 (something is wrong) or 11 (it could not run)."""
+    codes = {Verdict.PASS: ExitCode.OK, Verdict.FAIL: ExitCode.VALIDATION_FAILED}
+    return codes.get(record.verdict, ExitCode.VALIDATION_ERROR)
+
+
+def watch_entries() -> list[dict[str, Any]]:
+    """Return what to ask of every node besides its facts: the programs that the checks are made of."""
+    return [{"path": f"{job.PROGRAMS}/{name}", "kind": "file"} for name in PROGRAMS]
+
+
+def slots_of(host: Host, node: NodeFacts) -> int:
+    """Return how many ranks a node takes: the inventory's word, else one per GPU, else one per core."""
+    return host.slots or len(node.gpus) or max(1, node.cores)
+
+
+class _Validation:
+    """One run, from the facts to the record."""
+
+    def __init__(
+        self,
+        cluster: Inventory,
+        options: ValidationOptions,
+        checks: Sequence[Check],
+        run: journal.Run,
+        tell: Callable[[ValidationEvent], None],
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._checks = checks
+        self._run = run
+        self._tell = tell
+        self._results: dict[str, CheckResult] = {}
+        self._total = len(checks) + len(catalogue.GROUND)
+        self._started = _now()
+        self._nodes: dict[str, _Node] = {}
+        self._launch_node = ""
+        self._slots: dict[str, int] = {}
+        self._version = ""
+        journal.private_folder(run.folder / "logs")
+
+    def go(self) -> ValidationRecord:
+        began = time.monotonic()
+        self._tell(CheckStarted(catalogue.REACHABLE, 1, self._total, _PROBE_TIMEOUT_S))
+        probe = self._options.probe or self._look()
+        self._run.facts({name: node.model_dump(mode="json") for name, node in probe.facts.items()})
+        reached = self._judge_reachable(probe, time.monotonic() - began)
+        self._tell(CheckStarted(catalogue.PROVISIONED, 2, self._total, 0.0))
+        self._judge_provisioned(reached, probe)
+        try:
+            if self._nodes:
+                self._choose_launch_node()
+                self._run_checks()
+            else:
+                self._skip_all("no node can take part")
+        except BaseException:
+            self._skip_all("the run was interrupted")
+            self._save()
+            raise
+        return self._save()
+
+    # --- the ground: who is there, and with what ----------------------------------------------------------------------
+
+    def _look(self) -> Probe:
+        hosts = self._cluster.selected_hosts
+        by_ssh = [replace(host, become=False) for host in hosts if host.by_ssh]  # what ranks will see: no sudo
+        watch = {host.name: watch_entries() for host in by_ssh}
+        probe = facts.gather(by_ssh, watch=watch, artifacts=ARTIFACTS, timeout_s=_PROBE_TIMEOUT_S)
+        for host in hosts:
+            if not host.by_ssh:
+                why = f"{host.name} is not reached by plain ssh with a key, which the checks need."
+                probe.failures[host.name] = facts.ProbeFailure(host.name, "error", why)
+        return probe
+
+    def _judge_reachable(self, probe: Probe, seconds: float) -> list[Host]:
+        hosts = self._cluster.selected_hosts
+        lost = [_Refusal(host.name, probe.failures[host.name].message) for host in hosts if host.name in probe.failures]
+        reached = [host for host in hosts if host.name in probe.facts]
+        self._conclude_ground(catalogue.REACHABLE, lost, len(hosts), seconds, f"{_nodes(len(hosts))} answer")
+        return reached
+
+    def _judge_provisioned(self, reached: Sequence[Host], probe: Probe) -> None:
+        began = time.monotonic()
+        wanted = {f"{job.PROGRAMS}/{name}": _sha256(content.role_files("validation") / name) for name in PROGRAMS}
+        refused: list[_Refusal] = []
+        for host in reached:
+            node = probe.facts[host.name]
+            problem = _not_ready(node, wanted)
+            if problem:
+                refused.append(_Refusal(host.name, problem))
+                continue
+            user = host.variables.get(USER_VARIABLE)
+            as_user = str(user) if isinstance(user, str) and user and user != node.user.name else None
+            self._nodes[host.name] = _Node(host, node, slots_of(host, node), as_user)
+        if not reached:
+            self._finish(_skipped(catalogue.PROVISIONED, "no node answers"))
+            return
+        cure = f"run 'clusterctl provision {shlex.quote(str(self._cluster.path))}' first"
+        self._conclude_ground(
+            catalogue.PROVISIONED,
+            refused,
+            len(reached),
+            time.monotonic() - began,
+            f"{_nodes(len(reached))} carry Open MPI, mpi4py and the programs of the checks",
+            cure,
+        )
+
+    def _conclude_ground(
+        self, check: str, refused: Sequence[_Refusal], asked: int, seconds: float, success: str, cure: str = ""
+    ) -> None:
+        """One node that is not as it should be is a FAIL; when it is all of them, nothing can be run at all."""
+        verdict = Verdict.PASS if not refused else Verdict.ERROR if len(refused) == asked else Verdict.FAIL
+        reason = success
+        if refused:
+            whys = list(dict.fromkeys(refusal.why for refusal in refused))
+            alike = len(whys) == 1 and len(refused) > 1
+            who = f"{_nodes(len(refused))}: " if alike else ""
+            reason = who + "; ".join(whys[:_MOST_NAMED])
+            if len(whys) > _MOST_NAMED:
+                reason += f"; and {len(whys) - _MOST_NAMED} more"
+            reason += f"; {cure}" if cure else ""
+        self._finish(
+            CheckResult(
+                check=check,
+                verdict=verdict,
+                reason=reason,
+                hosts=tuple(refusal.host for refusal in refused),
+                seconds=round(seconds, 3),
+                repeat=self._repeat(None),
+                measurements=(
+                    Measurement(name="nodes_right", value=asked - len(refused), unit="nodes"),
+                    Measurement(name="nodes_asked", value=asked, unit="nodes"),
+                ),
+                evidence=tuple(f"{refusal.host}: {refusal.why}" for refusal in refused),
+            )
+        )
+
+    # --- the checks ---------------------------------------------------------------------------------------------------
+
+    def _choose_launch_node(self) -> None:
+        wanted = self._options.launch_node
+        if wanted is not None and wanted not in self._nodes:
+            self._skip_all(f"the launch node {wanted} cannot take part", Verdict.ERROR)
+            return
+        self._launch_node = wanted or next(iter(self._nodes))
+        self._place()
+
+    def _place(self) -> None:
+        """Work out the hostfile for the nodes that are left."""
+        slots = {name: node.slots for name, node in self._nodes.items()}
+        self._slots = hostfile.ordered(slots, self._launch_node)
+        self._version = _artifact(self._nodes[self._launch_node].facts, "openmpi").version
+
+    def _run_checks(self) -> None:
+        control = Path(tempfile.mkdtemp(prefix="clusterctl-"))  # short: a socket's path may have 108 characters
+        try:
+            for number, check in enumerate(self._checks, start=len(catalogue.GROUND) + 1):
+                if check.name in self._results:
+                    continue
+                if not self._nodes:
+                    self._skip_all("no node is left that answers")
+                    return
+                result, outcome = self._run_check(check, number, control)
+                self._finish(result)
+                lost = self._drop_silent(outcome, check)
+                if (
+                    check.name == "hello"
+                    and result.verdict is not Verdict.PASS
+                    and outcome.ending != "exited"
+                    and not lost
+                ):
+                    self._skip_all("'hello' did not come to its end, and every other check would wait for the same")
+                    return
+        finally:
+            self._close(control)
+            shutil.rmtree(control, ignore_errors=True)
+
+    def _run_check(self, check: Check, number: int, control: Path) -> tuple[CheckResult, JobOutcome]:
+        site = self._site()
+        deadline = self._options.timeout_s or base.deadline_s(check, len(site.placement))
+        self._tell(CheckStarted(check.name, number, self._total, deadline))
+        launch = mpirun.Launch(
+            version=self._version,
+            hostfile="{work_dir}/hostfile",
+            slots=site.slots,
+            program=check.program(deadline),
+            job=f"{self._run.record.run_id}-{number}",
+            mca=_MPI_PARAMETERS,
+        )
+        logins = {
+            name: job.Login(node.host, node.as_user, control if name == self._launch_node else None)
+            for name, node in self._nodes.items()
+        }
+        first = self._nodes[self._launch_node]
+        spec = job.JobSpec(
+            job=launch.job,
+            argv=tuple(mpirun.argv(launch)),
+            deadline_s=deadline,
+            environment=mpirun.environment(self._version, first.as_user or first.facts.user.name),
+            files={"hostfile": hostfile.render(site.slots)},
+        )
+        heard = _Listener(check.name, len(site.placement), self._tell)
+        began = time.monotonic()
+        outcome = job.run(
+            logins[self._launch_node],
+            spec,
+            peers=[login for name, login in logins.items() if name != self._launch_node],
+            on_line=heard,
+        )
+        judgement = check.judge(site, outcome)
+        log = f"logs/{check.name}.log"
+        journal.write_atomically(self._run.folder / log, _log_text(spec, outcome, site))
+        return CheckResult(
+            check=check.name,
+            verdict=judgement.verdict,
+            reason=judgement.reason,
+            hosts=judgement.hosts,
+            seconds=round(time.monotonic() - began, 3),
+            deadline_s=deadline,
+            command=outcome.argv or spec.argv,
+            repeat=self._repeat(check.name),
+            ranks=judgement.ranks,
+            measurements=judgement.measurements,
+            log=log,
+            evidence=judgement.evidence,
+            left_behind=tuple(
+                f"{sweep.host}: {words}" for sweep in outcome.sweeps for words in (*sweep.left, sweep.problem) if words
+            ),
+        ), outcome
+
+    def _site(self) -> base.Site:
+        nodes = self._nodes
+        return base.Site(
+            version=self._version,
+            slots=self._slots,
+            names={**{node.facts.hostname: name for name, node in nodes.items()}, **{name: name for name in nodes}},
+            platforms={name: node.facts.platform for name, node in nodes.items()},
+            libraries={name: _artifact(node.facts, "openmpi").target for name, node in nodes.items()},
+        )
+
+    def _drop_silent(self, outcome: JobOutcome, check: Check) -> bool:
+        """Leave out nodes that no longer answer, so that the remaining checks tell about the remaining nodes."""
+        gone = [sweep.host for sweep in outcome.sweeps if sweep.problem and sweep.host in self._nodes]
+        if not gone:
+            return False
+        before = self._results[catalogue.REACHABLE]
+        why = [f"{name} stopped answering during '{check.name}'" for name in gone]
+        reason = "; ".join([before.reason, *why] if before.verdict is Verdict.FAIL else why)
+        changed = {
+            "verdict": Verdict.FAIL,
+            "reason": reason,
+            "hosts": (*before.hosts, *gone),
+            "evidence": (*before.evidence, *(f"{s.host}: {s.problem}" for s in outcome.sweeps if s.host in gone)),
+        }
+        self._finish(before.model_copy(update=changed))
+        for name in gone:
+            del self._nodes[name]
+        if self._launch_node not in self._nodes and self._nodes:
+            self._launch_node = next(iter(self._nodes))
+        if self._nodes:
+            self._place()
+        return True
+
+    def _close(self, control: Path) -> None:
+        """End the shared connection, which would otherwise outlive this process by a minute."""
+
+        def close(node: _Node) -> None:
+            argv = ssh.arguments(node.host, control_dir=control)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(
+                    [argv[0], "-O", "exit", *argv[1:]],
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    timeout=5,
+                    check=False,
+                )
+
+        if any(control.iterdir()) and self._nodes:
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(close, [node for name, node in self._nodes.items() if name == self._launch_node]))
+
+    # --- the record ---------------------------------------------------------------------------------------------------
+
+    def _finish(self, result: CheckResult) -> None:
+        self._results[result.check] = result
+        self._tell(CheckFinished(result))
+
+    def _skip_all(self, why: str, verdict: Verdict = Verdict.SKIP) -> None:
+        for check in self._checks:
+            if check.name not in self._results:
+                self._finish(_skipped(check.name, why, verdict))
+                verdict = Verdict.SKIP
+
+    def _repeat(self, check: str | None) -> str:
+        words = ["clusterctl", "validate", str(self._cluster.path)]
+        options = self._options
+        if options.inventory.limit is not None:
+            words += ["--limit", options.inventory.limit]
+        if options.inventory.user is not None:
+            words += ["--user", options.inventory.user]
+        if options.inventory.private_key is not None:
+            words += ["--private-key", options.inventory.private_key]
+        if options.launch_node is not None:
+            words += ["--launch-node", options.launch_node]
+        if options.timeout_s is not None:
+            words += ["--timeout", f"{options.timeout_s:g}"]
+        return shlex.join([*words, *(["--checks", check] if check else [])])
+
+    def _save(self) -> ValidationRecord:
+        record = ValidationRecord(
+            clusterctl_version=__version__,
+            run_id=self._run.record.run_id,
+            inventory=str(self._cluster.path),
+            started=self._started,
+            finished=_now(),
+            launch_node=self._launch_node,
+            hosts=tuple(host.name for host in self._cluster.selected_hosts),
+            slots=self._slots,
+            openmpi_version=self._version,
+            folder=str(self._run.folder),
+            verdict=worst(self._results.values()),
+            checks=tuple(self._results.values()),
+        )
+        journal.write_atomically(self._run.folder / "validation.json", record.model_dump_json(indent=1) + "\n")
+        return record
+
+
+class _Listener:
+    """Count the ranks that are up and those that have answered, and tell whenever it says something new."""
+
+    def __init__(self, check: str, ranks: int, tell: Callable[[ValidationEvent], None]) -> None:
+        self._check, self._ranks, self._tell = check, ranks, tell
+        self._up = 0
+        self._done = 0
+
+    def __call__(self, line: OutputLine) -> None:
+        before = (self._up, self._done)
+        self._up += line.text.count('"event": "started"')
+        self._done += line.text.count('"event": "result"') + line.text.count('{"rank"')
+        if (self._up, self._done) != before:
+            self._tell(CheckProgress(self._check, f"{self._up} of {self._ranks} ranks up, {self._done} have answered"))
+
+
+def _refuse_unknown_launch_node(cluster: Inventory, options: ValidationOptions) -> None:
+    names = [host.name for host in cluster.selected_hosts]
+    if options.launch_node is not None and options.launch_node not in names:
+        shown = ", ".join(names[:_MOST_NAMED]) + (" and more" if len(names) > _MOST_NAMED else "")
+        raise ConfigError(f"The launch node '{options.launch_node}' is none of the selected hosts: {shown}.")
+
+
+def _not_ready(node: NodeFacts, wanted: Mapping[str, str]) -> str:
+    """Say what a node lacks to take part, empty when it lacks nothing."""
+    for entry in ARTIFACTS:
+        artifact = _artifact(node, entry["name"])
+        if not artifact.ok:
+            return f"{_CALLED[entry['name']]}: {artifact.problem or entry['link'] + ' does not exist'}"
+    present = {entry.get("path"): entry.get("sha256") for entry in node.watch}
+    if any(present.get(path) != digest for path, digest in wanted.items()):
+        return f"the programs in {job.PROGRAMS} are not those of clusterctl {__version__}"
+    return ""
+
+
+def _artifact(node: NodeFacts, name: str) -> facts.Artifact:
+    link = f"/usr/local/{name}"
+    for artifact in node.artifacts:
+        if artifact.link == link:
+            return artifact
+    return facts.Artifact(name=name, link=link, target="", version="", key="", ok=False)
+
+
+def _skipped(check: str, why: str, verdict: Verdict = Verdict.SKIP) -> CheckResult:
+    return CheckResult(check=check, verdict=verdict, reason=why)
+
+
+def _log_text(spec: job.JobSpec, outcome: JobOutcome, site: base.Site) -> str:
+    head = [
+        f"# job      {spec.job}",
+        f"# command  {shlex.join(outcome.argv or spec.argv)}",
+        f"# hostfile {json.dumps(dict(site.slots))}",
+        f"# ended    {outcome.ending}, code {outcome.rc}, {outcome.seconds:.3f} s {outcome.problem}".rstrip(),
+    ]
+    for sweep in outcome.sweeps:
+        found = [f"killed {words}" for words in sweep.killed] + [f"LEFT {words}" for words in sweep.left]
+        head.append(f"# sweep    {sweep.host}: {sweep.problem or '; '.join(found) or 'nothing left'}")
+    lines = [f"{line.at_s:9.3f} {line.stream} {line.text}" for line in outcome.lines]
+    return "\n".join([*head, *lines]) + "\n"
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node" if count == 1 else f"{count} nodes"
+
+
+def _nobody(_event: ValidationEvent) -> None:
+    """Hear an event for somebody who does not listen."""
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
