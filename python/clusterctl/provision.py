@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 PREFLIGHT = "preflight"
 _UNREACHABLE_KINDS = frozenset({"unreachable", "refused", "host_key", "timeout"})
 _CONFIGURATION_CHECKS = frozenset({"variable", "variables", "configuration", "inventory"})
+_ANSIBLE_TYPE = re.compile(r": <class '[\w.]+'> cannot be converted.*")  # its inner name for a text
 _PROBE_TIMEOUT_S = 30.0
 
 
@@ -365,7 +367,9 @@ def _problems_of(result: HostResult) -> list[journal.Problem]:
         if isinstance(item, dict)
     ]
     found.extend(
-        journal.Problem(host=result.host, subject=result.stage, problem=str(error), kind="configuration")
+        journal.Problem(
+            host=result.host, subject=result.stage, problem=_ANSIBLE_TYPE.sub("", str(error)), kind="configuration"
+        )
         for error in result.data.get("argument_errors") or []
     )
     return found

@@ -4,11 +4,9 @@ import re
 from typing import TYPE_CHECKING
 
 import yaml
-
 from clusterctl import content
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     import pytest
@@ -51,9 +49,8 @@ def test_every_role_is_provisioned_in_order() -> None:
 EXAMPLE = content.root() / "inventories" / "example"
 HEAD = """\
 ---
-# Every variable of every role with its default. A line '#name: value' is a variable: remove the '#' of what you change
-# (and of the lines that belong to it), leave the others. Variables of one host or group go into host_vars/ and
-# group_vars/ in the same way.
+## Every variable of every role with its default. A line with one '#' is a variable, or belongs to the one above it:
+## remove the '# ' from what you change. Variables of single hosts go into host_vars/HOST.yml in the same way.
 """
 # What the playbook or the wrapper passes and no user sets.
 PASSED = re.compile(r"preflight_known_members|\w+_members|\w+_node|\w+_inventory")
@@ -64,26 +61,24 @@ def shown_roles() -> list[str]:
 
 
 def example_text() -> str:
-    """Return what the example's variables have to be: each role's defaults, commented out."""
+    """Return what the example has to be: each role's defaults, commented out, and their comments doubly."""
     text = HEAD
     for role in shown_roles():
-        text += f"\n# --- {role} {'-' * (110 - len(role))}\n"
+        text += f"\n## --- {role} {'-' * (110 - len(role))}\n"
         lines = (content.root() / "roles" / role / "defaults" / "main.yml").read_text(encoding="utf-8").splitlines()
-        block: list[str] = []  # the comment that stands above a variable
-        passed = False
+        above: list[str] = []  # the comment that stands above a variable
+        hidden = False
         for line in lines[1:]:
-            if line.startswith("#") or not line:
-                if passed:
-                    block, passed = [], False
-                block.append(line)
-            elif line[0] in " -":
-                block.append("" if passed else f"#{line}")
-            else:
-                passed = bool(PASSED.fullmatch(line.partition(":")[0]))
-                block = [] if passed else [*block, f"#{line}"]
-            if block and not line.startswith("#") and line and not passed:
-                text += "\n".join(block) + "\n"
-                block = []
+            if line.startswith("#"):
+                above.append(f"#{line}")
+            elif not line:
+                above, hidden = [*above, ""], False
+            elif line[0] not in " -":
+                hidden = bool(PASSED.fullmatch(line.partition(":")[0]))
+                text += "" if hidden else "".join(f"{words}\n" for words in [*above, f"# {line}"])
+                above = []
+            elif not hidden:
+                text += f"# {line}\n"
     return text
 
 
@@ -93,7 +88,7 @@ def test_the_example_shows_every_variable_with_its_default() -> None:
 
 
 def test_the_example_names_what_the_roles_know() -> None:
-    shown = set(re.findall(r"^#([a-z][a-z0-9_]*):", example_text(), flags=re.MULTILINE))
+    shown = set(re.findall(r"^# ([a-z][a-z0-9_]*):", example_text(), flags=re.MULTILINE))
     known = set()
     for role in shown_roles():
         path = content.root() / "roles" / role / "meta" / "argument_specs.yml"
@@ -102,17 +97,8 @@ def test_the_example_names_what_the_roles_know() -> None:
     assert {name for name in known if not PASSED.fullmatch(name)} == shown
 
 
-def uncommented(text: str) -> Iterator[str]:
-    """Yield the variables: each '#name: value' and what follows it up to an empty line."""
-    inside = False
-    for line in text.removeprefix(HEAD).splitlines():
-        inside = bool(re.match(r"#[a-z]\w*:", line)) or (inside and line.startswith("# "))
-        if inside:
-            yield line[1:]
-
-
 def test_the_example_uncommented_is_what_the_roles_default_to() -> None:
-    given = yaml.safe_load("\n".join(uncommented(example_text()))) or {}
+    given = yaml.safe_load(re.sub(r"^# ", "", example_text(), flags=re.MULTILINE)) or {}
     for role in shown_roles():
         path = content.root() / "roles" / role / "defaults" / "main.yml"
         for name, value in yaml.safe_load(path.read_text(encoding="utf-8")).items():

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from clusterctl import journal
 from clusterctl.errors import ConfigError, LockedError
 from clusterctl.events import Note
@@ -113,7 +112,7 @@ def test_the_second_run_hears_who_holds_the_lock() -> None:
         assert holder.stdin is not None
         assert holder.stdout.readline() == "held\n"
         hosts = [Host("free", "192.0.2.9"), Host("mine", "192.0.2.1")]
-        with pytest.raises(LockedError, match="mine is held by .*'clusterctl provision a.ini'") as caught:
+        with pytest.raises(LockedError, match=r"mine is held by .*'clusterctl provision a\.ini'") as caught:
             journal.Lock(hosts, "y").__enter__()
         assert str(holder.pid) in str(caught.value)
         with journal.Lock([Host("free", "192.0.2.9"), Host("port", "192.0.2.1", port=2222)], "z"):

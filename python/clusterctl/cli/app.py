@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,10 +28,7 @@ def application(argv: Sequence[str]) -> typer.Typer:
     for name, command in COMMANDS.items():
         if word in COMMANDS and name != word:
             continue
-        module = f"clusterctl.cli.{command.module}"
-        if find_spec(module) is None:
-            continue
-        found = getattr(importlib.import_module(module), command.attribute)
+        found = getattr(importlib.import_module(f"clusterctl.cli.{command.module}"), command.attribute)
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=name, help=command.summary)
         else:

@@ -137,7 +137,7 @@ class Lines(Quiet):
                 line.note_printed = event.at
                 self._write(f"  {event.host}: {event.text} ({output.duration(event.at - line.since)})")
         elif isinstance(event, HostResult):
-            if event.outcome in {"failed", "unreachable"}:
+            if event.outcome in {"failed", "unreachable"} and not event.data:  # data ends up in the table of problems
                 self._write(f"  {event.host}: {event.outcome.upper()} in {event.stage}, {event.task}: {event.message}")
             if event.diff:
                 sys.stderr.write(f"--- {event.host}: {event.task}\n{event.diff}\n")

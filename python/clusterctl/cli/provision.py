@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,10 +92,14 @@ def provision(
     )
     with _observer(form, ask=not (yes or check)) as observer:
         record = carry_out(request, observer)
-    if record.exit_code == 0 and not (no_validate or check or tags or skip_tags):
-        _report(record, form, request, more=True)
-        return _validate(request, form)
-    _report(record, form, request, more=False)
+    validates = record.exit_code == 0 and not (no_validate or check or tags or skip_tags)
+    if form is Format.JSON:
+        return _answer_in_json(record, request, validates=validates)
+    _report(record, form, request, more=validates)
+    if validates:
+        from clusterctl.cli.validate import after_provision  # noqa: PLC0415 - see cli.main
+
+        return after_provision(request.inventory, request.options, form)
     return int(record.exit_code or 0)
 
 
@@ -112,16 +115,30 @@ def _observer(form: Format, *, ask: bool) -> Quiet:
 
 def _report(record: RunRecord, form: Format, request: Request, *, more: bool) -> None:
     """Show the record; ``more`` says that the validation follows."""
-    if form is Format.TEXT:
-        from clusterctl.cli import output, summary  # noqa: PLC0415 - text only
-
-        summary.show(record)
-        if record.exit_code == 0 and not more:
-            output.console().print(f"Next: {_next_step(request)}", markup=False, soft_wrap=True)
+    if form is Format.JSONL:
+        sys.stdout.write(json.dumps({"event": "Record", **record.model_dump(mode="json")}) + "\n")
+        sys.stdout.flush()
         return
-    data = record.model_dump(mode="json")
-    sys.stdout.write(json.dumps({"event": "Record", **data} if form is Format.JSONL else data) + "\n")
-    sys.stdout.flush()
+    from clusterctl.cli import output, summary  # noqa: PLC0415 - text only
+
+    summary.show(record)
+    if record.exit_code == 0 and not more:
+        output.console().print(f"Next: {_next_step(request)}", markup=False, soft_wrap=True)
+
+
+def _answer_in_json(record: RunRecord, request: Request, *, validates: bool) -> int:
+    """Write one object: the run's record, with the validation's under ``validation``."""
+    code, proof = int(record.exit_code or 0), None
+    if validates:
+        from clusterctl import validation  # noqa: PLC0415 - see cli.main
+
+        proof = validation.validate(
+            request.inventory, validation.ValidationOptions(inventory=request.options, argv=request.argv)
+        )
+        code = int(validation.exit_code(proof))
+    answer = {**record.model_dump(mode="json"), "validation": proof.model_dump(mode="json") if proof else None}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return code
 
 
 def _next_step(request: Request) -> str:
@@ -129,14 +146,6 @@ def _next_step(request: Request) -> str:
     if request.check:
         return f"'clusterctl provision {where}' does it."
     return f"'clusterctl validate {where}' proves that it works."
-
-
-def _validate(request: Request, form: Format) -> int:
-    if find_spec("clusterctl.validation") is None:
-        return 0
-    from clusterctl.cli.validate import after_provision  # noqa: PLC0415 - see cli.main
-
-    return int(after_provision(request.inventory, request.options, form))
 
 
 def _split(values: list[str] | None) -> tuple[str, ...]:
