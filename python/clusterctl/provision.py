@@ -91,13 +91,14 @@ def provision(request: Request, observer: Observer) -> journal.RunRecord:
         ConfigError: the inventory or an option is wrong, or another run holds a host; nothing was changed.
     """
     observer.phase("reading the inventory")
+    extra_vars = [_extra_vars_content(value) for value in request.options.extra_vars]
     cluster = inventory.load(request.inventory, request.options)
     _check_files(cluster, request.options)
     _check_tags(request)
     with journal.Lock(cluster.selected_hosts, " ".join(request.argv)):
         run = journal.start("provision", cluster.path, request.argv, journal.versions())
         try:
-            return _Provision(request, observer, cluster, run).go()
+            return _Provision(request, observer, cluster, run, plan.digest_of(extra_vars)).go()
         except KeyboardInterrupt:
             run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=_now())
             raise
@@ -116,11 +117,14 @@ def provision(request: Request, observer: Observer) -> journal.RunRecord:
 class _Provision:
     """One run, from the lock to the record."""
 
-    def __init__(self, request: Request, observer: Observer, cluster: Inventory, run: journal.Run) -> None:
+    def __init__(
+        self, request: Request, observer: Observer, cluster: Inventory, run: journal.Run, extra_vars: str
+    ) -> None:
         self._request = request
         self._observer = observer
         self._cluster = cluster
         self._run = run
+        self._extra_vars = extra_vars  # their digest
         self._tally = Tally()
 
     def go(self) -> journal.RunRecord:
@@ -176,7 +180,7 @@ class _Provision:
             content=content.digest(),
             version=__version__,
             options={
-                "extra_vars": plan.digest_of([_extra_vars_content(value) for value in options.extra_vars]),
+                "extra_vars": self._extra_vars,
                 "become": str(options.become),
                 "user": options.user or "",
             },

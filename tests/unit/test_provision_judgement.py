@@ -1,0 +1,122 @@
+"""What a run is told by its events: counts, problems and exit codes; and what is refused before it begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from clusterctl import provision
+from clusterctl.errors import ConfigError
+from clusterctl.events import HostResult, TaskStartedOnHost
+from clusterctl.inventory import Options
+from clusterctl.provision import Request, Tally
+from clusterctl.runner import End
+
+
+def result(host: str, outcome: str = "ok", **fields: object) -> HostResult:
+    return HostResult(at=10.0, host=host, stage="openmpi", task="Install", outcome=outcome, **fields)  # type: ignore[arg-type]
+
+
+def tally(*results: HostResult) -> Tally:
+    found = Tally()
+    for one in results:
+        found.add(TaskStartedOnHost(at=4.0, host=one.host, stage="openmpi", task="Install"))
+        found.add(one)
+    return found
+
+
+def test_summaries() -> None:
+    found = tally(
+        result("a", "changed", changes=("/etc/hosts", "openmpi 5.0.7")),
+        result("a", "changed", changes=("/etc/hosts",)),
+        result("a"),
+        result("b", "changed"),
+        result("b", "failed", message="disk full"),
+        result("c", "unreachable", message="gone"),
+        result("d", "failed", message="was rescued"),
+    )
+    end = End("failed", 2, failed=frozenset({"b"}), unreachable=frozenset({"c"}))
+    a, b, c, d, e = found.summaries(["a", "b", "c", "d", "e"], end)
+    assert (a.outcome, a.changed, a.changes, a.seconds) == ("changed", 2, ("/etc/hosts", "openmpi 5.0.7"), 6.0)
+    assert (b.outcome, b.message, b.failed_stage, b.failed_task) == ("failed", "disk full", "openmpi", "Install")
+    assert b.changes == ("Install",), "a module that names nothing is named by its task"
+    assert (c.outcome, c.message) == ("unreachable", "gone")
+    assert (d.outcome, d.message) == ("ok", ""), "a failure that was put right fails nobody"
+    assert e.outcome == "not run"
+
+
+def test_problems_of_preflight_and_of_argument_specs() -> None:
+    problem = {"host": "x", "check": "disk", "problem": "/usr/local is full", "cure": "free some space"}
+    error = "x is of type <class 'str'>: <class 'a.b'> cannot be converted"
+    found = tally(
+        result("a", "failed", data={"problems": [problem, {**problem, "check": "variable"}]}),
+        result("b", "failed", data={"argument_errors": [error]}),
+        result("b", "ok", data={"problems": [problem]}),
+    ).problems()
+    assert [(one.host, one.subject, one.kind) for one in found] == [
+        ("x", "disk", "host"),
+        ("x", "variable", "configuration"),
+        ("b", "openmpi", "configuration"),
+    ]
+    assert found[2].problem == "x is of type <class 'str'>"
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "inventory.ini"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+class Nobody:
+    """An observer that is told and says nothing."""
+
+    def phase(self, text: str) -> None: ...
+
+    def event(self, event: object) -> None: ...
+
+    def confirm(self, _preview: object) -> bool:
+        return True
+
+    def stopping(self, requests: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("options", "fields", "says"),
+    [
+        ({"private_key": "/nix/key"}, {}, "--private-key names /nix/key, which cannot be read"),
+        ({}, {"tags": ("openmp",)}, "No task has the tag 'openmp'; known tags are .*hosts"),
+        ({}, {"skip_tags": ("nobody",)}, "No task has the tag 'nobody'"),
+        ({"extra_vars": ("@/nix/vars",)}, {}, "/nix/vars"),
+    ],
+)
+def test_refused_before_anything_begins(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, object],
+    fields: dict[str, object],
+    says: str,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    request = Request(write(tmp_path, "[nodes]\nnode1 ansible_host=127.0.0.1\n"), Options(**options), **fields)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=says):
+        provision.provision(request, Nobody())
+
+
+def test_an_unreadable_key_of_the_inventory_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, f"node1 ansible_ssh_private_key_file={tmp_path}/nix\n")
+    with pytest.raises(ConfigError, match=r"ansible_ssh_private_key_file of node1 names .*/nix, which cannot be read"):
+        provision.provision(Request(path), Nobody())
+
+
+def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Port 1 of loopback answers nobody: exit 4, one problem per host, Ansible is not even started."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    path = write(tmp_path, "node[1:2] ansible_host=127.0.0.1 ansible_port=1\n")
+    record = provision.provision(Request(path, argv=("clusterctl", "provision")), Nobody())
+    assert (record.exit_code, record.outcome) == (4, "unreachable")
+    assert [(problem.host, problem.subject) for problem in record.problems] == [
+        ("node1", "unreachable"),
+        ("node2", "unreachable"),
+    ]
+    assert {host.outcome for host in record.hosts} == {"unreachable"}
+    assert not (Path(record.folder) / "ansible.log").exists()
