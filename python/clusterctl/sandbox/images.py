@@ -100,7 +100,10 @@ def _bootstrap(podman: Podman, image: str, archive: Path, report: Report) -> Non
     with _appearing(archive) as target:
         _follow(
             [
-                *podman.prefix, "mmdebstrap", "--variant=minbase", f"--include={','.join(_NODE_PACKAGES)}",
+                # Its mounts of /proc, /sys and /dev/shm end with it, whatever kills it: no folder with the machine's own
+                # /dev/shm inside stays behind for somebody to remove.
+                *podman.prefix, "unshare", "--mount",
+                "mmdebstrap", "--variant=minbase", f"--include={','.join(_NODE_PACKAGES)}",
                 "--format=tar", suite, "-", *mirror.lines(suite),
             ],
             what="mmdebstrap", prefix=image, report=report, stdout=target.fileno(),
@@ -138,10 +141,14 @@ def _follow(command: list[str], *, what: str, prefix: str, report: Report, stdou
         text=True,
         errors="replace",
     ) as process:
-        for line in (process.stdout if stdout is None else process.stderr) or ():
-            said.append(line)
-            if line.strip():
-                report(f"{prefix}: {line.strip()}")
+        try:
+            for line in (process.stdout if stdout is None else process.stderr) or ():
+                said.append(line)
+                if line.strip():
+                    report(f"{prefix}: {line.strip()}")
+        except KeyboardInterrupt:
+            process.communicate()  # the terminal has interrupted it as well; let it remove what it has made
+            raise
     if process.returncode != 0:
         raise failure(what, "".join(said))
 
