@@ -1,4 +1,4 @@
-# GNU General Public License v3.0 or later (see https://www.gnu.org/licenses/gpl-3.0.txt), since ansible-core is
+# SPDX-License-Identifier: GPL-3.0-or-later
 """Decides whether an artifact must be built, has the host build it, and brings it into the controller's cache."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     sha256_of,
     tree_name,
 )
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source, wheels
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import (
     ArtifactActionBase,
     ModuleFailedError,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LOG_MARK = "@LOG@"
+_PLACES = {"source", "content", "path", "wheels", "sdist"}
 
 
 class ActionModule(ArtifactActionBase):
@@ -83,17 +84,18 @@ class ActionModule(ArtifactActionBase):
         name, version = str(arguments["name"]), str(arguments["version"])
         base = {**arguments, "files": [], "host": host, "key": key}
         seen = self._call("artifact_build", {**base, "phase": "inspect"}, variables)
-        needs, work_dir = int(arguments.get("needs_bytes", 0)), str(arguments.get("work_dir", "/var/tmp"))  # noqa: S108
-        if not seen["installed"] and seen["free_bytes"] < needs:
+        needs = int(arguments.get("needs_bytes", 0))
+        work_dir = str(arguments.get("work_dir", "/var/tmp"))  # noqa: S108 - see the module
+        if not seen["ready"] and seen["free_bytes"] < needs:
             raise ArtifactError(
-                f"{host}: the builder's disk is full: {work_dir} has {seen['free_bytes']} bytes free and building {name}"
-                f" {version} needs about {needs}; make room there or name another folder ({name}_work_dir)."
+                f"{host}: the builder's disk is full: {work_dir} has {seen['free_bytes']} bytes free and building"
+                f" {name} {version} needs about {needs}; make room there or name another folder ({name}_work_dir)."
             )
         pushed: list[str] = []
         began = time.time()
         try:
             files = []
-            if not seen["installed"]:
+            if not seen["ready"]:
                 self._install_packages(arguments, variables, host)
                 files = self._bring(arguments, host, work_dir, pushed)
             log = f"{arguments.get('log_dir', '/var/log/clusterctl')}/{tree_name(name, version, key)}"
@@ -112,13 +114,17 @@ class ActionModule(ArtifactActionBase):
             "built": {
                 "host": host,
                 "started": int(began),
-                "from": "sources" if built["built"] else "the installed tree",
+                "way": built["way"],
                 **{field: built[field] for field in ("seconds", "cpu_seconds", "steps", "jobs")},
             },
         }
         artifact = self._take(cache, built, record, host)
         self._call("artifact_build", {**base, "phase": "release"}, variables)
-        how = f"built {name} {version}" if built["built"] else f"packed {name} {version} again from {host}"
+        how = {
+            "built": f"built {name} {version}",
+            "packed": f"packed {name} {version} again from {host}",
+            "kept": f"fetched {name} {version} that was built on {host} before",
+        }[built["way"]]
         return {
             "changed": True,
             "changes": [how],
@@ -154,7 +160,12 @@ class ActionModule(ArtifactActionBase):
     def _bring(self, arguments: Mapping[str, Any], host: str, work_dir: str, pushed: list[str]) -> list[dict[str, Any]]:
         brought = []
         for item in arguments.get("files") or []:
-            rest = {field: value for field, value in item.items() if field not in {"source", "content", "path"}}
+            rest = {field: value for field, value in item.items() if field not in _PLACES}
+            if "wheels" in item or "sdist" in item:
+                for local, dest in wheels.bring(item, Path(str(arguments["cache_dir"])).expanduser()):
+                    pushed.append(self._push(local, work_dir))
+                    brought.append({**rest, "dest": dest, "path": pushed[-1]})
+                continue
             if "source" in item:
                 wanted = item["source"]
                 local = source.fetch(

@@ -1,4 +1,4 @@
-# GNU General Public License v3.0 or later (see https://www.gnu.org/licenses/gpl-3.0.txt), since ansible-core is
+# SPDX-License-Identifier: GPL-3.0-or-later
 """Asks a host what it has, and brings it the pack only if it needs it."""
 
 from __future__ import annotations

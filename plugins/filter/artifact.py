@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Filters that decide about artifacts: what one is called, and who builds it."""
 
 from __future__ import annotations
@@ -60,9 +61,33 @@ def artifact_builder(
     return able[0] if able else ""
 
 
+def artifact_offers(members: Sequence[Mapping[str, Any]], platform: str, builder: str) -> list[str]:
+    """Return what a build for a platform may rely on, out of ``ucx`` and ``cuda``.
+
+    A library counts where every host of the platform has it, and CUDA only where the builder has a toolkit as well.
+
+    Args:
+        members: the cluster's hosts; ``provides`` lists which of ``ucx``, ``libcuda``, ``cuda_toolkit`` each has.
+        platform: the platform to build for.
+        builder: name of the host that builds.
+    """
+    its = {
+        str(member["name"]): set(member.get("provides") or ()) for member in members if member["platform"] == platform
+    }
+    if not its:
+        return []
+    common = set.intersection(*its.values())
+    offers = ["ucx"] if "ucx" in common else []
+    return [*offers, "cuda"] if "libcuda" in common and "cuda_toolkit" in its.get(builder, ()) else offers
+
+
 class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
-        return {"artifact_key": artifact_key, "artifact_builder": artifact_builder}
+        return {
+            "artifact_key": artifact_key,
+            "artifact_builder": artifact_builder,
+            "artifact_offers": artifact_offers,
+        }

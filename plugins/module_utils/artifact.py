@@ -1,8 +1,9 @@
-"""What an artifact is, on a node and on the controller alike: its key, its manifest, its marker, and how they are checked.
+# SPDX-License-Identifier: Apache-2.0
+"""What an artifact is, on a node and on the controller alike: its key, its manifest and its marker.
 
-Standard library only and Python 3.9, since it runs on nodes. The page ``docs/artifacts`` of a role's README tells the
-story; here are the facts: a tree ``<root>/<name>-<version>-<key>`` is whole when its marker, which is written last,
-names the key that was asked for and the manifest whose digest the marker holds agrees with every file.
+Standard library only and Python 3.9, since it runs on nodes. A tree ``<root>/<name>-<version>-<key>`` is whole when its
+marker, which is written last, names the key that was asked for, and when the manifest whose digest the marker holds
+agrees with every file.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _walk(tree: str) -> List[str]:
     found = []
     for folder, folders, files in os.walk(tree):
         below = os.path.relpath(folder, tree)
-        found += [os.path.normpath(os.path.join(below, name)) for name in [*folders, *files]]
+        found += [name if below == "." else f"{below}/{name}" for name in [*folders, *files]]
     return sorted(name for name in found if name not in {MARKER, MANIFEST})
 
 
@@ -92,11 +93,11 @@ def make_manifest(tree: str) -> List[Entry]:
     """
     entries = []
     for name in _walk(tree):
-        path = os.path.join(tree, name)
-        state = os.lstat(path)
+        path = Path(tree, name)
+        state = path.lstat()
         mode = f"{stat.S_IMODE(state.st_mode):04o}"
         if stat.S_ISLNK(state.st_mode):
-            entries.append(Entry(name, "l", 0, os.readlink(path), ""))
+            entries.append(Entry(name, "l", 0, str(path.readlink()), ""))
         elif stat.S_ISDIR(state.st_mode):
             entries.append(Entry(name, "d", 0, "", mode))
         elif stat.S_ISREG(state.st_mode):
@@ -126,24 +127,25 @@ def parse_manifest(data: bytes) -> List[Entry]:
         raise ArtifactError("its manifest is not readable") from error
 
 
-def _deviation(path: str, entry: Entry, content: bool) -> Optional[str]:
+def _deviation(path: Path, entry: Entry, *, content: bool) -> Optional[str]:
     try:
-        state = os.lstat(path)
+        state = path.lstat()
     except OSError:
         return f"{entry.path} is missing"
+    problem = None
     if entry.kind == "l":
-        if not stat.S_ISLNK(state.st_mode) or os.readlink(path) != entry.content:
-            return f"{entry.path} does not link to {entry.content}"
+        if not stat.S_ISLNK(state.st_mode) or str(path.readlink()) != entry.content:
+            problem = f"{entry.path} does not link to {entry.content}"
     elif entry.kind == "d":
         if not stat.S_ISDIR(state.st_mode):
-            return f"{entry.path} is no folder"
+            problem = f"{entry.path} is no folder"
     elif not stat.S_ISREG(state.st_mode):
-        return f"{entry.path} is no regular file"
+        problem = f"{entry.path} is no regular file"
     elif state.st_size != entry.size:
-        return f"{entry.path} has {state.st_size} bytes instead of {entry.size}"
+        problem = f"{entry.path} has {state.st_size} bytes instead of {entry.size}"
     elif content and sha256_of(path) != entry.content:
-        return f"the content of {entry.path} has changed"
-    return None
+        problem = f"the content of {entry.path} has changed"
+    return problem
 
 
 def deviation(tree: str, entries: Sequence[Entry], *, content: bool = False) -> Optional[str]:
@@ -155,7 +157,7 @@ def deviation(tree: str, entries: Sequence[Entry], *, content: bool = False) -> 
         content: read every file and compare its sha256, not only its size.
     """
     for entry in entries:
-        found = _deviation(os.path.join(tree, entry.path), entry, content)
+        found = _deviation(Path(tree, entry.path), entry, content=content)
         if found:
             return found
     return None
@@ -186,6 +188,32 @@ def marker_bytes(name: str, version: str, key: str, inputs: Any, manifest_sha256
     return (json.dumps(marker, indent=1, sort_keys=True) + "\n").encode()
 
 
+def _read_marker(path: Path, asked: Tuple[int, str, str, str]) -> Tuple[bytes, str]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ArtifactError("its marker is missing, so an install was left half-done") from error
+    try:
+        marker: Dict[str, Any] = json.loads(data)
+        found = (marker["schema"], marker["name"], marker["version"], marker["key"])
+        digest = str(marker["manifest_sha256"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError("its marker is not readable") from error
+    if asked != found:
+        raise ArtifactError("its marker names another build")
+    return data, digest
+
+
+def _read_manifest(path: Path, digest: str) -> List[Entry]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ArtifactError("its manifest is missing") from error
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise ArtifactError("its manifest is not the one its marker names")
+    return parse_manifest(data)
+
+
 def inspect_tree(tree: str, name: str, version: str, key: str, *, content: bool = False) -> TreeState:
     """Compare what stands at ``tree`` with the artifact that should.
 
@@ -196,30 +224,11 @@ def inspect_tree(tree: str, name: str, version: str, key: str, *, content: bool 
         key: its key.
         content: see :func:`deviation`.
     """
-    place = Path(tree)
     if not os.path.lexists(tree):
         return TreeState(present=False, ok=False, problem="it is not installed")
     try:
-        marker_data = (place / MARKER).read_bytes()
-    except OSError:
-        return TreeState(present=True, ok=False, problem="its marker is missing, so an install was left half-done")
-    try:
-        marker: Dict[str, Any] = json.loads(marker_data)
-        asked = (SCHEMA, name, version, key)
-        found = (marker["schema"], marker["name"], marker["version"], marker["key"])
-        digest = str(marker["manifest_sha256"])
-    except (ValueError, KeyError, TypeError):
-        return TreeState(present=True, ok=False, problem="its marker is not readable")
-    if asked != found:
-        return TreeState(present=True, ok=False, problem="its marker names another build")
-    try:
-        manifest_data = (place / MANIFEST).read_bytes()
-    except OSError:
-        return TreeState(present=True, ok=False, problem="its manifest is missing")
-    if hashlib.sha256(manifest_data).hexdigest() != digest:
-        return TreeState(present=True, ok=False, problem="its manifest is not the one its marker names")
-    try:
-        entries = parse_manifest(manifest_data)
+        marker_data, digest = _read_marker(Path(tree, MARKER), (SCHEMA, name, version, key))
+        entries = _read_manifest(Path(tree, MANIFEST), digest)
     except ArtifactError as error:
         return TreeState(present=True, ok=False, problem=str(error))
     problem = deviation(tree, entries, content=content)
@@ -238,13 +247,13 @@ def elf_files(tree: str) -> List[str]:
     found = []
     for folder, _, names in os.walk(tree):
         for name in names:
-            path = os.path.join(folder, name)
-            if not os.path.islink(path) and os.path.isfile(path):
-                with Path(path).open("rb") as stream:
+            path = Path(folder, name)
+            if not path.is_symlink() and path.is_file():
+                with path.open("rb") as stream:
                     head = stream.read(18)
                 # e_type 2 and 3 are programs and shared objects; 1, a relocatable object, has no dependencies
                 if head[:4] == _ELF_MAGIC and len(head) == 18 and (head[16] | head[17]) in {2, 3}:  # noqa: PLR2004
-                    found.append(path)
+                    found.append(str(path))
     return sorted(found)
 
 
@@ -275,7 +284,7 @@ def parse_ldd(text: str) -> List[Missing]:
             continue
         version = _NO_VERSION.match(line)
         if version:
-            missing.append(Missing(f"{os.path.basename(version.group(2))} ({version.group(3)})", version.group(4)))
+            missing.append(Missing(f"{Path(version.group(2)).name} ({version.group(3)})", version.group(4)))
             continue
         absent = _NOT_FOUND.match(line)
         if absent:
@@ -294,7 +303,7 @@ def missing_libraries(tree: str, library_path: Sequence[str], ignore: Sequence[s
     Returns:
         Each missing library with the file (relative to ``tree``) that needs it, in the order found, without repeats.
     """
-    folders = [os.path.join(tree, folder) for folder in library_path]
+    folders = [str(Path(tree, folder)) for folder in library_path]
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "LD_LIBRARY_PATH": ":".join(folders)}
     files = elf_files(tree)
     found: Dict[Tuple[str, str], Missing] = {}
@@ -302,7 +311,7 @@ def missing_libraries(tree: str, library_path: Sequence[str], ignore: Sequence[s
         batch = files[start : start + _LDD_BATCH]
         # a second name makes ldd print the header line for a batch of one as well
         argv = ["ldd", *(batch if len(batch) > 1 else batch * 2)]
-        answer = subprocess.run(  # noqa: UP022 - the two streams must come together, in order
+        answer = subprocess.run(
             argv,
             env=environment,
             check=False,

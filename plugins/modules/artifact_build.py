@@ -1,17 +1,19 @@
-#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """Build an artifact on this host; the action plugin of the same name decides whether it is needed."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
+---
 module: artifact_build
 short_description: Build an artifact on one host and keep it in the controller's cache
 version_added: "0.1.0"
 author: The clusterctl authors
 description:
   - Makes sure that the controller's cache holds the artifact whose key follows from O(inputs).
-  - Where the cache has it, nothing happens on the host at all. Where it has not, the host installs O(packages), gets
-    O(files), runs O(steps) in a fresh folder and a clean environment, and the packed result goes to the cache.
+  - Where the cache has it, nothing happens on the host at all.
+  - Where it has not, the host installs O(packages), gets O(files), runs O(steps) in a fresh folder and a clean
+    environment, and the packed result goes to the cache.
   - A host that has the very artifact installed, with every file's sha256 as built, packs that instead of building.
   - A build ends, with all its children, when the connection that started it ends.
   - Progress comes as lines C(clusterctl-note|HOST|TEXT) on standard output.
@@ -33,7 +35,8 @@ options:
     type: str
     required: true
   packages:
-    description: Packages that the build needs, installed on the host by M(ansible.builtin.package) if something is to be built.
+    description:
+      - Packages that the build needs, installed on the host by M(ansible.builtin.package) if something is to be built.
     type: list
     elements: str
     default: []
@@ -49,6 +52,16 @@ options:
     suboptions:
       source:
         description: A source as M(clusterctl.hpc.source_fetch) takes it (V(name), V(version), V(sources), V(variable)).
+        type: dict
+      wheels:
+        description:
+          - Python wheels that fit V(platform) and satisfy V(requirements), as M(clusterctl.hpc.wheel_lock) pins them
+            under V(name). V(variable) is the user's variable for messages, V(wheel_dir) a folder to look into instead
+            of an index.
+          - They go into the folder O(files[].dest), or are all unpacked there with O(files[].unpack).
+        type: dict
+      sdist:
+        description: The source archive of a Python package (V(name), V(version), V(sha256), V(variable), V(wheel_dir)).
         type: dict
       path:
         description: A file on the controller.
@@ -69,7 +82,9 @@ options:
         type: int
         default: 1
       exclude:
-        description: Patterns of paths (after O(files[].strip)) that are not unpacked; a folder's pattern covers what is below it.
+        description:
+          - Patterns of paths (after O(files[].strip)) that are not unpacked.
+          - A folder's pattern covers what is below it.
         type: list
         elements: str
         default: []
@@ -82,7 +97,8 @@ options:
     default: /usr/local
   steps:
     description:
-      - Commands in order. C(@WORK@), C(@STAGE@), C(@TREE@) (the stage's O(prefix)) and C(@JOBS@) are replaced in all fields.
+      - Commands in order.
+      - C(@WORK@), C(@STAGE@), C(@TREE@) (the stage's O(prefix)) and C(@JOBS@) are replaced in all fields.
     type: list
     elements: dict
     required: true
@@ -130,7 +146,8 @@ options:
     type: str
     default: /var/log/clusterctl
   controller_log_dir:
-    description: Folder on the controller to which the log of a failed build is copied. The default is C(logs) in O(cache_dir).
+    description:
+      - Folder on the controller to which the log of a failed build is copied. The default is C(logs) in O(cache_dir).
     type: str
   phase:
     description: Set by the action plugin.
@@ -183,6 +200,7 @@ changes: {description: What changed in short phrases., type: list, returned: alw
 import errno
 import fnmatch
 import hashlib
+import json
 import os
 import resource
 import select
@@ -310,10 +328,12 @@ def unpack(archive: str, target: Path, strip: int, exclude: List[str]) -> None:
                     (target / name).parent.mkdir(parents=True, exist_ok=True)
                     with bundle.open(member) as source, (target / name).open("wb") as out:
                         shutil.copyfileobj(source, out)
+                    if member.external_attr >> 16 & 0o111:  # a zip made on Unix says which files are programs
+                        (target / name).chmod(0o755)
         return
     with tarfile.open(archive, "r|*") as bundle:
         if hasattr(tarfile, "tar_filter"):
-            bundle.extraction_filter = staticmethod(tarfile.tar_filter)  # type: ignore[assignment]
+            bundle.extraction_filter = staticmethod(tarfile.tar_filter)
         # members were checked by _members, which is why S202 does not apply
         bundle.extractall(str(target), members=_members(bundle, strip, exclude))  # noqa: S202
 
@@ -329,7 +349,7 @@ class Build:
         self.log = Path(self.p["log_dir"]) / f"{self.base}.log"
         self.progress_file = self.log.with_suffix(".progress")
         self.tree_root = Path(self.p["root"]) / self.base
-        self.pack = Path(_PACKS) / f"{self.base}.tar"
+        self.kept = Path(_PACKS) / f"{self.base}.json"
         self.jobs = jobs_for(
             self.p["jobs"],
             len(os.sched_getaffinity(0)),
@@ -344,9 +364,18 @@ class Build:
         """Say what the host has to build with, without changing anything."""
         installed = inspect_tree(str(self.tree_root), self.p["name"], self.p["version"], self.p["key"], content=True)
         work_dir = self.p["work_dir"]
-        if not os.path.isdir(work_dir):
+        if not Path(work_dir).is_dir():
             raise ArtifactError(f"{self.p['host']}: the work folder {work_dir} does not exist.")
-        return {"installed": installed.ok, "free_bytes": free_bytes(work_dir), "jobs": self.jobs}
+        ready = installed.ok or self.kept_pack() is not None
+        return {"ready": ready, "installed": installed.ok, "free_bytes": free_bytes(work_dir), "jobs": self.jobs}
+
+    def kept_pack(self) -> Optional[Dict[str, Any]]:
+        """Return what an earlier run packed and could not hand over, if it is still whole."""
+        try:
+            answer: Dict[str, Any] = json.loads(self.kept.read_bytes())
+            return answer if sha256_of(answer["pack"]) == answer["sha256"] else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def check_room(self) -> None:
         """Refuse to start what cannot end."""
@@ -368,8 +397,11 @@ class Build:
         """Build (or take what is installed) and pack it; the work folder is gone afterwards in any case."""
         self.log.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         Path(_PACKS).mkdir(mode=0o755, parents=True, exist_ok=True)
+        kept = self.kept_pack()
+        if kept is not None:
+            return {**kept, "way": "kept"}
         if self.inspect()["installed"]:
-            return self._packed(self.tree_root, built=False)
+            return self._packed(self.tree_root, "packed")
         self.check_room()
         work = Path(tempfile.mkdtemp(prefix=f"clusterctl-{self.p['name']}-", dir=self.p["work_dir"]))
         try:
@@ -400,7 +432,7 @@ class Build:
                 else:
                     path.unlink()
         (tree / MANIFEST).write_bytes(manifest_bytes(make_manifest(str(tree))))
-        return self._packed(tree, built=True)
+        return self._packed(tree, "built")
 
     def _bring(self, work: Path) -> None:
         for item in self.p["files"]:
@@ -413,7 +445,7 @@ class Build:
             else:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(item["path"], target)
-            os.unlink(item["path"])
+            Path(item["path"]).unlink()
 
     def _replace(self, text: str, work: Path) -> str:
         stage = str(work / "stage")
@@ -428,7 +460,13 @@ class Build:
 
     def _step(self, step: Dict[str, Any], work: Path, log: BinaryIO) -> None:
         argv = [self._replace(token, work) for token in step["argv"]]
-        environment = {"PATH": _PATH, "HOME": f"{work}/home", "TMPDIR": f"{work}/tmp", "LC_ALL": "C", "TZ": "UTC"}
+        environment = {
+            "PATH": _PATH,
+            "HOME": str(work / "home"),
+            "TMPDIR": str(work / "tmp"),
+            "LC_ALL": "C",
+            "TZ": "UTC",
+        }
         environment.update({name: self._replace(str(value), work) for name, value in step["environment"].items()})
         log.write(f"==> {step['name']}: {argv}\n".encode())
         log.flush()
@@ -496,9 +534,9 @@ class Build:
 
     # -- packing ------------------------------------------------------------------------------------------------
 
-    def _packed(self, tree: Path, *, built: bool) -> Dict[str, Any]:
+    def _packed(self, tree: Path, way: str) -> Dict[str, Any]:
         zstd = shutil.which("zstd", path=_PATH)
-        pack = self.pack.with_suffix(".tar.zst" if zstd else ".tar.gz")
+        pack = self.kept.with_name(self.base + (".tar.zst" if zstd else ".tar.gz"))
         partial = pack.with_suffix(".partial")
         self._say("pack")
         try:
@@ -518,19 +556,21 @@ class Build:
             partial.unlink(missing_ok=True)
             self.progress_file.unlink(missing_ok=True)
         manifest = (tree / MANIFEST).read_bytes()
-        return {
+        answer = {
             "pack": str(pack),
             "sha256": sha256_of(pack),
             "size": pack.stat().st_size,
             "compression": "zst" if zstd else "gz",
             "manifest_sha256": hashlib.sha256(manifest).hexdigest(),
-            "built": built,
+            "way": way,
             "log": str(self.log),
             "steps": self.times,
             "seconds": round(sum(step["seconds"] for step in self.times), 2),
             "cpu_seconds": round(sum(step["cpu_seconds"] for step in self.times), 2),
             "jobs": self.jobs,
         }
+        self.kept.write_text(json.dumps(answer), encoding="utf-8")
+        return answer
 
     @staticmethod
     def _add_all(bundle: tarfile.TarFile, tree: Path) -> None:
@@ -546,8 +586,9 @@ class Build:
 
     def release(self) -> Dict[str, Any]:
         """Remove what was kept for the controller to fetch."""
+        self.kept.unlink(missing_ok=True)
         for suffix in (".tar.zst", ".tar.gz"):
-            self.pack.with_suffix(suffix).unlink(missing_ok=True)
+            self.kept.with_name(self.base + suffix).unlink(missing_ok=True)
         return {}
 
 

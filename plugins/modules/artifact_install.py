@@ -1,17 +1,18 @@
-#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """Install a packed artifact beside its other versions and switch its link."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
+---
 module: artifact_install
 short_description: Install an artifact from the controller's cache and switch its link
 version_added: "0.1.0"
 author: The clusterctl authors
 description:
   - Compares what stands at C(ROOT/NAME-VERSION-KEY) with its marker and manifest; whatever is not whole is replaced.
-  - The pack travels only to hosts that need it. It is unpacked beside its place, checked against its manifest, and every
-    program and library in it is resolved by the host's own loader; a missing library is named and nothing is switched.
+  - The pack travels only to hosts that need it. It is unpacked beside its place and checked against its manifest.
+  - Every program and library in it is then resolved by the host's own loader. A missing one is named, nothing switched.
   - The marker is written last, then the link is switched by one rename. Other versions stay where they are.
 options:
   name:
@@ -130,11 +131,11 @@ def switch_link(link: str, target: str) -> None:
     """Point ``link`` at ``target`` in one rename; whoever looks sees the old one or the new one."""
     folder, name = os.path.split(link)
     staged = tempfile.mktemp(prefix=f".{name}.", dir=folder)  # noqa: S306 - symlink() refuses an existing name
-    os.symlink(target, staged)
+    Path(staged).symlink_to(target)
     try:
         Path(staged).replace(link)
     except OSError:
-        os.unlink(staged)
+        Path(staged).unlink()
         raise
 
 
@@ -145,10 +146,10 @@ class Install:
         """Read the module's parameters; nothing is touched yet."""
         self.p: Dict[str, Any] = module.params
         self.base = tree_name(self.p["name"], self.p["version"], self.p["key"])
-        self.tree = os.path.join(self.p["root"], self.base)
-        self.link = self.p["link"] or os.path.join(self.p["root"], self.p["name"])
+        self.tree = str(Path(self.p["root"], self.base))
+        self.link = self.p["link"] or str(Path(self.p["root"], self.p["name"]))
         # a link beside the tree stays right when the whole folder is reached by another path
-        beside = os.path.dirname(self.link) == os.path.normpath(self.p["root"])
+        beside = Path(self.link).parent == Path(self.p["root"])
         self.target = self.base if beside else self.tree
         self.host = self.p["host"]
 
@@ -159,7 +160,7 @@ class Install:
     def linked(self) -> Optional[str]:
         """Return the link's target, or None where there is no link."""
         try:
-            return os.readlink(self.link)
+            return str(Path(self.link).readlink())
         except OSError:
             return None
 
@@ -189,7 +190,7 @@ class Install:
             "needs_pack": not state.ok,
             "needs_link": linked != self.target,
             "zstd": bool(shutil.which("zstd")),
-            "free_bytes": shutil.disk_usage(self.p["root"]).free if os.path.isdir(self.p["root"]) else 0,
+            "free_bytes": shutil.disk_usage(self.p["root"]).free if Path(self.p["root"]).is_dir() else 0,
         }
 
     def _phrase(self, state: TreeState) -> str:
@@ -198,7 +199,7 @@ class Install:
 
     def apply(self) -> Dict[str, Any]:
         """Install what is missing and switch the link."""
-        if os.path.lexists(self.link) and not os.path.islink(self.link):
+        if os.path.lexists(self.link) and not Path(self.link).is_symlink():
             raise ArtifactError(
                 f"{self.host}: {self.link} is no link but something that was not put there by clusterctl;"
                 " move it away and run again."
@@ -222,13 +223,13 @@ class Install:
         pack = self.p["pack"]
         if sha256_of(pack["path"]) != pack["sha256"]:
             raise ArtifactError(f"{self.host}: the pack of {self.base} arrived damaged; run again.")
-        os.makedirs(self.p["root"], mode=0o755, exist_ok=True)
+        Path(self.p["root"]).mkdir(mode=0o755, parents=True, exist_ok=True)
         self._forget_partials()
         partial = tempfile.mkdtemp(prefix=f".{self.base}.", dir=self.p["root"])
         try:
-            os.chmod(partial, 0o755)
+            Path(partial).chmod(0o755)  # mkdtemp's 0700 would keep everybody else out of the finished tree
             self._extract(pack, partial)
-            os.unlink(pack["path"])
+            Path(pack["path"]).unlink()
             manifest = Path(partial, MANIFEST).read_bytes()
             problem = deviation(partial, parse_manifest(manifest), content=True)
             if problem:
@@ -248,9 +249,8 @@ class Install:
 
     def _forget_partials(self) -> None:
         """Remove what an install that was cut off left behind; one run at a time works on a host."""
-        for name in os.listdir(self.p["root"]):
-            if name.startswith(f".{self.base}."):
-                shutil.rmtree(os.path.join(self.p["root"], name), ignore_errors=True)
+        for path in Path(self.p["root"]).glob(f".{self.base}.*"):
+            shutil.rmtree(path, ignore_errors=True)
 
     @staticmethod
     def _write_marker(path: Path, data: bytes) -> None:
@@ -266,7 +266,7 @@ class Install:
             Path(partial).replace(self.tree)
             return
         aside = tempfile.mkdtemp(prefix=f".{self.base}.", dir=self.p["root"])
-        Path(self.tree).replace(os.path.join(aside, "broken"))
+        Path(self.tree).replace(Path(aside, "broken"))
         try:
             Path(partial).replace(self.tree)
         except OSError:
@@ -301,7 +301,7 @@ class Install:
     def _extract_by_python(source: "subprocess.Popen[bytes]", partial: str) -> str:
         with tarfile.open(fileobj=source.stdout, mode="r|") as bundle:
             if hasattr(tarfile, "tar_filter"):
-                bundle.extraction_filter = staticmethod(tarfile.tar_filter)  # type: ignore[assignment]
+                bundle.extraction_filter = staticmethod(tarfile.tar_filter)
             bundle.extractall(partial)  # noqa: S202 - a pack of our own whose sha256 was just checked
         return ""
 
@@ -320,8 +320,8 @@ class Install:
             named = "; ".join(f"{item.library}, needed by {item.needed_by}" for item in missing[:_NAMED_LIBRARIES])
             more = f" and {len(missing) - _NAMED_LIBRARIES} more" if len(missing) > _NAMED_LIBRARIES else ""
             raise ArtifactError(
-                f"{self.host}: {self.p['name']} {self.p['version']} would not run here, since the host lacks {named}{more};"
-                f" {self.link} was not switched. Install the library on this host, or build without it."
+                f"{self.host}: {self.p['name']} {self.p['version']} would not run here, since the host lacks"
+                f" {named}{more}; {self.link} was not switched. Install the library on this host, or build without it."
             )
 
 
@@ -358,7 +358,7 @@ def main() -> None:
     finally:
         if module.params["pack"]:
             with suppress(OSError):
-                os.unlink(module.params["pack"]["path"])
+                Path(module.params["pack"]["path"]).unlink()
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
-#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """Documentation of the action plugin of the same name; nothing of it runs on a node."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
+---
 module: source_fetch
 short_description: Fetch a source to the controller's cache and verify it
 version_added: "0.1.0"
 author: The clusterctl authors
 description:
-  - Returns the path of a file in the controller's cache whose sha256 is the pinned one, fetching it from the first of
-    O(sources) that has it. A file in the cache is hashed again at each use.
+  - Returns the path of a file in the controller's cache whose sha256 is the pinned one, fetching it from the first
+    of O(sources) that has it. A file in the cache is hashed again at each use.
   - Runs on the controller and never on the host; no connection is opened.
 options:
   name:
@@ -27,12 +28,12 @@ options:
     required: true
   sources:
     description:
-      - Where the file may come from, tried in order. Each has its own sha256, for the same release is packed differently
-        by different people.
+      - Where the file may come from, tried in order.
+      - Each has its own sha256, for the same release is packed differently by different people.
       - V({url, sha256}) is fetched by http or https, with the machine's proxy settings.
       - V({path, sha256}) is a file on the controller.
-      - V({apt, sha256}) with C(apt.package) and C(apt.version) is a distribution's source package, fetched from the mirror
-        that the controller's own apt uses, in apt folders of its own. It needs no root and leaves the machine's apt alone.
+      - V({apt: {package, version, sha256}}) is a distribution's source package, fetched from the mirror that the
+        controller's own apt uses, in apt folders of its own. It needs no root and leaves the machine's apt alone.
     type: list
     elements: dict
     required: true

@@ -1,13 +1,13 @@
-# GNU General Public License v3.0 or later (see https://www.gnu.org/licenses/gpl-3.0.txt), since ansible-core is
+# SPDX-License-Identifier: GPL-3.0-or-later
 """What the action plugins about artifacts share: notes, calls of the module and copies over the connection."""
 
 from __future__ import annotations
 
 import copy
 import secrets
+import shlex
 import threading
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
@@ -17,8 +17,10 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import Art
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 _NOTE_PERIOD_S = 2.0
+_SHARED = "/var/tmp"  # noqa: S108 - only names that nobody can guess are used in it
 
 
 class ModuleFailedError(Exception):
@@ -57,27 +59,34 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
         return result
 
     def _push(self, local: Path, folder: str) -> str:
-        """Copy a file of the controller to a new name on the host and return that name."""
-        remote = f"{folder}/clusterctl-push-{secrets.token_hex(8)}-{local.name}"
-        try:
-            self._connection.put_file(str(local), remote)
-        except AnsibleConnectionFailure:
-            raise
-        except AnsibleError as error:
-            # what arrived of it would only make a full disk fuller
-            self._drop([remote])
-            raise ArtifactError(
-                f"{local.name} ({local.stat().st_size} bytes) could not be copied to {folder} on the host: {error}"
-            ) from error
-        return remote
+        """Copy a file of the controller to a new name on the host and return that name.
+
+        Args:
+            local: the file.
+            folder: where it should go; one that the login user may not write to is passed over for /var/tmp.
+        """
+        reasons = []
+        for place in dict.fromkeys([folder, _SHARED]):
+            remote = f"{place}/clusterctl-push-{secrets.token_hex(8)}-{local.name}"
+            try:
+                self._connection.put_file(str(local), remote)
+            except AnsibleConnectionFailure:
+                raise
+            except AnsibleError as error:
+                self._drop([remote])  # what arrived of it would only make a full disk fuller
+                reasons.append(f"{place}: {' '.join(str(error).split())}")
+            else:
+                return remote
+        raise ArtifactError(
+            f"{local.name} ({local.stat().st_size} bytes) could not be copied to the host ({'; '.join(reasons)});"
+            " make room or name a folder that the login user may write to."
+        )
 
     def _drop(self, remotes: list[str]) -> None:
         """Remove files that were pushed, as the login user who owns them."""
         if remotes:
             with suppress(AnsibleError):
-                self._connection.exec_command(
-                    self._connection._shell.join(["rm", "-f", "--", *remotes]), sudoable=False
-                )  # noqa: SLF001 - ansible names its shell plugin so
+                self._connection.exec_command(shlex.join(["rm", "-f", "--", *remotes]), sudoable=False)
 
     @contextmanager
     def _notes_from(self, host: str, remote: str) -> Iterator[None]:
@@ -87,14 +96,15 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
         """
         stop = threading.Event()
         connection = copy.copy(self._connection)
-        command = connection._shell.join(["cat", "--", remote])  # noqa: SLF001 - see above
+        command = shlex.join(["cat", "--", remote])
 
         def follow() -> None:
             said = ""
             while not stop.wait(_NOTE_PERIOD_S):
                 try:
                     code, text, _ = connection.exec_command(command, sudoable=False)
-                except Exception:  # noqa: BLE001 - a line of life is never worth a failure
+                except Exception as error:  # noqa: BLE001 - a line of life is never worth a failure
+                    Display().vvv(f"no line of life: {error}", host=host)
                     continue
                 line = text.decode(errors="replace").strip()
                 if code == 0 and line and line != said:

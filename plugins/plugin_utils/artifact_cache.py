@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The controller's store of packed artifacts: ``<name>-<version>-<key>.tar.zst`` and, written last, its ``.json``.
 
 Both reach their names by a rename, the record after the pack; a pack without a record, or one whose sha256 is not the
@@ -186,38 +187,43 @@ class ArtifactCache:
 
     def gzip_of(self, artifact: CachedArtifact) -> CachedArtifact:
         """Return the same pack as ``.tar.gz``, made once, for nodes without zstd."""
+        twin = self._twin(artifact)
+        if twin is None:
+            with (self.folder / f".{artifact.path.name}.lock").open("w") as handle:
+                fcntl.flock(handle, fcntl.LOCK_EX)  # many workers may come at once; one transcodes
+                twin = self._twin(artifact) or self._transcode(artifact)
+        return twin
+
+    @staticmethod
+    def _twin(artifact: CachedArtifact) -> CachedArtifact | None:
+        target = artifact.path.with_suffix(".gz")
+        try:
+            known = json.loads(target.with_suffix(".gz.json").read_bytes())
+            if known["of"] != artifact.sha256 or sha256_of(target) != known["sha256"]:
+                return None
+            return CachedArtifact(target, str(known["sha256"]), target.stat().st_size, artifact.record)
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    def _transcode(self, artifact: CachedArtifact) -> CachedArtifact:
         target = artifact.path.with_suffix(".gz")
         record = target.with_suffix(".gz.json")
-        # several workers may come at once; each writes its own temporary file, and the renames agree
-        try:
-            known = json.loads(record.read_bytes())
-            if known["of"] == artifact.sha256 and sha256_of(target) == known["sha256"]:
-                return CachedArtifact(target, known["sha256"], target.stat().st_size, artifact.record)
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            pass
-        with (self.folder / f".{target.name}.lock").open("w") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            if (
-                not record.exists()
-                or json.loads(record.read_bytes()).get("of") != artifact.sha256
-                or not target.exists()
-            ):
-                self._transcode(artifact, target, record)
-        return CachedArtifact(target, sha256_of(target), target.stat().st_size, artifact.record)
-
-    def _transcode(self, artifact: CachedArtifact, target: Path, record: Path) -> None:
         record.unlink(missing_ok=True)
         with self.staging() as partial:
-            with artifact.path.open("rb") as source, partial.open("wb") as raw:
-                # mtime=0 and no name: the same pack always gives the same bytes
-                with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=4, mtime=0) as out:
-                    _zstandard("decompress").ZstdDecompressor().copy_stream(source, out)
+            # mtime=0 and no name: the same pack always gives the same bytes
+            with (
+                artifact.path.open("rb") as source,
+                partial.open("wb") as raw,
+                gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=4, mtime=0) as out,
+            ):
+                _zstandard("decompress").ZstdDecompressor().copy_stream(source, out)
             partial.chmod(0o644)
             digest = sha256_of(partial)
             partial.replace(target)
         with self.staging() as partial:
             partial.write_text(json.dumps({"of": artifact.sha256, "sha256": digest}) + "\n", encoding="utf-8")
             partial.replace(record)
+        return CachedArtifact(target, digest, target.stat().st_size, artifact.record)
 
 
 def _zstandard(what: str) -> Any:

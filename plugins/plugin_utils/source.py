@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetches a source once, on the controller: from a URL, a local file or the distribution's source package.
 
 Whatever the way, a file is used only when its sha256 is the pinned one, and it reaches the cache by a rename, so a

@@ -1,0 +1,379 @@
+"""An artifact's life on real nodes, with a C project so small that a build takes a second."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from clusterctl import content
+from clusterctl import sandbox as sandboxes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from clusterctl.sandbox import Sandbox
+
+    Start = Callable[..., Sandbox]
+
+pytestmark = pytest.mark.cluster
+
+PROGRAM = '#include <stdio.h>\nint answer(void);\nint main(void) { printf("%d\\n", answer()); return 0; }\n'
+LIBRARY = "int answer(void) { return 42; }\n"
+PACKAGES = {
+    "packages": ["gcc", "libc6-dev", "make"],
+    "package_options": {"update_cache": True, "cache_valid_time": 86400},
+}
+LINK = "/usr/local/demo"
+WORK = "/var/tmp"  # noqa: S108 - where the module makes its folders
+
+
+def makefile(*, libraries: str = "", before: str = "") -> str:
+    return (
+        f"all:\n\t{before or 'true'}\n\tgcc -shared -fPIC -o libdemo.so library.c {libraries}\n"
+        "\tgcc -o demo program.c -L. -ldemo -Wl,-rpath,/usr/local/demo/lib -Wl,--allow-shlib-undefined\n"
+        "install:\n\tmkdir -p $(DESTDIR)/usr/local/demo/lib $(DESTDIR)/usr/local/demo/bin\n"
+        "\tcp libdemo.so $(DESTDIR)/usr/local/demo/lib\n\tcp demo $(DESTDIR)/usr/local/demo/bin\n"
+        "\tln -s libdemo.so $(DESTDIR)/usr/local/demo/lib/libdemo.so.1\n"
+    )
+
+
+def tarball(path: Path, files: dict[str, str]) -> Path:
+    with tarfile.open(path, "w:gz") as bundle:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"demo-1.0/{name}")
+            member.size, member.mtime = len(text), 1_000_000_000
+            bundle.addfile(member, io.BytesIO(text.encode()))
+    return path
+
+
+@dataclass
+class Played:
+    """What one run of a playbook said."""
+
+    rc: int
+    text: str
+    results: list[tuple[str, dict[str, Any]]]
+
+    def of(self, host: str) -> list[dict[str, Any]]:
+        return [result for name, result in self.results if name == host]
+
+    @property
+    def messages(self) -> str:
+        return " ".join(str(result.get("msg", "")) for _, result in self.results)
+
+
+_RESULT = re.compile(r"^(\S+) \| \S+(?: \([^)]*\))? => (?=\{)", re.MULTILINE)
+
+
+def parse(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return each host's results out of what the 'minimal' callback prints."""
+    decoder = json.JSONDecoder(strict=False)
+    return [(match.group(1), decoder.raw_decode(text, match.end())[0]) for match in _RESULT.finditer(text)]
+
+
+class Lab:
+    """Nodes, a controller's cache of their own, and playbooks run against them."""
+
+    def __init__(self, box: Sandbox, folder: Path) -> None:
+        self.box, self.folder, self.cache = box, folder, folder / "cache"
+        self.source = tarball(folder / "demo.tar.gz", self.files())
+
+    @staticmethod
+    def files(**changed: str) -> dict[str, str]:
+        return {"program.c": PROGRAM, "library.c": LIBRARY, "Makefile": makefile(), **changed}
+
+    def build(self, *, source: Path | None = None, **changed: Any) -> dict[str, Any]:
+        """Return the task that builds the demo on node1."""
+        arguments = {
+            "name": "demo",
+            "version": "1.0",
+            "inputs": {"variant": "plain"},
+            "cache_dir": str(self.cache),
+            "files": [{"path": str(source or self.source), "dest": "src", "unpack": True}],
+            "steps": [
+                {"name": "make", "argv": ["make", "-j@JOBS@"], "chdir": "src"},
+                {"name": "install", "argv": ["make", "install", "DESTDIR=@STAGE@"], "chdir": "src"},
+            ],
+            **PACKAGES,
+            **changed,
+        }
+        return {"clusterctl.hpc.artifact_build": arguments, "when": "inventory_hostname == 'node1'"}
+
+    def install(self, **changed: Any) -> dict[str, Any]:
+        arguments = {"name": "demo", "version": "1.0", "inputs": {"variant": "plain"}, "cache_dir": str(self.cache)}
+        return {"clusterctl.hpc.artifact_install": {**arguments, **changed}}
+
+    def argv(self, tasks: list[dict[str, Any]], *options: str) -> list[str]:
+        book = self.folder / "play.json"
+        book.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]), encoding="utf-8")
+        playbook = Path(sys.executable).with_name("ansible-playbook")
+        return [str(playbook), "-i", str(self.box.inventory), str(book), *options]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "ANSIBLE_CONFIG": str(content.root() / "ansible.cfg"),
+            "ANSIBLE_COLLECTIONS_PATH": str(content.collections_path()),
+            "ANSIBLE_STDOUT_CALLBACK": "minimal",
+            "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
+            "ANSIBLE_NOCOLOR": "1",
+        }
+
+    def play(self, *tasks: dict[str, Any], check: bool = False) -> Played:
+        argv = self.argv(list(tasks), *(["--check"] if check else []))
+        done = subprocess.run(
+            argv,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            timeout=300,
+        )
+        return Played(done.returncode, done.stdout + done.stderr, parse(done.stdout))
+
+    def ssh(self, node: str, *argv: str) -> subprocess.CompletedProcess[str]:
+        command = sandboxes.ssh_command(self.box, self.box.node(node), ["sudo", *argv])
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=60
+        )
+
+    def said(self, node: str, *argv: str) -> str:
+        done = self.ssh(node, *argv)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def forget(self) -> None:
+        """Take the demo off every node and out of the cache."""
+        shutil.rmtree(self.cache, ignore_errors=True)
+        for node in self.box.nodes:
+            self.said(node.name, "sh", "-c", "rm -rf /usr/local/demo* /usr/local/.demo* /var/cache/clusterctl")
+
+
+@pytest.fixture(scope="module")
+def lab(sandbox: Start, tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    # Debian 13's sudo puts a terminal of its own between us and the build; Debian 12's does not.
+    return Lab(sandbox("art", nodes=2, images=("debian13", "debian12")), tmp_path_factory.mktemp("lab"))
+
+
+@pytest.fixture(scope="module")
+def same(sandbox: Start, tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """Two nodes of one platform."""
+    return Lab(sandbox("one", nodes=2), tmp_path_factory.mktemp("same"))
+
+
+@pytest.fixture
+def installed(same: Lab) -> Iterator[Lab]:
+    """The demo built on node1 and installed on both nodes."""
+    same.forget()
+    played = same.play(same.build(), same.install())
+    assert played.rc == 0, played.text
+    yield same
+    same.forget()
+
+
+def test_built_once_installed_everywhere_and_then_left_alone(installed: Lab) -> None:
+    for node in ("node1", "node2"):
+        assert installed.said(node, f"{LINK}/bin/demo") == "42"
+    assert installed.ssh("node2", "which", "gcc").returncode != 0, "a compiler came to a node that does not build"
+    assert not installed.said("node1", "find", WORK, "-name", "clusterctl-*")
+    again = installed.play(installed.build(), installed.install())
+    assert again.rc == 0, again.text
+    assert not any(result.get("changed") for _, result in again.results)
+    assert all(result["watch"][0]["files"] == 5 for _, result in again.results if result.get("watch"))
+
+
+def test_check_mode_works_before_anything_is_there(same: Lab) -> None:
+    same.forget()
+    played = same.play(same.build(), same.install(), check=True)
+    assert played.rc == 0, played.text
+    assert played.of("node2")[-1]["changes"] == ["installed demo 1.0", f"{LINK} -> {tree(played)}"]
+    assert same.ssh("node1", "test", "-e", LINK).returncode != 0
+    assert not same.cache.exists()
+
+
+def tree(played: Played) -> str:
+    return f"demo-1.0-{played.of('node2')[-1]['key']}"
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (["rm", f"{LINK}/.clusterctl.json"], "its marker is missing"),
+        (["rm", f"{LINK}/lib/libdemo.so"], "lib/libdemo.so is missing"),
+        (["truncate", "-s", "100", f"{LINK}/lib/libdemo.so"], "lib/libdemo.so has 100 bytes"),
+        (["ln", "-sfn", "elsewhere", f"{LINK}/lib/libdemo.so.1"], "lib/libdemo.so.1 does not link to libdemo.so"),
+        (["truncate", "-s", "10", f"{LINK}/.clusterctl.files.json"], "its manifest is not the one"),
+    ],
+    ids=["marker", "deleted", "truncated", "link", "manifest"],
+)
+def test_a_broken_install_is_noticed_and_repaired(installed: Lab, damage: list[str], named: str) -> None:
+    installed.said("node2", *damage)
+    played = installed.play(installed.build(), installed.install())
+    assert played.rc == 0, played.text
+    assert named in played.of("node2")[-1]["changes"][0]
+    assert not played.of("node1")[-1]["changed"]
+    assert installed.said("node2", f"{LINK}/bin/demo") == "42"
+    assert not installed.said("node2", "find", "/usr/local", "-name", ".demo*")
+
+
+def test_a_truncated_cache_file_is_noticed_and_made_anew_without_a_build(installed: Lab) -> None:
+    (pack,) = installed.cache.glob("artifacts/*.tar.zst")
+    whole = pack.stat().st_size
+    os.truncate(pack, whole // 2)
+    installed.said("node2", "rm", "-r", f"{LINK}/lib")
+    played = installed.play(installed.build(), installed.install())
+    assert played.rc == 0, played.text
+    assert played.of("node1")[0]["changes"] == ["packed demo 1.0 again from node1"]
+    assert f"{pack} has {whole // 2} bytes instead of {whole}" in played.text
+    assert installed.said("node2", f"{LINK}/bin/demo") == "42"
+
+
+def test_a_truncated_cache_file_is_noticed_and_rebuilt_where_nothing_is_installed(installed: Lab) -> None:
+    (pack,) = installed.cache.glob("artifacts/*.tar.zst")
+    os.truncate(pack, 100)
+    for node in ("node1", "node2"):
+        installed.said(node, "sh", "-c", "rm -rf /usr/local/demo*")
+    played = installed.play(installed.build(), installed.install())
+    assert played.rc == 0, played.text
+    assert played.of("node1")[0]["changes"] == ["built demo 1.0"]
+    assert installed.said("node2", f"{LINK}/bin/demo") == "42"
+
+
+def test_a_library_that_only_the_builder_has_is_named_and_nothing_is_switched(installed: Lab) -> None:
+    before = installed.said("node2", "readlink", LINK)
+    installed.said("node1", "sh", "-c", "echo 'int extra;' | gcc -shared -x c - -o /usr/lib/libextra.so && ldconfig")
+    try:
+        leaky = tarball(
+            installed.folder / "leaky.tar.gz", Lab.files(Makefile=makefile(libraries="-Wl,--no-as-needed -lextra"))
+        )
+        inputs = {"variant": "leaky"}
+        played = installed.play(installed.build(source=leaky, inputs=inputs), installed.install(inputs=inputs))
+    finally:
+        installed.said("node1", "rm", "-f", "/usr/lib/libextra.so")
+    assert played.rc == 2
+    message = played.of("node2")[-1]["msg"]
+    assert "node2" in message
+    assert "libextra.so, needed by lib/libdemo.so" in message
+    assert installed.said("node2", "readlink", LINK) == before
+    assert installed.said("node2", f"{LINK}/bin/demo") == "42"
+    assert not played.of("node1")[-1].get("failed"), "the builder has the library"
+
+
+def test_a_compiler_error_shows_the_last_lines_and_both_logs(installed: Lab) -> None:
+    broken = tarball(
+        installed.folder / "broken.tar.gz", Lab.files(**{"library.c": "int answer(void) { return nonsense; }\n"})
+    )
+    played = installed.play(installed.build(source=broken, inputs={"variant": "broken"}))
+    assert played.rc == 2
+    (result,) = played.of("node1")
+    assert "error: 'nonsense' undeclared" in result["msg"]
+    assert f"{result['log']} on node1" in result["msg"]
+    local = Path(result["controller_log"])
+    assert str(local) in result["msg"]
+    assert local.read_text() == installed.said("node1", "cat", result["log"]) + "\n"
+    assert not installed.said("node1", "find", WORK, "-name", "clusterctl-*")
+    assert not list(installed.cache.glob("artifacts/*broken*"))
+
+
+def test_a_full_disk_on_the_builder_is_named(installed: Lab) -> None:
+    installed.said("node1", "sh", "-c", "mkdir -p /mnt/small && mount -t tmpfs -o size=4m,mode=1777 none /mnt/small")
+    try:
+        inputs = {"variant": "big"}
+        early = installed.play(installed.build(inputs=inputs, work_dir="/mnt/small", needs_bytes=10**8))
+        filling = tarball(
+            installed.folder / "big.tar.gz", Lab.files(Makefile=makefile(before="head -c 20000000 /dev/zero > filler"))
+        )
+        late = installed.play(installed.build(source=filling, inputs=inputs, work_dir="/mnt/small"))
+        assert not installed.said("node1", "ls", "/mnt/small")
+    finally:
+        installed.said("node1", "umount", "/mnt/small")
+    for played in (early, late):
+        assert played.rc == 2
+        assert re.search(r"node1: the builder's disk is full: /mnt/small has \d+ bytes free", played.messages), (
+            played.text
+        )
+
+
+def test_a_full_cache_on_the_controller_is_named_and_the_build_is_not_lost(installed: Lab) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk on the controller")
+    small = installed.folder / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(small)], check=True)
+    noise = {"variant": "noise"}
+    bulky = tarball(
+        installed.folder / "bulky.tar.gz",
+        Lab.files(
+            Makefile=makefile().replace(
+                "\tln -s", "\thead -c 300000 /dev/urandom > $(DESTDIR)/usr/local/demo/noise\n\tln -s"
+            )
+        ),
+    )
+    try:
+        played = installed.play(installed.build(source=bulky, inputs=noise, cache_dir=str(small)))
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert played.rc == 2
+    assert re.search(rf"The controller's disk is full: {small}/artifacts has \d+ bytes free", played.messages), (
+        played.text
+    )
+    assert installed.said("node1", "ls", "/var/cache/clusterctl/packs"), "what was built is kept for the next run"
+    again = installed.play(installed.build(source=bulky, inputs=noise))
+    assert again.rc == 0, again.text
+    assert again.of("node1")[0]["changes"] == ["fetched demo 1.0 that was built on node1 before"]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL], ids=["TERM", "KILL"])
+@pytest.mark.parametrize("host", ["node1", "node2"], ids=["sudo-with-terminal", "plain-sudo"])
+def test_nothing_of_a_build_survives_its_playbook(lab: Lab, host: str, signum: signal.Signals) -> None:
+    steps = [{"name": "wait", "argv": ["sh", "-c", "sleep 987 & sleep 987 & wait"]}]
+    task = lab.build(files=[], packages=[], steps=steps, inputs={"variant": f"{host}-{signum}"})
+    task["when"] = f"inventory_hostname == '{host}'"
+    with subprocess.Popen(
+        lab.argv([task]), env=lab.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    ) as play:
+        wait_for(lambda: lab.ssh(host, "pgrep", "-fc", "^sleep 987").stdout.strip() == "2", "the build has started")
+        if signum == signal.SIGKILL:
+            kill_tree(play.pid)
+        else:
+            play.terminate()
+        play.communicate(timeout=30)
+    wait_for(lambda: lab.ssh(host, "pgrep", "-f", "^sleep 987").returncode != 0, "the build's children have gone")
+    wait_for(lambda: not lab.said(host, "find", WORK, "-name", "clusterctl-*"), "its folder has gone")
+
+
+def kill_tree(root: int) -> None:
+    """Kill a process and all below it at once; ansible's workers have sessions of their own."""
+    listing = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    children: dict[int, list[int]] = {}
+    for line in listing.splitlines():
+        pid, parent = map(int, line.split())
+        children.setdefault(parent, []).append(pid)
+    doomed, waiting = [], [root]
+    while waiting:
+        pid = waiting.pop()
+        doomed.append(pid)
+        waiting += children.get(pid, [])
+    for pid in doomed:
+        os.kill(pid, signal.SIGKILL)
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{timeout_s} s passed and not: {what}"
+        time.sleep(0.3)

@@ -1,0 +1,155 @@
+"""What an artifact is: keys, manifests, markers, and what ldd and a build say."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.filter.artifact import artifact_builder, artifact_offers
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
+
+DATA = Path(__file__).resolve().parents[2] / "data" / "artifact"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    folder = tmp_path / "demo-1.0-0123456789abcdef"
+    (folder / "lib").mkdir(parents=True)
+    (folder / "lib" / "libdemo.so.1").write_bytes(b"library")
+    (folder / "lib" / "libdemo.so").symlink_to("libdemo.so.1")
+    manifest = artifact.manifest_bytes(artifact.make_manifest(str(folder)))
+    (folder / artifact.MANIFEST).write_bytes(manifest)
+    digest = artifact.hashlib.sha256(manifest).hexdigest()
+    marker = artifact.marker_bytes("demo", "1.0", "0123456789abcdef", {"a": 1}, digest)
+    (folder / artifact.MARKER).write_bytes(marker)
+    return folder
+
+
+def state(tree: Path, *, content: bool = False) -> artifact.TreeState:
+    return artifact.inspect_tree(str(tree), "demo", "1.0", "0123456789abcdef", content=content)
+
+
+def test_a_key_depends_on_values_and_not_on_their_order() -> None:
+    key = artifact.artifact_key({"a": 1, "b": ["x", "y"]})
+    assert key == artifact.artifact_key({"b": ("x", "y"), "a": 1})
+    assert key != artifact.artifact_key({"a": 1, "b": ["y", "x"]})
+    assert len(key) == 16
+
+
+def test_a_whole_tree_is_whole(tree: Path) -> None:
+    found = state(tree, content=True)
+    assert (found.present, found.ok, found.files) == (True, True, 3)
+    (tree / "lib" / "__pycache__").mkdir()
+    assert state(tree).ok, "what is there besides is nobody's harm"
+
+
+def test_every_kind_of_damage_has_its_own_phrase(tree: Path) -> None:
+    library = tree / "lib" / "libdemo.so.1"
+    library.write_bytes(b"another")
+    assert state(tree).ok, "equal size: only reading the content tells"
+    assert state(tree, content=True).problem == "the content of lib/libdemo.so.1 has changed"
+    library.write_bytes(b"lib")
+    assert state(tree).problem == "lib/libdemo.so.1 has 3 bytes instead of 7"
+    library.unlink()
+    assert state(tree).problem == "lib/libdemo.so.1 is missing"
+    library.mkdir()
+    assert state(tree).problem == "lib/libdemo.so.1 is no regular file"
+    (tree / "lib" / "libdemo.so").unlink()
+    (tree / "lib" / "libdemo.so").symlink_to("elsewhere")
+    assert state(tree).problem == "lib/libdemo.so does not link to libdemo.so.1"
+    (tree / artifact.MANIFEST).write_bytes(b"{}")
+    assert state(tree).problem == "its manifest is not the one its marker names"
+    (tree / artifact.MANIFEST).unlink()
+    assert state(tree).problem == "its manifest is missing"
+    (tree / artifact.MARKER).write_text("{")
+    assert state(tree).problem == "its marker is not readable"
+    (tree / artifact.MARKER).unlink()
+    assert state(tree).problem == "its marker is missing, so an install was left half-done"
+
+
+def test_a_marker_of_another_build_is_no_marker(tree: Path) -> None:
+    assert artifact.inspect_tree(str(tree), "demo", "1.0", "f" * 16).problem == "its marker names another build"
+    assert not artifact.inspect_tree(str(tree.parent / "absent"), "demo", "1.0", "f" * 16).present
+
+
+def test_a_manifest_refuses_what_cannot_be_packed(tree: Path) -> None:
+    os.mkfifo(tree / "pipe")
+    with pytest.raises(artifact.ArtifactError, match="pipe is neither a file nor a link nor a folder"):
+        artifact.make_manifest(str(tree))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b'{"schema": 1}', b'{"schema": 2, "files": []}', b'{"schema": 1, "files": [[1]]}']
+)
+def test_a_strange_manifest_is_not_read(data: bytes) -> None:
+    with pytest.raises(artifact.ArtifactError):
+        artifact.parse_manifest(data)
+
+
+def test_what_ldd_misses_is_named_with_the_file_that_needs_it() -> None:
+    found = artifact.parse_ldd((DATA / "ldd-missing.txt").read_text())
+    assert found == [
+        artifact.Missing("libc.so.6 (GLIBC_2.38)", "/opt/demo/bin/newer"),
+        artifact.Missing("libextra.so", "/opt/demo/lib/libdemo.so"),
+    ]
+
+
+def test_only_programs_and_libraries_are_asked_about(tmp_path: Path) -> None:
+    python = Path(os.path.realpath("/usr/bin/python3"))
+    (tmp_path / "program").write_bytes(python.read_bytes())
+    (tmp_path / "link").symlink_to("program")
+    (tmp_path / "text").write_text("no program")
+    (tmp_path / "object.o").write_bytes(b"\x7fELF" + bytes(12) + b"\x01\x00")
+    assert artifact.elf_files(str(tmp_path)) == [str(tmp_path / "program")]
+    assert artifact.missing_libraries(str(tmp_path), ["lib"]) == []
+
+
+@pytest.mark.parametrize(
+    ("log", "step", "expected"),
+    [
+        ("configure.txt", "configure", "configure: 44 checks, now for sys/time.h"),
+        ("make.txt", "make", "make: 65 files, now utils/lstopo"),
+    ],
+)
+def test_progress_says_where_a_build_is(log: str, step: str, expected: str) -> None:
+    text = (DATA / log).read_text()
+    progress = artifact.Progress(step)
+    for start in range(0, len(text), 7):  # output comes in pieces that end anywhere
+        progress.feed(text[start : start + 7])
+    assert progress.line() == expected
+
+
+def test_progress_without_any_known_line_shows_the_last_one() -> None:
+    progress = artifact.Progress("fetch")
+    assert progress.line() == "fetch: started"
+    progress.feed("x" * 100 + "\n")
+    assert progress.line() == "fetch: " + "x" * 59 + "…"
+
+
+@pytest.mark.parametrize(("asked", "cores", "gib", "jobs"), [(0, 8, 16, 8), (0, 64, 4, 4), (0, 2, 0, 1), (3, 2, 1, 3)])
+def test_jobs_are_bounded_by_memory(asked: int, cores: int, gib: int, jobs: int) -> None:
+    assert artifact.jobs_for(asked, cores, gib << 30, 1 << 30) == jobs
+
+
+MEMBERS = [
+    {"name": "a", "platform": "p", "provides": ["ucx", "libcuda"]},
+    {"name": "b", "platform": "q"},
+    {"name": "c", "platform": "p", "provides": ["ucx", "libcuda", "cuda_toolkit"]},
+]
+
+
+def test_one_builder_a_platform() -> None:
+    assert artifact_builder(MEMBERS, "p") == "a"
+    assert artifact_builder(MEMBERS, "p", "c") == "c"
+    assert artifact_builder(MEMBERS, "p", "b") == "a", "a host of another platform cannot build"
+    assert artifact_builder(MEMBERS, "p", "c", ["a", "b"]) == "a", "nor can one that is not there"
+    assert artifact_builder(MEMBERS, "p", alive=["c"]) == "c"
+    assert artifact_builder(MEMBERS, "r") == ""
+
+
+def test_a_build_relies_on_what_all_have() -> None:
+    assert artifact_offers(MEMBERS, "p", "c") == ["ucx", "cuda"]
+    assert artifact_offers(MEMBERS, "p", "a") == ["ucx"], "no toolkit where it would be built"
+    assert artifact_offers(MEMBERS, "q", "b") == []
+    assert artifact_offers(MEMBERS, "r", "") == []

@@ -1,0 +1,174 @@
+"""Where a source comes from, and that nothing unverified ever does."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import os
+import subprocess
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CONTENT = b"the release"
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+WRONG = "0" * 64
+NOWHERE = {"url": "http://127.0.0.1:9/demo-1.0.tar.bz2", "sha256": SHA256}
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    (tmp_path / "www").mkdir()
+    (tmp_path / "www" / "demo-1.0.tar.bz2").write_bytes(CONTENT)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "www"))) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_address[1]}"
+        running.shutdown()
+
+
+def fetch(cache: Path, *sources: dict[str, Any]) -> source.Fetched:
+    return source.fetch("demo", "1.0", sources, cache, variable="demo_sources")
+
+
+def test_the_first_source_that_has_it_is_used_and_then_the_cache(server: str, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    places = [NOWHERE, {"url": f"{server}/demo-1.0.tar.bz2", "sha256": SHA256}]
+    fetched = fetch(cache, *places)
+    assert (fetched.path.read_bytes(), fetched.cached) == (CONTENT, False)
+    assert fetched.path.name == f"demo-1.0-{SHA256[:16]}.tar.bz2"
+    (tmp_path / "www" / "demo-1.0.tar.bz2").unlink()
+    assert fetch(cache, *places).cached
+    assert [path.name for path in (cache / "sources").iterdir()] == [fetched.path.name], "no temporary file is left"
+
+
+def test_a_file_in_the_cache_is_hashed_at_each_use(server: str, tmp_path: Path) -> None:
+    place = {"url": f"{server}/demo-1.0.tar.bz2", "sha256": SHA256}
+    fetched = fetch(tmp_path / "cache", place)
+    fetched.path.write_bytes(CONTENT[:-1])
+    again = fetch(tmp_path / "cache", place)
+    assert (again.cached, again.path.read_bytes()) == (False, CONTENT)
+
+
+def test_a_wrong_sha256_names_file_expected_and_found(tmp_path: Path) -> None:
+    tarball = tmp_path / "demo.tar.gz"
+    tarball.write_bytes(CONTENT)
+    with pytest.raises(source.SourceError, match=rf"{tarball}: its sha256 is {SHA256}, expected {WRONG}"):
+        fetch(tmp_path / "cache", {"path": str(tarball), "sha256": WRONG})
+    assert not list((tmp_path / "cache" / "sources").iterdir())
+
+
+def test_when_all_fail_each_is_named_with_its_reason_and_the_cure(server: str, tmp_path: Path) -> None:
+    with pytest.raises(source.SourceError) as caught:
+        fetch(tmp_path, NOWHERE, {"url": f"{server}/none", "sha256": SHA256}, {"path": "/none", "sha256": SHA256})
+    message = str(caught.value)
+    assert f"{NOWHERE['url']}: not reachable" in message
+    assert f"{server}/none: the server said 404" in message
+    assert "/none: there is no such file" in message
+    assert "Put the release's archive on the controller and name it with its sha256 in demo_sources" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        ({"url": "https://example.org/x"}, "has no sha256"),
+        ({"url": "https://example.org/x", "sha256": "abc"}, "has no sha256"),
+        ({"url": "ftp://example.org/x", "sha256": SHA256}, "no http, https or file address"),
+        ({"sha256": SHA256}, "none of 'url', 'path' and 'apt'"),
+        ({"apt": {"package": "-oDir=/", "version": "1", "sha256": SHA256}}, "'package' and 'version'"),
+    ],
+)
+def test_an_entry_that_is_no_source_is_refused(entry: dict[str, Any], complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(source.SourceError, match=complaint):
+        fetch(tmp_path, entry)
+
+
+def test_a_version_without_any_source_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(source.SourceError, match=r"No source is known for demo 1\.0; list one .* in demo_sources"):
+        fetch(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    tarball = tmp_path / "big.tar"
+    tarball.write_bytes(os.urandom(1 << 20))
+    digest = hashlib.sha256(tarball.read_bytes()).hexdigest()
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(small)], check=True)
+    try:
+        with pytest.raises(
+            ArtifactError, match=rf"disk is full: {small}/sources has \d+ bytes free and demo 1.0 did not"
+        ):
+            fetch(small, {"path": str(tarball), "sha256": digest})
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+DEB822 = """\
+Types: deb
+# a comment between
+URIs: http://mirror.example/debian
+Suites: bookworm bookworm-updates
+Components: main contrib
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+
+Types: deb
+URIs: http://mirror.example/debian-security
+Suites: bookworm-security
+Components: main
+
+Types: deb
+URIs: https://vendor.example/apt
+Suites: nodistro
+Components: main
+"""
+
+
+@pytest.fixture
+def etc(tmp_path: Path) -> Path:
+    (tmp_path / "apt" / "sources.list.d").mkdir(parents=True)
+    (tmp_path / "os-release").write_text('ID=debian\nVERSION_CODENAME=bookworm\nNAME="Debian"\n')
+    return tmp_path
+
+
+def test_only_the_distributions_own_mirror_is_used(etc: Path) -> None:
+    (etc / "apt" / "sources.list.d" / "debian.sources").write_text(DEB822)
+    (mirror,) = source.own_mirrors(etc)
+    assert mirror.uri == "http://mirror.example/debian"
+    assert source.source_list(mirror, "trixie") == (
+        "Types: deb-src\nURIs: http://mirror.example/debian\nSuites: trixie\nComponents: main\n"
+        "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
+    )
+
+
+def test_one_line_lists_are_read_as_well(etc: Path) -> None:
+    (etc / "apt" / "sources.list").write_text(
+        "# deb http://commented.example/debian bookworm main\n"
+        "deb [arch=amd64 signed-by=/k.gpg] http://mirror.example/debian bookworm main non-free # the mirror\n"
+        "deb https://vendor.example/apt stable-of-theirs main\n"
+    )
+    (mirror,) = source.own_mirrors(etc)
+    assert (mirror.uri, mirror.signed_by) == ("http://mirror.example/debian", "/k.gpg")
+
+
+def test_a_machine_without_apt_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, etc: Path) -> None:
+    (etc / "apt" / "sources.list.d" / "debian.sources").write_text(DEB822)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    wanted = source.parse_sources([{"apt": {"package": "demo", "version": "1.0", "sha256": SHA256}}])[0]
+    with pytest.raises(Exception, match="this controller has no apt"):
+        source._from_apt(wanted, tmp_path / "target", etc=etc)  # noqa: SLF001 - the one way to point it at another /etc
