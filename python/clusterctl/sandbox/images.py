@@ -100,8 +100,8 @@ def _bootstrap(podman: Podman, image: str, archive: Path, report: Report) -> Non
     with _appearing(archive) as target:
         _follow(
             [
-                # Its mounts of /proc, /sys and /dev/shm end with it, whatever kills it: no folder with the machine's own
-                # /dev/shm inside stays behind for somebody to remove.
+                # Its mounts of /proc, /sys and /dev/shm end with it, whatever kills it: no folder stays behind in which
+                # the machine's own /dev/shm waits to be removed.
                 *podman.prefix, "unshare", "--mount",
                 "mmdebstrap", "--variant=minbase", f"--include={','.join(_NODE_PACKAGES)}",
                 "--format=tar", suite, "-", *mirror.lines(suite),
