@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -291,7 +293,10 @@ async def _ask(
     )
     pipe = asyncio.subprocess.PIPE
     try:
-        process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe)
+        # A group of its own, so that whatever ssh starts (a ProxyCommand) can be ended with it.
+        process = await asyncio.create_subprocess_exec(
+            *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+        )
     except FileNotFoundError:
         return ProbeFailure(host.name, "error", "There is no ssh client on this machine; install openssh-client.")
     try:
@@ -305,7 +310,7 @@ async def _ask(
     finally:
         if process.returncode is None:  # given up, or the whole run is being stopped
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
     if process.returncode == 0:
         return _read(host, output, errors)

@@ -1,9 +1,48 @@
-"""Makes the collection importable under the name that its own plugins use."""
+"""Makes the collection importable by its own names, and runs its modules for real.
+
+A module gets a process of its own, arguments in and one JSON line out, as Ansible runs it.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
+from typing import TYPE_CHECKING, Any, Protocol
 
+import pytest
 from clusterctl import content
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 sys.path.insert(0, str(content.collections_path()))
+
+
+class RunModule(Protocol):
+    """Runs a module of the collection and returns its result."""
+
+    def __call__(self, name: str, *, check: bool = False, diff: bool = False, **arguments: Any) -> dict[str, Any]: ...
+
+
+@pytest.fixture
+def run_module(tmp_path_factory: pytest.TempPathFactory) -> RunModule:
+    def run(name: str, *, check: bool = False, diff: bool = False, **arguments: Any) -> dict[str, Any]:
+        given = {**arguments, "_ansible_check_mode": check, "_ansible_diff": diff}
+        file: Path = tmp_path_factory.mktemp("arguments") / "arguments.json"
+        file.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": given}))
+        done = subprocess.run(
+            [sys.executable, "-m", f"ansible_collections.clusterctl.hpc.plugins.modules.{name}", str(file)],
+            env={**os.environ, "PYTHONPATH": str(content.collections_path())},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        line = next((line for line in done.stdout.splitlines() if line.startswith("{")), None)
+        assert line is not None, done.stdout + done.stderr
+        result: dict[str, Any] = json.loads(line)
+        assert done.returncode == (1 if result.get("failed") else 0), done.stderr
+        return result
+
+    return run

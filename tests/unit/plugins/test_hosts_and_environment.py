@@ -1,0 +1,113 @@
+"""The two modules on real files, and the lines that the filter hands to the first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.filter.hosts import hosts_lines
+from ansible_collections.clusterctl.hpc.plugins.module_utils import node_probe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import RunModule
+
+
+# --- filter ---
+
+
+def test_the_full_name_stands_first() -> None:
+    members = [
+        {"name": "node1", "address": "10.0.0.1", "aliases": ["login", "node1.example.org"], "slots": 2},
+        {"name": "node2", "address": "fd00::2"},
+    ]
+    assert hosts_lines(members) == "10.0.0.1 node1.example.org node1 login\nfd00::2 node2\n"
+    assert hosts_lines(members, "cluster").splitlines()[1] == "fd00::2 node2.cluster node2"
+
+
+def test_a_member_named_by_its_address_needs_no_line() -> None:
+    assert hosts_lines([{"name": "10.0.0.1", "address": "10.0.0.1", "aliases": ["n"]}]) == "10.0.0.1 n\n"
+    assert hosts_lines([{"name": "10.0.0.1", "address": "10.0.0.1"}]) == ""
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        (
+            [{"name": "a", "address": "10.0.0.1"}, {"name": "b", "address": "10.0.0.2", "aliases": ["a"]}],
+            "both a and b",
+        ),
+        ([{"name": "a b", "address": "10.0.0.1"}], "'a b' of member a b is no host name"),
+        ([{"name": "a\n10.0.0.9 b", "address": "10.0.0.1"}], "is no host name"),
+        ([{"name": "a", "address": "node9"}], "'node9', which is no address"),
+    ],
+)
+def test_what_is_no_member_is_refused(members: list[dict[str, Any]], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        hosts_lines(members)
+
+
+# --- hosts_file ---
+
+
+def test_a_name_that_resolves_otherwise_fails_the_module(tmp_path: Path, run_module: RunModule) -> None:
+    """The file is not the one that this machine resolves by, so the new name cannot resolve."""
+    path = tmp_path / "hosts"
+    path.write_text("127.0.0.1 localhost\n")
+    given = {"path": str(path), "content": "192.0.2.1 no-such-name.invalid\n"}
+    result = run_module("hosts_file", **given)
+    assert result["failed"] is True
+    assert "'no-such-name.invalid' resolves to nothing instead of 192.0.2.1" in result["msg"]
+    assert run_module("hosts_file", verify=False, **given)["changed"] is False
+    assert run_module("hosts_file", check=True, **given)["changed"] is False
+
+
+def test_a_member_that_resolves_already_may_be_left_out(tmp_path: Path, run_module: RunModule) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("")
+    content = "127.0.0.1 localhost\n192.0.2.1 no-such-name.invalid\n"
+    given = {"path": str(path), "content": content, "verify": False}
+    run_module("hosts_file", skip_resolvable=True, **given)
+    assert path.read_text() == "# BEGIN clusterctl hosts\n192.0.2.1 no-such-name.invalid\n# END clusterctl hosts\n"
+    assert run_module("hosts_file", skip_resolvable=True, **given)["changed"] is False
+    # What stands in the block stays there: the block itself may be what makes it resolve.
+    run_module("hosts_file", **given)
+    assert run_module("hosts_file", skip_resolvable=True, **given)["changed"] is False
+    assert "127.0.0.1 localhost" in path.read_text()
+
+
+# --- environment_file ---
+
+
+def test_the_environment_is_merged_and_given_back(tmp_path: Path, run_module: RunModule) -> None:
+    path = tmp_path / "environment"
+    path.write_text("PATH=/opt/site/bin:/usr/bin\nSITE=1\n")
+    given = {"path": str(path), "lists": {"PATH": ["/x/bin"]}, "variables": {"N": 1, "F": 0.5}, "mode": "0644"}
+    first = run_module("environment_file", **given)
+    assert first["changes"] == [f"changed variables in {path}"]
+    found = node_probe.read_environment_file(path.read_text())
+    assert found == {"PATH": "/x/bin:/opt/site/bin:/usr/bin", "SITE": "1", "N": "1", "F": "0.5"}
+    again = run_module("environment_file", **given)
+    assert (again["changed"], again["watch"]) == (False, first["watch"])
+    run_module("environment_file", path=str(path))
+    assert node_probe.read_environment_file(path.read_text()) == {"PATH": "/opt/site/bin:/usr/bin", "SITE": "1"}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"variables": {"A": True}}, "The value of A is True, which is neither a string nor a number"),
+        ({"variables": {"A": "x\ny"}}, "the value of A holds a newline"),
+        ({"lists": {"PATH": "/x"}}, "are '/x', which is no list of paths"),
+        ({"lists": {"PATH": ["x"]}}, "PATH: 'x' is no absolute path"),
+    ],
+)
+def test_what_it_cannot_carry_leaves_the_file_alone(
+    tmp_path: Path, run_module: RunModule, given: dict[str, Any], words: str
+) -> None:
+    path = tmp_path / "environment"
+    path.write_text("A=1\n")
+    result = run_module("environment_file", path=str(path), **given)
+    assert words in result["msg"]
+    assert path.read_text() == "A=1\n"

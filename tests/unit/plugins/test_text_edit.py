@@ -1,0 +1,160 @@
+"""Edits of files that others own too: ours go in and come out again, theirs stay."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils import node_probe, text_edit
+from ansible_collections.clusterctl.hpc.plugins.module_utils.text_edit import EditError, Environment
+
+BASE = "/usr/local/bin:/usr/bin:/bin"
+
+
+def hosts(text: str, *lines: str) -> str:
+    return text_edit.set_hosts(text, "hosts", "".join(f"{line}\n" for line in lines))
+
+
+def environment(text: str, *folders: str, **variables: str) -> str:
+    return text_edit.set_environment(text, Environment({"PATH": folders}, variables, {"PATH": BASE}))
+
+
+def values(text: str) -> dict[str, str]:
+    """The variables as the probe, and so pam_env, reads them."""
+    return node_probe.read_environment_file(text)
+
+
+# --- blocks ---
+
+
+@pytest.mark.parametrize("text", ["", "a\n", "a", "a\r\nb\r\n", "\n\n", "\x0c a\n", "\udcff\n"])
+def test_a_block_can_be_put_in_changed_and_taken_out(text: str) -> None:
+    with_block = text_edit.set_block(text, "m", "x\ny\n")
+    assert text_edit.set_block(with_block, "m", "x\ny\n") == with_block
+    changed = text_edit.set_block(with_block, "m", "z\n")
+    assert text_edit.set_block(changed, "m", "x\ny\n") == with_block
+    ended = text if not text or text.endswith("\n") else f"{text}\n"
+    assert text_edit.set_block(with_block, "m", "") == ended
+
+
+def test_a_block_keeps_its_place_and_knows_no_other_block() -> None:
+    text = "a\n# BEGIN clusterctl m\nold\n# END clusterctl m\nb\n# BEGIN clusterctl mm\nx\n# END clusterctl mm\n"
+    assert text_edit.set_block(text, "m", "new\n") == text.replace("old", "new")
+
+
+def test_a_block_at_an_end_without_newline_leaves_it_so() -> None:
+    text = "a\n# BEGIN clusterctl m\nold\n# END clusterctl m"
+    assert text_edit.set_block(text, "m", "new\n") == "a\n# BEGIN clusterctl m\nnew\n# END clusterctl m"
+
+
+def test_a_content_that_holds_the_marker_is_refused() -> None:
+    with pytest.raises(EditError, match="own marker"):
+        text_edit.set_block("", "m", "# END clusterctl m\n")
+
+
+# --- /etc/hosts ---
+
+DEBIAN = "127.0.0.1\tlocalhost\n127.0.1.1\tnode1.example.org node1\n\n::1     ip6-localhost ip6-loopback\n"
+
+
+def test_the_installers_line_no_longer_holds_a_name_of_the_block() -> None:
+    text = hosts(DEBIAN, "10.0.0.1 node1.example.org node1", "10.0.0.2 node2")
+    live = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    assert [words[0] for words in live if "node1" in words] == ["10.0.0.1"]
+    assert "127.0.0.1\tlocalhost\n" in text
+    assert hosts(text, "10.0.0.1 node1.example.org node1", "10.0.0.2 node2") == text
+
+
+def test_a_line_keeps_the_names_that_the_block_does_not_need() -> None:
+    text = hosts("127.0.0.1 localhost node1 # mine", "10.0.0.1 node1")
+    assert "127.0.0.1\tlocalhost\n" in text.splitlines(keepends=True)
+    assert hosts(text, "10.0.0.1 node1") == text
+
+
+def test_a_line_comes_back_when_the_block_goes() -> None:
+    for original in (DEBIAN, "127.0.0.1 localhost node1 # mine\n10.9.9.9 node2\n"):
+        there = hosts(original, "10.0.0.1 node1.example.org node1", "10.0.0.2 node2")
+        assert hosts(there) == original
+
+
+def test_a_line_is_judged_anew_when_the_members_change() -> None:
+    original = "127.0.1.1 node1 extra\n"
+    once = hosts(original, "10.0.0.1 node1")
+    twice = hosts(once, "10.0.0.1 node1", "10.0.0.9 extra")
+    assert twice == hosts(original, "10.0.0.1 node1", "10.0.0.9 extra")
+    assert hosts(twice, "10.0.0.1 node1") == once
+
+
+def test_a_line_with_the_same_address_is_left_alone() -> None:
+    original = "10.0.0.1 node1 db\n"
+    assert hosts(original, "10.0.0.1 node1").startswith(original)
+
+
+def test_two_addresses_for_one_name_are_refused() -> None:
+    with pytest.raises(EditError, match="'node1' has two addresses"):
+        hosts("", "10.0.0.1 node1", "10.0.0.2 node1")
+
+
+# --- /etc/environment ---
+
+THEIRS = '# by the site\nPATH="/opt/site/bin:/usr/bin"\nLANG=de_DE.UTF-8\nOMP_NUM_THREADS=8\n'
+
+
+def test_ours_go_before_theirs_and_a_second_time_changes_nothing() -> None:
+    text = environment(THEIRS, "/x/bin", "/y/bin")
+    assert values(text)["PATH"] == "/x/bin:/y/bin:/opt/site/bin:/usr/bin"
+    assert text.startswith("# by the site\n")
+    assert "LANG=de_DE.UTF-8\n" in text
+    assert environment(text, "/x/bin", "/y/bin") == text
+
+
+def test_a_file_without_a_path_gets_a_whole_one() -> None:
+    assert values(environment("", "/x/bin"))["PATH"] == f"/x/bin:{BASE}"
+
+
+def test_what_is_no_longer_wanted_goes_and_theirs_stays() -> None:
+    both = environment(THEIRS, "/x/bin", "/y/bin", A="1")
+    one = environment(both, "/y/bin")
+    assert values(one) == {"PATH": "/y/bin:/opt/site/bin:/usr/bin", "LANG": "de_DE.UTF-8", "OMP_NUM_THREADS": "8"}
+    assert values(environment(one)) == values(THEIRS)
+    assert environment(environment("", "/x/bin", A="1")) == ""
+
+
+def test_a_folder_that_was_theirs_before_is_theirs_after() -> None:
+    text = environment('PATH="/usr/bin:/x/bin"\n', "/x/bin")
+    assert values(text)["PATH"] == "/x/bin:/usr/bin"
+    assert "/x/bin" in values(environment(text))["PATH"].split(":")
+
+
+def test_what_others_added_since_stays_when_ours_goes() -> None:
+    text = environment("", "/x/bin").replace('PATH="', 'PATH="/new/bin:')
+    assert values(environment(text))["PATH"] == f"/new/bin:{BASE}"
+
+
+def test_a_variable_that_was_replaced_comes_back() -> None:
+    text = environment(THEIRS, OMP_NUM_THREADS="1")
+    assert values(text)["OMP_NUM_THREADS"] == "1"
+    again = environment(text, OMP_NUM_THREADS="2")
+    assert values(again)["OMP_NUM_THREADS"] == "2"
+    assert environment(again) == THEIRS
+
+
+def test_lines_that_need_no_change_keep_every_byte() -> None:
+    odd = "  export  X = 1\r\n\r\nPATH='/x/bin:/usr/bin'\r\n\udcff=y\r\n"
+    assert environment(odd, "/x/bin") == odd
+
+
+@pytest.mark.parametrize(
+    ("folders", "variables", "words"),
+    [
+        (["bin"], {}, "'bin' is no absolute path"),
+        (["/a:/b"], {}, "without ':'"),
+        ([], {"A": "x\ny"}, "newline"),
+        ([], {"A": "x#y"}, "takes for a comment"),
+        ([], {"A": '"x"'}, "begins or ends with"),
+        ([], {"A B": "x"}, "'A B' is no name of a variable"),
+        (["/x"], {"PATH": "y"}, "both as a list of folders and as a variable"),
+        ([], {"A": "x" * 1100}, "longer than the 1023 bytes"),
+    ],
+)
+def test_what_the_file_cannot_carry_is_refused(folders: list[str], variables: dict[str, str], words: str) -> None:
+    with pytest.raises(EditError, match=words):
+        environment("", *folders, **variables)
