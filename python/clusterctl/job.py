@@ -71,6 +71,7 @@ class _Answers:
     def __init__(self, on_line: Callable[[OutputLine], None] | None) -> None:
         self.lines: list[OutputLine] = []
         self.argv: tuple[str, ...] = ()
+        self.session = ""
         self.ended: dict[str, Any] | None = None
         self.swept: dict[str, Any] | None = None
         self._on_line = on_line
@@ -88,6 +89,7 @@ class _Answers:
                 self._on_line(line)
         elif kind == "started":
             self.argv = tuple(event["argv"])
+            self.session = str(event["session"])
         elif kind == "swept" and event.get("host") is None:
             self.swept = event
         elif kind == "ended":
@@ -136,7 +138,7 @@ def run(
                 _stdin(process).close()
             _listen(process, answers, complaint, _END_WAIT_S)
             process.kill()
-            sweep([login, *others], spec.job)
+            sweep([login, *others], spec.job, answers.session)
             raise
         finally:
             process.kill()
@@ -144,27 +146,33 @@ def run(
     if outcome.ending == "exited" and outcome.rc == 0 and not _found(answers.swept):
         return outcome
     own = () if answers.swept is None else (_sweep_of(login.host.name, answers.swept),)
-    elsewhere = sweep([*others] if own else [login, *others], spec.job)
+    elsewhere = sweep([*others] if own else [login, *others], spec.job, answers.session)
     return JobOutcome(**{**outcome.__dict__, "sweeps": (*own, *elsewhere)})
 
 
-def sweep(logins: Sequence[Login], job: str) -> tuple[Sweep, ...]:
-    """Kill what is left of a job on these nodes, all at once, and say what it was."""
+def sweep(logins: Sequence[Login], job: str, session: str = "") -> tuple[Sweep, ...]:
+    """Kill what is left of a job on these nodes, all at once, and say what it was.
+
+    Args:
+        logins: the nodes.
+        job: the job's id.
+        session: ``host-pid`` of its mpirun where that is known, by which PRRTE names folders in /tmp.
+    """
     if not logins:
         return ()
     with ThreadPoolExecutor(min(_SWEEPS_AT_ONCE, len(logins))) as pool:
-        return tuple(pool.map(lambda login: _sweep_one(login, job), logins))
+        return tuple(pool.map(lambda login: _sweep_one(login, job, session), logins))
 
 
 def _sweep_argv(login: Login, job: str) -> list[str]:
     return [login.host.python, SUPERVISOR, "--sweep", job]
 
 
-def _sweep_one(login: Login, job: str) -> Sweep:
+def _sweep_one(login: Login, job: str, session: str) -> Sweep:
     name = login.host.name
     try:
         done = subprocess.run(
-            login.command(_sweep_argv(login, job), connect_timeout_s=_SWEEP_CONNECT_S),
+            login.command([*_sweep_argv(login, job), "--session", session], connect_timeout_s=_SWEEP_CONNECT_S),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_SWEEP_WAIT_S,

@@ -23,7 +23,10 @@ _REPORT_AT = 0.6  # of the deadline: late enough to be no false alarm, early eno
 _SECONDS_PER_RANK = 0.05
 _MOST_NAMED = 8
 _MOST_EVIDENCE = 40
-_MOST_WORDS = 400
+_MOST_LINES = 4
+_MOST_WORDS = 300
+# What mpirun of both series says of a rank that a signal ended.
+_DIED = re.compile(r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) (?P<how>exited on signal[^.]*)\.")
 _NOISE = re.compile(
     r"^[-=*\s]*$|setpgid\(|more processes? (has|have) sent help message|Set MCA parameter \"orte_base_help_aggregate"
     r"|^Warning: Permanently added|help-aggregate",
@@ -125,10 +128,23 @@ def unique(hosts: Iterable[str]) -> tuple[str, ...]:
 
 
 def named(reports: Sequence[RankReport]) -> str:
-    """Return 'rank 3 on node2, rank 5 on node3 and 4 more'."""
-    words = [f"rank {report.rank} on {report.host}" for report in reports[:_MOST_NAMED]]
-    more = len(reports) - len(words)
-    return ", ".join(words) + (f" and {more} more" if more else "")
+    """Return 'rank 3 on node2, ranks 4 and 5 on node3', as many nodes as one can read."""
+    by_host: dict[str, list[str]] = {}
+    for report in reports:
+        by_host.setdefault(report.host, []).append(str(report.rank))
+    words = [
+        f"rank {numbers[0]} on {host}" if len(numbers) == 1 else f"ranks {_listed(numbers)} on {host}"
+        for host, numbers in list(by_host.items())[:_MOST_NAMED]
+    ]
+    more = len(by_host) - len(words)
+    return ", ".join(words) + (f" and those on {more} more nodes" if more else "")
+
+
+def _listed(numbers: Sequence[str]) -> str:
+    shown = list(numbers[:_MOST_NAMED])
+    if len(numbers) > len(shown):
+        return ", ".join(shown) + f" and {len(numbers) - len(shown)} more"
+    return ", ".join(shown[:-1]) + f" and {shown[-1]}"
 
 
 def _verdict(site: Site, outcome: JobOutcome, output: ranks.Output) -> tuple[Verdict, str, tuple[str, ...]]:
@@ -176,6 +192,10 @@ def _missing(outcome: JobOutcome, output: ranks.Output) -> tuple[str, tuple[str,
     """Name who is to blame for answers that never came: whoever gave no sign of life, for the others wait for them."""
     missing = output.in_state("absent", "started", "waiting")
     if outcome.ending != "deadline":
+        died = _DIED.search(" ".join(output.other))
+        if died is not None:
+            host = next((report.host for report in output.ranks if str(report.rank) == died["rank"]), died["host"])
+            return f"rank {died['rank']} on {host} {died['how']}; no answer from {named(missing)}", (host,)
         reason = f"no answer from {named(missing)}; mpirun ended with {_code(outcome)}"
         return _joined(reason, _essence(output.other)), unique(report.host for report in missing)
     within = f"within {outcome.seconds:.0f} s"
@@ -275,7 +295,7 @@ def _without_noise(lines: Iterable[str]) -> list[str]:
 
 def _essence(lines: Sequence[str]) -> str:
     """Return the first words that matter of what mpirun said; its help messages begin with the cause."""
-    text = " ".join(" ".join(_without_noise(lines)[:8]).split())
+    text = " ".join(" ".join(_without_noise(lines)[:_MOST_LINES]).split())
     return text if len(text) <= _MOST_WORDS else text[: _MOST_WORDS - 3] + "..."
 
 

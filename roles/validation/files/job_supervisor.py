@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import glob
 import json
 import os
 import re
@@ -123,8 +124,23 @@ def kill(pid: int, job: str) -> bool:
     return True
 
 
-def sweep(job: str, wait_s: float = SWEEP_WAIT_S) -> dict[str, Any]:
+def daemon_folders(session: str) -> set[str]:
+    """Return the folders that PRRTE's daemons of one mpirun made for themselves; a killed daemon leaves its own behind.
+
+    Args:
+        session: ``host-pid`` of mpirun; it is part of the name of a file in the folder.
+    """
+    pattern = f"prted.*/pmix.*.tool.prterun-{glob.escape(session)}@0"
+    return {str(path.parent) for path in Path(tempfile.gettempdir()).glob(pattern)} if session else set()
+
+
+def sweep(job: str, session: str = "", wait_s: float = SWEEP_WAIT_S) -> dict[str, Any]:
     """Kill every process of the job on this node and remove what they leave in /tmp and /dev/shm.
+
+    Args:
+        job: the job's id.
+        session: ``host-pid`` of its mpirun, where that is known.
+        wait_s: seconds until processes that KILL does not end are given up.
 
     Returns:
         ``{"killed": [{"pid", "command"}], "left": [...], "removed": [paths]}``; ``left`` is what KILL did not end in
@@ -144,7 +160,7 @@ def sweep(job: str, wait_s: float = SWEEP_WAIT_S) -> dict[str, Any]:
                 litter |= segments | ({folder} if folder else set())
         time.sleep(0.05)
     left = [{"pid": pid, "command": command_of(pid)} for pid in members(job)]
-    removed = [] if left else [path for path in sorted(litter) if remove(path)]
+    removed = [] if left else [path for path in sorted(litter | daemon_folders(session)) if remove(path)]
     return {"killed": [{"pid": pid, "command": text} for pid, text in killed.items()], "left": left, "removed": removed}
 
 
@@ -162,10 +178,10 @@ def remove(path: str) -> bool:
     return True
 
 
-def sweep_peer(peer: dict[str, Any]) -> dict[str, Any]:
+def sweep_peer(peer: dict[str, Any], session: list[str]) -> dict[str, Any]:
     """Sweep another node through the cluster's own ssh; used when the controller cannot do it any more."""
     options = ["-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
-    command = ["ssh", *options, "--", peer["name"], shlex.join(peer["argv"])]
+    command = ["ssh", *options, "--", peer["name"], shlex.join([*peer["argv"], *session])]
     answer: dict[str, Any] = {"event": "swept", "host": peer["name"]}
     try:
         done = subprocess.run(
@@ -258,6 +274,7 @@ class Supervisor:
         self.kill_at: float | None = None
         self.wakeup = os.pipe()
         self.process: subprocess.Popen[bytes]
+        self.session = ""
 
     def elapsed(self) -> float:
         """Return the seconds since the command was started."""
@@ -284,7 +301,8 @@ class Supervisor:
         except OSError as problem:
             self.answers.put(event="ended", reason="not_started", problem=str(problem), seconds=self.elapsed())
             return
-        self.answers.put(event="started", pid=self.process.pid, argv=self.argv, host=socket.gethostname())
+        self.session = f"{socket.gethostname()}-{self.process.pid}"
+        self.answers.put(event="started", session=self.session, argv=self.argv)
         streams = {self.process.stdout.fileno(): ("stdout", Lines()), self.process.stderr.fileno(): ("stderr", Lines())}
         self.selector.register(0, selectors.EVENT_READ, "stdin")
         self.selector.register(self.wakeup[0], selectors.EVENT_READ, "signal")
@@ -353,7 +371,7 @@ class Supervisor:
 
     def finish(self, streams: Streams) -> None:
         """Sweep this node, and the others when nobody else will, then say how it ended."""
-        found = sweep(self.job)
+        found = sweep(self.job, self.session)
         for descriptor in list(streams):
             os.set_blocking(descriptor, False)
             with contextlib.suppress(OSError):
@@ -361,7 +379,8 @@ class Supervisor:
         self.answers.put(event="swept", host=None, **found)
         if self.ending is not None and self.ending != "deadline" and self.peers:
             with ThreadPoolExecutor(PEERS_AT_ONCE) as pool:
-                for answer in pool.map(sweep_peer, self.peers):
+                session = ["--session", self.session]
+                for answer in pool.map(lambda peer: sweep_peer(peer, session), self.peers):
                     self.answers.put(**answer)
         code = self.process.returncode
         self.answers.put(
@@ -430,12 +449,16 @@ def main() -> int:
     """Choose between the two uses."""
     parser = argparse.ArgumentParser(description="Run a command under a deadline and leave nothing of it behind.")
     parser.add_argument("--sweep", metavar="JOB", help="kill what is left of that job on this node")
+    parser.add_argument("--session", default="", metavar="HOST-PID", help="of the mpirun that started it")
     arguments = parser.parse_args()
     if arguments.sweep is None:
         return supervise()
     if not JOB_ID.fullmatch(arguments.sweep):
         parser.error("the job id is malformed")
-    print(json.dumps({"event": "swept", "host": socket.gethostname(), **sweep(arguments.sweep)}), flush=True)
+    print(
+        json.dumps({"event": "swept", "host": socket.gethostname(), **sweep(arguments.sweep, arguments.session)}),
+        flush=True,
+    )
     return 0
 
 

@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import signal
 import socket
-import subprocess
 import sys
-import threading
 import time
 import traceback
 from pathlib import Path
@@ -31,6 +30,7 @@ from typing import Any, Iterator
 HELLO = "/usr/local/openmpi/libexec/clusterctl-hello"
 MOST_PROBLEMS = 4  # a line stays below what a pipe writes in one piece
 TEXT_LIMIT = 160
+POLL_S = 0.02
 ALARM_GRACE_S = 30  # a rank that nobody ends (its node was frozen) ends itself this long after the deadline
 ALL_PAIRS_UP_TO = 32  # ranks; beyond it point-to-point pairs at distances 1, 2, 4, ...
 
@@ -59,7 +59,7 @@ class Voice:
 
 def shortened(value: object) -> str:
     """Return a value as text of bounded length."""
-    text = repr(value)
+    text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
 
 
@@ -72,18 +72,44 @@ def mapped_libmpi() -> str:
     return ""
 
 
+class Board:
+    """Where the working process writes what it is busy with, and its watcher reads it."""
+
+    def __init__(self) -> None:
+        """Map a page that a child shares."""
+        self.page = mmap.mmap(-1, mmap.PAGESIZE)
+
+    @property
+    def step(self) -> str:
+        """What the worker is busy with."""
+        return self.page[1:].rstrip(b"\0").decode("utf-8", "replace")
+
+    @step.setter
+    def step(self, text: str) -> None:
+        room = len(self.page) - 1
+        self.page[1:] = text[:TEXT_LIMIT].encode()[:room].ljust(room, b"\0")
+
+    @property
+    def spoken(self) -> bool:
+        """Whether the worker has printed its result."""
+        return self.page[0] != 0
+
+    def set_spoken(self) -> None:
+        """Note that the result is out."""
+        self.page[0] = 1
+
+
 class Findings:
-    """Compare answers with what they must be, and know what the rank is busy with."""
+    """Compare answers with what they must be."""
 
     def __init__(self) -> None:
         """Begin with nothing compared."""
         self.compared = 0
         self.wrong = 0
         self.problems: list[dict[str, str]] = []
-        self.step = "MPI_Init"
 
-    def array(self, what: str, got: Any, expected: Any) -> None:
-        """Compare two arrays value by value."""
+    def array(self, what: str, got: Any, expected: Any, part: int = 0) -> None:
+        """Compare two arrays value by value; ``part`` values each came from one rank."""
         self.compared += int(expected.size)
         if got.shape != expected.shape or got.dtype != expected.dtype:
             self.note(what, [list(expected.shape), str(expected.dtype)], [list(got.shape), str(got.dtype)])
@@ -91,7 +117,8 @@ class Findings:
         different = (got != expected).nonzero()[0]
         if different.size:
             first = int(different[0])
-            where = f"{what}, value {first} ({different.size} of {expected.size} wrong)"
+            place = f"value {first % part} from rank {first // part}" if part else f"value {first}"
+            where = f"{what}, {place} ({different.size} of {expected.size} wrong)"
             self.note(where, expected[first].item(), got[first].item())
 
     def value(self, what: str, got: object, expected: object) -> None:
@@ -110,9 +137,9 @@ class Findings:
 class Bench:
     """What every check works with: the communicator, numpy and the findings."""
 
-    def __init__(self, mpi: Any, numpy: Any, findings: Findings) -> None:
+    def __init__(self, mpi: Any, numpy: Any, findings: Findings, board: Board) -> None:
         """Keep them together."""
-        self.mpi, self.numpy, self.findings = mpi, numpy, findings
+        self.mpi, self.numpy, self.findings, self.board = mpi, numpy, findings, board
         self.comm = mpi.COMM_WORLD
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
 
@@ -140,7 +167,7 @@ class Bench:
 
     def doing(self, what: str) -> str:
         """Say what the rank is about to do, for whoever has to explain why it hangs."""
-        self.findings.step = what
+        self.board.step = what
         return what
 
 
@@ -210,7 +237,7 @@ def gather(bench: Bench) -> None:
         bench.comm.Gather(bench.pattern(count, kind, rank + 1), received, root)
         if received is not None:
             wanted = numpy.concatenate([bench.pattern(count, kind, part + 1) for part in range(size)])
-            bench.findings.array(what, received, wanted)
+            bench.findings.array(what, received, wanted, part=count)
         else:
             bench.findings.compared += 1  # taking part without an error is what this rank can prove
     counts = [part % 3 + 1 for part in range(size)]
@@ -270,81 +297,82 @@ CHECKS = {
 }
 
 
-def report_later(voice: Voice, findings: Findings, after_s: float) -> threading.Timer:
-    """Say from a thread what the rank is busy with; MPI calls leave the interpreter's lock free."""
-
-    def report() -> None:
-        voice.say("waiting", step=findings.step[:TEXT_LIMIT])
-
-    timer = threading.Timer(after_s, report)
-    timer.daemon = True
-    timer.start()
-    return timer
-
-
-def run_check(voice: Voice, arguments: argparse.Namespace) -> int:
+def work(voice: Voice, check: str, board: Board) -> int:
     """Run one of the checks with mpi4py and report."""
     began = time.monotonic()
     findings = Findings()
-    timer = report_later(voice, findings, arguments.report_after)
-    library = {"library_version": "", "library_path": ""}
+    figures: dict[str, Any] = {"size": voice.size, "init_s": 0.0, "library_version": "", "library_path": ""}
     bench: Bench | None = None
+    broken_off = False
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start a thread per core in every rank
+    board.step = "MPI_Init"
     try:
         import numpy as np  # noqa: PLC0415 - "started" is said before anything that can fail
         from mpi4py import MPI  # noqa: PLC0415 - the import calls MPI_Init
 
-        initialised = time.monotonic()
-        library = {
-            "library_version": MPI.Get_library_version().strip("\0\n ")[:TEXT_LIMIT],
-            "library_path": mapped_libmpi(),
-        }
-        bench = Bench(MPI, np, findings)
-        CHECKS[arguments.check](bench)
+        figures["init_s"] = round(time.monotonic() - began, 6)
+        figures["library_version"] = MPI.Get_library_version().strip("\0\n ")[:TEXT_LIMIT]
+        figures["library_path"] = mapped_libmpi()
+        began = time.monotonic()
+        bench = Bench(MPI, np, findings, board)
+        CHECKS[check](bench)
     except Exception as problem:  # noqa: BLE001 - whatever it is, the report has to name it with rank and host
-        timer.cancel()
+        broken_off = True
         place = traceback.extract_tb(problem.__traceback__)[-1]
-        findings.note(findings.step, "an answer", f"{type(problem).__name__}: {problem} (line {place.lineno})")
-        voice.say(
-            "result",
-            ok=False,
-            size=voice.size,
-            compared=findings.compared,
-            wrong=findings.wrong,
-            problems=findings.problems,
-            init_s=0.0,
-            seconds=round(time.monotonic() - began, 6),
-            **library,
-        )
-        if bench is not None:
-            bench.comm.Abort(1)  # the others would wait for this rank for ever
+        findings.note(board.step, "an answer", f"{type(problem).__name__}: {problem} (line {place.lineno})")
+    result(voice, findings, seconds=round(time.monotonic() - began, 6), **figures)
+    board.set_spoken()
+    if bench is None:
         return 1
-    timer.cancel()
-    voice.say(
-        "result",
-        ok=findings.wrong == 0 and findings.compared > 0,
-        size=bench.size,
-        compared=findings.compared,
-        wrong=findings.wrong,
-        problems=findings.problems,
-        init_s=round(initialised - began, 6),
-        seconds=round(time.monotonic() - initialised, 6),
-        **library,
-    )
+    if broken_off:
+        bench.comm.Abort(1)  # the others would wait for this rank until the deadline
+    board.step = "the barrier at the end"
     bench.comm.Barrier()  # mpirun ends the other ranks as soon as one leaves with an error; all have spoken now
     return 0 if findings.wrong == 0 else 1
 
 
-def run_hello(voice: Voice, arguments: argparse.Namespace) -> int:
-    """Run the C program as this rank; it prints its own line."""
-    child = subprocess.Popen([arguments.hello], stdin=subprocess.DEVNULL)
-    try:
-        return child.wait(timeout=arguments.report_after)
-    except subprocess.TimeoutExpired:
-        status = Path(f"/proc/{child.pid}/stat").read_text(encoding="utf-8", errors="replace")
-        if status.rpartition(")")[2].split()[0] not in {"T", "t"}:  # a stopped program gives no sign of life
-            voice.say("waiting", step="MPI_Init or MPI_Finalize of the C program")
-        return child.wait()
+def result(voice: Voice, findings: Findings, **figures: Any) -> None:
+    """Print this rank's verdict."""
+    voice.say(
+        "result",
+        ok=findings.wrong == 0 and findings.compared > 0,
+        compared=findings.compared,
+        wrong=findings.wrong,
+        problems=findings.problems,
+        **figures,
+    )
+
+
+def watch(voice: Voice, worker: int, board: Board, report_after_s: float) -> int:
+    """Wait for the working process, and speak for it where it cannot.
+
+    MPI_Init holds the interpreter's lock, so a thread of the worker would be as silent as the worker itself.
+    """
+    report_at = time.monotonic() + report_after_s
+    reported = False
+    while True:
+        pid, status = os.waitpid(worker, os.WNOHANG)
+        if pid:
+            return farewell(voice, status, board)
+        if not reported and time.monotonic() >= report_at:
+            reported = True
+            state = (
+                Path(f"/proc/{worker}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            )
+            if state[0] not in {"T", "t"}:  # a stopped worker gives no sign of life
+                voice.say("waiting", step=board.step)
+        time.sleep(POLL_S)
+
+
+def farewell(voice: Voice, status: int, board: Board) -> int:
+    """Return the worker's exit code; report for a worker that ended without a word."""
+    code = os.waitstatus_to_exitcode(status)
+    if code != 0 and not board.spoken:
+        findings = Findings()
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        findings.note(board.step, "an answer", how)
+        result(voice, findings)
+    return code if code >= 0 else 128 - code
 
 
 def main() -> int:
@@ -360,11 +388,16 @@ def main() -> int:
     parser.add_argument("--hello", default=HELLO, help="the C program of the check 'hello'")
     arguments = parser.parse_args()
     voice = Voice(arguments.check)
-    signal.alarm(int(arguments.deadline + ALARM_GRACE_S))
+    board = Board()
+    board.step = "the start of the program"
     voice.say("started", pid=os.getpid())
+    worker = os.fork()
+    signal.alarm(int(arguments.deadline + ALARM_GRACE_S))  # in both, and it survives the exec
+    if worker:
+        return watch(voice, worker, board, arguments.report_after)
     if arguments.check == "hello":
-        return run_hello(voice, arguments)
-    return run_check(voice, arguments)
+        os.execv(arguments.hello, [arguments.hello])  # noqa: S606 - no shell is wanted
+    return work(voice, arguments.check, board)
 
 
 if __name__ == "__main__":
