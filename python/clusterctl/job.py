@@ -72,6 +72,7 @@ class _Answers:
         self.lines: list[OutputLine] = []
         self.argv: tuple[str, ...] = ()
         self.session = ""
+        self.ending_s = 0.0
         self.ended: dict[str, Any] | None = None
         self.swept: dict[str, Any] | None = None
         self._on_line = on_line
@@ -92,6 +93,8 @@ class _Answers:
             self.session = str(event["session"])
         elif kind == "swept" and event.get("host") is None:
             self.swept = event
+        elif kind == "ending":
+            self.ending_s = float(event["at"])
         elif kind == "ended":
             self.ended = event
 
@@ -247,4 +250,5 @@ def _outcome(answers: _Answers, complaint: str) -> JobOutcome:
     if reason in {"not_started", "bad_request"}:
         return JobOutcome("not_started", seconds, argv=argv, lines=lines, problem=str(ended["problem"]))
     ending: Ending = "exited" if reason == "exited" else "deadline" if reason == "deadline" else "stopped"
-    return JobOutcome(ending, seconds, rc=ended["rc"], argv=argv, lines=lines)
+    ending_s = answers.ending_s or seconds
+    return JobOutcome(ending, seconds, ending_s, rc=ended["rc"], argv=argv, lines=lines)

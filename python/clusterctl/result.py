@@ -42,11 +42,13 @@ class Sweep:
 class JobOutcome:
     """How a job ended.
 
-    ``rc`` is None when a signal or nobody ended it; ``problem`` says why it was never started or was lost.
+    ``rc`` is None when a signal or nobody ended it; ``problem`` says why it was never started or was lost. Its end was
+    begun at ``ending_s`` and was over at ``seconds``, both counted from its start.
     """
 
     ending: Ending
     seconds: float
+    ending_s: float = 0.0
     rc: int | None = None
     argv: tuple[str, ...] = ()
     lines: tuple[OutputLine, ...] = ()
@@ -75,7 +77,7 @@ class RankReport(Record):
     """What one rank said of itself; ``host`` is the inventory's name of its node.
 
     ``state`` is the last sign of life: ``absent`` (not even started), ``started`` (nothing since), ``waiting`` (alive,
-    busy with ``step``) or ``answered``.
+    busy with ``step``) or ``answered``. It came ``seen_s`` seconds after the start of the job.
     """
 
     rank: int
@@ -89,6 +91,7 @@ class RankReport(Record):
     wrong: int = 0
     problems: tuple[WrongAnswer, ...] = ()
     step: str = ""
+    seen_s: float = 0.0
 
 
 class Measurement(Record):

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 PYTHON = "/usr/local/python_env/bin/python"
 PROGRAM = "/usr/local/libexec/clusterctl/mpi_checks.py"
 
-_REPORT_AT = 0.6  # of the deadline: late enough to be no false alarm, early enough to be heard
+_BEATS = 15  # signs of life that a waiting rank gives within the deadline
+_MISSED_BEATS = 3  # so many without one make a rank silent, for a busy node may be late
 _SECONDS_PER_RANK = 0.05
 _MOST_NAMED = 8
 _MOST_EVIDENCE = 40
@@ -95,7 +96,7 @@ def deadline_s(check: Check, rank_count: int) -> float:
 
 def rank_program(name: str, deadline: float) -> tuple[str, ...]:
     """Return the argv of one rank of a check."""
-    limits = ("--deadline", f"{deadline:g}", "--report-after", f"{deadline * _REPORT_AT:g}")
+    limits = ("--deadline", f"{deadline:g}", "--heartbeat", f"{deadline / _BEATS:.3g}")
     return (PYTHON, PROGRAM, "--check", name, *limits)
 
 
@@ -160,7 +161,7 @@ def _verdict(site: Site, outcome: JobOutcome, output: ranks.Output) -> tuple[Ver
         return Verdict.FAIL, *foreign
     if outcome.ending == "exited" and outcome.rc == 0:
         return Verdict.PASS, _success(output.ranks), ()
-    within = f"the job did not end within {outcome.seconds:.0f} s"
+    within = f"the job did not end within {outcome.ending_s:.0f} s"
     reason = within if outcome.ending == "deadline" else f"mpirun ended with {_code(outcome)}"
     hosts = _unanswering(outcome) or _mentioned(output.other, site.slots)
     return Verdict.FAIL, _joined(f"every answer was right, but {reason}", _essence(output.other)), hosts
@@ -175,7 +176,7 @@ def _no_verdict(site: Site, outcome: JobOutcome, output: ranks.Output) -> tuple[
         words = "mpirun was not started" if outcome.ending == "not_started" else "the connection was lost"
         return Verdict.ERROR, f"{words}: {outcome.problem}", gone
     if outcome.ending == "deadline":
-        reason = f"no rank came up within {outcome.seconds:.0f} s"
+        reason = f"no rank came up within {outcome.ending_s:.0f} s"
     else:
         reason = f"mpirun ended with {_code(outcome)} before any rank came up"
     if gone:
@@ -198,18 +199,20 @@ def _missing(outcome: JobOutcome, output: ranks.Output) -> tuple[str, tuple[str,
             return f"rank {died['rank']} on {host} {died['how']}; no answer from {named(missing)}", (host,)
         reason = f"no answer from {named(missing)}; mpirun ended with {_code(outcome)}"
         return _joined(reason, _essence(output.other)), unique(report.host for report in missing)
-    within = f"within {outcome.seconds:.0f} s"
-    waiting = output.in_state("waiting")
-    blamed = output.in_state("absent", "started") or waiting
-    if blamed == waiting:
-        reason = f"no answer from {named(waiting)} {within}: {_steps(waiting)}"
-    else:
-        never = len([report for report in blamed if report.state == "absent"])
-        reason = f"no sign of life from {named(blamed)} {within}"
-        if 0 < never < len(blamed):
+    within = f"within {outcome.ending_s:.0f} s"
+    patience = outcome.ending_s * _MISSED_BEATS / _BEATS
+    silent = tuple(r for r in missing if r.state == "absent" or outcome.ending_s - r.seen_s > patience)
+    waiting = tuple(report for report in missing if report not in silent)
+    if silent:
+        never = len([report for report in silent if report.state == "absent"])
+        reason = f"no sign of life from {named(silent)} {within}"
+        if 0 < never < len(silent):
             reason += f" ({never} of them never came up)"
         if waiting:
             reason += f"; {len(waiting)} others wait, {_steps(waiting)}"
+    else:
+        reason = f"no answer from {named(waiting)} {within}: {_steps(waiting)}"
+    blamed = silent or waiting
     hosts = unique(report.host for report in blamed)
     gone = tuple(host for host in _unanswering(outcome) if host in hosts)
     if gone:
@@ -219,10 +222,10 @@ def _missing(outcome: JobOutcome, output: ranks.Output) -> tuple[str, tuple[str,
 
 def _steps(waiting: Sequence[RankReport]) -> str:
     """Return what most of the waiting ranks are busy with."""
-    step, count = Counter(report.step for report in waiting).most_common(1)[0]
+    step, count = Counter(report.step or "the start of the program" for report in waiting).most_common(1)[0]
     if count == len(waiting):
         return f"in {step}"
-    first = next(report for report in waiting if report.step == step)
+    first = next(report for report in waiting if (report.step or step) == step)
     return f"rank {first.rank} on {first.host} in {step}"
 
 

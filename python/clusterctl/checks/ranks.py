@@ -53,7 +53,7 @@ def read(lines: Iterable[OutputLine], placement: Sequence[str], names: Mapping[s
             if event.get("event") == "started":
                 started[rank] = line.at_s
             before = reports.get(rank) or RankReport(rank=rank, host="", state="absent", ok=False)
-            reports[rank] = _updated(before, event, names)
+            reports[rank] = _updated(before, event, names, line.at_s)
     return Output(
         ranks=tuple(reports[rank] for rank in sorted(reports)),
         other=tuple(other),
@@ -79,16 +79,18 @@ def _events(text: str) -> tuple[list[dict[str, Any]], str]:
     return events, "".join(rest).strip()
 
 
-def _updated(before: RankReport, event: Mapping[str, Any], names: Mapping[str, str]) -> RankReport:
+def _updated(before: RankReport, event: Mapping[str, Any], names: Mapping[str, str], at_s: float) -> RankReport:
     host = names.get(str(event.get("host", "")), str(event.get("host", ""))) or before.host
     kind = event.get("event", "hello")  # the C program has one kind of line and gives it no name
     if kind == "started":
-        return before.model_copy(update={"host": host, "state": "started"})
+        return before.model_copy(update={"host": host, "state": "started", "seen_s": at_s})
     if kind == "waiting":
-        return before.model_copy(update={"host": host, "state": "waiting", "step": str(event.get("step", ""))})
+        step = str(event.get("step", ""))
+        return before.model_copy(update={"host": host, "state": "waiting", "step": step, "seen_s": at_s})
     return RankReport(
         rank=before.rank,
         host=host,
+        seen_s=at_s,
         ok=bool(event.get("ok", True)),
         library_version=str(event.get("library_version", "")),
         library_path=str(event.get("library_path", "")),

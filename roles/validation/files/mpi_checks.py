@@ -4,8 +4,8 @@
 Started by mpirun, one process a rank. Every line carries ``"clusterctl": 1`` and an ``event``:
 
 ``started``  before MPI is touched, so that a rank that hangs in its start is told from one that never came up.
-``waiting``  after ``--report-after`` seconds: what the rank is busy with. A rank that prints neither this nor a result
-             is itself stuck (stopped, or its node is); those that do are waiting for somebody.
+``waiting``  every ``--heartbeat`` seconds: what the rank is busy with. A rank that stops printing this before it has a
+             result is itself stuck (stopped, or its node is); those that go on are waiting for somebody.
 ``result``   the verdict of this rank: ``ok``, how many values were compared, the wrong ones with expected and got, and
              the libmpi that is really mapped.
 
@@ -343,19 +343,18 @@ def result(voice: Voice, findings: Findings, **figures: Any) -> None:
     )
 
 
-def watch(voice: Voice, worker: int, board: Board, report_after_s: float) -> int:
+def watch(voice: Voice, worker: int, board: Board, heartbeat_s: float) -> int:
     """Wait for the working process, and speak for it where it cannot.
 
     MPI_Init holds the interpreter's lock, so a thread of the worker would be as silent as the worker itself.
     """
-    report_at = time.monotonic() + report_after_s
-    reported = False
+    beat_at = time.monotonic() + heartbeat_s
     while True:
         pid, status = os.waitpid(worker, os.WNOHANG)
         if pid:
             return farewell(voice, status, board)
-        if not reported and time.monotonic() >= report_at:
-            reported = True
+        if time.monotonic() >= beat_at:
+            beat_at += heartbeat_s
             state = (
                 Path(f"/proc/{worker}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
             )
@@ -394,7 +393,7 @@ def main() -> int:
     worker = os.fork()
     signal.alarm(int(arguments.deadline + ALARM_GRACE_S))  # in both, and it survives the exec
     if worker:
-        return watch(voice, worker, board, arguments.report_after)
+        return watch(voice, worker, board, arguments.heartbeat)
     if arguments.check == "hello":
         os.execv(arguments.hello, [arguments.hello])  # noqa: S606 - no shell is wanted
     return work(voice, arguments.check, board)
