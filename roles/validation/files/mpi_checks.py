@@ -381,9 +381,7 @@ def main() -> int:
     parser.add_argument(
         "--deadline", type=float, default=60.0, help="seconds after which the job is ended from outside"
     )
-    parser.add_argument(
-        "--report-after", type=float, default=30.0, help="seconds after which to say what is waited for"
-    )
+    parser.add_argument("--heartbeat", type=float, default=5.0, help="seconds between two signs of life")
     parser.add_argument("--hello", default=HELLO, help="the C program of the check 'hello'")
     arguments = parser.parse_args()
     voice = Voice(arguments.check)
