@@ -460,7 +460,7 @@ class _Transaction:
                 self._give(step.staged, step)
                 os.fsync(stream.fileno())
         elif step.action == "link":
-            step.staged = tempfile.mktemp(prefix=_beside(step.path), dir=os.path.dirname(step.path))  # noqa: S306
+            step.staged = _fresh_name(step.path)
             os.symlink(step.entry.target, step.staged)  # fails where the name is taken, so nobody can slip in before
             self.undo.append(partial(_remove_if_there, step.staged))
 
@@ -506,7 +506,7 @@ class _Transaction:
 
     def _keep(self, path: str) -> str:
         """Keep what is there under a second name, so that it can come back."""
-        kept = tempfile.mktemp(prefix=_beside(path), dir=os.path.dirname(path))  # noqa: S306 - link fails if taken
+        kept = _fresh_name(path)
         try:
             os.link(path, kept, follow_symlinks=False)
         except OSError:  # a file system without hard links, or a mounted file
@@ -551,7 +551,7 @@ class _Transaction:
         self.cleanup += [partial(_remove_if_there, step.staged), partial(_remove_if_there, kept)]
 
     def _remove(self, step: _Step) -> None:
-        aside = tempfile.mktemp(prefix=_beside(step.path), dir=os.path.dirname(step.path))  # noqa: S306
+        aside = _fresh_name(step.path)
         os.rename(step.path, aside)
         self.undo.append(partial(os.rename, aside, step.path))
         if step.before is not None and stat.S_ISDIR(step.before.st_mode):
@@ -563,6 +563,11 @@ class _Transaction:
 def _beside(path: str) -> str:
     """Return how names of staged files begin: hidden, and with a dot that sudoers.d, cron.d and run-parts pass over."""
     return f".{os.path.basename(path)}.clusterctl-"
+
+
+def _fresh_name(path: str) -> str:
+    """Return a name beside the path that nothing has; links and renames need one, not an open file."""
+    return tempfile.mktemp(prefix=_beside(path), dir=os.path.dirname(path))  # noqa: S306 - the folder is its owner's
 
 
 def _remove_if_there(path: str) -> None:

@@ -39,6 +39,7 @@ BOOT = "import sys;exec(compile(sys.stdin.buffer.read(int(sys.argv[1])),'node_pr
 
 _ARTIFACT_ROOT = "/usr/local"
 _DISKS = ("/usr/local", "/var/tmp")  # noqa: S108 - asked for free space only, nothing is written there
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - measured, not written
 _SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 _SHOWN_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
 _READ_BLOCK = 1 << 20
@@ -465,8 +466,8 @@ def _storage(_request: Json, _session: Session) -> Json:
             }
         )
     shared = 0
-    if os.path.isdir("/dev/shm"):  # noqa: S108 - measured, not written
-        space = os.statvfs("/dev/shm")  # noqa: S108
+    if os.path.isdir(_SHARED_MEMORY):
+        space = os.statvfs(_SHARED_MEMORY)
         shared = space.f_blocks * space.f_frsize
     return {"disk": disks, "shm_bytes": shared}
 
@@ -549,7 +550,7 @@ def _ipv4_entry(message: bytes, names: Dict[int, str]) -> Optional[Tuple[str, Js
     attributes, rest = {}, message[8:]
     while len(rest) >= 4:  # noqa: PLR2004 - the size of struct rtattr
         length, kind = struct.unpack_from("=HH", rest)
-        if length < 4:  # noqa: PLR2004
+        if length < 4:  # noqa: PLR2004 - the same size; less would never end
             break
         attributes[kind] = rest[4:length]
         rest = rest[(length + 3) & ~3 :]
@@ -699,7 +700,7 @@ def _ssh(_request: Json, session: Session) -> Json:
             lines.append(f"{words[0]} {words[1]}")
     lines.sort(key=lambda line: (not line.startswith("ssh-ed25519"), line))
     connection = session.variables.get("SSH_CONNECTION", "").split()
-    port = connection[3] if len(connection) == 4 else (config.get("port") or ["22"])[0]  # noqa: PLR2004
+    port = (connection[3:] or config.get("port") or ["22"])[0]  # the fourth word is the daemon's own port
     return {"ssh": {"host_keys": lines, "port": int(port)}}
 
 
@@ -858,7 +859,8 @@ def main(arguments: List[str]) -> int:
     text = sys.stdin.buffer.read().decode("utf-8") if piped else arguments[0]
     request = cast("Json", json.loads(text or "{}"))
     if piped and len(arguments) > 1:
-        request["session"] = {name: value for name, value in zip(_SHOWN_VARIABLES, arguments[1:]) if value}  # noqa: B905
+        pairs = zip(_SHOWN_VARIABLES, arguments[1:])  # noqa: B905 - strict= came with Python 3.10
+        request["session"] = {name: value for name, value in pairs if value}
     sys.stdout.write(json.dumps(collect(request), separators=(",", ":")) + "\n")
     return 0
 

@@ -67,7 +67,7 @@ def run(
     }
     if outcome.backups:
         result["backups"] = outcome.backups
-    if module._diff:  # noqa: SLF001
+    if module._diff:  # noqa: SLF001 - as above
         result["diff"] = outcome.diff
     problem = "" if module.check_mode else verify()
     if problem:

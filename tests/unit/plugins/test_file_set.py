@@ -6,13 +6,12 @@ import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from conftest import RunModule
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -214,8 +213,9 @@ def test_a_file_takes_the_place_of_a_link_and_leaves_its_target(tmp_path: Path, 
 def test_a_backup_keeps_the_old_content(tmp_path: Path, run_module: RunModule) -> None:
     (tmp_path / "a").write_text("old")
     result = run_module("file_set", files=[{"path": f"{tmp_path}/a", "content": "new", "backup": True}])
-    assert [open(path).read() for path in result["backups"]] == ["old"]  # noqa: PTH123, SIM115 - a one-line look
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["a", os.path.basename(result["backups"][0])])  # noqa: PTH119
+    kept = [Path(path) for path in result["backups"]]
+    assert [path.read_text() for path in kept] == ["old"]
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a", *kept])
 
 
 def test_a_directory_goes_with_all_it_holds(tmp_path: Path, run_module: RunModule) -> None:
