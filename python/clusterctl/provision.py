@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 PREFLIGHT = "preflight"
 _UNREACHABLE_KINDS = frozenset({"unreachable", "refused", "host_key", "timeout"})
-_CONFIGURATION_CHECKS = frozenset({"variable", "variables", "configuration", "inventory"})
 _ANSIBLE_TYPE = re.compile(r": <class '[\w.]+'> cannot be converted.*")  # its inner name for a text
 _PROBE_TIMEOUT_S = 30.0
 
@@ -229,6 +228,7 @@ class _Provision:
         if end is not None and end.status == "canceled":
             return self._finish("interrupted", ExitCode.INTERRUPTED)
         unreachable = [problem.host for problem in problems if problem.kind == "unreachable"]
+        outcome, code = _verdict_of(problems)
         known = {problem.host for problem in problems}
         summaries = [
             journal.HostSummary(
@@ -240,8 +240,8 @@ class _Provision:
             for name in self._cluster.selected
         ]
         return self._finish(
-            "unreachable" if unreachable else "failed",
-            ExitCode.UNREACHABLE if unreachable else ExitCode.HOST_FAILED,
+            outcome,
+            code,
             problems=problems,
             hosts=summaries,
             message="Nothing was changed.",
@@ -253,12 +253,12 @@ class _Provision:
         problems = self._tally.problems()
         if end.status == "canceled":
             return self._finish("interrupted", ExitCode.INTERRUPTED, hosts=hosts)
-        if any(problem.kind == "configuration" for problem in problems):
-            return self._finish("bad configuration", ExitCode.BAD_CONFIG, hosts=hosts, problems=problems)
+        if problems:
+            return self._finish(*_verdict_of(problems), hosts=hosts, problems=problems)
         if end.unreachable:
-            return self._finish("unreachable", ExitCode.UNREACHABLE, hosts=hosts, problems=problems)
+            return self._finish("unreachable", ExitCode.UNREACHABLE, hosts=hosts)
         if end.failed:
-            return self._finish("failed", ExitCode.HOST_FAILED, hosts=hosts, problems=problems)
+            return self._finish("failed", ExitCode.HOST_FAILED, hosts=hosts)
         if end.rc != 0 or not self._tally.hosts:
             message = "; ".join(end.complaints) or f"Ansible ended with {end.rc} before it reached a host."
             return self._finish("bad configuration", ExitCode.BAD_CONFIG, hosts=hosts, message=message)
@@ -379,12 +379,19 @@ def _problems_of(result: HostResult) -> list[journal.Problem]:
     return found
 
 
+def _verdict_of(problems: Sequence[journal.Problem]) -> tuple[journal.RunOutcome, ExitCode]:
+    """Return how a run ends that these problems stopped: who cannot be reached weighs most, for it hides the rest."""
+    kinds = {problem.kind for problem in problems}
+    if "unreachable" in kinds:
+        return "unreachable", ExitCode.UNREACHABLE
+    if "configuration" in kinds:
+        return "bad configuration", ExitCode.BAD_CONFIG
+    return "failed", ExitCode.HOST_FAILED
+
+
 def _kind(item: Mapping[str, Any]) -> Literal["configuration", "host", "unreachable"]:
-    if item.get("kind") == "configuration" or item.get("check") in _CONFIGURATION_CHECKS:
-        return "configuration"
-    if item.get("kind") == "unreachable" or item.get("check") in {"unreachable", "refused"}:
-        return "unreachable"
-    return "host"
+    kind = item.get("kind")
+    return kind if kind in {"configuration", "unreachable"} else "host"
 
 
 def _connection_problem(failure: facts.ProbeFailure) -> journal.Problem:

@@ -36,14 +36,22 @@ def test_the_digest_follows_what_runs_and_nothing_else(tmp_path: Path, monkeypat
 
 def test_every_role_is_provisioned_in_order() -> None:
     plays = yaml.safe_load(content.playbook("provision").read_text(encoding="utf-8"))
-    named = [role["role"] for play in plays for role in play["roles"]]
-    assert all(name.startswith("clusterctl.hpc.") for name in named)
-    short = [name.rpartition(".")[2] for name in named]
-    assert short == [name for name in ORDER if name in roles()]
-    assert all(role["role"].rpartition(".")[2] in role.get("tags", []) for play in plays for role in play["roles"]), (
-        "each role answers to its own name as a tag"
-    )
+    tasks = [task for play in plays for task in play["tasks"]]
+    named = [task["ansible.builtin.import_role"]["name"] for task in tasks]
+    assert named == [f"clusterctl.hpc.{name}" for name in ORDER if name in roles()]
+    tagged = [name for name, task in zip(named, tasks, strict=True) if name.rpartition(".")[2] in task["tags"]]
+    assert tagged == named, "each role answers to its own name as a tag"
     assert not any(play["gather_facts"] for play in plays)
+
+
+def test_every_role_is_told_who_is_there() -> None:
+    plays = yaml.safe_load(content.playbook("provision").read_text(encoding="utf-8"))
+    for task in (task for play in plays for task in play["tasks"]):
+        role = task["ansible.builtin.import_role"]["name"].rpartition(".")[2]
+        path = content.root() / "roles" / role / "meta" / "argument_specs.yml"
+        options = yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"]["main"].get("options", {})
+        wanted = {name for name in options if name in {f"{role}_members", f"{role}_node"}}
+        assert wanted <= set(task.get("vars", {})), role
 
 
 EXAMPLE = content.root() / "inventories" / "example"

@@ -9,6 +9,7 @@ from clusterctl import provision
 from clusterctl.errors import ConfigError
 from clusterctl.events import HostResult, TaskStartedOnHost
 from clusterctl.inventory import Options
+from clusterctl.journal import Problem
 from clusterctl.provision import Request, Tally
 from clusterctl.runner import End
 
@@ -49,7 +50,7 @@ def test_problems_of_preflight_and_of_argument_specs() -> None:
     problem = {"host": "x", "check": "disk", "problem": "/usr/local is full", "cure": "free some space"}
     error = "x is of type <class 'str'>: <class 'a.b'> cannot be converted"
     found = tally(
-        result("a", "failed", data={"problems": [problem, {**problem, "check": "variable"}]}),
+        result("a", "failed", data={"problems": [problem, {**problem, "check": "variable", "kind": "configuration"}]}),
         result("b", "failed", data={"argument_errors": [error]}),
         result("b", "ok", data={"problems": [problem]}),
     ).problems()
@@ -59,6 +60,15 @@ def test_problems_of_preflight_and_of_argument_specs() -> None:
         ("b", "openmpi", "configuration"),
     ]
     assert found[2].problem == "x is of type <class 'str'>"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "code"),
+    [(["host"], 2), (["host", "configuration"], 1), (["unreachable", "configuration", "host"], 4)],
+)
+def test_the_exit_code_of_problems(kinds: list[str], code: int) -> None:
+    problems = [Problem(host="a", subject="s", problem="p", kind=kind) for kind in kinds]  # type: ignore[arg-type]
+    assert provision._verdict_of(problems)[1] == code  # noqa: SLF001 - decided apart from the run that carries it
 
 
 def write(folder: Path, text: str) -> Path:

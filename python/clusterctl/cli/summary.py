@@ -104,8 +104,9 @@ def closing_lines(record: RunRecord) -> list[str]:
     if record.problems and not any(host.changed for host in record.hosts):
         lines = [f"Stopped before anything was changed. Put this right, then repeat '{again}'."]
     elif bad:
+        others = ", the others finished" if len(bad) < len(record.hosts) else ""
         lines.append(
-            f"{output.folded(bad)} did not get through, the others finished. Ansible's output: {log}. "
+            f"{output.folded(bad)} did not get through{others}. Ansible's output: {log}. "
             f"When the cause is gone, '{again}' goes on from here."
         )
     return lines
