@@ -59,7 +59,7 @@ group:
   returned: success
   type: str
 authorized_keys:
-  description: "The file in which sshd looks for the user's authorized keys: path, owner, group and mode."
+  description: "The file in which sshd looks for the user's keys: path, owner, group, mode, folder, folder_mode."
   returned: success
   type: dict
 client_block:
@@ -279,9 +279,20 @@ def authorized_file(entry: pwd.struct_passwd, settings: Dict[str, str], group: s
     pattern = (settings.get("authorizedkeysfile", "").split() or [".ssh/authorized_keys"])[0]
     tokens = {"%%": "%", "%h": entry.pw_dir, "%u": entry.pw_name, "%U": str(entry.pw_uid)}
     path = Path(entry.pw_dir, re.sub("%.", lambda found: tokens.get(found.group(), found.group()), pattern))
-    if Path(entry.pw_dir) in path.parents:
-        return {"path": str(path), "owner": entry.pw_name, "group": group, "mode": "0600"}
-    return {"path": str(path), "owner": "root", "group": "root", "mode": "0644"}
+    own = Path(entry.pw_dir) in path.parents
+    folder = path.parent.resolve()
+    if folder.is_dir():
+        folder_mode = stat.S_IMODE(folder.stat().st_mode) & ~_GROUP_OR_OTHERS_WRITE
+    else:
+        folder_mode = 0o700 if own else 0o755
+    return {
+        "path": str(folder / path.name),
+        "mode": "0600" if own else "0644",
+        "owner": entry.pw_name if own else "root",
+        "group": group if own else "root",
+        "folder": str(folder),
+        "folder_mode": f"{folder_mode:04o}",
+    }
 
 
 def obstacles(entry: pwd.struct_passwd, settings: Dict[str, str]) -> List[str]:

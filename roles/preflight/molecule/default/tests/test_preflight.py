@@ -1,0 +1,40 @@
+"""What preflight says of the nodes is what the nodes are, and every node was told the same."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from testinfra.host import Host
+
+
+def told(host: Host) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(host.file("/root/preflight.json").content_string)
+    return found
+
+
+def addresses(host: Host) -> dict[str, str]:
+    variables = host.backend.ansible_runner.get_variables
+    return {name: str(variables(name)["ansible_host"]) for name in ("node1", "node2")}
+
+
+def test_the_node_is_described_as_it_is(host: Host) -> None:
+    node = told(host)["node"]
+    assert node["hostname"] == host.check_output("hostname")
+    assert node["distribution"]["version_id"] == host.system_info.release.partition(".")[0]
+    assert node["user"]["name"] == "cluster"
+
+
+def test_the_members_are_all_nodes_at_their_addresses(host: Host) -> None:
+    members = told(host)["members"]
+    assert {member["name"]: member["address"] for member in members} == addresses(host)
+    assert [member["port"] for member in members] == [22, 22]
+    assert [member["slots"] for member in members] == [2, 2]
+    assert len({member["platform"] for member in members}) == 2
+
+
+def test_a_members_host_key_is_the_one_that_its_sshd_shows(host: Host) -> None:
+    for member in told(host)["members"]:
+        shown = host.check_output("ssh-keyscan -T 10 -t ed25519 %s 2>/dev/null", member["address"])
+        assert " ".join(shown.split()[1:3]) in member["host_keys"]
