@@ -145,6 +145,8 @@ def run(
             raise
         finally:
             process.kill()
+            with contextlib.suppress(OSError):  # what could not be sent to a node that is gone
+                _stdin(process).close()
     outcome = _outcome(answers, complaint.decode("utf-8", "replace"))
     if outcome.ending == "exited" and outcome.rc == 0 and not _found(answers.swept):
         return outcome

@@ -508,11 +508,12 @@ def _skipped(check: str, why: str, verdict: Verdict = Verdict.SKIP) -> CheckResu
 
 
 def _log_text(spec: job.JobSpec, outcome: JobOutcome, site: base.Site) -> str:
+    ended = {name: getattr(outcome, name) for name in ("ending", "rc", "ending_s", "seconds", "problem")}
     head = [
         f"# job      {spec.job}",
         f"# command  {shlex.join(outcome.argv or spec.argv)}",
         f"# hostfile {json.dumps(dict(site.slots))}",
-        f"# ended    {outcome.ending}, code {outcome.rc}, {outcome.seconds:.3f} s {outcome.problem}".rstrip(),
+        f"# outcome  {json.dumps(ended)}",
     ]
     for sweep in outcome.sweeps:
         found = [f"killed {words}" for words in sweep.killed] + [f"LEFT {words}" for words in sweep.left]

@@ -82,6 +82,8 @@ def _events(text: str) -> tuple[list[dict[str, Any]], str]:
 def _updated(before: RankReport, event: Mapping[str, Any], names: Mapping[str, str], at_s: float) -> RankReport:
     host = names.get(str(event.get("host", "")), str(event.get("host", ""))) or before.host
     kind = event.get("event", "hello")  # the C program has one kind of line and gives it no name
+    if before.state == "answered" and kind in {"started", "waiting"}:  # it goes on to MPI_Finalize, and may wait there
+        return before.model_copy(update={"seen_s": at_s, "step": str(event.get("step", ""))})
     if kind == "started":
         return before.model_copy(update={"host": host, "state": "started", "seen_s": at_s})
     if kind == "waiting":

@@ -16,7 +16,7 @@ MPIRUN = "/usr/local/openmpi/bin/mpirun"
 JOB_VARIABLE = "CLUSTERCTL_JOB"
 JOB_PARAMETER = "clusterctl_job"
 
-_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.\d+.*)?")
+_VERSION = re.compile(r"(\d+)\.(\d+)\.\d+[A-Za-z0-9]*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -39,9 +39,7 @@ def dialect(version: str) -> Dialect:
         return Dialect.ORTE
     if series[0] == 5:  # noqa: PLR2004 - the series' own number
         return Dialect.PRRTE
-    raise ConfigError(
-        f"Open MPI {version or '(no version)'} is no series that clusterctl launches; it knows 4.1 and 5."
-    )
+    raise ConfigError(f"Open MPI {version or '(no version)'} is of no series that clusterctl can launch (4.1, 5).")
 
 
 @dataclass(frozen=True)

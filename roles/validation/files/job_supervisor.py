@@ -280,8 +280,8 @@ class Supervisor:
         """Return the seconds since the command was started."""
         return round(time.monotonic() - self.began, 4)
 
-    def run(self) -> None:
-        """Start the command, stay until it has ended, and sweep."""
+    def run(self) -> dict[str, Any]:
+        """Start the command, stay until it has ended, sweep, and return the last event."""
         for descriptor in self.wakeup:
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(self.wakeup[1])
@@ -299,8 +299,7 @@ class Supervisor:
                 start_new_session=True,
             )
         except OSError as problem:
-            self.answers.put(event="ended", reason="not_started", problem=str(problem), seconds=self.elapsed())
-            return
+            return {"event": "ended", "reason": "not_started", "problem": str(problem), "seconds": self.elapsed()}
         self.session = f"{socket.gethostname()}-{self.process.pid}"
         self.answers.put(event="started", session=self.session, argv=self.argv)
         streams = {self.process.stdout.fileno(): ("stdout", Lines()), self.process.stderr.fileno(): ("stderr", Lines())}
@@ -308,7 +307,7 @@ class Supervisor:
         self.selector.register(self.wakeup[0], selectors.EVENT_READ, "signal")
         self.serve(streams)
         self.drain(streams)
-        self.finish(streams)
+        return self.finish(streams)
 
     def serve(self, streams: Streams) -> None:
         """Pass output on until the command has ended, and end it when its time has come."""
@@ -369,7 +368,7 @@ class Supervisor:
         while streams and time.monotonic() < end:
             self.pump(streams, 0.05)
 
-    def finish(self, streams: Streams) -> None:
+    def finish(self, streams: Streams) -> dict[str, Any]:
         """Sweep this node, and the others when nobody else will, then say how it ended."""
         found = sweep(self.job, self.session)
         for descriptor in list(streams):
@@ -383,13 +382,13 @@ class Supervisor:
                 for answer in pool.map(lambda peer: sweep_peer(peer, session), self.peers):
                     self.answers.put(**answer)
         code = self.process.returncode
-        self.answers.put(
-            event="ended",
-            reason=self.ending or "exited",
-            rc=code if code >= 0 else None,
-            signal=-code if code < 0 else None,
-            seconds=self.elapsed(),
-        )
+        return {
+            "event": "ended",
+            "reason": self.ending or "exited",
+            "rc": code if code >= 0 else None,
+            "signal": -code if code < 0 else None,
+            "seconds": self.elapsed(),
+        }
 
 
 def receive() -> bytes:
@@ -438,9 +437,10 @@ def supervise() -> int:
     try:
         for name, content in request.get("files", {}).items():
             Path(work_dir, name).write_text(content, encoding="utf-8")
-        Supervisor(request, answers, work_dir).run()
+        ended = Supervisor(request, answers, work_dir).run()
     finally:
         shutil.rmtree(work_dir, ignore_errors=True)
+    answers.put(**ended)
     answers.flush(FLUSH_WAIT_S)
     return 0
 
