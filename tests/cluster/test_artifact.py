@@ -21,7 +21,7 @@ from clusterctl import content
 from clusterctl import sandbox as sandboxes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from clusterctl.sandbox import Sandbox
 
@@ -36,6 +36,7 @@ PACKAGES = {
     "package_options": {"update_cache": True, "cache_valid_time": 86400},
 }
 LINK = "/usr/local/demo"
+SMALL = "/dev/small"
 WORK = "/var/tmp"  # noqa: S108 - where the module makes its folders
 
 
@@ -176,13 +177,11 @@ def same(sandbox: Start, tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 @pytest.fixture
-def installed(same: Lab) -> Iterator[Lab]:
-    """The demo built on node1 and installed on both nodes."""
-    same.forget()
+def installed(same: Lab) -> Lab:
+    """The demo built on node1 and installed on both nodes; whatever a test broke is mended by the same two tasks."""
     played = same.play(same.build(), same.install())
     assert played.rc == 0, played.text
-    yield same
-    same.forget()
+    return same
 
 
 def test_built_once_installed_everywhere_and_then_left_alone(installed: Lab) -> None:
@@ -290,20 +289,22 @@ def test_a_compiler_error_shows_the_last_lines_and_both_logs(installed: Lab) -> 
 
 
 def test_a_full_disk_on_the_builder_is_named(installed: Lab) -> None:
-    installed.said("node1", "sh", "-c", "mkdir -p /mnt/small && mount -t tmpfs -o size=4m,mode=1777 none /mnt/small")
+    # /dev is the one small file system that every container has: 64 MiB
+    installed.said("node1", "mkdir", "-p", SMALL)
+    installed.said("node1", "chmod", "1777", SMALL)
     try:
         inputs = {"variant": "big"}
-        early = installed.play(installed.build(inputs=inputs, work_dir="/mnt/small", needs_bytes=10**8))
+        early = installed.play(installed.build(inputs=inputs, work_dir=SMALL, needs_bytes=10**8))
         filling = tarball(
-            installed.folder / "big.tar.gz", Lab.files(Makefile=makefile(before="head -c 20000000 /dev/zero > filler"))
+            installed.folder / "big.tar.gz", Lab.files(Makefile=makefile(before="head -c 80000000 /dev/zero > filler"))
         )
-        late = installed.play(installed.build(source=filling, inputs=inputs, work_dir="/mnt/small"))
-        assert not installed.said("node1", "ls", "/mnt/small")
+        late = installed.play(installed.build(source=filling, inputs=inputs, work_dir=SMALL))
+        assert not installed.said("node1", "ls", SMALL)
     finally:
-        installed.said("node1", "umount", "/mnt/small")
+        installed.said("node1", "rm", "-rf", SMALL)
     for played in (early, late):
         assert played.rc == 2
-        assert re.search(r"node1: the builder's disk is full: /mnt/small has \d+ bytes free", played.messages), (
+        assert re.search(r"node1: the builder's disk is full: /dev/small has \d+ bytes free", played.messages), (
             played.text
         )
 

@@ -1,0 +1,131 @@
+"""What the role's configure options, compiler flags and make flags save against a plain ``./configure && make``.
+
+Both are built one after the other on the same node of a sandbox, from the same verified source. The figure is the ratio
+of their CPU seconds (user and system), which a busy machine spoils less than wall time.
+
+    python benchmarks/openmpi_options.py [--version 5.0.7] [--image debian12]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from clusterctl import content, sandbox, settings
+
+NAME = "bench-options"
+
+PLAIN_STEPS = [
+    {"name": "configure", "argv": ["./configure"], "chdir": "source"},
+    {"name": "make", "argv": ["make", "-j@JOBS@"], "chdir": "source"},
+    {"name": "install", "argv": ["make", "install", "DESTDIR=@STAGE@"], "chdir": "source"},
+]
+LEAN_STEPS = [
+    {"name": "configure", "argv": "{{ __openmpi_configure_argv }}", "chdir": "source"},
+    {"name": "make", "argv": "{{ __openmpi_make_argv + ['-j@JOBS@'] }}", "chdir": "source"},
+    {"name": "install", "argv": "{{ __openmpi_make_argv + ['install', 'DESTDIR=@STAGE@'] }}", "chdir": "source"},
+]
+
+
+def build(way: str, steps: list[dict[str, Any]], prefix: str, exclude: Any, scratch: Path) -> dict[str, Any]:
+    source = {
+        "name": "openmpi",
+        "version": "{{ openmpi_version }}",
+        "sources": "{{ openmpi_sources }}",
+        "variable": "openmpi_sources",
+    }
+    return {
+        "name": f"Build the {way} way",
+        "clusterctl.hpc.artifact_build": {
+            "name": f"openmpi-{way}",
+            "version": "{{ openmpi_version }}",
+            "inputs": {"way": way},
+            "cache_dir": str(scratch),
+            "packages": "{{ __openmpi_build_packages + __openmpi_series_packages[__openmpi_series] | default([]) }}",
+            "package_options": "{{ __openmpi_package_options }}",
+            "prefix": prefix,
+            "files": [{"source": source, "dest": "source", "unpack": True, "exclude": exclude}],
+            "steps": steps,
+        },
+        "register": way,
+    }
+
+
+def playbook(scratch: Path, answer: Path) -> list[dict[str, Any]]:
+    role = content.root() / "roles" / "openmpi"
+    member = {"name": "node1", "platform": "benchmark"}
+    tasks = [
+        {"ansible.builtin.include_vars": str(role / "vars" / "Debian.yml")},
+        build("plain", PLAIN_STEPS, "/usr/local", [], scratch),
+        build("lean", LEAN_STEPS, "/usr/local/openmpi", "{{ __openmpi_excluded_docs }}", scratch),
+        {
+            "ansible.builtin.copy": {
+                "dest": str(answer),
+                "content": "{{ {'plain': plain.steps, 'lean': lean.steps} | to_json }}",
+                "mode": "0600",
+            },
+            "delegate_to": "localhost",
+            "vars": {"ansible_become": False, "ansible_connection": "local"},
+        },
+    ]
+    files = [str(role / "defaults" / "main.yml"), str(role / "vars" / "main.yml")]
+    variables = {"openmpi_members": [member], "openmpi_node": {"platform": "benchmark"}}
+    return [{"hosts": "all", "gather_facts": False, "vars_files": files, "vars": variables, "tasks": tasks}]
+
+
+def measure(version: str, image: str, scratch: Path) -> dict[str, list[dict[str, Any]]]:
+    sources = settings.cache_dir().value / "sources"
+    sources.mkdir(parents=True, exist_ok=True)
+    (scratch / "sources").symlink_to(sources)  # the source is fetched once for all runs; the artifacts are thrown away
+    answer, book = scratch / "answer.json", scratch / "play.json"
+    book.write_text(json.dumps(playbook(scratch, answer)), encoding="utf-8")
+    box = sandbox.up(sandbox.SandboxSpec(name=NAME, nodes=1, images=(image,)))
+    environment = {
+        **os.environ,
+        "ANSIBLE_CONFIG": str(content.root() / "ansible.cfg"),
+        "ANSIBLE_COLLECTIONS_PATH": str(content.collections_path()),
+    }
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(box.inventory), str(book)]
+    try:
+        subprocess.run([*command, "-e", f"openmpi_version={version}"], env=environment, check=True)
+    finally:
+        sandbox.down(NAME)
+    measured: dict[str, list[dict[str, Any]]] = json.loads(answer.read_text(encoding="utf-8"))
+    return measured
+
+
+def report(version: str, measured: dict[str, list[dict[str, Any]]]) -> None:
+    print(f"\nOpen MPI {version}, CPU seconds (user + system)\n")
+    print(f"| {'step':<16} | {'plain':>7} | {'lean':>7} | {'ratio':>5} |")
+    print(f"|{'-' * 18}|{'-' * 9}|{'-' * 9}|{'-' * 7}|")
+    totals = {"plain": 0.0, "lean": 0.0}
+    for plain, lean in zip(measured["plain"], measured["lean"], strict=True):
+        for way, step in (("plain", plain), ("lean", lean)):
+            totals[way] += step["cpu_seconds"]
+        row(plain["name"], plain["cpu_seconds"], lean["cpu_seconds"])
+        if plain["name"] == "make":
+            row("configure + make", totals["plain"], totals["lean"])
+    row("all", totals["plain"], totals["lean"])
+
+
+def row(name: str, plain: float, lean: float) -> None:
+    print(f"| {name:<16} | {plain:>7.1f} | {lean:>7.1f} | {lean / plain:>5.2f} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", default="5.0.7")
+    parser.add_argument("--image", default="debian12")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="clusterctl-bench-") as scratch:
+        report(options.version, measure(options.version, options.image, Path(scratch)))
+
+
+if __name__ == "__main__":
+    main()
