@@ -48,8 +48,18 @@ _OLD_NAMES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _NO_ANSWER = re.compile(r"Retrying \(Retry|Could not fetch URL|ConnectionError|Max retries exceeded|ReadTimeoutError")
 _NOTHING_FITS = re.compile(r"^ERROR: No matching distribution found for (.+?)(?: \(from .*)?$", re.MULTILINE)
 _VERSIONS = re.compile(r"\(from versions: ([^)]*)\)")
-# pip ends with the process that started it (PR_SET_PDEATHSIG, SIGTERM), so a cancelled run leaves none behind.
-_RUN_PIP = "import ctypes, runpy; ctypes.CDLL(None).prctl(1, 15); runpy.run_module('pip', run_name='__main__')"
+# pip ends with the process that started it (PR_SET_PDEATHSIG, SIGTERM), so a cancelled run leaves none behind. And it
+# judges markers by its own Python whatever --python-version says (pypa/pip #6117), unless it is told another answer.
+_RUN_PIP = """
+import ctypes, json, runpy, sys
+ctypes.CDLL(None).prctl(1, 15)
+environment = json.loads(sys.argv.pop(1))
+if environment:
+    from pip._vendor.packaging import markers
+    if callable(getattr(markers, "default_environment", None)):
+        markers.default_environment = lambda: dict(environment)
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
 
 
 class WheelError(ArtifactError):
@@ -177,7 +187,7 @@ def parse_requirements(texts: Iterable[Any], variable: str) -> list[Requirement]
 
 
 def _bare(requirement: Requirement) -> str:
-    """Return the requirement without its marker, which pip would judge by the controller's own Python."""
+    """Return the requirement without its marker, which was judged already."""
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     return f"{requirement.name}{extras}{requirement.specifier}"
 
@@ -295,7 +305,7 @@ class _PipFailedError(Exception):
         self.output = output
 
 
-def _pip(arguments: Sequence[str]) -> None:
+def _pip(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     if importlib.util.find_spec("pip") is None:
         raise WheelError(
             f"The Python that runs ansible ({sys.executable}) has no pip, which fetches wheels for the nodes; add it,"
@@ -303,7 +313,7 @@ def _pip(arguments: Sequence[str]) -> None:
         )
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _RUN_PIP, "--disable-pip-version-check", "--no-input", *arguments],
+            [sys.executable, "-c", _RUN_PIP, json.dumps(environment), *_PIP_OPTIONS, *arguments],
             env={**os.environ, "LC_ALL": "C", "NO_COLOR": "1", "COLUMNS": "200", "PIP_PROGRESS_BAR": "off"},
             check=False,
             stdin=subprocess.DEVNULL,
@@ -319,6 +329,9 @@ def _pip(arguments: Sequence[str]) -> None:
         if "No space left on device" in done.stdout:
             raise OSError(errno.ENOSPC, "No space left on device")
         raise _PipFailedError(done.stdout)
+
+
+_PIP_OPTIONS = ("--disable-pip-version-check", "--no-input")
 
 
 def _for_target(target: Target) -> list[str]:
@@ -429,7 +442,7 @@ class WheelStore:
         if not asked:
             return []
         for _ in range(_ROUNDS):
-            # pip judges markers by its own Python; what they mean on the node is found here, and added
+            # whether pip understood the node's markers is seen here; what it left out is asked for by name
             found = [
                 (path, read_metadata(path)) for path in self._download(_for_target(target), asked, target, variable)
             ]
@@ -456,7 +469,7 @@ class WheelStore:
             wanted.write_text("\n".join(requirements) + "\n", encoding="utf-8")
             argv = ["download", f"--dest={files}", *options, f"--requirement={wanted}"]
             try:
-                self._ask(argv)
+                self._ask(argv, target.environment() if target else {})
             except _PipFailedError as error:
                 raise WheelError(explain(error.output, target, variable)) from error
             kept = []
@@ -465,17 +478,17 @@ class WheelStore:
                 kept.append(path.replace(self.wheels / path.name))
             return kept
 
-    def _ask(self, argv: Sequence[str]) -> None:
+    def _ask(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         if self._own:
-            _pip([*argv, "--no-index", f"--find-links={self._own}"])
+            _pip([*argv, "--no-index", f"--find-links={self._own}"], environment)
             return
         try:
-            _pip(argv)
+            _pip(argv, environment)
         except _PipFailedError as error:
             if not _NO_ANSWER.search(error.output):
                 raise
             try:  # what was fetched for another cluster may be all that is needed
-                _pip([*argv, "--no-index", f"--find-links={self.wheels}"])
+                _pip([*argv, "--no-index", f"--find-links={self.wheels}"], environment)
             except _PipFailedError:
                 raise error from None
 

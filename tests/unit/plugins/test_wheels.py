@@ -1,0 +1,251 @@
+"""Wheels are found for the nodes' Python and pinned once, and every failure is a sentence; pip itself runs here."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import wheels as w
+
+DATA = Path(__file__).parents[2] / "data" / "pip"
+# older than any Python that a controller may have, so that pip's own answer to a marker is always the wrong one
+NODE = w.Target.of("rocky-9-x86_64-glibc2.34-py3.9")
+
+
+@pytest.fixture(autouse=True)
+def _no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep this machine's own pip configuration out of the tests."""
+    for name in ("PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+
+
+def make_wheel(folder: Path, name: str, version: str, *requires: str, tag: str = "py3-none-any") -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}-{version}-{tag}.whl"
+    info = f"{name}-{version}.dist-info"
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}.py", f"version = {version!r}\n")
+        archive.writestr(f"{info}/METADATA", "\n".join([*lines, *(f"Requires-Dist: {text}" for text in requires), ""]))
+        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def lock(store: w.WheelStore, *requirements: str, target: w.Target = NODE) -> list[w.Wheel]:
+    parsed = w.parse_requirements(requirements, "python_env_requirements")
+    return store.lock("python_env", target, parsed, "python_env_requirements")
+
+
+def names(found: list[w.Wheel]) -> list[str]:
+    return [f"{wheel.name} {wheel.version}" for wheel in found]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-r other.txt",
+        "--index-url=x",
+        "numpy; rm -rf /",
+        "numpy && reboot",
+        "$(id)",
+        "../evil",
+        "a b",
+        "",
+        "numpy\nscipy",
+    ],
+)
+def test_what_is_no_requirement_is_refused(text: str) -> None:
+    with pytest.raises(w.WheelError, match=r"python_env_requirements: .* is no requirement"):
+        w.parse_requirements([text], "python_env_requirements")
+
+
+def test_an_address_is_refused() -> None:
+    with pytest.raises(w.WheelError, match="names an address"):
+        w.parse_requirements(["numpy @ https://example.org/numpy.whl"], "python_env_requirements")
+
+
+def test_the_newest_c_library_that_fits_comes_first() -> None:
+    tags = w.Target.of("debian-12-x86_64-glibc2.36-py3.11-cuda12").tags()
+    assert tags[0] == "manylinux_2_36_x86_64"
+    assert tags.index("manylinux_2_17_x86_64") + 1 == tags.index("manylinux2014_x86_64")
+    assert not any(tag.startswith("manylinux_2_37") for tag in tags)
+    assert "manylinux_2_16_aarch64" not in w.Target.of("ubuntu-24-aarch64-glibc2.39-py3.12").tags()
+
+
+def test_a_platform_without_python_is_refused() -> None:
+    with pytest.raises(w.WheelError, match="debian-12"):
+        w.Target.of("debian-12")
+
+
+def test_markers_are_judged_as_the_node_would(tmp_path: Path) -> None:
+    folder = tmp_path / "given"
+    make_wheel(folder, "top", "1.0", 'old; python_version < "3.10"', 'new; python_version >= "3.10"')
+    make_wheel(folder, "old", "2.0", "deep>=1")
+    make_wheel(folder, "deep", "1.5")
+    assert names(lock(w.WheelStore(tmp_path / "cache", str(folder)), "top")) == ["deep 1.5", "old 2.0", "top 1.0"]
+
+
+def test_what_pip_left_out_is_asked_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # a pip that hides its markers elsewhere judges by its own Python
+    monkeypatch.setattr(w, "_RUN_PIP", w._RUN_PIP.replace('"default_environment", None', '"elsewhere", None'))  # noqa: SLF001
+    folder = tmp_path / "given"
+    make_wheel(folder, "top", "1.0", 'old; python_version < "3.10"', "many[more]")
+    make_wheel(folder, "old", "2.0")
+    make_wheel(folder, "many", "1.0", 'extra1; extra == "more" and python_version < "3.10"', 'extra2; extra == "other"')
+    make_wheel(folder, "extra1", "1.0")
+    found = lock(w.WheelStore(tmp_path / "cache", str(folder)), "top")
+    assert names(found) == ["extra1 1.0", "many 1.0", "old 2.0", "top 1.0"]
+
+
+def test_a_requirement_for_another_python_is_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "given"
+    make_wheel(folder, "top", "1.0")
+    found = lock(w.WheelStore(tmp_path / "cache", str(folder)), "top", 'absent; python_version >= "3.10"')
+    assert names(found) == ["top 1.0"]
+
+
+def test_a_lock_is_asked_for_once(tmp_path: Path) -> None:
+    folder = tmp_path / "given"
+    make_wheel(folder, "top", "1.0")
+    first = lock(w.WheelStore(tmp_path / "cache", str(folder)), "top")
+    make_wheel(folder, "top", "2.0")
+    # neither the folder nor an index is looked at again
+    assert lock(w.WheelStore(tmp_path / "cache"), "top") == first
+    assert names(lock(w.WheelStore(tmp_path / "cache", str(folder)), "top>1")) == ["top 2.0"]
+
+
+def test_a_damaged_lock_is_made_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "given"
+    make_wheel(folder, "top", "1.0")
+    store = w.WheelStore(tmp_path / "cache", str(folder))
+    first = lock(store, "top")
+    (path,) = (tmp_path / "cache" / "locks").glob("*.json")
+    path.write_text(path.read_text(encoding="utf-8")[:40], encoding="utf-8")
+    assert lock(store, "top") == first
+    assert json.loads(path.read_bytes())["wheels"]
+
+
+def test_a_wheel_that_was_changed_in_the_cache_is_fetched_again(tmp_path: Path) -> None:
+    folder = tmp_path / "given"
+    original = make_wheel(folder, "top", "1.0").read_bytes()
+    store = w.WheelStore(tmp_path / "cache", str(folder))
+    found = lock(store, "top")
+    (store.wheels / found[0].filename).write_bytes(b"something else")
+    (path,) = store.files(found, NODE, "python_env_requirements")
+    assert path.read_bytes() == original
+
+
+def test_another_file_of_the_same_name_is_not_taken_for_the_locked_one(tmp_path: Path) -> None:
+    folder = tmp_path / "given"
+    make_wheel(folder, "top", "1.0")
+    store = w.WheelStore(tmp_path / "cache", str(folder))
+    found = lock(store, "top")
+    (store.wheels / found[0].filename).unlink()
+    make_wheel(folder, "top", "1.0", "tampered")
+    with pytest.raises(w.WheelError, match=r"top==1.0 is not the one that was pinned"):
+        store.files(found, NODE, "python_env_requirements")
+    assert not (store.wheels / found[0].filename).exists()
+
+
+def test_an_index_that_is_away_is_not_missed_where_the_wheels_are_cached(tmp_path: Path) -> None:
+    store = w.WheelStore(tmp_path / "cache")
+    make_wheel(tmp_path / "given", "top", "1.0")
+    lock(w.WheelStore(tmp_path / "cache", str(tmp_path / "given")), "top")
+    assert names(lock(store, "top==1.0")) == ["top 1.0"]
+
+
+def test_an_index_that_is_away_is_named_with_the_cure(tmp_path: Path) -> None:
+    with pytest.raises(w.WheelError, match=r"did not answer while looking for top.*python_env_wheel_dir"):
+        lock(w.WheelStore(tmp_path / "cache"), "top")
+
+
+def test_a_package_without_a_fitting_wheel_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "given"
+    make_wheel(folder, "top", "1.0", "native")
+    make_wheel(folder, "native", "1.0", tag="cp312-cp312-manylinux_2_17_x86_64")
+    with pytest.raises(w.WheelError, match=r"no wheel for Python 3\.9 on x86_64 with glibc 2\.34 .* of native"):
+        lock(w.WheelStore(tmp_path / "cache", str(folder)), "top")
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(w.WheelError, match=f"{tmp_path}/nowhere is not on this controller"):
+        w.WheelStore(tmp_path, str(tmp_path / "nowhere"))
+
+
+def make_sdist(folder: Path, name: str, version: str) -> tuple[Path, str]:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}-{version}.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        member = tarfile.TarInfo(f"{name}-{version}/setup.py")
+        text = f"raise SystemExit('{name} was run on the controller')\n".encode()
+        member.size = len(text)
+        archive.addfile(member, io.BytesIO(text))
+    return path, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_source_archive_from_a_folder_is_verified_and_not_run(tmp_path: Path) -> None:
+    path, sha256 = make_sdist(tmp_path / "given", "top", "1.0")
+    store = w.WheelStore(tmp_path / "cache", str(tmp_path / "given"))
+    got = store.sdist(w.Sdist("top", "1.0", sha256), "top_sha256")
+    assert got.read_bytes() == path.read_bytes()
+    path.unlink()
+    assert w.WheelStore(tmp_path / "cache").sdist(w.Sdist("top", "1.0", sha256), "top_sha256") == got
+
+
+def test_a_source_archive_with_another_sum_is_refused_before_it_is_run(tmp_path: Path) -> None:
+    make_sdist(tmp_path / "given", "top", "1.0")
+    store = w.WheelStore(tmp_path / "cache", str(tmp_path / "given"))
+    with pytest.raises(w.WheelError, match=r"top==1.0 is not the one that was pinned .*top_sha256"):
+        store.sdist(w.Sdist("top", "1.0", "0" * 64), "top_sha256")
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"name": "top", "version": "1.0"}, "no known sha256"),
+        ({"name": "top", "version": "1.0", "sha256": "abc"}, "no known sha256"),
+        ({"name": "top", "version": "-r x", "sha256": "0" * 64}, "no name and version"),
+    ],
+)
+def test_a_source_archive_needs_a_name_a_version_and_a_sum(entry: dict[str, str], message: str) -> None:
+    with pytest.raises(w.WheelError, match=message):
+        w.Sdist.of(entry, "top_sha256")
+
+
+@pytest.mark.parametrize(
+    ("captured", "words"),
+    [
+        ("no_wheel", ["no wheel for Python 3.9", "of horovod==0.28.1.", "python_env_wheel_dir"]),
+        ("no_wheel_version", ["of numpy==2.5.5; the newest that fit are 2.4.4, 2.4.5, 2.4.6"]),
+        ("conflict", ["exclude each other", "pandas 2.2.3 depends on numpy"]),
+        ("hash", ["tabulate==0.9.0 is not the one that was pinned"]),
+        ("unreachable", ["did not answer while looking for numpy", "python_env_wheel_dir"]),
+    ],
+)
+def test_what_pip_says_becomes_one_sentence(captured: str, words: list[str]) -> None:
+    output = (DATA / f"{captured}.txt").read_text(encoding="utf-8")
+    sentence = w.explain(output, NODE, "python_env_requirements")
+    assert all(word in sentence for word in words), sentence
+    assert "\n" not in sentence
+
+
+def test_a_build_gets_its_wheels_and_source_under_their_names(tmp_path: Path) -> None:
+    folder = tmp_path / "given"
+    make_wheel(folder, "top", "1.0")
+    _, sha256 = make_sdist(folder, "lib", "1.0")
+    common = {"wheel_dir": str(folder), "variable": "python_env_requirements"}
+    wanted = {"name": "x", "platform": NODE.platform, "requirements": ["top"], **common}
+    cache = tmp_path / "cache"
+    assert [dest for _, dest in w.bring({"wheels": wanted, "dest": "in"}, cache)] == ["in/top-1.0-py3-none-any.whl"]
+    assert [dest for _, dest in w.bring({"wheels": wanted, "dest": "in", "unpack": True}, cache)] == ["in"]
+    source = {"name": "lib", "version": "1.0", "sha256": sha256, **common}
+    assert [dest for _, dest in w.bring({"sdist": source, "dest": "source"}, cache)] == ["source"]
