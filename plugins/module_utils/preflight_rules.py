@@ -345,8 +345,16 @@ def member(settings: Settings, node: Mapping[str, Any], *, alone: bool = False) 
         "aliases": aliases,
         "platform": str(node.get("platform", "")),
         "slots": settings.slots or len(node.get("gpus") or []) or int(node.get("cores") or 1),
+        "provides": provides(node),
     }
     return entry, problems
+
+
+def provides(node: Mapping[str, Any]) -> list[str]:
+    """Return which libraries a build for this node's platform could rely on here."""
+    cuda, tools = node.get("cuda") or {}, node.get("tools") or {}
+    found = {"cuda_toolkit": cuda.get("toolkit_version"), "libcuda": cuda.get("libcuda"), "ucx": tools.get("ucx")}
+    return [name for name, there in found.items() if there]
 
 
 def node_addresses(node: Mapping[str, Any]) -> dict[str, str]:

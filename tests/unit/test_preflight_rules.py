@@ -151,7 +151,13 @@ class TestMember:
             "aliases": ["ib1", "node1", "node1.example.org"],
             "platform": "debian-12-x86_64-glibc2.36-py3.11",
             "slots": 2,
+            "provides": [],
         }
+
+    def test_what_a_build_could_rely_on(self) -> None:
+        found = rules.provides(node(cuda={"toolkit_version": "12.4", "libcuda": True}, tools={"ucx": True}))
+        assert found == ["cuda_toolkit", "libcuda", "ucx"]
+        assert rules.provides(node(cuda={"toolkit_version": "", "libcuda": True})) == ["libcuda"]
 
     def test_slots_come_from_gpus_and_then_from_cores(self) -> None:
         settings = rules.Settings(name="n1", reached_at="10.0.0.1", resolved=["10.0.0.1"])
