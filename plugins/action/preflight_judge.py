@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from ansible.errors import AnsibleError  # type: ignore[import-untyped]
+from ansible.errors import AnsibleActionFail, AnsibleError  # type: ignore[import-untyped]
+from ansible.module_utils.common.validation import check_type_dict, check_type_list  # type: ignore[import-untyped]
+from ansible.module_utils.parsing.convert_bool import boolean  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils import preflight_rules as rules
 
@@ -35,20 +37,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         inventory += [host for host in hosts if host not in inventory]  # an implicit localhost is in no group
         order = [host for host in inventory if host in visited]
         hostvars = variables["hostvars"]
-        judge = rules.VariableRules(_specs(), given["ignored_variables"] or [])
+        judge = rules.VariableRules(_specs(), check_type_list(given["ignored_variables"] or []))
         problems = list(self._variable_problems(judge, order, variables))
         if any(judge.role_of(one.variable) == "preflight" for one in problems):
             # The rules below would stumble over such a value.
             return _failed(result, problems, len(hosts))
-        limits = rules.Limits(
-            supported=given["supported"],
-            min_python=str(given["min_python"]),
-            min_disk_bytes=given["min_disk_bytes"],
-            min_builder_disk_bytes=given["min_builder_disk_bytes"],
-            builders=given["builders"],
-            max_clock_skew_s=float(given["max_clock_skew_s"]),
-            require_unique_host_keys=bool(given["require_unique_host_keys"]),
-        )
+        limits = _limits(given)
         nodes: dict[str, Mapping[str, Any]] = {}
         clocks: dict[str, rules.Clock] = {}
         for host in order:
@@ -112,6 +106,27 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 continue
             for host in hosts:
                 yield from judge.problems(host, name, value)
+
+
+def _limits(given: Mapping[str, Any]) -> rules.Limits:
+    """Return the limits; what came by -e is text, whatever the variable's type."""
+
+    def sizes(name: str) -> dict[str, int]:
+        try:
+            return {str(path): int(size) for path, size in check_type_dict(given[name]).items()}
+        except (TypeError, ValueError):
+            sentence = f"preflight_{name} is {given[name]!r}; it takes bytes by path, as {{/var/tmp: 500000000}}."
+            raise AnsibleActionFail(sentence) from None
+
+    return rules.Limits(
+        supported={str(name): check_type_list(its) for name, its in check_type_dict(given["supported"]).items()},
+        min_python=str(given["min_python"]),
+        min_disk_bytes=sizes("min_disk_bytes"),
+        min_builder_disk_bytes=sizes("min_builder_disk_bytes"),
+        builders=check_type_list(given["builders"]),
+        max_clock_skew_s=float(given["max_clock_skew_s"]),
+        require_unique_host_keys=boolean(given["require_unique_host_keys"]),
+    )
 
 
 def _failed(result: dict[str, Any], problems: list[rules.Problem], hosts: int) -> dict[str, Any]:

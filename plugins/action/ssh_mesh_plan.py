@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
+from ansible.module_utils.common.validation import check_type_dict, check_type_list  # type: ignore[import-untyped]
+from ansible.module_utils.parsing.convert_bool import boolean  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules as rules
 
@@ -22,10 +24,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         given = self._task.args
         options = rules.Options(
             key_name=str(given["key_name"]),
-            key_options=[str(one) for one in given["key_options"]],
-            from_members_only=bool(given["from_members_only"]),
-            strict_host_keys=bool(given["strict_host_keys"]),
-            client_options={str(name): _word(value) for name, value in given["client_options"].items()},
+            key_options=[str(one) for one in check_type_list(given["key_options"])],
+            from_members_only=boolean(given["from_members_only"]),
+            strict_host_keys=boolean(given["strict_host_keys"]),
+            client_options={
+                str(name): _word(value) for name, value in check_type_dict(given["client_options"]).items()
+            },
             verify=str(given["verify"]),
         )
         looks = {
