@@ -219,10 +219,10 @@ class Page(Quiet):
 
         board, now = self._board, time.time()
         head = Text(no_wrap=True, overflow="ellipsis")
-        for name, seconds in board.past[-8:]:
-            head.append(f"✓ {name} {output.duration(seconds)}  ", style="green")
         head.append(f"● {board.stage} {output.duration(now - board.stage_began)}", style="bold cyan")
         head.append(f"   total {output.duration(now - board.began)}", style="dim")
+        for name, seconds in reversed(board.past):  # the oldest are cut off first
+            head.append(f"   ✓ {name} {output.duration(seconds)}", style="green")
         table = Table.grid(padding=(0, 2))
         for _ in range(3):
             table.add_column(no_wrap=True)

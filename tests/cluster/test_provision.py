@@ -1,0 +1,248 @@
+"""Provisioning real nodes: interrupted, locked out, with a node dying, repeated with nothing to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pexpect
+import pytest
+from clusterctl import sandbox as sandboxes
+from clusterctl import settings
+from clusterctl.sandbox import podman
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from clusterctl.sandbox.podman import Podman
+
+pytestmark = pytest.mark.cluster
+
+PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
+PASSWORD = "correct horse battery"  # noqa: S105 - of a user in a container that lives for this test
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Two nodes, and a state folder of this test's own (the cache of artifacts is the user's)."""
+
+    sandbox: sandboxes.Sandbox
+    state: Path
+    podman: Podman
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "XDG_STATE_HOME": str(self.state)}
+
+    def command(self, *options: str, inventory: Path | None = None) -> list[str]:
+        return [PROGRAM, "provision", str(inventory or self.sandbox.inventory), "--no-validate", *options]
+
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(*options),
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *options: str, inventory: Path | None = None) -> subprocess.CompletedProcess[str]:
+        command = self.command(*options, inventory=inventory)
+        return subprocess.run(
+            command, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+
+    def record(self) -> dict[str, object]:
+        (latest,) = self.state.glob("clusterctl/clusters/inventory-*/runs/latest/run.json")
+        return dict(json.loads(latest.read_text(encoding="utf-8")))
+
+    def outcomes(self) -> dict[str, str]:
+        return {host["host"]: host["outcome"] for host in self.record()["hosts"]}  # type: ignore[attr-defined]
+
+    def on(self, node: str, *argv: str, stdin: str = "") -> str:
+        return self.podman.run("exec", "-i", self.sandbox.node(node).container, *argv, stdin=stdin.encode()).decode()
+
+
+@pytest.fixture(scope="module")
+def cluster(sandbox: Callable[..., sandboxes.Sandbox], tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    return Cluster(sandbox("provision", nodes=2), tmp_path_factory.mktemp("state"), podman.find())
+
+
+def wait_for(process: subprocess.Popen[str], words: str) -> None:
+    """Read what the run says until it says these words."""
+    assert process.stderr is not None
+    heard = []
+    for line in process.stderr:
+        heard.append(line)
+        if words in line:
+            return
+    pytest.fail(f"the run ended without '{words}':\n{''.join(heard)}")
+
+
+def wait_until(happened: Callable[[], bool], what: str, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.3)
+
+
+def strangers_on(cluster: Cluster, node: str) -> list[str]:
+    """Return the commands on a node that a bare node does not run."""
+    lines = cluster.on(node, "ps", "-eo", "stat=,args=").splitlines()
+    usual = ("podman-init", "catatonit", "sshd: /usr/sbin/sshd -D", "ps -eo")
+    return [line for line in lines if not line.startswith("Z") and not any(word in line for word in usual)]
+
+
+def left_on_controller(mark: str) -> list[str]:
+    """Return the commands whose environment or arguments carry the mark of a run."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit() or int(process.name) == os.getpid():
+            continue
+        try:
+            if mark.encode() in (process / "environ").read_bytes() + (process / "cmdline").read_bytes():
+                found.append((process / "cmdline").read_text(encoding="utf-8").replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+def test_one_dead_host_stops_all_before_anything_is_changed(cluster: Cluster, tmp_path: Path) -> None:
+    text = cluster.sandbox.inventory.read_text(encoding="utf-8")
+    broken = tmp_path / "broken.ini"
+    broken.write_text(
+        text.replace("[nodes]\n", "[nodes]\ndead ansible_host=127.0.0.1 ansible_port=1\n"), encoding="utf-8"
+    )
+    before = cluster.on("node1", "cat", "/etc/hosts")
+    done = cluster.run("-e", "hosts_domain=[1]", inventory=broken)
+    assert done.returncode == 4, done.stderr
+    assert "dead (127.0.0.1 port 1) does not answer" in done.stderr
+    assert "hosts_domain" in done.stderr, "what preflight finds stands in the same table"
+    assert "Stopped before anything was changed" in done.stderr
+    assert cluster.on("node1", "cat", "/etc/hosts") == before
+
+
+def test_check_changes_nothing_and_the_second_run_hears_who_holds_the_lock(cluster: Cluster) -> None:
+    before = cluster.on("node1", "sh", "-c", "cat /etc/hosts; ls /usr/local /etc/ssh")
+    with cluster.start("--check") as first:
+        wait_for(first, "] hosts")
+        second = cluster.run()
+        assert second.returncode == 1
+        assert f"(process {first.pid}, since " in second.stderr
+        assert "node1 is held by" in second.stderr
+        _, rest = first.communicate()
+    assert first.returncode == 0, rest
+    assert set(cluster.outcomes().values()) == {"changed"}
+    assert cluster.on("node1", "sh", "-c", "cat /etc/hosts; ls /usr/local /etc/ssh") == before
+
+
+def test_sudos_password_is_asked_once_and_kept_nowhere(cluster: Cluster) -> None:
+    cluster.on("node1", "chpasswd", stdin=f"cluster:{PASSWORD}\n")
+    cluster.on("node2", "chpasswd", stdin=f"cluster:{PASSWORD}\n")
+    rule = "cluster ALL=(ALL) ALL\n"
+    files = cluster.on("node1", "sh", "-c", "grep -l cluster /etc/sudoers /etc/sudoers.d/*").split()
+    assert len(files) == 1
+    before = cluster.on("node1", "cat", files[0])
+    try:
+        for node in ("node1", "node2"):
+            cluster.on(node, "tee", files[0], stdin=rule)
+        refused = cluster.run("--tags", "hosts")
+        assert refused.returncode == 2, refused.stderr
+        assert "cannot use sudo without a password" in refused.stderr
+        command = cluster.command("-K", "--yes", "--tags", "hosts")
+        terminal = pexpect.spawn(
+            command[0], command[1:], env=cluster.environment, encoding="utf-8", timeout=120, dimensions=(40, 160)
+        )
+        terminal.expect("password on the hosts:")
+        terminal.sendline(PASSWORD)
+        terminal.expect(pexpect.EOF)
+        terminal.close()
+        assert terminal.exitstatus == 0, terminal.before
+        assert PASSWORD not in str(terminal.before)
+    finally:
+        for node in ("node1", "node2"):
+            cluster.on(node, "tee", files[0], stdin=before)
+    kept = b"".join(path.read_bytes() for path in cluster.state.rglob("*") if path.is_file())
+    assert PASSWORD.encode() not in kept
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path) -> Iterator[Path]:
+    """Yield a cache with sources and no artifact, so that a run has to compile."""
+    sources = settings.cache_dir().value / "sources"
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    if sources.is_dir():
+        shutil.copytree(sources, cache / "sources")
+    yield cache
+    shutil.rmtree(cache)
+
+
+def test_ctrl_c_leaves_nothing_anywhere(cluster: Cluster, empty_cache: Path) -> None:
+    with cluster.start("-e", f"openmpi_cache_dir={empty_cache}") as process:
+        wait_for(process, "configure: ")
+        assert strangers_on(cluster, "node1"), "a compile is going on"
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert time.monotonic() - began < 30
+    assert left_on_controller(str(cluster.state)) == []
+    for node in ("node1", "node2"):
+        wait_until(lambda node=node: not strangers_on(cluster, node), f"{node} still works for a run that ended")  # type: ignore[misc]
+    assert cluster.on("node1", "ls", "/var/tmp") == "", "the build's folder went with the build"  # noqa: S108
+    record = cluster.record()
+    assert (record["outcome"], record["exit_code"]) == ("interrupted", 130)
+
+
+def test_the_next_run_goes_on_to_the_end(cluster: Cluster) -> None:
+    done = cluster.run()
+    assert done.returncode == 0, done.stderr
+    assert cluster.on("node2", "/usr/local/openmpi/bin/mpirun", "--version").startswith("mpirun (Open MPI)")
+
+
+def test_a_run_with_nothing_to_do_does_not_start_ansible(cluster: Cluster) -> None:
+    done = cluster.run()
+    assert done.returncode == 0, done.stderr
+    record = cluster.record()
+    assert record["outcome"] == "nothing to do"
+    assert all(host["changed"] == 0 for host in record["hosts"])  # type: ignore[attr-defined]
+    assert not (Path(str(record["folder"])) / "ansible.log").exists()
+
+
+def test_drift_is_named_and_repaired(cluster: Cluster) -> None:
+    cluster.on("node2", "chmod", "0600", "/etc/ssh/ssh_known_hosts")
+    done = cluster.run("--tags", "ssh_mesh")
+    assert done.returncode == 0, done.stderr
+    assert cluster.record()["reasons"] == {"node2": "/etc/ssh/ssh_known_hosts differs"}
+    assert cluster.outcomes() == {"node1": "ok", "node2": "changed"}
+    assert cluster.on("node2", "stat", "-c", "%a", "/etc/ssh/ssh_known_hosts").strip() == "644"
+
+
+def test_a_node_that_dies_is_repaired_by_the_next_run(cluster: Cluster) -> None:
+    cluster.on("node1", "rm", "/usr/local/openmpi")
+    with cluster.start() as process:
+        wait_for(process, "] hosts")
+        cluster.podman.run("kill", cluster.sandbox.node("node2").container)
+        _, said = process.communicate()
+    assert process.returncode == 4, said
+    assert cluster.outcomes() == {"node1": "changed", "node2": "unreachable"}
+    assert cluster.on("node1", "readlink", "/usr/local/openmpi").startswith("openmpi-"), "the others finish"
+    sandboxes.up(
+        sandboxes.SandboxSpec(
+            name=cluster.sandbox.name, nodes=len(cluster.sandbox.nodes), images=cluster.sandbox.images
+        )
+    )
+    done = cluster.run()
+    assert done.returncode == 0, done.stderr
+    assert cluster.run().returncode == 0
+    assert cluster.record()["outcome"] == "nothing to do"
