@@ -13,8 +13,11 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -26,6 +29,7 @@ _KEY_DIGITS = 16
 _CHUNK = 1 << 20
 _ELF_MAGIC = b"\x7fELF"
 _LDD_BATCH = 64
+_LEFT_BEHIND_S = 86400
 
 
 class ArtifactError(Exception):
@@ -325,6 +329,24 @@ def missing_libraries(tree: str, library_path: Sequence[str], ignore: Sequence[s
             if not any(fnmatch.fnmatchcase(item.library, pattern) for pattern in ignore):
                 found.setdefault((item.library, needed_by), Missing(item.library, needed_by))
     return list(found.values())
+
+
+def forget_leftovers(folder: str, patterns: Sequence[str]) -> None:
+    """Remove what runs that were killed long ago left in a folder that others write to as well.
+
+    Args:
+        folder: where to look.
+        patterns: names that only we use; younger than a day may belong to a run that is under way.
+    """
+    for pattern in patterns:
+        for path in Path(folder).glob(pattern):
+            with suppress(OSError):
+                if time.time() - path.lstat().st_mtime < _LEFT_BEHIND_S:
+                    continue
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink()
 
 
 def jobs_for(asked: int, cores: int, memory_bytes: int, memory_per_job_bytes: int) -> int:

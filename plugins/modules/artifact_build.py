@@ -221,6 +221,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     MARKER,
     ArtifactError,
     Progress,
+    forget_leftovers,
     inspect_tree,
     jobs_for,
     make_manifest,
@@ -236,6 +237,7 @@ _LAST_LINES = 20
 _TAIL_BYTES = 16384
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PACKS = "/var/cache/clusterctl/packs"
+_PUSHED = "clusterctl-push-????????????????-*"
 
 
 class _Abandoned(BaseException):
@@ -402,6 +404,7 @@ class Build:
             return {**kept, "way": "kept"}
         if self.inspect()["installed"]:
             return self._packed(self.tree_root, "packed")
+        forget_leftovers(self.p["work_dir"], [_PUSHED, f"clusterctl-{self.p['name']}-????????"])
         self.check_room()
         work = Path(tempfile.mkdtemp(prefix=f"clusterctl-{self.p['name']}-", dir=self.p["work_dir"]))
         try:
@@ -441,7 +444,12 @@ class Build:
                 raise ArtifactError(f"The file's place {item['dest']} is not below the work folder.")
             self._say(f"unpack: {item['dest']}")
             if item["unpack"]:
-                unpack(item["path"], target, item["strip"], item["exclude"])
+                try:
+                    unpack(item["path"], target, item["strip"], item["exclude"])
+                except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+                    raise ArtifactError(
+                        f"The source of {self.p['name']} {self.p['version']} cannot be unpacked ({error})."
+                    ) from error
             else:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(item["path"], target)
@@ -654,6 +662,8 @@ def main() -> None:
             module.exit_json(changed=True, **build.run())
     except ArtifactError as error:
         module.fail_json(msg=str(error), log=str(build.log))
+    except OSError as error:
+        module.fail_json(msg=f"{module.params['host']}: {error}")
     except _Abandoned:
         os._exit(1)  # the result has no reader; whatever was started is ended by now
 

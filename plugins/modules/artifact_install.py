@@ -116,6 +116,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     ArtifactError,
     TreeState,
     deviation,
+    forget_leftovers,
     inspect_tree,
     marker_bytes,
     missing_libraries,
@@ -225,6 +226,7 @@ class Install:
             raise ArtifactError(f"{self.host}: the pack of {self.base} arrived damaged; run again.")
         Path(self.p["root"]).mkdir(mode=0o755, parents=True, exist_ok=True)
         self._forget_partials()
+        forget_leftovers(self.p["push_dir"], ["clusterctl-push-????????????????-*"])
         partial = tempfile.mkdtemp(prefix=f".{self.base}.", dir=self.p["root"])
         try:
             Path(partial).chmod(0o755)  # mkdtemp's 0700 would keep everybody else out of the finished tree
@@ -355,6 +357,8 @@ def main() -> None:
             module.exit_json(**install.apply())
     except ArtifactError as error:
         module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=f"{module.params['host']}: {error}")
     finally:
         if module.params["pack"]:
             with suppress(OSError):

@@ -1,0 +1,116 @@
+"""Open MPI on real nodes: one build a platform, ranks on all nodes, upgrade and way back by one rename."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from clusterctl import content
+from clusterctl import sandbox as sandboxes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.sandbox import Sandbox
+
+    Start = Callable[..., Sandbox]
+
+pytestmark = pytest.mark.cluster
+
+PREFIX = "/usr/local/openmpi"
+ROLES = [
+    {"role": "clusterctl.hpc.preflight"},
+    {"role": "clusterctl.hpc.hosts", "vars": {"hosts_members": "{{ preflight_members }}"}},
+    {"role": "clusterctl.hpc.ssh_mesh", "vars": {"ssh_mesh_members": "{{ preflight_members }}"}},
+    {
+        "role": "clusterctl.hpc.openmpi",
+        "vars": {"openmpi_members": "{{ preflight_members }}", "openmpi_node": "{{ preflight_node }}"},
+    },
+]
+
+
+def provision(box: Sandbox, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    book = folder / "play.json"
+    book.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "roles": ROLES}]), encoding="utf-8")
+    playbook = Path(sys.executable).with_name("ansible-playbook")
+    environment = {
+        **os.environ,
+        "ANSIBLE_CONFIG": str(content.root() / "ansible.cfg"),
+        "ANSIBLE_COLLECTIONS_PATH": str(content.collections_path()),
+        "ANSIBLE_NOCOLOR": "1",
+    }
+    argv = [str(playbook), "-i", str(box.inventory), str(book), "-e", json.dumps(variables)]
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def ssh(box: Sandbox, node: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    command = sandboxes.ssh_command(box, box.node(node), argv)
+    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def pair(sandbox: Start) -> Sandbox:
+    return sandbox("mpi", nodes=2)
+
+
+def hello(box: Sandbox) -> list[dict[str, Any]]:
+    hosts = ",".join(f"{node.name}:2" for node in box.nodes)
+    ranks = str(2 * len(box.nodes))
+    done = ssh(
+        box,
+        box.nodes[0].name,
+        f"{PREFIX}/bin/mpirun",
+        "--host",
+        hosts,
+        "-np",
+        ranks,
+        f"{PREFIX}/libexec/clusterctl-hello",
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+@pytest.mark.parametrize("version", ["5.0.7", "4.1.4"])
+def test_each_series_runs_ranks_on_all_nodes(pair: Sandbox, tmp_path: Path, version: str) -> None:
+    done = provision(pair, tmp_path, openmpi_version=version)
+    assert done.returncode == 0, done.stdout[-4000:]
+    ranks = hello(pair)
+    assert sorted(rank["rank"] for rank in ranks) == [0, 1, 2, 3]
+    assert {rank["host"] for rank in ranks} == {"node1", "node2"}
+    (library,) = {rank["library_path"] for rank in ranks}
+    assert library.startswith(f"{PREFIX}-{version}-")
+    assert all(rank["library_version"].startswith(f"Open MPI v{version}") for rank in ranks)
+
+
+def test_the_way_back_is_a_rename(pair: Sandbox, tmp_path: Path) -> None:
+    provision(pair, tmp_path, openmpi_version="5.0.7")
+    trees = ssh(pair, "node2", "sh", "-c", "ls -d /usr/local/openmpi-*").stdout.split()
+    back = provision(pair, tmp_path, openmpi_version="4.1.4")
+    assert back.returncode == 0, back.stdout[-4000:]
+    assert {rank["library_version"].split(",")[0] for rank in hello(pair)} == {"Open MPI v4.1.4"}
+    assert ssh(pair, "node2", "sh", "-c", "ls -d /usr/local/openmpi-*").stdout.split() == trees
+    forth = provision(pair, tmp_path, openmpi_version="5.0.7")
+    assert forth.returncode == 0, forth.stdout[-4000:]
+    assert {rank["library_version"].split(",")[0] for rank in hello(pair)} == {"Open MPI v5.0.7"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({"openmpi_version": "5.0.99"}, "No source of Open MPI 5.0.99 is known"),
+        ({"openmpi_version": "3.1.6", "openmpi_sha256": "0" * 64}, "only releases of 5.0 and 4.1 can be built"),
+    ],
+    ids=["unknown", "series"],
+)
+def test_a_version_that_cannot_be_had_is_refused_in_one_sentence(
+    pair: Sandbox, tmp_path: Path, variables: dict[str, str], sentence: str
+) -> None:
+    done = provision(pair, tmp_path, **variables)
+    assert done.returncode == 2
+    assert sentence in " ".join(done.stdout.split())
+    assert "Traceback" not in done.stdout
