@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -11,10 +12,13 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterctl import content
 from clusterctl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 # RFC 1123 names and addresses; a zone index or a bracket has no place in an inventory name.
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
@@ -84,17 +88,7 @@ class Options:
     user: str | None = None
     private_key: str | None = None
     become: bool = False
-
-    def inventory_arguments(self) -> list[str]:
-        """Return the arguments that ansible-inventory and ansible-playbook share."""
-        arguments: list[str] = []
-        for value in self.extra_vars:
-            arguments += ["-e", value]
-        for value in self.vault_ids:
-            arguments += ["--vault-id", value]
-        for value in self.vault_password_files:
-            arguments += ["--vault-password-file", value]
-        return arguments
+    vault_passwords: Mapping[str, str] = field(default_factory=dict, repr=False)  # for each id that says LABEL@prompt
 
 
 @dataclass(frozen=True)
@@ -165,10 +159,10 @@ def load(path: Path, options: Options | None = None) -> Inventory:
 
 
 def _listing(path: Path, options: Options, limit: str | None) -> dict[str, Any]:
-    command = [ansible_program("ansible-inventory"), "-i", str(path.absolute()), "--list"]
-    command += options.inventory_arguments()
-    if limit is not None:
-        command.append(f"--limit={limit}")
+    command = [ansible_program("ansible-inventory"), f"--inventory={path.absolute()}", "--list"]
+    command += [f"--extra-vars={value}" for value in options.extra_vars]
+    command += [f"--vault-password-file={value}" for value in options.vault_password_files]
+    command += [f"--limit={limit}"] if limit is not None else []
     environment = {
         **os.environ,
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FATAL": "true",
@@ -177,10 +171,19 @@ def _listing(path: Path, options: Options, limit: str | None) -> dict[str, Any]:
         "ANSIBLE_NOCOLOR": "true",
         "ANSIBLE_DEPRECATION_WARNINGS": "false",
     }
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    except FileNotFoundError:
-        raise ConfigError("ansible-inventory is not installed; 'pip install clusterctl' brings it.") from None
+    with _vault_arguments(options) as (arguments, descriptors):
+        try:
+            done = subprocess.run(
+                [*command, *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                env=environment,
+                check=False,
+                pass_fds=descriptors,
+            )
+        except FileNotFoundError:
+            raise ConfigError("ansible-inventory is not installed; 'pip install clusterctl' brings it.") from None
     if done.returncode != 0 or _UNPARSED in done.stderr:  # unparsed sources are a mere warning to ansible-inventory
         raise ConfigError(_parse_failure(path, limit, done.stderr))
     try:
@@ -192,6 +195,28 @@ def _listing(path: Path, options: Options, limit: str | None) -> dict[str, Any]:
     if not isinstance(listing, dict):
         raise ConfigError(f"The inventory {path} is not a mapping of groups.")
     return listing
+
+
+@contextlib.contextmanager
+def _vault_arguments(options: Options) -> Iterator[tuple[list[str], list[int]]]:
+    """Yield the vault ids, each password that the user typed behind a pipe: it is on no disk and in no argument."""
+    arguments: list[str] = []
+    descriptors: list[int] = []
+    try:
+        for value in options.vault_ids:
+            label = value.rpartition("@")[0] or "default"
+            if value.rpartition("@")[2].startswith("prompt") and label in options.vault_passwords:
+                reading, writing = os.pipe()
+                descriptors.append(reading)
+                os.write(writing, options.vault_passwords[label].encode())
+                os.close(writing)
+                arguments.append(f"--vault-id={label}@/dev/fd/{reading}")
+            else:
+                arguments.append(f"--vault-id={value}")
+        yield arguments, descriptors
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def _parse_failure(path: Path, limit: str | None, stderr: str) -> str:

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import platform
+import resource
 import shutil
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from clusterctl.inventory import Host
 
 KEPT_RUNS = 50
+_OTHER_FILES = 512  # the pipes of 64 ssh at a time, and what Python and Ansible have open
 HostOutcome: TypeAlias = Literal["ok", "changed", "failed", "unreachable", "not run"]
 RunOutcome: TypeAlias = Literal[
     "running", "done", "nothing to do", "failed", "unreachable", "interrupted", "bad configuration"
@@ -278,6 +280,7 @@ class Lock:
         """
         folder = private_folder(settings.state_dir().value / "locks")
         places = {host.place: host.name for host in self._hosts}
+        _allow_open_files(len(places) + _OTHER_FILES)
         try:
             for place in sorted(places):  # one order for all, so that two runs never wait for each other crosswise
                 self._take(folder / f"{place.replace('/', '_').replace(':', '_')}.lock", places[place])
@@ -323,6 +326,14 @@ class Lock:
                 stream.truncate(0)
             stream.close()
         self._streams.clear()
+
+
+def _allow_open_files(count: int) -> None:
+    """Raise the soft limit of open files, as far as the hard one lets us: a lock is an open file per machine."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _user() -> str:

@@ -46,7 +46,6 @@ class Request:
     verbosity: int = 0
     forks: int = runner.DEFAULT_FORKS
     become_password: str | None = field(default=None, repr=False)
-    vault_passwords: Mapping[str, str] = field(default_factory=dict, repr=False)
     argv: tuple[str, ...] = ()  # as it may be shown and kept: no value of an extra variable
 
     @property
@@ -205,7 +204,7 @@ class _Provision:
             vault_password_files=options.vault_password_files,
             variables={"preflight_known_members": known_members} if limit is not None and known_members else {},
             become_password=request.become_password,
-            vault_passwords=request.vault_passwords,
+            vault_passwords=options.vault_passwords,
         )
         cancel = runner.Cancel()
         with cancel.on_signals(self._observer.stopping):
@@ -446,7 +445,7 @@ def _check_tags(request: Request) -> None:
     special = {"all", "always", "never", "tagged", "untagged"}
     if not set(wanted) - special:
         return
-    known = runner.known_tags(content.playbook("provision"), request.inventory)
+    known = runner.known_tags(content.playbook("provision"))
     for tag in wanted:
         if tag not in special and tag not in known:
             raise ConfigError(f"No task has the tag '{tag}'; known tags are {', '.join(known)}.")

@@ -130,3 +130,6 @@ def test_missing_vault_password(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="vault"):
         inventory.load(path, Options(vault_password_files=(str(tmp_path / "nix"),)))
     assert inventory.load(path, Options(vault_password_files=(str(password),))).hosts[0].slots == 5
+    typed = Options(vault_ids=("prod@prompt",), vault_passwords={"prod": "right"})
+    assert inventory.load(path, typed).hosts[0].slots == 5
+    assert "right" not in repr(typed)

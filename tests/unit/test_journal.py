@@ -121,3 +121,18 @@ def test_the_second_run_hears_who_holds_the_lock() -> None:
         holder.wait()
     with journal.Lock(hosts, "y"):
         pass  # a killed holder leaves no lock behind
+
+
+MANY = """
+import resource
+from clusterctl import journal
+from clusterctl.inventory import Host
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+with journal.Lock([Host(f"n{number}", f"192.0.2.{number}") for number in range(100)], "x"):
+    print("held")
+"""
+
+
+def test_more_machines_than_a_process_may_usually_open_files() -> None:
+    assert subprocess.run([sys.executable, "-c", MANY], capture_output=True, text=True, check=True).stdout == "held\n"

@@ -3,12 +3,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from clusterctl import runner
+from clusterctl import inventory, runner
 from clusterctl.events import Event, Finished, HostResult, Note, StageStarted
 from clusterctl.runner import Cancel, Play
 
@@ -147,6 +148,27 @@ def test_a_real_run(tmp_path: Path) -> None:
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
 
 
+def test_a_typed_vault_password_reaches_ansible(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("right", encoding="utf-8")
+    program = inventory.ansible_program("ansible-vault")
+    secret = subprocess.run(
+        [program, "encrypt_string", "--vault-id", f"prod@{tmp_path}/password", "opened", "--name", "secret"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars" / "all.yml").write_text(secret, encoding="utf-8")
+    end, _ = run(
+        tmp_path,
+        "- hosts: h1\n  gather_facts: false\n  tasks:\n    - ansible.builtin.debug: {var: secret}\n",
+        vault_ids=("prod@prompt",),
+        vault_passwords={"prod": "right"},
+    )
+    assert end.status == "successful", (tmp_path / "log").read_text(encoding="utf-8")
+    assert "opened" in (tmp_path / "log").read_text(encoding="utf-8")
+
+
 def test_a_broken_playbook_is_a_complaint_and_no_hosts_fault(tmp_path: Path) -> None:
     end, _ = run(tmp_path, "- hosts: all\n  tasks: [")
     assert end.status == "failed"
@@ -193,8 +215,7 @@ def test_known_tags(tmp_path: Path) -> None:
     (tmp_path / "play.yml").write_text(
         "- hosts: all\n  tags: [one]\n  tasks:\n    - ansible.builtin.debug:\n      tags: [two]\n", encoding="utf-8"
     )
-    (tmp_path / "i.ini").write_text("h1\n", encoding="utf-8")
-    assert runner.known_tags(tmp_path / "play.yml", tmp_path / "i.ini") == ("one", "two")
+    assert runner.known_tags(tmp_path / "play.yml") == ("one", "two")
 
 
 @pytest.mark.parametrize("count", [1, 2])

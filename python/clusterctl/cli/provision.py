@@ -79,6 +79,7 @@ def provision(
             user=user,
             private_key=private_key,
             become=become,
+            vault_passwords=vault_passwords,
         ),
         tags=_split(tags),
         skip_tags=_split(skip_tags),
@@ -87,7 +88,6 @@ def provision(
         verbosity=verbose,
         forks=forks,
         become_password=_ask("sudo's password on the hosts", "-K") if ask_become_pass else None,
-        vault_passwords=vault_passwords,
         argv=_shown(sys.argv[1:]),
     )
     with _observer(form, ask=not (yes or check)) as observer:
