@@ -256,10 +256,7 @@ def preview_lines(preview: Preview) -> list[str]:
     for host, reason in preview.reasons.items():
         why.setdefault(reason, []).append(host)
     lines += [f"  because of {output.folded(hosts)}: {reason}" for reason, hosts in why.items()]
-    lines.append(
-        f"  What the cache of artifacts lacks is built once on one host of each of {len(preview.platforms)} "
-        f"platform{'s' if len(preview.platforms) != 1 else ''} and copied to the others."
-    )
+    lines.append("  What the cache of artifacts lacks is built on one host per platform and copied to the others.")
     return lines
 
 
