@@ -288,6 +288,14 @@ def test_a_compiler_error_shows_the_last_lines_and_both_logs(installed: Lab) -> 
     assert not list(installed.cache.glob("artifacts/*broken*"))
 
 
+def test_a_long_step_says_that_it_is_alive(installed: Lab) -> None:
+    command = "echo 'Making all in btl/tcp'; echo '  CC       one.lo'; sleep 8; mkdir -p @TREE@; touch @TREE@/done"
+    steps = [{"name": "make", "argv": ["sh", "-c", command]}]
+    played = installed.play(installed.build(files=[], steps=steps, inputs={"variant": "slow"}))
+    assert played.rc == 0, played.text
+    assert "clusterctl-note|node1|make: 1 files, now btl/tcp\n" in played.text
+
+
 def test_a_full_disk_on_the_builder_is_named(installed: Lab) -> None:
     # /dev is the one small file system that every container has: 64 MiB
     installed.said("node1", "mkdir", "-p", SMALL)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import json
 import os
 import subprocess
+import sys
 import threading
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source
+from clusterctl import content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 CONTENT = b"the release"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -117,6 +120,37 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
             fetch(small, {"path": str(tarball), "sha256": digest})
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+def test_the_task_fetches_once_and_says_so(tmp_path: Path) -> None:
+    tarball = tmp_path / "demo.tar.gz"
+    tarball.write_bytes(CONTENT)
+    arguments = {
+        "name": "demo",
+        "version": "1.0",
+        "cache_dir": str(tmp_path / "cache"),
+        "sources": [{"path": str(tarball), "sha256": SHA256}],
+    }
+    checked, first, second = (run_task(arguments, *options) for options in (["--check"], [], []))
+    assert (checked["changed"], checked["changes"]) == (True, ["would fetch demo 1.0"])
+    assert (first["changed"], first["changes"]) == (True, [f"fetched demo 1.0 from {tarball}"])
+    assert (second["changed"], second["path"]) == (False, first["path"])
+    assert Path(second["path"]).read_bytes() == CONTENT
+
+
+def run_task(arguments: dict[str, Any], *options: str) -> dict[str, Any]:
+    command = [str(Path(sys.executable).with_name("ansible")), "localhost", "-m", "clusterctl.hpc.source_fetch"]
+    environment = {
+        **os.environ,
+        "ANSIBLE_CONFIG": str(content.root() / "ansible.cfg"),
+        "ANSIBLE_COLLECTIONS_PATH": str(content.collections_path()),
+        "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
+        "ANSIBLE_NOCOLOR": "1",
+    }
+    argv = [*command, "-a", json.dumps(arguments), *options]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+    result: dict[str, Any] = json.loads(done.stdout[done.stdout.index("=> {") + len("=> ") :])
+    return result
 
 
 DEB822 = """\
