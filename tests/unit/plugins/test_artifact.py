@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.filter.artifact import artifact_builder, artifact_offers
@@ -20,7 +22,7 @@ def tree(tmp_path: Path) -> Path:
     (folder / "lib" / "libdemo.so").symlink_to("libdemo.so.1")
     manifest = artifact.manifest_bytes(artifact.make_manifest(str(folder)))
     (folder / artifact.MANIFEST).write_bytes(manifest)
-    digest = artifact.hashlib.sha256(manifest).hexdigest()
+    digest = hashlib.sha256(manifest).hexdigest()
     marker = artifact.marker_bytes("demo", "1.0", "0123456789abcdef", {"a": 1}, digest)
     (folder / artifact.MARKER).write_bytes(marker)
     return folder
@@ -132,7 +134,7 @@ def test_jobs_are_bounded_by_memory(asked: int, cores: int, gib: int, jobs: int)
     assert artifact.jobs_for(asked, cores, gib << 30, 1 << 30) == jobs
 
 
-MEMBERS = [
+MEMBERS: list[dict[str, Any]] = [
     {"name": "a", "platform": "p", "provides": ["ucx", "libcuda"]},
     {"name": "b", "platform": "q"},
     {"name": "c", "platform": "p", "provides": ["ucx", "libcuda", "cuda_toolkit"]},
