@@ -18,6 +18,7 @@ import shutil
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib import metadata
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import Field
@@ -29,13 +30,13 @@ from clusterctl.seal import Seal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
     from types import TracebackType
 
     from clusterctl.events import Event
     from clusterctl.inventory import Host
 
 KEPT_RUNS = 50
+PRIVATE = "ansible"  # the part of a run's folder that is gone when the run ends: it holds the environment
 _OTHER_FILES = 512  # the pipes of 64 ssh at a time, and what Python and Ansible have open
 HostOutcome: TypeAlias = Literal["ok", "changed", "failed", "unreachable", "not run"]
 RunOutcome: TypeAlias = Literal[
@@ -223,6 +224,9 @@ def _forget(runs: Path) -> None:
     folders = sorted(path for path in runs.iterdir() if path.is_dir() and not path.is_symlink())
     for old in folders[:-KEPT_RUNS]:
         shutil.rmtree(old, ignore_errors=True)
+    for folder in folders[-KEPT_RUNS:]:
+        if not Path("/proc", folder.name.rpartition("-")[2]).exists():  # killed before it could tidy up
+            shutil.rmtree(folder / PRIVATE, ignore_errors=True)
 
 
 def read_seal(cluster: str) -> Seal:

@@ -209,7 +209,7 @@ class _Provision:
         cancel = runner.Cancel()
         with cancel.on_signals(self._observer.stopping):
             return runner.run(
-                play, journal.private_folder(self._run.folder / "ansible"), self._run.log, self._hear, cancel
+                play, journal.private_folder(self._run.folder / journal.PRIVATE), self._run.log, self._hear, cancel
             )
 
     def _hear(self, event: Event) -> None:

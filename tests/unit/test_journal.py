@@ -65,6 +65,17 @@ def test_the_oldest_runs_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.folder.name in kept
 
 
+def test_what_a_killed_run_left_is_tidied_up() -> None:
+    run = start()
+    run.close()
+    dead = run.folder.parent / "20200101T000000Z-provision-99999999" / journal.PRIVATE
+    alive = run.folder / journal.PRIVATE
+    for folder in (dead, alive):
+        folder.mkdir(parents=True)
+    start("/srv/inventory.ini").close()
+    assert (dead.exists(), alive.exists()) == (False, True)
+
+
 def test_two_inventories_of_one_name_are_two_clusters() -> None:
     assert journal.cluster_id(Path("/a/inventory.ini")) != journal.cluster_id(Path("/b/inventory.ini"))
 
