@@ -98,7 +98,7 @@ def decide(
 
 def _reason(state: NodeState | None, seal: HostSeal | None, inputs: Inputs, members: str) -> str:
     if seal is None:
-        return "not provisioned yet, or its last run did not finish"
+        return "not provisioned yet, or its last run was partial or did not finish"
     if seal.inputs != inputs.digest:
         return "the inventory, an option or clusterctl itself changed"
     if state is None:
