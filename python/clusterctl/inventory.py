@@ -241,6 +241,8 @@ def _parse_failure(path: Path, limit: str | None, stderr: str) -> str:
     likely = by_name.get(path.suffix, "ini")
     cause = found.get(likely) or next(iter(found.values()), "") or next((line for line in lines if ":" in line), text)
     cause = re.sub(r"^(YAML parsing failed|Failed to parse inventory):\s*", "", cause).rstrip(".")
+    if "values to unpack" in cause:  # how Ansible 2.19 puts a section header without its closing bracket
+        cause = "a section header lacks its closing ']'"
     return f"The inventory {path} cannot be parsed: {cause[:400] or 'ansible-inventory gave no reason'}."
 
 
