@@ -289,7 +289,9 @@ def explain(output: str, target: Target | None, variable: str) -> str:
         )
     if "ResolutionImpossible" in output or "conflicting dependencies" in output:
         cause = "; ".join(re.findall(r"^    (\S.* depends on .*|The user requested .*)$", output, re.MULTILINE)[:4])
-        return f"{variable}: these requirements exclude each other: {cause or 'see pip'}; loosen one of them."
+        unfit = re.search(r"no matching distributions available[^\n]*\n    (\S+)", output)
+        also = f"; of {unfit.group(1)} no wheel for {target} satisfies them all" if unfit and target else ""
+        return f"{variable}: these requirements exclude each other: {cause or 'see pip'}{also}. Loosen one of them."
     lines = [line for line in output.splitlines() if line.strip()]
     return f"{variable}: pip failed on this controller: {' '.join(lines[-3:])}"
 

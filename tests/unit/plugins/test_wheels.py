@@ -226,7 +226,7 @@ def test_a_source_archive_needs_a_name_a_version_and_a_sum(entry: dict[str, str]
     [
         ("no_wheel", ["no wheel for Python 3.9", "of horovod==0.28.1.", "python_env_wheel_dir"]),
         ("no_wheel_version", ["of numpy==2.5.5; the newest that fit are 2.4.4, 2.4.5, 2.4.6"]),
-        ("conflict", ["exclude each other", "pandas 2.2.3 depends on numpy"]),
+        ("conflict", ["exclude each other", "pandas 2.2.3 depends on numpy", "of numpy no wheel for Python 3.9"]),
         ("hash", ["tabulate==0.9.0 is not the one that was pinned"]),
         ("unreachable", ["did not answer while looking for numpy", "python_env_wheel_dir"]),
     ],
