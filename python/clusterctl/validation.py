@@ -220,7 +220,7 @@ class _Validation:
         refused: list[_Refusal] = []
         for host in reached:
             node = probe.facts[host.name]
-            problem = _not_ready(node, wanted)
+            problem = not_ready(node, wanted)
             if problem:
                 refused.append(_Refusal(host.name, problem))
                 continue
@@ -483,7 +483,7 @@ def _refuse_unknown_launch_node(cluster: Inventory, options: ValidationOptions) 
         raise ConfigError(f"The launch node '{options.launch_node}' is none of the selected hosts: {shown}.")
 
 
-def _not_ready(node: NodeFacts, wanted: Mapping[str, str]) -> str:
+def not_ready(node: NodeFacts, wanted: Mapping[str, str]) -> str:
     """Say what a node lacks to take part, empty when it lacks nothing."""
     for entry in ARTIFACTS:
         artifact = _artifact(node, entry["name"])

@@ -1,0 +1,281 @@
+"""The validation on four real nodes: what it proves when all is well, and whom it names when something is not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+import pytest
+from clusterctl import validation
+from clusterctl.checks import catalogue
+from clusterctl.result import CheckFinished, Verdict
+from clusterctl.sandbox import podman
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from clusterctl.result import CheckResult, ValidationEvent, ValidationRecord
+    from clusterctl.sandbox import Sandbox
+
+    Start = Callable[..., Sandbox]
+
+pytestmark = pytest.mark.cluster
+
+CLUSTERCTL = [sys.executable, "-m", "clusterctl"]
+RANKS = "^/usr/local/python_env/bin/python.*mpi_checks.py --check"
+NODES = ("node1", "node2", "node3", "node4")
+# Room for a machine on which other tests run as well; a healthy check takes two to four seconds.
+DEADLINE_S = 20.0
+
+
+class Cluster:
+    """Four provisioned nodes, and the faults that can be planted in them."""
+
+    def __init__(self, box: Sandbox) -> None:
+        self.box, self.engine = box, podman.find()
+
+    def on(self, node: str, *argv: str) -> str:
+        return self.engine.text("exec", self.box.node(node).container, *argv)
+
+    def validate(
+        self, *checks: str, timeout_s: float | None = None, on_event: Callable[[ValidationEvent], None] | None = None
+    ) -> ValidationRecord:
+        options = validation.ValidationOptions(checks=checks or None, timeout_s=timeout_s)
+        return validation.validate(self.box.inventory, options, on_event)
+
+    def command(self, *options: str) -> list[str]:
+        return [*CLUSTERCTL, "validate", str(self.box.inventory), *options]
+
+    def left_behind(self, nodes: tuple[str, ...] = NODES) -> list[str]:
+        """Return processes of the cluster's user and files of Open MPI that are on the nodes."""
+        script = (
+            "ps -u cluster -o comm=,args= | grep -v '^sshd' | grep -v '^ps '; "
+            "find /tmp /dev/shm -mindepth 1 -maxdepth 1 -user cluster; true"
+        )
+        return [f"{node}: {line}" for node in nodes for line in self.on(node, "sh", "-c", script).splitlines()]
+
+    def is_clean(self, nodes: tuple[str, ...] = NODES, within_s: float = 15) -> bool:
+        end = time.monotonic() + within_s
+        while (left := self.left_behind(nodes)) and time.monotonic() < end:
+            time.sleep(0.5)
+        assert left == []
+        return True
+
+    def when_a_rank_runs(self, node: str, check: str, act: str) -> None:
+        """Have the node itself do something to one of its ranks as soon as it has one."""
+        found = f"rank=$(pgrep -n -f '{RANKS} {check}')"
+        script = f"for try in $(seq 1500); do {found} && break; sleep 0.02; done; sleep 0.3; {act}"
+        self.engine.run("exec", "-d", self.box.node(node).container, "bash", "-c", script)
+
+    @contextlib.contextmanager
+    def in_every_python_of(self, node: str, program: str) -> Iterator[None]:
+        """Have the cluster's Python on a node run a program of ours at its start, as a broken environment might."""
+        site = self.on(node, "sh", "-c", "echo /usr/local/python_env/lib/python3*/site-packages")
+        self.on(
+            node,
+            "sh",
+            "-c",
+            'printf %s "$1" > "$2/planted.py"; echo import planted > "$2/planted.pth"',
+            "sh",
+            program,
+            site,
+        )
+        try:
+            yield
+        finally:
+            self.on(node, "rm", f"{site}/planted.py", f"{site}/planted.pth")
+
+
+@pytest.fixture(scope="module")
+def cluster(sandbox: Start) -> Cluster:
+    box = sandbox("validation", nodes=len(NODES))
+    command = [*CLUSTERCTL, "provision", "--yes", "--no-validate", str(box.inventory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return Cluster(box)
+
+
+def result(record: ValidationRecord, check: str) -> CheckResult:
+    return next(found for found in record.checks if found.check == check)
+
+
+def test_a_healthy_cluster_passes(cluster: Cluster, tmp_path: Path) -> None:
+    junit = tmp_path / "validation.xml"
+    done = subprocess.run(
+        cluster.command("--format", "json", "--junit", str(junit)), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["verdict"] == "PASS"
+    assert record["slots"] == dict.fromkeys(NODES, 2)
+    assert [check["check"] for check in record["checks"]] == [
+        *catalogue.GROUND,
+        *(check.name for check in catalogue.LAUNCHED),
+    ]
+    for check in record["checks"][len(catalogue.GROUND) :]:
+        assert [rank["host"] for rank in check["ranks"]] == [node for node in NODES for _ in range(2)]
+        assert all(rank["library_path"].startswith("/usr/local/openmpi-") for rank in check["ranks"])
+        assert (Path(record["folder"]) / check["log"]).is_file()
+    suite = ET.parse(junit).getroot()[0]  # noqa: S314 - our own file
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("9", "0", "0")
+    assert cluster.is_clean()
+
+
+def test_a_stopped_rank_is_named_when_the_deadline_passes(cluster: Cluster) -> None:
+    cluster.when_a_rank_runs("node3", "allreduce", 'kill -STOP "$rank"')
+    found = result(cluster.validate("allreduce", timeout_s=DEADLINE_S), "allreduce")
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node3",))
+    assert "on node3" in found.reason
+    assert "7 others wait" in found.reason
+    assert cluster.is_clean()
+
+
+def test_ranks_that_never_answer_are_named_with_their_node(cluster: Cluster) -> None:
+    program = "import sys, time\nif 'reduce' in sys.argv:\n    time.sleep(1e6)\n"
+    with cluster.in_every_python_of("node2", program):
+        found = result(cluster.validate("reduce", timeout_s=DEADLINE_S), "reduce")
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node2",))
+    assert "no sign of life from ranks 2 and 3 on node2" in found.reason
+    assert cluster.is_clean()
+
+
+def test_a_node_that_freezes_is_named_and_the_rest_goes_on_without_it(cluster: Cluster) -> None:
+    container = cluster.box.node("node4").container
+
+    def freeze(event: ValidationEvent) -> None:
+        if getattr(event, "check", "") == "broadcast" and "ranks up" in getattr(event, "text", "") and not frozen:
+            frozen.append(container)
+            cluster.engine.run("pause", container)
+
+    frozen: list[str] = []
+    try:
+        record = cluster.validate("broadcast", "gather", timeout_s=DEADLINE_S, on_event=freeze)
+        assert cluster.is_clean(NODES[:3])
+    finally:
+        cluster.engine.run("unpause", container)
+    assert result(record, "reachable").verdict is Verdict.FAIL
+    assert result(record, "reachable").hosts == ("node4",)
+    assert result(record, "broadcast").hosts == ("node4",)
+    assert any("node4" in words for words in result(record, "broadcast").left_behind)
+    assert result(record, "gather").verdict is Verdict.PASS
+    assert {rank.host for rank in result(record, "gather").ranks} == set(NODES[:3])
+    assert cluster.is_clean()
+
+
+def test_another_libmpi_on_one_node_is_named(cluster: Cluster) -> None:
+    real = cluster.on("node3", "readlink", "-f", "/usr/local/openmpi")
+    cluster.on("node3", "cp", "-a", real, f"{real}-other")
+    cluster.on("node3", "ln", "-sfn", f"{real}-other", "/usr/local/openmpi")
+    try:
+        record = cluster.validate("hello")
+    finally:
+        cluster.on("node3", "ln", "-sfn", Path(real).name, "/usr/local/openmpi")
+        cluster.on("node3", "rm", "-r", f"{real}-other")
+    found = result(record, "hello")
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node3",))
+    assert f"{real}-other/lib/libmpi.so" in found.reason
+
+
+def test_a_wrong_number_is_named_with_rank_and_host_and_both_figures(cluster: Cluster) -> None:
+    program = (
+        "import os, sys\n"
+        "if os.environ.get('OMPI_COMM_WORLD_RANK') == '3':\n"
+        "    import numpy\n"
+        "    right = numpy.arange\n"
+        "    numpy.arange = lambda count: right(count) + (right(count) == 2)\n"
+    )
+    with cluster.in_every_python_of("node2", program):
+        record = cluster.validate("gather", "allreduce")
+    gathered = result(record, "gather")
+    assert gathered.verdict is Verdict.FAIL
+    assert "value 2 from rank 3" in gathered.reason
+    assert "expected 12, got 16" in gathered.reason
+    reduced = result(record, "allreduce")
+    assert reduced.reason.startswith("rank 0 on node1: allreduce sum i4[3], value 2")
+    assert "expected 108, got 112" in reduced.reason
+    assert validation.exit_code(record) == 10
+    assert cluster.is_clean()
+
+
+def test_a_rank_that_dies_is_named(cluster: Cluster) -> None:
+    cluster.when_a_rank_runs("node3", "scatter", 'kill -SEGV "$rank"')
+    found = result(cluster.validate("scatter", timeout_s=DEADLINE_S), "scatter")
+    assert found.verdict is Verdict.FAIL
+    assert "node3" in found.hosts
+    assert "SIGSEGV" in found.reason or "signal 11" in found.reason
+    assert cluster.is_clean()
+
+
+def test_a_changed_program_is_not_trusted(cluster: Cluster) -> None:
+    program = "/usr/local/libexec/clusterctl/mpi_checks.py"
+    cluster.on("node2", "sh", "-c", f"cp -a {program} /root/kept; echo '# changed' >> {program}")
+    try:
+        record = cluster.validate("hello")
+    finally:
+        cluster.on("node2", "mv", "/root/kept", program)
+    assert (result(record, "provisioned").verdict, result(record, "provisioned").hosts) == (Verdict.FAIL, ("node2",))
+    assert {rank.host for rank in result(record, "hello").ranks} == {"node1", "node3", "node4"}
+
+
+def test_a_node_that_is_down_is_named_and_the_rest_is_proved(cluster: Cluster) -> None:
+    container = cluster.box.node("node1").container  # the one that mpirun would be started on
+    cluster.engine.run("pause", container)
+    try:
+        record = cluster.validate("hello")
+    finally:
+        cluster.engine.run("unpause", container)
+    assert (result(record, "reachable").verdict, result(record, "reachable").hosts) == (Verdict.FAIL, ("node1",))
+    assert result(record, "hello").verdict is Verdict.PASS
+    assert record.launch_node == "node2"
+    assert validation.exit_code(record) == 10
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
+def test_an_interrupted_run_leaves_nothing_on_any_node(cluster: Cluster, number: int, code: int) -> None:
+    process = subprocess.Popen(
+        cluster.command("--checks", "point_to_point", "--format", "jsonl"), stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "ranks up" in line:
+            break
+    process.send_signal(number)
+    assert process.wait(60) == code
+    process.stdout.close()
+    assert cluster.is_clean(within_s=30)
+
+
+def test_what_was_never_provisioned_could_not_run(sandbox: Start) -> None:
+    box = sandbox("bare", nodes=1)
+    done = subprocess.run(
+        [*CLUSTERCTL, "validate", str(box.inventory)], capture_output=True, text=True, check=False, env=os.environ
+    )
+    assert done.returncode == 11
+    assert "run 'clusterctl provision" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_events_come_while_it_runs(cluster: Cluster) -> None:
+    heard: list[ValidationEvent] = []
+    cluster.validate("hello", on_event=heard.append)
+    finished = [event.result.check for event in heard if isinstance(event, CheckFinished)]
+    assert finished == ["reachable", "provisioned", "hello"]
+
+
+def test_bad_options_get_a_sentence(cluster: Cluster) -> None:
+    for options, words in (
+        (["--checks", "all-reduce"], "did you mean 'allreduce'?"),
+        (["--launch-node", "node9"], "none of the selected hosts: node1, node2, node3, node4"),
+        (["--junit", "/no/such/folder/x.xml"], "does not exist"),
+        (["--limit", "nobody"], "matches no host"),
+    ):
+        done = subprocess.run(cluster.command(*options), capture_output=True, text=True, check=False)
+        assert (done.returncode, words in done.stderr, "Traceback" in done.stderr) == (1, True, False), done.stderr

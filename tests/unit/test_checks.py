@@ -1,0 +1,209 @@
+"""Verdicts over captured output; the first line of each log in tests/data/validation says where it came from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+from clusterctl.checks import base, catalogue, ranks
+from clusterctl.errors import ConfigError
+from clusterctl.result import JobOutcome, OutputLine, Sweep, Verdict
+
+DATA = Path(__file__).parents[1] / "data" / "validation"
+SLOTS = {"node1": 2, "node2": 2, "node3": 2, "node4": 2}
+LIBRARIES = {
+    "4.1.8": "/usr/local/openmpi-4.1.8-dev",
+    "5.0.7": "/usr/local/openmpi-5.0.7-89fe42c1c26d8953",
+}
+OTHERS = {f"skew-{version}": f"{path}-other" for version, path in LIBRARIES.items()} | {
+    "skew-4.1.8": "/usr/local/openmpi-4.1.8-other"
+}
+_LINE = re.compile(r" *([\d.]+) (stdout|stderr) (.*)")
+
+
+def load(name: str) -> JobOutcome:
+    """Read a log as the validation wrote it."""
+    lines, sweeps, ended = [], [], {}
+    for text in (DATA / f"{name}.log").read_text(encoding="utf-8").split("\n"):
+        if text.startswith("# outcome"):
+            ended = json.loads(text.partition("{")[1] + text.partition("{")[2])
+        elif text.startswith("# sweep"):
+            host, _, found = text.removeprefix("# sweep").strip().partition(": ")
+            sweeps.append(Sweep(host, problem="" if found.startswith(("nothing left", "killed")) else found))
+        elif match := _LINE.fullmatch(text):
+            lines.append(OutputLine(match[2], float(match[1]), match[3]))
+    return JobOutcome(lines=tuple(lines), sweeps=tuple(sweeps), **ended)
+
+
+def site(name: str) -> base.Site:
+    version = name.rpartition("-")[2]
+    libraries = dict.fromkeys(SLOTS, LIBRARIES[version])
+    if name in OTHERS:
+        libraries["node3"] = OTHERS[name]
+    return base.Site(
+        version=version,
+        slots=SLOTS,
+        names={node: node for node in SLOTS},
+        platforms=dict.fromkeys(SLOTS, "debian-12-x86_64"),
+        libraries=libraries,
+    )
+
+
+def judge(name: str, check: str) -> base.Judgement:
+    return catalogue.select([check])[0].judge(site(name), load(name))
+
+
+def test_a_healthy_run_passes_with_its_figures() -> None:
+    judgement = judge("healthy-5.0.7", "allreduce")
+    assert (judgement.verdict, judgement.evidence) == (Verdict.PASS, ())
+    assert judgement.reason == "8 ranks on 4 nodes, 4,273,464 values right"
+    figures = {figure.name: figure.value for figure in judgement.measurements}
+    assert (figures["ranks_answered"], figures["nodes_answered"], figures["total"]) == (8, 4, 22.195)
+    assert 0 < figures["slowest_rank"] < figures["total"]
+
+
+def test_hello_names_the_release_that_all_have() -> None:
+    judgement = judge("hello-5.0.7", "hello")
+    assert judgement.reason == "8 ranks on 4 nodes, all Open MPI v5.0.7"
+    assert {rank.library_path for rank in judgement.ranks} == {f"{LIBRARIES['5.0.7']}/lib/libmpi.so.40.40.7"}
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "hosts", "words"),
+    [
+        (
+            "stopped-5.0.7",
+            "allreduce",
+            ("node3",),
+            r"no sign of life from rank [45] on node3 within 20 s; 7 others wait",
+        ),
+        ("asleep-5.0.7", "reduce", ("node2",), r"from ranks 2 and 3 on node2 within 20 s; 6 others wait, in MPI_Init"),
+        ("asleep-4.1.8", "reduce", ("node3",), r"from ranks 4 and 5 on node3 within 15 s; 6 others wait, in MPI_Init"),
+        ("paused-5.0.7", "broadcast", ("node4",), r"from ranks 6 and 7 on node4 .*; node4 no longer answers ssh"),
+        ("paused-4.1.8", "broadcast", ("node3",), r"from ranks 4 and 5 on node3 .*; node3 no longer answers ssh"),
+        ("killed-5.0.7", "scatter", ("node3",), r"rank [45] on node3 exited on signal 11 \(Segmentation fault\)"),
+        (
+            "wrong-gather-5.0.7",
+            "gather",
+            ("node2", "node3", "node4"),
+            r"rank 2 on node2: gather u1\[3\] to rank 2, value 2 from rank 3 .*: expected 12, got 16",
+        ),
+        ("wrong-5.0.7", "allreduce", tuple(SLOTS), r"rank 0 on node1: allreduce sum i4\[3\].*: expected 108, got 112"),
+        ("wrong-4.1.8", "allreduce", tuple(SLOTS), r"rank 0 on node1: allreduce sum i4\[3\].*: expected 108, got 112"),
+        ("raised-4.1.8", "scatter", ("node4",), r"rank 6 on node4: MPI_Init: .* ModuleNotFoundError: import of numpy"),
+        ("skew-5.0.7", "hello", ("node3",), r"different library files of MPI: node3: .*-other/lib/libmpi.so"),
+        ("skew-4.1.8", "hello", ("node3",), r"different library files of MPI: node3: .*-other/lib/libmpi.so"),
+    ],
+)
+def test_a_fault_fails_and_names_who(name: str, check: str, hosts: tuple[str, ...], words: str) -> None:
+    judgement = judge(name, check)
+    assert judgement.verdict is Verdict.FAIL
+    assert judgement.hosts == hosts
+    assert re.search(words, judgement.reason), judgement.reason
+
+
+def test_no_rank_at_all_is_an_error_with_mpirun_s_own_words() -> None:
+    judgement = judge("unresolved-4.1.8", "hello")
+    assert judgement.verdict is Verdict.ERROR
+    assert judgement.reason.startswith(
+        "mpirun ended with code 255 before any rank came up: ssh: Could not resolve hostname node3"
+    )
+    assert "node3" in judgement.hosts
+
+
+@pytest.mark.parametrize("ending", ["exited", "deadline", "lost", "not_started", "stopped"])
+def test_no_output_is_never_a_pass(ending: str) -> None:
+    outcome = JobOutcome(ending, 1.0, 1.0, rc=0, problem="why")  # type: ignore[arg-type]
+    for check in catalogue.LAUNCHED:
+        judgement = check.judge(site("none-5.0.7"), outcome)
+        assert judgement.verdict is Verdict.ERROR
+        assert all(rank.state == "absent" for rank in judgement.ranks)
+
+
+def test_answers_from_all_but_one_rank_fail_even_with_exit_code_0() -> None:
+    whole = load("healthy-5.0.7")
+    cut = dataclasses.replace(whole, lines=tuple(line for line in whole.lines if '"rank": 5,' not in line.text))
+    judgement = base.judge(site("healthy-5.0.7"), cut)
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node3",))
+
+
+def test_right_answers_and_a_job_that_does_not_end_fail() -> None:
+    whole = load("healthy-5.0.7")
+    late = dataclasses.replace(whole, ending="deadline", rc=None)
+    assert base.judge(site("healthy-5.0.7"), late).reason.startswith("every answer was right, but the job did not end")
+    failed = dataclasses.replace(whole, rc=3)
+    judgement = base.judge(site("healthy-5.0.7"), failed)
+    assert (judgement.verdict, judgement.reason) == (
+        Verdict.FAIL,
+        "every answer was right, but mpirun ended with code 3",
+    )
+
+
+def test_a_library_from_elsewhere_fails_every_check() -> None:
+    elsewhere = dataclasses.replace(
+        site("healthy-5.0.7"), libraries={**dict.fromkeys(SLOTS, LIBRARIES["5.0.7"]), "node2": "/opt/openmpi"}
+    )
+    judgement = base.judge(elsewhere, load("healthy-5.0.7"))
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node2",))
+    assert "ranks 2 and 3 on node2 have not mapped the installed libmpi" in judgement.reason
+
+
+def test_builds_may_differ_between_platforms_and_releases_may_not() -> None:
+    mixed = dataclasses.replace(
+        site("skew-5.0.7"), platforms={**dict.fromkeys(SLOTS, "debian-12-x86_64"), "node3": "debian-13-x86_64"}
+    )
+    hello = catalogue.select(["hello"])[0]
+    assert hello.judge(mixed, load("skew-5.0.7")).verdict is Verdict.PASS
+    whole = load("skew-5.0.7")
+    other = tuple(
+        dataclasses.replace(line, text=line.text.replace("v5.0.7", "v5.0.11")) if "-other/" in line.text else line
+        for line in whole.lines
+    )
+    judgement = hello.judge(mixed, dataclasses.replace(whole, lines=other))
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node3",))
+    assert "different releases of MPI: node3: Open MPI v5.0.11" in judgement.reason
+
+
+def test_ranks_on_the_wrong_node_are_found() -> None:
+    whole = load("hello-5.0.7")
+    moved = tuple(
+        dataclasses.replace(line, text=line.text.replace('"host": "node4"', '"host": "node3"')) for line in whole.lines
+    )
+    judgement = catalogue.select(["hello"])[0].judge(site("hello-5.0.7"), dataclasses.replace(whole, lines=moved))
+    assert judgement.verdict is Verdict.FAIL
+    assert judgement.reason == "ranks are not where the hostfile puts them: node3 has 4 of 2, node4 has 0 of 2"
+
+
+def test_lines_that_mpirun_glued_together_are_taken_apart() -> None:
+    lines = [
+        OutputLine(
+            "stdout", 0.1, '[1,0]<stdout>:{"clusterctl": 1, "event": "started", "rank": 0, "host": "a"}{"rank": 1}'
+        ),
+        OutputLine("stderr", 0.2, 'warning: {"rank": cut'),
+        OutputLine("stdout", 0.3, '{"rank": 0, "size": 2, "host": "a.example", "library_path": "/x"}'),
+    ]
+    output = ranks.read(lines, ("node1", "node2", "node2"), {"a": "node1", "a.example": "node1"})
+    assert [(report.state, report.host) for report in output.ranks] == [
+        ("answered", "node1"),
+        ("answered", "node2"),
+        ("absent", "node2"),
+    ]
+    assert output.other == ("[1,0]<stdout>:", 'warning: {"rank": cut')
+
+
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [("all-reduce", "allreduce"), ("Broadcast", "broadcast"), ("helo", "hello"), ("point", "point_to_point")],
+)
+def test_an_unknown_check_gets_the_nearest_name(given: str, near: str) -> None:
+    with pytest.raises(ConfigError, match=f"no check named '{given}'; did you mean '{near}'"):
+        catalogue.select([given])
+
+
+def test_checks_run_in_their_order_whatever_the_order_asked_for() -> None:
+    assert [check.name for check in catalogue.select(["allreduce", "hello", "reachable"])] == ["hello", "allreduce"]
+    with pytest.raises(ConfigError, match="the checks are: reachable, provisioned, hello"):
+        catalogue.select(["xyz"])
