@@ -37,9 +37,14 @@ class Inputs:
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def digest(self) -> str:
-        """One sha256 over all of them."""
-        return digest_of([self.inventory, self.content, self.version, dict(self.options)])
+    def digests(self) -> dict[str, str]:
+        """One digest for each, by the words that a reason names it with."""
+        return {
+            "the inventory": self.inventory,
+            "the content of the playbook": self.content,
+            "clusterctl's version": self.version,
+            "an option": digest_of(dict(self.options)),
+        }
 
 
 @dataclass(frozen=True)
@@ -99,8 +104,9 @@ def decide(
 def _reason(state: NodeState | None, seal: HostSeal | None, inputs: Inputs, members: str) -> str:
     if seal is None:
         return "not provisioned yet, or its last run was partial or did not finish"
-    if seal.inputs != inputs.digest:
-        return "the inventory, an option or clusterctl itself changed"
+    changed = [name for name, digest in inputs.digests.items() if seal.inputs.get(name) != digest]
+    if changed:
+        return f"{' and '.join(changed)} changed"
     if state is None:
         return "it can be looked at through Ansible only"
     return _drift(state, seal) or ("another node is new or has changed" if seal.members != members else "")
@@ -165,7 +171,7 @@ def seals_after(
         if state is not None and watch.get(name):
             seals[name] = HostSeal(
                 run_id=run_id,
-                inputs=inputs.digest,
+                inputs=inputs.digests,
                 members=members,
                 platform=state.platform,
                 host_keys=state.host_keys,

@@ -17,7 +17,7 @@ class HostSeal(Record):
     """
 
     run_id: str
-    inputs: str
+    inputs: dict[str, str]
     members: str
     platform: str
     host_keys: tuple[str, ...]

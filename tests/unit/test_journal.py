@@ -89,7 +89,9 @@ def test_an_atomic_write_leaves_no_crumbs(tmp_path: Path) -> None:
 
 
 def test_a_broken_seal_is_none(state: Path) -> None:
-    seal = HostSeal(run_id="r", inputs="i", members="m", platform="p", host_keys=(), user="u", watch=({"path": "/x"},))
+    seal = HostSeal(
+        run_id="r", inputs={"a": "b"}, members="m", platform="p", host_keys=(), user="u", watch=({"path": "/x"},)
+    )
     journal.write_seal("c", Seal(hosts={"node1": seal, "node2": seal}))
     assert set(journal.read_seal("c").hosts) == {"node1", "node2"}
     journal.break_seal("c", ["node1"])
