@@ -375,6 +375,10 @@ def _problems_of(result: HostResult) -> list[journal.Problem]:
         )
         for error in result.data.get("argument_errors") or []
     )
+    if "assertion" in result.data:  # a role's assertions refuse what was asked for; they say nothing of the host
+        found.append(
+            journal.Problem(host=result.host, subject=result.stage, problem=result.message, kind="configuration")
+        )
     return found
 
 

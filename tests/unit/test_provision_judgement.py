@@ -62,6 +62,12 @@ def test_problems_of_preflight_and_of_argument_specs() -> None:
     assert found[2].problem == "x is of type <class 'str'>"
 
 
+def test_a_refusal_by_a_role_is_about_what_was_asked_for() -> None:
+    refused = result("a", "failed", message="No source of 9.9 is known.", data={"assertion": "sources | length > 0"})
+    (problem,) = tally(refused).problems()
+    assert (problem.subject, problem.problem, problem.kind) == ("openmpi", "No source of 9.9 is known.", "configuration")
+
+
 @pytest.mark.parametrize(
     ("kinds", "code"),
     [(["host"], 2), (["host", "configuration"], 1), (["unreachable", "configuration", "host"], 4)],
