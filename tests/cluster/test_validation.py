@@ -72,7 +72,7 @@ class Cluster:
     def when_a_rank_runs(self, node: str, check: str, act: str) -> None:
         """Have the node itself do something to one of its ranks as soon as it has one."""
         found = f"rank=$(pgrep -n -f '{RANKS} {check}')"
-        script = f"for try in $(seq 1500); do {found} && break; sleep 0.02; done; sleep 0.3; {act}"
+        script = f"for try in $(seq 1500); do {found} && break; sleep 0.02; done; {act}"
         self.engine.run("exec", "-d", self.box.node(node).container, "bash", "-c", script)
 
     @contextlib.contextmanager

@@ -142,6 +142,25 @@ def test_right_answers_and_a_job_that_does_not_end_fail() -> None:
     )
 
 
+def test_a_rank_that_stops_after_its_answer_is_named() -> None:
+    def beat(rank: int) -> OutputLine:
+        words = {
+            "clusterctl": 1,
+            "event": "waiting",
+            "rank": rank,
+            "host": f"node{rank // 2 + 1}",
+            "step": "the barrier",
+        }
+        return OutputLine("stdout", 44.0, json.dumps(words))
+
+    whole = load("healthy-5.0.7")
+    beats = tuple(beat(rank) for rank in range(8) if rank != 5)
+    late = dataclasses.replace(whole, ending="deadline", rc=None, ending_s=45.0, lines=(*whole.lines, *beats))
+    judgement = base.judge(site("healthy-5.0.7"), late)
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node3",))
+    assert judgement.reason.endswith("did not end within 45 s: rank 5 on node3 fell silent before the end")
+
+
 def test_a_library_from_elsewhere_fails_every_check() -> None:
     elsewhere = dataclasses.replace(
         site("healthy-5.0.7"), libraries={**dict.fromkeys(SLOTS, LIBRARIES["5.0.7"]), "node2": "/opt/openmpi"}

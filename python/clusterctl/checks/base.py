@@ -161,10 +161,26 @@ def _verdict(site: Site, outcome: JobOutcome, output: ranks.Output) -> tuple[Ver
         return Verdict.FAIL, *foreign
     if outcome.ending == "exited" and outcome.rc == 0:
         return Verdict.PASS, _success(output.ranks), ()
-    within = f"the job did not end within {outcome.ending_s:.0f} s"
-    reason = within if outcome.ending == "deadline" else f"mpirun ended with {_code(outcome)}"
+    return Verdict.FAIL, *_unended(site, outcome, output)
+
+
+def _unended(site: Site, outcome: JobOutcome, output: ranks.Output) -> tuple[str, tuple[str, ...]]:
+    """Say what went wrong after every answer was right, and blame whoever has fallen silent while others still beat."""
     hosts = _unanswering(outcome) or _mentioned(output.other, site.slots)
-    return Verdict.FAIL, _joined(f"every answer was right, but {reason}", _essence(output.other)), hosts
+    if outcome.ending != "deadline":
+        reason = f"every answer was right, but mpirun ended with {_code(outcome)}"
+        return _joined(reason, _essence(output.other)), hosts
+    reason = f"every answer was right, but the job did not end within {outcome.ending_s:.0f} s"
+    silent = _silent(outcome, output.ranks)
+    if silent and len(silent) < len(output.ranks):
+        return f"{reason}: {named(silent)} fell silent before the end", unique(report.host for report in silent)
+    return _joined(reason, _essence(output.other)), hosts
+
+
+def _silent(outcome: JobOutcome, reports: Sequence[RankReport]) -> tuple[RankReport, ...]:
+    """Return the ranks that had stopped giving signs of life when the deadline passed."""
+    patience = outcome.ending_s * _MISSED_BEATS / _BEATS
+    return tuple(r for r in reports if r.state == "absent" or outcome.ending_s - r.seen_s > patience)
 
 
 def _no_verdict(site: Site, outcome: JobOutcome, output: ranks.Output) -> tuple[Verdict, str, tuple[str, ...]]:
@@ -200,8 +216,7 @@ def _missing(outcome: JobOutcome, output: ranks.Output) -> tuple[str, tuple[str,
         reason = f"no answer from {named(missing)}; mpirun ended with {_code(outcome)}"
         return _joined(reason, _essence(output.other)), unique(report.host for report in missing)
     within = f"within {outcome.ending_s:.0f} s"
-    patience = outcome.ending_s * _MISSED_BEATS / _BEATS
-    silent = tuple(r for r in missing if r.state == "absent" or outcome.ending_s - r.seen_s > patience)
+    silent = _silent(outcome, missing)
     waiting = tuple(report for report in missing if report not in silent)
     if silent:
         never = len([report for report in silent if report.state == "absent"])
