@@ -54,13 +54,16 @@ def _hosts(hosts: tuple[HostSummary, ...]) -> None:
     for column in ("HOST", "RESULT", "CHANGED", "TIME", "WHAT"):
         right = column in {"CHANGED", "TIME"}
         table.add_column(column, overflow="fold", vertical="top", justify="right" if right else "left")
+    said: dict[str, str] = {}  # what happened → the row that tells it, for the rows after it
     for names, host in _rows(hosts):
+        what = _what(host)
+        first = said.setdefault(what, names)
         table.add_row(
             names,
             Text(host.outcome, _STYLES[host.outcome]),
             str(host.changed),
             output.duration(host.seconds) if host.seconds else "",
-            Text(_what(host)),
+            Text(f"as {first}" if what and first != names else what),
         )
     output.console().print(table)
 
