@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from clusterctl.cli import main as entry
 from clusterctl.cli import output, summary
-from clusterctl.cli.provision import _shown
+from clusterctl.cli.output import shown_command
 from clusterctl.journal import HostSummary
 
 PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
@@ -163,8 +163,8 @@ def test_what_is_shown_of_a_command_holds_no_value() -> None:
         '{"a": "x"}': "{…}",
         "-v": "-v",
     }
-    assert _shown(list(pairs)) == ("clusterctl", *pairs.values())
-    assert _shown(["-e", "@f"]) == ("clusterctl", "-e", "@f")
+    assert shown_command(list(pairs)) == ("clusterctl", *pairs.values())
+    assert shown_command(["-e", "@f"]) == ("clusterctl", "-e", "@f")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,11 @@ def test_problems_of_preflight_and_of_argument_specs() -> None:
 def test_a_refusal_by_a_role_is_about_what_was_asked_for() -> None:
     refused = result("a", "failed", message="No source of 9.9 is known.", data={"assertion": "sources | length > 0"})
     (problem,) = tally(refused).problems()
-    assert (problem.subject, problem.problem, problem.kind) == ("openmpi", "No source of 9.9 is known.", "configuration")
+    assert (problem.subject, problem.problem, problem.kind) == (
+        "openmpi",
+        "No source of 9.9 is known.",
+        "configuration",
+    )
 
 
 @pytest.mark.parametrize(

@@ -67,3 +67,31 @@ def folded(hosts: Iterable[str]) -> str:
 def plural(count: int, word: str) -> str:
     """Return '1 host' or '3 hosts'."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def shown_command(argv: list[str]) -> tuple[str, ...]:
+    """Return the command as it may be kept and shown: extra variables by name only, for they may be secrets."""
+    shown = ["clusterctl"]
+    hide_next = False
+    for word in argv:
+        if hide_next:
+            shown.append(_name_only(word))
+            hide_next = False
+        elif word in {"-e", "--extra-vars"}:
+            shown.append(word)
+            hide_next = True
+        elif word.startswith("--extra-vars="):
+            shown.append("--extra-vars=" + _name_only(word.partition("=")[2]))
+        elif word.startswith("-e") and not word.startswith("--"):
+            shown.append("-e" + _name_only(word[2:]))
+        else:
+            shown.append(word)
+    return tuple(shown)
+
+
+def _name_only(value: str) -> str:
+    if value.startswith("@"):
+        return value
+    if value.lstrip().startswith("{"):
+        return "{…}"
+    return value.partition("=")[0] + "=…"

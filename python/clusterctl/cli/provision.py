@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli.output import Format
+from clusterctl.cli.output import Format, shown_command
 
 if TYPE_CHECKING:
     from clusterctl.cli.progress import Quiet
@@ -88,7 +88,7 @@ def provision(
         verbosity=verbose,
         forks=forks,
         become_password=_ask("sudo's password on the hosts", "-K") if ask_become_pass else None,
-        argv=_shown(sys.argv[1:]),
+        argv=shown_command(sys.argv[1:]),
     )
     with _observer(form, ask=not (yes or check)) as observer:
         record = carry_out(request, observer)
@@ -201,31 +201,3 @@ def _vault_passwords(given: list[str]) -> tuple[tuple[str, ...], dict[str, str]]
         if source in {"prompt", "prompt_ask_vault_pass"}:
             passwords[label if at else "default"] = _ask(f"the vault password of {label or 'default'}", "--vault-id")
     return tuple(given), passwords
-
-
-def _shown(argv: list[str]) -> tuple[str, ...]:
-    """Return the command as it may be kept and shown: extra variables by name only, for they may be secrets."""
-    shown = ["clusterctl"]
-    hide_next = False
-    for word in argv:
-        if hide_next:
-            shown.append(_name_only(word))
-            hide_next = False
-        elif word in {"-e", "--extra-vars"}:
-            shown.append(word)
-            hide_next = True
-        elif word.startswith("--extra-vars="):
-            shown.append("--extra-vars=" + _name_only(word.partition("=")[2]))
-        elif word.startswith("-e") and not word.startswith("--"):
-            shown.append("-e" + _name_only(word[2:]))
-        else:
-            shown.append(word)
-    return tuple(shown)
-
-
-def _name_only(value: str) -> str:
-    if value.startswith("@"):
-        return value
-    if value.lstrip().startswith("{"):
-        return "{…}"
-    return value.partition("=")[0] + "=…"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli.output import Format
+from clusterctl.cli.output import Format, shown_command
 
 if TYPE_CHECKING:
     from clusterctl.inventory import Options
@@ -97,7 +97,7 @@ def _run(
         launch_node=launch_node,
         checks=None if names is None else tuple(names),
         timeout_s=timeout,
-        argv=_shown(),
+        argv=shown_command(sys.argv[1:]),
     )
     tell = _Lines() if form is Format.TEXT else _stream if form is Format.JSONL else None
     record = validation.validate(inventory, asked, tell)
@@ -115,13 +115,6 @@ def _run(
         sys.stdout.write(json.dumps({"event": "Record", **data} if form is Format.JSONL else data) + "\n")
         sys.stdout.flush()
     return int(validation.exit_code(record))
-
-
-def _shown() -> tuple[str, ...]:
-    """Return the command as it may be kept; extra variables, which may be secrets, by name only."""
-    from clusterctl.cli.provision import _shown as shown  # noqa: PLC0415 - one rule for all commands
-
-    return shown(sys.argv[1:])
 
 
 def _stream(event: ValidationEvent) -> None:

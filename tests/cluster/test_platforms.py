@@ -1,0 +1,71 @@
+"""From bare nodes to a verdict: two platforms in one cluster, and another series of Open MPI and back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl import sandbox as sandboxes
+
+pytestmark = pytest.mark.cluster
+
+PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
+
+
+class User:
+    """Somebody who types commands, with a state folder of this test's own and the user's cache of artifacts."""
+
+    def __init__(self, state: Path, cluster: sandboxes.Sandbox) -> None:
+        self.environment = {**os.environ, "XDG_STATE_HOME": str(state)}
+        self.cluster = cluster
+
+    def types(self, verb: str, *options: str) -> dict[str, Any]:
+        command = [PROGRAM, verb, str(self.cluster.inventory), "--format", "json", *options]
+        done = subprocess.run(
+            command, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        record: dict[str, Any] = json.loads(done.stdout)
+        return record
+
+
+def libraries(validation: dict[str, Any]) -> set[tuple[str, str]]:
+    """The version and the path of the libmpi that each rank of the hello check really has mapped."""
+    (hello,) = (check for check in validation["checks"] if check["check"] == "hello")
+    return {(rank["library_version"], rank["library_path"]) for rank in hello["ranks"]}
+
+
+def test_two_platforms_are_one_cluster(sandbox: Callable[..., sandboxes.Sandbox], tmp_path: Path) -> None:
+    user = User(tmp_path, sandbox("mixed", nodes=4, images=("debian12", "debian13")))
+    user.types("provision", "--no-validate")
+    report = tmp_path / "junit.xml"
+    validation = user.types("validate", "--junit", str(report))
+    assert validation["verdict"] == "PASS"
+    assert len({path for _, path in libraries(validation)}) == 2, "one build for each platform"
+    assert {host["outcome"] for host in user.types("provision", "--no-validate")["hosts"]} == {"ok"}
+    suite = ET.parse(report).getroot()  # noqa: S314 - our own file
+    assert len(list(suite.iter("testcase"))) == len(validation["checks"])
+    assert not list(suite.iter("failure"))
+
+
+def test_another_series_and_back(sandbox: Callable[..., sandboxes.Sandbox], tmp_path: Path) -> None:
+    user = User(tmp_path, sandbox("series", nodes=2))
+    user.types("provision", "--no-validate")
+    new = libraries(user.types("validate"))
+    user.types("provision", "--no-validate", "-e", "openmpi_version=4.1.4")
+    old = libraries(user.types("validate"))
+    assert len(new) == len(old) == 1
+    assert "v5.0.7" in next(iter(new))[0]
+    assert "v4.1.4" in next(iter(old))[0]
+    user.types("provision", "--no-validate")
+    assert libraries(user.types("validate")) == new
