@@ -59,7 +59,6 @@ def build(way: str, steps: list[dict[str, Any]], prefix: str, exclude: Any, scra
 
 def playbook(scratch: Path, answer: Path) -> list[dict[str, Any]]:
     role = content.root() / "roles" / "openmpi"
-    member = {"name": "node1", "platform": "benchmark"}
     tasks = [
         {"ansible.builtin.include_vars": str(role / "vars" / "Debian.yml")},
         build("plain", PLAIN_STEPS, "/usr/local", [], scratch),
@@ -75,8 +74,7 @@ def playbook(scratch: Path, answer: Path) -> list[dict[str, Any]]:
         },
     ]
     files = [str(role / "defaults" / "main.yml"), str(role / "vars" / "main.yml")]
-    variables = {"openmpi_members": [member], "openmpi_node": {"platform": "benchmark"}}
-    return [{"hosts": "all", "gather_facts": False, "vars_files": files, "vars": variables, "tasks": tasks}]
+    return [{"hosts": "all", "gather_facts": False, "vars_files": files, "tasks": tasks}]
 
 
 def measure(version: str, image: str, scratch: Path) -> dict[str, list[dict[str, Any]]]:
@@ -85,6 +83,11 @@ def measure(version: str, image: str, scratch: Path) -> dict[str, list[dict[str,
     (scratch / "sources").symlink_to(sources)  # the source is fetched once for all runs; the artifacts are thrown away
     answer, book = scratch / "answer.json", scratch / "play.json"
     book.write_text(json.dumps(playbook(scratch, answer)), encoding="utf-8")
+    variables = {
+        "openmpi_version": version,
+        "openmpi_members": [{"name": "node1", "platform": "benchmark"}],
+        "openmpi_node": {"platform": "benchmark"},
+    }
     box = sandbox.up(sandbox.SandboxSpec(name=NAME, nodes=1, images=(image,)))
     environment = {
         **os.environ,
@@ -93,7 +96,7 @@ def measure(version: str, image: str, scratch: Path) -> dict[str, list[dict[str,
     }
     command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(box.inventory), str(book)]
     try:
-        subprocess.run([*command, "-e", f"openmpi_version={version}"], env=environment, check=True)
+        subprocess.run([*command, "-e", json.dumps(variables)], env=environment, check=True)
     finally:
         sandbox.down(NAME)
     measured: dict[str, list[dict[str, Any]]] = json.loads(answer.read_text(encoding="utf-8"))
