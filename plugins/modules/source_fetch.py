@@ -58,7 +58,7 @@ EXAMPLES = r"""
     cache_dir: "{{ lookup('ansible.builtin.env', 'HOME') }}/.cache/clusterctl"
     sources:
       - url: https://example.org/demo-1.0.tar.bz2
-        sha256: 0000000000000000000000000000000000000000000000000000000000000000
+        sha256: "0000000000000000000000000000000000000000000000000000000000000000"
 """
 
 RETURN = r"""
