@@ -29,18 +29,19 @@ system:  ## Install the distribution's packages that the sandbox needs (skipped 
 	fi
 
 $(VENV)/.ready: pyproject.toml | system
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/pip install --quiet --editable . --group dev
-	touch $@
+	@echo "Making $(VENV)" >&2
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
+	@$(BIN)/pip install --quiet --editable . --group dev
+	@touch $@
 
 .PHONY: venv
 venv: $(VENV)/.ready  ## Make the virtual environment with clusterctl and what its tests need
 
 .PHONY: demo
 demo: venv  ## Four containers become one proven MPI cluster; ends with how to log in and how to clean up
-	$(BIN)/clusterctl sandbox up --name $(DEMO) --nodes 4 --inventory $(DEMO_INVENTORY)
-	$(BIN)/clusterctl provision --yes $(DEMO_INVENTORY)
+	@$(BIN)/clusterctl sandbox up --name $(DEMO) --nodes 4 --inventory $(DEMO_INVENTORY)
+	@$(BIN)/clusterctl provision --yes $(DEMO_INVENTORY)
 	@echo
 	@echo "Four nodes, one cluster. What now?"
 	@echo "  log in      $(BIN)/clusterctl sandbox ssh --name $(DEMO) node1"
@@ -49,7 +50,7 @@ demo: venv  ## Four containers become one proven MPI cluster; ends with how to l
 
 .PHONY: demo-clean
 demo-clean: venv  ## Take the demo's containers down
-	$(BIN)/clusterctl sandbox down --name $(DEMO)
+	@$(BIN)/clusterctl sandbox down --name $(DEMO)
 
 .PHONY: lint
 lint: venv  ## ruff, mypy, yamllint, ansible-lint
