@@ -115,7 +115,8 @@ def ours(scratch: Path) -> tuple[float, float, int, dict[str, Any], Path]:
     subprocess.run(command, check=True, env=environment)
     whole = time.perf_counter() - start
     ends, builds = stage_ends(environment)
-    sidecar = json.loads(next((cache / "artifacts").glob("openmpi-*.json")).read_text(encoding="utf-8"))
+    (described,) = (path for path in (cache / "artifacts").glob("openmpi-*.json") if ".tar." not in path.name)
+    sidecar = json.loads(described.read_text(encoding="utf-8"))
     tarball = max((cache / "sources").glob("openmpi-5*"), key=lambda path: path.stat().st_mtime)
     print(f"  {'clusterctl provision, all of it':58} {whole:7.1f} s")
     print(
