@@ -65,8 +65,8 @@ unit: venv  ## Tests that need no node
 	$(BIN)/pytest tests/unit -n 2 -q
 
 .PHONY: cluster
-cluster: venv  ## Tests on a sandbox of containers: provisioning, validation, planted faults
-	$(BIN)/pytest tests/cluster -q --durations=15
+cluster: venv  ## Tests on sandboxes of containers, two files at a time: provisioning, validation, planted faults
+	$(BIN)/pytest tests/cluster -n 2 --dist loadfile -q --durations=15
 
 .PHONY: molecule
 molecule: venv  ## Every role's molecule scenario, two at a time
