@@ -12,7 +12,7 @@ import pytest
 from clusterctl import inventory
 from clusterctl.errors import ConfigError, ExitCode
 from clusterctl.sandbox import model, podman, tree
-from clusterctl.sandbox.model import Sandbox, SandboxSpec
+from clusterctl.sandbox.model import Node, Sandbox, SandboxSpec
 
 # /proc/net/route of a machine with podman's default network and a default route.
 ROUTES = """\
@@ -174,3 +174,8 @@ def test_missing_programs_are_named_with_the_packages_that_bring_them(
         ConfigError, match=r"needs podman, ssh, ssh-keygen; install.*apt-get install .*podman runc crun"
     ):
         podman.find()
+
+
+def test_a_node_keeps_its_hardware_address() -> None:
+    node = Node(name="node1", container="c", address="10.90.2.11", image="debian12")
+    assert node.hardware_address == "02:63:0a:5a:02:0b"

@@ -323,8 +323,8 @@ def _ensure_nodes(engine: Podman, sandbox: Sandbox, references: dict[str, str], 
             engine.run("rm", "--force", "--time", "0", node.container)
         engine.run(
             "create", "--pull", "never", "--init", "--no-hosts", "--name", node.container, "--hostname", node.name,
-            "--network", sandbox.network, "--ip", node.address, "--label", f"{LABEL}={sandbox.name}",
-            *_MACHINE_LIKE, references[node.image],
+            "--network", sandbox.network, "--ip", node.address, "--mac-address", node.hardware_address,
+            "--label", f"{LABEL}={sandbox.name}", *_MACHINE_LIKE, references[node.image],
         )  # fmt: skip
         own = pack({"etc/hosts": File(hosts_text(node).encode())}, outfits[node.image])
         engine.run("cp", "--archive=false", "-", f"{node.container}:/", stdin=own)

@@ -67,6 +67,15 @@ class Node(Record):
     image: str
     state: State = "missing"
 
+    @property
+    def hardware_address(self) -> str:
+        """A locally administered MAC made of the address: a node that starts again keeps it.
+
+        With a new one at each start, this machine would send to the former one until its neighbour entry, good for up
+        to 45 s, has run out.
+        """
+        return ":".join(f"{byte:02x}" for byte in b"\x02\x63" + IPv4Address(self.address).packed)
+
 
 class Sandbox(Record):
     """A sandbox as it was written down; ``state`` of the nodes is true at the moment of asking only."""
