@@ -753,13 +753,26 @@ def _artifacts(request: Json, _session: Session) -> Json:
             for folder in folders
             if not os.path.islink(folder) and os.path.isfile(f"{folder}/{MARKER}")
         ]
-    return {"artifacts": [_artifact(str(entry.get("name", "")), str(entry["link"])) for entry in asked]}
+    return {
+        "artifacts": [
+            _artifact(str(entry.get("name", "")), str(entry["link"]), entry.get("inputs") or []) for entry in asked
+        ]
+    }
 
 
-def _artifact(name: str, link: str) -> Json:
+def _artifact(name: str, link: str, inputs: List[str]) -> Json:
     if not os.path.isdir(link):
         problem = f"{link} does not exist" if not os.path.lexists(link) else f"{link} leads nowhere"
-        return {"name": name, "link": link, "target": "", "version": "", "key": "", "ok": False, "problem": problem}
+        return {
+            "name": name,
+            "link": link,
+            "target": "",
+            "version": "",
+            "key": "",
+            "ok": False,
+            "problem": problem,
+            "inputs": {},
+        }
     marker, _, problem = verify_artifact(link)
     found = str(marker.get("name", name))
     if not name:  # found by looking around: tell whether the public link leads here
@@ -776,6 +789,7 @@ def _artifact(name: str, link: str) -> Json:
         "key": str(marker.get("key", "")),
         "ok": not problem,
         "problem": problem,
+        "inputs": {key: value for key, value in (marker.get("inputs") or {}).items() if key in inputs},
     }
 
 
@@ -832,7 +846,8 @@ def collect(request: Json) -> Json:
 
     Args:
         request: all keys optional. ``watch``: entries whose present state is wanted; ``artifacts``: list of
-            ``{name, link}`` to verify, None for whatever lies under /usr/local; ``check_sudo``: find out whether the
+            ``{name, link}`` to verify, each with ``inputs`` (names of what shaped it, to be told as well) where wanted,
+            None for whatever lies under /usr/local; ``check_sudo``: find out whether the
             login user may sudo without a password (starts one process); ``session``: variables of the ssh session,
             where the caller took them along before sudo.
 

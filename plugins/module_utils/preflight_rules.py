@@ -346,8 +346,21 @@ def member(settings: Settings, node: Mapping[str, Any], *, alone: bool = False) 
         "platform": str(node.get("platform", "")),
         "slots": settings.slots or len(node.get("gpus") or []) or int(node.get("cores") or 1),
         "provides": provides(node),
+        "gpus": len([gpu for gpu in node.get("gpus") or [] if gpu.get("driver") == "nvidia"]),
+        "cuda": cuda_of(node),
     }
     return entry, problems
+
+
+def cuda_of(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the CUDA major that the node's driver can run (0 without one), the driver's version and the toolkit's."""
+    cuda = node.get("cuda") or {}
+    driver = str(cuda.get("driver_version") or "")
+    return {
+        "driver_major": int(cuda.get("major") or 0) if driver else 0,
+        "driver_version": driver,
+        "toolkit_version": str(cuda.get("toolkit_version") or ""),
+    }
 
 
 def provides(node: Mapping[str, Any]) -> list[str]:

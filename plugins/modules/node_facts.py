@@ -25,7 +25,8 @@ options:
     default: []
   artifacts:
     description:
-      - Installed artifacts to verify against their markers and manifests, each with C(name) and C(link).
+      - Installed artifacts to verify against their markers and manifests, each with C(name) and C(link), and with
+        C(inputs), names of what shaped it, where these are to be told as well.
       - Left out, whatever has a marker directly under C(/usr/local) is verified.
     type: list
     elements: dict
@@ -93,7 +94,7 @@ node:
     user: {description: "name, uid, home and sudo of the login user; sudo is null when it was not asked.", type: dict}
     ssh: {description: "host_keys (type and key, ed25519 first) and port of the ssh daemon.", type: dict}
     tools: {description: "Which of gcc, make, zstd, nvcc and ucx are there.", type: dict}
-    artifacts: {description: "name, link, target, version, key, ok, problem.", type: list}
+    artifacts: {description: "name, link, target, version, key, ok, problem, inputs.", type: list}
     watch: {description: The present states of the paths asked for., type: list}
     problems: {description: A sentence for each section that could not be answered., type: list}
 """

@@ -15,7 +15,7 @@ import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clusterctl import content, ssh
 
@@ -162,7 +162,10 @@ class SshDaemon(Fact):
 
 
 class Artifact(Fact):
-    """An installed artifact as its marker and manifest show it; ``problem`` is a sentence unless ``ok``."""
+    """An installed artifact as its marker and manifest show it; ``problem`` is a sentence unless ``ok``.
+
+    ``inputs`` holds what was asked for of everything that shaped it.
+    """
 
     name: str
     link: str
@@ -171,6 +174,7 @@ class Artifact(Fact):
     key: str
     ok: bool
     problem: str = ""
+    inputs: dict[str, Any] = Field(default_factory=dict)
 
 
 class NodeFacts(Fact):

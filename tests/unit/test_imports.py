@@ -20,6 +20,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"plan", "fabric", "launch"}),
     frozenset({"report"}),
     frozenset({"verdict"}),
+    frozenset({"stack"}),
     frozenset({"facts", "journal", "store", "sandbox"}),
     frozenset({"ssh"}),
     frozenset({"inventory"}),
@@ -28,7 +29,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"errors"}),
     frozenset({"__init__"}),
 )
-PURE = ("plan", "fabric", "launch", "verdict", "report", "checks")
+PURE = ("plan", "stack", "fabric", "launch", "verdict", "report", "checks")
 TOUCHING = frozenset(
     {
         "subprocess",

@@ -152,6 +152,8 @@ class TestMember:
             "platform": "debian-12-x86_64-glibc2.36-py3.11",
             "slots": 2,
             "provides": [],
+            "gpus": 0,
+            "cuda": {"driver_major": 0, "driver_version": "", "toolkit_version": ""},
         }
 
     def test_what_a_build_could_rely_on(self) -> None:

@@ -137,17 +137,18 @@ def installed(tmp_path: Path) -> Path:
     manifest = artifact.manifest_bytes(artifact.make_manifest(str(folder)))
     (folder / artifact.MANIFEST).write_bytes(manifest)
     digest = hashlib.sha256(manifest).hexdigest()
-    (folder / artifact.MARKER).write_bytes(artifact.marker_bytes("demo", "1.0", "k", {}, digest))
+    (folder / artifact.MARKER).write_bytes(artifact.marker_bytes("demo", "1.0", "k", {"version": "1.0", "secret": "not asked for"}, digest))
     (tmp_path / "demo").symlink_to("demo-1.0-k")
     return tmp_path / "demo"
 
 
 def test_the_probe_reads_what_the_artifact_modules_write(installed: Path) -> None:
     assert (node_probe.MARKER, node_probe.MANIFEST) == (artifact.MARKER, artifact.MANIFEST)
-    found = node_probe.collect({"artifacts": [{"name": "demo", "link": str(installed)}]})["artifacts"]
+    asked = [{"name": "demo", "link": str(installed), "inputs": ["version", "unknown"]}]
+    found = node_probe.collect({"artifacts": asked})["artifacts"]
     target = str(installed.resolve())
     whole = {"name": "demo", "link": str(installed), "target": target, "version": "1.0", "key": "k"}
-    assert found == [{**whole, "ok": True, "problem": ""}]
+    assert found == [{**whole, "ok": True, "problem": "", "inputs": {"version": "1.0"}}]
     seen = artifact.inspect_tree(target, "demo", "1.0", "k")
     state = node_probe.watch_state(target, "artifact")
     assert state == {

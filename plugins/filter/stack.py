@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filters that decide about the training stack: which framework wheels hold, and what CUDA a platform can run."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+DOCUMENTATION = r"""
+name: framework_in_wheels
+short_description: Which framework a set of pinned wheels holds
+version_added: "0.1.0"
+author: The clusterctl authors
+description:
+  - Returns V(name) (V(pytorch), V(tensorflow) or empty), V(version), V(cuda) (the CUDA major that the wheels bring,
+    empty for a CPU build), V(nccl) (the NCCL version that they bring, if any) and V(sha256) of the framework's wheel.
+options:
+  _input:
+    description: Wheels as M(clusterctl.hpc.wheel_lock) pins them for one platform.
+    type: list
+    elements: dict
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Show the framework
+  ansible.builtin.debug:
+    msg: "{{ pinned.wheels['debian-12-x86_64-glibc2.36-py3.11'] | clusterctl.hpc.framework_in_wheels }}"
+"""
+
+RETURN = r"""
+_value:
+  description: name, version, cuda, nccl and sha256.
+  type: dict
+"""
+
+# The package of each framework, the first that is there counts.
+_FRAMEWORKS = (("torch", "pytorch"), ("tensorflow", "tensorflow"), ("tensorflow-cpu", "tensorflow"))
+_NCCL = re.compile(r"nvidia-nccl-cu(?P<cuda>\d+)")
+_LOCAL_CUDA = re.compile(r"\+cu(?P<cuda>\d{2,})\d$")
+
+
+def framework_in_wheels(wheels: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return which framework pinned wheels hold.
+
+    Args:
+        wheels: entries with ``name`` (canonical), ``version`` and ``sha256``.
+    """
+    by_name = {str(wheel["name"]): wheel for wheel in wheels}
+    empty = {"name": "", "version": "", "cuda": "", "nccl": "", "sha256": ""}
+    package, framework = next((pair for pair in _FRAMEWORKS if pair[0] in by_name), ("", ""))
+    if not package:
+        return empty
+    version = str(by_name[package]["version"])
+    local = _LOCAL_CUDA.search(version)
+    cuda, nccl = local["cuda"] if local else "", ""
+    for name, wheel in by_name.items():
+        bundled = _NCCL.fullmatch(name)
+        if bundled:
+            cuda, nccl = bundled["cuda"], str(wheel["version"])
+    return {
+        "name": framework,
+        "version": version,
+        "cuda": cuda,
+        "nccl": nccl,
+        "sha256": str(by_name[package]["sha256"]),
+    }
+
+
+def platform_cuda(members: Sequence[Mapping[str, Any]], platform: str) -> dict[str, Any]:
+    """Return what the hosts of a platform can run of CUDA.
+
+    Args:
+        members: the cluster's hosts as preflight describes them.
+        platform: the platform's id.
+
+    Returns:
+        ``gpus``: names of hosts with a GPU that NVIDIA's driver has taken; ``driver``: the lowest CUDA major that a
+        driver there can run, 0 where no host has a driver; ``toolkit``: the lowest major of an installed toolkit, 0
+        without one.
+    """
+    its = [member for member in members if member["platform"] == platform]
+    drivers = [int(cuda["driver_major"]) for member in its if (cuda := member.get("cuda") or {}).get("driver_major")]
+    toolkits = [
+        int(str(cuda["toolkit_version"]).partition(".")[0])
+        for member in its
+        if (cuda := member.get("cuda") or {}).get("toolkit_version")
+    ]
+    return {
+        "gpus": [str(member["name"]) for member in its if member.get("gpus")],
+        "driver": min(drivers, default=0),
+        "toolkit": min(toolkits, default=0),
+    }
+
+
+class FilterModule:
+    """Ansible's entry point."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return the filters by name."""
+        return {"framework_in_wheels": framework_in_wheels, "platform_cuda": platform_cuda}

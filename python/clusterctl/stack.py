@@ -1,0 +1,71 @@
+"""What a node has for training: NCCL, the framework and Horovod, as its facts show it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clusterctl.facts import Artifact, NodeFacts
+
+# What is asked of every node about the stack: each artifact with the inputs that tell what it was built against.
+ARTIFACTS: tuple[dict[str, Any], ...] = (
+    {"name": "openmpi", "link": "/usr/local/openmpi"},
+    {"name": "python_env", "link": "/usr/local/python_env", "inputs": ["framework", "nccl_align"]},
+    {"name": "mpi4py", "link": "/usr/local/mpi4py", "inputs": ["openmpi"]},
+    {"name": "nccl", "link": "/usr/local/nccl", "inputs": ["cuda", "source"]},
+    {
+        "name": "horovod",
+        "link": "/usr/local/horovod",
+        "inputs": ["openmpi", "nccl", "framework", "gpu_operations", "with", "gloo"],
+    },
+)
+
+
+@dataclass(frozen=True)
+class NodeStack:
+    """What one node has; an empty text means that it has none.
+
+    ``framework`` is pytorch or tensorflow, ``framework_cuda`` the CUDA major that it was built for and
+    ``framework_nccl`` the NCCL version that it brings along. ``nccl`` and ``horovod`` are versions.
+    ``horovod_gpu_operations`` is NCCL, MPI or none. ``gpus`` counts those that NVIDIA's driver has taken.
+    """
+
+    gpus: int = 0
+    framework: str = ""
+    framework_version: str = ""
+    framework_cuda: str = ""
+    framework_nccl: str = ""
+    nccl: str = ""
+    nccl_cuda: str = ""
+    horovod: str = ""
+    horovod_gpu_operations: str = ""
+    horovod_with: str = ""
+
+
+def of(node: NodeFacts) -> NodeStack:
+    """Return what a node has, by its artifacts that are whole."""
+    found = {artifact.link: artifact for artifact in node.artifacts if artifact.ok}
+
+    def inputs(name: str) -> dict[str, Any]:
+        artifact = found.get(f"/usr/local/{name}")
+        return artifact.inputs if artifact else {}
+
+    framework = inputs("python_env").get("framework") or {}
+    horovod = inputs("horovod")
+    return NodeStack(
+        gpus=len([gpu for gpu in node.gpus if gpu.driver == "nvidia"]),
+        framework=str(framework.get("name", "")),
+        framework_version=str(framework.get("version", "")),
+        framework_cuda=str(framework.get("cuda", "")),
+        framework_nccl=str(framework.get("nccl", "")),
+        nccl=_version(found.get("/usr/local/nccl")),
+        nccl_cuda=str(inputs("nccl").get("cuda", "")),
+        horovod=_version(found.get("/usr/local/horovod")),
+        horovod_gpu_operations=str(horovod.get("gpu_operations", "")),
+        horovod_with=str(horovod.get("with", "")),
+    )
+
+
+def _version(artifact: Artifact | None) -> str:
+    return artifact.version if artifact else ""
