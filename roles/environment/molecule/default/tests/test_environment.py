@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     Login = Callable[..., CompletedProcess[str]]
 
-OURS = "/usr/local/openmpi/bin:/opt/anaconda3/bin"
+OURS = "/usr/local/openmpi/bin:/usr/local/horovod/bin:/opt/anaconda3/bin"
 PATHS = {
     "node1": f"{OURS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "node2": f"{OURS}:/opt/site/bin:/usr/local/bin:/usr/bin:/bin",
