@@ -19,12 +19,17 @@ _MOST_PATHS_NAMED = 3
 
 @dataclass(frozen=True)
 class NodeState:
-    """What of a node's facts decides; ``watch`` is the present state of the paths that its seal names."""
+    """What of a node's facts decides.
+
+    ``watch`` is the present state of the paths that its seal names; ``gpus`` counts those that NVIDIA's driver has
+    taken, with the driver's version, since they decide which builds a node gets.
+    """
 
     platform: str
     host_keys: tuple[str, ...]
     user: str
     watch: tuple[Mapping[str, Any], ...] = ()
+    gpus: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,10 +75,12 @@ def members_digest(states: Mapping[str, NodeState], seals: Mapping[str, HostSeal
     A host that did not answer and is not to be provisioned either counts as what its seal says of it, so that one
     switched-off machine does not make all the others look changed.
     """
-    members: list[tuple[str, str, tuple[str, ...]]] = []
+    members: list[tuple[str, str, tuple[str, ...], str]] = []
     for name in sorted(hosts):
         known: NodeState | HostSeal | None = states.get(name) or seals.get(name)
-        members.append((name, known.platform, tuple(sorted(known.host_keys))) if known else (name, "", ()))
+        members.append(
+            (name, known.platform, tuple(sorted(known.host_keys)), known.gpus) if known else (name, "", (), "")
+        )
     return digest_of(members)
 
 
@@ -118,6 +125,7 @@ def _drift(state: NodeState, seal: HostSeal) -> str:
         ("platform", seal.platform, state.platform),
         ("login user", seal.user, state.user),
         ("host key", sorted(seal.host_keys), sorted(state.host_keys)),
+        ("set of GPUs, or their driver,", seal.gpus, state.gpus),
     ):
         if before != after:
             return f"its {name} changed"
@@ -177,5 +185,6 @@ def seals_after(
                 host_keys=state.host_keys,
                 user=state.user,
                 watch=watch[name],
+                gpus=state.gpus,
             )
     return seals

@@ -412,7 +412,13 @@ def _state(node: facts.NodeFacts) -> plan.NodeState:
         host_keys=tuple(node.ssh.host_keys),
         user=node.user.name,
         watch=tuple(_plain(entry) for entry in node.watch),
+        gpus=_gpus(node),
     )
+
+
+def _gpus(node: facts.NodeFacts) -> str:
+    taken = [gpu for gpu in node.gpus if gpu.driver == "nvidia"]
+    return f"{len(taken)} with driver {node.cuda.driver_version}" if taken else ""
 
 
 def _plain(value: Any) -> dict[str, Any]:

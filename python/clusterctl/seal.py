@@ -23,6 +23,7 @@ class HostSeal(Record):
     host_keys: tuple[str, ...]
     user: str
     watch: tuple[dict[str, Any], ...]
+    gpus: str = ""
 
 
 class Seal(Record):

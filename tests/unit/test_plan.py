@@ -59,6 +59,7 @@ def test_other_inputs_mean_work_everywhere(inputs: Inputs, says: str) -> None:
     [
         ({"platform": "debian-13"}, "its platform changed"),
         ({"user": "you"}, "its login user changed"),
+        ({"gpus": "8 with driver 580.65"}, "its set of GPUs, or their driver, changed"),
         ({"host_keys": ("ssh-ed25519 X",)}, "its host key changed"),
         ({"watch": ({**WATCH[0], "sha256": "bb"}, WATCH[1])}, "/etc/hosts differs"),
         ({"watch": ({**WATCH[0], "mode": "0600"}, WATCH[1])}, "/etc/hosts differs"),
