@@ -18,7 +18,7 @@ from clusterctl import content
 from clusterctl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 # RFC 1123 names and addresses; a zone index or a bracket has no place in an inventory name.
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
@@ -156,6 +156,19 @@ def load(path: Path, options: Options | None = None) -> Inventory:
         selected=tuple(selected),
         digest=hashlib.sha256(canonical.encode()).hexdigest(),
     )
+
+
+def folded(names: Iterable[str]) -> str:
+    """Return host names as one word, node[1-3,7]."""
+    given = list(names)
+    if len(given) <= 1:
+        return "".join(given)
+    from ClusterShell.NodeSet import NodeSet, NodeSetException  # noqa: PLC0415 - 60 ms, for lists only
+
+    try:
+        return str(NodeSet.fromlist(given))
+    except NodeSetException:
+        return ",".join(given)
 
 
 def _listing(path: Path, options: Options, limit: str | None) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from pydantic import Field
+
 from clusterctl.record import Record
 
 if TYPE_CHECKING:
@@ -77,7 +79,9 @@ class RankReport(Record):
     """What one rank said of itself; ``host`` is the inventory's name of its node.
 
     ``state`` is the last sign of life: ``absent`` (not even started), ``started`` (nothing since), ``waiting`` (alive,
-    busy with ``step``) or ``answered``. It came ``seen_s`` seconds after the start of the job.
+    busy with ``step``) or ``answered``. It came ``seen_s`` seconds after the start of the job. ``libraries`` are the
+    mapped files of other libraries than MPI's, ``facts`` what they say of themselves, ``figures`` what was measured
+    (the name of each ends in its unit).
     """
 
     rank: int
@@ -90,6 +94,9 @@ class RankReport(Record):
     compared: int = 0
     wrong: int = 0
     problems: tuple[WrongAnswer, ...] = ()
+    libraries: dict[str, str] = Field(default_factory=dict)
+    facts: dict[str, str] = Field(default_factory=dict)
+    figures: dict[str, float] = Field(default_factory=dict)
     step: str = ""
     seen_s: float = 0.0
 
@@ -99,7 +106,7 @@ class Measurement(Record):
 
     name: str
     value: float
-    unit: Literal["s", "us", "B/s", "ranks", "nodes", "1"]
+    unit: Literal["s", "us", "B/s", "ranks", "nodes", "GPUs", "1"]
 
 
 class CheckResult(Record):
@@ -113,6 +120,7 @@ class CheckResult(Record):
     deadline_s: float = 0.0
     command: tuple[str, ...] = ()  # argv on the launch node
     repeat: str = ""  # what to paste on the controller to see it again
+    left_out: dict[str, str] = Field(default_factory=dict)  # nodes that could not take part, each with the reason
     ranks: tuple[RankReport, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     log: str = ""  # path of the raw output, relative to the run's folder

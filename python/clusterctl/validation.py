@@ -21,7 +21,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from clusterctl import __version__, content, facts, inventory, job, journal, ssh
+from clusterctl import __version__, content, facts, inventory, job, journal, ssh, stack
 from clusterctl.checks import base, catalogue
 from clusterctl.errors import ConfigError, ExitCode
 from clusterctl.inventory import Options
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from clusterctl.inventory import Host, Inventory
     from clusterctl.result import JobOutcome, OutputLine, ValidationEvent
 
-ARTIFACTS = tuple({"name": name, "link": f"/usr/local/{name}"} for name in ("openmpi", "python_env", "mpi4py"))
-PROGRAMS = ("job_supervisor.py", "mpi_checks.py")
+PROGRAMS = ("job_supervisor.py", "rank_program.py", "mpi_checks.py")
 USER_VARIABLE = "ssh_mesh_user"
 
-_CALLED = {"openmpi": "Open MPI", "python_env": "the cluster's Python", "mpi4py": "mpi4py"}
+_NEEDED = {"openmpi": "Open MPI", "python_env": "the cluster's Python", "mpi4py": "mpi4py"}
+_OPTIONAL = {"nccl": "NCCL", "horovod": "Horovod"}
 _PROBE_TIMEOUT_S = 30.0
 _MPI_PARAMETERS = {"mpi_yield_when_idle": "1"}  # answers count here, not speed, and slots may outnumber the cores
 _MOST_NAMED = 6
@@ -78,16 +78,28 @@ class _Node:
 
     host: Host
     facts: NodeFacts
+    stack: stack.NodeStack
     slots: int
     as_user: str | None
 
 
 @dataclass(frozen=True)
 class _Refusal:
-    """Why a node cannot take part."""
+    """What is wrong with a node, and what to do about it; ``stays`` where it can take part nevertheless."""
 
     host: str
     why: str
+    cure: str = ""
+    stays: bool = False
+
+
+@dataclass(frozen=True)
+class _Team:
+    """The nodes that take part in a check, as the check sees them, and which of them launches."""
+
+    launch_node: str
+    version: str
+    site: base.Site
 
 
 def validate(
@@ -200,7 +212,7 @@ class _Validation:
         hosts = self._cluster.selected_hosts
         by_ssh = [replace(host, become=False) for host in hosts if host.by_ssh]  # what ranks will see: no sudo
         watch = {host.name: watch_entries() for host in by_ssh}
-        probe = facts.gather(by_ssh, watch=watch, artifacts=ARTIFACTS, timeout_s=_PROBE_TIMEOUT_S)
+        probe = facts.gather(by_ssh, watch=watch, artifacts=stack.ARTIFACTS, timeout_s=_PROBE_TIMEOUT_S)
         for host in hosts:
             if not host.by_ssh:
                 why = f"{host.name} is not reached by plain ssh with a key, which the checks need."
@@ -211,59 +223,55 @@ class _Validation:
         hosts = self._cluster.selected_hosts
         lost = [_Refusal(host.name, probe.failures[host.name].message) for host in hosts if host.name in probe.failures]
         reached = [host for host in hosts if host.name in probe.facts]
-        self._conclude_ground(catalogue.REACHABLE, lost, len(hosts), seconds, f"{_nodes(len(hosts))} answer")
+        whys = tuple(dict.fromkeys(refusal.why for refusal in lost))  # each names its host
+        reason = _several(whys) if lost else f"{_nodes(len(hosts))} answer"
+        self._conclude_ground(catalogue.REACHABLE, lost, len(hosts), seconds, reason)
         return reached
 
     def _judge_provisioned(self, reached: Sequence[Host], probe: Probe) -> None:
         began = time.monotonic()
         wanted = {f"{job.PROGRAMS}/{name}": _sha256(content.role_files("validation") / name) for name in PROGRAMS}
+        cure = f"run 'clusterctl provision {shlex.quote(str(self._cluster.path))}' first"
         refused: list[_Refusal] = []
         for host in reached:
             node = probe.facts[host.name]
             problem = not_ready(node, wanted)
             if problem:
-                refused.append(_Refusal(host.name, problem))
+                refused.append(_Refusal(host.name, problem, cure))
                 continue
+            refused += [_Refusal(host.name, broken, cure, stays=True) for broken in broken_extras(node)]
             user = host.variables.get(USER_VARIABLE)
             as_user = str(user) if isinstance(user, str) and user and user != node.user.name else None
-            self._nodes[host.name] = _Node(host, node, slots_of(host, node), as_user)
+            self._nodes[host.name] = _Node(host, node, stack.of(node), slots_of(host, node), as_user)
         if not reached:
             self._finish(_skipped(catalogue.PROVISIONED, "no node answers"))
             return
-        cure = f"run 'clusterctl provision {shlex.quote(str(self._cluster.path))}' first"
-        self._conclude_ground(
-            catalogue.PROVISIONED,
-            refused,
-            len(reached),
-            time.monotonic() - began,
-            f"{_nodes(len(reached))} carry Open MPI, mpi4py and the programs of the checks",
-            cure,
-        )
+        reason = f"{_nodes(len(reached))} carry Open MPI, mpi4py and the programs of the checks"
+        if refused:
+            by_why: dict[str, list[str]] = {}
+            for refusal in refused:
+                by_why.setdefault(refusal.why, []).append(refusal.host)
+            words = tuple(f"{inventory.folded(hosts)}: {why}" for why, hosts in by_why.items())
+            reason = "; ".join((_several(words), *dict.fromkeys(refusal.cure for refusal in refused)))
+        self._conclude_ground(catalogue.PROVISIONED, refused, len(reached), time.monotonic() - began, reason)
 
     def _conclude_ground(
-        self, check: str, refused: Sequence[_Refusal], asked: int, seconds: float, success: str, cure: str = ""
+        self, check: str, refused: Sequence[_Refusal], asked: int, seconds: float, reason: str
     ) -> None:
-        """One node that is not as it should be is a FAIL; when it is all of them, nothing can be run at all."""
-        verdict = Verdict.PASS if not refused else Verdict.ERROR if len(refused) == asked else Verdict.FAIL
-        reason = success
-        if refused:
-            whys = list(dict.fromkeys(refusal.why for refusal in refused))
-            alike = len(whys) == 1 and len(refused) > 1
-            who = f"{_nodes(len(refused))}: " if alike else ""
-            reason = who + "; ".join(whys[:_MOST_NAMED])
-            if len(whys) > _MOST_NAMED:
-                reason += f"; and {len(whys) - _MOST_NAMED} more"
-            reason += f"; {cure}" if cure else ""
+        """One node that is not as it should be is a FAIL; when nobody can take part, nothing can be run at all."""
+        named = tuple(dict.fromkeys(refusal.host for refusal in refused))
+        out = {refusal.host for refusal in refused if not refusal.stays}
+        verdict = Verdict.PASS if not refused else Verdict.ERROR if len(out) == asked else Verdict.FAIL
         self._finish(
             CheckResult(
                 check=check,
                 verdict=verdict,
                 reason=reason,
-                hosts=tuple(refusal.host for refusal in refused),
+                hosts=named,
                 seconds=round(seconds, 3),
                 repeat=self._repeat(None),
                 measurements=(
-                    Measurement(name="nodes_right", value=asked - len(refused), unit="nodes"),
+                    Measurement(name="nodes_right", value=asked - len(named), unit="nodes"),
                     Measurement(name="nodes_asked", value=asked, unit="nodes"),
                 ),
                 evidence=tuple(f"{refusal.host}: {refusal.why}" for refusal in refused),
@@ -282,9 +290,26 @@ class _Validation:
 
     def _place(self) -> None:
         """Work out the hostfile for the nodes that are left."""
-        slots = {name: node.slots for name, node in self._nodes.items()}
-        self._slots = hostfile.ordered(slots, self._launch_node)
-        self._version = _artifact(self._nodes[self._launch_node].facts, "openmpi").version
+        team = self._team(self._nodes)
+        self._slots, self._version = dict(team.site.slots), team.version
+
+    def _team(self, nodes: Mapping[str, _Node]) -> _Team:
+        """Return how these nodes run a check together; the first launches where the launch node is not among them."""
+        first = self._launch_node if self._launch_node in nodes else next(iter(nodes))
+        version = _artifact(nodes[first].facts, "openmpi").version
+        return _Team(
+            launch_node=first,
+            version=version,
+            site=base.Site(
+                version=version,
+                slots=hostfile.ordered({name: node.slots for name, node in nodes.items()}, first),
+                names={**{node.facts.hostname: name for name, node in nodes.items()}, **{name: name for name in nodes}},
+                platforms={name: node.facts.platform for name, node in nodes.items()},
+                libraries={name: _artifact(node.facts, "openmpi").target for name, node in nodes.items()},
+                cores={name: node.facts.cores for name, node in nodes.items()},
+                stack={name: node.stack for name, node in nodes.items()},
+            ),
+        )
 
     def _run_checks(self) -> None:
         control = Path(tempfile.mkdtemp(prefix="clusterctl-"))  # short: a socket's path may have 108 characters
@@ -295,7 +320,17 @@ class _Validation:
                 if not self._nodes:
                     self._skip_all("no node is left that answers")
                     return
-                result, outcome = self._run_check(check, number, control)
+                whys = {name: check.absent(node.stack) for name, node in self._nodes.items()}
+                left_out = {name: why for name, why in whys.items() if why}
+                nodes = {name: node for name, node in self._nodes.items() if name not in left_out}
+                if not nodes:
+                    why = "; ".join(f"{words} on {names}" for words, names in _by_reason(left_out).items())
+                    self._finish(_skipped(check.name, why).model_copy(update={"left_out": left_out}))
+                    continue
+                result, outcome = self._run_check(check, nodes, number, control)
+                if left_out:
+                    others = "; ".join(f"not on {names}: {words}" for words, names in _by_reason(left_out).items())
+                    result = result.model_copy(update={"left_out": left_out, "reason": f"{result.reason}; {others}"})
                 self._finish(result)
                 lost = self._drop_silent(outcome, check)
                 if (
@@ -310,36 +345,40 @@ class _Validation:
             self._close(control)
             shutil.rmtree(control, ignore_errors=True)
 
-    def _run_check(self, check: Check, number: int, control: Path) -> tuple[CheckResult, JobOutcome]:
-        site = self._site()
-        deadline = self._options.timeout_s or base.deadline_s(check, len(site.placement))
+    def _run_check(
+        self, check: Check, nodes: Mapping[str, _Node], number: int, control: Path
+    ) -> tuple[CheckResult, JobOutcome]:
+        team = self._team(nodes)
+        site = team.site
+        deadline = self._options.timeout_s or base.deadline_s(check, site)
         self._tell(CheckStarted(check.name, number, self._total, deadline))
         launch = mpirun.Launch(
-            version=self._version,
+            version=team.version,
             hostfile="{work_dir}/hostfile",
             slots=site.slots,
-            program=check.program(deadline),
+            program=check.program(site, deadline),
             job=f"{self._run.record.run_id}-{number}",
+            per_node=check.per_node,
             mca=_MPI_PARAMETERS,
         )
         logins = {
             name: job.Login(node.host, node.as_user, control if name == self._launch_node else None)
-            for name, node in self._nodes.items()
+            for name, node in nodes.items()
         }
-        first = self._nodes[self._launch_node]
+        first = nodes[team.launch_node]
         spec = job.JobSpec(
             job=launch.job,
             argv=tuple(mpirun.argv(launch)),
             deadline_s=deadline,
-            environment=mpirun.environment(self._version, first.as_user or first.facts.user.name),
+            environment=mpirun.environment(team.version, first.as_user or first.facts.user.name),
             files={"hostfile": hostfile.render(site.slots)},
         )
         heard = _Listener(check.name, len(site.placement), self._tell)
         began = time.monotonic()
         outcome = job.run(
-            logins[self._launch_node],
+            logins[team.launch_node],
             spec,
-            peers=[login for name, login in logins.items() if name != self._launch_node],
+            peers=[login for name, login in logins.items() if name != team.launch_node],
             on_line=heard,
         )
         judgement = check.judge(site, outcome)
@@ -362,16 +401,6 @@ class _Validation:
                 f"{sweep.host}: {words}" for sweep in outcome.sweeps for words in (*sweep.left, sweep.problem) if words
             ),
         ), outcome
-
-    def _site(self) -> base.Site:
-        nodes = self._nodes
-        return base.Site(
-            version=self._version,
-            slots=self._slots,
-            names={**{node.facts.hostname: name for name, node in nodes.items()}, **{name: name for name in nodes}},
-            platforms={name: node.facts.platform for name, node in nodes.items()},
-            libraries={name: _artifact(node.facts, "openmpi").target for name, node in nodes.items()},
-        )
 
     def _drop_silent(self, outcome: JobOutcome, check: Check) -> bool:
         """Leave out nodes that no longer answer, so that the remaining checks tell about the remaining nodes."""
@@ -485,14 +514,24 @@ def _refuse_unknown_launch_node(cluster: Inventory, options: ValidationOptions) 
 
 def not_ready(node: NodeFacts, wanted: Mapping[str, str]) -> str:
     """Say what a node lacks to take part, empty when it lacks nothing."""
-    for entry in ARTIFACTS:
-        artifact = _artifact(node, entry["name"])
+    for name, called in _NEEDED.items():
+        artifact = _artifact(node, name)
         if not artifact.ok:
-            return f"{_CALLED[entry['name']]}: {artifact.problem or entry['link'] + ' does not exist'}"
+            return f"{called}: {artifact.problem or artifact.link + ' does not exist'}"
     present = {entry.get("path"): entry.get("sha256") for entry in node.watch}
     if any(present.get(path) != digest for path, digest in wanted.items()):
         return f"the programs in {job.PROGRAMS} are not those of clusterctl {__version__}"
     return ""
+
+
+def broken_extras(node: NodeFacts) -> list[str]:
+    """Say what a node has begun to carry and does not carry whole, of what only some checks need."""
+    found = {called: _artifact(node, name) for name, called in _OPTIONAL.items()}
+    return [
+        f"{called}: {artifact.problem}"
+        for called, artifact in found.items()
+        if artifact.problem not in {"", f"{artifact.link} does not exist"}
+    ]
 
 
 def _artifact(node: NodeFacts, name: str) -> facts.Artifact:
@@ -528,6 +567,20 @@ def _sha256(path: Path) -> str:
 
 def _nodes(count: int) -> str:
     return f"{count} node" if count == 1 else f"{count} nodes"
+
+
+def _several(words: Sequence[str]) -> str:
+    """Return the first few sentences, and how many more there are."""
+    more = f"; and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
+    return "; ".join(words[:_MOST_NAMED]) + more
+
+
+def _by_reason(left_out: Mapping[str, str]) -> dict[str, str]:
+    """Return the nodes of each reason, as one word."""
+    nodes: dict[str, list[str]] = {}
+    for name, why in left_out.items():
+        nodes.setdefault(why, []).append(name)
+    return {why: inventory.folded(names) for why, names in nodes.items()}
 
 
 def _nobody(_event: ValidationEvent) -> None:

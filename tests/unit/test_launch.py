@@ -37,6 +37,14 @@ def test_the_line_for_open_mpi_5_0_gives_the_runtime_its_own_option() -> None:
     )
 
 
+@pytest.mark.parametrize("version", ["4.1.8", "5.0.7"])
+def test_one_process_a_node_whatever_its_slots(version: str) -> None:
+    line = " ".join(mpirun.argv(launch(version, per_node=True)))
+    assert "-np 2 --bind-to none --map-by ppr:1:node -x" in line
+    with pytest.raises(ConfigError, match="3 ranks do not fit on 2 nodes, one on each"):
+        mpirun.argv(launch(version, per_node=True, ranks=3))
+
+
 @pytest.mark.parametrize(
     ("version", "words"), [("4.1.8", "--map-by slot --oversubscribe"), ("5.0.11", "--map-by slot:OVERSUBSCRIBE")]
 )

@@ -36,8 +36,10 @@ CHECKS = (
                 host="node2",
                 ok=False,
                 problems=(WrongAnswer(what="allreduce sum f8[3]", expected="36.0", got="35.0"),),
+                facts={"backend": "MPI"},
             ),
         ),
+        left_out={"node5": "no GPU"},
         measurements=(Measurement(name="total", value=3.25, unit="s"),),
         log="logs/allreduce.log",
         evidence=(NASTY,),
@@ -96,10 +98,12 @@ def test_junit_carries_the_evidence() -> None:
     failure = case.findtext("failure", "")
     assert "rank 3 on node2: allreduce sum f8[3]: expected 36.0, got 35.0" in failure
     assert "rank 2 on node2: waiting in allreduce sum f8[3]" in failure
+    assert "rank 3 on node2: backend: MPI" in failure
     said = case.findtext("system-out", "")
     assert "command: mpirun -np 8 'a b'" in said
     assert "repeat: clusterctl validate inventory.ini --checks allreduce" in said
     assert "total: 3.25 s" in said
+    assert "not on node5: no GPU" in said
 
 
 @pytest.mark.parametrize(

@@ -83,12 +83,26 @@ def test_exit_codes(verdict: Verdict, code: ExitCode) -> None:
     assert validation.exit_code(record) is code
 
 
-def test_the_deadline_grows_with_the_ranks() -> None:
-    hello = catalogue.LAUNCHED[0]
-    assert base.deadline_s(hello, 8) < base.deadline_s(hello, 1024) < 120
+def test_the_deadline_grows_with_the_ranks_and_where_they_share_a_core() -> None:
+    def deadline(slots: int, cores: int) -> float:
+        return base.deadline_s(catalogue.LAUNCHED[0], base.Site("5.0.7", {"node1": slots}, cores={"node1": cores}))
+
+    assert deadline(8, 8) < deadline(1024, 1024) < 120
+    assert deadline(8, 16) == deadline(8, 8)
+    assert deadline(8, 2) > 3 * deadline(8, 8)
 
 
 def test_the_watched_programs_are_those_that_the_role_brings() -> None:
     tasks = Path(__file__).parents[2] / "roles" / "validation" / "tasks" / "main.yml"
     text = tasks.read_text(encoding="utf-8")
     assert all(f"path: {entry['path']}\n" in text for entry in validation.watch_entries())
+    assert {path.name for path in (tasks.parents[1] / "files").iterdir()} == set(validation.PROGRAMS)
+
+
+def test_an_extra_that_is_half_there_is_told_from_one_that_was_never_wanted() -> None:
+    never = {"link": "/usr/local/horovod", "target": "", "version": "", "key": "", "ok": False, "name": "horovod"}
+    half = {**never, "problem": "1 of 9 files are missing or changed, first mpi_lib_v2.so"}
+    there = node().model_dump()["artifacts"]
+    never["problem"] = "/usr/local/horovod does not exist"
+    assert validation.broken_extras(node(artifacts=[*there, never])) == []
+    assert validation.broken_extras(node(artifacts=[*there, half])) == [f"Horovod: {half['problem']}"]

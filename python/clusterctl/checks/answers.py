@@ -9,6 +9,7 @@ from clusterctl.checks import base
 
 if TYPE_CHECKING:
     from clusterctl.result import JobOutcome
+    from clusterctl.stack import NodeStack
 
 
 @dataclass(frozen=True)
@@ -18,10 +19,15 @@ class Answers:
     name: str
     title: str
     deadline_s: float = 45.0
+    per_node: bool = False
 
-    def program(self, deadline_s: float) -> tuple[str, ...]:
+    def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI is on every node that takes part
+        """Return nothing: every node can."""
+        return ""
+
+    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
         """Return the argv of one rank."""
-        return base.rank_program(self.name, deadline_s)
+        return base.rank_program("mpi_checks.py", self.name, deadline_s)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers; the program has compared them, rank by rank."""

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from clusterctl.result import JobOutcome, RankReport
+    from clusterctl.stack import NodeStack
 
 PYTHON = "/usr/local/python_env/bin/python"
-PROGRAM = "/usr/local/libexec/clusterctl/mpi_checks.py"
+PROGRAMS = "/usr/local/libexec/clusterctl"
 
 _BEATS = 15  # signs of life that a waiting rank gives within the deadline
 _MISSED_BEATS = 3  # so many without one make a rank silent, for a busy node may be late
@@ -39,8 +40,8 @@ class Site:
     """The nodes that a check runs on.
 
     ``slots`` are in hostfile order. ``names`` maps the host names that nodes give themselves to the inventory's names.
-    ``platforms`` and ``libraries`` are by inventory name: the platform's id and the folder in which the node's libmpi
-    must lie (links resolved).
+    ``platforms``, ``libraries``, ``cores`` and ``stack`` are by inventory name: the platform's id, the folder in which
+    the node's libmpi must lie (links resolved), its processor cores and what it has for training.
     """
 
     version: str
@@ -48,11 +49,19 @@ class Site:
     names: Mapping[str, str] = field(default_factory=dict)
     platforms: Mapping[str, str] = field(default_factory=dict)
     libraries: Mapping[str, str] = field(default_factory=dict)
+    cores: Mapping[str, int] = field(default_factory=dict)
+    stack: Mapping[str, NodeStack] = field(default_factory=dict)
 
     @property
     def placement(self) -> tuple[str, ...]:
         """The node of each rank."""
         return hostfile.placement(self.slots)
+
+    @property
+    def ranks_per_core(self) -> float:
+        """How many ranks share a core on the busiest node, 1 at least."""
+        shares = [slots / max(1, self.cores.get(node, slots)) for node, slots in self.slots.items()]
+        return max([1.0, *shares])
 
 
 @dataclass(frozen=True)
@@ -80,34 +89,53 @@ class Check(Protocol):
 
     @property
     def deadline_s(self) -> float:
-        """Seconds it may take on a few ranks."""
+        """Seconds it may take on a few ranks with a core each."""
 
-    def program(self, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of one rank."""
+    @property
+    def per_node(self) -> bool:
+        """Whether mpirun starts one process a node, which fills the node's slots by itself."""
+
+    def absent(self, stack: NodeStack) -> str:
+        """Return why a node with this stack cannot take part ("no PyTorch"), empty when it can."""
+
+    def program(self, site: Site, deadline_s: float) -> tuple[str, ...]:
+        """Return the argv of one process."""
 
     def judge(self, site: Site, outcome: JobOutcome) -> Judgement:
         """Turn the raw outcome into a verdict."""
 
 
-def deadline_s(check: Check, rank_count: int) -> float:
-    """Return the seconds that a check may take with so many ranks; starting them is what takes time."""
-    return check.deadline_s + _SECONDS_PER_RANK * rank_count
+def deadline_s(check: Check, site: Site) -> float:
+    """Return the seconds that a check may take there: starting ranks takes time, and so does sharing a core."""
+    return round(check.deadline_s * site.ranks_per_core + _SECONDS_PER_RANK * len(site.placement), 3)
 
 
-def rank_program(name: str, deadline: float) -> tuple[str, ...]:
-    """Return the argv of one rank of a check."""
+def rank_program(program: str, check: str, deadline: float, *more: str) -> tuple[str, ...]:
+    """Return the argv of one process of a check.
+
+    Args:
+        program: file name of one of the role's programs.
+        check: the value of its option ``--check``.
+        deadline: seconds after which the job is ended.
+        more: further options.
+    """
     limits = ("--deadline", f"{deadline:g}", "--heartbeat", f"{deadline / _BEATS:.3g}")
-    return (PYTHON, PROGRAM, "--check", name, *limits)
+    return (PYTHON, f"{PROGRAMS}/{program}", "--check", check, *limits, *more)
 
 
-def judge(site: Site, outcome: JobOutcome) -> Judgement:
+def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True) -> Judgement:
     """Judge what is common to all checks: every rank answered, rightly, with the right library, in time.
 
     No output from any rank is an ERROR: nothing was proved and nothing refuted. Everything else that is not right is a
     FAIL that names ranks and hosts.
+
+    Args:
+        site: where it ran.
+        outcome: how it ended, and all it printed.
+        with_mpi: whether every rank is to have mapped the libmpi that was installed for it.
     """
     output = ranks.read(outcome.lines, site.placement, site.names)
-    verdict, reason, hosts = _verdict(site, outcome, output)
+    verdict, reason, hosts = _verdict(site, outcome, output, with_mpi=with_mpi)
     return Judgement(
         verdict=verdict,
         reason=reason,
@@ -121,6 +149,11 @@ def judge(site: Site, outcome: JobOutcome) -> Judgement:
 def fail(judgement: Judgement, reason: str, hosts: Iterable[str]) -> Judgement:
     """Return the judgement turned into a FAIL."""
     return Judgement(Verdict.FAIL, reason, unique(hosts), judgement.ranks, judgement.measurements, judgement.evidence)
+
+
+def passed(judgement: Judgement, reason: str, *figures: Measurement) -> Judgement:
+    """Return a PASS with other words and more figures."""
+    return Judgement(Verdict.PASS, reason, (), judgement.ranks, (*judgement.measurements, *figures))
 
 
 def unique(hosts: Iterable[str]) -> tuple[str, ...]:
@@ -148,7 +181,9 @@ def _listed(numbers: Sequence[str]) -> str:
     return ", ".join(shown[:-1]) + f" and {shown[-1]}"
 
 
-def _verdict(site: Site, outcome: JobOutcome, output: ranks.Output) -> tuple[Verdict, str, tuple[str, ...]]:
+def _verdict(
+    site: Site, outcome: JobOutcome, output: ranks.Output, *, with_mpi: bool
+) -> tuple[Verdict, str, tuple[str, ...]]:
     if outcome.ending in {"not_started", "lost", "stopped"} or not output.in_state("started", "waiting", "answered"):
         return _no_verdict(site, outcome, output)
     wrong = tuple(report for report in output.in_state("answered") if not report.ok)
@@ -156,7 +191,7 @@ def _verdict(site: Site, outcome: JobOutcome, output: ranks.Output) -> tuple[Ver
         return Verdict.FAIL, _wrong_words(wrong), unique(report.host for report in wrong)
     if len(output.in_state("answered")) < len(output.ranks):
         return Verdict.FAIL, *_missing(outcome, output)
-    foreign = _foreign_libraries(site, output.ranks)
+    foreign = _foreign_libraries(site, output.ranks) if with_mpi else None
     if foreign is not None:
         return Verdict.FAIL, *foreign
     if outcome.ending == "exited" and outcome.rc == 0:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from clusterctl.result import JobOutcome, RankReport
+    from clusterctl.stack import NodeStack
 
 _RELEASE = re.compile(r"Open MPI v[^\s,]+")
 
@@ -25,10 +26,15 @@ class Hello:
     name: str = "hello"
     title: str = "every rank is up, with one MPI library"
     deadline_s: float = 60.0
+    per_node: bool = False
 
-    def program(self, deadline_s: float) -> tuple[str, ...]:
+    def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI is on every node that takes part
+        """Return nothing: every node can."""
+        return ""
+
+    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
         """Return the argv of one rank."""
-        return base.rank_program(self.name, deadline_s)
+        return base.rank_program("mpi_checks.py", self.name, deadline_s)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge presence and sameness.
@@ -50,9 +56,7 @@ class Hello:
             words = ", ".join(f"{node} has {seen[node]} of {site.slots[node]}" for node in short)
             return base.fail(judgement, f"ranks are not where the hostfile puts them: {words}", short)
         release = _release(answered[0])
-        return base.Judgement(
-            Verdict.PASS, f"{judgement.reason}, all {release}", (), judgement.ranks, judgement.measurements
-        )
+        return base.passed(judgement, f"{judgement.reason}, all {release}")
 
 
 def _skew(site: base.Site, reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] | None:

@@ -103,4 +103,7 @@ def _updated(before: RankReport, event: Mapping[str, Any], names: Mapping[str, s
             WrongAnswer(what=str(entry["what"]), expected=str(entry["expected"]), got=str(entry["got"]))
             for entry in event.get("problems", [])
         ),
+        libraries={str(name): str(path) for name, path in event.get("libraries", {}).items()},
+        facts={str(name): str(text) for name, text in event.get("facts", {}).items()},
+        figures={str(name): float(value) for name, value in event.get("figures", {}).items()},
     )

@@ -53,15 +53,9 @@ def duration(seconds: float) -> str:
 
 def folded(hosts: Iterable[str]) -> str:
     """Return hosts as one word, node[1-3,7]."""
-    names = list(hosts)
-    if len(names) <= 1:
-        return "".join(names)
-    from ClusterShell.NodeSet import NodeSet, NodeSetException  # noqa: PLC0415 - 60 ms, for lists only
+    from clusterctl import inventory  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    try:
-        return str(NodeSet.fromlist(names))
-    except NodeSetException:
-        return ",".join(names)
+    return inventory.folded(hosts)
 
 
 def plural(count: int, word: str) -> str:

@@ -48,7 +48,8 @@ class Launch:
 
     ``exported`` are variables of mpirun's environment that the ranks get as well. ``mca`` are parameters of the MPI
     library, ``runtime_mca`` those of the runtime that starts the ranks (``orte_…``/``plm_…`` and ``prte_…``).
-    ``slots`` are in hostfile order; every slot gets a rank unless ``ranks`` says otherwise.
+    ``slots`` are in hostfile order; every slot gets a rank unless ``ranks`` says otherwise. ``per_node`` starts one
+    process a node instead, whatever its slots, and the n-th node of the hostfile has rank n.
     """
 
     version: str
@@ -57,6 +58,7 @@ class Launch:
     program: tuple[str, ...]
     job: str
     ranks: int | None = None
+    per_node: bool = False
     exported: tuple[str, ...] = ()
     mca: Mapping[str, str] = field(default_factory=dict)
     runtime_mca: Mapping[str, str] = field(default_factory=dict)
@@ -75,16 +77,20 @@ def argv(launch: Launch) -> list[str]:
             asked for that.
     """
     speech = dialect(launch.version)
-    ranks = sum(launch.slots.values()) if launch.ranks is None else launch.ranks
-    if ranks > sum(launch.slots.values()) and not launch.oversubscribe:
+    room = len(launch.slots) if launch.per_node else sum(launch.slots.values())
+    ranks = room if launch.ranks is None else launch.ranks
+    if ranks > room and not launch.oversubscribe:
         raise ConfigError(
-            f"{ranks} ranks do not fit into {sum(launch.slots.values())} slots; raise slots= on the hosts."
+            f"{ranks} ranks do not fit on {room} nodes, one on each."
+            if launch.per_node
+            else f"{ranks} ranks do not fit into {room} slots; raise slots= on the hosts."
         )
     line = [launch.mpirun, "--hostfile", launch.hostfile, "-np", str(ranks), "--bind-to", "none"]
+    by = "ppr:1:node" if launch.per_node else "slot"
     if speech is Dialect.ORTE:
-        line += ["--map-by", "slot", *(["--oversubscribe"] if launch.oversubscribe else [])]
+        line += ["--map-by", by, *(["--oversubscribe"] if launch.oversubscribe else [])]
     else:
-        line += ["--map-by", "slot:OVERSUBSCRIBE" if launch.oversubscribe else "slot"]
+        line += ["--map-by", f"{by}:OVERSUBSCRIBE" if launch.oversubscribe else by]
     for name in (JOB_VARIABLE, *launch.exported):
         if not _NAME.fullmatch(name):
             raise ConfigError(f"{name!r} is no name of an environment variable.")

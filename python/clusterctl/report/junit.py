@@ -82,6 +82,8 @@ def _about_ranks(reports: tuple[RankReport, ...]) -> list[str]:
         if report.state != "answered":
             lines.append(f"{who}: {report.state}" + (f" in {report.step}" if report.step else ""))
         lines += [f"{who}: {wrong.what}: expected {wrong.expected}, got {wrong.got}" for wrong in report.problems]
+        said = {**report.libraries, **report.facts, **{name: f"{value:g}" for name, value in report.figures.items()}}
+        lines += [f"{who}: {name}: {value}" for name, value in said.items()]
     return lines
 
 
@@ -93,6 +95,7 @@ def _evidence(check: CheckResult) -> list[str]:
         lines.append(f"repeat: {check.repeat}")
     if check.hosts:
         lines.append(f"hosts: {' '.join(check.hosts)}")
+    lines += [f"not on {node}: {why}" for node, why in check.left_out.items()]
     if check.log:
         lines.append(f"log: {check.log}")
     lines += [f"{figure.name}: {figure.value:g} {figure.unit}" for figure in check.measurements]

@@ -1,0 +1,316 @@
+"""What the programs that ``clusterctl validate`` starts have in common: how a rank speaks, and who speaks for it.
+
+Every rank is two processes. The one that mpirun (or torchrun) started watches; its child works. Both print JSON lines,
+one a finding, each with ``"clusterctl": 1`` and an ``event``:
+
+``started``  before anything is touched that may hang, so that a rank that hangs there is told from one that never came
+             up.
+``waiting``  every ``--heartbeat`` seconds: what the rank is busy with. A rank that stops printing this before it has a
+             result is itself stuck (stopped, or its node is); those that go on are waiting for somebody.
+``result``   the verdict of this rank: ``ok``, how many values were compared, the wrong ones with expected and got, the
+             libraries that are really mapped (``libraries``), what they say of themselves (``facts``, texts) and what
+             was measured (``figures``, numbers whose names end in their unit).
+
+The programs import this module by its bare name: it lies in their folder. Python 3.9 and its standard library suffice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import mmap
+import os
+import re
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Callable, Sequence
+
+MOST_PROBLEMS = 4  # a line stays below what a pipe writes in one piece
+TEXT_LIMIT = 160
+POLL_S = 0.02
+ALARM_GRACE_S = 30  # a rank that nobody ends (its node was frozen) ends itself this long after the deadline
+PR_SET_PDEATHSIG = 1
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Voice:
+    """Print the lines of a rank, each in a single write."""
+
+    def __init__(self, check: str, rank: int | None = None, size: int | None = None) -> None:
+        """Learn who this rank is: from the caller, else from mpirun's environment."""
+        environment = os.environ
+        found = environment.get("OMPI_COMM_WORLD_RANK", environment.get("PMIX_RANK", "0"))
+        self.rank = int(found) if rank is None else rank
+        self.size = int(environment.get("OMPI_COMM_WORLD_SIZE", "1")) if size is None else size
+        self.check = check
+        self.host = socket.gethostname()
+
+    def say(self, event: str, **figures: Any) -> None:
+        """Print one line."""
+        head = {"clusterctl": 1, "event": event, "check": self.check, "rank": self.rank, "host": self.host}
+        os.write(1, (json.dumps({**head, **figures}) + "\n").encode())
+
+
+class Board:
+    """Where the working process writes what it is busy with, and its watcher reads it."""
+
+    def __init__(self) -> None:
+        """Map a page that a child shares."""
+        self.page = mmap.mmap(-1, mmap.PAGESIZE)
+
+    @property
+    def step(self) -> str:
+        """What the worker is busy with."""
+        return self.page[1:].rstrip(b"\0").decode("utf-8", "replace")
+
+    @step.setter
+    def step(self, text: str) -> None:
+        room = len(self.page) - 1
+        self.page[1:] = text[:TEXT_LIMIT].encode()[:room].ljust(room, b"\0")
+
+    @property
+    def spoken(self) -> bool:
+        """Whether the worker has printed its result."""
+        return self.page[0] != 0
+
+    def set_spoken(self) -> None:
+        """Note that the result is out."""
+        self.page[0] = 1
+
+
+class Findings:
+    """Compare answers with what they must be."""
+
+    def __init__(self) -> None:
+        """Begin with nothing compared."""
+        self.compared = 0
+        self.wrong = 0
+        self.problems: list[dict[str, str]] = []
+
+    def array(self, what: str, got: Any, expected: Any, part: int = 0) -> None:
+        """Compare two numpy arrays value by value; ``part`` values each came from one rank."""
+        self.compared += int(expected.size)
+        if got.shape != expected.shape or got.dtype != expected.dtype:
+            self.note(what, [list(expected.shape), str(expected.dtype)], [list(got.shape), str(got.dtype)])
+            return
+        different = (got != expected).reshape(-1).nonzero()[0]
+        if different.size:
+            first = int(different[0])
+            place = f"value {first % part} from rank {first // part}" if part else f"value {first}"
+            where = f"{what}, {place} ({different.size} of {expected.size} wrong)"
+            self.note(where, expected.reshape(-1)[first].item(), got.reshape(-1)[first].item())
+
+    def value(self, what: str, got: object, expected: object) -> None:
+        """Compare two Python objects."""
+        self.compared += 1
+        if got != expected:
+            self.note(what, expected, got)
+
+    def near(self, what: str, got: float, expected: float, tolerance: float) -> None:
+        """Compare two numbers that may differ by ``tolerance`` times the expected one; not-a-number is near nothing."""
+        self.compared += 1
+        if not abs(got - expected) <= tolerance * abs(expected):
+            self.note(what, f"{expected!r} within {tolerance:g} of it", got)
+
+    def note(self, what: str, expected: object, got: object) -> None:
+        """Keep the first few wrong answers and count the rest."""
+        self.wrong += 1
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append({"what": what, "expected": shortened(expected), "got": shortened(got)})
+
+
+class Rank:
+    """What a check works with: who it is, where it writes what it does, and what it has found.
+
+    ``facts`` (texts) and ``figures`` (numbers, the name ends in the unit) go into the rank's result, and so do the
+    mapped files of ``libraries``, names such as ``libmpi``, which are looked up when the check is over.
+    """
+
+    def __init__(self, voice: Voice, board: Board, arguments: argparse.Namespace) -> None:
+        """Begin with nothing found."""
+        self.voice, self.board, self.arguments = voice, board, arguments
+        self.rank, self.size = voice.rank, voice.size
+        self.findings = Findings()
+        self.libraries: tuple[str, ...] = ("libmpi",)
+        self.library_version = ""
+        self.facts: dict[str, str] = {}
+        self.figures: dict[str, float] = {}
+        self.init_s = 0.0
+        self.began = time.monotonic()
+
+    def doing(self, what: str) -> str:
+        """Say what the rank is about to do, for whoever has to explain why it hangs."""
+        self.board.step = what
+        return what
+
+    def begin(self) -> None:
+        """Note that everything is up; the seconds of the check count from here."""
+        now = time.monotonic()
+        self.init_s, self.began = round(now - self.began, 6), now
+
+    def attempt(self, check: Callable[[], None]) -> bool:
+        """Run the check and print this rank's result; whether the check came to its end.
+
+        Whatever it raises becomes a wrong answer, for the report has to name it with rank and host.
+        """
+        ended = False
+        try:
+            check()
+            ended = True
+        except Exception as problem:  # noqa: BLE001 - see above
+            place = traceback.extract_tb(problem.__traceback__)[-1]
+            where = f"{Path(place.filename).name}, line {place.lineno}"
+            self.findings.note(self.board.step, "an answer", f"{type(problem).__name__}: {problem} ({where})")
+        mapped = {name: mapped_library(name) for name in self.libraries}
+        result(
+            self.voice,
+            self.findings,
+            size=self.size,
+            init_s=self.init_s,
+            seconds=round(time.monotonic() - self.began, 6),
+            library_version=shortened(self.library_version),
+            library_path=mapped.pop("libmpi", ""),
+            libraries=mapped,
+            facts={name: shortened(text) for name, text in self.facts.items()},
+            figures=self.figures,
+        )
+        self.board.set_spoken()
+        return ended
+
+    @property
+    def code(self) -> int:
+        """What this rank ends with."""
+        return 0 if self.findings.wrong == 0 else 1
+
+
+def with_mpi(rank: Rank, check: Callable[[Any], None]) -> int:
+    """Start MPI through mpi4py, run ``check(MPI)``, print the result and leave together with all other ranks."""
+    found: list[Any] = []
+
+    def body() -> None:
+        from mpi4py import MPI  # noqa: PLC0415 - "started" is said before this import, which calls MPI_Init
+
+        found.append(MPI)
+        rank.rank, rank.size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+        rank.library_version = MPI.Get_library_version().strip("\0\n ")
+        rank.begin()
+        check(MPI)
+
+    rank.doing("MPI_Init")
+    ended = rank.attempt(body)
+    if not found:
+        return 1
+    if not ended:
+        found[0].COMM_WORLD.Abort(1)  # the others would wait for this rank until the deadline
+    rank.doing("the barrier at the end")
+    found[0].COMM_WORLD.Barrier()  # mpirun ends the others as soon as one leaves with an error; all have spoken now
+    return rank.code
+
+
+def shortened(value: object) -> str:
+    """Return a value as text of bounded length."""
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
+
+
+def mapped_library(name: str) -> str:
+    """Return the real path of the library ``name.so…`` that this process has mapped, empty when there is none."""
+    wanted = re.compile(rf"/{re.escape(name)}\.so[^/]*$")
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+        place = line.find("/")
+        if place >= 0 and wanted.search(line[place:]):
+            return str(Path(line[place:]).resolve())
+    return ""
+
+
+def result(voice: Voice, findings: Findings, **figures: Any) -> None:
+    """Print a rank's verdict."""
+    voice.say(
+        "result",
+        ok=findings.wrong == 0 and findings.compared > 0,
+        compared=findings.compared,
+        wrong=findings.wrong,
+        problems=findings.problems,
+        **figures,
+    )
+
+
+def watch(voice: Voice, worker: int, board: Board, heartbeat_s: float) -> int:
+    """Wait for the working process, and speak for it where it cannot.
+
+    MPI_Init holds the interpreter's lock, so a thread of the worker would be as silent as the worker itself.
+    """
+    beat_at = time.monotonic() + heartbeat_s
+    while True:
+        pid, status = os.waitpid(worker, os.WNOHANG)
+        if pid:
+            return farewell(voice, status, board)
+        if time.monotonic() >= beat_at:
+            beat_at += heartbeat_s
+            if not is_stopped(worker):  # a stopped worker gives no sign of life
+                voice.say("waiting", step=board.step)
+        time.sleep(POLL_S)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal or a debugger."""
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return stat.rpartition(")")[2].split()[0] in {"T", "t"}
+
+
+def farewell(voice: Voice, status: int, board: Board) -> int:
+    """Return the worker's exit code; report for a worker that ended without a word."""
+    code = os.waitstatus_to_exitcode(status)
+    if code != 0 and not board.spoken:
+        findings = Findings()
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        findings.note(board.step, "an answer", how)
+        result(voice, findings)
+    return code if code >= 0 else 128 - code
+
+
+def end_with_parent() -> None:
+    """Have this process killed when its parent ends, however that ends."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def parser(description: str, checks: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the options that all programs have."""
+    words = argparse.ArgumentParser(description=description)
+    words.add_argument("--check", required=True, choices=list(checks))
+    words.add_argument("--deadline", type=float, default=60.0, help="seconds after which the job is ended from outside")
+    words.add_argument("--heartbeat", type=float, default=5.0, help="seconds between two signs of life")
+    return words
+
+
+def run(arguments: argparse.Namespace, work: Callable[[Rank], int], voice: Voice | None = None) -> int:
+    """Say that this rank is up, then have ``work`` done by a child and watch over it.
+
+    Args:
+        arguments: of :func:`parser`.
+        work: does the check, prints the result (:meth:`Rank.attempt`) and returns the exit code.
+        voice: who this rank is; None learns it from mpirun's environment.
+    """
+    voice = voice or Voice(arguments.check)
+    board = Board()
+    board.step = "the start of the program"
+    voice.say("started", pid=os.getpid())
+    for name in ONE_THREAD:  # numpy and torch would start a thread per core in every rank
+        os.environ.setdefault(name, "1")
+    worker = os.fork()
+    signal.alarm(int(arguments.deadline + ALARM_GRACE_S))  # in both, and it survives an exec
+    if worker:
+        return watch(voice, worker, board, arguments.heartbeat)
+    end_with_parent()
+    return work(Rank(voice, board, arguments))
+
+
+if __name__ == "__main__":
+    sys.exit("This is a module; start one of the programs beside it.")
