@@ -40,6 +40,7 @@ _value:
 # The package of each framework, the first that is there counts.
 _FRAMEWORKS = (("torch", "pytorch"), ("tensorflow", "tensorflow"), ("tensorflow-cpu", "tensorflow"))
 _NCCL = re.compile(r"nvidia-nccl-cu(?P<cuda>\d+)")
+_CPU = re.compile(r"\+cpu$")
 _LOCAL_CUDA = re.compile(r"\+cu(?P<cuda>\d{2,})\d$")
 
 
@@ -59,7 +60,7 @@ def framework_in_wheels(wheels: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     cuda, nccl = local["cuda"] if local else "", ""
     for name, wheel in by_name.items():
         bundled = _NCCL.fullmatch(name)
-        if bundled:
+        if bundled and not _CPU.search(version):
             cuda, nccl = bundled["cuda"], str(wheel["version"])
     return {
         "name": framework,
@@ -68,6 +69,80 @@ def framework_in_wheels(wheels: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         "nccl": nccl,
         "sha256": str(by_name[package]["sha256"]),
     }
+
+
+def framework_choice(framework: str, version: str, build: str) -> list[list[str]]:
+    """Return sets of requirements that bring a framework, the best first; none for no framework.
+
+    Indexes of PyTorch tell its builds apart by the local part of the version (``+cpu``, ``+cu126``), and the plain
+    version is what the publisher holds to be the common one, with CUDA. TensorFlow's have names of their own.
+
+    Args:
+        framework: ``pytorch``, ``tensorflow`` or ``none``.
+        version: its release; a version of PyTorch with a local part is taken as it is.
+        build: ``cpu`` or ``cuda``.
+    """
+    if framework == "pytorch":
+        if "+" in version:
+            return [[f"torch=={version}"]]
+        plain = f"torch=={version}"
+        return [[f"{plain}+cpu"], [plain]] if build == "cpu" else [[f"{plain},!={version}+cpu"]]
+    if framework == "tensorflow":
+        if build == "cpu":
+            return [[f"tensorflow-cpu=={version}"], [f"tensorflow=={version}"]]
+        return [[f"tensorflow[and-cuda]=={version}"]]
+    return []
+
+
+def platform_wishes(
+    members: Sequence[Mapping[str, Any]], wishes: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return what hosts wish for, gathered by platform.
+
+    Args:
+        members: the cluster's hosts, each with ``name`` and ``platform``.
+        wishes: by host; a host that is not in it is left out.
+
+    Returns:
+        One entry for each platform and wish, with ``platform``, ``hosts`` and ``wish``; a platform that has two
+        entries has hosts that do not agree.
+    """
+    found: list[dict[str, Any]] = []
+    for member in members:
+        name, platform = str(member["name"]), str(member["platform"])
+        if name not in wishes:
+            continue
+        wish = wishes[name]
+        same = next((entry for entry in found if entry["platform"] == platform and entry["wish"] == wish), None)
+        if same is None:
+            found.append({"platform": platform, "hosts": [name], "wish": wish})
+        else:
+            same["hosts"].append(name)
+    return found
+
+
+def drivers_below(members: Sequence[Mapping[str, Any]], platform: str, cuda: str) -> list[dict[str, Any]]:
+    """Return the hosts of a platform whose NVIDIA driver is too old for programs of a CUDA major.
+
+    Within a major every driver runs every program; a newer major needs a newer driver (NVIDIA's CUDA compatibility
+    guide, minor version compatibility).
+
+    Args:
+        members: the cluster's hosts as preflight describes them.
+        platform: the platform's id.
+        cuda: the major that programs were built for; empty for none.
+
+    Returns:
+        ``name``, ``driver`` (its version) and ``cuda`` (the major that it can run) of each.
+    """
+    wanted = int(cuda or 0)
+    return [
+        {"name": str(member["name"]), "driver": str(its.get("driver_version") or ""), "cuda": int(its["driver_major"])}
+        for member in members
+        if member["platform"] == platform
+        and (its := member.get("cuda") or {}).get("driver_major")
+        and int(its["driver_major"]) < wanted
+    ]
 
 
 def platform_cuda(members: Sequence[Mapping[str, Any]], platform: str) -> dict[str, Any]:
@@ -101,4 +176,10 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
-        return {"framework_in_wheels": framework_in_wheels, "platform_cuda": platform_cuda}
+        return {
+            "drivers_below": drivers_below,
+            "framework_choice": framework_choice,
+            "framework_in_wheels": framework_in_wheels,
+            "platform_cuda": platform_cuda,
+            "platform_wishes": platform_wishes,
+        }

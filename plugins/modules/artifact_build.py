@@ -56,8 +56,8 @@ options:
       wheels:
         description:
           - Python wheels that fit V(platform) and satisfy V(requirements), as M(clusterctl.hpc.wheel_lock) pins them
-            under V(name). V(variable) is the user's variable for messages, V(wheel_dir) a folder to look into instead
-            of an index.
+            under V(name), or V(pinned), the wheels that it answered with. V(variable) is the user's variable for
+            messages, V(wheel_dir) a folder to look into instead of an index.
           - They go into the folder O(files[].dest), or are all unpacked there with O(files[].unpack).
         type: dict
       sdist:

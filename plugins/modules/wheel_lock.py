@@ -22,15 +22,25 @@ options:
     type: str
     required: true
   platforms:
-    description: Platform ids as M(clusterctl.hpc.node_facts) gives them.
+    description:
+      - Platform ids as M(clusterctl.hpc.node_facts) gives them. One of O(platforms) and O(by_platform) is needed.
     type: list
     elements: str
-    required: true
+    default: []
   requirements:
     description: Names of packages with versions, extras and markers (PEP 508); no addresses, no options of pip.
     type: list
     elements: str
-    required: true
+    default: []
+  by_platform:
+    description:
+      - What single platforms want besides O(requirements), by platform id.
+      - V(requirements) is one more list of them.
+      - V(first_of) is a list of lists of requirements in the order of preference. The first list that the index has is
+        taken; an index that does not answer is no reason to take a worse one.
+      - V(otherwise) is said where it was not the first one.
+    type: dict
+    default: {}
   cache_dir:
     description: The controller's cache folder; locks lie in C(locks) and wheels in C(wheels) below it.
     type: str
@@ -42,6 +52,13 @@ options:
   variable:
     description: The user's variable that lists requirements, named in messages. The default is V(NAME_requirements).
     type: str
+  choice_variable:
+    description: The user's variable behind V(first_of), named in messages. The default is O(variable).
+    type: str
+  refuse:
+    description: Fail where wheels cannot be had. Without it, RV(problem) says why and RV(wheels) is empty.
+    type: bool
+    default: true
 attributes:
   check_mode:
     description: Does the same; no host is touched.
@@ -66,5 +83,9 @@ RETURN = r"""
 wheels:
   description: By platform, a list of wheels, each with V(name), V(version), V(filename) and V(sha256).
   type: dict
+  returned: success
+problem:
+  description: Why wheels cannot be had, in one sentence; empty where they can.
+  type: str
   returned: success
 """

@@ -66,6 +66,18 @@ class WheelError(ArtifactError):
     """A wheel or its source could not be had; the message names it and says what to do."""
 
 
+class NothingFitsError(WheelError):
+    """Nothing is offered of one package that fits.
+
+    ``package`` is its canonical name; ``certain`` is false where an index did not answer and so may have it.
+    """
+
+    def __init__(self, message: str, package: str, *, certain: bool) -> None:
+        """Keep the facts beside the message."""
+        super().__init__(message)
+        self.package, self.certain = package, certain
+
+
 @dataclass(frozen=True)
 class Target:
     """The interpreter and C library that wheels must fit."""
@@ -186,6 +198,39 @@ def parse_requirements(texts: Iterable[Any], variable: str) -> list[Requirement]
     return parsed
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Sets of requirements in the order of preference; the first that the index has for the target is taken.
+
+    ``variable`` is the user's variable that asks for them. Without alternatives there is nothing to choose.
+    """
+
+    alternatives: tuple[tuple[Requirement, ...], ...] = ()
+    variable: str = ""
+
+    @classmethod
+    def of(cls, alternatives: Iterable[Iterable[Any]], variable: str) -> Choice:
+        """Return the typed form of lists of texts.
+
+        Raises:
+            WheelError: see :func:`parse_requirements`.
+        """
+        return cls(tuple(tuple(parse_requirements(texts, variable)) for texts in alternatives), variable)
+
+    def taken(self, wheels: Iterable[Wheel]) -> int:
+        """Return which alternative pinned wheels fulfil, counted from 0; -1 for none."""
+        have = {wheel.name: wheel.version for wheel in wheels}
+
+        def holds(requirement: Requirement) -> bool:
+            version = have.get(str(canonicalize_name(requirement.name)))
+            return version is not None and requirement.specifier.contains(version, prereleases=True)
+
+        return next((place for place, wanted in enumerate(self.alternatives) if all(map(holds, wanted))), -1)
+
+
+NO_CHOICE = Choice()
+
+
 def _bare(requirement: Requirement) -> str:
     """Return the requirement without its marker, which was judged already."""
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
@@ -255,6 +300,18 @@ def closure(
     return needed, list(missing)
 
 
+def lacking(output: str) -> str:
+    """Return the canonical name of the package that pip found nothing fitting of; empty where that is not its news.
+
+    Args:
+        output: what a pip that failed wrote.
+    """
+    nothing = _NOTHING_FITS.search(output)
+    if nothing is None or (_NO_ANSWER.search(output) and "from versions: none" in output):
+        return ""
+    return str(canonicalize_name(re.split(r"[^A-Za-z0-9._-]", nothing.group(1).strip(), maxsplit=1)[0]))
+
+
 def explain(output: str, target: Target | None, variable: str) -> str:
     """Return one sentence for a pip that failed.
 
@@ -276,10 +333,11 @@ def explain(output: str, target: Target | None, variable: str) -> str:
         found = _VERSIONS.search(output)
         offered = [] if not found or found.group(1) == "none" else found.group(1).split(", ")
         last = f"; the newest that fit are {', '.join(offered[-3:])}" if offered else ""
+        also = " One index did not answer, or late; if it has what is missing, run again." if no_answer else ""
         fits = f"no wheel for {target} (platform {target.platform})" if target else "no source archive"
         return (
             f"{variable}: the index offers {fits} of {nothing.group(1)}{last}. Name a version that has one, or build"
-            f" the wheel and {place}."
+            f" the wheel and {place}.{also}"
         )
     if "DO NOT MATCH THE HASHES" in output:
         names = ", ".join(re.findall(r"^\s+(\S+) from ", output, re.MULTILINE)) or "a package"
@@ -362,7 +420,14 @@ class WheelStore:
         if self._own and not self._own.is_dir():
             raise WheelError(f"The wheel folder {self._own} is not on this controller; make it or correct its name.")
 
-    def lock(self, name: str, target: Target, requirements: Sequence[Requirement], variable: str) -> list[Wheel]:
+    def lock(
+        self,
+        name: str,
+        target: Target,
+        requirements: Sequence[Requirement],
+        variable: str,
+        choice: Choice = NO_CHOICE,
+    ) -> list[Wheel]:
         """Return the wheels that satisfy ``requirements`` on the target, the same ones each time.
 
         The index is asked once; from then on the answer is read from the cache.
@@ -372,16 +437,20 @@ class WheelStore:
             target: what they must fit.
             requirements: what is wanted.
             variable: the user's variable that names it, for messages.
+            choice: what is wanted besides, in the best way that there is. An index that does not answer is no reason
+                to take a way that is worse.
 
         Raises:
             WheelError: something has no fitting wheel, or the index does not answer.
         """
-        asked = {
+        asked: dict[str, Any] = {
             "requirements": sorted(str(requirement) for requirement in requirements),
             "python": target.python,
             "machine": target.machine,
             "glibc": target.glibc,
         }
+        if choice.alternatives:
+            asked["first_of"] = [sorted(map(str, alternative)) for alternative in choice.alternatives]
         digest = hashlib.sha256(canonical(asked)).hexdigest()[:16]
         path = self._locks / f"{name}-{digest}.json"
         known = _read_lock(path, asked)
@@ -391,7 +460,7 @@ class WheelStore:
             known = _read_lock(path, asked)
             if known is not None:
                 return known
-            wheels = self._resolve(target, requirements, variable)
+            wheels = self._choose(target, requirements, variable, choice)
             document = {"schema": LOCK_SCHEMA, "asked": asked, "wheels": [asdict(wheel) for wheel in wheels]}
             text = json.dumps(document, indent=1, sort_keys=True) + "\n"
             _replace_by(path, lambda partial: partial.write_text(text, encoding="utf-8"))
@@ -438,7 +507,28 @@ class WheelStore:
                     return target
         raise WheelError(f"{sdist.name} {sdist.version} could not be had with the sha256 {sdist.sha256}.")
 
-    def _resolve(self, target: Target, requirements: Sequence[Requirement], variable: str) -> list[Wheel]:
+    def _choose(
+        self, target: Target, requirements: Sequence[Requirement], variable: str, choice: Choice
+    ) -> list[Wheel]:
+        blame = {
+            str(canonicalize_name(requirement.name)): choice.variable
+            for alternative in choice.alternatives
+            for requirement in alternative
+        }
+        *better, last = choice.alternatives or ((),)
+        for alternative in better:
+            try:
+                return self._resolve(target, [*requirements, *alternative], variable, blame)
+            except NothingFitsError as error:
+                names = {canonicalize_name(requirement.name) for requirement in alternative}
+                if not error.certain or error.package not in names:
+                    raise
+        return self._resolve(target, [*requirements, *last], variable, blame)
+
+    def _resolve(
+        self, target: Target, requirements: Sequence[Requirement], variable: str, blame: Mapping[str, str]
+    ) -> list[Wheel]:
+        """Return the wheels; ``blame`` names the variables that ask for single packages."""
         environment = target.environment()
         asked = [_bare(requirement) for requirement in requirements if _applies(requirement, environment)]
         if not asked:
@@ -446,7 +536,8 @@ class WheelStore:
         for _ in range(_ROUNDS):
             # whether pip understood the node's markers is seen here; what it left out is asked for by name
             found = [
-                (path, read_metadata(path)) for path in self._download(_for_target(target), asked, target, variable)
+                (path, read_metadata(path))
+                for path in self._download(_for_target(target), asked, target, variable, blame)
             ]
             files = {metadata.name: path for path, metadata in found}
             have = {metadata.name: metadata for _, metadata in found}
@@ -461,7 +552,12 @@ class WheelStore:
         )
 
     def _download(
-        self, options: Sequence[str], requirements: Sequence[str], target: Target | None, variable: str
+        self,
+        options: Sequence[str],
+        requirements: Sequence[str],
+        target: Target | None,
+        variable: str,
+        blame: Mapping[str, str] | None = None,
     ) -> list[Path]:
         """Return what pip fetched for these requirements, moved into the cache's folder of wheels."""
         self.wheels.mkdir(parents=True, exist_ok=True)
@@ -473,7 +569,11 @@ class WheelStore:
             try:
                 self._ask(argv, target.environment() if target else {})
             except _PipFailedError as error:
-                raise WheelError(explain(error.output, target, variable)) from error
+                package = lacking(error.output)
+                sentence = explain(error.output, target, (blame or {}).get(package, variable))
+                if not package:
+                    raise WheelError(sentence) from error
+                raise NothingFitsError(sentence, package, certain=not _NO_ANSWER.search(error.output)) from error
             kept = []
             for path in sorted(files.iterdir()):
                 path.chmod(0o644)
@@ -546,7 +646,8 @@ def bring(item: Mapping[str, Any], cache_dir: Path) -> list[tuple[Path, str]]:
     """Return the files that an entry ``{wheels: …, dest}`` or ``{sdist: …, dest}`` of a build stands for.
 
     Args:
-        item: ``wheels`` holds name, platform, requirements, variable and wheel_dir; ``sdist`` holds name, version,
+        item: ``wheels`` holds name, platform, variable, wheel_dir and either requirements or pinned, the wheels that
+            M(clusterctl.hpc.wheel_lock) answered with; ``sdist`` holds name, version,
             sha256, variable and wheel_dir. ``dest`` is a folder, and for an sdist the file (or folder to unpack into).
         cache_dir: the controller's cache.
 
@@ -566,7 +667,10 @@ def bring(item: Mapping[str, Any], cache_dir: Path) -> list[tuple[Path, str]]:
     variable = str(wanted.get("variable") or f"{wanted['name']}_requirements")
     target = Target.of(str(wanted["platform"]))
     store = WheelStore(cache_dir, str(wanted.get("wheel_dir") or ""))
-    requirements = parse_requirements(wanted["requirements"], variable)
-    wheels = store.lock(str(wanted["name"]), target, requirements, variable)
+    if "pinned" in wanted:
+        wheels = [Wheel(**{field: str(entry[field]) for field in _WHEEL_FIELDS}) for entry in wanted["pinned"]]
+    else:
+        requirements = parse_requirements(wanted["requirements"], variable)
+        wheels = store.lock(str(wanted["name"]), target, requirements, variable)
     paths = store.files(wheels, target, variable)
     return [(path, dest if item.get("unpack") else f"{dest}/{path.name}") for path in paths]

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proves that the cluster's Python is the one that runs and that its framework computes; no GPU is needed.
+
+Usage: PYTHON -c "$(cat environment_check.py)" LINK FRAMEWORK VERSION
+
+FRAMEWORK is pytorch, tensorflow or empty, VERSION the one that its wheel was pinned with. Prints one JSON line and
+exits 0, or exits 1 with a sentence on standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib import metadata
+
+PACKAGES = {"pytorch": ("torch",), "tensorflow": ("tensorflow", "tensorflow-cpu")}
+# the trace of the square of the numbers 0 to 8 in three rows, and the sum of the gradient of their squares
+TRACE, GRADIENT = 180, 72
+
+
+class WrongError(Exception):
+    """What is wrong, in one sentence."""
+
+
+def pinned_version(framework: str) -> str:
+    """Return the version that the framework's package was installed with."""
+    for package in PACKAGES[framework]:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    raise WrongError(f"{framework} is not in this environment.")
+
+
+def with_torch() -> dict[str, object]:
+    """Return what PyTorch computes and has."""
+    import torch  # noqa: PLC0415 - the import is what may fail
+
+    numbers = torch.arange(9.0).reshape(3, 3).requires_grad_()
+    (numbers**2).sum().backward()
+    return {
+        "path": torch.__file__,
+        "trace": (numbers @ numbers).trace().item(),
+        "gradient": numbers.grad.sum().item(),
+        "cuda": torch.version.cuda or "",
+        "gpu": torch.cuda.is_available(),
+        "gloo": torch.distributed.is_available() and torch.distributed.is_gloo_available(),
+    }
+
+
+def with_tensorflow() -> dict[str, object]:
+    """Return what TensorFlow computes and has."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf  # noqa: PLC0415
+
+    numbers = tf.Variable(tf.reshape(tf.range(9.0), (3, 3)))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(numbers**2)
+    return {
+        "path": tf.__file__,
+        "trace": float(tf.linalg.trace(numbers @ numbers)),
+        "gradient": float(tf.reduce_sum(tape.gradient(loss, numbers))),
+        "cuda": tf.sysconfig.get_build_info().get("cuda_version", ""),
+        "gpu": bool(tf.config.list_physical_devices("GPU")),
+    }
+
+
+def prove(link: str, framework: str, version: str) -> dict[str, object]:
+    """Return what was found.
+
+    Raises:
+        WrongError: something is not as it should be.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    if sys.prefix != link:
+        raise WrongError(f"{link}/bin/python runs in {sys.prefix}.")
+    found: dict[str, object] = {"numpy": np.__version__, "path": np.__file__, "trace": TRACE, "gradient": GRADIENT}
+    if not framework:
+        found["trace"] = int((np.arange(9).reshape(3, 3) @ np.arange(9).reshape(3, 3)).trace())
+    else:
+        pinned = pinned_version(framework)
+        if pinned != version:
+            raise WrongError(f"{framework} is {pinned} here, not {version}.")
+        try:
+            found.update(with_torch() if framework == "pytorch" else with_tensorflow())
+        except (ImportError, OSError) as error:
+            cure = " Its NCCL is the cluster's: install that first." if "libnccl" in str(error) else ""
+            raise WrongError(f"{framework} {version} cannot be loaded: {error}.{cure}") from error
+        found[framework] = version
+    if not str(found["path"]).startswith(f"{link}/lib/"):
+        raise WrongError(f"What was loaded is {found['path']}, not {link}'s; look for a PYTHONPATH that names it.")
+    if (found["trace"], found["gradient"]) != (TRACE, GRADIENT):
+        raise WrongError(
+            f"{framework or 'numpy'} computed {found['trace']} and {found['gradient']}, not {TRACE} and {GRADIENT}."
+        )
+    return found
+
+
+def main() -> int:
+    """Say what was found or what is wrong."""
+    try:
+        print(json.dumps(prove(*sys.argv[1:4])), flush=True)
+    except WrongError as error:
+        print(error, file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
