@@ -2,7 +2,8 @@
 """Look at one node and answer, in one trip, everything that any part of clusterctl asks about it.
 
 The file is a whole program: the standard library of Python 3.9 is all it needs, it changes nothing on the node, and
-it starts no process unless it is asked whether sudo works. It serves in three ways:
+it starts a process only for what nothing else tells: whether sudo works, and the version of a library that names it
+neither in its path nor in a file beside it, both only when asked. It serves in three ways:
 
 * piped over ssh, followed by its request (see :data:`BOOT`); one line of JSON comes back;
 * as a program with the request as its first argument;
@@ -46,8 +47,18 @@ _READ_BLOCK = 1 << 20
 _NVIDIA = "0x10de"
 # PCI classes of what computes or draws: VGA and 3D controllers, processing accelerators.
 _GPU_CLASSES = ("0x0300", "0x0302", "0x1200")
-# The first driver branch of each CUDA major (NVIDIA, "CUDA Compatibility", table of minor version compatibility).
+# The first driver branch of each CUDA major (NVIDIA, "CUDA Compatibility", tables 1 and 2 of "Minor Version
+# Compatibility", https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
 _CUDA_BRANCHES = ((580, 13), (525, 12), (450, 11), (410, 10))
+_LIBRARY_CACHE = "/etc/ld.so.cache"
+_CACHE_MAGIC = b"glibc-ld.so.cache1.1"
+_CACHE_HEADER = 48  # bytes of struct cache_file_new (glibc, sysdeps/generic/dl-cache.h)
+_CACHE_ENTRY = "=iIIIQ"  # struct file_entry_new: flags, key, value, osversion, hwcap
+_ELF_HEAD = 20  # bytes up to and with e_machine
+# By the stem of a library: the artifact of ours that holds it.
+_HOLDERS = {"libnccl": "nccl", "libmpi": "openmpi"}
+_NCCL = "libnccl"
+_NCCL_ANSWER_S = 5.0
 _ARPHRD_LOOPBACK = 772
 _ARPHRD_INFINIBAND = 32
 _IFF_UP = 0x1
@@ -404,8 +415,7 @@ def _cuda(_request: Json, _session: Session) -> Json:
             toolkit = os.path.basename(os.path.realpath("/usr/local/cuda")).partition("cuda-")[2]
     major = None
     if driver:
-        branch = int(driver.partition(".")[0])
-        major = next((cuda for first, cuda in _CUDA_BRANCHES if branch >= first), None)
+        major = driver_cuda(driver)
     elif toolkit:
         major = int(toolkit.partition(".")[0])
     return {
@@ -414,8 +424,14 @@ def _cuda(_request: Json, _session: Session) -> Json:
             "driver_version": driver,
             "toolkit_version": toolkit,
             "libcuda": _in_library_cache(b"libcuda.so.1"),
+            "first_branches": _first_branches(),
         }
     }
+
+
+def _first_branches() -> Dict[str, int]:
+    """Return the first driver branch that runs each CUDA major, by which the record's reader judges as well."""
+    return {str(cuda): branch for branch, cuda in _CUDA_BRANCHES}
 
 
 def driver_version(text: str) -> str:
@@ -429,9 +445,15 @@ def driver_version(text: str) -> str:
     return ""
 
 
+def driver_cuda(version: str) -> Optional[int]:
+    """Return the newest CUDA major that programs may be built for to run on a driver, None for a driver before 410."""
+    branch = int(version.partition(".")[0])
+    return next((cuda for first, cuda in _CUDA_BRANCHES if branch >= first), None)
+
+
 def _in_library_cache(name: bytes) -> bool:
     try:
-        with open("/etc/ld.so.cache", "rb") as stream:
+        with open(_LIBRARY_CACHE, "rb") as stream:
             return name + b"\0" in stream.read()
     except OSError:
         return False
@@ -640,16 +662,8 @@ def _gpus(_request: Json, _session: Session) -> Json:
     found: Dict[str, Json] = {}
     base = "/proc/driver/nvidia/gpus"
     for bus in _entries(base):
-        about: Dict[str, str] = {}
-        for line in _text(f"{base}/{bus}/information", "").splitlines():
-            key, _, value = line.partition(":")
-            about[key.strip()] = value.strip()
-        found[bus.lower()] = {
-            "bus": bus.lower(),
-            "name": about.get("Model", ""),
-            "uuid": about.get("GPU UUID", ""),
-            "driver": "nvidia",
-        }
+        about = read_gpu_information(_text(f"{base}/{bus}/information", ""))
+        found[bus.lower()] = {"bus": bus.lower(), **about, "driver": "nvidia"}
     base = "/sys/bus/pci/devices"
     for bus in _entries(base):
         if _text(f"{base}/{bus}/vendor", "") != _NVIDIA or bus.lower() in found:
@@ -658,6 +672,15 @@ def _gpus(_request: Json, _session: Session) -> Json:
             driver = _link_name(f"{base}/{bus}/driver")
             found[bus.lower()] = {"bus": bus.lower(), "name": "", "uuid": "", "driver": driver}
     return {"gpus": [found[bus] for bus in sorted(found)]}
+
+
+def read_gpu_information(text: str) -> Dict[str, str]:
+    """Return name and uuid of the text of /proc/driver/nvidia/gpus/BUS/information, which tells nothing of memory."""
+    about: Dict[str, str] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        about[key.strip()] = value.strip()
+    return {"name": about.get("Model", ""), "uuid": about.get("GPU UUID", "")}
 
 
 def _limits(_request: Json, session: Session) -> Json:
@@ -682,7 +705,7 @@ def _sudo_works() -> bool:
     program = _which("sudo")
     if not program:
         return False
-    import subprocess  # noqa: PLC0415 - the only process the probe ever starts; others need not pay the import
+    import subprocess  # noqa: PLC0415 - asked for seldom; others need not pay the import
 
     quiet = subprocess.DEVNULL
     return subprocess.call([program, "-n", "true"], stdin=quiet, stdout=quiet, stderr=quiet, timeout=10) == 0
@@ -725,10 +748,16 @@ def read_sshd_config(path: str, depth: int = 0) -> Dict[str, List[str]]:
 
 
 def _glob(pattern: str) -> List[str]:
-    import fnmatch  # noqa: PLC0415 - only where the configuration has includes
+    """Return the paths that an absolute pattern may mean; a part without a wildcard is taken as it is."""
+    import fnmatch  # noqa: PLC0415 - only where something has a pattern
 
-    folder, name = os.path.split(pattern)
-    return [f"{folder}/{entry}" for entry in _entries(folder) if fnmatch.fnmatchcase(entry, name)]
+    found = [""]
+    for part in pattern.strip("/").split("/"):
+        if any(sign in part for sign in "*?["):
+            found = [f"{at}/{name}" for at in found for name in _entries(at or "/") if fnmatch.fnmatchcase(name, part)]
+        else:
+            found = [f"{at}/{part}" for at in found]
+    return found
 
 
 def _tools(_request: Json, _session: Session) -> Json:
@@ -793,6 +822,156 @@ def _artifact(name: str, link: str, inputs: List[str]) -> Json:
     }
 
 
+def _libraries(request: Json, session: Session) -> Json:
+    asked = request.get("libraries") or []
+    cache = b""
+    if asked:
+        try:
+            with open(_LIBRARY_CACHE, "rb") as stream:
+                cache = stream.read()
+        except FileNotFoundError:  # no ldconfig has run yet
+            pass
+    return {"libraries": [_library(str(entry["soname"]), entry.get("also") or [], cache, session) for entry in asked]}
+
+
+def _library(soname: str, also: List[str], cache: bytes, session: Session) -> Json:
+    """Tell which file a session's loader takes for a name, and which others lie in its reach (ld.so(8)).
+
+    A program's own RPATH and the folders for special processors (glibc-hwcaps) are not looked at.
+    """
+    # Whatever stands first is taken. An empty or relative entry means the folder of whoever runs: nobody's yet.
+    entries = session.variables.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")
+    ways = [(f"{entry.rstrip('/')}/{soname}", "LD_LIBRARY_PATH") for entry in entries if entry.startswith("/")]
+    ways += [(path, _LIBRARY_CACHE) for path in read_library_cache(cache, soname)]
+    ways += [(f"{folder}/{soname}", "default folders") for folder in _default_folders()]
+    ways += [(path, "asked for") for pattern in also for path in _glob(pattern)]
+    found: Dict[str, Json] = {}
+    for path, via in ways:
+        real = os.path.realpath(path)
+        if real not in found and _can_be_loaded(real):
+            found[real] = {"path": path, "real": real, "version": _library_version(soname, real), "via": via}
+    files = list(found.values())
+    taken = {"path": "", "real": "", "version": "", "via": ""}
+    if files and files[0]["via"] != "asked for":
+        taken = files.pop(0)
+    return {"soname": soname, **taken, "others": files}
+
+
+def read_library_cache(data: bytes, soname: str) -> List[str]:
+    """Return the paths that the bytes of an ld.so.cache have for a name, in the loader's order.
+
+    Read is the format "glibc-ld.so.cache1.1", also where the older one stands before it. Entries for special processors
+    are passed over. Those of another machine are not told apart here: their files are.
+    """
+    start = data.find(_CACHE_MAGIC)
+    if start < 0:
+        return []
+    body = memoryview(data)[start:]
+    (count,) = struct.unpack_from("=I", body, len(_CACHE_MAGIC))
+    end = _CACHE_HEADER + count * struct.calcsize(_CACHE_ENTRY)
+    wanted = soname.encode() + b"\0"
+    found = []
+    for _, key, value, _, hwcap in struct.iter_unpack(_CACHE_ENTRY, body[_CACHE_HEADER:end]):
+        if not hwcap and data.startswith(wanted, start + key):
+            found.append(os.fsdecode(data[start + value : data.index(b"\0", start + value)]))
+    return found
+
+
+def _default_folders() -> Tuple[str, ...]:
+    multiarch = f"{os.uname().machine}-linux-gnu"
+    return f"/lib/{multiarch}", f"/usr/lib/{multiarch}", "/lib64", "/usr/lib64", "/lib", "/usr/lib"
+
+
+def _can_be_loaded(path: str) -> bool:
+    """Tell whether a file is a library of this machine: word size, byte order and processor as in this very program."""
+    kind = _elf_kind(path)
+    return bool(kind) and kind == _elf_kind("/proc/self/exe")
+
+
+def _elf_kind(path: str) -> bytes:
+    try:
+        with open(path, "rb") as stream:
+            head = stream.read(_ELF_HEAD)
+    except OSError:
+        return b""
+    return head[4:6] + head[18:20] if head.startswith(b"\x7fELF") else b""
+
+
+def _library_version(soname: str, real: str) -> str:
+    """Return the release that a library's file belongs to, '' where nothing tells."""
+    stem = soname.partition(".so")[0]
+    folder = real[len(_ARTIFACT_ROOT) + 1 :].partition("/")[0] if real.startswith(f"{_ARTIFACT_ROOT}/") else ""
+    if folder:
+        try:
+            marker = json.loads(_text(f"{_ARTIFACT_ROOT}/{folder}/{MARKER}"))
+            if marker["name"] == _HOLDERS.get(stem):
+                return str(marker["version"])
+        except (OSError, ValueError, LookupError, TypeError):
+            pass  # not ours, or damaged, of which the artifacts tell
+    if stem != _NCCL:  # the numbers in other names (libmpi.so.40.30.4) are of the interface, not of the release
+        return ""
+    named = os.path.basename(real).partition(".so.")[2]
+    if named.count(".") >= 2 and named.replace(".", "").isdigit():  # noqa: PLR2004 - 2.29.7
+        return named
+    return _wheel_version(real) or _nccl_version(real)
+
+
+def _wheel_version(real: str) -> str:
+    """Return the version of the wheel that brought site-packages/nvidia/nccl/lib/libnccl.so.2."""
+    site, inner, _ = real.rpartition("/nvidia/nccl/lib/")
+    names = [name for name in _entries(site) if name.startswith("nvidia_nccl_cu")] if inner else []
+    versions = [name[: -len(".dist-info")].rpartition("-")[2] for name in names if name.endswith(".dist-info")]
+    return versions[0] if len(versions) == 1 else ""
+
+
+def _nccl_version(path: str) -> str:
+    """Ask a library itself, in a process of its own: what a strange file does when it is loaded is its own affair."""
+    import select  # noqa: PLC0415 - seldom needed
+
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            _tell_nccl_version(path, writer)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    try:
+        ready = select.select([reader], [], [], _NCCL_ANSWER_S)[0]
+        code = int(os.read(reader, 32) or b"0") if ready else 0
+    finally:
+        os.close(reader)
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    return nccl_release(code)
+
+
+def _tell_nccl_version(path: str, writer: int) -> None:
+    """Load a library and write down the code of its version; runs in the child alone."""
+    import ctypes  # noqa: PLC0415 - only the child pays for it
+
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    user = os.environ.get("SUDO_UID")
+    if os.geteuid() == 0 and user:  # the session's library path may lead to files that root must not run
+        entry = pwd.getpwuid(int(user))
+        os.initgroups(entry.pw_name, entry.pw_gid)
+        os.setgid(entry.pw_gid)
+        os.setuid(entry.pw_uid)
+    code = ctypes.c_int(0)
+    if ctypes.CDLL(path).ncclGetVersion(ctypes.byref(code)) == 0:
+        os.write(writer, str(code.value).encode())
+
+
+def nccl_release(code: int) -> str:
+    """Return the release of a version code, as NCCL_VERSION of nccl.h makes it: 22907 is 2.29.7, 2804 is 2.8.4."""
+    if code <= 0:
+        return ""
+    unit = 10000 if code >= 10000 else 1000  # noqa: PLR2004 - since 2.9
+    return f"{code // unit}.{code % unit // 100}.{code % 100}"
+
+
 def _watch(request: Json, _session: Session) -> Json:
     return {"watch": watch_states(request.get("watch") or [])}
 
@@ -810,7 +989,18 @@ _SECTIONS: Tuple[Tuple[Section, Json], ...] = (
             "python": {"version": "", "executable": "", "has_packaging": False},
         },
     ),
-    (_cuda, {"cuda": {"major": None, "driver_version": "", "toolkit_version": "", "libcuda": False}}),
+    (
+        _cuda,
+        {
+            "cuda": {
+                "major": None,
+                "driver_version": "",
+                "toolkit_version": "",
+                "libcuda": False,
+                "first_branches": _first_branches(),
+            }
+        },
+    ),
     (_hardware, {"cores": 0, "threads": 0, "memory_bytes": 0}),
     (_storage, {"disk": [], "shm_bytes": 0}),
     (_interfaces, {"interfaces": []}),
@@ -822,6 +1012,7 @@ _SECTIONS: Tuple[Tuple[Section, Json], ...] = (
     (_ssh, {"ssh": {"host_keys": [], "port": 0}}),
     (_tools, {"tools": {"gcc": False, "make": False, "zstd": False, "nvcc": False, "ucx": False}}),
     (_artifacts, {"artifacts": []}),
+    (_libraries, {"libraries": []}),
     (_watch, {"watch": []}),
 )
 
@@ -847,8 +1038,10 @@ def collect(request: Json) -> Json:
     Args:
         request: all keys optional. ``watch``: entries whose present state is wanted; ``artifacts``: list of
             ``{name, link}`` to verify, each with ``inputs`` (names of what shaped it, to be told as well) where wanted,
-            None for whatever lies under /usr/local; ``check_sudo``: find out whether the
-            login user may sudo without a password (starts one process); ``session``: variables of the ssh session,
+            None for whatever lies under /usr/local; ``libraries``: list of ``{soname}`` to
+            look for as a session's loader does, each with ``also`` (patterns of further files of that kind to tell of)
+            where wanted; ``check_sudo``: find out whether the login user may sudo without a password (starts one
+            process); ``session``: variables of the ssh session,
             where the caller took them along before sudo.
 
     Returns:

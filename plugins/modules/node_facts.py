@@ -30,6 +30,15 @@ options:
       - Left out, whatever has a marker directly under C(/usr/local) is verified.
     type: list
     elements: dict
+  libraries:
+    description:
+      - Libraries to look for as the loader of a non-interactive session does, each with C(soname), and with C(also),
+        patterns of further files of that kind to tell of, where wanted.
+      - A program's own RPATH is not looked at. The version of an NCCL that neither its path nor a file beside it tells
+        is asked of the library in a process of its own.
+    type: list
+    elements: dict
+    default: []
   check_sudo:
     description:
       - Whether to find out if the login user may use sudo without a password. Starts one process on the node, and a
@@ -58,6 +67,14 @@ EXAMPLES = r"""
       - path: /etc/hosts
         kind: file
   register: __example_facts
+
+- name: Find out which NCCL a session loads
+  clusterctl.hpc.node_facts:
+    artifacts: []
+    libraries:
+      - soname: libnccl.so.2
+        also: [/usr/local/python_env/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2]
+  register: __example_facts
 """
 
 RETURN = r"""
@@ -79,7 +96,11 @@ node:
       description: Nodes of equal id run each other's binaries.
       type: str
       sample: debian-12-x86_64-glibc2.36-py3.11
-    cuda: {description: "major, driver_version, toolkit_version, libcuda.", type: dict}
+    cuda:
+      description: >-
+        major, driver_version, toolkit_version, libcuda, and first_branches: the first driver branch that runs each CUDA
+        major.
+      type: dict
     cores: {description: Physical cores this process may use., type: int}
     threads: {description: Hardware threads this process may use., type: int}
     memory_bytes: {description: Memory of the machine., type: int}
@@ -95,6 +116,12 @@ node:
     ssh: {description: "host_keys (type and key, ed25519 first) and port of the ssh daemon.", type: dict}
     tools: {description: "Which of gcc, make, zstd, nvcc and ucx are there.", type: dict}
     artifacts: {description: "name, link, target, version, key, ok, problem, inputs.", type: list}
+    libraries:
+      description: >-
+        soname, path (empty where none is found), real (links resolved), version (empty where nothing tells), via
+        (LD_LIBRARY_PATH, /etc/ld.so.cache or default folders) and others, files that are not taken, each with path,
+        real, version and via (also V(asked for)).
+      type: list
     watch: {description: The present states of the paths asked for., type: list}
     problems: {description: A sentence for each section that could not be answered., type: list}
 """
@@ -109,6 +136,7 @@ def main() -> None:
         argument_spec={
             "watch": {"type": "list", "elements": "dict", "default": []},
             "artifacts": {"type": "list", "elements": "dict"},
+            "libraries": {"type": "list", "elements": "dict", "default": []},
             "check_sudo": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
@@ -117,6 +145,10 @@ def main() -> None:
         for entry in module.params[key] or []:
             if not str(entry.get(needed, "")).startswith("/"):
                 module.fail_json(msg=f"An entry of '{key}' has no absolute '{needed}': {entry}.")
+    for entry in module.params["libraries"]:
+        name = str(entry.get("soname", ""))
+        if ".so" not in name or "/" in name:
+            module.fail_json(msg=f"An entry of 'libraries' has no 'soname' such as libnccl.so.2: {entry}.")
     module.exit_json(changed=False, changes=[], watch=[], node=node_probe.collect(module.params))
 
 

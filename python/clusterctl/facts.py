@@ -79,12 +79,16 @@ class Python(Fact):
 
 
 class Cuda(Fact):
-    """What of CUDA is there; ``major`` follows the driver, or the toolkit where there is no driver."""
+    """What of CUDA is there; ``major`` follows the driver, or the toolkit where there is no driver.
+
+    ``first_branches`` holds by CUDA major the first branch of NVIDIA's driver that runs it.
+    """
 
     major: int | None = None
     driver_version: str = ""
     toolkit_version: str = ""
     libcuda: bool = False
+    first_branches: dict[int, int] = {}
 
 
 class Disk(Fact):
@@ -177,6 +181,26 @@ class Artifact(Fact):
     inputs: dict[str, Any] = Field(default_factory=dict)
 
 
+class LibraryFile(Fact):
+    """A library's file in a session's reach.
+
+    ``real`` has the links resolved, ``version`` is the release it belongs to ('' where nothing tells), and ``via`` says
+    why it is in reach: LD_LIBRARY_PATH, /etc/ld.so.cache, default folders, or asked for by the reader.
+    """
+
+    path: str
+    real: str
+    version: str = ""
+    via: str = ""
+
+
+class Library(LibraryFile):
+    """The file that a session's loader takes for a name (an empty ``path``: none), and ``others`` that it does not."""
+
+    soname: str
+    others: tuple[LibraryFile, ...] = ()
+
+
 class NodeFacts(Fact):
     """Everything one node said of itself in one trip; empty values are explained in ``problems``."""
 
@@ -206,6 +230,7 @@ class NodeFacts(Fact):
     ssh: SshDaemon = SshDaemon()
     tools: dict[str, bool | str] = {}
     artifacts: tuple[Artifact, ...] = ()
+    libraries: tuple[Library, ...] = ()
     watch: tuple[WatchEntry, ...] = ()
     problems: tuple[str, ...] = ()
 
@@ -231,7 +256,8 @@ def gather(
     hosts: Iterable[Host],
     *,
     watch: Mapping[str, Sequence[WatchEntry]] | None = None,
-    artifacts: Sequence[Mapping[str, str]] | None = None,
+    artifacts: Sequence[Mapping[str, Any]] | None = None,
+    libraries: Sequence[Mapping[str, Any]] = (),
     check_sudo: bool = False,
     timeout_s: float = 30,
     fanout: int = 64,
@@ -243,7 +269,10 @@ def gather(
         hosts: whom to ask, all of them reachable by plain ssh (``Host.by_ssh``). A host with ``become`` is asked
             through sudo.
         watch: by host name, the entries whose present state is wanted.
-        artifacts: what to verify, each with ``name`` and ``link``; None for whatever is installed.
+        artifacts: what to verify, each with ``name`` and ``link``, and ``inputs`` (names of what shaped it, to be told
+            as well) where wanted; None for whatever is installed.
+        libraries: what to look for as a session's loader does, each with ``soname``, and ``also`` (patterns of further
+            files to tell of) where wanted.
         check_sudo: also find out whether the login user may sudo without a password.
         timeout_s: seconds from the start of a host's connection until it is given up.
         fanout: connections at a time.
@@ -258,6 +287,7 @@ def gather(
             {
                 "watch": [{"path": entry["path"], "kind": entry["kind"]} for entry in (watch or {}).get(host.name, ())],
                 "artifacts": None if artifacts is None else [dict(entry) for entry in artifacts],
+                "libraries": [dict(entry) for entry in libraries],
                 "check_sudo": check_sudo,
             }
         ).encode()

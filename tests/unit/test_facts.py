@@ -40,6 +40,11 @@ def test_a_newer_probes_keys_are_passed_over() -> None:
     assert facts.NodeFacts.model_validate(newer).hostname == record["hostname"]
 
 
+def test_the_first_driver_branch_of_each_cuda_is_told_by_number() -> None:
+    cuda = facts.NodeFacts.model_validate(_record_of_this_machine()).cuda
+    assert cuda.first_branches[13] == 580
+
+
 def test_a_record_survives_being_written_and_read() -> None:
     known = facts.NodeFacts.model_validate(_record_of_this_machine())
     assert facts.NodeFacts.model_validate_json(known.model_dump_json()) == known
@@ -63,11 +68,15 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_host_is_a_record_or_a_failure(tmp_path: Path) -> None:
     hosts = [Host("a", "192.0.2.1"), Host("b", "192.0.2.2"), Host("mute", "192.0.2.8"), Host("stuck", "192.0.2.9")]
     watch = {"a": [{"path": str(tmp_path), "kind": "dir", "mode": "0000"}]}
-    probe = facts.gather(hosts, watch=watch, timeout_s=5)
+    libraries = [{"soname": "libc.so.6"}, {"soname": "libnone.so.1", "also": ["/etc/host*"]}]
+    probe = facts.gather(hosts, watch=watch, libraries=libraries, timeout_s=5)
     assert set(probe.facts) == {"a", "b"}
     assert {name: failure.kind for name, failure in probe.failures.items()} == {"mute": "error", "stuck": "timeout"}
     assert [entry["kind"] for entry in probe.facts["a"].watch] == ["dir"]
     assert probe.facts["b"].watch == ()
+    libc, none = probe.facts["b"].libraries
+    assert libc.path.endswith("/libc.so.6")
+    assert (none.soname, none.path, none.others) == ("libnone.so.1", "", ())
 
 
 @pytest.mark.usefixtures("stand_in")

@@ -7,8 +7,10 @@ import hashlib
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +139,9 @@ def installed(tmp_path: Path) -> Path:
     manifest = artifact.manifest_bytes(artifact.make_manifest(str(folder)))
     (folder / artifact.MANIFEST).write_bytes(manifest)
     digest = hashlib.sha256(manifest).hexdigest()
-    (folder / artifact.MARKER).write_bytes(artifact.marker_bytes("demo", "1.0", "k", {"version": "1.0", "secret": "not asked for"}, digest))
+    (folder / artifact.MARKER).write_bytes(
+        artifact.marker_bytes("demo", "1.0", "k", {"version": "1.0", "secret": "not asked for"}, digest)
+    )
     (tmp_path / "demo").symlink_to("demo-1.0-k")
     return tmp_path / "demo"
 
@@ -180,6 +184,149 @@ def test_a_damaged_artifact_is_noticed(installed: Path, damage: Any, words: str)
     assert found["ok"] is False
     assert words in found["problem"]
     assert node_probe.watch_state(str(installed), "artifact") != before
+
+
+# --- libraries ---
+
+
+SONAME = "libnccl.so.2"
+NCCL_SOURCE = "int ncclGetVersion(int *code) { *code = 22907; return 0; }\n"
+STRANGE = "#include <unistd.h>\n__attribute__((constructor)) static void hang(void) { sleep(60); }\n" + NCCL_SOURCE
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Look for artifacts, and for the loader's cache, where this machine's own are not."""
+    monkeypatch.setattr(node_probe, "_ARTIFACT_ROOT", str(tmp_path / "local"))
+    monkeypatch.setattr(node_probe, "_LIBRARY_CACHE", str(tmp_path / "ld.so.cache"))
+    return tmp_path
+
+
+def elf(path: Path, machine: int = 0) -> Path:
+    """Write as much of a library as the loader looks at before it takes a file."""
+    head = bytearray(Path("/proc/self/exe").read_bytes()[:64])
+    if machine:
+        head[18:20] = machine.to_bytes(2, sys.byteorder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(head)
+    return path
+
+
+def compiled(path: Path, source: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    argv = ["gcc", "-shared", "-fPIC", f"-Wl,-soname,{SONAME}", "-x", "c", "-", "-o", str(path)]
+    try:
+        subprocess.run(argv, input=source.encode(), check=True)
+    except FileNotFoundError:
+        pytest.skip("there is no compiler here")
+    return path
+
+
+def looked_up(library_path: str, *also: str) -> dict[str, Any]:
+    session = node_probe.Session()
+    session.variables = {"LD_LIBRARY_PATH": library_path}
+    asked = {"libraries": [{"soname": SONAME, "also": list(also)}]}
+    (found,) = node_probe._libraries(asked, session)["libraries"]  # noqa: SLF001 - the session is what is varied
+    return dict(found)
+
+
+@pytest.mark.parametrize("form", ["new", "compat"])
+def test_a_captured_cache_gives_paths_in_the_loaders_order(form: str) -> None:
+    data = (DATA / f"ld.so.cache.{form}.bin").read_bytes()
+    folders = ["/opt/vendor/lib", "/usr/local/nccl/lib"]
+    expected = folders if form == "new" else folders[::-1]  # the folders stood the other way round in ld.so.conf.d
+    assert node_probe.read_library_cache(data, SONAME) == [f"{folder}/{SONAME}" for folder in expected]
+    assert node_probe.read_library_cache(data, "libc.so.6") == ["/lib/x86_64-linux-gnu/libc.so.6"]
+    assert node_probe.read_library_cache(data, "nccl.so.2") == node_probe.read_library_cache(data, "libnccl.so") == []
+    assert node_probe.read_library_cache(b"ld.so-1.7.0", SONAME) == []
+
+
+def test_what_only_special_processors_may_take_is_passed_over() -> None:
+    names = [SONAME, f"/v3/{SONAME}", f"/v1/{SONAME}"]
+    at = [48 + 2 * 24 + sum(len(name) + 1 for name in names[:count]) for count in range(3)]
+    entries = ((0x303, at[0], at[1], 0, (1 << 62) + 1), (0x303, at[0], at[2], 0, 0))
+    head = b"glibc-ld.so.cache1.1" + struct.pack("=I24x", len(entries))
+    body = b"".join(struct.pack("=iIIIQ", *entry) for entry in entries)
+    data = head + body + b"".join(name.encode() + b"\0" for name in names)
+    assert node_probe.read_library_cache(data, SONAME) == [f"/v1/{SONAME}"]
+
+
+def test_the_path_comes_before_the_cache_and_files_of_other_machines_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "ld.so.cache").write_bytes((DATA / "ld.so.cache.new.bin").read_bytes())
+    elf(tmp_path / "arm" / SONAME, machine=0xB7)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / SONAME).write_text("GROUP ( libnccl_static.a )\n")
+    real = elf(tmp_path / "real" / "libnccl.so.2.29.7")
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second" / SONAME).symlink_to(real)
+    elf(tmp_path / "third" / "libnccl.so.2.18.3").rename(tmp_path / "third" / SONAME)
+    found = looked_up(f":{tmp_path}/arm:{tmp_path}/text/:relative;{tmp_path}/second:{tmp_path}/third", str(real))
+    assert {key: found[key] for key in ("path", "real", "version", "via")} == {
+        "path": f"{tmp_path}/second/{SONAME}",
+        "real": str(real),
+        "version": "2.29.7",
+        "via": "LD_LIBRARY_PATH",
+    }
+    assert [(entry["path"], entry["via"]) for entry in found["others"]] == [
+        (f"{tmp_path}/third/{SONAME}", "LD_LIBRARY_PATH")
+    ]
+
+
+def test_the_real_loader_takes_the_same_file(tmp_path: Path) -> None:
+    elf(tmp_path / "arm" / SONAME, machine=0xB7)
+    compiled(tmp_path / "one" / "libnccl.so.2.29.7", NCCL_SOURCE)
+    (tmp_path / "one" / SONAME).symlink_to("libnccl.so.2.29.7")
+    compiled(tmp_path / "two" / SONAME, NCCL_SOURCE)
+    program = f"import ctypes; ctypes.CDLL('{SONAME}'); print(open('/proc/self/maps').read())"
+    for folders in (("arm", "one", "two"), ("two", "one")):
+        path = ":".join(f"{tmp_path}/{folder}" for folder in folders)
+        mapped = subprocess.check_output([sys.executable, "-c", program], env={"LD_LIBRARY_PATH": path}, text=True)
+        assert looked_up(path)["real"] in mapped
+
+
+def test_what_no_loader_would_find_is_told_apart(tmp_path: Path) -> None:
+    site = tmp_path / "env" / "lib" / "python3.11" / "site-packages"
+    inside = elf(site / "nvidia" / "nccl" / "lib" / SONAME)
+    (site / "nvidia_nccl_cu13-2.30.7.dist-info").mkdir()
+    found = looked_up("", f"{tmp_path}/env/lib/python3*/site-packages/nvidia/nccl/lib/{SONAME}")
+    assert (found["path"], found["via"]) == ("", "")
+    assert found["others"] == [{"path": str(inside), "real": str(inside), "version": "2.30.7", "via": "asked for"}]
+    assert looked_up(str(inside.parent))["version"] == "2.30.7"
+
+
+def test_a_file_in_an_artifact_has_the_artifacts_version_unless_it_only_lies_in_a_foreign_one(tmp_path: Path) -> None:
+    for name, version in (("nccl", "2.32.3"), ("python_env", "3.11")):
+        folder = elf(tmp_path / "local" / f"{name}-{version}-k" / "lib" / SONAME).parent
+        (folder.parent / artifact.MARKER).write_bytes(artifact.marker_bytes(name, version, "k", {}, "0" * 64))
+        found = looked_up(str(folder))
+        assert found["version"] == ("2.32.3" if name == "nccl" else "")
+
+
+def test_a_library_that_nothing_else_names_is_asked_in_another_process(tmp_path: Path) -> None:
+    path = compiled(tmp_path / "lib" / SONAME, NCCL_SOURCE)
+    assert looked_up(str(path.parent))["version"] == "2.29.7"
+    assert str(path) not in Path("/proc/self/maps").read_text()
+
+
+def test_a_library_that_hangs_costs_a_bounded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_probe, "_NCCL_ANSWER_S", 0.3)
+    path = compiled(tmp_path / "lib" / SONAME, STRANGE)
+    began = time.monotonic()
+    found = looked_up(str(path.parent))
+    assert time.monotonic() - began < 3
+    assert (found["path"], found["version"]) == (str(path), "")
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    assert children.split() == []
+
+
+@pytest.mark.parametrize(("code", "release"), [(22907, "2.29.7"), (23203, "2.32.3"), (2804, "2.8.4"), (0, "")])
+def test_version_codes(code: int, release: str) -> None:
+    assert node_probe.nccl_release(code) == release
+
+
+def test_nothing_is_looked_for_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_probe.os, "fork", None)
+    assert node_probe.collect({})["libraries"] == []
 
 
 def test_an_artifact_that_is_not_there_is_named() -> None:
@@ -229,6 +376,21 @@ def test_ipv6_routes_without_loopback_and_multicast() -> None:
 @pytest.mark.parametrize(("name", "version"), [("open", "580.95.05"), ("proprietary", "515.76")])
 def test_driver_version(name: str, version: str) -> None:
     assert node_probe.driver_version(captured(f"nvidia-version.{name}.txt")) == version
+
+
+@pytest.mark.parametrize(
+    ("version", "major"), [("580.95.05", 13), ("570.124.06", 12), ("525.60.13", 12), ("515.76", 11), ("390.157", None)]
+)
+def test_the_newest_cuda_of_a_driver(version: str, major: int | None) -> None:
+    assert node_probe.driver_cuda(version) == major
+
+
+def test_what_the_driver_tells_of_a_gpu() -> None:
+    text = (DATA.parent / "stack" / "gpu-information.txt").read_text()
+    assert node_probe.read_gpu_information(text) == {
+        "name": "NVIDIA L4",
+        "uuid": "GPU-00000000-0000-0000-0000-000000000000",
+    }
 
 
 def test_addresses_agree_with_ip() -> None:
