@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 # What is asked of every node about the stack: each artifact with the inputs that tell what it was built against.
 ARTIFACTS: tuple[dict[str, Any], ...] = (
     {"name": "openmpi", "link": "/usr/local/openmpi"},
-    {"name": "python_env", "link": "/usr/local/python_env", "inputs": ["framework", "nccl_align"]},
+    {"name": "python_env", "link": "/usr/local/python_env", "inputs": ["framework"]},
     {"name": "mpi4py", "link": "/usr/local/mpi4py", "inputs": ["openmpi"]},
-    {"name": "nccl", "link": "/usr/local/nccl", "inputs": ["cuda", "source", "align"]},
+    {"name": "nccl", "link": "/usr/local/nccl", "inputs": ["cuda", "source"]},
     {
         "name": "horovod",
         "link": "/usr/local/horovod",
@@ -104,26 +104,29 @@ class Finding:
     cure: str
 
 
-def findings(nodes: Mapping[str, NodeFacts]) -> tuple[Finding, ...]:
+def findings(nodes: Mapping[str, NodeFacts], nccl_align: Mapping[str, str] | None = None) -> tuple[Finding, ...]:
     """Compare the stacks of nodes, each with itself and with the others.
 
     Args:
         nodes: facts by inventory name, gathered with :data:`ARTIFACTS` and :data:`LIBRARIES`. An artifact that is
             damaged is not looked at: whoever verifies artifacts names it.
+        nccl_align: by inventory name, what the variable of that name says: with ``report``, a framework that brings an
+            NCCL of its own version is no finding. For nodes that are not in it, ``framework``, the role's default.
 
     Returns:
         What is wrong, one rule after the other, within a rule in the order of the nodes. Where nodes differ, those that
         are not like most are named, and all of them where there is no majority. What is nowhere is not missed.
     """
-    seen = [_Seen(host, node) for host, node in nodes.items()]
+    aligned = nccl_align or {}
+    seen = [_Seen(host, node, aligned.get(host, "framework")) for host, node in nodes.items()]
     return tuple(finding for rule in _RULES for finding in rule(seen))
 
 
 class _Seen:
     """A node with its artifacts and libraries at hand."""
 
-    def __init__(self, host: str, node: NodeFacts) -> None:
-        self.host, self.node, self.stack = host, node, of(node)
+    def __init__(self, host: str, node: NodeFacts, nccl_align: str) -> None:
+        self.host, self.node, self.stack, self.nccl_align = host, node, of(node), nccl_align
         self._artifacts = {artifact.link: artifact for artifact in node.artifacts}
         self._libraries = {library.soname: library for library in node.libraries}
 
@@ -281,10 +284,8 @@ def _bundled(nodes: Sequence[_Seen]) -> Iterator[Finding]:
     """
     for node in nodes:
         artifact, library = node.whole("nccl"), node.library("libnccl.so.2")
-        python, stack = node.whole("python_env"), node.stack
-        if artifact is None or library is None or python is None or not stack.framework_cuda:
-            continue
-        if artifact.inputs.get("align", python.inputs.get("nccl_align")) not in {"framework", "cluster"}:
+        stack = node.stack
+        if artifact is None or library is None or not stack.framework_cuda or node.nccl_align == "report":
             continue
         found = next((entry for entry in (library, *library.others) if _BUNDLED in entry.real), None)
         if found is not None and found.version and found.version != artifact.version:

@@ -56,7 +56,7 @@ def with_gpu(record: Record, driver: str = "open") -> Record:
     record["platform"] += f"-cuda{record['cuda']['major']}"
     framework = {"name": "pytorch", "version": "2.13.0", "cuda": "13", "nccl": "2.32.3"}
     nccl = artifact(record, "nccl")
-    rebuilt(record, "python_env", framework=framework, nccl_align="framework")
+    rebuilt(record, "python_env", framework=framework)
     rebuilt(record, "nccl", cuda="13")
     rebuilt(record, "horovod", framework=framework, nccl=nccl["key"], gpu_operations="NCCL")
     library(record)["real"] = f"{nccl['target']}/lib/libnccl.so.2"
@@ -247,14 +247,13 @@ def test_one_that_only_a_default_folder_has_is_named_too() -> None:
     assert "/etc/ld.so.cache does not name the installed one and /usr/lib is searched anyway" in found.cause
 
 
-@pytest.mark.parametrize(("align", "named"), [("framework", True), ("cluster", True), ("report", False)])
-def test_a_framework_s_own_nccl_is_a_finding_unless_a_report_was_all_that_was_wanted(align: str, named: bool) -> None:
+@pytest.mark.parametrize("align", ["framework", "cluster", "report", None])
+def test_a_framework_s_own_nccl_is_a_finding_unless_a_report_was_all_that_was_wanted(align: str | None) -> None:
     def bundled(record: Record) -> None:
-        artifact(record, "python_env")["inputs"]["nccl_align"] = align
         library(record)["others"][0]["version"] = "2.30.7"
 
-    found = stack.findings(cluster(gpu_node, node2=bundled))
-    if not named:
+    found = stack.findings(cluster(gpu_node, node2=bundled), dict.fromkeys(NODES, align) if align else None)
+    if align == "report":
         assert found == ()
         return
     one = the_one(found)
