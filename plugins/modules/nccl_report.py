@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Say which NCCLs are in reach on this host, and which one is really mapped by whom."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: nccl_report
+short_description: Say which NCCLs are in reach and which one is mapped by whom
+version_added: "0.1.0"
+author: The clusterctl authors
+description:
+  - Looks for every C(libnccl.so.2) that a program here may come upon, and asks each for its version
+    (C(ncclGetVersion)) by the check program of the cluster's own NCCL.
+  - Loads NCCL as a session of this host does, with what C(/etc/environment) says about the loader, and loads PyTorch
+    where the cluster's Python has it with CUDA; which file each of them has mapped, C(/proc/self/maps) tells.
+  - Fails where a session gets another NCCL than the cluster's, and where PyTorch maps another one than O(align) allows.
+options:
+  version:
+    description: Release that the cluster's NCCL is.
+    type: str
+    required: true
+  align:
+    description:
+      - V(framework) wants the framework's NCCL to be of the same release as the cluster's; V(cluster) wants the
+        framework to map the cluster's very file; V(report) wants nothing.
+    type: str
+    choices: [framework, cluster, report]
+    default: framework
+  link:
+    description: Path of the artifact's link.
+    type: str
+    default: /usr/local/nccl
+  python_env:
+    description: Folder of the cluster's Python.
+    type: str
+    default: /usr/local/python_env
+  environment_file:
+    description: File with the variables of every session.
+    type: str
+    default: /etc/environment
+attributes:
+  check_mode:
+    description: Runs all the same, since it only looks.
+    support: full
+  diff_mode:
+    description: There is nothing to compare.
+    support: none
+"""
+
+EXAMPLES = r"""
+- name: Say which NCCLs are in reach
+  clusterctl.hpc.nccl_report:
+    version: "2.32.3"
+"""
+
+RETURN = r"""
+libraries:
+  description: Each with V(path), V(version), V(found) (who leads to it) and V(ours).
+  type: list
+  returned: always
+mapped:
+  description: By who maps one (V(session), V(torch)), V(path) and V(version).
+  type: dict
+  returned: always
+msg: {description: The same in words, or what is wrong., type: str, returned: always}
+"""
+
+import glob
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import read_environment_file
+
+_LIBRARY = "libnccl.so.2"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_ANSWER_S = 60
+_TORCH_S = 300  # the first import of a CUDA build reads gigabytes from a cold disk
+_FOLDERS = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/local/cuda/lib64", "/opt/nccl*/lib")
+_BUNDLED = "lib/python*/site-packages/nvidia/nccl/lib"
+_TORCH = "lib/python*/site-packages/torch/lib/libtorch_cuda.so"
+# Prints the file that a fresh interpreter has mapped once PyTorch is there.
+_ASK_TORCH = """
+import torch
+for line in open("/proc/self/maps"):
+    name = line.rstrip().rpartition("/")[2]
+    if name.startswith("libnccl.so"):
+        print("mapped", line.split(None, 5)[5].rstrip())
+        break
+else:
+    print("mapped none")
+"""
+
+
+class Reach:
+    """The NCCLs of one host."""
+
+    def __init__(self, given: Dict[str, Any]) -> None:
+        """Read what to look at; nothing is started yet."""
+        self.link = str(given["link"])
+        self.env = str(given["python_env"])
+        self.check = f"{self.link}/libexec/clusterctl-nccl-check"
+        self.ours = os.path.realpath(f"{self.link}/lib/{_LIBRARY}")
+        self.file = str(given["environment_file"])
+        self.session = self._session()
+        self.versions: Dict[str, str] = {}
+
+    def _session(self) -> Dict[str, str]:
+        try:
+            found = read_environment_file(Path(self.file).read_text(encoding="utf-8", errors="replace"))
+        except OSError:
+            found = {}
+        loader = {name: found[name] for name in ("LD_LIBRARY_PATH", "LD_PRELOAD") if found.get(name)}
+        return {"PATH": _PATH, "HOME": str(Path.home()), "LC_ALL": "C", **loader}
+
+    def _run(self, argv: List[str], environment: Dict[str, str], seconds: int) -> Tuple[int, str, str]:
+        try:
+            done = subprocess.run(
+                argv,
+                env=environment,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                timeout=seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return 124, "", f"it did not end within {seconds} s"
+        except OSError as error:
+            return 127, "", str(error)
+        return done.returncode, done.stdout, done.stderr.strip()
+
+    def version_of(self, path: str) -> str:
+        """Return what a file's own ncclGetVersion says, empty where it cannot be asked."""
+        if path not in self.versions:
+            code, answer, _ = self._run([self.check, path], {"PATH": _PATH, "LC_ALL": "C"}, _ANSWER_S)
+            try:
+                self.versions[path] = str(json.loads(answer)["version"]) if code == 0 else ""
+            except (ValueError, KeyError, TypeError):
+                self.versions[path] = ""
+        return self.versions[path]
+
+    def libraries(self) -> List[Dict[str, Any]]:
+        """Return every library in reach, the cluster's first."""
+        ways = [(self.ours, "the cluster's")]
+        folders = self.session.get("LD_LIBRARY_PATH", "").split(":")
+        ways += [(f"{folder}/{_LIBRARY}", f"LD_LIBRARY_PATH of {self.file}") for folder in folders if folder]
+        ways += [(path, "the framework's") for path in glob.glob(f"{self.env}/{_BUNDLED}/{_LIBRARY}")]  # noqa: PTH207
+        _, cache, _ = self._run(["ldconfig", "-p"], {"PATH": _PATH, "LC_ALL": "C"}, _ANSWER_S)
+        cached = [line.split() for line in cache.splitlines() if line.split()[:1] == [_LIBRARY]]
+        ways += [(words[-1], "the loader's cache") for words in cached]
+        for pattern in _FOLDERS:
+            ways += [(path, pattern) for path in glob.glob(f"{pattern}/{_LIBRARY}")]  # noqa: PTH207
+        found: Dict[str, Dict[str, Any]] = {}
+        for path, way in ways:
+            real = os.path.realpath(path)
+            if real not in found and os.path.isfile(real):  # noqa: PTH113
+                version = self.version_of(real)
+                found[real] = {"path": real, "version": version, "found": way, "ours": real == self.ours}
+        return list(found.values())
+
+    def of_session(self) -> Tuple[Dict[str, str], str]:
+        """Return what a program of a session maps, and the complaint where it maps none."""
+        code, answer, complaint = self._run([self.check], self.session, _ANSWER_S)
+        if code:
+            return {}, complaint
+        found = json.loads(answer)
+        return {"path": str(found["path"]), "version": str(found["version"])}, ""
+
+    def of_torch(self) -> Optional[Tuple[Dict[str, str], str]]:
+        """Return what PyTorch maps and the complaint where it cannot be loaded; None where it is no CUDA build."""
+        if not glob.glob(f"{self.env}/{_TORCH}"):  # noqa: PTH207
+            return None
+        code, answer, complaint = self._run([f"{self.env}/bin/python", "-c", _ASK_TORCH], self.session, _TORCH_S)
+        lines = [line for line in answer.splitlines() if line.startswith("mapped ")]
+        if code or not lines:
+            return {}, (complaint.splitlines() or [f"it ended with {code}"])[-1]
+        path = lines[-1].partition(" ")[2]
+        if path == "none":
+            return {"path": "", "version": ""}, ""
+        return {"path": os.path.realpath(path), "version": self.version_of(os.path.realpath(path))}, ""
+
+
+def judge_session(reach: Reach, mapped: Dict[str, str], complaint: str, version: str) -> str:
+    """Return what is wrong with what a session gets, empty where nothing is."""
+    if complaint:
+        return f"A session here cannot load NCCL: {complaint}"
+    if mapped["path"] == reach.ours and mapped["version"] == version:
+        return ""
+    cause = next((f"{name} of {reach.file} is '{reach.session[name]}'" for name in ("LD_PRELOAD", "LD_LIBRARY_PATH")
+                  if name in reach.session), "the loader's cache has it first")  # fmt: skip
+    return (
+        f"A session here gets NCCL {mapped['version']} of {mapped['path']} instead of {version} of {reach.ours}, for"
+        f" {cause}; take that folder out."
+    )
+
+
+def judge_torch(reach: Reach, mapped: Dict[str, str], complaint: str, version: str, align: str) -> str:
+    """Return what is wrong with what PyTorch maps, empty where nothing is."""
+    if complaint:
+        return f"PyTorch of {reach.env} cannot be loaded here, so which NCCL it takes is not known: {complaint}"
+    if not mapped["path"] or align == "report":
+        return ""
+    if align == "cluster" and mapped["path"] != reach.ours:
+        return (
+            f"PyTorch takes NCCL {mapped['version'] or '?'} of {mapped['path']}, and nccl_align 'cluster' wants the"
+            f" cluster's {version} of {reach.ours}; run the role python_env again, which links it there."
+        )
+    if align == "framework" and mapped["version"] != version:
+        return (
+            f"PyTorch takes NCCL {mapped['version'] or '?'} of {mapped['path']}, and the cluster's is {version}: leave"
+            " nccl_version empty to take the framework's, or set nccl_align to 'cluster' or 'report'."
+        )
+    return ""
+
+
+def words(libraries: List[Dict[str, Any]], mapped: Dict[str, Dict[str, str]]) -> str:
+    """Return the report as a sentence."""
+    users = {about["path"]: [] for about in mapped.values()}  # type: Dict[str, List[str]]
+    for who, about in mapped.items():
+        users[about["path"]].append(who)
+    parts = []
+    for library in libraries:
+        who = " and ".join(users.get(library["path"], []))
+        parts.append(
+            f"{library['version'] or 'one that does not answer'} of {library['path']}"
+            f" ({library['found']}{', mapped by ' + who if who else ''})"
+        )
+    return f"NCCL in reach: {'; '.join(parts)}."
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "version": {"type": "str", "required": True},
+            "align": {"type": "str", "choices": ["framework", "cluster", "report"], "default": "framework"},
+            "link": {"type": "str", "default": "/usr/local/nccl"},
+            "python_env": {"type": "str", "default": "/usr/local/python_env"},
+            "environment_file": {"type": "str", "default": "/etc/environment"},
+        },
+        supports_check_mode=True,
+    )
+    given: Dict[str, Any] = module.params
+    reach = Reach(given)
+    libraries = reach.libraries()
+    session, complaint = reach.of_session()
+    mapped = {"session": session} if session else {}
+    problems = [judge_session(reach, session, complaint, given["version"])]
+    torch = reach.of_torch()
+    if torch is not None:
+        if torch[0].get("path"):
+            mapped["torch"] = torch[0]
+        problems.append(judge_torch(reach, *torch, given["version"], given["align"]))
+    answer = {"changed": False, "changes": [], "watch": [], "libraries": libraries, "mapped": mapped}
+    problem = " ".join(text for text in problems if text)
+    if problem:
+        module.fail_json(msg=problem, **answer)
+    module.exit_json(msg=words(libraries, mapped), **answer)
+
+
+if __name__ == "__main__":
+    main()

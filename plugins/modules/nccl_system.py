@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Let the loader and compilers of this host find the cluster's NCCL."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: nccl_system
+short_description: Let loader and compilers find the cluster's NCCL
+version_added: "0.1.0"
+author: The clusterctl authors
+description:
+  - Names the folder of NCCL's library in a file that C(ldconfig) reads, and runs C(ldconfig) only where something
+    changed or the loader's cache does not have the library.
+  - Links NCCL's headers into a folder that compilers search, unless something that is not ours lies there. What a
+    package owns, or somebody put there by hand, is left as it is and named in RV(kept).
+options:
+  link:
+    description: Path of the artifact's link.
+    type: str
+    default: /usr/local/nccl
+  conf:
+    description: File that C(ldconfig) reads.
+    type: str
+    default: /etc/ld.so.conf.d/nccl.conf
+  include_dir:
+    description: Folder that compilers search.
+    type: str
+    default: /usr/include
+  headers:
+    description: Names in C(LINK/include) that are linked. Links of ours to other names there are taken away.
+    type: list
+    elements: str
+    default: [nccl.h, nccl_device.h, nccl_device]
+  installed:
+    description: Whether the library was just installed or switched, so that C(ldconfig) has to run.
+    type: bool
+    default: false
+attributes:
+  check_mode:
+    description: Looks, and changes nothing.
+    support: full
+  diff_mode:
+    description: Before and after of every path that changes.
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Let loader and compilers find NCCL
+  clusterctl.hpc.nccl_system:
+    installed: "{{ nccl_installed is changed }}"
+"""
+
+RETURN = r"""
+changes: {description: What changed in short phrases., type: list, returned: success}
+watch: {description: States of paths that hold from now on., type: list, returned: success}
+kept:
+  description: What was left as it is, each with V(path) and V(owner), the package (empty for nobody's).
+  type: list
+  returned: success
+msg: {description: What was left as it is and why, in words., type: str, returned: success}
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Dict, List, Sequence, Tuple
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils import file_stage, watched_module
+
+_HEADERS = ("nccl.h", "nccl_device.h", "nccl_device")
+_LIBRARY = "libnccl.so.2"
+_FOLDERS = "/usr/sbin:/sbin:/usr/bin:/bin"
+
+
+def said(argv: Sequence[str]) -> str:
+    """Return what a command says, empty where it fails or is not there."""
+    program = shutil.which(argv[0], path=_FOLDERS)
+    if not program:
+        return ""
+    done = subprocess.run(
+        [program, *argv[1:]],
+        env={"PATH": _FOLDERS, "LC_ALL": "C"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    return done.stdout if done.returncode == 0 else ""
+
+
+def package_of(path: str) -> str:
+    """Return the name of the package that owns a path, empty where none does."""
+    owner = said(["dpkg-query", "--search", path]).partition(": ")[0]
+    return owner or said(["rpm", "-qf", "--queryformat", "%{NAME}", path]).strip()
+
+
+def sort_out(
+    link: str, include_dir: str, headers: Sequence[str]
+) -> Tuple[List[file_stage.Entry], List[Dict[str, str]]]:
+    """Return the links to lay out or take away, and what is left as it is."""
+    source = Path(link, "include")
+    entries, kept = [], []
+    for name in dict.fromkeys([*headers, *_HEADERS]):
+        place, target = str(Path(include_dir, name)), str(source / name)
+        # before anything is installed (check mode), every name is taken to be coming
+        wanted = name in headers and (os.path.lexists(target) or not source.is_dir())
+        there = os.path.lexists(place)
+        ours = there and os.path.islink(place) and os.readlink(place).startswith(f"{link}/")  # noqa: PTH114, PTH115
+        owner = package_of(place) if there and not ours else ""
+        foreign = there and not ours and (bool(owner) or not os.path.islink(place))  # noqa: PTH114
+        if foreign and wanted:
+            kept.append({"path": place, "owner": owner})
+        elif wanted:
+            entries.append(file_stage.Entry(path=place, state="link", target=target))
+        elif ours:
+            entries.append(file_stage.Entry(path=place, state="absent"))
+    return entries, kept
+
+
+def in_cache(link: str) -> bool:
+    """Tell whether the loader's cache names the library by the link."""
+    wanted = f"=> {link}/lib/{_LIBRARY}"
+    return any(line.strip().endswith(wanted) for line in said(["ldconfig", "-p"]).splitlines())
+
+
+def words(kept: Sequence[Dict[str, str]], link: str) -> str:
+    """Return what was left as it is as a sentence, empty for nothing."""
+    named = [f"{item['path']} ({'of the package ' + item['owner'] if item['owner'] else 'no link'})" for item in kept]
+    if not named:
+        return ""
+    return f"Left as it is: {', '.join(named)}; compilers find the cluster's NCCL by -I{link}/include or pkg-config."
+
+
+def main() -> None:
+    """Run the module."""
+    module = watched_module.QuietModule(
+        argument_spec={
+            "link": {"type": "str", "default": "/usr/local/nccl"},
+            "conf": {"type": "str", "default": "/etc/ld.so.conf.d/nccl.conf"},
+            "include_dir": {"type": "str", "default": "/usr/include"},
+            "headers": {"type": "list", "elements": "str", "default": list(_HEADERS)},
+            "installed": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+    )
+    given: Dict[str, Any] = module.params
+    link = given["link"]
+    links, kept = sort_out(link, given["include_dir"], given["headers"])
+    conf = file_stage.Entry(
+        path=given["conf"],
+        state="file",
+        content=f"# clusterctl: the cluster's NCCL\n{link}/lib\n".encode(),
+        mode=0o644,
+        uid=0,
+        gid=0,
+    )
+    try:
+        outcome = file_stage.apply([conf, *links], check_mode=module.check_mode, want_diff=module._diff)  # noqa: SLF001
+    except file_stage.StageError as error:
+        module.fail_json(msg=str(error), changes=[], watch=[])
+    changes = list(outcome.changes)
+    if any(given["conf"] in phrase for phrase in changes) or given["installed"] or not in_cache(link):
+        changes.append("ldconfig")
+        if not module.check_mode:
+            program = module.get_bin_path("ldconfig", required=True, opt_dirs=["/sbin", "/usr/sbin"])
+            code, _, complaint = module.run_command([program])
+            if code:
+                module.fail_json(msg=f"ldconfig ended with {code}: {complaint.strip()}", changes=changes, watch=[])
+    answer: Dict[str, Any] = {"changed": bool(changes), "changes": changes, "watch": outcome.watch, "kept": kept}
+    if kept:
+        answer["msg"] = words(kept, link)
+    if module._diff:  # noqa: SLF001 - the documented way for a module to learn of --diff
+        answer["diff"] = outcome.diff
+    module.exit_json(**answer)
+
+
+if __name__ == "__main__":
+    main()
