@@ -844,17 +844,18 @@ def _library(soname: str, also: List[str], cache: bytes, session: Session) -> Js
     ways = [(f"{entry.rstrip('/')}/{soname}", "LD_LIBRARY_PATH") for entry in entries if entry.startswith("/")]
     ways += [(path, _LIBRARY_CACHE) for path in read_library_cache(cache, soname)]
     ways += [(f"{folder}/{soname}", "default folders") for folder in _default_folders()]
-    ways += [(path, "asked for") for pattern in also for path in _glob(pattern)]
     found: Dict[str, Json] = {}
     for path, via in ways:
         real = os.path.realpath(path)
         if real not in found and _can_be_loaded(real):
             found[real] = {"path": path, "real": real, "version": _library_version(soname, real), "via": via}
-    files = list(found.values())
-    taken = {"path": "", "real": "", "version": "", "via": ""}
-    if files and files[0]["via"] != "asked for":
-        taken = files.pop(0)
-    return {"soname": soname, **taken, "others": files}
+    files = list(found.values()) or [{"path": "", "real": "", "version": "", "via": ""}]
+    for path in (path for pattern in also for path in _glob(pattern)):
+        real = os.path.realpath(path)
+        if _can_be_loaded(real):
+            known = found.get(real) or {"version": _library_version(soname, real)}
+            files.append({**known, "path": path, "real": real, "via": "asked for"})
+    return {"soname": soname, **files[0], "others": files[1:]}
 
 
 def read_library_cache(data: bytes, soname: str) -> List[str]:

@@ -119,8 +119,8 @@ node:
     libraries:
       description: >-
         soname, path (empty where none is found), real (links resolved), version (empty where nothing tells), via
-        (LD_LIBRARY_PATH, /etc/ld.so.cache or default folders) and others, files that are not taken, each with path,
-        real, version and via (also V(asked for)).
+        (LD_LIBRARY_PATH, /etc/ld.so.cache or default folders) and others, files that are not taken and those that were
+        asked for (V(asked for) in via), each with path, real, version and via.
       type: list
     watch: {description: The present states of the paths asked for., type: list}
     problems: {description: A sentence for each section that could not be answered., type: list}

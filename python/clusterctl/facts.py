@@ -195,7 +195,10 @@ class LibraryFile(Fact):
 
 
 class Library(LibraryFile):
-    """The file that a session's loader takes for a name (an empty ``path``: none), and ``others`` that it does not."""
+    """The file that a session's loader takes for a name; an empty ``path``: none.
+
+    ``others`` are files in its reach that it does not take, and those that the reader asked for.
+    """
 
     soname: str
     others: tuple[LibraryFile, ...] = ()

@@ -29,12 +29,15 @@ ARTIFACTS: tuple[dict[str, Any], ...] = (
     },
 )
 
-# Which files a session's loader takes, and which other NCCL lies in the framework's own reach.
+# Which files a session's loader takes; beside them the installed ones, and the NCCL in a framework's own reach.
 LIBRARIES: tuple[dict[str, Any], ...] = (
-    {"soname": "libmpi.so.40"},
+    {"soname": "libmpi.so.40", "also": ["/usr/local/openmpi/lib/libmpi.so.40"]},
     {
         "soname": "libnccl.so.2",
-        "also": ["/usr/local/python_env/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2"],
+        "also": [
+            "/usr/local/nccl/lib/libnccl.so.2",
+            "/usr/local/python_env/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2",
+        ],
     },
 )
 
@@ -256,7 +259,11 @@ def _mpi_loaded(nodes: Sequence[_Seen]) -> Iterator[Finding]:
 
 def _other_file(node: _Seen, title: str, artifact: Artifact, library: Library) -> Iterator[Finding]:
     """Tell of a library that a session takes instead of the installed one."""
-    if library.real.startswith(f"{artifact.target}/"):
+    path = (
+        f"{artifact.link}/lib/{library.soname}"  # of an NCCL of the system's packages, the artifact holds links alone
+    )
+    installed = next((entry for entry in library.others if entry.path == path), None)
+    if library.real == (installed.real if installed else "") or library.real.startswith(f"{artifact.target}/"):
         return
     folder = PurePosixPath(library.path).parent
     version = f"{title} {library.version}" if library.version else f"another {title}"
@@ -271,8 +278,7 @@ def _other_file(node: _Seen, title: str, artifact: Artifact, library: Library) -
         why = f"{library.via} names {folder} first"
         cure = f"remove the package or the file in /etc/ld.so.conf.d that brought {folder}, and run 'ldconfig'"
     yield node.finding(
-        f"a session loads {library.path} ({whose}{version}) and not the installed {title} {artifact.version} of "
-        f"{artifact.target}, because {why}",
+        f"a session loads {library.path} ({whose}{version}) and not {path} ({title} {artifact.version}), because {why}",
         cure,
     )
 

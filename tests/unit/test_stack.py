@@ -25,6 +25,7 @@ DATA = Path(__file__).resolve().parents[1] / "data"
 NODES = ("node1", "node2", "node3", "node4")
 TARGETS = ("openmpi", "python_env", "mpi4py", "nccl", "horovod")
 BUNDLED = "/usr/local/python_env/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2"
+INSTALLED = "/usr/local/nccl/lib/libnccl.so.2"
 BUNDLED_REAL = "/usr/local/python_env-3.11-gpu/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2"
 
 
@@ -59,9 +60,9 @@ def with_gpu(record: Record, driver: str = "open") -> Record:
     rebuilt(record, "python_env", framework=framework)
     rebuilt(record, "nccl", cuda="13")
     rebuilt(record, "horovod", framework=framework, nccl=nccl["key"], gpu_operations="NCCL")
-    library(record)["real"] = f"{nccl['target']}/lib/libnccl.so.2"
-    bundled = {"path": BUNDLED, "real": BUNDLED_REAL, "version": nccl["version"], "via": "asked for"}
-    library(record)["others"] = [bundled]
+    library(record)["others"].append(
+        {"path": BUNDLED, "real": BUNDLED_REAL, "version": nccl["version"], "via": "asked for"}
+    )
     return record
 
 
@@ -72,10 +73,13 @@ def rebuilt(record: Record, name: str, version: str = "", **inputs: Any) -> None
     entry["version"] = version or entry["version"]
     entry["key"] = f"another-{name}"
     entry["target"] = f"/usr/local/{name}-{entry['version']}-{entry['key']}"
-    for found in record["libraries"]:
+    for found in files(record):
         if found["path"].startswith(f"{entry['link']}/"):
-            found["real"] = f"{entry['target']}/lib/{found['soname']}"
-            found["version"] = entry["version"]
+            found |= {"real": entry["target"] + found["path"].removeprefix(entry["link"]), "version": entry["version"]}
+
+
+def files(record: Record) -> list[Record]:
+    return [entry for found in record["libraries"] for entry in (found, *found["others"])]
 
 
 def removed(record: Record, name: str) -> None:
@@ -211,8 +215,8 @@ def test_a_bundled_nccl_first_in_the_path_is_named_with_both_files_and_the_reaso
     nccl = artifact(captured(), "nccl")
     assert found.host == "node2"
     assert found.cause == (
-        f"a session loads {BUNDLED} (the framework's own NCCL 2.30.7) and not the installed NCCL {nccl['version']} of "
-        f"{nccl['target']}, because LD_LIBRARY_PATH names {BUNDLED.removesuffix('/libnccl.so.2')} first"
+        f"a session loads {BUNDLED} (the framework's own NCCL 2.30.7) and not {INSTALLED} "
+        f"(NCCL {nccl['version']}), because LD_LIBRARY_PATH names {BUNDLED.removesuffix('/libnccl.so.2')} first"
     )
     assert "out of LD_LIBRARY_PATH" in found.cure
 
@@ -226,6 +230,22 @@ def test_an_nccl_of_a_package_first_in_the_cache_is_named() -> None:
     assert "(another NCCL)" in found.cause
     assert "because /etc/ld.so.cache names /usr/lib/x86_64-linux-gnu first" in found.cause
     assert "ldconfig" in found.cure
+
+
+def test_an_nccl_of_the_systems_packages_is_the_installed_one_where_the_artifact_is_made_of_links() -> None:
+    system = {"path": "/lib/x86_64-linux-gnu/libnccl.so.2", "real": "/usr/lib/x86_64-linux-gnu/libnccl.so.2.29.7"}
+
+    def packages(record: Record) -> None:
+        library(record).update(system, via="/etc/ld.so.cache")
+        library(record)["others"][0] |= {"real": system["real"]}
+
+    def shadowed(record: Record) -> None:
+        packages(record)
+        loads(record, "/opt/x/libnccl.so.2", "2.18.3", "LD_LIBRARY_PATH")
+
+    assert stack.findings(cluster(**dict.fromkeys(NODES, packages))) == ()
+    found = the_one(stack.findings(cluster(**dict.fromkeys(NODES[1:], packages), node1=shadowed)))
+    assert "a session loads /opt/x/libnccl.so.2 (NCCL 2.18.3)" in found.cause
 
 
 def test_an_installed_nccl_that_no_session_finds_is_named() -> None:
@@ -250,7 +270,7 @@ def test_one_that_only_a_default_folder_has_is_named_too() -> None:
 @pytest.mark.parametrize("align", ["framework", "cluster", "report", None])
 def test_a_framework_s_own_nccl_is_a_finding_unless_a_report_was_all_that_was_wanted(align: str | None) -> None:
     def bundled(record: Record) -> None:
-        library(record)["others"][0]["version"] = "2.30.7"
+        next(entry for entry in files(record) if entry["path"] == BUNDLED)["version"] = "2.30.7"
 
     found = stack.findings(cluster(gpu_node, node2=bundled), dict.fromkeys(NODES, align) if align else None)
     if align == "report":
@@ -408,8 +428,8 @@ def test_a_session_that_loads_another_libmpi_is_named() -> None:
     mpi = artifact(captured(), "openmpi")
     assert found.host == "node3"
     assert found.cause == (
-        "a session loads /opt/mpi/lib/libmpi.so.40 (another Open MPI) and not the installed Open MPI "
-        f"{mpi['version']} of {mpi['target']}, because LD_LIBRARY_PATH names /opt/mpi/lib first"
+        "a session loads /opt/mpi/lib/libmpi.so.40 (another Open MPI) and not "
+        f"/usr/local/openmpi/lib/libmpi.so.40 (Open MPI {mpi['version']}), because LD_LIBRARY_PATH names /opt/mpi/lib first"
     )
 
 

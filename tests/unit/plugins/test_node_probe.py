@@ -267,8 +267,9 @@ def test_the_path_comes_before_the_cache_and_files_of_other_machines_are_passed_
         "version": "2.29.7",
         "via": "LD_LIBRARY_PATH",
     }
-    assert [(entry["path"], entry["via"]) for entry in found["others"]] == [
-        (f"{tmp_path}/third/{SONAME}", "LD_LIBRARY_PATH")
+    assert [(entry["path"], entry["version"], entry["via"]) for entry in found["others"]] == [
+        (f"{tmp_path}/third/{SONAME}", "", "LD_LIBRARY_PATH"),
+        (str(real), "2.29.7", "asked for"),
     ]
 
 

@@ -1,0 +1,190 @@
+"""The training stack on four real nodes: it trains, it stays, a fifth node joins, and planted faults are named."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl import validation
+from clusterctl.result import CheckStarted, Verdict
+from clusterctl.sandbox import podman
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from clusterctl.result import CheckResult, ValidationEvent, ValidationRecord
+    from clusterctl.sandbox import Sandbox
+
+    Start = Callable[..., Sandbox]
+
+pytestmark = pytest.mark.cluster
+
+CLUSTERCTL = [sys.executable, "-m", "clusterctl"]
+NODES = ("node1", "node2", "node3", "node4")
+MARKER = ".clusterctl.json"
+
+# Runs on a node: put a tree beside an installed artifact whose marker tells something else, and switch the link to it.
+PLANT = f"""
+import json, os, subprocess, sys
+link, marker, inputs = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+tree = link + "-planted"
+subprocess.run(["cp", "-al", os.path.realpath(link), tree], check=True)
+with open(tree + "/{MARKER}") as stream:
+    told = json.load(stream)
+told["inputs"].update(inputs)
+told.update(marker)
+os.remove(tree + "/{MARKER}")  # it is the installed one's, too
+with open(tree + "/{MARKER}", "w") as stream:
+    json.dump(told, stream)
+print(os.readlink(link))
+os.symlink(tree, link + ".planted")
+os.replace(link + ".planted", link)
+"""
+
+
+class Cluster:
+    """The nodes, and the faults that can be planted in them."""
+
+    def __init__(self, box: Sandbox) -> None:
+        self.box, self.engine = box, podman.find()
+        self.first_s = 0.0
+
+    def on(self, node: str, *argv: str) -> str:
+        return self.engine.text("exec", self.box.node(node).container, *argv)
+
+    def run(self, *command: str) -> tuple[subprocess.CompletedProcess[str], float]:
+        began = time.monotonic()
+        argv = [*CLUSTERCTL, *command, str(self.box.inventory)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return done, time.monotonic() - began
+
+    def provision(self) -> tuple[dict[str, Any], float]:
+        done, seconds = self.run("provision", "--yes", "--no-validate", "--format", "json")
+        assert done.returncode == 0, done.stderr + done.stdout
+        record: dict[str, Any] = json.loads(done.stdout)
+        return record, seconds
+
+    def look(self) -> CheckResult:
+        """Return what is said of the nodes' state; no job is launched for it."""
+        started: list[str] = []
+
+        def hear(event: ValidationEvent) -> None:
+            if isinstance(event, CheckStarted):
+                started.append(event.check)
+
+        options = validation.ValidationOptions(checks=("provisioned",))
+        record = validation.validate(self.box.inventory, options, hear)
+        assert started == ["reachable", "provisioned"]
+        return result(record, "provisioned")
+
+    @contextlib.contextmanager
+    def another(self, node: str, name: str, *, inputs: dict[str, str] | None = None, **marker: str) -> Iterator[None]:
+        """Give a node another build of an artifact for a while."""
+        link = f"/usr/local/{name}"
+        before = self.on(node, "python3", "-c", PLANT, link, json.dumps(marker), json.dumps(inputs or {})).strip()
+        try:
+            yield
+        finally:
+            self.on(node, "ln", "-sfn", before, link)
+            self.on(node, "rm", "-r", f"{link}-planted")
+
+    @contextlib.contextmanager
+    def bundled_nccl_first(self, node: str, version: str) -> Iterator[str]:
+        """Put an NCCL such as a CUDA framework's wheels bring it first in a node's LD_LIBRARY_PATH."""
+        site = self.on(node, "sh", "-c", "echo /usr/local/python_env/lib/python3*/site-packages").strip()
+        folder = f"{site}/nvidia/nccl/lib"
+        assert self.on(node, "sh", "-c", f"ls -d {site}/nvidia 2>/dev/null; true") == "", "a CPU build brings none"
+        self.on(node, "mkdir", "-p", folder, f"{site}/nvidia_nccl_cu13-{version}.dist-info")
+        self.on(node, "cp", "-L", "/usr/local/nccl/lib/libnccl.so.2", folder)
+        self.on(node, "cp", "-p", "/etc/environment", "/etc/environment.before")
+        self.on(node, "sed", "-i", f's|^LD_LIBRARY_PATH="|&{folder}:|', "/etc/environment")
+        try:
+            yield f"{folder}/libnccl.so.2"
+        finally:
+            self.on(node, "mv", "/etc/environment.before", "/etc/environment")
+            self.on(node, "rm", "-r", f"{site}/nvidia", f"{site}/nvidia_nccl_cu13-{version}.dist-info")
+
+
+def result(record: ValidationRecord, check: str) -> CheckResult:
+    return next(found for found in record.checks if found.check == check)
+
+
+def is_named(found: CheckResult, node: str) -> bool:
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, (node,)), found.reason
+    assert all(line.startswith(f"{node}: ") for line in found.evidence)
+    return True
+
+
+@pytest.fixture(scope="module")
+def cluster(sandbox: Start) -> Cluster:
+    found = Cluster(sandbox("stack", nodes=len(NODES), stack=True))
+    _, found.first_s = found.provision()
+    return found
+
+
+def test_the_stack_trains(cluster: Cluster) -> None:
+    done, _ = cluster.run("validate", "--format", "json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    record = json.loads(done.stdout)
+    verdicts = {check["check"]: check["verdict"] for check in record["checks"]}
+    assert verdicts.pop("nccl") == "SKIP"
+    assert {"horovod", "torchrun", "training"} <= set(verdicts)
+    assert set(verdicts.values()) == {"PASS"}
+    nccl = next(check for check in record["checks"] if check["check"] == "nccl")
+    assert "no GPU" in nccl["reason"]
+    assert set(nccl["left_out"]) == set(NODES)
+
+
+def test_a_second_provision_finds_nothing_to_do(cluster: Cluster) -> None:
+    record, _ = cluster.provision()
+    assert record["outcome"] == "nothing to do"
+
+
+def test_a_fifth_node_joins(cluster: Cluster, sandbox: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    """The time is told, not judged: the first four took from the same caches (see benchmarks/fifth_node.py)."""
+    cluster.box = sandbox("stack", nodes=len(NODES) + 1, stack=True)
+    record, seconds = cluster.provision()
+    assert record["outcome"] == "done"
+    with capsys.disabled():
+        print(f"\n  four nodes {cluster.first_s:.1f} s, a fifth joins in {seconds:.1f} s")  # noqa: T201 - a figure
+    assert cluster.look().verdict is Verdict.PASS
+
+
+def test_an_nccl_of_another_version_is_named(cluster: Cluster) -> None:
+    with cluster.another("node3", "nccl", version="2.29.7", key="planted"):
+        found = cluster.look()
+    assert is_named(found, "node3")
+    assert "NCCL 2.29.7 is installed, and most nodes have 2." in found.reason
+
+
+def test_a_bundled_nccl_first_in_the_path_is_named(cluster: Cluster) -> None:
+    with cluster.bundled_nccl_first("node2", "2.30.7") as path:
+        found = cluster.look()
+    assert is_named(found, "node2")
+    assert f"a session loads {path} (the framework's own NCCL 2.30.7)" in found.reason
+    assert "because LD_LIBRARY_PATH names" in found.reason
+
+
+def test_a_horovod_for_another_mpi_is_named_by_the_command_too(cluster: Cluster) -> None:
+    with cluster.another("node4", "horovod", inputs={"openmpi": "0123456789abcdef"}):
+        found = cluster.look()
+        done, _ = cluster.run("validate", "--checks", "provisioned")
+    assert is_named(found, "node4")
+    cause = "was built against another Open MPI (key 0123456789abcdef)"
+    assert cause in found.reason
+    assert done.returncode == 10
+    shown = " ".join((done.stdout + done.stderr).split())
+    assert "node4" in shown
+    assert cause in shown
+
+
+def test_nothing_of_the_faults_is_left(cluster: Cluster) -> None:
+    assert cluster.look().verdict is Verdict.PASS
+    record, _ = cluster.provision()
+    assert record["outcome"] == "nothing to do"
