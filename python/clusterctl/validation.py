@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from clusterctl.inventory import Host, Inventory
     from clusterctl.result import JobOutcome, OutputLine, ValidationEvent
 
-PROGRAMS = ("job_supervisor.py", "rank_program.py", "mpi_checks.py")
+PROGRAMS = ("job_supervisor.py", "rank_program.py", "mpi_checks.py", "torch_checks.py")
 USER_VARIABLE = "ssh_mesh_user"
 
 _NEEDED = {"openmpi": "Open MPI", "python_env": "the cluster's Python", "mpi4py": "mpi4py"}
@@ -212,7 +212,13 @@ class _Validation:
         hosts = self._cluster.selected_hosts
         by_ssh = [replace(host, become=False) for host in hosts if host.by_ssh]  # what ranks will see: no sudo
         watch = {host.name: watch_entries() for host in by_ssh}
-        probe = facts.gather(by_ssh, watch=watch, artifacts=stack.ARTIFACTS, timeout_s=_PROBE_TIMEOUT_S)
+        probe = facts.gather(
+            by_ssh,
+            watch=watch,
+            artifacts=stack.ARTIFACTS,
+            libraries=stack.LIBRARIES,
+            timeout_s=_PROBE_TIMEOUT_S,
+        )
         for host in hosts:
             if not host.by_ssh:
                 why = f"{host.name} is not reached by plain ssh with a key, which the checks need."
@@ -243,6 +249,7 @@ class _Validation:
             user = host.variables.get(USER_VARIABLE)
             as_user = str(user) if isinstance(user, str) and user and user != node.user.name else None
             self._nodes[host.name] = _Node(host, node, stack.of(node), slots_of(host, node), as_user)
+        refused += self._stack_findings()
         if not reached:
             self._finish(_skipped(catalogue.PROVISIONED, "no node answers"))
             return
@@ -254,6 +261,14 @@ class _Validation:
             words = tuple(f"{inventory.folded(hosts)}: {why}" for why, hosts in by_why.items())
             reason = "; ".join((_several(words), *dict.fromkeys(refusal.cure for refusal in refused)))
         self._conclude_ground(catalogue.PROVISIONED, refused, len(reached), time.monotonic() - began, reason)
+
+    def _stack_findings(self) -> list[_Refusal]:
+        """Return what hurts training on the nodes that take part; MPI is none of its business, so they stay."""
+        found = stack.findings(
+            {name: node.facts for name, node in self._nodes.items()},
+            {name: str(node.host.variables.get("nccl_align", "framework")) for name, node in self._nodes.items()},
+        )
+        return [_Refusal(finding.host, finding.cause, finding.cure, stays=True) for finding in found]
 
     def _conclude_ground(
         self, check: str, refused: Sequence[_Refusal], asked: int, seconds: float, reason: str

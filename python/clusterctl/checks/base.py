@@ -156,6 +156,31 @@ def passed(judgement: Judgement, reason: str, *figures: Measurement) -> Judgemen
     return Judgement(Verdict.PASS, reason, (), judgement.ranks, (*judgement.measurements, *figures))
 
 
+def without_pytorch(stack: NodeStack) -> str:
+    """Return why a node cannot run PyTorch, empty when it can."""
+    return "" if stack.framework == "pytorch" else "no PyTorch"
+
+
+def misplaced(site: Site, reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] | None:
+    """Find nodes that have another number of ranks than slots, though the hostfile gives every slot one."""
+    seen = Counter(report.host for report in reports)
+    odd = [node for node in unique((*site.slots, *seen)) if seen[node] != site.slots.get(node, 0)]
+    if not odd:
+        return None
+    words = ", ".join(f"{node} has {seen[node]} of {site.slots.get(node, 0)}" for node in odd)
+    return f"ranks are not where the hostfile puts them: {words}", tuple(odd)
+
+
+def carried_by(reports: Sequence[RankReport], expected: str) -> tuple[str, tuple[str, ...]] | None:
+    """Find ranks whose answers another backend carried, by their fact ``backend``."""
+    other = [report for report in reports if report.facts.get("backend") != expected]
+    if not other:
+        return None
+    found = other[0].facts.get("backend") or "a backend that gave no name"
+    verb = "was" if len(other) == 1 else "were"
+    return f"{named(other)} {verb} carried by {found} and not by {expected}", unique(report.host for report in other)
+
+
 def unique(hosts: Iterable[str]) -> tuple[str, ...]:
     """Return each host once, in order."""
     return tuple(dict.fromkeys(hosts))

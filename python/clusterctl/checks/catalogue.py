@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.checks import answers
 from clusterctl.checks.hello import Hello
+from clusterctl.checks.torchrun import Torchrun
 from clusterctl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ LAUNCHED: tuple[Check, ...] = (
     answers.GATHER,
     answers.REDUCE,
     answers.ALLREDUCE,
+    Torchrun(),
 )
 
 

@@ -50,11 +50,9 @@ class Hello:
             return base.fail(judgement, *skew)
         if judgement.verdict is not Verdict.PASS:
             return judgement
-        seen = Counter(report.host for report in answered)
-        short = [node for node, slots in site.slots.items() if seen[node] != slots]
-        if short:
-            words = ", ".join(f"{node} has {seen[node]} of {site.slots[node]}" for node in short)
-            return base.fail(judgement, f"ranks are not where the hostfile puts them: {words}", short)
+        elsewhere = base.misplaced(site, answered)
+        if elsewhere is not None:
+            return base.fail(judgement, *elsewhere)
         release = _release(answered[0])
         return base.passed(judgement, f"{judgement.reason}, all {release}")
 

@@ -26,6 +26,7 @@ import re
 import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -36,7 +37,14 @@ TEXT_LIMIT = 160
 POLL_S = 0.02
 ALARM_GRACE_S = 30  # a rank that nobody ends (its node was frozen) ends itself this long after the deadline
 PR_SET_PDEATHSIG = 1
-ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+# One thread, for numpy and torch would start one per core in every rank; and no folder in /tmp for a compiler's cache
+# that no check uses.
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "TORCHINDUCTOR_CACHE_DIR": tempfile.gettempdir(),
+}
 
 
 class Voice:
@@ -281,6 +289,12 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def be_modest() -> None:
+    """Set what keeps the libraries of this process and its children from taking more than their share."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
 def parser(description: str, checks: Sequence[str]) -> argparse.ArgumentParser:
     """Return the options that all programs have."""
     words = argparse.ArgumentParser(description=description)
@@ -295,15 +309,14 @@ def run(arguments: argparse.Namespace, work: Callable[[Rank], int], voice: Voice
 
     Args:
         arguments: of :func:`parser`.
-        work: does the check, prints the result (:meth:`Rank.attempt`) and returns the exit code.
+        work: does the check, prints the result (:meth:`Rank.attempt`) and returns the exit code, or exits with it.
         voice: who this rank is; None learns it from mpirun's environment.
     """
     voice = voice or Voice(arguments.check)
     board = Board()
     board.step = "the start of the program"
     voice.say("started", pid=os.getpid())
-    for name in ONE_THREAD:  # numpy and torch would start a thread per core in every rank
-        os.environ.setdefault(name, "1")
+    be_modest()
     worker = os.fork()
     signal.alarm(int(arguments.deadline + ALARM_GRACE_S))  # in both, and it survives an exec
     if worker:

@@ -1,0 +1,287 @@
+#!/usr/bin/env python3
+"""Prove that torchrun trains over the cluster: a model trained by all ranks is the one that a single process gets.
+
+Started by mpirun, one process a node. That process asks the first node for a free port, becomes torchrun's parent, and
+speaks for the node's ranks until torchrun has started them; each of them is this program again, as it learns from its
+environment. What the lines mean stands in ``rank_program.py``; ranks are torch's.
+
+Every step's gradient is the mean over all ranks of the mean over equal parts of one batch, which is the mean over the
+batch: what one process computes alone. In float64 the two differ by the order of additions only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, NoReturn
+
+import rank_program
+
+if TYPE_CHECKING:
+    import argparse
+
+CHECKS = ("torchrun",)
+# Names the socket of the node's process, to which its workers say that they speak for themselves. The program's options
+# stand in it too: torchrun takes options that come behind the program's name for its own.
+HANDOVER = "CLUSTERCTL_TORCH_WORKER"
+SHUTDOWN_S = 5  # torchrun waits so long for its workers before it kills them
+
+STEPS = 20
+SAMPLES = 4  # of every rank in a step
+WIDTH = 16
+SEED = 20240229
+# A mean of 8 x 4 terms in another order is off by about 32 x 1.1e-16 of them, and 20 steps of that are 7e-14. The rest
+# is room for hundreds of ranks and for what the model makes of a difference.
+TOLERANCE = 1e-9
+COUNTS = (1, 1001, 40009)
+
+
+# --- one process a node: from mpirun to torchrun ----------------------------------------------------------------------
+
+
+def reserved_port() -> int:
+    """Return a free port that the kernel gives to nobody else as long as this process lives, also after an exec.
+
+    It is bound and does not listen, and both this socket and torchrun's carry SO_REUSEADDR, so that torchrun can bind
+    it too. The socket is left open on purpose.
+    """
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    holder = socket.socket(family, socket.SOCK_STREAM)
+    if family == socket.AF_INET6:
+        holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("", 0))
+    holder.set_inheritable(True)
+    port = int(holder.getsockname()[1])
+    holder.detach()
+    return port
+
+
+def become_torchrun(arguments: argparse.Namespace, node: int, board: rank_program.Board) -> None:
+    """Agree on a port with the other nodes, then replace this process by torchrun."""
+    board.step = "MPI_Init of the node's own process"
+    from mpi4py import MPI  # noqa: PLC0415 - the import calls MPI_Init
+
+    board.step = "the broadcast of torchrun's port"
+    port = MPI.COMM_WORLD.bcast(reserved_port() if node == 0 else None, 0)
+    board.step = "MPI_Finalize of the node's own process"
+    MPI.Finalize()
+    board.step = "torchrun, which has not started its workers"
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    os.execv(  # noqa: S606 - no shell is wanted
+        torchrun,
+        [
+            torchrun,
+            f"--nnodes={len(arguments.slots)}",
+            f"--node_rank={node}",
+            f"--nproc_per_node={arguments.slots[node]}",
+            f"--master_addr={arguments.first_node}",
+            f"--master_port={port}",
+            "--max_restarts=0",
+            f"--log_dir={os.devnull}",
+            "--monitor_interval=0.2",
+            f"--shutdown-timeout={SHUTDOWN_S}",
+            str(Path(__file__).resolve()),
+        ],
+    )
+
+
+class Node:
+    """The node's own process: torchrun's parent, and the voice of ranks that have none yet."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        """Learn from mpirun which node this is and from that which ranks torchrun will start on it."""
+        self.arguments = arguments
+        self.number = rank_program.Voice(arguments.check).rank
+        first, total = sum(arguments.slots[: self.number]), sum(arguments.slots)
+        mine = range(first, first + arguments.slots[self.number])
+        self.voices = {rank: rank_program.Voice(arguments.check, rank, total) for rank in mine}
+        self.dumb = dict(self.voices)  # those that torchrun has not started yet
+        self.board = rank_program.Board()
+        self.ears = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.ears.settimeout(0)
+        self.ears.bind(f"\0clusterctl-{os.getpid()}-{time.monotonic_ns()}")  # abstract: nothing of it stays behind
+        os.environ[HANDOVER] = json.dumps({"socket": self.ears.getsockname().decode(), "options": sys.argv[1:]})
+
+    def run(self) -> int:
+        """Start torchrun and stay until it has ended."""
+        self.board.step = "the start of the program"
+        for voice in self.dumb.values():
+            voice.say("started", pid=os.getpid())
+        rank_program.be_modest()
+        child = os.fork()
+        signal.alarm(int(self.arguments.deadline + rank_program.ALARM_GRACE_S))  # in both, and it survives the exec
+        if not child:
+            rank_program.end_with_parent()
+            become_torchrun(self.arguments, self.number, self.board)
+        beat_at = time.monotonic() + self.arguments.heartbeat
+        while True:
+            self.listen()
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                break
+            if time.monotonic() >= beat_at:
+                beat_at += self.arguments.heartbeat
+                if not rank_program.is_stopped(child):
+                    for voice in self.dumb.values():
+                        voice.say("waiting", step=self.board.step)
+            time.sleep(rank_program.POLL_S)
+        self.listen()
+        if os.WIFSIGNALED(status):  # it took its workers with it
+            self.board.step, self.dumb = "torchrun", self.voices
+        for voice in self.dumb.values():
+            rank_program.farewell(voice, status, self.board)
+        code = os.waitstatus_to_exitcode(status)
+        return code if code >= 0 else 128 - code
+
+    def listen(self) -> None:
+        """Stop speaking for the workers that have begun to do so themselves."""
+        while True:
+            try:
+                self.dumb.pop(int(self.ears.recv(32)), None)
+            except BlockingIOError:
+                return
+
+
+# --- one worker -------------------------------------------------------------------------------------------------------
+
+
+def collectives(rank: rank_program.Rank, torch: Any, device: Any) -> None:
+    """Sums with known answers, so that a wrong loss can be told from a wrong sum."""
+    for kind in (torch.float32, torch.float64, torch.int64):
+        for count in COUNTS:
+            what = rank.doing(f"all_reduce sum {str(kind).removeprefix('torch.')}[{count}]")
+            values = torch.arange(count, device=device) % 7 + 1
+            given = (values * (rank.rank + 1)).to(kind)
+            torch.distributed.all_reduce(given)
+            wanted = (values * (rank.size * (rank.size + 1) // 2)).to(kind)
+            rank.findings.array(what, given.cpu().numpy(), wanted.cpu().numpy())
+
+
+def new_model(torch: Any, device: Any) -> Any:
+    """Return the model, the same from everybody."""
+    torch.manual_seed(SEED)
+    layers = (torch.nn.Linear(WIDTH, 2 * WIDTH), torch.nn.Tanh(), torch.nn.Linear(2 * WIDTH, 1))
+    return torch.nn.Sequential(*layers).to(torch.float64).to(device)
+
+
+def batch_of(torch: Any, step: int, size: int, device: Any) -> tuple[Any, Any]:
+    """Return one step's whole batch: inputs, and the mean of each as what is to be learnt."""
+    generator = torch.Generator().manual_seed(SEED + step)
+    inputs = torch.randn(size * SAMPLES, WIDTH, generator=generator, dtype=torch.float64)
+    return inputs.to(device), inputs.mean(1, keepdim=True).to(device)
+
+
+def train(torch: Any, model: Any, batches: Callable[[int], tuple[Any, Any]], doing: Callable[[str], str]) -> list[Any]:
+    """Train for all steps and return each step's loss, as it was before the step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    losses = []
+    for step in range(STEPS + 1):
+        doing(f"step {step} of {STEPS}")
+        inputs, targets = batches(step)
+        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        losses.append(loss.detach())
+        if step < STEPS:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return losses
+
+
+def work(rank: rank_program.Rank) -> NoReturn:
+    """Do what one worker does and report."""
+    used: list[Any] = []
+    rank.libraries = ("libnccl",)
+
+    def check() -> None:
+        rank.doing("import torch")
+        import torch  # noqa: PLC0415 - "started" is said before anything that takes time or can fail
+
+        torch.set_num_threads(1)
+        backend = rank.arguments.backend
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if backend == "nccl" else torch.device("cpu")
+        rank.doing(f"init_process_group of {backend}")
+        limit = timedelta(seconds=rank.arguments.deadline + rank_program.ALARM_GRACE_S)  # the job's deadline is earlier
+        torch.distributed.init_process_group(backend, timeout=limit)
+        used.append(torch.distributed)
+        rank.begin()
+        rank.facts = {"torch": torch.__version__, "backend": torch.distributed.get_backend(), "device": str(device)}
+        collectives(rank, torch, device)
+        part = slice(rank.rank * SAMPLES, (rank.rank + 1) * SAMPLES)
+
+        def mine(step: int) -> tuple[Any, Any]:
+            inputs, targets = batch_of(torch, step, rank.size, device)
+            return inputs[part], targets[part]
+
+        model = new_model(torch, device)
+        began = time.monotonic()
+        rank.doing("DistributedDataParallel")
+        together = torch.nn.parallel.DistributedDataParallel(model)
+        losses = torch.stack(train(torch, together, mine, rank.doing))
+        rank.figures["training_s"] = round(time.monotonic() - began, 6)
+        compare(rank, torch, model, losses, device)
+
+    ended = rank.attempt(check)
+    if not ended:
+        os._exit(1)  # torchrun ends the others; an orderly end would wait for them
+    rank.doing("the barrier at the end")
+    used[0].barrier()  # torchrun ends the others as soon as one leaves with an error; all have spoken now
+    used[0].destroy_process_group()
+    os._exit(rank.code)  # all is said and closed; taking thousands of modules apart again costs everybody a second
+
+
+def compare(rank: rank_program.Rank, torch: Any, model: Any, losses: Any, device: Any) -> None:
+    """Compare losses and parameters with those of a single process, which rank 0 is in the meantime."""
+    distributed = torch.distributed
+    rank.doing("the mean of all losses")
+    distributed.all_reduce(losses)
+    losses /= rank.size
+    alone = new_model(torch, device)
+    reference = torch.zeros_like(losses)
+    if rank.rank == 0:
+        everything = train(torch, alone, lambda step: batch_of(torch, step, rank.size, device), rank.doing)
+        reference = torch.stack(everything)
+    rank.doing("the broadcast of what a single process gets")
+    distributed.broadcast(reference, 0)
+    parameters = torch.cat([parameter.detach().reshape(-1) for parameter in alone.parameters()])
+    distributed.broadcast(parameters, 0)
+    for step in (0, STEPS // 2, STEPS):
+        what = f"loss after {step} steps"
+        rank.findings.near(what, losses[step].item(), reference[step].item(), TOLERANCE)
+    rank.findings.value("a loss that falls", bool(reference[-1] < reference[0]), expected=True)
+    mine = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+    furthest = float((mine - parameters).abs().max() / parameters.abs().max())
+    rank.findings.compared += parameters.numel() - 1
+    rank.findings.near(f"largest of {parameters.numel()} parameters after {STEPS} steps", 1 + furthest, 1, TOLERANCE)
+    rank.figures |= {
+        "loss": losses[-1].item(),
+        "single_process_loss": reference[-1].item(),
+        "first_loss": reference[0].item(),
+    }
+
+
+def main() -> int:
+    """Be a node's own process or one worker."""
+    parser = rank_program.parser("Prove that torchrun trains over the cluster. Started by mpirun, one a node.", CHECKS)
+    parser.add_argument("--slots", required=True, type=lambda text: [int(word) for word in text.split(",")])
+    parser.add_argument("--first-node", required=True, help="name under which the others find it")
+    parser.add_argument("--backend", choices=["gloo", "nccl"], default="gloo")
+    if HANDOVER not in os.environ:
+        return Node(parser.parse_args()).run()
+    rank_program.end_with_parent()  # a torchrun that is killed cannot end its workers, which have sessions of their own
+    handover = json.loads(os.environ[HANDOVER])
+    arguments = parser.parse_args(handover["options"])
+    voice = rank_program.Voice(arguments.check, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mouth:
+        mouth.sendto(str(voice.rank).encode(), handover["socket"])
+    return rank_program.run(arguments, work, voice)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
