@@ -429,7 +429,8 @@ def test_a_session_that_loads_another_libmpi_is_named() -> None:
     assert found.host == "node3"
     assert found.cause == (
         "a session loads /opt/mpi/lib/libmpi.so.40 (another Open MPI) and not "
-        f"/usr/local/openmpi/lib/libmpi.so.40 (Open MPI {mpi['version']}), because LD_LIBRARY_PATH names /opt/mpi/lib first"
+        f"/usr/local/openmpi/lib/libmpi.so.40 (Open MPI {mpi['version']}), "
+        "because LD_LIBRARY_PATH names /opt/mpi/lib first"
     )
 
 
