@@ -70,6 +70,18 @@ def test_every_kind_of_damage_has_its_own_phrase(tree: Path) -> None:
     assert state(tree).problem == "its marker is missing, so an install was left half-done"
 
 
+def test_a_changed_byte_in_a_large_file_is_found_as_well(tree: Path) -> None:
+    for number in range(3):
+        (tree / f"large{number}").write_bytes(bytes(2 << 20))
+    entries = artifact.make_manifest(str(tree))
+    assert artifact.deviation(str(tree), entries, content=True) is None
+    with (tree / "large1").open("r+b") as stream:
+        stream.seek(1 << 20)
+        stream.write(b"x")
+    assert artifact.deviation(str(tree), entries) is None, "its size is what it was"
+    assert artifact.deviation(str(tree), entries, content=True) == "the content of large1 has changed"
+
+
 def test_a_marker_of_another_build_is_no_marker(tree: Path) -> None:
     assert artifact.inspect_tree(str(tree), "demo", "1.0", "f" * 16).problem == "its marker names another build"
     assert not artifact.inspect_tree(str(tree.parent / "absent"), "demo", "1.0", "f" * 16).present
@@ -103,6 +115,7 @@ def test_only_programs_and_libraries_are_asked_about(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("program")
     (tmp_path / "text").write_text("no program")
     (tmp_path / "object.o").write_bytes(b"\x7fELF" + bytes(12) + b"\x01\x00")
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
     assert artifact.elf_files(str(tmp_path)) == [str(tmp_path / "program")]
     assert artifact.missing_libraries(str(tmp_path), ["lib"]) == []
 

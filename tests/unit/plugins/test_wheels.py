@@ -7,6 +7,7 @@ import io
 import json
 import tarfile
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,79 @@ def test_a_lock_is_asked_for_once(tmp_path: Path) -> None:
     # neither the folder nor an index is looked at again
     assert lock(w.WheelStore(tmp_path / "cache"), "top") == first
     assert names(lock(w.WheelStore(tmp_path / "cache", str(folder)), "top>1")) == ["top 2.0"]
+
+
+def choose(store: w.WheelStore, *alternatives: str, base: tuple[str, ...] = ("top",)) -> list[w.Wheel]:
+    choice = w.Choice.of([[text] for text in alternatives], "python_env_framework_version")
+    return store.lock("python_env", NODE, w.parse_requirements(base, "x"), "python_env_requirements", choice)
+
+
+def test_the_best_that_there_is_is_taken(tmp_path: Path) -> None:
+    folder = tmp_path / "given"
+    make_wheel(folder, "top", "1.0")
+    make_wheel(folder, "frame", "2.0")
+    store = w.WheelStore(tmp_path / "cache", str(folder))
+    fallen = choose(store, "frame==2.0+cpu", "frame==2.0")
+    assert names(fallen) == ["frame 2.0", "top 1.0"]
+    make_wheel(folder, "frame", "2.0+cpu")
+    assert choose(store, "frame==2.0+cpu", "frame==2.0") == fallen, "a lock is kept"
+    assert names(choose(store, "frame==2.0,!=2.0+cpu")) == ["frame 2.0", "top 1.0"], "another question, another lock"
+    other = w.WheelStore(tmp_path / "other", str(folder))
+    assert names(choose(other, "frame==2.0+cpu", "frame==2.0")) == ["frame 2.0+cpu", "top 1.0"]
+
+
+def test_which_way_was_taken_is_seen_in_the_lock() -> None:
+    choice = w.Choice.of([["frame==2.0+cpu"], ["frame==2.0"]], "x")
+    assert choice.taken([w.Wheel("frame", "2.0+cpu", "", "")]) == 0
+    assert choice.taken([w.Wheel("frame", "2.0", "", "")]) == 1
+    assert w.NO_CHOICE.taken([]) == -1
+
+
+def test_an_index_that_is_away_is_no_reason_to_take_what_is_worse(tmp_path: Path) -> None:
+    make_wheel(tmp_path / "given", "frame", "2.0")
+    choose(w.WheelStore(tmp_path / "cache", str(tmp_path / "given")), "frame==2.0", base=())
+    away = w.WheelStore(tmp_path / "cache")  # frame 2.0 is cached now, and the index does not answer
+    with pytest.raises(w.WheelError, match=r"did not answer while looking for frame==2\.0\+cpu"):
+        choose(away, "frame==2.0+cpu", "frame==2.0", base=())
+
+
+def test_an_index_among_others_that_is_away_may_be_the_one_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pip(arguments: list[str], _environment: dict[str, str]) -> None:
+        (wanted,) = [
+            Path(argument.partition("=")[2]) for argument in arguments if argument.startswith("--requirement=")
+        ]
+        assert "frame==2.0+cpu" in wanted.read_text(encoding="utf-8"), "nothing worse is asked for"
+        said = "WARNING: Retrying (Retry(total=0, ...\nERROR: Could not find a version that satisfies the requirement"
+        nothing = "frame==2.0+cpu (from versions: 2.0)\nERROR: No matching distribution found for frame==2.0+cpu"
+        raise w._PipFailedError(f"{said} {nothing}\n")  # noqa: SLF001
+
+    monkeypatch.setattr(w, "_pip", pip)
+    with pytest.raises(w.WheelError, match=r"of frame==2\.0\+cpu; .*One index did not answer"):
+        choose(w.WheelStore(tmp_path / "cache"), "frame==2.0+cpu", "frame==2.0", base=())
+
+
+def test_a_package_that_the_best_one_lacks_is_no_reason_to_take_what_is_worse(tmp_path: Path) -> None:
+    folder = tmp_path / "given"
+    make_wheel(folder, "frame", "2.0+cpu", "gone")
+    make_wheel(folder, "frame", "2.0")
+    with pytest.raises(w.WheelError, match=r"python_env_requirements: the index offers no wheel .* of gone"):
+        choose(w.WheelStore(tmp_path / "cache", str(folder)), "frame==2.0+cpu", "frame==2.0", base=())
+
+
+def test_a_framework_that_does_not_exist_for_the_nodes_is_named_with_its_variable(tmp_path: Path) -> None:
+    folder = tmp_path / "given"
+    make_wheel(folder, "top", "1.0")
+    for version in ("1.8", "1.9", "1.10"):
+        make_wheel(folder, "frame", version)
+    make_wheel(folder, "frame", "2.0", tag="cp312-cp312-manylinux_2_17_x86_64")
+    sentence = (
+        r"python_env_framework_version: the index offers no wheel for Python 3\.9 on x86_64 with glibc 2\.34 .* of"
+        r" frame==2\.0; the newest that fit are 1\.8, 1\.9, 1\.10"
+    )
+    with pytest.raises(w.WheelError, match=sentence):
+        choose(w.WheelStore(tmp_path / "cache", str(folder)), "frame==2.0+cpu", "frame==2.0")
 
 
 def test_a_damaged_lock_is_made_anew(tmp_path: Path) -> None:
@@ -247,5 +321,8 @@ def test_a_build_gets_its_wheels_and_source_under_their_names(tmp_path: Path) ->
     cache = tmp_path / "cache"
     assert [dest for _, dest in w.bring({"wheels": wanted, "dest": "in"}, cache)] == ["in/top-1.0-py3-none-any.whl"]
     assert [dest for _, dest in w.bring({"wheels": wanted, "dest": "in", "unpack": True}, cache)] == ["in"]
+    pinned = [asdict(wheel) for wheel in lock(w.WheelStore(cache, str(folder)), "top")]
+    entry = {"name": "x", "platform": NODE.platform, "pinned": pinned, **common}
+    assert [dest for _, dest in w.bring({"wheels": entry, "dest": "in"}, cache)] == ["in/top-1.0-py3-none-any.whl"]
     source = {"name": "lib", "version": "1.0", "sha256": sha256, **common}
     assert [dest for _, dest in w.bring({"sdist": source, "dest": "source"}, cache)] == ["source"]

@@ -1,0 +1,92 @@
+"""What the filters about the training stack decide, from wheels and facts alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.filter import stack
+
+CPU, GPU = "debian-12-x86_64-glibc2.36-py3.11", "debian-12-x86_64-glibc2.36-py3.11-cuda12"
+
+
+def wheels(**versions: str) -> list[dict[str, str]]:
+    return [
+        {"name": name.replace("_", "-"), "version": version, "sha256": f"sum of {name}"}
+        for name, version in versions.items()
+    ]
+
+
+def member(name: str, platform: str = CPU, gpus: int = 0, driver: int = 0, toolkit: str = "") -> dict[str, Any]:
+    cuda = {"driver_major": driver, "driver_version": f"{driver}xx" if driver else "", "toolkit_version": toolkit}
+    return {"name": name, "platform": platform, "gpus": gpus, "cuda": cuda}
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "version", "cuda", "nccl"),
+    [
+        (wheels(numpy="2.4"), "", "", "", ""),
+        (wheels(torch="2.13.0+cpu"), "pytorch", "2.13.0+cpu", "", ""),
+        (wheels(torch="2.13.0", nvidia_nccl_cu13="2.29.7"), "pytorch", "2.13.0", "13", "2.29.7"),
+        (wheels(torch="2.7.1+cu126", nvidia_nccl_cu12="2.26.2"), "pytorch", "2.7.1+cu126", "12", "2.26.2"),
+        (wheels(torch="2.7.1+cu118"), "pytorch", "2.7.1+cu118", "11", ""),
+        (wheels(tensorflow_cpu="2.12.0"), "tensorflow", "2.12.0", "", ""),
+        (wheels(tensorflow="2.21.0", nvidia_nccl_cu12="2.28.3"), "tensorflow", "2.21.0", "12", "2.28.3"),
+        # a user's own NCCL wheel is nothing that a CPU build loads
+        (wheels(torch="2.13.0+cpu", nvidia_nccl_cu13="2.32.3"), "pytorch", "2.13.0+cpu", "", ""),
+    ],
+)
+def test_the_framework_is_read_from_the_wheels(
+    given: list[dict[str, str]], name: str, version: str, cuda: str, nccl: str
+) -> None:
+    found = stack.framework_in_wheels(given)
+    assert (found["name"], found["version"], found["cuda"], found["nccl"]) == (name, version, cuda, nccl)
+    assert found["sha256"].startswith("sum of t") is bool(name)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (("none", "", "cpu"), []),
+        (("pytorch", "2.13.0", "cpu"), [["torch==2.13.0+cpu"], ["torch==2.13.0"]]),
+        (("pytorch", "2.13.0", "cuda"), [["torch==2.13.0,!=2.13.0+cpu"]]),
+        (("pytorch", "2.7.1+cu126", "cpu"), [["torch==2.7.1+cu126"]]),
+        (("tensorflow", "2.12.0", "cpu"), [["tensorflow-cpu==2.12.0"], ["tensorflow==2.12.0"]]),
+        (("tensorflow", "2.21.0", "cuda"), [["tensorflow[and-cuda]==2.21.0"]]),
+    ],
+)
+def test_a_build_is_asked_for_in_the_words_of_its_index(asked: tuple[str, str, str], expected: list[list[str]]) -> None:
+    assert stack.framework_choice(*asked) == expected
+
+
+def test_a_platform_is_known_by_its_weakest_host() -> None:
+    members = [
+        member("node1"),
+        member("node2", GPU, gpus=8, driver=12, toolkit="12.8"),
+        member("node3", GPU, gpus=8, driver=13, toolkit="13.0"),
+        member("node4", GPU),
+    ]
+    assert stack.platform_cuda(members, CPU) == {"gpus": [], "driver": 0, "toolkit": 0}
+    assert stack.platform_cuda(members, GPU) == {"gpus": ["node2", "node3"], "driver": 12, "toolkit": 12}
+
+
+def test_a_driver_that_is_too_old_is_named_with_its_host() -> None:
+    members = [member("node1", GPU, driver=12), member("node2", GPU, driver=13), member("node3", GPU), member("node4")]
+    assert stack.drivers_below(members, GPU, "13") == [{"name": "node1", "driver": "12xx", "cuda": 12}]
+    assert stack.drivers_below(members, GPU, "12") == []
+    assert stack.drivers_below(members, GPU, "") == []
+
+
+def test_wishes_are_gathered_by_platform() -> None:
+    members = [member("node1"), member("node2"), member("node3", GPU), member("away")]
+    same = {"node1": {"requirements": ["a"]}, "node2": {"requirements": ["a"]}, "node3": {"requirements": ["b"]}}
+    assert stack.platform_wishes(members, same) == [
+        {"platform": CPU, "hosts": ["node1", "node2"], "wish": {"requirements": ["a"]}},
+        {"platform": GPU, "hosts": ["node3"], "wish": {"requirements": ["b"]}},
+    ]
+    split = stack.platform_wishes(members, {**same, "node2": {"requirements": []}})
+    assert [(entry["platform"], entry["hosts"]) for entry in split] == [
+        (CPU, ["node1"]),
+        (CPU, ["node2"]),
+        (GPU, ["node3"]),
+    ]
