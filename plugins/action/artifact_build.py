@@ -206,7 +206,9 @@ class ActionModule(ArtifactActionBase):
                 return cache.store(partial, record)
             with cache.staging() as squeezed:
                 cache.compress(partial, squeezed)
-                return cache.store(squeezed, record)
+                artifact = cache.store(squeezed, record)
+            cache.keep_gzip(artifact, partial)
+            return artifact
 
     def _with_log(
         self, result: dict[str, Any], arguments: Mapping[str, Any], cache: ArtifactCache, key: str

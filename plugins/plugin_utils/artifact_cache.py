@@ -205,10 +205,25 @@ class ArtifactCache:
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 
-    def _transcode(self, artifact: CachedArtifact) -> CachedArtifact:
+    def keep_gzip(self, artifact: CachedArtifact, staged: Path) -> CachedArtifact:
+        """Take the ``.tar.gz`` that the artifact was made of, so that nobody has to make it again.
+
+        Args:
+            artifact: the stored pack.
+            staged: file inside this cache's folder (see :meth:`staging`) with the same tree.
+        """
         target = artifact.path.with_suffix(".gz")
         record = target.with_suffix(".gz.json")
         record.unlink(missing_ok=True)
+        staged.chmod(0o644)
+        digest = sha256_of(staged)
+        staged.replace(target)
+        with self.staging() as partial:
+            partial.write_text(json.dumps({"of": artifact.sha256, "sha256": digest}) + "\n", encoding="utf-8")
+            partial.replace(record)
+        return CachedArtifact(target, digest, target.stat().st_size, artifact.record)
+
+    def _transcode(self, artifact: CachedArtifact) -> CachedArtifact:
         with self.staging() as partial:
             # mtime=0 and no name: the same pack always gives the same bytes
             with (
@@ -217,13 +232,7 @@ class ArtifactCache:
                 gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=4, mtime=0) as out,
             ):
                 _zstandard("decompress").ZstdDecompressor().copy_stream(source, out)
-            partial.chmod(0o644)
-            digest = sha256_of(partial)
-            partial.replace(target)
-        with self.staging() as partial:
-            partial.write_text(json.dumps({"of": artifact.sha256, "sha256": digest}) + "\n", encoding="utf-8")
-            partial.replace(record)
-        return CachedArtifact(target, digest, target.stat().st_size, artifact.record)
+            return self.keep_gzip(artifact, partial)
 
 
 def _zstandard(what: str) -> Any:

@@ -87,6 +87,16 @@ def test_a_builder_without_zstd_gets_its_pack_compressed_here(cache: ArtifactCac
         assert zstandard.ZstdDecompressor().stream_reader(stream).read() == PLAIN
 
 
+def test_what_a_builder_without_zstd_packed_is_not_packed_again(cache: ArtifactCache) -> None:
+    artifact = stored(cache)
+    with cache.staging() as staged:
+        staged.write_bytes(gzip.compress(PLAIN, compresslevel=1))
+        theirs = staged.read_bytes()
+        kept = cache.keep_gzip(artifact, staged)
+    assert cache.gzip_of(artifact) == kept
+    assert kept.path.read_bytes() == theirs
+
+
 def test_a_second_run_waits_for_the_first(cache: ArtifactCache) -> None:
     notes: list[str] = []
     entered = threading.Event()
