@@ -45,7 +45,14 @@ if TYPE_CHECKING:
     from clusterctl.inventory import Host, Inventory
     from clusterctl.result import JobOutcome, OutputLine, ValidationEvent
 
-PROGRAMS = ("job_supervisor.py", "rank_program.py", "mpi_checks.py", "torch_checks.py")
+PROGRAMS = (
+    "job_supervisor.py",
+    "rank_program.py",
+    "mpi_checks.py",
+    "nccl_checks.py",
+    "torch_checks.py",
+    "horovod_checks.py",
+)
 USER_VARIABLE = "ssh_mesh_user"
 
 _NEEDED = {"openmpi": "Open MPI", "python_env": "the cluster's Python", "mpi4py": "mpi4py"}

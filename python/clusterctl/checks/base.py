@@ -23,6 +23,7 @@ PROGRAMS = "/usr/local/libexec/clusterctl"
 _BEATS = 15  # signs of life that a waiting rank gives within the deadline
 _MISSED_BEATS = 3  # so many without one make a rank silent, for a busy node may be late
 _SECONDS_PER_RANK = 0.05
+_SHARING_NCCL = (2, 30, 3)  # NCCL_MULTI_RANK_GPU_ENABLE
 _MOST_NAMED = 8
 _MOST_EVIDENCE = 40
 _MOST_LINES = 4
@@ -159,6 +160,20 @@ def passed(judgement: Judgement, reason: str, *figures: Measurement) -> Judgemen
 def without_pytorch(stack: NodeStack) -> str:
     """Return why a node cannot run PyTorch, empty when it can."""
     return "" if stack.framework == "pytorch" else "no PyTorch"
+
+
+def gpus(site: Site) -> bool:
+    """Whether every rank can work with PyTorch on a GPU, be it one that it shares with ranks beside it."""
+    return bool(site.stack) and all(
+        stack.framework_cuda and stack.gpus and (stack.gpus >= site.slots[node] or _can_share(stack))
+        for node, stack in site.stack.items()
+    )
+
+
+def _can_share(stack: NodeStack) -> bool:
+    """Whether the NCCL that PyTorch loads lets several ranks work on one GPU."""
+    numbers = re.findall(r"\d+", stack.framework_nccl or stack.nccl)[:3]
+    return tuple(int(number) for number in numbers) >= _SHARING_NCCL
 
 
 def misplaced(site: Site, reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] | None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from clusterctl.checks import answers
 from clusterctl.checks.hello import Hello
+from clusterctl.checks.horovod import Horovod, Training
+from clusterctl.checks.nccl import NCCL
 from clusterctl.checks.torchrun import Torchrun
 from clusterctl.errors import ConfigError
 
@@ -27,7 +29,10 @@ LAUNCHED: tuple[Check, ...] = (
     answers.GATHER,
     answers.REDUCE,
     answers.ALLREDUCE,
+    NCCL,
     Torchrun(),
+    Horovod(),
+    Training(),
 )
 
 

@@ -68,13 +68,7 @@ class Torchrun:
 
 
 def _backend(site: base.Site) -> str:
-    """Return nccl where every rank has a GPU of its own and a PyTorch that can use it."""
-    able = all(
-        site.stack[node].gpus >= slots and site.stack[node].framework_cuda
-        for node, slots in site.slots.items()
-        if node in site.stack
-    )
-    return "nccl" if able and site.stack else "gloo"
+    return "nccl" if base.gpus(site) else "gloo"
 
 
 def _with_root_cause(judgement: base.Judgement, outcome: JobOutcome) -> base.Judgement:

@@ -101,13 +101,22 @@ class Findings:
         self.wrong = 0
         self.problems: list[dict[str, str]] = []
 
-    def array(self, what: str, got: Any, expected: Any, part: int = 0) -> None:
-        """Compare two numpy arrays value by value; ``part`` values each came from one rank."""
+    def array(self, what: str, got: Any, expected: Any, part: int = 0, tolerance: float = 0.0) -> None:
+        """Compare two numpy arrays value by value.
+
+        Args:
+            what: the operation, in words.
+            got: what came.
+            expected: what had to come.
+            part: so many values each came from one rank.
+            tolerance: by so much times the expected value it may be missed; not-a-number always is.
+        """
         self.compared += int(expected.size)
         if got.shape != expected.shape or got.dtype != expected.dtype:
             self.note(what, [list(expected.shape), str(expected.dtype)], [list(got.shape), str(got.dtype)])
             return
-        different = (got != expected).reshape(-1).nonzero()[0]
+        right = abs(got - expected) <= tolerance * abs(expected) if tolerance else got == expected
+        different = (~right).reshape(-1).nonzero()[0]
         if different.size:
             first = int(different[0])
             place = f"value {first % part} from rank {first // part}" if part else f"value {first}"
@@ -293,6 +302,17 @@ def be_modest() -> None:
     """Set what keeps the libraries of this process and its children from taking more than their share."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+
+
+def take_gpu(torch: Any, local_rank: int, local_size: int) -> Any:
+    """Return the GPU of a rank, and let NCCL know where ranks share one; before its first call."""
+    count = torch.cuda.device_count()
+    if not count:
+        raise RuntimeError("torch finds no GPU that it can use")
+    if local_size > count:
+        os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+    torch.cuda.set_device(local_rank % count)
+    return torch.device("cuda", local_rank % count)
 
 
 def parser(description: str, checks: Sequence[str]) -> argparse.ArgumentParser:

@@ -205,7 +205,8 @@ def work(rank: rank_program.Rank) -> NoReturn:
 
         torch.set_num_threads(1)
         backend = rank.arguments.backend
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if backend == "nccl" else torch.device("cpu")
+        place = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+        device = rank_program.take_gpu(torch, *place) if backend == "nccl" else torch.device("cpu")
         rank.doing(f"init_process_group of {backend}")
         limit = timedelta(seconds=rank.arguments.deadline + rank_program.ALARM_GRACE_S)  # the job's deadline is earlier
         torch.distributed.init_process_group(backend, timeout=limit)

@@ -145,7 +145,9 @@ def test_the_files_of_a_job_are_private_and_gone_afterwards(host: Host, supervis
     assert not host.file(events[0]["argv"][-1]).exists
 
 
-@pytest.mark.parametrize(("program", "word"), [("mpi_checks", "allreduce"), ("torch_checks", "torchrun")])
+@pytest.mark.parametrize(
+    ("program", "word"), [("mpi_checks", "allreduce"), ("torch_checks", "torchrun"), ("horovod_checks", "training")]
+)
 def test_the_programs_of_the_checks_run_with_the_nodes_python(node: str, login: Login, program: str, word: str) -> None:
     done = login(node, "/usr/bin/python3", f"{PROGRAMS}/{program}.py", "--help")
     assert done.returncode == 0

@@ -1,0 +1,377 @@
+#!/usr/bin/env python3
+"""Prove that Horovod with PyTorch gives right answers, and that a model trained by all ranks is that of one process.
+
+Started by mpirun, one process a rank; what the lines mean stands in ``rank_program.py``.
+
+``horovod``   collectives with answers known beforehand. Sums are small integers, exact in every type used; an average
+              is a sum times the number nearest to 1/ranks, so it may be off by two roundings. Rank 0 has Horovod write
+              its timeline, which names what really carried every tensor (``MPI_ALLREDUCE``, ``NCCL_ALLREDUCE``, ...).
+``training``  a character model of generated text. Rank 0 trains it alone while the others wait, then all train it again
+              with a part of each batch each. In float64 the two differ by the order of additions only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import os
+import re
+import sys
+import time
+from typing import Any, Callable, Iterator, NoReturn
+
+import rank_program
+
+CHECKS = ("horovod", "training")
+KINDS = ("int32", "int64", "float32", "float64")
+COUNTS = (1, 3, 1001, 40009)  # one value, odd ones, and one beyond every eager limit
+AVERAGE_TOLERANCE = {"float32": 2.4e-7, "float64": 4.5e-16}  # two units in the last place
+LIBRARY_VERSION_LENGTH = 1024
+CARRIER = re.compile(r"(?:MPI|NCCL|GLOO|CCL|DDL)_[A-Z_]+")
+FUSED = "MEMCPY_IN_FUSION_BUFFER"
+
+SEED = 20240229
+CONTEXT = 6  # characters from which the next one is foretold
+WIDTHS = (8, 32)  # of a character's vector and of the hidden layer
+BATCH = 4096
+BATCHES = 8  # in an epoch
+EPOCHS = 4
+HELD_OUT = 2048  # characters for the perplexity
+RATE = 1.0
+# A mean of 4096 terms in another order is off by about 4096 x 1.1e-16 of them, and 32 steps of that are 1.5e-11. The
+# rest is room for what the model makes of a difference. Where one rank's gradient is lost, the third digit differs.
+TOLERANCE = 1e-8
+WORDS = (
+    "the",
+    "mesh",
+    "of",
+    "nodes",
+    "adds",
+    "all",
+    "parts",
+    "and",
+    "each",
+    "rank",
+    "waits",
+    "for",
+    "its",
+    "own",
+    "ring",
+)
+
+
+class Bench:
+    """What both checks work with: torch, Horovod, the devices, and who this rank is."""
+
+    def __init__(self, rank: rank_program.Rank) -> None:
+        """Import and initialise; this takes seconds."""
+        rank.doing("import torch")
+        import torch  # noqa: PLC0415 - "started" is said before anything that takes time or can fail
+
+        torch.set_num_threads(1)
+        rank.doing("import horovod.torch")
+        import horovod  # noqa: PLC0415
+        import horovod.torch as hvd  # noqa: PLC0415
+
+        # The first optimizer imports half of torch. From hvd.init on, every rank's background thread polls for messages,
+        # and where ranks outnumber the cores, imports would wait for all of them.
+        torch.optim.SGD([torch.zeros(1)], lr=1.0)
+        rank.doing("hvd.init")
+        hvd.init()
+        self.torch, self.hvd, self.findings, self.doing = torch, hvd, rank.findings, rank.doing
+        self.rank, self.size = hvd.rank(), hvd.size()
+        rank.library_version = mpi_version()
+        rank.findings.value("rank and number of ranks", (self.rank, self.size), (rank.rank, rank.size))
+        rank.facts = {"horovod": horovod.__version__, "torch": torch.__version__}
+        self.devices = [torch.device("cpu")]
+        if "cuda" in rank.arguments.devices:
+            self.devices.append(rank_program.take_gpu(torch, hvd.local_rank(), hvd.local_size()))
+            rank.facts["gpu"] = torch.cuda.get_device_name()
+
+    def values(self, count: int) -> Any:
+        """Return whole numbers from 1 to 7 that differ by position."""
+        return self.torch.arange(count) % 7 + 1
+
+    def compare(self, what: str, got: Any, expected: Any, tolerance: float = 0.0) -> None:
+        """Compare two tensors value by value."""
+        self.findings.array(what, got.detach().cpu().numpy(), expected.detach().cpu().numpy(), tolerance=tolerance)
+
+
+def mpi_version() -> str:
+    """Return what the mapped libmpi says of itself."""
+    text = ctypes.create_string_buffer(LIBRARY_VERSION_LENGTH)
+    path = rank_program.mapped_library("libmpi")
+    if path:
+        ctypes.CDLL(path).MPI_Get_library_version(text, ctypes.byref(ctypes.c_int()))
+    return text.value.decode("utf-8", "replace").strip()
+
+
+# --- horovod ----------------------------------------------------------------------------------------------------------
+
+
+def collectives(rank: rank_program.Rank) -> None:
+    """Run every operation on every device, then read from the timeline what carried them."""
+    timeline = os.memfd_create("timeline", 0)  # a file without a name: nothing of it stays behind
+    os.environ.setdefault("HOROVOD_CYCLE_TIME", "5")  # milliseconds; answers count here, and polling takes the cores
+    os.environ["HOROVOD_TIMELINE"] = f"/proc/{os.getpid()}/fd/{timeline}"  # rank 0 alone writes to its own
+    bench = Bench(rank)
+    rank.begin()
+    for device in bench.devices:
+        sums(bench, device)
+        averages(bench, device)
+        fused(bench, device)
+        broadcasts(bench, device)
+        gathers(bench, device)
+    model_from_rank_0(bench)
+    objects(bench)
+    bench.doing("the end of the timeline")
+    bench.hvd.stop_timeline()
+    if bench.rank == 0:
+        with os.fdopen(timeline, "rb") as file:
+            file.seek(0)
+            carriers = carried(json.loads(file.read()))
+        rank.facts |= {f"{kind}_operations": " ".join(sorted(found)) for kind, found in carriers.items()}
+        if bench.size > 1:
+            bench.findings.value("tensors of a group go through one buffer", FUSED in carriers["cpu"], expected=True)
+
+
+def carried(events: list[dict[str, Any]]) -> dict[str, set[str]]:
+    """Return the operations that carried the tensors of each kind of device, by the first word of the tensor's name."""
+    tensors = {event["pid"]: event["args"].get("name", "") for event in events if event.get("name") == "process_name"}
+    found: dict[str, set[str]] = {"cpu": set()}
+    for event in events:
+        kind = re.search(r"(?:^|\.)(cpu|cuda)\.", tensors.get(event.get("pid"), ""))
+        name = event.get("name", "")
+        if kind and (CARRIER.fullmatch(name) or name == FUSED):
+            found.setdefault(kind[1], set()).add(name)
+    return found
+
+
+def cases(bench: Bench, device: Any, operation: str, kinds: tuple[str, ...]) -> Iterator[tuple[str, str, Any, Any]]:
+    """Yield a name in words, one for Horovod, the type and the values for each type and size."""
+    for kind in kinds:
+        for count in COUNTS:
+            what = bench.doing(f"{operation} {kind}[{count}] on {device.type}")
+            yield what, f"{device.type}.{operation}.{kind}.{count}", getattr(bench.torch, kind), bench.values(count)
+
+
+def sums(bench: Bench, device: Any) -> None:
+    """Everybody's numbers, summed one tensor at a time."""
+    for what, name, kind, values in cases(bench, device, "sum", KINDS):
+        given = (values * (bench.rank + 1)).to(kind).to(device)
+        got = bench.hvd.allreduce(given, op=bench.hvd.Sum, name=name)
+        bench.compare(what, got, (values * (bench.size * (bench.size + 1) // 2)).to(kind))
+
+
+def averages(bench: Bench, device: Any) -> None:
+    """The mean of everybody's numbers."""
+    for what, name, kind, values in cases(bench, device, "average", tuple(AVERAGE_TOLERANCE)):
+        given = (values * 2 * (bench.rank + 1)).to(kind).to(device)
+        got = bench.hvd.allreduce(given, op=bench.hvd.Average, name=name)
+        wanted = (values * (bench.size + 1)).to(kind)
+        bench.compare(what, got, wanted, AVERAGE_TOLERANCE[str(kind).rpartition(".")[2]])
+
+
+def fused(bench: Bench, device: Any) -> None:
+    """Many tensors of one type in one group, which travel together."""
+    kind = bench.torch.float32
+    parts = [bench.values(count) for count in (1, 3, 7, 1001, 5)]
+    what = bench.doing(f"sum of a group of {len(parts)} tensors on {device.type}")
+    given = [(values * (bench.rank + 1)).to(kind).to(device) for values in parts]
+    for number, got in enumerate(bench.hvd.grouped_allreduce(given, op=bench.hvd.Sum, name=f"{device.type}.group")):
+        wanted = (parts[number] * (bench.size * (bench.size + 1) // 2)).to(kind)
+        bench.compare(f"{what}, tensor {number}", got, wanted)
+
+
+def broadcasts(bench: Bench, device: Any) -> None:
+    """One rank's numbers reach everybody, from the first and from the last one."""
+    for root in sorted({0, bench.size - 1}):
+        for what, name, kind, values in cases(bench, device, f"broadcast from rank {root}", KINDS):
+            given = (values * (bench.rank + 3)).to(kind).to(device)
+            bench.compare(what, bench.hvd.broadcast(given, root, name=name), (values * (root + 3)).to(kind))
+
+
+def gathers(bench: Bench, device: Any) -> None:
+    """Everybody's rows in the order of ranks, as many as each has."""
+
+    def rows(rank: int, kind: Any) -> Any:
+        return (bench.values(4 * (rank % 3 + 1)) * (rank + 1)).reshape(-1, 4).to(kind)
+
+    for kind in KINDS:
+        what = bench.doing(f"allgather of unequal {kind} rows on {device.type}")
+        exact = getattr(bench.torch, kind)
+        got = bench.hvd.allgather(rows(bench.rank, exact).to(device), name=f"{device.type}.allgather.{kind}")
+        bench.compare(what, got, bench.torch.cat([rows(rank, exact) for rank in range(bench.size)]))
+
+
+def model_from_rank_0(bench: Bench) -> None:
+    """A model and an optimizer that differ between ranks become rank 0's, as at the start of any training."""
+    torch, device = bench.torch, bench.devices[-1]
+
+    def trained(seed: int) -> tuple[Any, Any]:
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.BatchNorm1d(7), torch.nn.Linear(7, 3)).to(device)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01 * (seed + 1))
+        model(torch.randn(11, 5, device=device)).square().sum().backward()
+        optimizer.step()  # so that there is a state
+        return model, optimizer
+
+    model, optimizer = trained(bench.rank)
+    known, known_optimizer = trained(0)
+    bench.doing("broadcast of a model's variables from rank 0")
+    bench.hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    for name, tensor in model.state_dict().items():
+        bench.compare(f"variable {name} from rank 0", tensor.reshape(-1), known.state_dict()[name].reshape(-1))
+    bench.doing("broadcast of an optimizer's state from rank 0")
+    bench.hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    bench.findings.value("learning rate from rank 0", optimizer.param_groups[0]["lr"], 0.01)
+    for number, parameter in enumerate(model.parameters()):
+        mine = optimizer.state[parameter]
+        theirs = known_optimizer.state[list(known.parameters())[number]]
+        for name in ("exp_avg", "exp_avg_sq"):
+            bench.compare(f"{name} {number} from rank 0", mine[name].reshape(-1), theirs[name].reshape(-1))
+
+
+def objects(bench: Bench) -> None:
+    """Python objects, from one rank and from all."""
+    what = bench.doing("broadcast of an object")
+    bench.findings.value(what, bench.hvd.broadcast_object({"rank": bench.rank, "text": "Grüße"})["rank"], 0)
+    what = bench.doing("allgather of objects")
+    got = bench.hvd.allgather_object([bench.rank] * (bench.rank % 3))
+    bench.findings.value(what, got, [[rank] * (rank % 3) for rank in range(bench.size)])
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+class Text:
+    """Generated text as numbers: words in an order that the word before decides most of the time."""
+
+    def __init__(self, torch: Any, length: int) -> None:
+        """Write it; the same from everybody."""
+        state, number, words = SEED, 0, []
+        while len(words) < length:  # a word has two characters or more
+            state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+            number = (number * 7 + 3 + (state >> 61 == 0)) % len(WORDS)
+            words.append(WORDS[number])
+        text = " ".join(words)[:length]
+        self.letters = sorted(set(" ".join(WORDS)))
+        place = {letter: number for number, letter in enumerate(self.letters)}
+        self.numbers = torch.tensor([place[letter] for letter in text])
+
+    def samples(self, first: int, count: int) -> tuple[Any, Any]:
+        """Return ``count`` contexts and what follows each."""
+        windows = self.numbers[first : first + count + CONTEXT].unfold(0, CONTEXT + 1, 1)
+        return windows[:, :CONTEXT], windows[:, CONTEXT]
+
+
+class Trainer:
+    """The same model, text and batches for one process and for all."""
+
+    def __init__(self, bench: Bench) -> None:
+        """Write the text; a batch is the next multiple of the number of ranks."""
+        self.bench, self.torch, self.device = bench, bench.torch, bench.devices[-1]
+        self.batch = math.ceil(BATCH / bench.size) * bench.size
+        self.text = Text(bench.torch, self.batch * BATCHES + HELD_OUT + 2 * CONTEXT)
+
+    def model(self) -> Any:
+        """Return the model before any training, the same from everybody."""
+        torch = self.torch
+        torch.manual_seed(SEED)
+        letters, (vector, hidden) = len(self.text.letters), WIDTHS
+        return torch.nn.Sequential(
+            torch.nn.Embedding(letters, vector),
+            torch.nn.Flatten(),
+            torch.nn.Linear(CONTEXT * vector, hidden),
+            torch.nn.Tanh(),
+            torch.nn.Linear(hidden, letters),
+        ).to(self.device, torch.float64)
+
+    def train(self, model: Any, optimizer: Any, rank: int, size: int, who: str) -> list[float]:
+        """Train on this rank's part of every batch and return the seconds of each epoch."""
+        seconds = []
+        share = self.batch // size
+        for epoch in range(EPOCHS):
+            began = time.monotonic()
+            for number in range(BATCHES):
+                self.bench.doing(f"step {number} of epoch {epoch} of {who}")
+                contexts, targets = self.text.samples(number * self.batch + rank * share, share)
+                optimizer.zero_grad()
+                loss = self.torch.nn.functional.cross_entropy(model(contexts.to(self.device)), targets.to(self.device))
+                loss.backward()
+                optimizer.step()
+            loss.item()  # a GPU is still at work
+            seconds.append(time.monotonic() - began)
+        return seconds
+
+    def perplexity(self, model: Any) -> float:
+        """Return how many letters the model is in doubt between, on text that it has not seen."""
+        contexts, targets = self.text.samples(self.batch * BATCHES + CONTEXT, HELD_OUT)
+        with self.torch.no_grad():
+            answers = model(contexts.to(self.device))
+            return math.exp(self.torch.nn.functional.cross_entropy(answers, targets.to(self.device)).item())
+
+
+def training(rank: rank_program.Rank) -> None:
+    """Train with one process, then with all, and compare."""
+    bench = Bench(rank)
+    rank.begin()
+    trainer = Trainer(bench)
+    alone: dict[str, Any] = {}
+    if bench.rank == 0:
+        model = trainer.model()
+        untrained = trainer.perplexity(model)
+        optimizer = bench.torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.5)
+        seconds = trainer.train(model, optimizer, 0, 1, "one process")
+        alone = {"perplexity": trainer.perplexity(model), "untrained": untrained, "epoch_s": min(seconds)}
+    bench.doing("the end of the training by one process")
+    alone = bench.hvd.broadcast_object(alone, name="alone")
+
+    model = trainer.model()
+    optimizer = bench.hvd.DistributedOptimizer(
+        bench.torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.5), named_parameters=model.named_parameters()
+    )
+    bench.hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    seconds = trainer.train(model, optimizer, bench.rank, bench.size, f"{bench.size} processes")
+    perplexity = trainer.perplexity(model)
+    bench.findings.near(f"perplexity after {EPOCHS} epochs", perplexity, alone["perplexity"], TOLERANCE)
+    learnt = perplexity < alone["untrained"] / 2
+    bench.findings.value("a perplexity of less than half of the untrained model's", learnt, expected=True)
+    rank.figures = {
+        "perplexity": perplexity,
+        "single_process_perplexity": alone["perplexity"],
+        "untrained_perplexity": alone["untrained"],
+        "epoch_s": round(min(seconds), 6),
+        "single_process_epoch_s": round(alone["epoch_s"], 6),
+    }
+
+
+# --- one rank ---------------------------------------------------------------------------------------------------------
+
+BODIES: dict[str, Callable[[rank_program.Rank], None]] = {"horovod": collectives, "training": training}
+
+
+def work(rank: rank_program.Rank) -> NoReturn:
+    """Run one of the checks and report."""
+    rank.libraries = ("libmpi", "libnccl") if "cuda" in rank.arguments.devices else ("libmpi",)
+    if not rank.attempt(lambda: BODIES[rank.arguments.check](rank)):
+        os._exit(1)  # mpirun ends the others, who would wait for this rank until the deadline
+    import horovod.torch as hvd  # noqa: PLC0415 - it is there, or the check had not come to its end
+
+    rank.doing("the barrier at the end")
+    hvd.barrier()  # mpirun ends the other ranks as soon as one leaves with an error; all have spoken now
+    rank.doing("hvd.shutdown")
+    hvd.shutdown()  # finalizes MPI
+    os._exit(rank.code)  # all is said and closed; taking thousands of modules apart again costs everybody a second
+
+
+def main() -> int:
+    """Say that this rank is up, then run the check."""
+    parser = rank_program.parser("Prove that Horovod with PyTorch gives right answers. Started by mpirun.", CHECKS)
+    parser.add_argument("--devices", default="cpu", choices=["cpu", "cpu,cuda"], help="where tensors are")
+    return rank_program.run(parser.parse_args(), work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
