@@ -1,0 +1,232 @@
+/*
+ * An NCCL without GPUs: ranks of one machine exchange their buffers through a file in /dev/shm.
+ * For running the GPU checks as programs where there is no GPU; it proves the calls and what the check expects of them.
+ *
+ * FAKE_NCCL_VERSION  what ncclGetVersion says (23203)
+ * FAKE_NCCL_FAULT    "wrong:ncclReduce@1": rank 1's answer is off by one; "nothing:…": it does nothing;
+ *                    "beyond:…": it writes behind the buffer; "fail:…": it returns an error
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <math.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define REGION ((size_t)96 << 20)
+#define MOST 64
+
+typedef struct { char internal[128]; } UniqueId;
+typedef struct { atomic_int arrived, turn; int device[MOST]; char host[MOST][64]; } Meeting;
+typedef struct { Meeting *meeting; char *regions; int rank, size, device; UniqueId id; } Comm;
+
+static const size_t BYTES[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+static char last[256];
+static struct { const void *send; void *receive; size_t bytes; int target, source, type; Comm *comm; } pending;
+static int grouped;
+
+static int version(void) { return getenv("FAKE_NCCL_VERSION") ? atoi(getenv("FAKE_NCCL_VERSION")) : 23203; }
+
+static int fault(const char *kind, const char *function, int rank) {
+    char wanted[128];
+    snprintf(wanted, sizeof wanted, "%s:%s@%d", kind, function, rank);
+    return getenv("FAKE_NCCL_FAULT") && !strcmp(getenv("FAKE_NCCL_FAULT"), wanted);
+}
+
+static void meet(Comm *c) {
+    int turn = atomic_load(&c->meeting->turn);
+    if (atomic_fetch_add(&c->meeting->arrived, 1) == c->size - 1) {
+        atomic_store(&c->meeting->arrived, 0);
+        atomic_fetch_add(&c->meeting->turn, 1);
+        return;
+    }
+    while (atomic_load(&c->meeting->turn) == turn)
+        sched_yield();
+}
+
+static double half(uint16_t bits) {
+    int exponent = bits >> 10 & 31;
+    double value = exponent ? ldexp(1024 + (bits & 1023), exponent - 25) : ldexp(bits & 1023, -24);
+    return bits >> 15 ? -value : value;
+}
+
+static uint16_t halved(double value) {
+    int exponent;
+    double fraction = frexp(fabs(value), &exponent);
+    if (value == 0)
+        return 0;
+    return (uint16_t)((value < 0) << 15 | (exponent + 14) << 10 | ((int)ldexp(fraction, 11) & 1023));
+}
+
+static double at(int type, const void *p, size_t i) {
+    uint32_t wide = type == 9 ? (uint32_t)((const uint16_t *)p)[i] << 16 : 0;
+    float bfloat;
+    memcpy(&bfloat, &wide, 4);
+    switch (type) {
+    case 1: return ((const uint8_t *)p)[i];
+    case 2: return ((const int32_t *)p)[i];
+    case 4: return (double)((const int64_t *)p)[i];
+    case 6: return half(((const uint16_t *)p)[i]);
+    case 7: return ((const float *)p)[i];
+    case 8: return ((const double *)p)[i];
+    default: return bfloat;
+    }
+}
+
+static void put(int type, void *p, size_t i, double value) {
+    float single = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &single, 4);
+    switch (type) {
+    case 1: ((uint8_t *)p)[i] = (uint8_t)value; break;
+    case 2: ((int32_t *)p)[i] = (int32_t)value; break;
+    case 4: ((int64_t *)p)[i] = (int64_t)value; break;
+    case 6: ((uint16_t *)p)[i] = halved(value); break;
+    case 7: ((float *)p)[i] = single; break;
+    case 8: ((double *)p)[i] = value; break;
+    default: ((uint16_t *)p)[i] = (uint16_t)(bits >> 16);
+    }
+}
+
+static char *region(Comm *c, int rank) { return c->regions + REGION * (size_t)rank; }
+
+static int shared(Comm *c, const char *function, const void *send, size_t bytes) {
+    if (fault("fail", function, c->rank)) {
+        snprintf(last, sizeof last, "NET/Socket : peer 10.0.0.2<41234> has closed the connection");
+        return 2;
+    }
+    if (bytes > REGION)
+        return 3;
+    memcpy(region(c, c->rank), send, bytes);
+    meet(c);
+    return 0;
+}
+
+static int told(Comm *c, const char *function, void *receive, size_t count, int type) {
+    if (fault("wrong", function, c->rank))
+        put(type, receive, count / 2, at(type, receive, count / 2) + 1);
+    if (fault("beyond", function, c->rank))
+        put(type, receive, count, 3);
+    meet(c);
+    return 0;
+}
+
+static void reduced(Comm *c, void *receive, size_t from, size_t count, int type, int operation) {
+    for (size_t i = 0; i < count; i++) {
+        double value = at(type, region(c, 0), from + i);
+        for (int rank = 1; rank < c->size; rank++) {
+            double other = at(type, region(c, rank), from + i);
+            value = operation == 0 ? value + other : operation == 2 ? fmax(value, other) : fmin(value, other);
+        }
+        put(type, receive, i, value);
+    }
+}
+
+int ncclGetVersion(int *code) { return *code = version(), 0; }
+const char *ncclGetErrorString(int result) { return result == 5 ? "invalid usage" : "unhandled system error"; }
+const char *ncclGetLastError(void *comm) { return comm ? last : last; }
+int ncclCommGetAsyncError(void *comm, int *state) { return *state = 0, !comm; }
+int ncclCommCuDevice(Comm *c, int *device) { return *device = c->device, 0; }
+
+int ncclGetUniqueId(UniqueId *id) {
+    memset(id, 0, sizeof *id);
+    memset(id->internal + 100, 0xff, 28); /* the id is bytes, no text */
+    snprintf(id->internal, 100, "/dev/shm/clusterctl-fake-nccl-%d", getpid());
+    return 0;
+}
+
+int ncclCommInitRank(Comm **comm, int size, UniqueId id, int rank) {
+    Comm *c = calloc(1, sizeof *c);
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    int (*current)(void) = cuda ? (int (*)(void))dlsym(cuda, "fakeCurrentDevice") : NULL;
+    int file = open(id.internal, O_RDWR | O_CREAT, 0600);
+    if (!current || current() < 0 || file < 0 || size > MOST || (unsigned char)id.internal[127] != 0xff)
+        return 1;
+    if (ftruncate(file, (off_t)(sizeof(Meeting) + REGION * (size_t)size)))
+        return 2;
+    char *base = mmap(NULL, sizeof(Meeting) + REGION * (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    *c = (Comm){(Meeting *)base, base + sizeof(Meeting), rank, size, current(), id};
+    c->meeting->device[rank] = c->device;
+    snprintf(c->meeting->host[rank], 64, "%s", getenv("NCCL_HOSTID") ? getenv("NCCL_HOSTID") : "here");
+    meet(c);
+    unlink(id.internal);
+    const char *allowed = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    for (int other = 0; other < size; other++)
+        if (other != rank && c->meeting->device[other] == c->device &&
+            !strcmp(c->meeting->host[other], c->meeting->host[rank]) &&
+            (version() < 23003 || !allowed || strcmp(allowed, "1"))) {
+            snprintf(last, sizeof last, "Duplicate GPU detected : rank %d and rank %d both on CUDA device 1000", rank,
+                     other);
+            return 5;
+        }
+    *comm = c;
+    return 0;
+}
+
+int ncclCommDestroy(Comm *c) { return munmap(c->meeting, sizeof(Meeting) + REGION * (size_t)c->size); }
+
+int ncclAllReduce(const void *send, void *receive, size_t count, int type, int operation, Comm *c, void *stream) {
+    int result = shared(c, "ncclAllReduce", send, count * BYTES[type]);
+    if (!result && !fault("nothing", "ncclAllReduce", c->rank))
+        reduced(c, receive, 0, count, type, operation);
+    return result ? result : told(c, "ncclAllReduce", receive, count, type) || !stream;
+}
+
+int ncclReduce(const void *send, void *receive, size_t count, int type, int operation, int root, Comm *c, void *stream) {
+    int result = shared(c, "ncclReduce", send, count * BYTES[type]);
+    if (!result && c->rank == root && !fault("nothing", "ncclReduce", c->rank))
+        reduced(c, receive, 0, count, type, operation);
+    return result ? result : told(c, "ncclReduce", receive, count, type) || !stream;
+}
+
+int ncclReduceScatter(const void *send, void *receive, size_t count, int type, int operation, Comm *c, void *stream) {
+    int result = shared(c, "ncclReduceScatter", send, count * BYTES[type] * (size_t)c->size);
+    if (!result && !fault("nothing", "ncclReduceScatter", c->rank))
+        reduced(c, receive, count * (size_t)c->rank, count, type, operation);
+    return result ? result : told(c, "ncclReduceScatter", receive, count, type) || !stream;
+}
+
+int ncclBroadcast(const void *send, void *receive, size_t count, int type, int root, Comm *c, void *stream) {
+    int result = shared(c, "ncclBroadcast", send, c->rank == root ? count * BYTES[type] : 0);
+    if (!result && !fault("nothing", "ncclBroadcast", c->rank))
+        memcpy(receive, region(c, root), count * BYTES[type]);
+    return result ? result : told(c, "ncclBroadcast", receive, count, type) || !stream;
+}
+
+int ncclAllGather(const void *send, void *receive, size_t count, int type, Comm *c, void *stream) {
+    size_t bytes = count * BYTES[type];
+    int result = shared(c, "ncclAllGather", send, bytes);
+    for (int rank = 0; !result && rank < c->size && !fault("nothing", "ncclAllGather", c->rank); rank++)
+        memcpy((char *)receive + bytes * (size_t)rank, region(c, rank), bytes);
+    return result ? result : told(c, "ncclAllGather", receive, count * (size_t)c->size, type) || !stream;
+}
+
+int ncclGroupStart(void) { return grouped = 1, 0; }
+
+int ncclSend(const void *send, size_t count, int type, int peer, Comm *c, void *stream) {
+    pending.send = send, pending.bytes = count * BYTES[type], pending.type = type, pending.target = peer;
+    pending.comm = c;
+    return !grouped || !stream; /* outside a group it would wait for ever */
+}
+
+int ncclRecv(void *receive, size_t count, int type, int peer, Comm *c, void *stream) {
+    pending.receive = receive, pending.source = peer;
+    return !grouped || !stream || pending.bytes != count * BYTES[type] || pending.comm != c;
+}
+
+int ncclGroupEnd(void) {
+    Comm *c = pending.comm;
+    size_t count = pending.bytes / BYTES[pending.type];
+    int result = shared(c, "ncclSend", pending.send, pending.bytes);
+    grouped = 0;
+    if (!result && !fault("nothing", "ncclSend", c->rank))
+        memcpy(pending.receive, region(c, pending.source), pending.bytes);
+    return result ? result : told(c, "ncclSend", pending.receive, count, pending.type);
+}
