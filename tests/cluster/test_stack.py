@@ -101,7 +101,7 @@ class Cluster:
         folder = f"{site}/nvidia/nccl/lib"
         assert self.on(node, "sh", "-c", f"ls -d {site}/nvidia 2>/dev/null; true") == "", "a CPU build brings none"
         self.on(node, "mkdir", "-p", folder, f"{site}/nvidia_nccl_cu13-{version}.dist-info")
-        self.on(node, "cp", "-L", "/usr/local/nccl/lib/libnccl.so.2", folder)
+        self.on(node, "sh", "-c", f'ln "$(realpath /usr/local/nccl/lib/libnccl.so.2)" {folder}')
         self.on(node, "cp", "-p", "/etc/environment", "/etc/environment.before")
         self.on(node, "sed", "-i", f's|^LD_LIBRARY_PATH="|&{folder}:|', "/etc/environment")
         try:
