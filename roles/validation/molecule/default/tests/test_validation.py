@@ -146,7 +146,13 @@ def test_the_files_of_a_job_are_private_and_gone_afterwards(host: Host, supervis
 
 
 @pytest.mark.parametrize(
-    ("program", "word"), [("mpi_checks", "allreduce"), ("torch_checks", "torchrun"), ("horovod_checks", "training")]
+    ("program", "word"),
+    [
+        ("mpi_checks", "allreduce"),
+        ("nccl_checks", "nccl"),
+        ("torch_checks", "torchrun"),
+        ("horovod_checks", "training"),
+    ],
 )
 def test_the_programs_of_the_checks_run_with_the_nodes_python(node: str, login: Login, program: str, word: str) -> None:
     done = login(node, "/usr/bin/python3", f"{PROGRAMS}/{program}.py", "--help")
