@@ -355,7 +355,7 @@ def explain(output: str, target: Target | None, variable: str) -> str:
 
 
 def _folder_variable(variable: str) -> str:
-    role = re.match(r"[a-z0-9_]+?(?=_(?:requirements|sha256|version|build_requirements)$)", variable)
+    role = re.match(r"[a-z0-9_]+?(?=_(?:requirements|sha256|framework_version|version|build_requirements)$)", variable)
     return f"{role.group(0)}_wheel_dir" if role else "the role's wheel folder"
 
 

@@ -10,14 +10,15 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl import content, settings
 from clusterctl import sandbox as sandboxes
+from clusterctl.sandbox import podman
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from clusterctl.sandbox import Sandbox
 
@@ -29,15 +30,31 @@ LINK = "/usr/local/python_env"
 _RECAP = re.compile(r"^(\S+)\s+: ok=\d+\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
 
 
-def greeting_wheel(folder: Path) -> None:
-    """Write a package of our own, with a program."""
-    info = "greeting-1.0.dist-info"
-    with zipfile.ZipFile(folder / "greeting-1.0-py3-none-any.whl", "w") as archive:
-        archive.writestr("greeting.py", "def main():\n    print('hello from', __file__)\n")
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
+def wheel(folder: Path, name: str, version: str, files: dict[str, str], *requires: str) -> None:
+    """Write a package of our own."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    info = f"{stem}.dist-info"
+    needs = "".join(f"Requires-Dist: {text}\n" for text in requires)
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path.replace("@INFO@", info), text)
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/entry_points.txt", "[console_scripts]\ngreet = greeting:main\n")
         archive.writestr(f"{info}/RECORD", "")
+
+
+def greeting_wheel(folder: Path) -> None:
+    """Write a package with a program."""
+    program = {"@INFO@/entry_points.txt": "[console_scripts]\ngreet = greeting:main\n"}
+    wheel(folder, "greeting", "1.0", {"greeting.py": "def main():\n    print('hello from', __file__)\n", **program})
+
+
+def framework_wheels(folder: Path) -> None:
+    """Write what looks like PyTorch's common build for CUDA 13, and the packages that come with every framework."""
+    wheel(folder, "torch", "2.13.0", {"torch.py": ""}, "nvidia-nccl-cu13==2.29.7")
+    wheel(folder, "nvidia-nccl-cu13", "2.29.7", {"nvidia/nccl/lib/libnccl.so.2": "bundled", "nvidia/nccl/more": ""})
+    for name in ("cloudpickle", "packaging", "psutil", "pyyaml"):
+        wheel(folder, name, "1.0", {f"{name}.py": ""})
 
 
 class Cluster:
@@ -47,18 +64,26 @@ class Cluster:
         self.box, self.folder, self.cache, self.wheels = box, folder, folder / "cache", folder / "wheels"
         self.wheels.mkdir()
 
-    def play(self, *requirements: str, wheel_dir: bool = True) -> tuple[dict[str, int], str]:
-        """Apply the role; return how much each host changed (-1 where it failed) and the text."""
-        role = {
-            "role": "clusterctl.hpc.python_env",
+    def play(
+        self, *requirements: str, wheel_dir: bool = True, parts: tuple[str, ...] = ("main",), **more: Any
+    ) -> tuple[dict[str, int], str]:
+        """Apply the role with more variables; return how much each host changed (-1 where it failed) and the text."""
+        variables = {
             "python_env_members": "{{ preflight_members }}",
             "python_env_node": "{{ preflight_node }}",
             "python_env_requirements": list(requirements),
             "python_env_cache_dir": str(self.cache),
             "python_env_wheel_dir": str(self.wheels) if wheel_dir else "",
+            **more,
         }
         book = self.folder / "play.json"
-        play = {"hosts": "all", "gather_facts": False, "roles": ["clusterctl.hpc.preflight", role]}
+        tasks = [
+            {"import_role": {"name": "clusterctl.hpc.python_env", "tasks_from": part}, "vars": variables}
+            for part in parts
+        ]
+        # one test makes a disk small, which preflight would see
+        look = {"role": "clusterctl.hpc.preflight", "preflight_min_disk_bytes": {}}
+        play = {"hosts": "all", "gather_facts": False, "roles": [look], "tasks": tasks}
         book.write_text(json.dumps([play]), encoding="utf-8")
         done = subprocess.run(
             [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(self.box.inventory), str(book)],
@@ -188,3 +213,104 @@ def test_an_index_that_does_not_answer_is_named_with_the_cure(cluster: Cluster, 
     assert "did not answer while looking for" in text
     assert "python_env_wheel_dir" in text
     assert cluster.said("node1", "readlink", LINK) == plain
+
+
+@pytest.fixture
+def full_disk(cluster: Cluster) -> Iterator[str]:
+    """Give node2 a /usr/local that holds one environment and not two."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk for a node")
+    inspect = ("inspect", "--format", "{{.State.Pid}}", cluster.box.node("node2").container)
+    inside = ["nsenter", "--mount", "--target", podman.find().run(*inspect).decode().strip()]
+    subprocess.run([*inside, "mount", "-t", "tmpfs", "-o", "size=100m", "none", "/usr/local"], check=True)
+    try:
+        yield "/usr/local"
+    finally:
+        subprocess.run([*inside, "umount", "/usr/local"], check=True)
+
+
+def test_a_full_disk_is_named_and_the_former_environment_still_works(
+    cluster: Cluster, plain: str, full_disk: str
+) -> None:
+    recap, text = cluster.play()
+    assert -1 not in recap.values(), text
+    greeting_wheel(cluster.wheels)
+    recap, text = cluster.play("greeting")
+    assert recap["node2"] == -1
+    sentence = (
+        rf"node2: the disk is full: {full_disk} has \d+ bytes free and python_env-3\.11-\w+ did not fit; make room"
+    )
+    assert re.search(sentence, " ".join(text.split())), text
+    assert "Traceback" not in text
+    assert cluster.said("node2", "readlink", LINK) == plain
+    assert cluster.said("node2", f"{LINK}/bin/python", "-c", "import numpy; print(int(numpy.ones(3).sum()))") == "3"
+    assert cluster.said("node2", "ls", "-A", full_disk).split() == ["python_env", plain], "nothing is left half-done"
+
+
+GPU = {"gpus": 1, "cuda": {"driver_major": 12, "driver_version": "550.54.15", "toolkit_version": ""}}
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentences"),
+    [
+        (
+            {"python_env_framework_version": "99.0"},
+            [
+                "python_env_framework_version: the index offers no wheel for Python 3.11",
+                "of torch==99.0; the newest that fit are 2.13.0.",
+            ],
+        ),
+        (
+            {"python_env_members": f"{{{{ preflight_members | map('combine', {GPU}) }}}}"},
+            [
+                f"pytorch 2.13.0 was built for CUDA 13, and the NVIDIA driver 550.54.15 of {node} runs CUDA up to 12;"
+                for node in ("node1", "node2")
+            ],
+        ),
+        (
+            {"python_env_framework_build": "cuda", "python_env_framework_version": "2.13.0+cpu"},
+            ["python_env_framework_version is 2.13.0+cpu, a build without CUDA, but python_env_framework_build"],
+        ),
+        ({"python_env_framework_version": "-r x"}, ["python_env_framework_version is '-r x', which is no version"]),
+        (
+            {"python_env_framework": "{{ 'none' if inventory_hostname == 'node1' else 'pytorch' }}"},
+            ["must be the same on all hosts of one platform", "they differ between node1, node2."],
+        ),
+    ],
+)
+def test_a_framework_that_cannot_be_had_is_refused_before_anything_is_changed(
+    cluster: Cluster, variables: dict[str, str], sentences: list[str]
+) -> None:
+    framework_wheels(cluster.wheels)
+    _, text = cluster.play(parts=("preflight",), **{"python_env_framework": "pytorch", **variables})
+    for sentence in sentences:
+        assert sentence in " ".join(text.split()), text
+    assert "assertion:" in text, "it is the configuration that is wrong, and no host has failed"
+    assert "Traceback" not in text
+
+
+def test_the_common_build_is_taken_with_a_word_where_there_is_no_cpu_build(cluster: Cluster) -> None:
+    framework_wheels(cluster.wheels)
+    recap, text = cluster.play(parts=("preflight",), python_env_framework="pytorch")
+    assert -1 not in recap.values(), text
+    assert "the package index has no CPU build of pytorch 2.13.0, so the common one is taken" in text
+
+
+def test_the_cluster_s_nccl_takes_the_place_of_the_bundled_one(cluster: Cluster, plain: str) -> None:
+    framework_wheels(cluster.wheels)
+    parts, framework = ("preflight", "install"), {"python_env_framework": "pytorch"}
+    for wanted in ("bundled", "cluster"):
+        recap, text = cluster.play(parts=parts, python_env_nccl=wanted, **framework)
+        assert -1 not in recap.values(), text
+        library = f"{LINK}/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2"
+        found = cluster.said("node2", "sh", "-c", f"readlink {library} || cat {library}")
+        assert found == {"bundled": "bundled", "cluster": "/usr/local/nccl/lib/libnccl.so.2"}[wanted]
+        marker = json.loads(cluster.said("node2", "cat", f"{LINK}/.clusterctl.json"))
+        assert marker["inputs"]["framework"] == {
+            "name": "pytorch",
+            "version": "2.13.0",
+            "cuda": "13",
+            "nccl": "2.29.7",
+        }
+        assert marker["inputs"]["nccl_align"] == wanted
+    assert cluster.said("node2", "readlink", LINK) != plain

@@ -191,7 +191,7 @@ def test_a_framework_that_does_not_exist_for_the_nodes_is_named_with_its_variabl
     make_wheel(folder, "frame", "2.0", tag="cp312-cp312-manylinux_2_17_x86_64")
     sentence = (
         r"python_env_framework_version: the index offers no wheel for Python 3\.9 on x86_64 with glibc 2\.34 .* of"
-        r" frame==2\.0; the newest that fit are 1\.8, 1\.9, 1\.10"
+        r" frame==2\.0; the newest that fit are 1\.8, 1\.9, 1\.10\..* name it in python_env_wheel_dir\.$"
     )
     with pytest.raises(w.WheelError, match=sentence):
         choose(w.WheelStore(tmp_path / "cache", str(folder)), "frame==2.0+cpu", "frame==2.0")
