@@ -381,7 +381,9 @@ def jobs_for(asked: int, cores: int, memory_bytes: int, memory_per_job_bytes: in
     return max(1, min(cores, memory_bytes // max(1, memory_per_job_bytes)))
 
 
-_COMPILING = re.compile(r"^\s+(?:CC|CXX|CPP|CCAS|PPAS|FC|F77|NVCC)\s+(\S+)|^libtool: compile: ")
+_COMPILING = re.compile(
+    r"^\s+(?:CC|CXX|CPP|CCAS|PPAS|FC|F77|NVCC)\s+(\S+)|^libtool: compile: |^\[ *\d+%\] Building \w+ object "
+)
 _ENTERING = re.compile(r"Making \w+ in (\S+)$|[Ee]ntering directory '([^']+)'")
 _CHECKING = re.compile(r"^checking (.+?)\.\.\.")
 _WIDTH = 60

@@ -120,19 +120,27 @@ options:
         description: Variables besides the clean environment.
         type: dict
         default: {}
+      speaks:
+        description: The last line that the step writes before it fails is a sentence with the cure, and the message.
+        type: bool
+        default: false
   prune:
     description: Patterns of paths, relative to O(prefix), that are left out of the pack.
     type: list
     elements: str
     default: []
   jobs:
-    description: How many jobs C(@JOBS@) stands for; V(0) takes the cores, bounded by memory.
+    description: How many jobs C(@JOBS@) stands for; V(0) takes the cores, bounded by the memory that is available.
     type: int
     default: 0
   memory_per_job_bytes:
     description: Memory one job may need.
     type: int
     default: 1073741824
+  memory_strict:
+    description: Refuse to start where not even one job's memory is available, instead of trying with one.
+    type: bool
+    default: false
   needs_bytes:
     description: Free space that O(work_dir) must have before anything starts.
     type: int
@@ -202,6 +210,7 @@ import fnmatch
 import hashlib
 import json
 import os
+import re
 import resource
 import select
 import shutil
@@ -290,6 +299,36 @@ def free_bytes(path: str) -> int:
     return state.f_bavail * state.f_frsize
 
 
+def available_memory_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return how much memory a new process may take: what the kernel has to give, within every limit of our group."""
+    meminfo = dict(re.findall(r"^(\w+):\s+(\d+) kB", (proc / "meminfo").read_text(encoding="ascii"), re.MULTILINE))
+    room = [int(meminfo["MemAvailable"]) * 1024]
+    own = re.search(r"^0::/(.*)$", (proc / "self/cgroup").read_text(encoding="utf-8"), re.MULTILINE)
+    folder = groups / own.group(1) if own and ".." not in own.group(1) else groups
+    for group in [folder, *folder.parents]:
+        with suppress(OSError, ValueError):  # without a limit the file says max, and the root has no such file
+            limit = int((group / "memory.max").read_text(encoding="ascii"))
+            stat = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
+            used = int((group / "memory.current").read_text(encoding="ascii"))
+            # what only caches files is given back when somebody needs it
+            room.append(limit - used + int(stat["inactive_file"]) + int(stat["active_file"]))
+        if group == groups:
+            break
+    return max(0, min(room))
+
+
+_ERROR = re.compile(r"(?:\b(?:fatal )?error: |^CMake Error|: undefined reference to |: multiple definition of )")
+_KILLED = re.compile(r"Killed signal terminated program|\bOut of memory\b|virtual memory exhausted")
+
+
+def first_match(log: Path, start: int, pattern: "re.Pattern[str]") -> str:
+    """Return the first line of a log, from byte ``start`` on, in which the pattern is found; empty without one."""
+    with log.open("rb") as stream:
+        stream.seek(start)
+        lines = (raw.decode(errors="replace").strip() for raw in stream)
+        return next((line for line in lines if pattern.search(line)), "")
+
+
 def _target_of(name: str, strip: int, exclude: List[str]) -> Optional[str]:
     parts = [part for part in PurePosixPath(name).parts if part not in {"/", "."}]
     if ".." in parts:
@@ -352,12 +391,8 @@ class Build:
         self.progress_file = self.log.with_suffix(".progress")
         self.tree_root = Path(self.p["root"]) / self.base
         self.kept = Path(_PACKS) / f"{self.base}.json"
-        self.jobs = jobs_for(
-            self.p["jobs"],
-            len(os.sched_getaffinity(0)),
-            os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            self.p["memory_per_job_bytes"],
-        )
+        self.memory = available_memory_bytes()
+        self.jobs = jobs_for(self.p["jobs"], len(os.sched_getaffinity(0)), self.memory, self.p["memory_per_job_bytes"])
         self.times: List[Dict[str, Any]] = []
 
     # -- looking ------------------------------------------------------------------------------------------------
@@ -369,6 +404,8 @@ class Build:
         if not Path(work_dir).is_dir():
             raise ArtifactError(f"{self.p['host']}: the work folder {work_dir} does not exist.")
         ready = installed.ok or self.kept_pack() is not None
+        if not ready:
+            self.check_memory()
         return {"ready": ready, "installed": installed.ok, "free_bytes": free_bytes(work_dir), "jobs": self.jobs}
 
     def kept_pack(self) -> Optional[Dict[str, Any]]:
@@ -384,6 +421,16 @@ class Build:
         free = free_bytes(self.p["work_dir"])
         if free < self.p["needs_bytes"]:
             raise self.full(free)
+
+    def check_memory(self) -> None:
+        """Refuse to start a compiler that the kernel would kill."""
+        needed = self.p["memory_per_job_bytes"]
+        if self.p["memory_strict"] and self.memory < needed:
+            raise ArtifactError(
+                f"{self.p['host']}: free some memory there or name another host ({self.p['name']}_builder): building"
+                f" {self.p['name']} {self.p['version']} needs {needed / 1e9:.1f} GB for one compiler, and"
+                f" {self.memory / 1e9:.1f} GB are available."
+            )
 
     def full(self, free: int) -> ArtifactError:
         """Return the sentence for a full disk."""
@@ -406,6 +453,7 @@ class Build:
             return self._packed(self.tree_root, "packed")
         forget_leftovers(self.p["work_dir"], [_PUSHED, f"clusterctl-{self.p['name']}-????????"])
         self.check_room()
+        self.check_memory()
         work = Path(tempfile.mkdtemp(prefix=f"clusterctl-{self.p['name']}-", dir=self.p["work_dir"]))
         try:
             return self._build(work)
@@ -507,7 +555,7 @@ class Build:
             }
         )
         if returned:
-            self._complain(step["name"], returned)
+            self.complain(step, returned, start)
 
     def _watch(self, process: "subprocess.Popen[bytes]", step: str, start: int) -> int:
         progress, said = Progress(step), 0.0
@@ -529,15 +577,29 @@ class Build:
         partial.chmod(0o644)
         partial.replace(self.progress_file)
 
-    def _complain(self, step: str, returned: int) -> NoReturn:
+    def complain(self, step: Dict[str, Any], returned: int, start: int) -> NoReturn:
+        """Raise what is to be said about a step that failed; its output begins at byte ``start`` of the log."""
         tail = last_lines(self.log)
         free = free_bytes(self.p["work_dir"])
+        host, what, name = self.p["host"], f"{self.p['name']} {self.p['version']}", self.p["name"]
         if "No space left on device" in tail:
             raise self.full(free)
+        if step["speaks"] and returned > 0:
+            sentence = last_lines(self.log, 1)
+            raise ArtifactError(f"{host}: {sentence} (Before building {what}; the log is {self.log}@LOG@.)")
+        killed = first_match(self.log, start, _KILLED)
+        if killed:
+            raise ArtifactError(
+                f"{host}: free some memory there, set {name}_make_jobs to less than {self.jobs} or name another host"
+                f" ({name}_builder): a compiler was killed while building {what} with {self.jobs} of them side by side"
+                f" ({killed}); the whole log is {self.log} on {host}@LOG@."
+            )
         ended = f"was killed by signal {-returned}" if returned < 0 else f"ended with {returned}"
+        error = first_match(self.log, start, _ERROR)
+        first = f", its first error is '{error}'" if error and error not in tail else ""
         raise ArtifactError(
-            f"{self.p['host']}: the step '{step}' of building {self.p['name']} {self.p['version']} {ended};"
-            f" the whole log is {self.log} on {self.p['host']}@LOG@, its last lines are:\n{tail}"
+            f"{host}: the step '{step['name']}' of building {what} {ended}{first};"
+            f" the whole log is {self.log} on {host}@LOG@, its last lines are:\n{tail}"
         )
 
     # -- packing ------------------------------------------------------------------------------------------------
@@ -635,11 +697,13 @@ def main() -> None:
                     "argv": {"type": "list", "elements": "str", "required": True},
                     "chdir": {"type": "str", "default": "."},
                     "environment": {"type": "dict", "default": {}},
+                    "speaks": {"type": "bool", "default": False},
                 },
             },
             "prune": {"type": "list", "elements": "str", "default": []},
             "jobs": {"type": "int", "default": 0},
             "memory_per_job_bytes": {"type": "int", "default": 1 << 30},
+            "memory_strict": {"type": "bool", "default": False},
             "needs_bytes": {"type": "int", "default": 0},
             "work_dir": {"type": "str", "default": "/var/tmp"},  # noqa: S108 - a fresh folder is made inside
             "log_dir": {"type": "str", "default": "/var/log/clusterctl"},

@@ -128,3 +128,99 @@ def test_a_signal_is_no_ordinary_exception() -> None:
     with pytest.raises(artifact_build._Abandoned):  # noqa: SLF001 - what it derives from is the point
         artifact_build._abandon(signal.SIGTERM, None)  # noqa: SLF001
     assert not issubclass(artifact_build._Abandoned, Exception)  # noqa: SLF001
+
+
+def meminfo(folder: Path, available_kb: int, group: str = "/") -> Path:
+    (folder / "self").mkdir(parents=True, exist_ok=True)
+    (folder / "meminfo").write_text(f"MemTotal: 99999999 kB\nMemFree: 1 kB\nMemAvailable:  {available_kb} kB\n")
+    (folder / "self/cgroup").write_text(f"0::{group}\n")
+    return folder
+
+
+def limited(folder: Path, limit: str, used: int, cached: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.max").write_text(limit)
+    (folder / "memory.current").write_text(str(used))
+    (folder / "memory.stat").write_text(f"anon 1\ninactive_file {cached}\nactive_file 0\n")
+
+
+def test_the_memory_that_a_build_may_take_is_what_the_kernel_and_every_limit_leave(tmp_path: Path) -> None:
+    proc, groups = meminfo(tmp_path / "proc", 4_000_000, "/a/b"), tmp_path / "groups"
+    assert artifact_build.available_memory_bytes(proc, groups) == 4_096_000_000
+    limited(groups / "a/b", "max", 0, 0)
+    assert artifact_build.available_memory_bytes(proc, groups) == 4_096_000_000
+    limited(groups / "a", "3000000000", used=2_500_000_000, cached=700_000_000)
+    assert artifact_build.available_memory_bytes(proc, groups) == 1_200_000_000
+    limited(groups / "a/b", "100", used=500, cached=0)
+    assert artifact_build.available_memory_bytes(proc, groups) == 0
+
+
+def test_the_memory_of_this_very_machine_is_known() -> None:
+    assert 0 < artifact_build.available_memory_bytes() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+class Module:
+    """What a build reads of an Ansible module."""
+
+    def __init__(self, folder: Path, **changes: object) -> None:
+        text = {"name": "demo", "version": "1", "key": "k", "prefix": "/usr/local/demo", "host": "node1"}
+        folders = dict.fromkeys(("root", "log_dir", "work_dir"), str(folder))
+        numbers = {"needs_bytes": 0, "jobs": 0, "memory_per_job_bytes": 1 << 30}
+        self.params = {**text, **folders, **numbers, "memory_strict": False, "steps": [], "files": [], **changes}
+
+
+def a_build(folder: Path, **changes: object) -> artifact_build.Build:
+    return artifact_build.Build(Module(folder, **changes))  # type: ignore[arg-type] # the parameters are all it reads
+
+
+def test_compilers_are_as_many_as_the_available_memory_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifact_build, "available_memory_bytes", lambda: 2_500_000_000)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert a_build(tmp_path, memory_per_job_bytes=1_000_000_000).jobs == 2
+    assert a_build(tmp_path, memory_per_job_bytes=9_000_000_000).jobs == 1
+    assert a_build(tmp_path, memory_per_job_bytes=1_000_000_000, jobs=5).jobs == 5
+
+
+def test_a_builder_without_the_memory_for_one_compiler_is_refused_before_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifact_build, "available_memory_bytes", lambda: 900_000_000)
+    a_build(tmp_path, memory_per_job_bytes=2_400_000_000).inspect()
+    with pytest.raises(ArtifactError) as refused:
+        a_build(tmp_path, memory_per_job_bytes=2_400_000_000, memory_strict=True).inspect()
+    assert str(refused.value) == (
+        "node1: free some memory there or name another host (demo_builder): building demo 1 needs 2.4 GB for one"
+        " compiler, and 0.9 GB are available."
+    )
+
+
+def failing(folder: Path, log: str, **step: object) -> str:
+    """Return the message of a step that wrote ``log`` and ended with 1, after another one that wrote an error."""
+    build = a_build(folder)
+    earlier = "old: error: of an earlier step\n"
+    build.log.write_text(earlier + log)
+    with pytest.raises(ArtifactError) as failed:
+        build.complain({"name": "compile", "speaks": False, **step}, 1, len(earlier))
+    return str(failed.value)
+
+
+def test_a_step_that_speaks_gives_the_message(tmp_path: Path) -> None:
+    message = failing(tmp_path, "noise\nInstall g++ on the builder: it is not there.\n", speaks=True)
+    assert message == (
+        "node1: Install g++ on the builder: it is not there."
+        f" (Before building demo 1; the log is {tmp_path}/demo-1-k.log@LOG@.)"
+    )
+
+
+def test_the_first_error_is_named_when_the_last_lines_do_not_show_it(tmp_path: Path) -> None:
+    noise = "".join(f"make: line {number}\n" for number in range(50))
+    message = failing(tmp_path, f"x.cc:1:2: fatal error: nccl.h: No such file\n{noise}x.cc: error: the second\n")
+    assert "ended with 1, its first error is 'x.cc:1:2: fatal error: nccl.h: No such file'; the whole log" in message
+    assert "its first error" not in failing(tmp_path, "x.cc: error: the only one\n")
+
+
+def test_a_compiler_that_was_killed_is_a_matter_of_memory(tmp_path: Path) -> None:
+    noise = "make: line\n" * 50
+    message = failing(tmp_path, f"g++: fatal error: Killed signal terminated program cc1plus\n{noise}")
+    assert message.startswith("node1: free some memory there, set demo_make_jobs to less than ")
+    assert "a compiler was killed while building demo 1" in message
