@@ -16,7 +16,7 @@ DEMO_INVENTORY := inventories/sandbox/inventory.ini
 
 .PHONY: help
 help:  ## Show the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 .PHONY: system
 system:  ## Install the distribution's packages that the sandbox needs (skipped where they are there)
@@ -72,6 +72,14 @@ cluster: venv  ## Tests on sandboxes of containers, two files at a time: provisi
 .PHONY: molecule
 molecule: venv  ## Every role's molecule scenario, two at a time
 	$(BIN)/pytest tests/molecule -n 2 -q --durations=0
+
+.PHONY: test-cuda-build
+test-cuda-build: venv  ## Compile and link Horovod with NCCL against a CUDA PyTorch; needs nvcc and 45 GB, no GPU
+	$(BIN)/pytest tests/cuda_build -q -s --durations=0
+
+.PHONY: test-gpu
+test-gpu:  ## Checks that need a GPU, with what this machine has; 'Error 3' without one; not part of 'test'
+	@$(PYTHON) tests/gpu/gpu_run.py
 
 .PHONY: wheel
 wheel: venv  ## Build the wheel and the sdist into dist/

@@ -813,6 +813,7 @@ def main() -> int:
     arguments = parsed()
     voice = None
     if arguments.launcher == "torchrun":
+        rank_program.end_with_parent()  # torchrun gives its workers sessions of their own
         voice = rank_program.Voice("nccl", int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
     return rank_program.run(arguments, work, voice)
 

@@ -1,0 +1,578 @@
+"""The checks that need a GPU, on whatever GPU machine this is started on, as a cluster of one node.
+
+Started by ``make test-gpu``. Takes what the machine has: a Python with a CUDA build of PyTorch, the NCCL of the
+cluster, of that PyTorch or of the system, and mpirun where that Python's mpi4py goes with it; torchrun starts the ranks
+otherwise.
+Needs no network, installs nothing, takes less than ten minutes, and keeps what it found as
+``docs/measured/gpu-<date>-<gpu>.json`` and ``.md``.
+
+Exit codes: 0 everything that could run passed; 1 something failed; 3 no GPU here, or nothing to use it with.
+
+Environment: TEST_GPU_PYTHON the interpreter; TEST_GPU_NCCL the libnccl.so.2; TEST_GPU_OUT the folder of the report.
+Variables of NCCL (NCCL_DEBUG, NCCL_P2P_DISABLE, ...) reach the ranks.
+
+Python 3.9 and its standard library suffice for this file; the checks are the programs of the role ``validation``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = "roles/validation/files"
+sys.path.insert(0, str(ROOT / PROGRAMS))
+
+import nccl_checks  # noqa: E402 - it lies in the folder above
+
+NOTHING_TO_RUN = 3
+TOTAL_S = 560.0  # ten minutes, and room to write the report
+END_S = 10.0  # from a polite end to a kill
+LEAST_S = 20.0  # a part with less time left is not begun
+MOST_LINES = 60
+SHARING_SINCE = (2, 30, 3)
+PYTHONS = ("python3", str(ROOT / ".venv" / "bin" / "python"), "/usr/local/python_env/bin/python")
+CLUSTER_NCCL = "/usr/local/nccl/lib/libnccl.so.2"
+
+# What an interpreter has; started with it, so it keeps to the old and stable calls.
+PROBE = """
+import importlib.util, json, os, platform, sys
+found = {"executable": sys.executable, "python": platform.python_version()}
+for name in ("numpy", "mpi4py", "horovod"):
+    found[name] = importlib.util.find_spec(name) is not None
+try:
+    import torch
+    found["torch"], found["torch_cuda"] = torch.__version__, torch.version.cuda or ""
+    found["torch_gpus"] = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if found["torch_gpus"] and torch.distributed.is_nccl_available():
+        found["torch_nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version()[:3])
+except Exception as problem:
+    found["torch_problem"] = f"{type(problem).__name__}: {problem}"
+try:
+    import nvidia.nccl
+    found["bundled_nccl"] = os.path.join(list(nvidia.nccl.__path__)[0], "lib", "libnccl.so.2")
+except Exception:
+    pass
+print("PROBE" + json.dumps(found))
+"""
+LOAD = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import nccl_checks
+nccl = nccl_checks.Nccl(sys.argv[2])
+print(nccl.version, nccl.path)
+"""
+MEET = "from mpi4py import MPI; print('size', MPI.COMM_WORLD.Get_size())"
+
+
+class Refusal(Exception):  # noqa: N818 - nothing went wrong
+    """There is nothing to run here; the sentence says why."""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python and what it has; versions are empty where there is none."""
+
+    executable: str
+    python: str = ""
+    torch: str = ""
+    torch_cuda: str = ""
+    torch_gpus: int = 0
+    torch_nccl: str = ""
+    torch_problem: str = ""
+    bundled_nccl: str = ""
+    numpy: bool = False
+    mpi4py: bool = False
+    horovod: bool = False
+
+    @property
+    def lack(self) -> str:
+        """Why it cannot do the work, empty when it can."""
+        if not self.torch:
+            return f"has no PyTorch ({self.torch_problem or 'it did not answer'})"
+        if not self.torch_cuda:
+            return f"has PyTorch {self.torch}, which is no CUDA build"
+        if not self.torch_gpus:
+            return f"has PyTorch {self.torch} for CUDA {self.torch_cuda}, which sees no GPU"
+        return "" if self.numpy else "has no numpy"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the parts run on; ``mpirun`` is empty where there is none that goes with the interpreter's mpi4py."""
+
+    gpus: tuple[str, ...]
+    cuda_driver: str
+    interpreter: Interpreter
+    nccl: str = ""
+    nccl_path: str = ""
+    mpirun: str = ""
+
+    @property
+    def launcher(self) -> str:
+        """What starts the ranks of the nccl check."""
+        return "mpirun" if self.mpirun else "torchrun"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing to run: ``argv`` runs in the repository's root; ``skip`` says why it is not run."""
+
+    name: str
+    title: str
+    ranks: int = 0
+    argv: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    deadline_s: float = 0.0
+    handover: tuple[str, ...] = ()  # the options of torch_checks, which its workers get from their node's process
+    skip: str = ""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a part; ``ranks`` are the results that ranks printed, ``lines`` what else was printed."""
+
+    name: str
+    title: str
+    verdict: str
+    reason: str
+    seconds: float = 0.0
+    command: str = ""
+    ranks: tuple[dict[str, Any], ...] = ()
+    lines: tuple[str, ...] = ()
+
+
+# --- what is here -----------------------------------------------------------------------------------------------------
+
+
+def gpus_here() -> tuple[tuple[str, ...], str]:
+    """Return the names of this machine's GPUs and the CUDA version of its driver.
+
+    Raises:
+        Refusal: there is none.
+    """
+    try:
+        cuda = nccl_checks.Cuda()
+    except nccl_checks.CheckError as problem:
+        raise Refusal(f"This machine has no GPU that can be used: {problem}.") from problem
+    return tuple(cuda.describe(number)[0] for number in range(cuda.count)), cuda.version
+
+
+def asked(python: str) -> Interpreter:
+    """Ask an interpreter what it has."""
+    try:
+        done = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return Interpreter(python, torch_problem=f"{type(problem).__name__}: {problem}")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("PROBE")]
+    if not lines:
+        return Interpreter(python, torch_problem=(done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1])
+    return Interpreter(**json.loads(lines[-1].removeprefix("PROBE")))
+
+
+def chosen(candidates: list[Interpreter]) -> Interpreter:
+    """Return the first interpreter that can do the work.
+
+    Raises:
+        Refusal: none can; the sentence has each with what it lacks.
+    """
+    for interpreter in candidates:
+        if not interpreter.lack:
+            return interpreter
+    words = "; ".join(f"{interpreter.executable} {interpreter.lack}" for interpreter in candidates)
+    raise Refusal(f"There is a GPU, but no Python to use it: {words}. Name another one in TEST_GPU_PYTHON.")
+
+
+def nccl_of(interpreter: Interpreter) -> tuple[str, str]:
+    """Return version and path of the NCCL to check: the one that was named, the cluster's, PyTorch's, the system's.
+
+    Raises:
+        Refusal: the one that was named does not load.
+    """
+    named = os.environ.get("TEST_GPU_NCCL", "")
+    for library in [named] if named else [CLUSTER_NCCL, interpreter.bundled_nccl, nccl_checks.LIBRARY]:
+        command = [interpreter.executable, "-c", LOAD, str(ROOT / PROGRAMS), library]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False) if library else None
+        if done is not None and done.returncode == 0:
+            version, _, path = done.stdout.strip().partition(" ")
+            return version, path
+        if named and done is not None:
+            raise Refusal(f"TEST_GPU_NCCL={named}: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
+    return "", ""
+
+
+def mpirun_of(interpreter: Interpreter) -> str:
+    """Return the mpirun whose ranks find each other through the interpreter's mpi4py, which may be of another MPI."""
+    for path in ("/usr/local/openmpi/bin/mpirun", "mpirun"):
+        found = shutil.which(path)
+        if not found or not interpreter.mpi4py:
+            continue
+        command = [found, "-np", "2", "--oversubscribe", interpreter.executable, "-c", MEET]
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            surroundings = {**os.environ, **root_may()}
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=60, check=False, env=surroundings, cwd=ROOT
+            )
+            if done.stdout.split() == ["size", "2"] * 2:
+                return found
+    return ""
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return a version as numbers."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+# --- what is run ------------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def torchrun(machine: Machine, ranks: int, program: str) -> tuple[str, ...]:
+    """Return the argv of torchrun; all of it stays on the loopback device."""
+    options = ("--nnodes=1", "--node_rank=0", f"--nproc_per_node={ranks}", "--max_restarts=0")
+    rendezvous = ("--master_addr=127.0.0.1", f"--master_port={free_port()}")
+    return (machine.interpreter.executable, "-m", "torch.distributed.run", *options, *rendezvous, program)
+
+
+def mpirun(machine: Machine, ranks: int, program: str) -> tuple[str, ...]:
+    """Return the argv of mpirun."""
+    return (machine.mpirun, "-np", str(ranks), "--oversubscribe", machine.interpreter.executable, program)
+
+
+def root_may() -> dict[str, str]:
+    """Return what mpirun wants to hear before root may start it."""
+    names = ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT")
+    return {f"{name}{suffix}": "1" for name in names for suffix in ("", "_CONFIRM")} if os.geteuid() == 0 else {}
+
+
+def nccl_part(machine: Machine, name: str, title: str, ranks: int, *more: str) -> Part:
+    """Return the nccl check with so many ranks."""
+    if not machine.nccl:
+        return Part(name, title, skip="no libnccl.so.2 was found; name one in TEST_GPU_NCCL")
+    deadline = 150.0
+    options = ("--check", "nccl", "--deadline", f"{deadline:g}", "--library", machine.nccl_path, *more)
+    program = f"{PROGRAMS}/nccl_checks.py"
+    if machine.launcher == "mpirun":
+        return Part(name, title, ranks, (*mpirun(machine, ranks, program), *options), root_may(), deadline)
+    argv = (*torchrun(machine, ranks, program), *options, "--launcher", "torchrun")
+    return Part(name, title, ranks, argv, {}, deadline)
+
+
+def torch_part(machine: Machine, name: str, title: str, ranks: int) -> Part:
+    """Return the torchrun check over nccl with so many ranks."""
+    if not machine.interpreter.torch_nccl:
+        return Part(name, title, skip="this PyTorch has no NCCL")
+    deadline = 120.0
+    options = ("--check", "torchrun", "--deadline", f"{deadline:g}", "--slots", str(ranks))
+    handover = (*options, "--first-node", "127.0.0.1", "--backend", "nccl")
+    return Part(name, title, ranks, torchrun(machine, ranks, f"{PROGRAMS}/torch_checks.py"), {}, deadline, handover)
+
+
+def horovod_part(machine: Machine, check: str, title: str, ranks: int) -> Part:
+    """Return one of Horovod's checks with so many ranks."""
+    interpreter = machine.interpreter
+    if not interpreter.horovod or not machine.mpirun:
+        missing = [name for name, there in (("Horovod", interpreter.horovod), ("mpirun", machine.mpirun)) if not there]
+        return Part(check, title, skip=f"no {' and no '.join(missing)} here")
+    deadline = 120.0
+    argv = mpirun(machine, ranks, f"{PROGRAMS}/horovod_checks.py")
+    options = ("--check", check, "--deadline", f"{deadline:g}", "--devices", "cpu,cuda")
+    return Part(check, title, ranks, (*argv, *options), root_may(), deadline)
+
+
+def planned(machine: Machine) -> list[Part]:
+    """Return all parts in their order; one GPU is shared by two ranks where that is the only way to have two."""
+    gpus = len(machine.gpus)
+    parts = [nccl_part(machine, "nccl", "NCCL, one rank a GPU", gpus)]
+    torch_nccl = numbers(machine.interpreter.torch_nccl)
+    if gpus == 1:
+        title = "NCCL, two ranks on the one GPU"
+        if numbers(machine.nccl) >= SHARING_SINCE or not machine.nccl:
+            parts.append(nccl_part(machine, "nccl-shared", title, 2))
+        else:
+            why = f"each as a host of its own, over sockets, for NCCL {machine.nccl} is older than 2.30.3"
+            parts.append(nccl_part(machine, "nccl-shared", f"{title}, {why}", 2, "--pretend-hosts"))
+    parts.append(torch_part(machine, "torchrun", "DistributedDataParallel over NCCL, one rank a GPU", gpus))
+    if gpus == 1:
+        title = "DistributedDataParallel over NCCL, two ranks on the one GPU"
+        if torch_nccl >= SHARING_SINCE or not torch_nccl:
+            parts.append(torch_part(machine, "torchrun-shared", title, 2))
+        else:
+            why = f"PyTorch's NCCL {machine.interpreter.torch_nccl} refuses that; 2.30.3 and later allow it"
+            parts.append(Part("torchrun-shared", title, skip=why))
+    ranks = 2 if gpus == 1 and numbers(machine.nccl) >= SHARING_SINCE else gpus
+    parts.append(horovod_part(machine, "horovod", "Horovod's collectives", ranks))
+    parts.append(horovod_part(machine, "training", "a language model under Horovod, 1 process against all", ranks))
+    return parts
+
+
+def run(part: Part, left_s: float) -> Done:
+    """Run a part and judge it: every rank has to say that all its answers were right."""
+    if part.skip:
+        return Done(part.name, part.title, "SKIP", part.skip)
+    limit = min(part.deadline_s, left_s)
+    if limit < LEAST_S:
+        return Done(part.name, part.title, "SKIP", "no time was left")
+    began = time.monotonic()
+    with listener(part) as handover:
+        process = subprocess.Popen(
+            part.argv,
+            cwd=ROOT,
+            env={**os.environ, **part.environment, **handover},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            output, in_time = process.communicate(timeout=limit)[0], True
+        except subprocess.TimeoutExpired:
+            output, in_time = ended(process), False
+    return judged(part, output, process.returncode, time.monotonic() - began, in_time=in_time)
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """End a process and what it has started, and return what they printed."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, how)  # the group that it leads, and nobody else
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=END_S)[0]
+    return ""
+
+
+@contextlib.contextmanager
+def listener(part: Part) -> Any:
+    """Be what torch_checks calls the node's own process: its workers say there that they are up."""
+    if not part.handover:
+        yield {}
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ears:
+        ears.bind(f"\0clusterctl-test-gpu-{os.getpid()}-{time.monotonic_ns()}")
+        threading.Thread(target=drain, args=(ears,), daemon=True).start()
+        name = ears.getsockname().decode()
+        yield {"CLUSTERCTL_TORCH_WORKER": json.dumps({"socket": name, "options": list(part.handover)})}
+
+
+def drain(ears: socket.socket) -> None:
+    """Read whatever comes until the socket is closed."""
+    with contextlib.suppress(OSError):
+        while True:
+            ears.recv(64)
+
+
+def judged(part: Part, output: str, code: int | None, seconds: float, *, in_time: bool = True) -> Done:
+    """Return the verdict over what a part printed."""
+    events, lines = read(output)
+    last = {event["rank"]: event for event in events}
+    results = {event["rank"]: event for event in events if event.get("event") == "result"}
+    wrong = [event for event in results.values() if not event["ok"]]
+    silent = [rank for rank in range(part.ranks) if rank not in results]
+    if wrong:
+        first = wrong[0]
+        problem = (first["problems"] or [{"what": "nothing", "expected": "answers", "got": "none"}])[0]
+        verdict = "FAIL"
+        reason = f"rank {first['rank']}: {problem['what']}: expected {problem['expected']}, got {problem['got']}"
+    elif silent:
+        verdict = "FAIL" if events else "ERROR"
+        step = last.get(silent[0], {}).get("step") or "its start"
+        how = f"ended with code {code}" if in_time else f"did not end within {seconds:.0f} s"
+        reason = f"it {how} without a result of rank {silent[0]}, last heard of in {step}"
+        reason += f": {lines[-1]}" if lines and not events else ""
+    elif code != 0 or not in_time:
+        verdict = "FAIL"
+        reason = f"every answer was right, but it {'ended with code ' + str(code) if in_time else 'did not end'}"
+    else:
+        verdict, reason = "PASS", praise(list(results.values()))
+    command = " ".join(str(Path(token).name) if token.startswith("/") else token for token in part.argv)
+    kept = tuple(
+        {name: value for name, value in results[rank].items() if name not in DROPPED} for rank in sorted(results)
+    )
+    return Done(part.name, part.title, verdict, reason, round(seconds, 1), command, kept, tuple(lines[-MOST_LINES:]))
+
+
+DROPPED = ("clusterctl", "event", "check", "host")
+
+
+def praise(results: list[dict[str, Any]]) -> str:
+    """Return what a PASS proves."""
+    compared = sum(result["compared"] for result in results)
+    ranks = f"{len(results)} rank{'s' if len(results) > 1 else ''}"
+    words = [f"{ranks}, {compared:,} values right"]
+    shared = next((result["facts"]["shared"] for result in results if "shared" in result["facts"]), "")
+    if shared:
+        words.append(f"{shared}: bus bandwidth is not meaningful and left out")
+    aside = [str(result["rank"]) for result in results if "aside" in result["facts"]]
+    if aside:
+        words.append(f"rank {', '.join(aside)} stood aside")
+    blind = [result["facts"]["no_gpu"] for result in results if "no_gpu" in result["facts"]]
+    if blind:
+        words.append(f"without a GPU ({blind[0]})")
+    return "; ".join(words)
+
+
+def read(output: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the ranks' own lines as events, and the other lines."""
+    events, lines = [], []
+    for line in output.splitlines():
+        begin = line.find('{"clusterctl"')
+        try:
+            events.append(json.loads(line[begin:]) if begin >= 0 else None)
+        except json.JSONDecodeError:
+            events.append(None)
+        if events[-1] is None:
+            events.pop()
+            lines.append(line)
+    return events, [line for line in lines if line.strip()]
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def record(machine: Machine, parts: list[Done], when: datetime) -> dict[str, Any]:
+    """Return all of it as what JSON can carry."""
+    return {
+        "schema_version": 1,
+        "date": when.isoformat(timespec="seconds"),
+        "verdict": verdict(parts),
+        "machine": {
+            "gpus": list(machine.gpus),
+            "gpu_details": details(),
+            "cuda_driver": machine.cuda_driver,
+            "system": platform.platform(),
+            "processors": os.cpu_count(),
+        },
+        "versions": {
+            "python": machine.interpreter.python,
+            "torch": machine.interpreter.torch,
+            "torch_cuda": machine.interpreter.torch_cuda,
+            "torch_nccl": machine.interpreter.torch_nccl,
+            "nccl": machine.nccl,
+            "nccl_path": machine.nccl_path,
+            "launcher": machine.launcher,
+        },
+        "parts": [asdict(part) for part in parts],
+    }
+
+
+def details() -> list[str]:
+    """Return what nvidia-smi says of the GPUs, where there is one."""
+    query = "--query-gpu=name,driver_version,memory.total,compute_mode,mig.mode.current"
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        command = ["nvidia-smi", query, "--format=csv,noheader"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        return done.stdout.strip().splitlines() if done.returncode == 0 else []
+    return []
+
+
+def verdict(parts: list[Done]) -> str:
+    """Return the worst verdict; SKIP only where everything was skipped."""
+    return next((word for word in ("FAIL", "ERROR", "PASS") if word in {part.verdict for part in parts}), "SKIP")
+
+
+def page(found: dict[str, Any]) -> str:
+    """Return the record as a page to read."""
+    machine, versions = found["machine"], found["versions"]
+    gpus = ", ".join(f"{machine['gpus'].count(name)} x {name}" for name in dict.fromkeys(machine["gpus"]))
+    torch = f"PyTorch {versions['torch']} (CUDA {versions['torch_cuda']}, NCCL {versions['torch_nccl'] or 'none'})"
+    lines = [
+        f"# {gpus}, {found['date'][:10]}: {found['verdict']}",
+        "",
+        "Written by `make test-gpu`; not edited. The JSON beside it has every rank's report.",
+        "",
+        f"- {machine['system']}, {machine['processors']} processors, driver for CUDA {machine['cuda_driver']}",
+        *(f"- {detail}" for detail in machine["gpu_details"]),
+        f"- Python {versions['python']}, {torch}",
+        f"- NCCL that is checked: {versions['nccl'] or 'none'} (`{versions['nccl_path']}`)",
+        f"- its ranks are started by {versions['launcher']}",
+        "",
+        "| part | verdict | seconds | reason |",
+        "|---|---|---|---|",
+    ]
+    for part in found["parts"]:
+        reason = part["reason"].replace("|", "\\|")
+        lines.append(f"| {part['name']}: {part['title']} | {part['verdict']} | {part['seconds']:g} | {reason} |")
+    for part in found["parts"]:
+        lines += figures(part)
+    return "\n".join(lines) + "\n"
+
+
+def figures(part: dict[str, Any]) -> list[str]:
+    """Return a part's figures: a table of collectives and sizes, and the rest by name."""
+    found = {name: value for rank in part["ranks"] for name, value in rank["figures"].items()}
+    sized = re.compile(r"(?P<operation>\w+?)_(?P<size>\d+[KMG]?i?B)_(?P<what>us|bus_bytes_per_s)")
+    cells = {match.groups(): value for name, value in found.items() if (match := sized.fullmatch(name))}
+    if not found:
+        return []
+    lines = ["", f"## {part['name']}", ""]
+    if cells:
+        lines += ["| collective | bytes | time, us | bus bandwidth, GB/s |", "|---|---|---|---|"]
+    for (operation, size, what), value in cells.items():
+        if what == "us":
+            bus = cells.get((operation, size, "bus_bytes_per_s"))
+            lines.append(f"| {operation} | {size} | {value:g} | {f'{bus / 1e9:.4g}' if bus else 'not meaningful'} |")
+    lines += [f"- {name}: {value:g}" for name, value in found.items() if not sized.fullmatch(name)]
+    return lines
+
+
+def keep(found: dict[str, Any], folder: Path) -> Path:
+    """Write both files and return the page's path."""
+    gpu = re.sub(r"[^a-z0-9]+", "-", found["machine"]["gpus"][0].lower()).strip("-")
+    place = folder / f"gpu-{found['date'][:10]}-{gpu}"
+    folder.mkdir(parents=True, exist_ok=True)
+    place.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    place.with_suffix(".md").write_text(page(found), encoding="utf-8")
+    return place.with_suffix(".md")
+
+
+def main() -> int:
+    """Look, run, report."""
+    began = time.monotonic()
+    try:
+        gpus, cuda_driver = gpus_here()
+        named = os.environ.get("TEST_GPU_PYTHON", "")
+        pythons = [named] if named else [found for name in PYTHONS if (found := shutil.which(name))]
+        interpreter = chosen([asked(python) for python in pythons])
+        nccl, nccl_path = nccl_of(interpreter)
+    except Refusal as refusal:
+        sys.stderr.write(f"{refusal}\n")
+        return NOTHING_TO_RUN
+    machine = Machine(gpus, cuda_driver, interpreter, nccl, nccl_path, mpirun_of(interpreter))
+    parts = []
+    for part in planned(machine):
+        sys.stdout.write(f"{part.name}: {part.title} ...\n")
+        sys.stdout.flush()
+        parts.append(run(part, TOTAL_S - (time.monotonic() - began)))
+        sys.stdout.write(f"{parts[-1].verdict:5} {parts[-1].name}  {parts[-1].reason}\n")
+        if parts[-1].verdict in {"FAIL", "ERROR"}:
+            sys.stdout.write("".join(f"      {line}\n" for line in parts[-1].lines))
+    found = record(machine, parts, datetime.now(timezone.utc))
+    folder = Path(os.environ.get("TEST_GPU_OUT") or ROOT / "docs" / "measured")
+    kept = keep(found, folder)
+    sys.stdout.write(f"\n{page(found)}\nKept as {kept} and {kept.with_suffix('.json').name}\n")
+    return {"PASS": 0, "SKIP": NOTHING_TO_RUN}.get(found["verdict"], 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
