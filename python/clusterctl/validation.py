@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -60,6 +61,9 @@ _OPTIONAL = {"nccl": "NCCL", "horovod": "Horovod"}
 _PROBE_TIMEOUT_S = 30.0
 _MPI_PARAMETERS = {"mpi_yield_when_idle": "1"}  # answers count here, not speed, and slots may outnumber the cores
 _MOST_NAMED = 6
+# A rank's first and its last line; torchrun's ranks are announced before they exist, so they are counted by number.
+_STARTED = re.compile(r'"event": "started", [^{}]*"rank": (\d+)')
+_ANSWERED = re.compile(r'(?:"event": "result", [^{}]*|\{)"rank": (\d+)')
 
 
 @dataclass(frozen=True)
@@ -516,15 +520,16 @@ class _Listener:
 
     def __init__(self, check: str, ranks: int, tell: Callable[[ValidationEvent], None]) -> None:
         self._check, self._ranks, self._tell = check, ranks, tell
-        self._up = 0
-        self._done = 0
+        self._up: set[str] = set()
+        self._done: set[str] = set()
 
     def __call__(self, line: OutputLine) -> None:
-        before = (self._up, self._done)
-        self._up += line.text.count('"event": "started"')
-        self._done += line.text.count('"event": "result"') + line.text.count('{"rank"')
-        if (self._up, self._done) != before:
-            self._tell(CheckProgress(self._check, f"{self._up} of {self._ranks} ranks up, {self._done} have answered"))
+        before = len(self._up), len(self._done)
+        self._up.update(_STARTED.findall(line.text))
+        self._done.update(_ANSWERED.findall(line.text))
+        now = len(self._up), len(self._done)
+        if now != before:
+            self._tell(CheckProgress(self._check, f"{now[0]} of {self._ranks} ranks up, {now[1]} have answered"))
 
 
 def _refuse_unknown_launch_node(cluster: Inventory, options: ValidationOptions) -> None:

@@ -74,8 +74,8 @@ class Bench:
         import horovod  # noqa: PLC0415
         import horovod.torch as hvd  # noqa: PLC0415
 
-        # The first optimizer imports half of torch. From hvd.init on, every rank's background thread polls for messages,
-        # and where ranks outnumber the cores, imports would wait for all of them.
+        # The first optimizer imports half of torch. From hvd.init on, the background threads of all ranks poll for
+        # messages, and where ranks outnumber the cores, an import would take its turn with them.
         torch.optim.SGD([torch.zeros(1)], lr=1.0)
         rank.doing("hvd.init")
         hvd.init()

@@ -1,0 +1,175 @@
+"""The checks of the training stack on four real nodes without a GPU, and the faults that each of them has to name."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl.result import Verdict
+from validated import CLUSTERCTL, NODES, PYTHON, Cluster, result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.sandbox import Sandbox
+
+pytestmark = pytest.mark.cluster
+
+WORKER = f"{PYTHON} -u .*torch_checks.py"  # torchrun starts its workers so
+TORCHRUN = f"{PYTHON} /usr/local/python_env/bin/torchrun"
+# Eight ranks import PyTorch on a few cores that other tests want as well; idle, the slowest takes about 15 seconds.
+DEADLINE_S = 90.0
+
+
+@pytest.fixture(scope="module")
+def cluster(sandbox: Callable[..., Sandbox]) -> Cluster:
+    box = sandbox("training", nodes=len(NODES), stack=True)
+    command = [*CLUSTERCTL, "provision", "--yes", "--no-validate", str(box.inventory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return Cluster(box)
+
+
+def test_all_three_pass_and_say_what_carried_them(cluster: Cluster) -> None:
+    record = cluster.validate("torchrun", "horovod", "training")
+    assert record.verdict is Verdict.PASS, [check.reason for check in record.checks]
+    for check in ("torchrun", "horovod", "training"):
+        assert [rank.host for rank in result(record, check).ranks] == [node for node in NODES for _ in range(2)]
+    assert "over gloo" in result(record, "torchrun").reason
+    horovod = result(record, "horovod")
+    assert horovod.reason.endswith("over MPI")
+    operations = horovod.ranks[0].facts["cpu_operations"]
+    assert operations == "MEMCPY_IN_FUSION_BUFFER MPI_ALLGATHER MPI_ALLREDUCE MPI_BCAST"
+    assert all(rank.library_path.startswith("/usr/local/openmpi-") for rank in horovod.ranks)
+    figures = {figure.name: figure.value for figure in result(record, "training").measurements}
+    assert figures["perplexity"] == pytest.approx(figures["single_process_perplexity"], rel=1e-8)
+    assert figures["epoch"] > 0
+    assert figures["speed_up"] > 0
+    assert cluster.is_clean()
+
+
+def test_a_wrong_average_on_one_rank_is_named(cluster: Cluster) -> None:
+    program = (
+        "import os, sys\n"
+        "if os.environ.get('OMPI_COMM_WORLD_RANK') == '5':\n"
+        "    import horovod.torch as hvd\n"
+        "    right = hvd.allreduce\n"
+        "    def wrong(tensor, op=None, **more):\n"
+        "        return right(tensor, op=op, **more) * (2 if op is hvd.Average else 1)\n"
+        "    hvd.allreduce = wrong\n"
+    )
+    with cluster.in_every_python_of("node3", program):
+        found = result(cluster.validate("horovod"), "horovod")
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node3",))
+    assert found.reason.startswith("rank 5 on node3: average float32[1] on cpu, value 0 (1 of 1 wrong): expected 9.0")
+    assert cluster.is_clean()
+
+
+# What horovodrun does to have Gloo carry everything: a server where the ranks meet, and eight variables.
+OVER_GLOO = """
+import os, sys
+if "horovod" in sys.argv:
+    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    here = {"RANK": rank, "SIZE": 8, "LOCAL_RANK": rank % 2, "LOCAL_SIZE": 2, "CROSS_RANK": rank // 2, "CROSS_SIZE": 4}
+    here |= {"HOSTNAME": f"node{rank // 2 + 1}", "CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo", "GLOO_IFACE": "eth0"}
+    here |= {"GLOO_RENDEZVOUS_ADDR": "ADDRESS", "GLOO_RENDEZVOUS_PORT": 29871}
+    os.environ.update({f"HOROVOD_{name}": str(value) for name, value in here.items()})
+    if rank == 0:
+        import threading
+        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+        server = RendezvousHTTPServer(("", 29871), RendezvousHandler, 0)
+        server.init(get_host_assignments(parse_hosts("node1:2,node2:2,node3:2,node4:2"), 8))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+"""
+
+
+def test_another_backend_than_the_expected_one_is_named(cluster: Cluster) -> None:
+    program = OVER_GLOO.replace("ADDRESS", str(cluster.box.node("node1").address))
+    with contextlib.ExitStack() as planted:
+        for node in NODES:
+            planted.enter_context(cluster.in_every_python_of(node, program))
+        found = result(cluster.validate("horovod"), "horovod")
+    assert found.verdict is Verdict.FAIL
+    assert "tensors in main memory were carried by GLOO and not by MPI: GLOO_ALLGATHER" in found.reason
+    assert cluster.is_clean()
+
+
+def test_a_gradient_of_one_rank_that_is_off_shows_in_the_perplexity(cluster: Cluster) -> None:
+    program = (
+        "import os\n"
+        "if os.environ.get('OMPI_COMM_WORLD_RANK') == '3':\n"
+        "    import torch\n"
+        "    right = torch.nn.functional.cross_entropy\n"
+        "    torch.nn.functional.cross_entropy = lambda *given: right(*given) * 1.001\n"
+    )
+    with cluster.in_every_python_of("node2", program):
+        found = result(cluster.validate("training"), "training")
+    assert found.verdict is Verdict.FAIL
+    assert "perplexity after 4 epochs: expected 1.19" in found.reason
+    assert cluster.is_clean()
+
+
+def test_a_rank_that_dies_while_it_trains_is_named(cluster: Cluster) -> None:
+    cluster.when_a_rank_runs("node4", "training", 'kill -SEGV "$rank"', after_s=2)
+    found = result(cluster.validate("training", timeout_s=DEADLINE_S), "training")
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node4",))
+    assert "on node4" in found.reason
+    assert "SIGSEGV" in found.reason
+    assert cluster.is_clean()
+
+
+def test_a_wrong_gradient_of_one_worker_shows_in_the_loss(cluster: Cluster) -> None:
+    program = (
+        "import os\n"
+        "if os.environ.get('RANK') == '6':\n"
+        "    import torch\n"
+        "    right = torch.nn.functional.mse_loss\n"
+        "    torch.nn.functional.mse_loss = lambda *given: right(*given) * 1.0001\n"
+    )
+    with cluster.in_every_python_of("node4", program):
+        found = result(cluster.validate("torchrun"), "torchrun")
+    assert found.verdict is Verdict.FAIL
+    assert "loss after 0 steps" in found.reason
+    assert cluster.is_clean()
+
+
+def test_a_worker_that_stops_is_named_when_the_deadline_passes(cluster: Cluster) -> None:
+    cluster.when_there_is("node3", WORKER, 'kill -STOP "$rank"', after_s=1)
+    found = result(cluster.validate("torchrun", timeout_s=DEADLINE_S), "torchrun")
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node3",))
+    assert "no sign of life from rank" in found.reason
+    assert "7 others wait" in found.reason
+    assert cluster.is_clean()
+
+
+def test_a_worker_that_is_killed_with_all_its_processes_is_named(cluster: Cluster) -> None:
+    session = 'kill -KILL -- "-$(ps -o sid= -p "$rank" | tr -d " ")"'
+    cluster.when_there_is("node2", WORKER, session, after_s=2)
+    found = result(cluster.validate("torchrun", timeout_s=DEADLINE_S), "torchrun")
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node2",))
+    assert "was killed by SIGKILL, and torchrun ended the others" in found.reason
+    assert cluster.is_clean()
+
+
+def test_a_torchrun_that_never_starts_its_workers_is_named(cluster: Cluster) -> None:
+    cluster.when_there_is("node2", TORCHRUN, 'kill -STOP "$rank"')
+    found = result(cluster.validate("torchrun", timeout_s=DEADLINE_S), "torchrun")
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node2",))
+    assert "ranks 2 and 3 on node2" in found.reason
+    assert cluster.is_clean()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_an_interrupt_ends_torchrun_and_its_workers_on_every_node(cluster: Cluster, number: int, code: int) -> None:
+    process = subprocess.Popen(cluster.command("--checks", "torchrun"), stderr=subprocess.DEVNULL)
+    end = time.monotonic() + DEADLINE_S
+    while not cluster.on("node3", "sh", "-c", f"pgrep -f '{WORKER}' || true") and time.monotonic() < end:
+        time.sleep(0.2)
+    process.send_signal(number)
+    assert process.wait(60) == code
+    assert cluster.is_clean(within_s=30)
