@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from clusterctl.checks import base, catalogue, ranks
+from clusterctl.cli import validate
 from clusterctl.errors import ConfigError
 from clusterctl.result import JobOutcome, OutputLine, Sweep, Verdict
 
@@ -226,3 +227,9 @@ def test_checks_run_in_their_order_whatever_the_order_asked_for() -> None:
     assert [check.name for check in catalogue.select(["allreduce", "hello", "reachable"])] == ["hello", "allreduce"]
     with pytest.raises(ConfigError, match="the checks are: reachable, provisioned, hello"):
         catalogue.select(["xyz"])
+
+
+def test_help_names_every_check_in_its_order() -> None:
+    assert re.findall(r"\w+", re.sub(r"\(.*?\)", "", validate._CHECKS)) == [  # noqa: SLF001
+        check.name for check in catalogue.LAUNCHED
+    ]
