@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -204,6 +206,35 @@ def test_nccl_s_own_words_are_the_reason() -> None:
 def test_silence_is_no_skip() -> None:
     judgement = NCCL.judge(site({"node1": CPU_NODE}), JobOutcome("exited", 1.0, 1.0, rc=0))
     assert judgement.verdict is Verdict.ERROR
+
+
+def captured(name: str) -> base.Judgement:
+    """Judge what two real nodes without a GPU printed; the first line of the log says how it was made."""
+    lines, ended = [], {}
+    for text in (ROOT / "tests" / "data" / "validation" / f"{name}.log").read_text(encoding="utf-8").splitlines():
+        if text.startswith("# outcome"):
+            ended = json.loads(text[text.index("{") :])
+        elif match := re.fullmatch(r" *([\d.]+) (stdout|stderr) (.*)", text):
+            lines.append(OutputLine(match[2], float(match[1]), match[3]))
+    nodes = {"node1": CPU_NODE, "node2": CPU_NODE}
+    libraries = dict.fromkeys(nodes, "/usr/local/openmpi-5.0.7-ccfb70564932dd67")
+    where = dataclasses.replace(site(nodes), libraries=libraries)
+    return NCCL.judge(where, JobOutcome(lines=tuple(lines), **ended))
+
+
+def test_real_nodes_without_a_gpu() -> None:
+    judgement = captured("nccl-5.0.7")
+    assert judgement.verdict is Verdict.SKIP
+    assert judgement.reason.startswith("no GPU on node[1-2]; NCCL 2.32.3 loads there (/usr/local/nccl-2.32.3-")
+    assert [report.facts.get("proof_header") for report in judgement.ranks] == ["2.32.3", None, "2.32.3", None]
+
+
+def test_a_real_node_on_which_another_nccl_comes_first() -> None:
+    judgement = captured("nccl-other-5.0.7")
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node2",))
+    assert judgement.reason.startswith(
+        "ranks 2 and 3 on node2 loaded NCCL 2.29.7 of /opt/other/libnccl.so.2 and not the"
+    )
 
 
 # --- the node's program ----------------------------------------------------------------------------------------------
