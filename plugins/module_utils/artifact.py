@@ -317,13 +317,16 @@ def parse_ldd(text: str) -> List[Missing]:
     return missing
 
 
-def missing_libraries(tree: str, library_path: Sequence[str], ignore: Sequence[str] = ()) -> List[Missing]:
+def missing_libraries(
+    tree: str, library_path: Sequence[str], ignore: Sequence[str] = (), *, within: bool = False
+) -> List[Missing]:
     """Ask this host's loader about every program and library of a tree.
 
     Args:
         tree: folder of the artifact, where it is now.
         library_path: folders to search first; relative ones are below ``tree``.
         ignore: patterns of library names that may be missing.
+        within: take a library for found that lies anywhere in the tree: whoever loads the one loads the other first.
 
     Returns:
         Each missing library with the file (relative to ``tree``) that needs it, in the order found, without repeats.
@@ -348,10 +351,11 @@ def missing_libraries(tree: str, library_path: Sequence[str], ignore: Sequence[s
 
     with ThreadPoolExecutor(workers()) as pool:
         answers = list(pool.map(ask, [files[start : start + _LDD_BATCH] for start in range(0, len(files), _LDD_BATCH)]))
+    own = {name for _, _, names in os.walk(tree) for name in names} if within else set()
     found: Dict[Tuple[str, str], Missing] = {}
     for item in (item for answer in answers for item in parse_ldd(answer)):
         needed_by = os.path.relpath(item.needed_by, tree) if item.needed_by.startswith(tree) else item.needed_by
-        if not any(fnmatch.fnmatchcase(item.library, pattern) for pattern in ignore):
+        if item.library not in own and not any(fnmatch.fnmatchcase(item.library, pattern) for pattern in ignore):
             found.setdefault((item.library, needed_by), Missing(item.library, needed_by))
     return list(found.values())
 

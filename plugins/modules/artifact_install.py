@@ -54,6 +54,12 @@ options:
     type: list
     elements: str
     default: []
+  closure_within:
+    description:
+      - Take a library for found that lies anywhere in the artifact. Python's packages load each other's libraries
+        before those that need them, which no single file can tell.
+    type: bool
+    default: false
   content:
     description: Read every file of what is installed and compare its sha256, not only its size.
     type: bool
@@ -356,7 +362,9 @@ class Install:
     def _check_closure(self, tree: str) -> None:
         if not self.p["closure"]:
             return
-        missing = missing_libraries(tree, self.p["library_path"], self.p["closure_ignore"])
+        missing = missing_libraries(
+            tree, self.p["library_path"], self.p["closure_ignore"], within=self.p["closure_within"]
+        )
         if missing:
             named = "; ".join(f"{item.library}, needed by {item.needed_by}" for item in missing[:_NAMED_LIBRARIES])
             more = f" and {len(missing) - _NAMED_LIBRARIES} more" if len(missing) > _NAMED_LIBRARIES else ""
@@ -380,6 +388,7 @@ def main() -> None:
             "library_path": {"type": "list", "elements": "str", "default": ["lib"]},
             "closure": {"type": "bool", "default": True},
             "closure_ignore": {"type": "list", "elements": "str", "default": []},
+            "closure_within": {"type": "bool", "default": False},
             "content": {"type": "bool", "default": False},
             "push_dir": {"type": "str", "default": "/var/tmp"},  # noqa: S108 - only unguessable names are used in it
             "phase": {"type": "str", "choices": ["inspect", "apply"], "default": "inspect"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,6 +108,20 @@ def test_what_ldd_misses_is_named_with_the_file_that_needs_it() -> None:
         artifact.Missing("libc.so.6 (GLIBC_2.38)", "/opt/demo/bin/newer"),
         artifact.Missing("libextra.so", "/opt/demo/lib/libdemo.so"),
     ]
+
+
+def test_a_library_of_the_tree_itself_counts_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = (DATA / "ldd-missing.txt").read_text()
+    (tmp_path / "package.libs").mkdir()
+    (tmp_path / "package.libs" / "libextra.so").write_bytes(b"")
+    (tmp_path / "program").write_bytes(Path("/usr/bin/python3").read_bytes())
+    monkeypatch.setattr(artifact.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=said))
+    names = [item.library for item in artifact.missing_libraries(str(tmp_path), [])]
+    assert names == ["libc.so.6 (GLIBC_2.38)", "libextra.so"]
+    within = artifact.missing_libraries(str(tmp_path), [], within=True)
+    assert [item.library for item in within] == ["libc.so.6 (GLIBC_2.38)"]
 
 
 def test_only_programs_and_libraries_are_asked_about(tmp_path: Path) -> None:
