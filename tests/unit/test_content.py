@@ -11,7 +11,18 @@ if TYPE_CHECKING:
 
     import pytest
 
-ORDER = ["preflight", "hosts", "ssh_mesh", "environment", "openmpi", "python_env", "mpi4py", "validation"]
+ORDER = [
+    "preflight",
+    "hosts",
+    "ssh_mesh",
+    "environment",
+    "openmpi",
+    "python_env",
+    "mpi4py",
+    "nccl",
+    "horovod",
+    "validation",
+]
 
 
 def roles() -> list[str]:
