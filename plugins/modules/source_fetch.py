@@ -32,9 +32,9 @@ options:
       - Each has its own sha256, for the same release is packed differently by different people.
       - An entry with C(url) and C(sha256) is fetched by http or https, with the machine's proxy settings.
       - An entry with C(path) and C(sha256) is a file on the controller.
-      - An entry with C(apt) (C(package), C(version), C(sha256)) is a distribution's source package, fetched from the
-        mirror that the controller's own apt uses, in apt folders of its own. It needs no root and leaves the machine's
-        apt alone.
+      - An entry with C(apt) (C(package), C(version), C(sha256), and C(component) unless that is V(main)) is a
+        distribution's source package, fetched from the mirror that the controller's own apt uses, in apt folders of its
+        own. It needs no root and leaves the machine's apt alone.
     type: list
     elements: dict
     required: true

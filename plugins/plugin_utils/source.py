@@ -16,7 +16,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +55,7 @@ class Source:
     where: str  # the URL, the path, or the source package's name
     sha256: str
     version: str = ""  # of the source package
+    component: str = "main"  # of the distribution that holds it
 
     def __str__(self) -> str:
         """Return how the place is called in a message."""
@@ -81,8 +82,9 @@ def parse_sources(sources: Sequence[Mapping[str, Any]]) -> list[Source]:
     for entry in sources:
         if "apt" in entry:
             apt = entry["apt"]
-            source = Source("apt", str(apt.get("package", "")), str(apt.get("sha256", "")), str(apt.get("version", "")))
-            if not _WORD.match(source.where) or not _WORD.match(source.version):
+            words = (str(apt.get(field) or "") for field in ("package", "sha256", "version"))
+            source = Source("apt", *words, component=str(apt.get("component") or "main"))
+            if not all(_WORD.match(word) for word in (source.where, source.version, source.component)):
                 raise SourceError(f"The source {dict(entry)} needs 'package' and 'version' under 'apt'.")
         elif "url" in entry:
             source = Source("url", str(entry["url"]), str(entry.get("sha256", "")))
@@ -302,15 +304,16 @@ def _from_apt(source: Source, target: Path, *, etc: Path = Path("/etc")) -> None
         _apt_folder(folder)
         for mirror in mirrors:
             for suite in suites:
-                (folder / "parts" / "source.sources").write_text(source_list(mirror, suite), encoding="utf-8")
+                stanza = source_list(replace(mirror, components=(source.component,)), suite)
+                (folder / "parts" / "source.sources").write_text(stanza, encoding="utf-8")
                 try:
                     _apt(["apt-get", "-q", "update"], folder)
                     listed = _apt(["apt-cache", "showsrc", "--only-source", source.where], folder)
                     full = next(
                         (
-                            stanza["version"]
-                            for stanza in parse_deb822(listed)
-                            if re.sub(r"^\d+:|-[^-]*$", "", stanza.get("version", "")) == source.version
+                            found["version"]
+                            for found in parse_deb822(listed)
+                            if re.sub(r"^\d+:|-[^-]*$", "", found.get("version", "")) == source.version
                         ),
                         None,
                     )
