@@ -24,14 +24,14 @@ DEFAULT_VERSION = "2.32.3"
 DEFAULT_CUDA = "13"
 # Source trees whose sums were checked: the distribution's source package holds the release's own tree.
 SOURCE_TREES = {
-    "2.29.7": {"package": "nvidia-nccl", "version": "2.29.7-1", "component": "contrib"},
-    "2.22.3": {"package": "nvidia-nccl", "version": "2.22.3-1", "component": "contrib"},
+    "2.29.7": {
+        "package": "nvidia-nccl",
+        "version": "2.29.7-1",
+        "component": "contrib",
+        "sha256": "e67239212c395bfdb398a7519491840d06fdf6b599c299f97c7ed0109777bba1",
+    },
 }
-SOURCE_SUMS = {
-    "2.29.7": "e67239212c395bfdb398a7519491840d06fdf6b599c299f97c7ed0109777bba1",
-    "2.22.3": "45151629a9494460e73375281e8b0fe379141528879301899ece9b776faca024",
-}
-DEFAULT_TREE = next(iter(SOURCE_TREES))
+DEFAULT_TREE = "2.29.7"
 SOURCES = ("wheel", "archive", "packages", "build")
 
 _VERSION = re.compile(r"^\d+\.\d+(\.\d+)?(\.post\d+)?$")
@@ -137,8 +137,8 @@ def sources(wish: Wish, version: str) -> list[dict[str, Any]]:
         kind = "url" if urlsplit(wish.archive).scheme in {"http", "https", "file"} else "path"
         return [{kind: wish.archive, "sha256": wish.sha256}]
     if wish.source == "build" and version in SOURCE_TREES:
-        return [{"apt": {**SOURCE_TREES[version], "sha256": SOURCE_SUMS[version]}}]
-    known = f" (of {' and '.join(SOURCE_TREES)} the source is known without)" if wish.source == "build" else ""
+        return [{"apt": SOURCE_TREES[version]}]
+    known = f" (without, the source of {' and '.join(SOURCE_TREES)} is known)" if wish.source == "build" else ""
     raise NcclError(
         f"nccl_source is '{wish.source}' and nccl_archive is empty: set it to the path or URL of"
         f" {EXPECTED[wish.source]}, and nccl_sha256 to its sha256{known}."
