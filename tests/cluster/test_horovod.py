@@ -1,0 +1,218 @@
+"""Horovod on real nodes: with both series of Open MPI, across nodes, and what it says where it cannot be had."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from clusterctl import content, settings
+from clusterctl import sandbox as sandboxes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.sandbox import Sandbox
+
+    Start = Callable[..., Sandbox]
+
+pytestmark = pytest.mark.cluster
+
+_RECAP = re.compile(r"^(\S+)\s+: ok=\d+\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
+MEMBERS, NODE = "{{ preflight_members }}", "{{ preflight_node }}"
+FRAMEWORK = "{{ python_env_lock.wheels[preflight_node.platform] | clusterctl.hpc.framework_in_wheels }}"
+CUDA = {"name": "pytorch", "version": "2.13.0", "cuda": "13", "nccl": "2.29.7", "sha256": "0" * 64}
+COLLECTIVES = """
+import json, torch, horovod.torch as hvd
+hvd.init()
+rank = hvd.rank()
+gathered = hvd.allgather(torch.full((rank + 1,), float(rank)))
+total = hvd.allreduce(torch.tensor([rank + 1.0]), op=hvd.Sum)
+print(json.dumps({"rank": rank, "size": hvd.size(), "sum": total.tolist(), "gathered": gathered.tolist()}), flush=True)
+hvd.shutdown()
+"""
+
+
+class Cluster:
+    """Two nodes and what plays did to them."""
+
+    def __init__(self, box: Sandbox, folder: Path) -> None:
+        self.box, self.folder = box, folder
+
+    def play(self, tasks: list[dict[str, Any]], **variables: Any) -> tuple[dict[str, int], str]:
+        """Run tasks; return how much each host changed (-1 where it failed) and the text."""
+        book = self.folder / "play.json"
+        look = {"role": "clusterctl.hpc.preflight"}
+        play = {"hosts": "all", "gather_facts": False, "roles": [look], "tasks": tasks}
+        book.write_text(json.dumps([play]), encoding="utf-8")
+        done = subprocess.run(
+            [
+                str(Path(sys.executable).with_name("ansible-playbook")),
+                "-i",
+                str(self.box.inventory),
+                str(book),
+                "-e",
+                json.dumps(variables),
+            ],
+            env={
+                **os.environ,
+                "ANSIBLE_CONFIG": str(content.root() / "ansible.cfg"),
+                "ANSIBLE_COLLECTIONS_PATH": str(content.collections_path()),
+                "ANSIBLE_NOCOLOR": "1",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            timeout=1800,
+        )
+        text = done.stdout + done.stderr
+        recap = {host: int(changed) if failed == "0" else -1 for host, changed, _, failed in _RECAP.findall(text)}
+        return recap, text
+
+    def said(self, node: str, *argv: str) -> str:
+        command = sandboxes.ssh_command(self.box, self.box.node(node), argv)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def marker(self, node: str, artifact: str) -> dict[str, Any]:
+        read: dict[str, Any] = json.loads(self.said(node, "cat", f"/usr/local/{artifact}/.clusterctl.json"))
+        return read
+
+
+def role(name: str, part: str = "main", **variables: Any) -> dict[str, Any]:
+    return {"import_role": {"name": f"clusterctl.hpc.{name}", "tasks_from": part}, "vars": variables}
+
+
+def members_of(name: str) -> dict[str, str]:
+    return {f"{name}_members": MEMBERS, f"{name}_node": NODE}
+
+
+def horovod(part: str = "main", **variables: Any) -> dict[str, Any]:
+    given = {
+        "horovod_openmpi_key": "{{ openmpi_installed.key | default('') }}",
+        "horovod_framework": FRAMEWORK,
+        **members_of("horovod"),
+        **variables,
+    }
+    return role("horovod", part, **given)
+
+
+PINNED = role("python_env", "preflight", python_env_framework="pytorch", **members_of("python_env"))
+STACK = [
+    role("hosts", hosts_members=MEMBERS),
+    role("ssh_mesh", ssh_mesh_members=MEMBERS),
+    role("openmpi", **members_of("openmpi")),
+    role("python_env", python_env_framework="pytorch", **members_of("python_env")),
+    horovod(),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(sandbox: Start, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    return Cluster(sandbox("horovod", nodes=2, stack=True), tmp_path_factory.mktemp("horovod"))
+
+
+@pytest.mark.parametrize("version", ["4.1.4", "5.0.7"])
+def test_ranks_on_both_nodes_agree_with_each_series_of_open_mpi(cluster: Cluster, version: str) -> None:
+    recap, text = cluster.play(STACK, openmpi_version=version)
+    assert min(recap.values(), default=-1) >= 0, text[-4000:]
+    openmpi = cluster.marker("node1", "openmpi")
+    assert openmpi["version"] == version
+    for node in ("node1", "node2"):
+        assert cluster.marker(node, "horovod")["inputs"]["openmpi"] == openmpi["key"]
+        cluster.said(node, "sh", "-c", f"cat > collectives.py <<'END'\n{COLLECTIVES}\nEND")
+    ranks = ["/usr/local/openmpi/bin/mpirun", "--host", "node1:1,node2:1", "-np", "2"]
+    lines = cluster.said("node1", *ranks, "/usr/local/python_env/bin/python", "collectives.py").splitlines()
+    answers = sorted((json.loads(line) for line in lines if line.startswith("{")), key=lambda answer: answer["rank"])
+    assert answers == [{"rank": rank, "size": 2, "sum": [3.0], "gathered": [0.0, 1.0, 1.0]} for rank in (0, 1)]
+
+
+def test_a_package_more_in_the_environment_is_no_other_horovod(cluster: Cluster) -> None:
+    before = cluster.marker("node1", "horovod")["key"]
+    recap, text = cluster.play(STACK, openmpi_version="5.0.7", python_env_requirements=["tabulate"])
+    assert min(recap.values()) >= 0, text[-4000:]
+    assert "Compile Horovod" in text
+    assert cluster.marker("node1", "horovod")["key"] == before
+    assert "changed: [node1]" not in text.partition("Compile Horovod once")[2]
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({"horovod_version": "0.27.0"}, "No sha256 of Horovod 0.27.0 is known (known are the releases 0.28.1); set"),
+        ({"horovod_archive": "/srv/x.tar.gz"}, "No sha256 of /srv/x.tar.gz is known"),
+        ({"horovod_gpu_operations": "NCCL"}, "is a CPU build; set python_env_framework_build to cuda, or"),
+        (
+            {"horovod_gpu_operations": "NCCL", "horovod_framework": CUDA, "horovod_nccl_expected": False},
+            "horovod_gpu_operations is NCCL, and node1 gets no NCCL; set nccl_install to always, or",
+        ),
+        (
+            {"horovod_gpu_operations": "NCCL", "horovod_framework": CUDA},
+            "need nvcc, and no host of platform debian-12-x86_64-glibc2.36-py3.11 has a CUDA toolkit",
+        ),
+        (
+            {"horovod_install": "always", "horovod_framework": {"name": ""}},
+            "the environment of node1 has no framework to build Horovod for; set python_env_framework to",
+        ),
+        (
+            {"horovod_with": ["tensorflow"]},
+            "horovod_with asks for tensorflow, and the environment of node1 has pytorch;",
+        ),
+    ],
+)
+def test_what_cannot_be_built_is_refused_before_anything_is_changed(
+    cluster: Cluster, variables: dict[str, Any], sentence: str
+) -> None:
+    recap, text = cluster.play([PINNED, horovod("preflight", **variables)])
+    assert -1 in recap.values()
+    assert not any(changed > 0 for changed in recap.values())
+    assert sentence in " ".join(text.split())
+
+
+def refused(cluster: Cluster, **variables: Any) -> str:
+    """Return what a build said that must not end well; what stands on the nodes stays as it was."""
+    before = cluster.marker("node1", "horovod")["key"]
+    key = cluster.marker("node1", "openmpi")["key"]
+    recap, text = cluster.play([PINNED, horovod(horovod_openmpi_key=key, **variables)])
+    assert recap["node1"] == -1
+    assert cluster.marker("node1", "horovod")["key"] == before
+    assert "Traceback" not in text
+    return " ".join(text.split())
+
+
+def test_a_builder_without_the_memory_is_refused_before_it_gets_a_compiler(cluster: Cluster) -> None:
+    said = refused(cluster, horovod_cxxflags="-O0 -g0", horovod_job_memory_bytes=10**13)
+    assert "node1: free some memory there or name another host (horovod_builder): building horovod 0.28.1 needs" in said
+    assert "installing packages" not in said
+
+
+def test_a_source_with_another_sum_is_not_used(cluster: Cluster, tmp_path: Path) -> None:
+    said = refused(cluster, horovod_sha256="0" * 64, horovod_cache_dir=str(tmp_path))
+    assert "horovod" in said
+    assert "is not the one that was pinned (its sha256 differs); it was not used." in said
+
+
+def test_an_archive_of_something_else_is_named_in_the_first_seconds(cluster: Cluster) -> None:
+    other = next((settings.cache_dir().value / "sources").glob("mpi4py-*.tar.gz"))
+    sha256 = hashlib.sha256(other.read_bytes()).hexdigest()
+    said = refused(cluster, horovod_archive=str(other), horovod_sha256=sha256)
+    assert "node1: The source is no tree of Horovod: it has no horovod/__init__.py; name an archive of one." in said
+
+
+def test_a_builder_with_another_framework_is_told_what_to_do(cluster: Cluster) -> None:
+    other = {"name": "pytorch", "version": "2.12.0", "cuda": "", "nccl": "", "sha256": "0" * 64}
+    said = refused(cluster, horovod_framework=other)
+    assert (
+        "node1: Run the role python_env first: PyTorch 2.12.0 is to be built against, and"
+        " /usr/local/python_env/bin/python has 2.13.0+cpu." in said
+    )
