@@ -41,6 +41,10 @@ options:
         type: list
         elements: str
         required: true
+      stdin:
+        description: Text that the command reads from its standard input, for example a program.
+        type: str
+        default: ""
       expect:
         description: Texts that must all be in the output.
         type: list
@@ -82,19 +86,19 @@ _TAIL_LINES = 10
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def run_check(argv: List[str], environment: Dict[str, str], timeout_s: int) -> "tuple[int, str]":
+def run_check(argv: List[str], environment: Dict[str, str], timeout_s: int, given: str = "") -> "tuple[int, str]":
     """Return a command's exit code and output; past its time it and its children are killed, and the code is 124."""
     process = subprocess.Popen(
         argv,
         env=environment,
         cwd="/",
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE if given else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=timeout_s)
+        output, _ = process.communicate(given.encode() or None, timeout=timeout_s)
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -117,6 +121,7 @@ def main() -> None:
                 "required": True,
                 "options": {
                     "argv": {"type": "list", "elements": "str", "required": True},
+                    "stdin": {"type": "str", "default": ""},
                     "expect": {"type": "list", "elements": "str", "default": []},
                 },
             },
@@ -136,7 +141,7 @@ def main() -> None:
     for check in parameters["checks"]:
         argv = [filled(token) for token in check["argv"]]
         try:
-            code, output = run_check(argv, environment, parameters["timeout_s"])
+            code, output = run_check(argv, environment, parameters["timeout_s"], check["stdin"])
         except OSError as error:
             module.fail_json(msg=f"{parameters['name']}: {argv[0]} could not be started ({error.strerror}).")
         tail = "\n".join(output.splitlines()[-_TAIL_LINES:])

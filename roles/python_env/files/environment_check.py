@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proves that the cluster's Python is the one that runs and that its framework computes; no GPU is needed.
 
-Usage: PYTHON -c "$(cat environment_check.py)" LINK FRAMEWORK VERSION
+Usage: PYTHON - LINK FRAMEWORK VERSION <environment_check.py
 
 FRAMEWORK is pytorch, tensorflow or empty, VERSION the one that its wheel was pinned with. Prints one JSON line and
-exits 0, or exits 1 with a sentence on standard error.
+exits 0, or exits 1 with a sentence on standard error. A framework whose NCCL is the cluster's is not loaded before that
+is there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import sys
 from importlib import metadata
+from pathlib import Path
 
 PACKAGES = {"pytorch": ("torch",), "tensorflow": ("tensorflow", "tensorflow-cpu")}
 # the trace of the square of the numbers 0 to 8 in three rows, and the sum of the gradient of their squares
@@ -66,6 +68,15 @@ def with_tensorflow() -> dict[str, object]:
     }
 
 
+def awaited_nccl(link: str) -> str:
+    """Return the place of the cluster's NCCL that the framework is to load and that has not come yet, or nothing."""
+    for folder in Path(link).glob("lib/python3*/site-packages/nvidia/nccl/lib"):
+        library = folder / "libnccl.so.2"
+        if library.is_symlink() and not library.exists():
+            return str(library.readlink())
+    return ""
+
+
 def prove(link: str, framework: str, version: str) -> dict[str, object]:
     """Return what was found.
 
@@ -77,7 +88,10 @@ def prove(link: str, framework: str, version: str) -> dict[str, object]:
     if sys.prefix != link:
         raise WrongError(f"{link}/bin/python runs in {sys.prefix}.")
     found: dict[str, object] = {"numpy": np.__version__, "path": np.__file__, "trace": TRACE, "gradient": GRADIENT}
-    if not framework:
+    awaited = awaited_nccl(link)
+    if awaited:
+        found["waits_for"] = awaited
+    if awaited or not framework:
         found["trace"] = int((np.arange(9).reshape(3, 3) @ np.arange(9).reshape(3, 3)).trace())
     else:
         pinned = pinned_version(framework)
@@ -85,9 +99,8 @@ def prove(link: str, framework: str, version: str) -> dict[str, object]:
             raise WrongError(f"{framework} is {pinned} here, not {version}.")
         try:
             found.update(with_torch() if framework == "pytorch" else with_tensorflow())
-        except (ImportError, OSError) as error:
-            cure = " Its NCCL is the cluster's: install that first." if "libnccl" in str(error) else ""
-            raise WrongError(f"{framework} {version} cannot be loaded: {error}.{cure}") from error
+        except Exception as error:
+            raise WrongError(f"{framework} {version} does not work here: {type(error).__name__}: {error}.") from error
         found[framework] = version
     if not str(found["path"]).startswith(f"{link}/lib/"):
         raise WrongError(f"What was loaded is {found['path']}, not {link}'s; look for a PYTHONPATH that names it.")

@@ -122,6 +122,10 @@ def test_a_check_past_its_time_is_ended_with_its_children() -> None:
     assert (code, output) == (124, "here\n")
     assert time.monotonic() - began < 10
     assert artifact_check.run_check([sys.executable, "-c", "raise SystemExit(3)"], {}, 10)[0] == 3
+    assert artifact_check.run_check([sys.executable, "-", "x"], {}, 10, "import sys; print(sys.argv)") == (
+        0,
+        "['-', 'x']\n",
+    )
 
 
 def test_a_signal_is_no_ordinary_exception() -> None:
