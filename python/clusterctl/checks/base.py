@@ -24,6 +24,7 @@ _BEATS = 15  # signs of life that a waiting rank gives within the deadline
 _MISSED_BEATS = 3  # so many without one make a rank silent, for a busy node may be late
 _SECONDS_PER_RANK = 0.05
 _SHARING_NCCL = (2, 30, 3)  # NCCL_MULTI_RANK_GPU_ENABLE
+_OWN_GRADIENT = "its own first gradient"  # as rank_program.py calls it
 _MOST_NAMED = 8
 _MOST_EVIDENCE = 40
 _MOST_LINES = 4
@@ -196,6 +197,14 @@ def carried_by(reports: Sequence[RankReport], expected: str) -> tuple[str, tuple
     return f"{named(other)} {verb} carried by {found} and not by {expected}", unique(report.host for report in other)
 
 
+def blame(judgement: Judgement) -> Judgement:
+    """Name the ranks whose own gradient is wrong: averages have carried their mistake to everybody's answers."""
+    own = [report for report in judgement.ranks if any(wrong.what == _OWN_GRADIENT for wrong in report.problems)]
+    if judgement.verdict is not Verdict.FAIL or not own or len(own) == len(judgement.ranks):
+        return judgement
+    return fail(judgement, wrong_words(own), [report.host for report in own])
+
+
 def unique(hosts: Iterable[str]) -> tuple[str, ...]:
     """Return each host once, in order."""
     return tuple(dict.fromkeys(hosts))
@@ -228,7 +237,8 @@ def _verdict(
         return _no_verdict(site, outcome, output)
     wrong = tuple(report for report in output.in_state("answered") if not report.ok)
     if wrong:
-        return Verdict.FAIL, _wrong_words(wrong), unique(report.host for report in wrong)
+        wrong = tuple(report for report in wrong if _was_killed(report)) or wrong  # others lost their peer by that
+        return Verdict.FAIL, wrong_words(wrong), unique(report.host for report in wrong)
     if len(output.in_state("answered")) < len(output.ranks):
         return Verdict.FAIL, *_missing(outcome, output)
     foreign = _foreign_libraries(site, output.ranks) if with_mpi else None
@@ -237,6 +247,11 @@ def _verdict(
     if outcome.ending == "exited" and outcome.rc == 0:
         return Verdict.PASS, _success(output.ranks), ()
     return Verdict.FAIL, *_unended(site, outcome, output)
+
+
+def _was_killed(report: RankReport) -> bool:
+    """Whether a signal ended the rank, other than mpirun's own when it ends a job."""
+    return any(problem.got.startswith("killed by") and "SIGTERM" not in problem.got for problem in report.problems)
 
 
 def _unended(site: Site, outcome: JobOutcome, output: ranks.Output) -> tuple[str, tuple[str, ...]]:
@@ -319,7 +334,8 @@ def _steps(waiting: Sequence[RankReport]) -> str:
     return f"rank {first.rank} on {first.host} in {step}"
 
 
-def _wrong_words(wrong: Sequence[RankReport]) -> str:
+def wrong_words(wrong: Sequence[RankReport]) -> str:
+    """Return the first wrong answer of the first of these ranks, and which the others are."""
     first = wrong[0]
     where = f"rank {first.rank} on {first.host}"
     if first.problems:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _PROGRAM = "horovod_checks.py"
 # What stands in the timeline beside the operations themselves.
 _FUSION = "MEMCPY_IN_FUSION_BUFFER"
-_CALLED = {"cpu": "main memory", "cuda": "the GPUs"}
+_CALLED = {"cpu": "in main memory", "cuda": "on the GPUs"}
 
 
 def absent(stack: NodeStack) -> str:
@@ -67,9 +67,9 @@ class Horovod:
             if found != {wanted}:
                 words = " and ".join(sorted(found)) or "nothing that the timeline names"
                 operations = first.facts.get(f"{device}_operations", "none")
-                reason = f"tensors in {_CALLED[device]} were carried by {words} and not by {wanted}: {operations}"
+                reason = f"tensors {_CALLED[device]} were carried by {words} and not by {wanted}: {operations}"
                 return base.fail(judgement, reason, site.slots)
-            carriers.append(f"{wanted} ({_CALLED[device]})" if device == "cuda" else wanted)
+            carriers.append(f"{wanted} {_CALLED[device]}" if device == "cuda" else wanted)
         return base.passed(judgement, f"{judgement.reason} over {' and '.join(carriers)}")
 
 
@@ -105,7 +105,7 @@ class Training:
         """Judge the answers, and report the times."""
         judgement = base.judge(site, outcome)
         if judgement.verdict is not Verdict.PASS:
-            return judgement
+            return base.blame(judgement)
         figures = judgement.ranks[0].figures
         together = max(report.figures["epoch_s"] for report in judgement.ranks)
         alone = figures["single_process_epoch_s"]

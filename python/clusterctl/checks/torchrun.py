@@ -51,7 +51,7 @@ class Torchrun:
         """Judge the answers, who gave them, and what carried them."""
         judgement = base.judge(site, outcome, with_mpi=False)
         if judgement.verdict is not Verdict.PASS:
-            return _with_root_cause(judgement, outcome)
+            return base.blame(_with_root_cause(judgement, outcome))
         elsewhere = base.misplaced(site, judgement.ranks)
         if elsewhere is not None:
             return base.fail(judgement, *elsewhere)

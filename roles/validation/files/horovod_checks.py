@@ -305,6 +305,13 @@ class Trainer:
             seconds.append(time.monotonic() - began)
         return seconds
 
+    def first_gradient(self, rank: int) -> float:
+        """Return the size of the gradient of a rank's part of the first batch, which nothing has averaged yet."""
+        model, share = self.model(), self.batch // self.bench.size
+        contexts, targets = self.text.samples(rank * share, share)
+        loss = self.torch.nn.functional.cross_entropy(model(contexts.to(self.device)), targets.to(self.device))
+        return rank_program.gradient_size(model, loss)
+
     def perplexity(self, model: Any) -> float:
         """Return how many letters the model is in doubt between, on text that it has not seen."""
         contexts, targets = self.text.samples(self.batch * BATCHES + CONTEXT, HELD_OUT)
@@ -325,9 +332,12 @@ def training(rank: rank_program.Rank) -> None:
         optimizer = bench.torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.5)
         seconds = trainer.train(model, optimizer, 0, 1, "one process")
         alone = {"perplexity": trainer.perplexity(model), "untrained": untrained, "epoch_s": min(seconds)}
+        alone["gradients"] = [trainer.first_gradient(number) for number in range(bench.size)]
     bench.doing("the end of the training by one process")
     alone = bench.hvd.broadcast_object(alone, name="alone")
 
+    mine = trainer.first_gradient(bench.rank)
+    bench.findings.near(rank_program.OWN_GRADIENT, mine, alone["gradients"][bench.rank], TOLERANCE)
     model = trainer.model()
     optimizer = bench.hvd.DistributedOptimizer(
         bench.torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.5), named_parameters=model.named_parameters()

@@ -37,6 +37,7 @@ TEXT_LIMIT = 160
 POLL_S = 0.02
 ALARM_GRACE_S = 30  # a rank that nobody ends (its node was frozen) ends itself this long after the deadline
 PR_SET_PDEATHSIG = 1
+OWN_GRADIENT = "its own first gradient"  # a mistake that is one rank's alone, before it is averaged into everybody's
 # One thread, for numpy and torch would start one per core in every rank; and no folder in /tmp for a compiler's cache
 # that no check uses.
 ENVIRONMENT = {
@@ -313,6 +314,13 @@ def take_gpu(torch: Any, local_rank: int, local_size: int) -> Any:
         os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
     torch.cuda.set_device(local_rank % count)
     return torch.device("cuda", local_rank % count)
+
+
+def gradient_size(model: Any, loss: Any) -> float:
+    """Return the length of a loss's gradient with respect to a model of torch."""
+    model.zero_grad()
+    loss.backward()
+    return float(sum(float(parameter.grad.square().sum()) for parameter in model.parameters())) ** 0.5
 
 
 def parser(description: str, checks: Sequence[str]) -> argparse.ArgumentParser:

@@ -237,6 +237,13 @@ def work(rank: rank_program.Rank) -> NoReturn:
     os._exit(rank.code)  # all is said and closed; taking thousands of modules apart again costs everybody a second
 
 
+def first_gradient(torch: Any, rank: int, size: int, device: Any) -> float:
+    """Return the size of the gradient of a rank's part of the first batch, which nothing has averaged yet."""
+    model = new_model(torch, device)
+    inputs, targets = (whole[rank * SAMPLES : (rank + 1) * SAMPLES] for whole in batch_of(torch, 0, size, device))
+    return rank_program.gradient_size(model, torch.nn.functional.mse_loss(model(inputs), targets))
+
+
 def compare(rank: rank_program.Rank, torch: Any, model: Any, losses: Any, device: Any) -> None:
     """Compare losses and parameters with those of a single process, which rank 0 is in the meantime."""
     distributed = torch.distributed
@@ -245,10 +252,16 @@ def compare(rank: rank_program.Rank, torch: Any, model: Any, losses: Any, device
     losses /= rank.size
     alone = new_model(torch, device)
     reference = torch.zeros_like(losses)
+    gradients = torch.zeros(rank.size, dtype=torch.float64, device=device)
     if rank.rank == 0:
+        for part in range(rank.size):
+            gradients[part] = first_gradient(torch, part, rank.size, device)
         everything = train(torch, alone, lambda step: batch_of(torch, step, rank.size, device), rank.doing)
         reference = torch.stack(everything)
     rank.doing("the broadcast of what a single process gets")
+    distributed.broadcast(gradients, 0)
+    mine = first_gradient(torch, rank.rank, rank.size, device)
+    rank.findings.near(rank_program.OWN_GRADIENT, mine, gradients[rank.rank].item(), TOLERANCE)
     distributed.broadcast(reference, 0)
     parameters = torch.cat([parameter.detach().reshape(-1) for parameter in alone.parameters()])
     distributed.broadcast(parameters, 0)
