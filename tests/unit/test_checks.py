@@ -12,6 +12,7 @@ from clusterctl.checks import base, catalogue, ranks
 from clusterctl.cli import validate
 from clusterctl.errors import ConfigError
 from clusterctl.result import JobOutcome, OutputLine, Sweep, Verdict
+from clusterctl.stack import NodeStack
 
 DATA = Path(__file__).parents[1] / "data" / "validation"
 SLOTS = {"node1": 2, "node2": 2, "node3": 2, "node4": 2}
@@ -233,3 +234,187 @@ def test_help_names_every_check_in_its_order() -> None:
     assert re.findall(r"\w+", re.sub(r"\(.*?\)", "", validate._CHECKS)) == [  # noqa: SLF001
         check.name for check in catalogue.LAUNCHED
     ]
+
+
+# --- the training stack -----------------------------------------------------------------------------------------------
+
+CPU_NODE = NodeStack(
+    framework="pytorch",
+    framework_version="2.13.0+cpu",
+    horovod="0.28.1",
+    horovod_with="pytorch",
+    horovod_gpu_operations="none",
+)
+GPU_NODE = dataclasses.replace(
+    CPU_NODE, gpus=2, framework_cuda="13", framework_nccl="2.32.3", nccl="2.32.3", horovod_gpu_operations="NCCL"
+)
+BUILT = "/usr/local/openmpi-5.0.7-ccfb70564932dd67"
+
+
+def training_site(stack: NodeStack = CPU_NODE) -> base.Site:
+    """Return the four containers on which the logs of the training checks were captured."""
+    return dataclasses.replace(
+        site("none-5.0.7"), libraries=dict.fromkeys(SLOTS, BUILT), stack=dict.fromkeys(SLOTS, stack)
+    )
+
+
+def judge_training(name: str, check: str) -> base.Judgement:
+    return catalogue.select([check])[0].judge(training_site(), load(name))
+
+
+def test_torchrun_passes_with_the_loss_of_one_process() -> None:
+    judgement = judge_training("torchrun-5.0.7", "torchrun")
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+    assert judgement.reason == "8 ranks on 4 nodes, 988,920 values right over gloo, loss 0.0108701 as of one process"
+    figures = {figure.name: figure.value for figure in judgement.measurements}
+    assert figures["loss"] == pytest.approx(figures["single_process_loss"], rel=1e-9)
+    assert [report.host for report in judgement.ranks] == [node for node in SLOTS for _ in range(2)]
+
+
+def test_horovod_passes_and_names_what_carried_it() -> None:
+    judgement = judge_training("horovod-5.0.7", "horovod")
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+    assert judgement.reason == "8 ranks on 4 nodes, 4,605,697 values right over MPI"
+
+
+def test_training_passes_and_tells_its_times() -> None:
+    judgement = judge_training("training-5.0.7", "training")
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+    assert re.fullmatch(
+        r"8 ranks on 4 nodes, perplexity 1.19044 as of one process, at [\d.]+ times its speed", judgement.reason
+    )
+    figures = {figure.name: (figure.value, figure.unit) for figure in judgement.measurements}
+    assert figures["perplexity"] == (1.190435198661003, "1")
+    assert figures["epoch"][1] == figures["single_process_epoch"][1] == "s"
+    assert figures["speed_up"][0] == pytest.approx(figures["single_process_epoch"][0] / figures["epoch"][0], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "hosts", "words"),
+    [
+        (
+            "horovod-average-5.0.7",
+            "horovod",
+            ("node3",),
+            r"^rank 5 on node3: average float32\[1\] on cpu, value 0 .*: expected 9.0, got 18.0$",
+        ),
+        (
+            "horovod-gloo-5.0.7",
+            "horovod",
+            tuple(SLOTS),
+            r"^tensors in main memory were carried by GLOO and not by MPI: GLOO_ALLGATHER GLOO_ALLREDUCE GLOO_BCAST",
+        ),
+        (
+            "training-gradient-5.0.7",
+            "training",
+            ("node2",),
+            r"^rank 3 on node2: its own first gradient: expected 0\.\d+ within 1e-08 of it, got 0\.\d+$",
+        ),
+        ("training-died-5.0.7", "training", ("node4",), r"^rank 6 on node4: step 3 of epoch 0 .* killed by SIGSEGV"),
+        ("torchrun-gradient-5.0.7", "torchrun", ("node4",), r"^rank 6 on node4: its own first gradient: expected 1\.5"),
+        (
+            "torchrun-paused-5.0.7",
+            "torchrun",
+            ("node3",),
+            r"^no sign of life from rank [45] on node3 .*; 7 others wait",
+        ),
+        (
+            "torchrun-agent-5.0.7",
+            "torchrun",
+            ("node2",),
+            r"^no sign of life from ranks 2 and 3 on node2 .*; 6 others wait, in torchrun, which has not started its w",
+        ),
+        (
+            "torchrun-killed-5.0.7",
+            "torchrun",
+            ("node2",),
+            r"^rank 2 on node2 was killed by SIGKILL, and torchrun ended the others$",
+        ),
+    ],
+)
+def test_a_fault_in_training_fails_and_names_who(name: str, check: str, hosts: tuple[str, ...], words: str) -> None:
+    judgement = judge_training(name, check)
+    assert judgement.verdict is Verdict.FAIL
+    assert re.search(words, judgement.reason), judgement.reason
+    assert judgement.hosts == hosts
+
+
+def test_answers_that_nobody_knows_the_carrier_of_fail() -> None:
+    whole = load("horovod-5.0.7")
+    silent = tuple(
+        dataclasses.replace(line, text=re.sub(r', "cpu_operations": "[^"]*"', "", line.text)) for line in whole.lines
+    )
+    judgement = catalogue.select(["horovod"])[0].judge(training_site(), dataclasses.replace(whole, lines=silent))
+    assert judgement.verdict is Verdict.FAIL
+    assert judgement.reason.endswith("carried by nothing that the timeline names and not by MPI: none")
+
+
+def test_tensors_on_gpus_have_to_be_carried_by_what_horovod_was_built_with() -> None:
+    whole = load("horovod-5.0.7")
+
+    def on_gpus(operations: str) -> base.Judgement:
+        known = tuple(
+            dataclasses.replace(
+                line, text=line.text.replace('"cpu_operations"', f'"cuda_operations": "{operations}", "cpu_operations"')
+            )
+            for line in whole.lines
+        )
+        outcome = dataclasses.replace(whole, lines=known)
+        return catalogue.select(["horovod"])[0].judge(training_site(GPU_NODE), outcome)
+
+    assert on_gpus("NCCL_ALLREDUCE NCCL_BCAST").reason.endswith("values right over MPI and NCCL on the GPUs")
+    fallen_back = on_gpus("MPI_ALLREDUCE NCCL_BCAST")
+    assert fallen_back.verdict is Verdict.FAIL
+    assert "tensors on the GPUs were carried by MPI and NCCL and not by NCCL" in fallen_back.reason
+
+
+def test_gradients_that_are_all_off_blame_nobody() -> None:
+    whole = load("training-gradient-5.0.7")
+    wrong = '"problems": [{"what": "its own first gradient", "expected": "1", "got": "2"}, '
+    lines = tuple(
+        dataclasses.replace(line, text=line.text.replace('"problems": [{"what": "p', wrong + '{"what": "p'))
+        for line in whole.lines
+    )
+    judgement = catalogue.select(["training"])[0].judge(training_site(), dataclasses.replace(whole, lines=lines))
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, tuple(SLOTS))
+
+
+@pytest.mark.parametrize(
+    ("check", "stack", "why"),
+    [
+        ("hello", NodeStack(), ""),
+        ("torchrun", CPU_NODE, ""),
+        ("torchrun", NodeStack(framework="tensorflow"), "no PyTorch"),
+        ("horovod", CPU_NODE, ""),
+        ("training", NodeStack(framework="pytorch"), "no Horovod"),
+        ("horovod", dataclasses.replace(CPU_NODE, framework=""), "no PyTorch"),
+        (
+            "horovod",
+            dataclasses.replace(CPU_NODE, horovod_with="tensorflow"),
+            "Horovod with tensorflow, not with PyTorch",
+        ),
+    ],
+)
+def test_a_node_without_what_a_check_needs_says_so(check: str, stack: NodeStack, why: str) -> None:
+    assert catalogue.select([check])[0].absent(stack) == why
+
+
+@pytest.mark.parametrize(
+    ("stack", "backend", "devices"),
+    [
+        (CPU_NODE, "gloo", "cpu"),
+        (GPU_NODE, "nccl", "cpu,cuda"),
+        (dataclasses.replace(GPU_NODE, framework_cuda=""), "gloo", "cpu"),
+        (dataclasses.replace(GPU_NODE, horovod_gpu_operations="none"), "nccl", "cpu"),
+        (dataclasses.replace(GPU_NODE, gpus=1), "nccl", "cpu,cuda"),  # two ranks share one, which NCCL 2.32 can
+        (dataclasses.replace(GPU_NODE, gpus=1, framework_nccl="2.28.9"), "gloo", "cpu"),
+    ],
+)
+def test_gpus_are_used_where_every_rank_has_one(stack: NodeStack, backend: str, devices: str) -> None:
+    torchrun, horovod = (
+        catalogue.select([name])[0].program(training_site(stack), 60) for name in ("torchrun", "horovod")
+    )
+    assert torchrun[torchrun.index("--backend") + 1] == backend
+    assert horovod[horovod.index("--devices") + 1] == devices
+    assert torchrun[torchrun.index("--slots") + 1] == "2,2,2,2"
+    assert torchrun[torchrun.index("--first-node") + 1] == "node1"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl import facts, validation
+from clusterctl import content, facts, job, validation
 from clusterctl.checks import base, catalogue
 from clusterctl.errors import ExitCode
 from clusterctl.inventory import Host
-from clusterctl.result import ValidationRecord, Verdict
+from clusterctl.result import JobOutcome, OutputLine, ValidationRecord, Verdict
 
 if TYPE_CHECKING:
     from clusterctl.facts import NodeFacts
@@ -106,3 +108,100 @@ def test_an_extra_that_is_half_there_is_told_from_one_that_was_never_wanted() ->
     never["problem"] = "/usr/local/horovod does not exist"
     assert validation.broken_extras(node(artifacts=[*there, never])) == []
     assert validation.broken_extras(node(artifacts=[*there, half])) == [f"Horovod: {half['problem']}"]
+
+
+# --- a cluster on which only some nodes can do everything -------------------------------------------------------------
+
+
+def provisioned(name: str, pytorch: str) -> NodeFacts:
+    """Return facts of a node that carries everything but Horovod and, perhaps, PyTorch."""
+    there = [*node().model_dump()["artifacts"]]
+    there[0] |= {"version": "5.0.7"}
+    if pytorch:
+        there[1] |= {"inputs": {"framework": {"name": "pytorch", "version": pytorch, "cuda": "", "nccl": ""}}}
+    files = content.role_files("validation")
+    watch = [
+        {"path": entry["path"], "sha256": hashlib.sha256((files / Path(entry["path"]).name).read_bytes()).hexdigest()}
+        for entry in validation.watch_entries()
+    ]
+    return node(hostname=name, fqdn=name, artifacts=there, watch=watch)
+
+
+class Launched:
+    """Stand in for the launching: keep what was to be run, and have every rank answer that it found nothing wrong."""
+
+    def __init__(self) -> None:
+        self.hosts: list[str] = []
+        self.specs: list[job.JobSpec] = []
+        self.peers: list[list[str]] = []
+
+    def run(self, login: job.Login, spec: job.JobSpec, *, peers: Any, on_line: Any) -> JobOutcome:
+        self.hosts.append(login.host.name)
+        self.specs.append(spec)
+        self.peers.append([peer.host.name for peer in peers])
+        slots = [line.split(" slots=") for line in spec.files["hostfile"].splitlines()]
+        places = [name for name, count in slots for _ in range(int(count))]
+        figures = {"loss": 0.5, "single_process_loss": 0.5}
+        said = [
+            {"event": "result", "check": "torchrun", "rank": rank, "host": place, "compared": 1, "figures": figures}
+            | {"facts": {"backend": "gloo"}}
+            for rank, place in enumerate(places)
+        ]
+        lines = tuple(OutputLine("stdout", 1.0, json.dumps({"clusterctl": 1, **event})) for event in said)
+        for line in lines:
+            on_line(line)
+        return JobOutcome("exited", 2.0, 2.0, rc=0, lines=lines)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launched:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    stand_in = Launched()
+    monkeypatch.setattr(validation.job, "run", stand_in.run)
+    return stand_in
+
+
+def validated(tmp_path: Path, pytorch: dict[str, str], **options: Any) -> ValidationRecord:
+    names = ["node1", "node2", "node3", "node4"]
+    inventory = tmp_path / "inventory.ini"
+    inventory.write_text("".join(f"{name} ansible_host=10.0.0.1 slots=2\n" for name in names), encoding="utf-8")
+    known = {name: provisioned(name, pytorch.get(name, "")) for name in names}
+    given = validation.ValidationOptions(
+        checks=("torchrun", "horovod"), probe=facts.Probe(facts=known, failures={}), **options
+    )
+    return validation.validate(inventory, given)
+
+
+def test_a_check_runs_where_it_can_and_names_the_others(launched: Launched, tmp_path: Path) -> None:
+    record = validated(tmp_path, dict.fromkeys(("node3", "node4"), "2.13.0"))
+    torchrun, horovod = record.checks[-2:]
+    assert record.verdict is Verdict.PASS, [check.reason for check in record.checks]
+    assert torchrun.reason.endswith("; not on node[1-2]: no PyTorch")
+    assert torchrun.left_out == {"node1": "no PyTorch", "node2": "no PyTorch"}
+    assert (horovod.verdict, horovod.reason) == (Verdict.SKIP, "no Horovod on node[1-4]")
+    assert set(horovod.left_out) == {"node1", "node2", "node3", "node4"}
+    assert launched.hosts == ["node3"]  # the launch node cannot take part, so another one launches
+    assert launched.peers == [["node4"]]
+    (spec,) = launched.specs
+    assert spec.files["hostfile"] == "node3 slots=2\nnode4 slots=2\n"
+    line = " ".join(spec.argv)
+    assert "-np 2 --bind-to none --map-by ppr:1:node" in line
+    assert line.endswith("--slots 2,2 --first-node node3 --backend gloo")
+    assert record.launch_node == "node1"
+    assert ValidationRecord.model_validate_json(record.model_dump_json()) == record
+
+
+def test_the_launch_node_that_was_asked_for_launches_what_it_can(launched: Launched, tmp_path: Path) -> None:
+    record = validated(tmp_path, dict.fromkeys(("node1", "node2", "node4"), "2.13.0"), launch_node="node4")
+    assert launched.hosts == ["node4"]
+    assert launched.specs[0].files["hostfile"] == "node4 slots=2\nnode1 slots=2\nnode2 slots=2\n"
+    assert record.checks[-2].reason.endswith("; not on node3: no PyTorch")
+
+
+def test_what_is_wrong_with_a_stack_is_said_before_anything_is_launched(launched: Launched, tmp_path: Path) -> None:
+    record = validated(tmp_path, {"node1": "2.13.0", "node2": "2.13.0", "node3": "2.12.1", "node4": "2.13.0"})
+    found = record.checks[1]
+    assert (found.check, found.verdict, found.hosts) == ("provisioned", Verdict.FAIL, ("node3",))
+    assert found.reason.startswith("node3: framework PyTorch 2.12.1 is installed, and most nodes have PyTorch 2.13.0; ")
+    assert record.verdict is Verdict.FAIL
+    assert launched.specs[0].files["hostfile"].count("slots=2") == 4  # MPI is none of its business, so the node stays

@@ -110,7 +110,7 @@ class Training:
         together = max(report.figures["epoch_s"] for report in judgement.ranks)
         alone = figures["single_process_epoch_s"]
         speed_up = alone / together
-        words = f"perplexity {figures['perplexity']:.6g} as of one process, {speed_up:.2g} times its speed"
+        words = f"perplexity {figures['perplexity']:.6g} as of one process, at {speed_up:.2g} times its speed"
         return base.passed(
             judgement,
             f"{len(judgement.ranks)} ranks on {len(site.slots)} node{'s' if len(site.slots) != 1 else ''}, {words}",
