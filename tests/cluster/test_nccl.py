@@ -7,6 +7,8 @@ the role's molecule scenario installs.
 from __future__ import annotations
 
 import base64
+import hashlib
+import io
 import json
 import os
 import re
@@ -183,6 +185,16 @@ class Cluster:
             bundle.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             bundle.writestr(f"{info}/RECORD", "")
 
+    def tree(self, name: str, files: dict[str, str]) -> tuple[str, str]:
+        """Pack texts as an archive with one folder; returns path and sha256."""
+        path = self.folder / name
+        with tarfile.open(path, "w:gz") as bundle:
+            for inner, text in files.items():
+                entry = tarfile.TarInfo(f"nccl/{inner}")
+                entry.size = len(text)
+                bundle.addfile(entry, io.BytesIO(text.encode()))
+        return str(path), hashlib.sha256(path.read_bytes()).hexdigest()
+
     def archive(self, version: str) -> tuple[str, str]:
         """Pack a library and its header as NVIDIA does; returns path and sha256."""
         tree = self.folder / NAME
@@ -197,7 +209,7 @@ class Cluster:
         with tarfile.open(path, "w:xz") as bundle:
             bundle.add(tree, arcname=NAME)
         shutil.rmtree(tree)
-        return str(path), subprocess.check_output(["sha256sum", str(path)], text=True).split()[0]
+        return str(path), hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +283,7 @@ def test_a_lost_line_in_the_loaders_cache_is_mended(plain: Cluster) -> None:
         ),
         ({"source": "archive", "archive": "/nowhere.txz", "sha256": "0" * 64}, "/nowhere.txz: there is no such file"),
         ({"source": "archive", "archive": "ARCHIVE", "sha256": "0" * 64}, "expected 0000000000"),
-        ({"source": "archive", "archive": "OTHER", "sha256": "SUM"}, "other.txz is not NCCL: it has no include/nccl.h"),
+        ({"source": "archive", "archive": "OTHER"}, "other.txz is not NCCL: it has no include/nccl.h"),
         (
             {
                 "members": "{{ preflight_members | map('combine', {'cuda': old_driver}) }}",
@@ -290,19 +302,10 @@ def test_what_cannot_be_had_is_refused_before_a_build_and_the_former_works(
     if given.get("archive") == "ARCHIVE":
         given["archive"] = request.getfixturevalue("archive")[0]
     elif given.get("archive") == "OTHER":
-        path = plain.folder / "other.txz"
-        with tarfile.open(path, "w:xz") as bundle:
-            bundle.add(Path(__file__), arcname="other-1.0/README")
-        sha256 = subprocess.check_output(["sha256sum", str(path)], text=True).split()[0]
-        given |= {"archive": str(path), "sha256": sha256}
+        given["archive"], given["sha256"] = plain.tree("other.txz", {"README": "hello"})
     elif given.get("source") == "build":
-        tree = plain.folder / "tree.tar.gz"
-        with tarfile.open(tree, "w:gz") as bundle:
-            version = plain.folder / "version.mk"
-            version.write_text("NCCL_MAJOR := 2\nNCCL_MINOR := 29\nNCCL_PATCH := 7\n", encoding="utf-8")
-            bundle.add(version, arcname="nccl/makefiles/version.mk")
-        sha256 = subprocess.check_output(["sha256sum", str(tree)], text=True).split()[0]
-        given |= {"archive": str(tree), "sha256": sha256}
+        number = "NCCL_MAJOR := 2\nNCCL_MINOR := 29\nNCCL_PATCH := 7\n"
+        given["archive"], given["sha256"] = plain.tree("tree.tar.gz", {"makefiles/version.mk": number})
     played = plain.play(**given)
     assert -1 in played.changed.values(), played.text
     assert words in played.refusal
@@ -331,6 +334,24 @@ def test_nvidias_archive_tells_its_version_and_is_switched_on_and_back(
     assert -1 not in back.changed.values(), back.text
     assert "would build" not in back.text
     assert plain.versions() == ["2.32.3", "2.32.3"]
+
+
+def test_a_source_tree_is_compiled_with_the_toolkit_and_the_options_that_were_named(plain: Cluster) -> None:
+    plain.write("node1", "/opt/cuda/bin/nvcc", "#!/bin/sh\n", mode="0755")
+    makefile = (
+        "src.build:\n\ttest -x $(CUDA_HOME)/bin/nvcc\n"
+        "\ttest '$(NVCC_GENCODE)' = '-gencode=arch=compute_80,code=sm_80'\n"
+        "\tmkdir -p $(BUILDDIR)/lib $(BUILDDIR)/include && cp nccl.h $(BUILDDIR)/include\n"
+        "\tgcc -shared -fPIC -Wl,-soname,libnccl.so.2 -o $(BUILDDIR)/lib/libnccl.so.2.29.7 nccl.c\n"
+        "\tln -s libnccl.so.2.29.7 $(BUILDDIR)/lib/libnccl.so.2\n"
+    )
+    number = "NCCL_MAJOR := 2\nNCCL_MINOR := 29\nNCCL_PATCH := 7\n"
+    files = {"Makefile": makefile, "nccl.h": header("2.29.7"), "nccl.c": library("2.29.7")}
+    path, sha256 = plain.tree("tree.tar.gz", {**files, "makefiles/version.mk": number})
+    options = ["NVCC_GENCODE=-gencode=arch=compute_80,code=sm_80"]
+    played = plain.play(source="build", archive=path, sha256=sha256, cuda_home="/opt/cuda", build_options=options)
+    assert -1 not in played.changed.values(), played.text
+    assert plain.versions() == ["2.29.7", "2.29.7"]
 
 
 def test_a_full_disk_on_the_builder_is_named_and_the_former_works(plain: Cluster) -> None:
