@@ -5,28 +5,24 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl import validation
 from clusterctl.result import CheckStarted, Verdict
-from clusterctl.sandbox import podman
+from validated import CLUSTERCTL, NODES, Cluster, result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from clusterctl.result import CheckResult, ValidationEvent, ValidationRecord
+    from clusterctl.result import CheckResult, ValidationEvent
     from clusterctl.sandbox import Sandbox
 
     Start = Callable[..., Sandbox]
 
 pytestmark = pytest.mark.cluster
 
-CLUSTERCTL = [sys.executable, "-m", "clusterctl"]
-NODES = ("node1", "node2", "node3", "node4")
 MARKER = ".clusterctl.json"
 
 # Runs on a node: put a tree beside an installed artifact whose marker tells something else, and switch the link to it.
@@ -48,15 +44,10 @@ os.replace(link + ".planted", link)
 """
 
 
-class Cluster:
-    """The nodes, and the faults that can be planted in them."""
+class Stack(Cluster):
+    """The nodes, and the faults that can be planted in their stacks."""
 
-    def __init__(self, box: Sandbox) -> None:
-        self.box, self.engine = box, podman.find()
-        self.first_s = 0.0
-
-    def on(self, node: str, *argv: str) -> str:
-        return self.engine.text("exec", self.box.node(node).container, *argv)
+    first_s = 0.0
 
     def run(self, *command: str) -> tuple[subprocess.CompletedProcess[str], float]:
         began = time.monotonic()
@@ -78,8 +69,7 @@ class Cluster:
             if isinstance(event, CheckStarted):
                 started.append(event.check)
 
-        options = validation.ValidationOptions(checks=("provisioned",))
-        record = validation.validate(self.box.inventory, options, hear)
+        record = self.validate("provisioned", on_event=hear)
         assert started == ["reachable", "provisioned"]
         return result(record, "provisioned")
 
@@ -111,10 +101,6 @@ class Cluster:
             self.on(node, "rm", "-r", f"{site}/nvidia", f"{site}/nvidia_nccl_cu13-{version}.dist-info")
 
 
-def result(record: ValidationRecord, check: str) -> CheckResult:
-    return next(found for found in record.checks if found.check == check)
-
-
 def is_named(found: CheckResult, node: str) -> bool:
     assert (found.verdict, found.hosts) == (Verdict.FAIL, (node,)), found.reason
     assert all(line.startswith(f"{node}: ") for line in found.evidence)
@@ -122,13 +108,13 @@ def is_named(found: CheckResult, node: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def cluster(sandbox: Start) -> Cluster:
-    found = Cluster(sandbox("stack", nodes=len(NODES), stack=True))
+def cluster(sandbox: Start) -> Stack:
+    found = Stack(sandbox("stack", nodes=len(NODES), stack=True))
     _, found.first_s = found.provision()
     return found
 
 
-def test_the_stack_trains(cluster: Cluster) -> None:
+def test_the_stack_trains(cluster: Stack) -> None:
     done, _ = cluster.run("validate", "--format", "json")
     assert done.returncode == 0, done.stderr + done.stdout
     record = json.loads(done.stdout)
@@ -137,16 +123,15 @@ def test_the_stack_trains(cluster: Cluster) -> None:
     assert {"horovod", "torchrun", "training"} <= set(verdicts)
     assert set(verdicts.values()) == {"PASS"}
     nccl = next(check for check in record["checks"] if check["check"] == "nccl")
-    assert "no GPU" in nccl["reason"]
-    assert set(nccl["left_out"]) == set(NODES)
+    assert nccl["reason"].startswith("no GPU on node[1-4]")
 
 
-def test_a_second_provision_finds_nothing_to_do(cluster: Cluster) -> None:
+def test_a_second_provision_finds_nothing_to_do(cluster: Stack) -> None:
     record, _ = cluster.provision()
     assert record["outcome"] == "nothing to do"
 
 
-def test_a_fifth_node_joins(cluster: Cluster, sandbox: Start, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fifth_node_joins(cluster: Stack, sandbox: Start, capsys: pytest.CaptureFixture[str]) -> None:
     """The time is told, not judged: the first four took from the same caches (see benchmarks/fifth_node.py)."""
     cluster.box = sandbox("stack", nodes=len(NODES) + 1, stack=True)
     record, seconds = cluster.provision()
@@ -156,14 +141,14 @@ def test_a_fifth_node_joins(cluster: Cluster, sandbox: Start, capsys: pytest.Cap
     assert cluster.look().verdict is Verdict.PASS
 
 
-def test_an_nccl_of_another_version_is_named(cluster: Cluster) -> None:
+def test_an_nccl_of_another_version_is_named(cluster: Stack) -> None:
     with cluster.another("node3", "nccl", version="2.29.7", key="planted"):
         found = cluster.look()
     assert is_named(found, "node3")
     assert "NCCL 2.29.7 is installed, and most nodes have 2." in found.reason
 
 
-def test_a_bundled_nccl_first_in_the_path_is_named(cluster: Cluster) -> None:
+def test_a_bundled_nccl_first_in_the_path_is_named(cluster: Stack) -> None:
     with cluster.bundled_nccl_first("node2", "2.30.7") as path:
         found = cluster.look()
     assert is_named(found, "node2")
@@ -171,7 +156,7 @@ def test_a_bundled_nccl_first_in_the_path_is_named(cluster: Cluster) -> None:
     assert "because LD_LIBRARY_PATH names" in found.reason
 
 
-def test_a_horovod_for_another_mpi_is_named_by_the_command_too(cluster: Cluster) -> None:
+def test_a_horovod_for_another_mpi_is_named_by_the_command_too(cluster: Stack) -> None:
     with cluster.another("node4", "horovod", inputs={"openmpi": "0123456789abcdef"}):
         found = cluster.look()
         done, _ = cluster.run("validate", "--checks", "provisioned")
@@ -184,7 +169,7 @@ def test_a_horovod_for_another_mpi_is_named_by_the_command_too(cluster: Cluster)
     assert cause in shown
 
 
-def test_nothing_of_the_faults_is_left(cluster: Cluster) -> None:
+def test_nothing_of_the_faults_is_left(cluster: Stack) -> None:
     assert cluster.look().verdict is Verdict.PASS
     record, _ = cluster.provision()
     assert record["outcome"] == "nothing to do"
