@@ -165,10 +165,11 @@ def collectives(rank: rank_program.Rank, torch: Any, device: Any) -> None:
 
 
 def new_model(torch: Any, device: Any) -> Any:
-    """Return the model, the same from everybody."""
+    """Return the model, the same from everybody; in float64 from its birth, for processors round in their own ways."""
     torch.manual_seed(SEED)
-    layers = (torch.nn.Linear(WIDTH, 2 * WIDTH), torch.nn.Tanh(), torch.nn.Linear(2 * WIDTH, 1))
-    return torch.nn.Sequential(*layers).to(torch.float64).to(device)
+    first = torch.nn.Linear(WIDTH, 2 * WIDTH, dtype=torch.float64)
+    last = torch.nn.Linear(2 * WIDTH, 1, dtype=torch.float64)
+    return torch.nn.Sequential(first, torch.nn.Tanh(), last).to(device)
 
 
 def batch_of(torch: Any, step: int, size: int, device: Any) -> tuple[Any, Any]:
