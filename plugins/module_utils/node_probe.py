@@ -412,7 +412,7 @@ def _cuda(_request: Json, _session: Session) -> Json:
         toolkit = str(json.loads(_text("/usr/local/cuda/version.json"))["cuda"]["version"])
     except (OSError, ValueError, KeyError, TypeError):
         if os.access("/usr/local/cuda/bin/nvcc", os.X_OK):
-            toolkit = os.path.basename(os.path.realpath("/usr/local/cuda")).partition("cuda-")[2]
+            toolkit = header_cuda_version(_text("/usr/local/cuda/include/cuda.h", ""))
     major = None
     if driver:
         major = driver_cuda(driver)
@@ -427,6 +427,18 @@ def _cuda(_request: Json, _session: Session) -> Json:
             "first_branches": _first_branches(),
         }
     }
+
+
+def header_cuda_version(text: str) -> str:
+    """Return the version that the text of a toolkit's cuda.h names ('' where it names none), 13000 as 13.0.
+
+    Toolkits that were put together of packages or wheels have no version.json.
+    """
+    words = text.partition("#define CUDA_VERSION ")[2].split(None, 1)[:1]
+    if not words or not words[0].isdigit():
+        return ""
+    number = int(words[0])
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _first_branches() -> Dict[str, int]:

@@ -146,6 +146,14 @@ def installed(tmp_path: Path) -> Path:
     return tmp_path / "demo"
 
 
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [("#define CUDA_VERSION 12080\n", "12.8"), ("/* */\n#define CUDA_VERSION 13000\r\n", "13.0"), ("nothing", "")],
+)
+def test_a_toolkit_without_a_version_file_is_told_by_its_header(text: str, version: str) -> None:
+    assert node_probe.header_cuda_version(text) == version
+
+
 def test_the_probe_reads_what_the_artifact_modules_write(installed: Path) -> None:
     assert (node_probe.MARKER, node_probe.MANIFEST) == (artifact.MARKER, artifact.MANIFEST)
     asked = [{"name": "demo", "link": str(installed), "inputs": ["version", "unknown"]}]
