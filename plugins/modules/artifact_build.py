@@ -225,6 +225,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Dict, Iterator, List, NoReturn, Optional
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.clusterctl.hpc.plugins.module_utils import zstd_library
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     MANIFEST,
     MARKER,
@@ -244,6 +245,7 @@ _PROGRESS_S = 1.0
 _GRACE_S = 3.0
 _LAST_LINES = 20
 _TAIL_BYTES = 16384
+_CHUNK = 1 << 20
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PACKS = "/var/cache/clusterctl/packs"
 _PUSHED = "clusterctl-push-????????????????-*"
@@ -606,20 +608,21 @@ class Build:
 
     def _packed(self, tree: Path, way: str) -> Dict[str, Any]:
         zstd = shutil.which("zstd", path=_PATH)
-        pack = self.kept.with_name(self.base + (".tar.zst" if zstd else ".tar.gz"))
+        compression = "zst" if zstd or zstd_library.library() else "gz"
+        pack = self.kept.with_name(f"{self.base}.tar.{compression}")
         partial = pack.with_suffix(".partial")
         self._say("pack")
         try:
             with partial.open("wb") as out:
                 # one fast level: higher ones cost more time than the bytes are worth
-                squeeze = [zstd, "-3", "-q", "-c"] if zstd else ["gzip", "-4", "-n", "-c"]
-                with subprocess.Popen(squeeze, stdin=subprocess.PIPE, stdout=out) as process:
-                    with tarfile.open(fileobj=process.stdin, mode="w|", format=tarfile.PAX_FORMAT) as bundle:
-                        self._add_all(bundle, tree)
-                    if process.stdin:
-                        process.stdin.close()
-                    if process.wait():
-                        raise OSError(errno.ENOSPC, "the pack could not be written", str(partial))
+                if zstd:
+                    self._pack_by([zstd, "-3", "-q", "-c"], tree, out)
+                elif compression == "zst":
+                    compressor = zstd_library.Compressor(out.write, 3)
+                    self._add_all(compressor, tree)
+                    compressor.close()
+                else:
+                    self._pack_by(["gzip", "-4", "-n", "-c"], tree, out)
             partial.chmod(0o644)
             partial.replace(pack)
         finally:
@@ -630,7 +633,7 @@ class Build:
             "pack": str(pack),
             "sha256": sha256_of(pack),
             "size": pack.stat().st_size,
-            "compression": "zst" if zstd else "gz",
+            "compression": compression,
             "manifest_sha256": hashlib.sha256(manifest).hexdigest(),
             "way": way,
             "log": str(self.log),
@@ -642,8 +645,16 @@ class Build:
         self.kept.write_text(json.dumps(answer), encoding="utf-8")
         return answer
 
+    def _pack_by(self, squeeze: List[str], tree: Path, out: BinaryIO) -> None:
+        with subprocess.Popen(squeeze, stdin=subprocess.PIPE, stdout=out) as process:
+            self._add_all(process.stdin, tree)
+            if process.stdin:
+                process.stdin.close()
+            if process.wait():
+                raise OSError(errno.ENOSPC, "the pack could not be written", out.name)
+
     @staticmethod
-    def _add_all(bundle: tarfile.TarFile, tree: Path) -> None:
+    def _add_all(sink: Any, tree: Path) -> None:
         def owned_by_root(member: tarfile.TarInfo) -> Optional[tarfile.TarInfo]:
             if member.name in {".", MARKER}:
                 return None
@@ -651,8 +662,9 @@ class Build:
             member.uname = member.gname = "root"
             return member
 
-        for path in sorted(tree.rglob("*")):
-            bundle.add(path, arcname=str(path.relative_to(tree)), recursive=False, filter=owned_by_root)
+        with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_CHUNK) as bundle:
+            for path in sorted(tree.rglob("*")):
+                bundle.add(path, arcname=str(path.relative_to(tree)), recursive=False, filter=owned_by_root)
 
     def release(self) -> Dict[str, Any]:
         """Remove what was kept for the controller to fetch."""

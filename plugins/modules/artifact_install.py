@@ -106,6 +106,7 @@ watch: {description: States of paths that hold from now on., type: list, returne
 """
 
 import errno
+import fcntl
 import os
 import shutil
 import subprocess
@@ -115,9 +116,10 @@ import threading
 import zlib
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Optional
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.clusterctl.hpc.plugins.module_utils import zstd_library
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     MANIFEST,
     MARKER,
@@ -135,6 +137,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
 
 _NAMED_LIBRARIES = 5
 _CHUNK = 1 << 20
+_F_SETPIPE_SZ = 1031  # fcntl(2); Python names it from 3.10 on
 _GZIP_WINDOW = 31  # zlib's word for a gzip header, the sum at its end checked
 
 
@@ -148,6 +151,15 @@ def switch_link(link: str, target: str) -> None:
     except OSError:
         Path(staged).unlink()
         raise
+
+
+def _inflated(source: BinaryIO) -> "Iterator[bytes]":
+    """Yield what a ``.gz`` holds; Python's zlib takes 60 % of gzip's time."""
+    inflater = zlib.decompressobj(_GZIP_WINDOW)
+    for chunk in iter(lambda: source.read(_CHUNK), b""):
+        yield inflater.decompress(chunk)
+    if not inflater.eof or inflater.unused_data:
+        raise EOFError("the pack ends where it should not")
 
 
 class Install:
@@ -200,7 +212,7 @@ class Install:
             **self.answer(state, changes, linked),
             "needs_pack": not state.ok,
             "needs_link": linked != self.target,
-            "zstd": bool(shutil.which("zstd")),
+            "zstd": bool(shutil.which("zstd") or (shutil.which("tar") and zstd_library.library())),
             "free_bytes": shutil.disk_usage(self.p["root"]).free if Path(self.p["root"]).is_dir() else 0,
         }
 
@@ -291,7 +303,9 @@ class Install:
         tar = shutil.which("tar")
         argv = [tar, "-x", "-f", "-", "--no-same-owner", "--preserve-permissions", "-C", partial] if tar else []
         if tar and pack["compression"] == "gz":
-            complaint = self._inflate_into(argv, pack["path"])
+            complaint = self._feed(argv, pack["path"], _inflated)
+        elif tar and zstd_library.library():
+            complaint = self._feed(argv, pack["path"], zstd_library.decompressed)
         else:
             complaint = self._squeezed_into(argv, pack, partial)
         if "No space left" in complaint:
@@ -300,21 +314,23 @@ class Install:
             raise ArtifactError(f"{self.host}: {self.base} could not be unpacked: {complaint.splitlines()[0]}")
 
     @staticmethod
-    def _inflate_into(argv: List[str], path: str) -> str:
-        """Feed a ``.gz`` to a program by Python's zlib, which takes 60 % of gzip's time; return what went wrong."""
+    def _feed(argv: List[str], path: str, decompressed: "Callable[[BinaryIO], Iterable[Any]]") -> str:
+        """Give a program what is in a pack; return what went wrong."""
         complaints: List[str] = []
         source, sink = os.pipe()
+        with suppress(OSError):  # fewer and larger portions; what a pipe may hold is the kernel's to say
+            fcntl.fcntl(sink, _F_SETPIPE_SZ, _CHUNK)
 
         def pump() -> None:
-            inflater = zlib.decompressobj(_GZIP_WINDOW)
             try:
-                with open(sink, "wb") as out, Path(path).open("rb") as packed:  # noqa: PTH123 - a descriptor
-                    out.writelines(inflater.decompress(chunk) for chunk in iter(lambda: packed.read(_CHUNK), b""))
-                if not inflater.eof or inflater.unused_data:
-                    complaints.append("the pack ends where it should not")
+                with open(sink, "wb", buffering=0) as out, Path(path).open("rb") as packed:  # noqa: PTH123 - a descriptor
+                    for portion in decompressed(packed):
+                        rest = memoryview(portion)
+                        while rest:
+                            rest = rest[out.write(rest) :]
             except BrokenPipeError:
                 pass  # whoever ended early says why
-            except (OSError, zlib.error) as error:
+            except (OSError, EOFError, zlib.error, zstd_library.ZstdError) as error:
                 complaints.append(str(error))
 
         thread = threading.Thread(target=pump)
