@@ -169,6 +169,14 @@ def test_a_framework_of_another_version_is_named(host: Host, capsys: pytest.Capt
     )
 
 
+def test_the_index_s_own_cuda_build_adds_its_cuda_to_its_version(host: Host) -> None:
+    host.with_nccl("2.28.9", "2.28.9")
+    host.torch({**TORCH, "version": "2.13.0+cu130", "cuda": "13.0"})
+    assert host.looks() == 0
+    host.wanted["framework_version"] = "2.13.0+cu126"
+    assert host.looks() == 1
+
+
 def test_headers_that_need_more_of_the_compiler_are_named(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     header = host.folder / "torch/csrc/api/include/torch/all.h"
     header.parent.mkdir(parents=True)

@@ -131,7 +131,8 @@ def check_framework(wanted: Wanted) -> str:
             f"Install {wanted.label} first (role python_env): {wanted.python} cannot import it here ({cause(output)})."
         )
     found = json.loads(output.splitlines()[-1])
-    if found["version"] != wanted.framework_version:
+    # PyTorch 2.13.0 of the index calls itself 2.13.0+cu130
+    if wanted.framework_version not in {found["version"], found["version"].partition("+")[0]}:
         raise CannotBuildError(
             f"Run the role python_env first: {wanted.label} is to be built against, and {wanted.python} has"
             f" {found['version']}."
