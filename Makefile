@@ -12,6 +12,8 @@ SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
 # What the sandbox needs; podman's helpers are named since nothing recommended is installed.
 PACKAGES := podman runc crun netavark aardvark-dns iptables nftables catatonit mmdebstrap openssh-client python3-venv
 DEMO := demo
+# More options for the demo's provision; DEMO_OPTIONS='-e python_env_framework=none -e nccl_install=never' is MPI alone.
+DEMO_OPTIONS ?=
 DEMO_INVENTORY := inventories/sandbox/inventory.ini
 
 .PHONY: help
@@ -42,7 +44,7 @@ venv: $(VENV)/.ready  ## Make the virtual environment with clusterctl and what i
 .PHONY: demo
 demo: venv  ## Four containers become one proven MPI cluster; ends with how to log in and how to clean up
 	@$(BIN)/clusterctl sandbox up --name $(DEMO) --nodes 4 --inventory $(DEMO_INVENTORY)
-	@$(BIN)/clusterctl provision --yes $(DEMO_INVENTORY)
+	@$(BIN)/clusterctl provision --yes $(DEMO_OPTIONS) $(DEMO_INVENTORY)
 	@echo
 	@echo "Four nodes, one cluster. What now?"
 	@echo "  log in      $(BIN)/clusterctl sandbox ssh --name $(DEMO) node1"
@@ -74,7 +76,7 @@ molecule: venv  ## Every role's molecule scenario, two at a time
 	$(BIN)/pytest tests/molecule -n 2 -q --durations=0
 
 .PHONY: test-cuda-build
-test-cuda-build: venv  ## Compile and link Horovod with NCCL against a CUDA PyTorch; needs nvcc and 45 GB, no GPU
+test-cuda-build: venv  ## Compile and link Horovod with NCCL against a CUDA PyTorch; needs nvcc and 40 GB, no GPU
 	$(BIN)/pytest tests/cuda_build -q -s --durations=0
 
 .PHONY: test-gpu
