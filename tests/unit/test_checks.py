@@ -87,6 +87,7 @@ def test_hello_names_the_release_that_all_have() -> None:
         ("paused-5.0.7", "broadcast", ("node4",), r"from ranks 6 and 7 on node4 .*; node4 no longer answers ssh"),
         ("paused-4.1.8", "broadcast", ("node3",), r"from ranks 4 and 5 on node3 .*; node3 no longer answers ssh"),
         ("killed-5.0.7", "scatter", ("node3",), r"rank [45] on node3 exited on signal 11 \(Segmentation fault\)"),
+        ("killed-early-5.0.7", "scatter", ("node3",), r"rank 5 on node3 never came up, .* code 139 \(SIGSEGV\)"),
         (
             "wrong-gather-5.0.7",
             "gather",

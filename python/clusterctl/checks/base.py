@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -26,6 +27,7 @@ _SECONDS_PER_RANK = 0.05
 _SHARING_NCCL = (2, 30, 3)  # NCCL_MULTI_RANK_GPU_ENABLE
 _OWN_GRADIENT = "its own first gradient"  # as rank_program.py calls it
 _MOST_NAMED = 8
+_SIGNALLED = 128  # a shell's way, and mpirun's, to tell of a signal in an exit code
 _MOST_EVIDENCE = 40
 _MOST_LINES = 4
 _MOST_WORDS = 300
@@ -303,6 +305,11 @@ def _missing(outcome: JobOutcome, output: ranks.Output) -> tuple[str, tuple[str,
         if died is not None:
             host = next((report.host for report in output.ranks if str(report.rank) == died["rank"]), died["host"])
             return f"rank {died['rank']} on {host} {died['how']}; no answer from {named(missing)}", (host,)
+        unheard = output.in_state("absent")
+        # PRRTE says nothing of a rank that dies while others are still being launched.
+        if _signal(outcome) and 0 < len(unheard) < len(missing):
+            reason = f"{named(unheard)} never came up, and mpirun ended with {_code(outcome)}"
+            return reason, unique(report.host for report in unheard)
         reason = f"no answer from {named(missing)}; mpirun ended with {_code(outcome)}"
         return _joined(reason, _essence(output.other)), unique(report.host for report in missing)
     within = f"within {outcome.ending_s:.0f} s"
@@ -391,7 +398,15 @@ def _measurements(outcome: JobOutcome, output: ranks.Output) -> tuple[Measuremen
 
 
 def _code(outcome: JobOutcome) -> str:
-    return "a signal" if outcome.rc is None else f"code {outcome.rc}"
+    if outcome.rc is None:
+        return "a signal"
+    name = _signal(outcome)
+    return f"code {outcome.rc} ({name})" if name else f"code {outcome.rc}"
+
+
+def _signal(outcome: JobOutcome) -> str:
+    """Return the signal that ended a rank, as mpirun's exit code tells it, empty where it tells of none."""
+    return {_SIGNALLED + known: known.name for known in signal.Signals}.get(outcome.rc or 0, "")
 
 
 def _joined(reason: str, said: str) -> str:
