@@ -121,6 +121,8 @@ class Interface(Fact):
     driver: str = ""
     master: str = ""
     addresses: tuple[Address, ...] = ()
+    rx_bytes: int | None = None  # since the interface came up
+    tx_bytes: int | None = None
 
 
 class Route(Fact):
@@ -131,6 +133,72 @@ class Route(Fact):
     gateway: str | None
     interface: str
     metric: int
+
+
+class Gid(Fact):
+    """One entry of a port's GID table; ``type`` is ``IB/RoCE v1`` or ``RoCE v2``, as the kernel writes it."""
+
+    index: int
+    gid: str
+    type: str = ""
+    netdev: str = ""
+
+
+class RdmaPort(Fact):
+    """A port of an RDMA device.
+
+    ``state`` and ``physical_state`` are the kernel's words without their number (ACTIVE, DOWN, INIT; LinkUp,
+    Disabled, Polling), ``link_layer`` is InfiniBand or Ethernet. Entries of the GID table that are all zero are left
+    out. ``rx_bytes`` and ``tx_bytes`` count RDMA's own traffic.
+    """
+
+    number: int
+    state: str = ""
+    physical_state: str = ""
+    link_layer: str = ""
+    rate_gbps: float | None = None
+    netdev: str = ""
+    gids: tuple[Gid, ...] = ()
+    rx_bytes: int | None = None
+    tx_bytes: int | None = None
+
+
+class RdmaDevice(Fact):
+    """An RDMA device of /sys/class/infiniband."""
+
+    name: str
+    driver: str = ""
+    node_guid: str = ""
+    ports: tuple[RdmaPort, ...] = ()
+
+
+class Fabric(Fact):
+    """What the role ``fabric`` decided for this node and wrote to /etc/clusterctl/fabric.json.
+
+    ``cidrs`` are the cluster's networks for MPI and NCCL, ``interface`` and ``address`` this node's own in them.
+    """
+
+    cidrs: tuple[str, ...] = ()
+    interface: str = ""
+    address: str = ""
+
+
+class Resolution(Fact):
+    """What a name means to this node; ``problem`` says why it means nothing."""
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    problem: str = ""
+
+
+class Leftover(Fact):
+    """A process of an MPI, Horovod or torchrun job whose launcher is gone; ``why`` says how that was seen."""
+
+    pid: int
+    user: str
+    command: str
+    age_s: float
+    why: str
 
 
 class Gpu(Fact):
@@ -221,10 +289,16 @@ class NodeFacts(Fact):
     cores: int
     threads: int
     memory_bytes: int
+    swap_bytes: int = 0
+    swap_used_bytes: int = 0
     disk: tuple[Disk, ...] = ()
     shm_bytes: int = 0
     interfaces: tuple[Interface, ...] = ()
     routes: tuple[Route, ...] = ()
+    rdma: tuple[RdmaDevice, ...] = ()
+    fabric: Fabric | None = None
+    names: tuple[Resolution, ...] = ()  # its own host name first, then those that the reader asked for
+    leftovers: tuple[Leftover, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     limits: dict[str, Limit] = {}
     environment: dict[str, str] = {}
@@ -261,6 +335,7 @@ def gather(
     watch: Mapping[str, Sequence[WatchEntry]] | None = None,
     artifacts: Sequence[Mapping[str, Any]] | None = None,
     libraries: Sequence[Mapping[str, Any]] = (),
+    resolve: Sequence[str] = (),
     check_sudo: bool = False,
     timeout_s: float = 30,
     fanout: int = 64,
@@ -276,6 +351,7 @@ def gather(
             as well) where wanted; None for whatever is installed.
         libraries: what to look for as a session's loader does, each with ``soname``, and ``also`` (patterns of further
             files to tell of) where wanted.
+        resolve: names that every node looks up besides its own, as it would for ssh.
         check_sudo: also find out whether the login user may sudo without a password.
         timeout_s: seconds from the start of a host's connection until it is given up.
         fanout: connections at a time.
@@ -291,6 +367,7 @@ def gather(
                 "watch": [{"path": entry["path"], "kind": entry["kind"]} for entry in (watch or {}).get(host.name, ())],
                 "artifacts": None if artifacts is None else [dict(entry) for entry in artifacts],
                 "libraries": [dict(entry) for entry in libraries],
+                "resolve": list(resolve),
                 "check_sudo": check_sudo,
             }
         ).encode()
