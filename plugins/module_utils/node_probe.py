@@ -14,7 +14,7 @@ Every section stands in its own guard: what fails leaves an empty value of the r
 """
 
 # pathlib would cost a third of the probe's CPU time again, on every node of every run.
-# ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH115, PTH118, PTH119, PTH120, PTH123, PTH208
+# ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH115, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -59,6 +59,14 @@ _ELF_HEAD = 20  # bytes up to and with e_machine
 _HOLDERS = {"libnccl": "nccl", "libmpi": "openmpi"}
 _NCCL = "libnccl"
 _NCCL_ANSWER_S = 5.0
+_ANSWER_OF_NAMES_S = 4.0
+_INFINIBAND = "/sys/class/infiniband"
+_COUNTER_WORD = 4  # bytes: port_rcv_data and port_xmit_data count in units of four
+_NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
+_FABRIC = "/etc/clusterctl/fabric.json"
+# Any of these in its environment makes a process a rank, or a child of one.
+_RANK_VARIABLES = (b"OMPI_COMM_WORLD_RANK=", b"PMIX_RANK=", b"HOROVOD_RANK=", b"TORCHELASTIC_RUN_ID=")
+_REAPERS = {"systemd", "init", "tini", "catatonit", "dumb-init"}
 _ARPHRD_LOOPBACK = 772
 _ARPHRD_INFINIBAND = 32
 _IFF_UP = 0x1
@@ -477,12 +485,18 @@ def _hardware(_request: Json, _session: Session) -> Json:
     for number in usable:
         siblings = _text(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list", str(number))
         cores.add(siblings or str(number))
-    memory = 0
+    wanted = {"MemTotal": 0, "SwapTotal": 0, "SwapFree": 0}
     for line in _text("/proc/meminfo").splitlines():
-        if line.startswith("MemTotal:"):
-            memory = int(line.split()[1]) * 1024
-            break
-    return {"cores": len(cores), "threads": len(usable), "memory_bytes": memory}
+        name, _, rest = line.partition(":")
+        if name in wanted:
+            wanted[name] = int(rest.split()[0]) * 1024
+    return {
+        "cores": len(cores),
+        "threads": len(usable),
+        "memory_bytes": wanted["MemTotal"],
+        "swap_bytes": wanted["SwapTotal"],
+        "swap_used_bytes": wanted["SwapTotal"] - wanted["SwapFree"],
+    }
 
 
 def _storage(_request: Json, _session: Session) -> Json:
@@ -529,9 +543,170 @@ def _interfaces(_request: Json, _session: Session) -> Json:
                 "driver": _link_name(f"{base}/device/driver"),
                 "master": _link_name(f"{base}/master"),
                 "addresses": addresses.get(name, []),
+                "rx_bytes": _number(f"{base}/statistics/rx_bytes"),
+                "tx_bytes": _number(f"{base}/statistics/tx_bytes"),
             }
         )
     return {"interfaces": found}
+
+
+def _rdma(_request: Json, _session: Session) -> Json:
+    return {"rdma": read_rdma(_INFINIBAND)}
+
+
+def read_rdma(root: str) -> List[Json]:
+    """Return the RDMA devices of a tree like /sys/class/infiniband, each with its ports and their GID tables."""
+    found = []
+    for name in _entries(root):
+        base = f"{root}/{name}"
+        ports = [_rdma_port(f"{base}/ports/{number}", int(number)) for number in _entries(f"{base}/ports")]
+        found.append(
+            {
+                "name": name,
+                "driver": _link_name(f"{base}/device/driver"),
+                "node_guid": _text(f"{base}/node_guid", ""),
+                "ports": sorted(ports, key=lambda port: int(port["number"])),
+            }
+        )
+    return found
+
+
+def _rdma_port(base: str, number: int) -> Json:
+    gids = []
+    for index in sorted(int(entry) for entry in _entries(f"{base}/gids")):
+        gid = _text(f"{base}/gids/{index}", "")
+        if gid and gid != _NO_GID:
+            netdev = _text(f"{base}/gid_attrs/ndevs/{index}", "")
+            gids.append(
+                {"index": index, "gid": gid, "type": _text(f"{base}/gid_attrs/types/{index}", ""), "netdev": netdev}
+            )
+    rate = _text(f"{base}/rate", "").split()  # 100 Gb/sec (4X EDR)
+    counters = {
+        key: _number(f"{base}/counters/{name}")
+        for key, name in (("rx_bytes", "port_rcv_data"), ("tx_bytes", "port_xmit_data"))
+    }
+    return {
+        "number": number,
+        "state": _text(f"{base}/state", "").rpartition(":")[2].strip(),  # 4: ACTIVE
+        "physical_state": _text(f"{base}/phys_state", "").rpartition(":")[2].strip(),
+        "link_layer": _text(f"{base}/link_layer", ""),
+        "rate_gbps": float(rate[0]) if rate else None,
+        "netdev": gids[0]["netdev"] if gids else "",
+        "gids": gids,
+        **{key: None if words is None else words * _COUNTER_WORD for key, words in counters.items()},
+    }
+
+
+def _fabric(_request: Json, _session: Session) -> Json:
+    text = _text(_FABRIC, "")
+    if not text:
+        return {"fabric": None}
+    record = json.loads(text)
+    return {
+        "fabric": {
+            "cidrs": [str(cidr) for cidr in record["cidrs"]],
+            "interface": str(record["interface"]),
+            "address": str(record["address"]),
+        }
+    }
+
+
+def _resolved(request: Json, _session: Session) -> Json:
+    """Look up the node's own name and those asked for, as ssh and mpirun would, within a few seconds in all."""
+    asked = request.get("resolve")
+    if asked is None:
+        return {"names": []}
+    names = list(dict.fromkeys([socket.gethostname(), *(str(name) for name in asked)]))
+    answers = _look_up(names)
+    late = f"no answer within {_ANSWER_OF_NAMES_S:g} s"
+    return {
+        "names": [{"name": name, **answers.get(name, {"addresses": [], "problem": late})} for name in names],
+    }
+
+
+def _look_up(names: List[str]) -> Dict[str, Json]:
+    """Ask the resolver in a process of its own: it cannot be interrupted, and a dead server costs half a minute."""
+    import select  # noqa: PLC0415 - seldom needed
+
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            for name in names:
+                os.write(writer, json.dumps({name: _addresses_of(name)}).encode() + b"\n")
+        finally:
+            os._exit(0)
+    os.close(writer)
+    data = b""
+    end = time.monotonic() + _ANSWER_OF_NAMES_S
+    try:
+        while select.select([reader], [], [], max(0.0, end - time.monotonic()))[0]:
+            block = os.read(reader, 1 << 16)
+            if not block:
+                break
+            data += block
+    finally:
+        os.close(reader)
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    answers: Dict[str, Json] = {}
+    for line in data.split(b"\n")[:-1]:
+        answers.update(json.loads(line))
+    return answers
+
+
+def _addresses_of(name: str) -> Json:
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return {"addresses": [], "problem": error.strerror or str(error)}
+    return {"addresses": list(dict.fromkeys(str(entry[4][0]) for entry in found)), "problem": ""}
+
+
+def _leftovers(request: Json, _session: Session) -> Json:
+    """Find ranks that outlived their launcher: their family's oldest was handed over to the first process.
+
+    Only processes whose environment the caller may read are seen.
+    """
+    if not request.get("leftovers"):
+        return {"leftovers": []}
+    ranks = {int(name) for name in _entries("/proc") if name.isdigit() and _is_rank(int(name))}
+    now = float(_text("/proc/uptime").split()[0])
+    found = []
+    for pid in sorted(ranks):
+        oldest, (_, parent) = pid, _process(pid)
+        while parent in ranks:
+            oldest, (_, parent) = parent, _process(parent)
+        reaper = _process(parent)[0]
+        if parent != 1 and reaper not in _REAPERS:
+            continue
+        try:
+            owner = os.stat(f"/proc/{pid}").st_uid
+            fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+            command = _text(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+        except OSError:  # it has just ended
+            continue
+        started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        whose = "its launcher" if oldest == pid else f"the launcher of its parent {oldest}"
+        found.append(
+            {
+                "pid": pid,
+                "user": _user_name(owner),
+                "command": command[:200],
+                "age_s": round(max(0.0, now - started), 1),
+                "why": f"{whose} is gone",
+            }
+        )
+    return {"leftovers": found}
+
+
+def _is_rank(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as stream:
+            block = b"\0" + stream.read()
+    except OSError:  # somebody else's, or gone
+        return False
+    return any(b"\0" + name in block for name in _RANK_VARIABLES)
 
 
 def _link_name(path: str) -> str:
@@ -1014,10 +1189,14 @@ _SECTIONS: Tuple[Tuple[Section, Json], ...] = (
             }
         },
     ),
-    (_hardware, {"cores": 0, "threads": 0, "memory_bytes": 0}),
+    (_hardware, {"cores": 0, "threads": 0, "memory_bytes": 0, "swap_bytes": 0, "swap_used_bytes": 0}),
     (_storage, {"disk": [], "shm_bytes": 0}),
     (_interfaces, {"interfaces": []}),
     (_routes, {"routes": []}),
+    (_rdma, {"rdma": []}),
+    (_fabric, {"fabric": None}),
+    (_resolved, {"names": []}),
+    (_leftovers, {"leftovers": []}),
     (_gpus, {"gpus": []}),
     (_limits, {"limits": {}}),
     (_environment, {"environment": {}, "environment_source": ""}),
@@ -1053,9 +1232,10 @@ def collect(request: Json) -> Json:
             ``{name, link}`` to verify, each with ``inputs`` (names of what shaped it, to be told as well) where wanted,
             None for whatever lies under /usr/local; ``libraries``: list of ``{soname}`` to
             look for as a session's loader does, each with ``also`` (patterns of further files of that kind to tell of)
-            where wanted; ``check_sudo``: find out whether the login user may sudo without a password (starts one
-            process); ``session``: variables of the ssh session,
-            where the caller took them along before sudo.
+            where wanted; ``resolve``: names to look up besides the node's own, None to look up none; ``leftovers``:
+            find ranks whose launcher is gone; ``check_sudo``: find out whether the login user may sudo without a
+            password (starts one process); ``session``: variables of the ssh session, where the caller took them along
+            before sudo.
 
     Returns:
         A JSON-ready dict of schema :data:`SCHEMA_VERSION`; ``problems`` holds a sentence for each section that failed.

@@ -335,7 +335,8 @@ def gather(
     watch: Mapping[str, Sequence[WatchEntry]] | None = None,
     artifacts: Sequence[Mapping[str, Any]] | None = None,
     libraries: Sequence[Mapping[str, Any]] = (),
-    resolve: Sequence[str] = (),
+    resolve: Sequence[str] | None = None,
+    leftovers: bool = False,
     check_sudo: bool = False,
     timeout_s: float = 30,
     fanout: int = 64,
@@ -351,7 +352,8 @@ def gather(
             as well) where wanted; None for whatever is installed.
         libraries: what to look for as a session's loader does, each with ``soname``, and ``also`` (patterns of further
             files to tell of) where wanted.
-        resolve: names that every node looks up besides its own, as it would for ssh.
+        resolve: names that every node looks up besides its own, as it would for ssh; None looks up none at all.
+        leftovers: also find ranks whose launcher is gone.
         check_sudo: also find out whether the login user may sudo without a password.
         timeout_s: seconds from the start of a host's connection until it is given up.
         fanout: connections at a time.
@@ -367,7 +369,8 @@ def gather(
                 "watch": [{"path": entry["path"], "kind": entry["kind"]} for entry in (watch or {}).get(host.name, ())],
                 "artifacts": None if artifacts is None else [dict(entry) for entry in artifacts],
                 "libraries": [dict(entry) for entry in libraries],
-                "resolve": list(resolve),
+                "resolve": None if resolve is None else list(resolve),
+                "leftovers": leftovers,
                 "check_sudo": check_sudo,
             }
         ).encode()

@@ -7,6 +7,8 @@ import hashlib
 import json
 import os
 import re
+import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -336,6 +338,65 @@ def test_version_codes(code: int, release: str) -> None:
 def test_nothing_is_looked_for_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_probe.os, "fork", None)
     assert node_probe.collect({})["libraries"] == []
+
+
+def test_names_are_looked_up_as_a_program_would() -> None:
+    own, local, none = node_probe.collect({"resolve": ["localhost", "no-such-host.invalid"]})["names"]
+    assert own["name"] == socket.gethostname()
+    assert "127.0.0.1" in local["addresses"] or "::1" in local["addresses"]
+    assert none["addresses"] == []
+    assert none["problem"]
+
+
+def test_a_resolver_that_hangs_costs_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang_on_the_second(name: str) -> dict[str, Any]:
+        time.sleep(60 if name == "second" else 0)
+        return {"addresses": ["192.0.2.1"], "problem": ""}
+
+    monkeypatch.setattr(node_probe, "_addresses_of", hang_on_the_second)
+    monkeypatch.setattr(node_probe, "_ANSWER_OF_NAMES_S", 0.5)
+    _, first, second = node_probe.collect({"resolve": ["first", "second"]})["names"]
+    assert first["addresses"] == ["192.0.2.1"]
+    assert second == {"name": "second", "addresses": [], "problem": "no answer within 0.5 s"}
+
+
+def test_a_rank_whose_launcher_is_gone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_a_child = (
+        "import subprocess; "
+        "print(subprocess.Popen(['sleep', '61'], stdout=subprocess.DEVNULL, start_new_session=True).pid)"
+    )
+    environment = {**os.environ, "PMIX_RANK": "3"}
+    done = subprocess.run([sys.executable, "-c", leave_a_child], env=environment, stdout=subprocess.PIPE, check=True)
+    pid = int(done.stdout)
+    try:
+        parent = Path(f"/proc/{pid}/stat").read_text().split()[3]
+        reaper = Path(f"/proc/{parent}/comm").read_text().strip()
+        monkeypatch.setattr(node_probe, "_REAPERS", {reaper})  # in a container it may be any program
+        found = {entry["pid"]: entry for entry in node_probe.collect({"leftovers": True})["leftovers"]}
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    assert (found[pid]["command"], found[pid]["why"]) == ("sleep 61", "its launcher is gone")
+    assert node_probe.collect({})["leftovers"] == []
+
+
+def test_a_rank_with_a_launcher_is_none_of_them() -> None:
+    with subprocess.Popen(["sleep", "61"], env={**os.environ, "PMIX_RANK": "3"}) as rank:
+        found = [entry["pid"] for entry in node_probe.collect({"leftovers": True})["leftovers"]]
+        rank.kill()
+    assert rank.pid not in found
+
+
+def test_the_fabric_s_record_is_read_and_a_damaged_one_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "fabric.json"
+    monkeypatch.setattr(node_probe, "_FABRIC", str(place))
+    assert node_probe.collect({})["fabric"] is None
+    record = {"cidrs": ["10.0.0.0/24"], "interface": "eth0", "address": "10.0.0.5"}
+    place.write_text(json.dumps({"schema_version": 1, **record}))
+    assert node_probe.collect({})["fabric"] == record
+    place.write_text("{")
+    told = node_probe.collect({})
+    assert told["fabric"] is None
+    assert any(problem.startswith("fabric: ") for problem in told["problems"])
 
 
 def test_an_artifact_that_is_not_there_is_named() -> None:
