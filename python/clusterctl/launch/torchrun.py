@@ -1,0 +1,91 @@
+"""The torchrun line of one node: PyTorch's own launcher, which starts that node's workers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from clusterctl.errors import ConfigError
+
+PYTHON = "/usr/local/python_env/bin/python"
+
+_MAX_PORT = 65535
+_ADDRESS = re.compile(r"[A-Za-z0-9:](?:[A-Za-z0-9.:_%-]{0,252})")
+_RENDEZVOUS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_PYTHON_WORD = re.compile(r"python3?")
+
+
+@dataclass(frozen=True)
+class Torchrun:
+    """What torchrun is to start on one node.
+
+    With ``node_rank`` the places are given from outside (static rendezvous: node 0 listens at ``master_addr`` and
+    ``master_port``); without it the nodes agree on them at the same place (c10d, told apart from other jobs by
+    ``rdzv_id``). A single node without an address needs nobody to agree with. ``program`` is a script (``train.py …``),
+    a module (``-m package.train …``), either with ``python`` before it, or any other command.
+    """
+
+    nnodes: int
+    nproc_per_node: int
+    program: tuple[str, ...]
+    node_rank: int | None = None
+    master_addr: str = ""
+    master_port: int = 0
+    rdzv_id: str = ""
+    python: str = PYTHON
+
+
+def argv(spec: Torchrun) -> list[str]:
+    """Return the tokens of the torchrun line.
+
+    Raises:
+        ConfigError: a number or a name is none, there is no program, or several nodes have no place to meet.
+    """
+    _refuse(spec)
+    line = [spec.python, "-m", "torch.distributed.run", f"--nnodes={spec.nnodes}"]
+    line += [f"--nproc-per-node={spec.nproc_per_node}"]
+    if spec.node_rank is not None:
+        line += [f"--node-rank={spec.node_rank}"]
+    if not spec.master_addr:
+        return [*line, "--standalone", *_program(spec)]
+    if spec.node_rank is not None:
+        return [*line, f"--master-addr={spec.master_addr}", f"--master-port={spec.master_port}", *_program(spec)]
+    place = f"[{spec.master_addr}]" if ":" in spec.master_addr else spec.master_addr
+    line += ["--rdzv-backend=c10d", f"--rdzv-endpoint={place}:{spec.master_port}"]
+    return [*line, f"--rdzv-id={spec.rdzv_id or 'none'}", *_program(spec)]
+
+
+def _program(spec: Torchrun) -> list[str]:
+    """Return the program behind ``--``, without which torchrun takes options of the program's for its own."""
+    words = list(spec.program)
+    with_python = bool(_PYTHON_WORD.fullmatch(words[0]))
+    if with_python and len(words) > 1:
+        words = words[1:]
+    if words[0] == "-m" and len(words) > 1:
+        return ["--module", "--", *words[1:]]
+    if words[0].endswith(".py"):
+        return ["--", *words]
+    return ["--no-python", "--", *((spec.python, *spec.program[1:]) if with_python else spec.program)]
+
+
+def _refuse(spec: Torchrun) -> None:
+    if not spec.program or not spec.program[0]:
+        raise ConfigError("torchrun has no program to start; name it behind '--'.")
+    if spec.program[0].startswith("-") and spec.program[0] != "-m":
+        raise ConfigError(f"The program {spec.program[0]!r} is an option; name a script, a module (-m) or a command.")
+    if spec.nnodes < 1 or spec.nproc_per_node < 1:
+        raise ConfigError(
+            f"torchrun needs one node and one process at least, not {spec.nnodes} and {spec.nproc_per_node}."
+        )
+    if spec.node_rank is not None and not 0 <= spec.node_rank < spec.nnodes:
+        raise ConfigError(f"There is no node rank {spec.node_rank} among {spec.nnodes} nodes, which begin with 0.")
+    if spec.rdzv_id and not _RENDEZVOUS.fullmatch(spec.rdzv_id):
+        raise ConfigError(f"The rendezvous id {spec.rdzv_id!r} is no name; use letters, digits, '.', '-' and '_' only.")
+    if not spec.master_addr:
+        if spec.nnodes > 1:
+            raise ConfigError(f"{spec.nnodes} nodes need a place to meet; give torchrun an address and a port.")
+        return
+    if not _ADDRESS.fullmatch(spec.master_addr):
+        raise ConfigError(f"The rendezvous address {spec.master_addr!r} is neither a name nor an address.")
+    if not 0 < spec.master_port <= _MAX_PORT:
+        raise ConfigError(f"The rendezvous port {spec.master_port} is none; a port is a number from 1 to {_MAX_PORT}.")
