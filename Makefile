@@ -68,8 +68,8 @@ unit: venv  ## Tests that need no node
 	$(BIN)/pytest tests/unit -n 2 -q
 
 .PHONY: cluster
-cluster: venv  ## Tests on sandboxes of containers, two files at a time: provisioning, validation, planted faults
-	$(BIN)/pytest tests/cluster -n 2 --dist loadfile -q --durations=15
+cluster: venv  ## Tests on sandboxes of containers, two groups of files at a time: provisioning, validation, planted faults
+	$(BIN)/pytest tests/cluster -n 2 --dist loadgroup --no-loadscope-reorder -q --durations=25
 
 .PHONY: molecule
 molecule: venv  ## Every role's molecule scenario, two at a time

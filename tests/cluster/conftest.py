@@ -1,19 +1,48 @@
-"""Sandboxes for tests that need real nodes."""
+"""Sandboxes for tests that need real nodes.
+
+Every module is run by one worker, and its sandboxes are its own. Modules with ``xdist_group("mpi")`` or ``("stack")``
+are all run by one worker and share the cluster of :func:`mpi_cluster` or :func:`stack_cluster`, which each of them
+leaves as it found it. What changes a shared cluster for good is marked ``last_of_group``.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl import sandbox as sandboxes
+from validated import NODES, Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    Start = Callable[..., sandboxes.Sandbox]
 
+HERE = Path(__file__).parent
+# Work is given out in this order; what takes longest comes first, so that both workers end at about the same time.
+LONGEST_FIRST = ("stack", "mpi", "test_horovod", "test_nccl", "test_platforms", "test_provision")
 WITHOUT_STACK = {"python_env_framework": "none", "nccl_install": "never", "horovod_install": "never"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "last_of_group: changes a shared cluster for good, so it runs after all others")
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == HERE and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    items.sort(key=turn)
+
+
+def turn(item: pytest.Item) -> tuple[int, bool]:
+    group = item.get_closest_marker("xdist_group")
+    order = LONGEST_FIRST.index(group.args[0]) if group and group.args[0] in LONGEST_FIRST else len(LONGEST_FIRST)
+    return order, item.get_closest_marker("last_of_group") is not None
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +69,43 @@ def sandbox() -> Iterator[Callable[..., sandboxes.Sandbox]]:
     yield start
     for name in started:
         sandboxes.down(name)
+
+
+@pytest.fixture(scope="session")
+def shared() -> dict[str, tuple[Cluster, list[str]]]:
+    """The shared clusters that this worker has started, by group, each with its state before the first test."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def mpi_cluster(sandbox: Start, shared: dict[str, tuple[Cluster, list[str]]]) -> Cluster:
+    """Four nodes with MPI alone, for the modules of the group "mpi"."""
+    return _shared(shared, "mpi", sandbox("shared-mpi", nodes=len(NODES)))
+
+
+@pytest.fixture(scope="session")
+def stack_cluster(sandbox: Start, shared: dict[str, tuple[Cluster, list[str]]]) -> Cluster:
+    """Four nodes with the whole training stack, for the modules of the group "stack"."""
+    return _shared(shared, "stack", sandbox("shared-stack", nodes=len(NODES), stack=True))
+
+
+def _shared(shared: dict[str, tuple[Cluster, list[str]]], group: str, box: sandboxes.Sandbox) -> Cluster:
+    cluster = Cluster(box)
+    cluster.provision()
+    shared[group] = cluster, cluster.state()
+    return cluster
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leaves_the_shared_cluster_as_it_was(
+    request: pytest.FixtureRequest, shared: dict[str, tuple[Cluster, list[str]]]
+) -> Iterator[None]:
+    yield
+    mark = request.node.get_closest_marker("xdist_group")
+    cluster, before = shared.get(mark.args[0], (None, [])) if mark else (None, [])
+    if cluster is None or len(cluster.box.nodes) != len(NODES):
+        return
+    assert cluster.is_clean()
+    now = cluster.state()
+    gone = [f"- {line}" for line in before if line not in now]
+    assert gone + [f"+ {line}" for line in now if line not in before] == []

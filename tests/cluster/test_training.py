@@ -10,15 +10,14 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl.result import Verdict
-from validated import CLUSTERCTL, NODES, PYTHON, Cluster, result
+from clusterctl.checks import catalogue
+from clusterctl.result import ValidationRecord, Verdict
+from validated import NODES, PYTHON, result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from validated import Cluster
 
-    from clusterctl.sandbox import Sandbox
-
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("stack")]
 
 WORKER = f"{PYTHON} -u .*torch_checks.py"  # torchrun starts its workers so
 TORCHRUN = f"{PYTHON} /usr/local/python_env/bin/torchrun"
@@ -27,18 +26,22 @@ DEADLINE_S = 90.0
 STOPPED_S = 50.0
 
 
-@pytest.fixture(scope="module")
-def cluster(sandbox: Callable[..., Sandbox]) -> Cluster:
-    box = sandbox("training", nodes=len(NODES), stack=True)
-    command = [*CLUSTERCTL, "provision", "--yes", "--no-validate", str(box.inventory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return Cluster(box)
+@pytest.fixture
+def cluster(stack_cluster: Cluster) -> Cluster:
+    return stack_cluster
 
 
-def test_all_three_pass_and_say_what_carried_them(cluster: Cluster) -> None:
-    record = cluster.validate("torchrun", "horovod", "training")
-    assert record.verdict is Verdict.PASS, [check.reason for check in record.checks]
+def test_everything_passes_and_says_what_carried_it(cluster: Cluster) -> None:
+    done, _ = cluster.run("validate", "--format", "json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    record = ValidationRecord.model_validate_json(done.stdout)
+    assert [check.check for check in record.checks] == [
+        *catalogue.GROUND,
+        *(check.name for check in catalogue.LAUNCHED),
+    ]
+    assert [check.check for check in record.checks if check.verdict is not Verdict.PASS] == ["nccl"]
+    assert result(record, "nccl").verdict is Verdict.SKIP
+    assert result(record, "nccl").reason.startswith("no GPU on node[1-4]")
     for check in ("torchrun", "horovod", "training"):
         assert [rank.host for rank in result(record, check).ranks] == [node for node in NODES for _ in range(2)]
     assert "over gloo" in result(record, "torchrun").reason

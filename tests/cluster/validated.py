@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
+import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterctl import validation
 from clusterctl.sandbox import podman
@@ -20,12 +23,54 @@ CLUSTERCTL = [sys.executable, "-m", "clusterctl"]
 PYTHON = "^/usr/local/python_env[^ ]*/bin/python"
 NODES = ("node1", "node2", "node3", "node4")
 
+# What a test may leave another way than it was and the next one would stumble over. Fetched by root in the node.
+STATE = r"""
+cd /usr/local && stat -c '%N' * etc/*
+find /etc ! -name ld.so.cache -type f -exec sha256sum {} +
+find /usr/local/etc /usr/local/libexec -type f -exec sha256sum {} +
+find /usr/local/python_env/lib/python3*/site-packages -maxdepth 1 -name '*.pth'
+find /root /home -mindepth 1 \( -name .ansible -o -name .cache -o -name .bash_history \) -prune -o -print
+"""
+NETWORK = (["ip", "-4", "-brief", "address"], ["ip", "-4", "route"], ["nft", "list", "ruleset"], ["tc", "qdisc"])
+
 
 class Cluster:
     """Four provisioned nodes, and the faults that can be planted in them."""
 
+    first_s = 0.0  # what the first provision took
+
     def __init__(self, box: Sandbox) -> None:
         self.box, self.engine = box, podman.find()
+
+    def run(self, *command: str) -> tuple[subprocess.CompletedProcess[str], float]:
+        """Run a verb of the command line on the cluster's inventory; how it ended, and after how many seconds."""
+        began = time.monotonic()
+        argv = [*CLUSTERCTL, *command, str(self.box.inventory)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return done, time.monotonic() - began
+
+    def provision(self) -> tuple[dict[str, Any], float]:
+        done, seconds = self.run("provision", "--yes", "--no-validate", "--format", "json")
+        assert done.returncode == 0, done.stderr + done.stdout
+        self.first_s = self.first_s or seconds
+        record: dict[str, Any] = json.loads(done.stdout)
+        return record, seconds
+
+    def in_network_of(self, node: str, *argv: str) -> str:
+        """Run a program of this machine as root in the network of a node."""
+        pid = self.engine.text("inspect", "--format", "{{.State.Pid}}", self.box.node(node).container)
+        command = [*self.engine.prefix, "nsenter", "--target", pid, "--net", *argv]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    def state(self) -> list[str]:
+        """Return lines that tell how the nodes are made: links, settings, files of users, networks and their rules."""
+        found = []
+        for node in self.box.nodes:
+            lines = self.on(node.name, "sh", "-c", STATE).splitlines()
+            for command in NETWORK:
+                lines += re.sub(r"@if\d+", "", self.in_network_of(node.name, *command)).splitlines()
+            found += [f"{node.name}: {' '.join(line.split())}" for line in sorted(lines)]
+        return found
 
     def on(self, node: str, *argv: str) -> str:
         return self.engine.text("exec", self.box.node(node).container, *argv)
