@@ -17,8 +17,10 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"job"}),
     frozenset({"checks"}),
     frozenset({"runner"}),
+    frozenset({"symptoms"}),
     frozenset({"plan", "fabric", "launch"}),
     frozenset({"report"}),
+    frozenset({"diagnosis"}),
     frozenset({"verdict"}),
     frozenset({"stack"}),
     frozenset({"facts", "journal", "store", "sandbox"}),
@@ -29,7 +31,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"errors"}),
     frozenset({"__init__"}),
 )
-PURE = ("plan", "stack", "fabric", "launch", "verdict", "report", "checks")
+PURE = ("plan", "stack", "diagnosis", "symptoms", "fabric", "launch", "verdict", "report", "checks")
 TOUCHING = frozenset(
     {
         "subprocess",
