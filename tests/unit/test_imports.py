@@ -16,7 +16,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"provision", "validation", "doctor", "nightly", "init"}),
     frozenset({"job"}),
     frozenset({"checks"}),
-    frozenset({"runner"}),
+    frozenset({"runner", "netprobe"}),
     frozenset({"symptoms"}),
     frozenset({"plan", "fabric", "launch"}),
     frozenset({"report"}),
@@ -46,7 +46,7 @@ TOUCHING = frozenset(
         "sqlite3",
     }
 )
-HANDS = frozenset({"runner", "facts", "journal", "store", "sandbox"})
+HANDS = frozenset({"runner", "netprobe", "facts", "journal", "store", "sandbox"})
 
 
 def modules() -> list[Path]:
