@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from clusterctl import __version__, content, facts, inventory, job, journal, ssh, stack
-from clusterctl.checks import base, catalogue
+from clusterctl.checks import base, catalogue, network
 from clusterctl.errors import ConfigError, ExitCode
 from clusterctl.inventory import Options
 from clusterctl.launch import hostfile, mpirun
@@ -334,6 +334,7 @@ class _Validation:
                 libraries={name: _artifact(node.facts, "openmpi").target for name, node in nodes.items()},
                 cores={name: node.facts.cores for name, node in nodes.items()},
                 stack={name: node.stack for name, node in nodes.items()},
+                fabric={name: way for name, node in nodes.items() if (way := network.path(node.facts))},
             ),
         )
 

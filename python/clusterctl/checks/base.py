@@ -40,12 +40,21 @@ _NOISE = re.compile(
 
 
 @dataclass(frozen=True)
+class FabricPath:
+    """The interfaces of a node that the cluster's own networks reach, the chosen one first, and these networks."""
+
+    interfaces: tuple[str, ...]
+    cidrs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Site:
     """The nodes that a check runs on.
 
     ``slots`` are in hostfile order. ``names`` maps the host names that nodes give themselves to the inventory's names.
-    ``platforms``, ``libraries``, ``cores`` and ``stack`` are by inventory name: the platform's id, the folder in which
-    the node's libmpi must lie (links resolved), its processor cores and what it has for training.
+    ``platforms``, ``libraries``, ``cores``, ``stack`` and ``fabric`` are by inventory name: the platform's id, the
+    folder in which the node's libmpi must lie (links resolved), its processor cores, what it has for training, and the
+    interfaces that are to carry jobs (nodes of which that was never decided are not in it).
     """
 
     version: str
@@ -55,6 +64,7 @@ class Site:
     libraries: Mapping[str, str] = field(default_factory=dict)
     cores: Mapping[str, int] = field(default_factory=dict)
     stack: Mapping[str, NodeStack] = field(default_factory=dict)
+    fabric: Mapping[str, FabricPath] = field(default_factory=dict)
 
     @property
     def placement(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from clusterctl.checks import answers
 from clusterctl.checks.hello import Hello
 from clusterctl.checks.horovod import Horovod, Training
 from clusterctl.checks.nccl import NCCL
+from clusterctl.checks.network import Network
 from clusterctl.checks.torchrun import Torchrun
 from clusterctl.errors import ConfigError
 
@@ -29,6 +30,7 @@ LAUNCHED: tuple[Check, ...] = (
     answers.GATHER,
     answers.REDUCE,
     answers.ALLREDUCE,
+    Network(),
     NCCL,
     Torchrun(),
     Horovod(),

@@ -9,8 +9,12 @@ are filled with another pattern before each operation, so that an operation that
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
 import sys
+import time
+from pathlib import Path
 from typing import Any, Iterator
 
 import rank_program
@@ -23,6 +27,15 @@ NUMBER_TYPES = ("i4", "i8", "f4", "f8", "c16")
 ORDERED_TYPES = ("i4", "i8", "f4", "f8")
 COUNTS = (1, 3, 1001, 40009)  # one value, odd ones, one buffer beyond every eager limit
 
+PIECE = 32768  # values of eight bytes: messages of 256 KiB
+PIECES = 256  # that a node's ranks send together: 64 MiB, half a second at 1 Gbit/s
+AT_ONCE = 16  # pieces that a rank has under way
+COUNTED = 0.9  # share of the bytes that counters must show before nobody waits for them any more
+LAG_S = 2.0  # some cards renew their counters once a second
+MOST_CARRIERS = 12  # a node may have hundreds of interfaces; those that counted most are told
+LOOPBACK = "772"  # ARPHRD_LOOPBACK of the kernel
+SYS = Path("/sys/class")
+
 
 class Bench:
     """What every check works with: the communicator, numpy and the findings."""
@@ -31,6 +44,8 @@ class Bench:
         """Keep them together."""
         self.mpi, self.numpy = mpi, numpy
         self.findings, self.doing = rank.findings, rank.doing
+        self.facts, self.figures = rank.facts, rank.figures
+        self.host = rank.voice.host
         self.comm = mpi.COMM_WORLD
         self.rank, self.size = rank.rank, rank.size
 
@@ -173,6 +188,157 @@ def allreduce(bench: Bench) -> None:
     bench.findings.array(what, buffer, bench.pattern(1001, "f8", size * (size + 1) // 2))
 
 
+def network(bench: Bench) -> None:
+    """Ranks send known numbers to those of the next node, and each node's counters tell what carried them.
+
+    A node's first rank reports: ``sent_bytes`` and ``received_bytes`` that its ranks had to send and get, and by how
+    much the counters of every carrier rose meanwhile (``eth0_rx_bytes``, ``mlx5_0/1_tx_bytes``).
+    """
+    nodes: dict[str, list[int]] = {}
+    for rank, host in enumerate(bench.comm.allgather(bench.host)):
+        nodes.setdefault(host, []).append(rank)
+    bench.findings.compared += 1  # on one node there is nothing to send
+    if len(nodes) == 1:
+        return
+    routes = routes_of(list(nodes.values()))
+    exchange(bench, [(source, target, 1) for source, target, _ in routes])  # opens the connections
+    here = nodes[bench.host]
+    speaks = bench.rank == here[0]
+    before = counters(SYS) if speaks else {}
+    bench.doing("the barrier before the exchange")
+    bench.comm.Barrier()
+    exchange(bench, routes)
+    bench.doing("the barrier after the exchange")
+    bench.comm.Barrier()
+    if not speaks:
+        return
+    sent, received = (sum(pieces for *ends, pieces in routes if ends[end] in here) * PIECE * 8 for end in (0, 1))
+    bench.doing("the counters of the interfaces")
+    risen = settled(before, sent, received)
+    most = sorted(risen, key=lambda name: -max(risen[name]))[:MOST_CARRIERS]
+    bench.figures.update(sent_bytes=sent, received_bytes=received)
+    for name in most:
+        bench.figures[f"{name}_rx_bytes"], bench.figures[f"{name}_tx_bytes"] = risen[name]
+    bench.facts.update({name: words for name, words in relations(SYS).items() if name in most and words})
+    bench.facts["rdma"] = " ".join(active_ports(SYS))
+    bench.facts["pml"] = pml()
+
+
+def routes_of(nodes: list[list[int]]) -> list[tuple[int, int, int]]:
+    """Return who sends to whom, and how many pieces: every node's ranks to those of the next node."""
+    routes = []
+    for number, ranks in enumerate(nodes):
+        others = nodes[(number + 1) % len(nodes)]
+        pieces = max(1, PIECES // len(ranks))
+        routes += [(rank, others[place % len(others)], pieces) for place, rank in enumerate(ranks)]
+    return routes
+
+
+def exchange(bench: Bench, routes: list[tuple[int, int, int]]) -> None:
+    """Send and receive what the routes say, a few pieces at a time, and compare every value."""
+    numpy, comm = bench.numpy, bench.comm
+    numbers = numpy.arange(PIECE, dtype="i8")
+    outgoing = [(target, pieces) for source, target, pieces in routes if source == bench.rank]
+    incoming = [(source, pieces) for source, target, pieces in routes if target == bench.rank]
+    for first in range(0, max(pieces for _, _, pieces in routes), AT_ONCE):
+        requests, arrived = [], []
+        for source, pieces in incoming:
+            for piece in range(first, min(first + AT_ONCE, pieces)):
+                buffer = numpy.full(PIECE, -77, dtype="i8")
+                requests.append(comm.Irecv(buffer, source, piece))
+                arrived.append((source, piece, buffer))
+        bench.doing(f"{PIECE * 8} bytes each to ranks {outgoing} and from ranks {incoming} (rank, pieces)")
+        requests += [
+            comm.Isend(numbers + (bench.rank * PIECES + piece), target, piece)
+            for target, pieces in outgoing
+            for piece in range(first, min(first + AT_ONCE, pieces))
+        ]
+        bench.mpi.Request.Waitall(requests)
+        for source, piece, buffer in arrived:
+            bench.findings.array(f"piece {piece} from rank {source}", buffer, numbers + (source * PIECES + piece))
+
+
+def settled(before: dict[str, tuple[int, int]], sent: int, received: int) -> dict[str, tuple[int, int]]:
+    """Return by how much the counters rose, as soon as one of them shows the exchange, or after a while."""
+    end = time.monotonic() + LAG_S
+    while True:
+        now = counters(SYS)
+        risen = {name: (now[name][0] - old[0], now[name][1] - old[1]) for name, old in before.items() if name in now}
+        if any(rx >= COUNTED * received and tx >= COUNTED * sent for rx, tx in risen.values()):
+            return risen
+        if time.monotonic() > end:
+            return risen
+        time.sleep(0.05)
+
+
+def counters(root: Path) -> dict[str, tuple[int, int]]:
+    """Return the bytes that every interface and every RDMA port of a node has received and sent.
+
+    Ports are named ``mlx5_0/1``; what InfiniBand calls data is counted in words of four bytes.
+    """
+    found = {}
+    for interface in root.glob("net/*"):
+        if read(interface / "type") != LOOPBACK:
+            pair = [read(interface / "statistics" / name) for name in ("rx_bytes", "tx_bytes")]
+            if all(text.isdigit() for text in pair):
+                found[interface.name] = (int(pair[0]), int(pair[1]))
+    for port in root.glob("infiniband/*/ports/*"):
+        pair = [read(port / "counters" / name) for name in ("port_rcv_data", "port_xmit_data")]
+        if all(text.isdigit() for text in pair):
+            found[port_name(port)] = (4 * int(pair[0]), 4 * int(pair[1]))
+    return found
+
+
+def relations(root: Path) -> dict[str, str]:
+    """Return what bytes of a carrier are counted on as well.
+
+    For an interface these are those below it (a bond's or bridge's members, what a VLAN lies on): ``over eth1 eth2``;
+    for an RDMA port the link layer and its network interfaces: ``InfiniBand ib0``.
+    """
+    found = {}
+    for interface in root.glob("net/*"):
+        below = sorted(entry.name.partition("_")[2] for entry in interface.glob("lower_*"))
+        found[interface.name] = f"over {' '.join(below)}" if below else ""
+    for port in root.glob("infiniband/*/ports/*"):
+        names = {read(entry) for entry in port.glob("gid_attrs/ndevs/*")} - {""}
+        names |= {entry.name for entry in (port.parent.parent / "device" / "net").glob("*")} if not names else set()
+        found[port_name(port)] = " ".join([read(port / "link_layer"), *sorted(names)])
+    return found
+
+
+def active_ports(root: Path) -> list[str]:
+    """Return the RDMA ports that can carry something."""
+    return sorted(port_name(port) for port in root.glob("infiniband/*/ports/*") if "ACTIVE" in read(port / "state"))
+
+
+def port_name(port: Path) -> str:
+    """Return ``mlx5_0/1`` for a port's folder."""
+    return f"{port.parent.parent.name}/{port.name}"
+
+
+def read(path: Path) -> str:
+    """Return a small file's text, nothing where the kernel has none for it."""
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def pml() -> str:
+    """Return which of Open MPI's message layers was chosen (``ob1``, ``ucx``), nothing where it does not tell.
+
+    The chosen component's description stands in a variable of libmpi: numbers, and the names of project, type and
+    component.
+    """
+    try:
+        library = ctypes.CDLL(rank_program.mapped_library("libmpi"))
+        chosen = ctypes.c_char.in_dll(library, "mca_pml_base_selected_component")
+    except (OSError, ValueError):
+        return ""
+    words = re.findall(rb"[a-z][a-z0-9_]+", ctypes.string_at(ctypes.addressof(chosen), 256))
+    return words[words.index(b"pml") + 1].decode() if b"pml" in words[:-1] else ""
+
+
 CHECKS = {
     "point_to_point": point_to_point,
     "broadcast": broadcast,
@@ -180,6 +346,7 @@ CHECKS = {
     "gather": gather,
     "reduce": reduce,
     "allreduce": allreduce,
+    "network": network,
 }
 
 
