@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from clusterctl import inventory, stack
+from clusterctl.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -42,6 +44,23 @@ class Finding:
     hosts: tuple[str, ...]
     cause: str
     cure: str
+
+
+class Diagnosis(Record):
+    """What doctor says: findings, worst first, and notes on what could not be looked at.
+
+    ``unreachable`` are the hosts that this machine could not log in to; there are findings of them as well.
+    """
+
+    schema_version: Literal[1] = 1
+    clusterctl_version: str
+    inventory: str
+    started: datetime
+    finished: datetime
+    hosts: tuple[str, ...]
+    unreachable: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def skew(nodes: Mapping[str, NodeFacts], nccl_align: Mapping[str, str] | None = None) -> tuple[Finding, ...]:

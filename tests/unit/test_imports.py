@@ -23,7 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"diagnosis"}),
     frozenset({"verdict"}),
     frozenset({"stack"}),
-    frozenset({"facts", "journal", "store", "sandbox"}),
+    frozenset({"facts", "journal", "store", "sandbox", "logins"}),
     frozenset({"ssh"}),
     frozenset({"inventory"}),
     frozenset({"content", "seal", "result", "events"}),
@@ -46,7 +46,7 @@ TOUCHING = frozenset(
         "sqlite3",
     }
 )
-HANDS = frozenset({"runner", "netprobe", "facts", "journal", "store", "sandbox"})
+HANDS = frozenset({"runner", "logins", "netprobe", "facts", "journal", "store", "sandbox"})
 
 
 def modules() -> list[Path]:

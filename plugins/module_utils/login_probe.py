@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Log in to the other nodes as a job would, and tell the time; changes nothing and leaves nothing running.
+
+A whole program of Python 3.9's standard library, piped over ssh (see :data:`BOOT`). It speaks in lines of JSON: it says
+``ready``, answers each line that it gets with its clock, then tries the logins and says which failed. When its stdin
+ends, so does it, and its logins with it.
+"""
+
+# pathlib is slow to import, and this runs on every node.
+# ruff: noqa: PTH110
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import select
+import subprocess
+import sys
+import time
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+# What `python3 -c` runs on the node: argv[1] says how many bytes of stdin are this program; then comes the request.
+BOOT = "import sys;exec(compile(sys.stdin.buffer.read(int(sys.argv[1])),'login_probe','exec'))"
+
+# What the role ssh_mesh lays out; where it is, nodes know each other by name.
+MESH = "/etc/ssh/ssh_config.d/10-clusterctl.conf"
+# sshd begins to turn away strangers when ten wait for it (MaxStartups), and all nodes come at once.
+AT_ONCE = 4
+# Without a mesh, so many refusals and no success say enough; more would have sshd hold it against this node.
+_ENOUGH_REFUSALS = 2
+_POLL_S = 0.05
+_PAUSE_S = 1.0
+_MOST_SAID = 400
+# What nobody needs to ask twice; anything else may have been the hurry of the moment.
+_DEFINITE = re.compile(
+    r"Permission denied|Host key verification failed|HOST IDENTIFICATION HAS CHANGED|No \S+ host key is known"
+    r"|Could not resolve|Name or service not known|Connection refused",
+    re.IGNORECASE,
+)
+_REFUSED = re.compile(r"Permission denied|Host key verification failed|No \S+ host key is known", re.IGNORECASE)
+_LAX = {"no", "off", "false", "accept-new"}
+
+Json = Dict[str, Any]
+
+
+def environment() -> Dict[str, str]:
+    """Return what a job's launcher is sure of: no agent and nothing else of this session."""
+    entry = pwd.getpwuid(os.geteuid())
+    return {
+        "HOME": entry.pw_dir,
+        "USER": entry.pw_name,
+        "LOGNAME": entry.pw_name,
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "LC_ALL": "C",
+    }
+
+
+def login_argv(target: Json, timeout_s: int, mesh: bool, lax: bool) -> List[str]:
+    """Return the command that a launcher would use, ``true`` in the place of its daemon.
+
+    Nothing may be written, so unknown keys are refused, and where the user's own configuration takes any key
+    (``lax``), none is looked up or kept.
+    """
+    argv = ["ssh", "-n", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={timeout_s}"]
+    argv += ["-o", "UpdateHostKeys=no", "-o", "ControlMaster=no", "-o", "ControlPath=none"]
+    if lax:
+        argv += ["-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR"]
+        argv += ["-o", "UserKnownHostsFile=/dev/null", "-o", "GlobalKnownHostsFile=/dev/null"]
+    else:
+        argv += ["-o", "StrictHostKeyChecking=yes"]
+    if mesh:
+        return [*argv, "--", str(target["name"]), "true"]
+    return [*argv, "-p", str(target["port"]), "--", str(target["address"]), "true"]
+
+
+def is_lax(target: Json) -> bool:
+    """Tell whether this user's ssh takes host keys that it does not know."""
+    done = subprocess.run(
+        ["ssh", "-G", "--", str(target["name"])],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+        check=False,
+        timeout=10,
+    )
+    words = dict(line.partition(" ")[::2] for line in done.stdout.decode("utf-8", "replace").splitlines())
+    return words.get("stricthostkeychecking", "") in _LAX
+
+
+class Logins:
+    """All logins of one node: a few at a time, each with a deadline, all of them within a budget."""
+
+    def __init__(self, targets: Sequence[Json], timeout_s: int, budget_s: float) -> None:
+        """Begin with nothing tried."""
+        self.mesh = os.path.exists(MESH)
+        self.lax = bool(targets) and is_lax(targets[0])
+        self.failures: List[Json] = []
+        self.passed = 0
+        self.stopped_early = False
+        self._timeout_s = timeout_s
+        self._end = time.monotonic() + budget_s
+        # target, how often it was tried, and not before when
+        self._waiting: List[Tuple[Json, int, float]] = [(target, 0, 0.0) for target in targets]
+        self._running: List[Tuple[Json, int, float, "subprocess.Popen[bytes]"]] = []
+
+    def run(self) -> Json:
+        """Try everything, or until the budget is spent or stdin ends."""
+        try:
+            while (self._waiting or self._running) and time.monotonic() < self._end and not _stdin_ended(_POLL_S):
+                self._start()
+                self._collect()
+                if not self.mesh and not self.passed and self._refusals() >= _ENOUGH_REFUSALS:
+                    self.stopped_early = True
+                    break
+        finally:
+            for *_, process in self._running:
+                process.kill()
+                process.communicate()
+        return {
+            "mesh": self.mesh,
+            "lax": self.lax,
+            "passed": self.passed,
+            "failures": self.failures,
+            "untried": len(self._waiting) + len(self._running),
+            "stopped_early": self.stopped_early,
+        }
+
+    def _refusals(self) -> int:
+        return len([failure for failure in self.failures if _REFUSED.search(failure["said"])])
+
+    def _start(self) -> None:
+        now = time.monotonic()
+        ready = [entry for entry in self._waiting if entry[2] <= now]
+        most = AT_ONCE if self.mesh or self.passed else _ENOUGH_REFUSALS
+        for entry in ready[: max(0, most - len(self._running))]:
+            self._waiting.remove(entry)
+            target, tries, _ = entry
+            process = subprocess.Popen(
+                login_argv(target, self._timeout_s, self.mesh, self.lax),
+                cwd="/",
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+            self._running.append((target, tries + 1, now + 2 * self._timeout_s, process))
+
+    def _collect(self) -> None:
+        for entry in list(self._running):
+            target, tries, deadline, process = entry
+            late = time.monotonic() > deadline
+            if process.poll() is None and not late:
+                continue
+            if late:
+                process.kill()
+            said = _last_words(process)
+            self._running.remove(entry)
+            if late:
+                said = f"ssh timed out after {2 * self._timeout_s} s"
+            elif process.returncode == 0:
+                self.passed += 1
+                continue
+            if tries == 1 and not _DEFINITE.search(said):
+                self._waiting.append((target, tries, time.monotonic() + _PAUSE_S))
+            else:
+                said = said or f"ssh ended with status {process.returncode}"
+                self.failures.append({"target": str(target["name"]), "said": said})
+
+
+def _last_words(process: "subprocess.Popen[bytes]") -> str:
+    """Return what ssh said; of a whole page about a changed key, the first and the last lines."""
+    _, raw = process.communicate()
+    lines = [line.strip(" @") for line in (raw or b"").decode("utf-8", "replace").splitlines()]
+    lines = [line for line in lines if line and not line.startswith("Warning: Permanently")]
+    return " / ".join([*lines[:1], *lines[1:][-2:]])[:_MOST_SAID]
+
+
+def _stdin_ended(wait_s: float) -> bool:
+    """Wait a little; tell whether the other side is gone."""
+    return bool(select.select([0], [], [], wait_s)[0]) and not os.read(0, 1)
+
+
+def say(event: Json) -> None:
+    """Write one line."""
+    sys.stdout.write(json.dumps(event, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> Optional[int]:
+    """Answer one request: ``{targets: [{name, address, port}], timeout_s, budget_s, clock}``."""
+    request = json.loads(sys.stdin.buffer.readline())
+    say({"event": "ready"})
+    for _ in range(int(request["clock"])):
+        if not sys.stdin.buffer.readline():
+            return None
+        say({"event": "clock", "time": time.time()})
+    try:
+        found = Logins(request["targets"], int(request["timeout_s"]), float(request["budget_s"])).run()
+    except OSError as error:
+        found = {"problem": f"ssh could not be started ({error.strerror or error})"}
+    say({"event": "logins", **found})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
