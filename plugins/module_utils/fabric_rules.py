@@ -33,7 +33,15 @@ _KIND_WORDS = {
 
 
 class FabricError(Exception):
-    """The user's pin cannot be kept; the message is a sentence that names the culprit and the cure."""
+    """The user's pin cannot be kept; the message is a sentence that names the culprit and the cure.
+
+    ``hosts`` are those that lack what was pinned; none where it is malformed.
+    """
+
+    def __init__(self, message: str, hosts: Iterable[str] = ()) -> None:
+        """Keep whose fault it is beside the sentence."""
+        super().__init__(message)
+        self.hosts = tuple(hosts)
 
 
 class Link(NamedTuple):
@@ -328,7 +336,8 @@ def _pinned(
         words = "; ".join(f"{host}: {why}" for host, why in list(lacking.items())[:_MOST_NAMED])
         raise FabricError(
             f"{asked}: {fold(lacking)} {_has(lacking)} no address of its own there that is up ({words}); "
-            "name a network that all nodes have, or leave it empty and it is found out."
+            "name a network that all nodes have, or leave it empty and it is found out.",
+            lacking,
         )
     cidrs = [str(one) for one in networks if any(_inside(link, one) for link in chosen.values())]
     found = _network(cidrs or (link.network for link in chosen.values()), chosen) if chosen else None
@@ -557,6 +566,13 @@ def matrix(found: Candidates, results: Sequence[PairResult] = ()) -> Tuple[str, 
     )
 
 
+def prefer(found: Candidates, records: Mapping[str, Optional[Facts]]) -> Candidates:
+    """Return the candidates with the one first that nodes have on record: for a run that visits a part of a cluster."""
+    known = {",".join(record["cidrs"]) for record in records.values() if record}
+    order = sorted(found.networks, key=lambda network: network.key not in known)
+    return found._replace(networks=tuple(order))
+
+
 def recorded(found: Candidates, records: Mapping[str, Optional[Facts]]) -> Optional[Network]:
     """Return the candidate that all nodes have on record as their fabric, if it is still the best one.
 
@@ -575,6 +591,27 @@ def recorded(found: Candidates, records: Mapping[str, Optional[Facts]]) -> Optio
         if known != (best.cidrs, best.interfaces[host], address):
             return None
     return best
+
+
+# --- as plain data, for Ansible's results -------------------------------------------------------------------------
+
+
+def plain(found: Candidates) -> Dict[str, Any]:
+    """Return candidates as JSON-ready data."""
+    return {
+        "networks": [{**network._asdict(), "cidrs": list(network.cidrs)} for network in found.networks],
+        "rejected": [{**one._asdict(), "hosts": list(one.hosts)} for one in found.rejected],
+        "pinned": found.pinned,
+    }
+
+
+def from_plain(data: Mapping[str, Any]) -> Candidates:
+    """Return the candidates that :func:`plain` made data of."""
+    return Candidates(
+        tuple(Network(**{**one, "cidrs": tuple(one["cidrs"])}) for one in data["networks"]),
+        tuple(Rejection(one["network"], tuple(one["hosts"]), one["reason"]) for one in data["rejected"]),
+        bool(data["pinned"]),
+    )
 
 
 # --- RDMA ------------------------------------------------------------------------------------------------------------
@@ -655,7 +692,7 @@ def nccl_pins(host: str, choices: Sequence[RdmaChoice], devices: Sequence[str], 
         its = [choice for choice in wanted if name in {choice.device, f"{choice.device}:{choice.port}"}]
         if not any(choice.usable for choice in its):
             why = its[0].reason if its else f"it has {', '.join(sorted({one.device for one in choices})) or 'none'}"
-            raise FabricError(f"fabric_pin_hca names {name}, which {host} cannot use: {why}.")
+            raise FabricError(f"fabric_pin_hca names {name}, which {host} cannot use: {why}.", [host])
     if names:
         pins["NCCL_IB_HCA"] = "=" + ",".join(names)
     if gid:
@@ -665,7 +702,8 @@ def nccl_pins(host: str, choices: Sequence[RdmaChoice], devices: Sequence[str], 
             words = ", ".join(f"{choice.device} at {choice.gid_index}" for choice in roce)
             raise FabricError(
                 f"fabric_pin_gid: NCCL takes one index for all devices of a node, and {host} has {words}; "
-                "leave it to NCCL, or name devices of one index in fabric_pin_hca."
+                "leave it to NCCL, or name devices of one index in fabric_pin_hca.",
+                [host],
             )
         if indices:
             pins["NCCL_IB_GID_INDEX"] = str(indices.pop())

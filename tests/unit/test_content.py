@@ -17,6 +17,7 @@ ORDER = [
     "ssh_mesh",
     "environment",
     "openmpi",
+    "fabric",
     "python_env",
     "mpi4py",
     "nccl",

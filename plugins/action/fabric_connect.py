@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Tell a node whom to connect to, now that everybody listens, and bring back how it went."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
+from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules as rules
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """Runs the module of this name with the targets that the plan and the listeners' answers make."""
+
+    _supports_check_mode = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the module's result: ``results``, one list for each target."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        given = self._task.args
+        plan, host = given["plan"], str(variables["inventory_hostname"])
+        found = rules.from_plain(plan["candidates"])
+        listens = {
+            name: variables["hostvars"][name].get(given["listens"]) or {} for name in variables["ansible_play_hosts"]
+        }
+        targets = [
+            {
+                "network": network.key,
+                "source": network.addresses[host],
+                "name": target,
+                "address": network.addresses[target],
+                "port": listens[target]["ports"][network.key],
+            }
+            for network in found.networks
+            for source, target in plan["pairs"]
+            if source == host and network.key in (listens.get(target, {}).get("ports") or {})
+        ]
+        arguments = {
+            "name": host,
+            "token": plan["listen"][host]["token"],
+            "targets": targets,
+            "timeout_s": given["timeout_s"],
+        }
+        result.update(
+            self._execute_module(
+                module_name="clusterctl.hpc.fabric_connect", module_args=arguments, task_vars=task_vars
+            )
+        )
+        return result

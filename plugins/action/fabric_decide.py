@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Decide once for all nodes, on the controller, which network the cluster uses, and what that means for each node."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ansible.module_utils.common.validation import check_type_list  # type: ignore[import-untyped]
+from ansible.module_utils.parsing.convert_bool import boolean  # type: ignore[import-untyped]
+from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
+from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules as rules
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import fabric_failure
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """Ends with the text of every file of every node, or with who has what and why no network will do."""
+
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return ``files`` by host, ``rejected``, ``failures`` and ``msg``, the reason in words."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        given = self._task.args
+        plan = given["plan"]
+        hosts = [str(host) for host in variables["ansible_play_hosts"]]
+        found = rules.from_plain(plan["candidates"])
+        answers = {host: variables["hostvars"][host] for host in hosts}
+        results = _results(plan, found, hosts, answers, str(given["listens"]), str(given["calls"]))
+        decision = rules.decide(found, results)
+        if decision.network is None and len(hosts) > 1:
+            return {**result, **fabric_failure.no_network(found, results)}
+        files, warnings = {}, []
+        for host in hosts:
+            node = answers[host].get(given["facts"]) or {}
+            try:
+                settings, warning = _nccl(host, rules.rdma(node), given)
+            except rules.FabricError as error:
+                return {**result, **fabric_failure.refused(error, hosts)}
+            record = rules.record(decision.network, host) if decision.network else None
+            files[host] = {
+                **rules.files(decision.network, host, settings),
+                "record": json.dumps(record) + "\n" if record else "",
+            }
+            warnings += warning
+        for network in found.networks:
+            broken = [one for one in decision.failures if one.network == network.key]
+            if broken:
+                warnings.append(f"{rules.title(network)} was passed over: {rules.failure_words(broken)}")
+        words = [
+            decision.reason if not plan["known"] else f"{decision.reason} (as proven before)",
+            *(f"{one.network} rejected: {one.reason}" for one in decision.rejected),
+        ]
+        result.update(
+            changed=False,
+            files=files,
+            rejected=[{**one._asdict(), "hosts": list(one.hosts)} for one in decision.rejected],
+            failures=[one._asdict() for one in decision.failures],
+            msg="; ".join(words),
+            warnings=warnings,
+        )
+        return result
+
+
+def _results(
+    plan: dict[str, Any],
+    found: rules.Candidates,
+    hosts: list[str],
+    answers: dict[str, Any],
+    listens: str,
+    calls: str,
+) -> list[rules.PairResult]:
+    """Return a result for every pair that was planned between hosts that are still there."""
+    told = {
+        (network, host, target): rules.PairResult(network, host, target, problem, kind)
+        for host in hosts
+        for network, target, kind, problem in (answers[host].get(calls) or {}).get("results") or ()
+    }
+    results = []
+    for network in found.networks:
+        for source, target in plan["pairs"]:
+            if source not in answers or target not in answers:
+                continue
+            heard = answers[target].get(listens) or {}
+            why = (heard.get("problems") or {}).get(network.key) or f"{source} told no result"
+            missing = rules.PairResult(network.key, source, target, why, "error")
+            results.append(told.get((network.key, source, target), missing))
+    return results
+
+
+def _nccl(host: str, choices: tuple[rules.RdmaChoice, ...], given: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """Return the variables of NCCL that the user asks for, and what is left out with a word."""
+    devices = [str(one) for one in check_type_list(given["pin_hca"] or [])]
+    settings = rules.nccl_pins(host, choices, devices, gid=boolean(given["pin_gid"]))
+    sockets = {
+        name: str(int(given[option]))
+        for name, option in (
+            ("NCCL_SOCKET_NTHREADS", "nccl_socket_nthreads"),
+            ("NCCL_NSOCKS_PERTHREAD", "nccl_nsocks_perthread"),
+        )
+        if int(given[option] or 0)
+    }
+    if sockets and any(choice.usable for choice in choices):
+        return settings, [f"{host}: {' and '.join(sockets)} are left out, for NCCL has RDMA there and uses no sockets."]
+    return {**settings, **sockets}, []

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Find out once for all nodes, on the controller, which networks could carry the cluster and whether to prove them."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from typing import Any
+
+from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
+from ansible.module_utils.common.validation import check_type_list  # type: ignore[import-untyped]
+from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
+from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules as rules
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import fabric_failure
+
+_LIFETIME_S = 120  # of a listener, plus what follows for each host: Ansible visits them in waves
+_LIFETIME_PER_HOST_S = 4
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """Ends with the candidates and with what each host is to listen on, or refuses a pin that some node lacks."""
+
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return ``candidates``, ``probe``, ``pairs``, ``listen`` and ``known``."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        given = self._task.args
+        hosts = [str(host) for host in variables["ansible_play_hosts"]]
+        nodes = {host: variables["hostvars"][host].get(given["facts"]) or {} for host in hosts}
+        ignorant = [host for host in hosts if not nodes[host]]
+        if ignorant:
+            raise AnsibleActionFail(f"Nothing is known of {rules.fold(ignorant)}; run preflight before.")
+        others = [
+            str(member.get("address") or "") for member in given["members"] or [] if str(member["name"]) not in hosts
+        ]
+        cidrs = [str(one) for one in check_type_list(given["cidr"] or []) if str(one).strip()]
+        try:
+            found = rules.candidates(
+                nodes, cidrs, [str(one) for one in check_type_list(given["interfaces"] or [])], others
+            )
+        except rules.FabricError as error:
+            return {**result, **fabric_failure.refused(error, hosts)}
+        records = {host: node.get("fabric") for host, node in nodes.items()}
+        if others:
+            found = rules.prefer(found, records)
+        if not found.networks and len(hosts) > 1:
+            return {**result, **fabric_failure.no_network(found, [])}
+        known = rules.recorded(found, records)
+        probe = given["probe"] == "auto" and len(hosts) > 1 and known is None
+        pairs = rules.pairs(hosts) if probe else ()
+        result.update(
+            changed=False,
+            candidates=rules.plain(found),
+            probe=probe,
+            pairs=[list(pair) for pair in pairs],
+            listen=_listen(found, pairs, hosts) if probe else {},
+            known=known is not None,
+        )
+        return result
+
+
+def _listen(found: rules.Candidates, pairs: tuple[tuple[str, str], ...], hosts: list[str]) -> dict[str, dict[str, Any]]:
+    token = secrets.token_hex(16)
+    callers = Counter(target for _, target in pairs)
+    return {
+        host: {
+            "name": host,
+            "token": token,
+            "addresses": {network.key: network.addresses[host] for network in found.networks},
+            "callers": callers[host] * len(found.networks),
+            "lifetime_s": _LIFETIME_S + _LIFETIME_PER_HOST_S * len(hosts),
+        }
+        for host in hosts
+    }

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connect to the nodes that listen, from the addresses that a job would use."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: fabric_connect
+short_description: Connect to the other nodes, all at once, and tell how each connection went
+version_added: 0.2.0
+description:
+  - The action of this name makes the targets from O(plan) and from what M(clusterctl.hpc.fabric_listen) registered on
+    the other hosts, and runs this module with them.
+options:
+  plan:
+    description: Result of M(clusterctl.hpc.fabric_plan).
+    type: dict
+  listens:
+    description: Name of the variable under which fabric_listen was registered.
+    type: str
+  name:
+    description: Name of this node. The action gives it.
+    type: str
+  token:
+    description: What the listeners of this run know. The action gives it.
+    type: str
+  targets:
+    description: Whom to connect to, each with network, source, name, address and port. The action gives them.
+    type: list
+    elements: dict
+  timeout_s:
+    description: How long a connection may take.
+    type: float
+    default: 5
+author:
+  - The clusterctl authors
+attributes:
+  check_mode:
+    support: full
+    description: It changes nothing.
+"""
+
+EXAMPLES = r"""
+- name: Connect to the other nodes
+  clusterctl.hpc.fabric_connect:
+    plan: "{{ __example_plan }}"
+    listens: __example_listen
+  register: __example_calls
+"""
+
+RETURN = r"""
+results:
+  description: Of each target its network, its name, how it went (V(ok) or what failed) and the problem in words.
+  returned: success
+  type: list
+  elements: list
+"""
+
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_probe
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "plan": {"type": "dict"},
+            "listens": {"type": "str"},
+            "name": {"type": "str"},
+            "token": {"type": "str", "no_log": False},  # good for one run's greetings
+            "targets": {"type": "list", "elements": "dict"},
+            "timeout_s": {"type": "float", "default": 5},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    exchange = fabric_probe.Exchange(given["name"] or "", given["token"] or "")
+    exchange.connect(given["targets"] or [], given["timeout_s"])
+    exchange.run(lambda: exchange.busy, time.monotonic() + given["timeout_s"] + 1)
+    exchange.close()
+    module.exit_json(changed=False, changes=[], watch=[], results=exchange.results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the action of this name; the work is done on the controller."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: fabric_decide
+short_description: Decide which network the cluster uses
+version_added: 0.2.0
+description:
+  - Runs once, on the controller, over what M(clusterctl.hpc.fabric_connect) registered on each host of the play.
+  - Takes the fastest candidate in which every connection came through, and renders what each node gets.
+  - Fails with who has what, and which connections failed, where no candidate carries.
+options:
+  plan:
+    description: Result of M(clusterctl.hpc.fabric_plan).
+    type: dict
+    required: true
+  facts:
+    description: Name of the host variable that holds a node's record.
+    type: str
+    required: true
+  listens:
+    description: Name of the variable under which fabric_listen was registered.
+    type: str
+    required: true
+  calls:
+    description: Name of the variable under which fabric_connect was registered.
+    type: str
+    required: true
+  pin_gid:
+    description: Whether NCCL is told a GID index.
+    type: bool
+    required: true
+  pin_hca:
+    description: RDMA devices that NCCL is told to use; V(auto) for the fastest that each node has.
+    type: list
+    elements: str
+    required: true
+  nccl_socket_nthreads:
+    description: Threads for NCCL's sockets; V(0) leaves it to NCCL.
+    type: int
+    required: true
+  nccl_nsocks_perthread:
+    description: Sockets for each of these threads; V(0) leaves it to NCCL.
+    type: int
+    required: true
+author:
+  - The clusterctl authors
+attributes:
+  check_mode:
+    support: full
+    description: It only decides.
+"""
+
+EXAMPLES = r"""
+- name: Decide which network the cluster uses
+  clusterctl.hpc.fabric_decide:
+    plan: "{{ __example_plan }}"
+    facts: preflight_node
+    listens: __example_listen
+    calls: __example_calls
+    pin_gid: false
+    pin_hca: []
+    nccl_socket_nthreads: 0
+    nccl_nsocks_perthread: 0
+  run_once: true
+  register: __example_decision
+"""
+
+RETURN = r"""
+files:
+  description: By host, the texts C(openmpi), C(prrte), C(nccl) and C(record).
+  returned: success
+  type: dict
+rejected:
+  description: Every network and interface that is not taken, with its hosts and the reason.
+  returned: success
+  type: list
+  elements: dict
+failures:
+  description: The connections that did not come through.
+  returned: success
+  type: list
+  elements: dict
+problems:
+  description: Of each host what it has and why that will not do.
+  returned: failure
+  type: list
+  elements: dict
+"""

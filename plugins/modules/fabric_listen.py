@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Listen on an ephemeral port of each candidate address, in a process that ends by itself."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: fabric_listen
+short_description: Listen for the other nodes' probes, for a limited time
+version_added: 0.2.0
+description:
+  - Leaves a process behind that answers callers of this run. It ends when all of them had their answer, or when its
+    time is up, and belongs to no session.
+options:
+  name:
+    description: Name under which this node answers.
+    type: str
+    required: true
+  token:
+    description: What callers of this run know.
+    type: str
+    required: true
+  addresses:
+    description: Where to listen, an address by network.
+    type: dict
+    required: true
+  callers:
+    description: How many callers are expected.
+    type: int
+    required: true
+  lifetime_s:
+    description: Seconds after which the process ends in any case.
+    type: float
+    required: true
+author:
+  - The clusterctl authors
+attributes:
+  check_mode:
+    support: full
+    description: It changes nothing that outlives it.
+"""
+
+EXAMPLES = r"""
+- name: Listen for the other nodes
+  clusterctl.hpc.fabric_listen:
+    name: node1
+    token: 0a1b2c
+    addresses: {10.0.0.0/24: 10.0.0.5}
+    callers: 3
+    lifetime_s: 120
+  register: __example_listen
+"""
+
+RETURN = r"""
+ports:
+  description: The port by network.
+  returned: success
+  type: dict
+problems:
+  description: By network, why there is no port.
+  returned: success
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_probe
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "token": {"type": "str", "required": True, "no_log": False},  # good for one run's greetings
+            "addresses": {"type": "dict", "required": True},
+            "callers": {"type": "int", "required": True},
+            "lifetime_s": {"type": "float", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    exchange = fabric_probe.Exchange(given["name"], given["token"])
+    exchange.listen(given["addresses"])
+    if exchange.ports:
+        fabric_probe.listen_apart(exchange, given["callers"], given["lifetime_s"])
+    module.exit_json(changed=False, changes=[], watch=[], ports=exchange.ports, problems=exchange.problems)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How the fabric's action plugins fail: a sentence, and a problem for each host that has a part in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules as rules
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_CURE = "give every node an address in one network, and let connections between all nodes through"
+
+
+def refused(error: rules.FabricError, hosts: Sequence[str]) -> dict[str, Any]:
+    """Return the result of a task that refuses what the user asked for."""
+    problems = [
+        {"host": host, "check": "fabric", "problem": str(error), "kind": "configuration"}
+        for host in error.hosts or hosts[:1]
+    ]
+    return {"changed": False, "failed": True, "msg": str(error), "problems": problems}
+
+
+def no_network(found: rules.Candidates, results: Sequence[rules.PairResult]) -> dict[str, Any]:
+    """Return the result of a task that found no network, with who has what and why it will not do."""
+    decision = rules.decide(found, results)
+    problems = [
+        {"host": host, "check": one.network, "problem": one.reason, "cure": _CURE}
+        for one in decision.rejected
+        for host in one.hosts
+    ]
+    head = f"{decision.reason[:1].upper()}{decision.reason[1:]}; {_CURE}."
+    return {
+        "changed": False,
+        "failed": True,
+        "problems": problems,
+        "msg": "\n".join([head, *rules.matrix(found, results)]),
+    }
