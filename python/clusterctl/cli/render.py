@@ -1,0 +1,146 @@
+"""``clusterctl render``."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+_KUBERNETES = "Kubernetes (runai, mpijob, pytorchjob)"
+_SLURM = "Slurm"
+
+
+class Kind(str, Enum):
+    """For whom the submission is; a test holds them equal to ``manifests.KINDS``, which takes time to import."""
+
+    RUNAI = "runai"
+    MPIJOB = "mpijob"
+    PYTORCHJOB = "pytorchjob"
+    SLURM = "slurm"
+
+
+class Launcher(str, Enum):
+    """Who starts the ranks of an MPIJob."""
+
+    MPIRUN = "mpirun"
+    TORCHRUN = "torchrun"
+
+
+def render(
+    kind: Annotated[Kind, typer.Argument(help="For whom.")],
+    program: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PROGRAM", help="A script, -m MODULE or any command, with its arguments."),
+    ] = None,
+    name: Annotated[str, typer.Option("--name", help="Of the job.")] = "",
+    image: Annotated[
+        str, typer.Option("--image", help="Container with clusterctl and PyTorch in it; for Slurm, by pyxis.")
+    ] = "",
+    nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Pods or nodes, all of them working.")] = 1,
+    gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", metavar="N", min=0, help="To ask for.")] = 0,
+    nproc_per_node: Annotated[
+        int | None,
+        typer.Option(
+            "--nproc-per-node", metavar="N", min=1, help="Processes on each node; default: the GPUs that it finds."
+        ),
+    ] = None,
+    launcher: Annotated[
+        Launcher,
+        typer.Option("--launcher", help="mpijob: mpirun starts the program's ranks, or one torchrun in each pod."),
+    ] = Launcher.MPIRUN,
+    variables: Annotated[
+        list[str] | None, typer.Option("-x", metavar="NAME=VALUE", help="A variable of the job; may be repeated.")
+    ] = None,
+    cpus: Annotated[str, typer.Option("--cpus", metavar="N", help="CPUs of each node or pod.")] = "",
+    memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="Such as 64Gi; for Slurm 64G.")] = "",
+    working_dir: Annotated[str, typer.Option("--working-dir", metavar="PATH", help="Where the program starts.")] = "",
+    rdma_resource: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rdma-resource",
+            metavar="NAME=COUNT",
+            help="What the device plugin calls the RDMA devices, such as rdma/hca_shared_devices_a=1; brings IPC_LOCK.",
+            rich_help_panel=_KUBERNETES,
+        ),
+    ] = None,
+    network_attachment: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--network-attachment",
+            metavar="[NAMESPACE/]NAME",
+            help="A further network of each pod (annotation k8s.v1.cni.cncf.io/networks).",
+            rich_help_panel=_KUBERNETES,
+        ),
+    ] = None,
+    annotation: Annotated[
+        list[str] | None,
+        typer.Option("--annotation", metavar="NAME=VALUE", help="Of each pod.", rich_help_panel=_KUBERNETES),
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option("--namespace", help="mpijob and pytorchjob only.", rich_help_panel=_KUBERNETES)
+    ] = "",
+    project: Annotated[str, typer.Option("--project", help="runai only.", rich_help_panel=_KUBERNETES)] = "",
+    shm_size: Annotated[
+        str,
+        typer.Option(
+            "--shm-size",
+            metavar="SIZE",
+            help="Limit of /dev/shm; default: half of the node's memory.",
+            rich_help_panel=_KUBERNETES,
+        ),
+    ] = "",
+    partition: Annotated[str, typer.Option("--partition", rich_help_panel=_SLURM)] = "",
+    account: Annotated[str, typer.Option("--account", rich_help_panel=_SLURM)] = "",
+    time: Annotated[str, typer.Option("--time", metavar="LIMIT", rich_help_panel=_SLURM)] = "",
+) -> int:
+    """Print the submission of a job for an existing scheduler.
+
+    runai: a command line; mpijob and pytorchjob: a manifest for 'kubectl create -f -'; slurm: a script for sbatch. In
+    every pod or step 'clusterctl launch' becomes torchrun, so the image needs clusterctl; only an MPIJob's ranks are
+    started by mpirun.
+    """
+    from clusterctl.launch import manifests  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    job = manifests.Submission(
+        name=name,
+        program=tuple(program or ()),
+        image=image,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        nproc_per_node=nproc_per_node,
+        environment=_pairs("-x", variables),
+        rdma={resource: _count(resource, text) for resource, text in _pairs("--rdma-resource", rdma_resource).items()},
+        networks=tuple(network_attachment or ()),
+        annotations=_pairs("--annotation", annotation),
+        namespace=namespace,
+        project=project,
+        cpus=cpus,
+        memory=memory,
+        shm_size=shm_size,
+        working_dir=working_dir,
+        partition=partition,
+        account=account,
+        time=time,
+        by_torchrun=launcher is Launcher.TORCHRUN,
+    )
+    text = manifests.KINDS[kind.value](job)
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    return 0
+
+
+def _pairs(option: str, values: list[str] | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in values or ():
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise typer.BadParameter(f"{text!r} has no NAME=VALUE in it", param_hint=option)
+        found[name] = value
+    return found
+
+
+def _count(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise typer.BadParameter(f"{text!r} of {name} is no number", param_hint="--rdma-resource")
+    return int(text)
