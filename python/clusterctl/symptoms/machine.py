@@ -23,7 +23,7 @@ _LEAST_SHM = 128 * _MIB  # containers get 64 MiB unless somebody asks for more, 
 _LITTLE_DISK, _NO_DISK = _GIB, 100 * _MIB
 # The defaults of kernels and of systemd are 64 KiB and 8 MiB; verbs pin all that is sent.
 _LEAST_MEMLOCK = 16 * _MIB
-_FILES_OF_A_JOB, _FILES_OF_A_RANK = 64, 2
+_FILES_OF_A_JOB = 64  # and one for each rank that a rank talks to
 _CLOCK_WARNING_S, _CLOCK_ERROR_S = 2.0, 60.0  # make and Horovod's logs; certificates and Kerberos
 _SWAPPED_PART = 0.1
 _SHOWN_LEFTOVERS = 2
@@ -107,7 +107,7 @@ def _gpus(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
 
 def _limits(view: View) -> Iterator[Finding]:
     ranks = sum(view.slots.values())
-    needed = _FILES_OF_A_JOB + _FILES_OF_A_RANK * ranks
+    needed = _FILES_OF_A_JOB + ranks
     for host, node in view.nodes.items():
         memlock, files = node.limits.get("memlock"), node.limits.get("nofile")
         uses_rdma = any(port.state == "ACTIVE" for device in node.rdma for port in device.ports)

@@ -1,0 +1,173 @@
+"""Doctor on four provisioned nodes: nothing to say of healthy ones, and every planted fault by its node."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl import doctor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from clusterctl.diagnosis import Diagnosis
+    from validated import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+
+# What MPI and NCCL listen on, and what leaves ssh alone: answers of sshd go to such ports as well.
+FIREWALL = """
+table inet planted {
+    chain input {
+        type filter hook input priority 0;
+        ip saddr ADDRESS tcp sport != 22 tcp dport 32768-60999 drop
+    }
+}
+"""
+NCCL = "int ncclGetVersion(int *version) { *version = %d; return 0; }\n"
+
+
+def told(found: Diagnosis) -> set[tuple[str, str, tuple[str, ...]]]:
+    return {(one.check, one.severity, one.hosts) for one in found.findings}
+
+
+def cause(found: Diagnosis, check: str, *hosts: str) -> str:
+    return next(one.cause for one in found.findings if (one.check, one.hosts) == (check, hosts))
+
+
+@contextlib.contextmanager
+def edited(cluster: Cluster, node: str, path: str, *sed: str) -> Iterator[None]:
+    """Change a file by sed for a while."""
+    cluster.on(node, "cp", "-a", path, f"{path}.aside")
+    try:
+        cluster.on(node, "sed", "-i", *sed, path)
+        yield
+    finally:
+        cluster.on(node, "sh", "-c", 'cat "$1.aside" > "$1"; rm "$1.aside"', "sh", path)
+
+
+@contextlib.contextmanager
+def loading_nccl(cluster: Cluster, folder: Path, versions: dict[str, int]) -> Iterator[None]:
+    """Have the loaders of nodes find small libraries that call themselves NCCL of these versions."""
+    place = "/opt/planted-nccl"
+    conf = "/etc/ld.so.conf.d/planted.conf"
+    try:
+        for node, version in versions.items():
+            source, library = folder / f"{version}.c", folder / f"{version}.so"
+            source.write_text(NCCL % version, encoding="utf-8")
+            subprocess.run(
+                ["gcc", "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", "-o", str(library), str(source)], check=True
+            )
+            cluster.on(node, "mkdir", place)
+            cluster.engine.run("cp", str(library), f"{cluster.box.node(node).container}:{place}/libnccl.so.2")
+            cluster.on(node, "sh", "-c", f"echo {place} > {conf}; ldconfig")
+        yield
+    finally:
+        for node in versions:
+            cluster.on(node, "sh", "-c", f"rm -rf {place} {conf}; ldconfig")
+
+
+@contextlib.contextmanager
+def a_leftover_rank(cluster: Cluster, node: str) -> Iterator[None]:
+    """Leave a process with a rank's environment to the first process, as a launcher that was killed does."""
+    container = cluster.box.node(node).container
+    script = "PMIX_RANK=3 setsid sleep 600 >/dev/null 2>&1 & echo $!"
+    pid = cluster.engine.text("exec", "--user", "cluster", container, "sh", "-c", script)
+    try:
+        yield
+    finally:
+        cluster.on(node, "kill", pid)
+
+
+@contextlib.contextmanager
+def a_damaged_artifact(cluster: Cluster, node: str) -> Iterator[None]:
+    find = "find -L /usr/local/mpi4py -name __init__.py -path '*/mpi4py/*' | head -n 1"
+    path = cluster.on(node, "sh", "-c", find)
+    cluster.on(node, "mv", path, f"{path}.aside")
+    try:
+        yield
+    finally:
+        cluster.on(node, "mv", f"{path}.aside", path)
+
+
+@contextlib.contextmanager
+def a_firewall(cluster: Cluster, node: str, against: str, folder: Path) -> Iterator[None]:
+    rules = folder / "planted.nft"
+    rules.write_text(FIREWALL.replace("ADDRESS", cluster.box.node(against).address), encoding="utf-8")
+    cluster.in_network_of(node, "nft", "-f", str(rules))
+    try:
+        yield
+    finally:
+        cluster.in_network_of(node, "nft", "delete", "table", "inet", "planted")
+
+
+@contextlib.contextmanager
+def another_host_key(cluster: Cluster, node: str) -> Iterator[None]:
+    """Have the node's sshd show a key that nobody knows."""
+    key = "/etc/ssh/ssh_host_ed25519_key"
+    new = f"mkdir -m 700 /root/aside && cp -a {key} {key}.pub /root/aside && rm {key} {key}.pub"
+    cluster.on(node, "sh", "-c", f"{new} && ssh-keygen -q -t ed25519 -N '' -f {key} && pkill -HUP -o sshd")
+    try:
+        yield
+    finally:
+        old = "cp -a /root/aside/* /etc/ssh/ && rm -r /root/aside && pkill -HUP -o sshd && sleep 1"
+        cluster.on(node, "sh", "-c", old)
+
+
+def test_a_healthy_cluster_is_left_as_it_was_and_has_no_finding(mpi_cluster: Cluster) -> None:
+    before = mpi_cluster.state()
+    done, seconds = mpi_cluster.run("doctor", "--format", "json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert (found["findings"], found["notes"], found["unreachable"]) == ([], [], [])
+    assert mpi_cluster.state() == before
+    assert mpi_cluster.is_clean()
+    assert seconds < 60
+
+
+def test_each_fault_is_named_with_its_node(mpi_cluster: Cluster, tmp_path: Path) -> None:
+    nccl = {"node1": 22907, "node2": 22907, "node3": 22907, "node4": 22005}
+    with contextlib.ExitStack() as faults:
+        faults.enter_context(edited(mpi_cluster, "node2", "/etc/hosts", "1i 127.0.1.1 node2"))
+        faults.enter_context(edited(mpi_cluster, "node3", "/etc/environment", "s#/usr/local/openmpi/bin:##"))
+        faults.enter_context(loading_nccl(mpi_cluster, tmp_path, nccl))
+        faults.enter_context(a_leftover_rank(mpi_cluster, "node1"))
+        faults.enter_context(a_damaged_artifact(mpi_cluster, "node1"))
+        faults.enter_context(a_firewall(mpi_cluster, "node3", "node1", tmp_path))
+        found = doctor.examine(mpi_cluster.box.inventory)
+    assert told(found) == {
+        ("names", "error", ("node2",)),
+        ("session", "error", ("node3",)),
+        ("versions", "error", ("node4",)),
+        ("leftovers", "error", ("node1",)),
+        ("artifacts", "error", ("node1",)),
+        ("ports", "error", ("node1", "node3")),
+    }
+    assert "127.0.1.1" in cause(found, "names", "node2")
+    assert cause(found, "session", "node3").endswith("lacks /usr/local/openmpi/bin")
+    assert cause(found, "versions", "node4") == "libnccl.so.2 as a session loads it is 2.20.5, and 2.29.7 on most nodes"
+    assert "sleep 600" in cause(found, "leftovers", "node1")
+    assert "1 of " in cause(found, "artifacts", "node1")
+    assert "between node1 and node3 in " in cause(found, "ports", "node1", "node3")
+    assert "time out" in cause(found, "ports", "node1", "node3")
+    assert doctor.exit_code(found) == 10
+
+
+def test_a_changed_host_key_is_named_by_who_shows_it_and_by_who_remembers_it_wrongly(mpi_cluster: Cluster) -> None:
+    known = "/etc/ssh/ssh_known_hosts"
+    other = mpi_cluster.on("node1", "awk", "{print $2}", "/etc/ssh/ssh_host_ed25519_key.pub")
+    swap = f"/^node3[, ]/s#AAAA[^ ]*#{other}#"
+    with edited(mpi_cluster, "node2", known, swap), another_host_key(mpi_cluster, "node4"):
+        found = doctor.examine(mpi_cluster.box.inventory)
+    keys = [(one.hosts, one.cause) for one in found.findings if one.check == "host_key"]
+    assert sorted(hosts for hosts, _ in keys) == [("node2",), ("node4",), ("node4",)]
+    assert ("node4",) in {hosts for hosts, words in keys if "shows a host key that this machine does not know" in words}
+    assert cause(found, "host_key", "node2") == "its known_hosts has another host key than theirs for node3"
+    assert any(words == "it shows a host key, another one than the one that node[1-3] know" for _, words in keys)
+    assert {one.check for one in found.findings} == {"host_key"}
+    assert found.unreachable == ("node4",)
+    assert doctor.exit_code(found) == 4
