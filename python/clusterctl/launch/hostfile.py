@@ -22,6 +22,11 @@ def render(slots: Mapping[str, int]) -> str:
     return "".join(f"{name} slots={count}\n" for name, count in slots.items())
 
 
+def words(slots: Mapping[str, int]) -> str:
+    """Return the same as one word for a command line, ``name:N,…``."""
+    return ",".join(f"{name}:{count}" for name, count in slots.items())
+
+
 def placement(slots: Mapping[str, int]) -> tuple[str, ...]:
     """Return the node of each rank when every slot is filled with ``--map-by slot``."""
     return tuple(name for name, count in slots.items() for _ in range(count))

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import ConfigError
+from clusterctl.launch import hostfile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +19,30 @@ JOB_PARAMETER = "clusterctl_job"
 
 _VERSION = re.compile(r"(\d+)\.(\d+)\.\d+[A-Za-z0-9]*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PARAMETER = re.compile(r"[a-z][a-z0-9_]*")
+_TAG = re.compile(rb"\[\d+,(\d+)\]<std(?:out|err)>: ?")
+
+# Frameworks of PRRTE 3 and of PMIx, whose parameters mpirun 5.0 takes by options of their own.
+_PRRTE = (
+    *("prte_", "prtebacktrace_", "prtedl_", "prteinstalldirs_", "prtereachable_"),
+    *("ess_", "errmgr_", "filem_", "grpcomm_", "iof_", "odls_", "oob_", "plm_", "propagate_", "ras_", "rmaps_"),
+    *("rml_", "routed_", "rtc_", "schizo_", "state_"),
+)
+_PMIX = (
+    "pmix_",
+    "bfrops_",
+    "gds_",
+    "pcompress_",
+    "plog_",
+    "pmdl_",
+    "pnet_",
+    "preg_",
+    "prm_",
+    "psec_",
+    "psensor_",
+    "ptl_",
+)
+_RENAMED = {"oob_tcp_if_include": "prte_if_include", "oob_tcp_if_exclude": "prte_if_exclude"}
 
 
 class Dialect(Enum):
@@ -46,23 +71,28 @@ def dialect(version: str) -> Dialect:
 class Launch:
     """What is to be launched.
 
-    ``exported`` are variables of mpirun's environment that the ranks get as well. ``mca`` are parameters of the MPI
-    library, ``runtime_mca`` those of the runtime that starts the ranks (``orte_…``/``plm_…`` and ``prte_…``).
-    ``slots`` are in hostfile order; every slot gets a rank unless ``ranks`` says otherwise. ``per_node`` starts one
-    process a node instead, whatever its slots, and the n-th node of the hostfile has rank n.
+    ``exported`` are variables that the ranks get, ``NAME`` of mpirun's environment or ``NAME=VALUE``. ``mca`` are
+    parameters of the MPI library, ``runtime_mca`` those of the runtime that starts the ranks (``orte_…``/``plm_…`` and
+    ``prte_…``). ``slots`` are in hostfile order; every slot gets a rank unless ``ranks`` says otherwise. Without a
+    ``hostfile`` they stand in the line (``-H``). ``per_node`` starts one process a node instead, whatever its slots,
+    and the n-th node has rank n. ``tagged`` begins each line of output with what :func:`untagged` reads. Without a
+    ``job`` it is nobody's whom a sweep could find. ``mpirun`` is to be an absolute path, which makes it use its own
+    prefix on the other nodes.
     """
 
     version: str
     hostfile: str
     slots: Mapping[str, int]
     program: tuple[str, ...]
-    job: str
+    job: str = ""
     ranks: int | None = None
     per_node: bool = False
     exported: tuple[str, ...] = ()
     mca: Mapping[str, str] = field(default_factory=dict)
     runtime_mca: Mapping[str, str] = field(default_factory=dict)
     oversubscribe: bool = False
+    tagged: bool = False
+    directory: str = ""
     mpirun: str = MPIRUN
 
 
@@ -70,37 +100,107 @@ def argv(launch: Launch) -> list[str]:
     """Return the tokens of the mpirun line.
 
     No binding (the checks ask whether answers are right, and nodes may be containers that see all cores) and one rank
-    per slot in the hostfile's order. The absolute path of mpirun makes it use its own prefix on the other nodes.
+    per slot in the hostfile's order.
 
     Raises:
-        ConfigError: the version is unknown, a variable's name is none, or there are more ranks than slots and nobody
-            asked for that.
+        ConfigError: the version is unknown, a variable's or a parameter's name is none, the program is an option, or
+            there are more ranks than slots and nobody asked for that.
     """
     speech = dialect(launch.version)
+    ranks = count(launch)
+    line = [launch.mpirun, *_hosts(launch), "-np", str(ranks), "--bind-to", "none"]
+    by = "ppr:1:node" if launch.per_node else "slot"
+    if speech is Dialect.ORTE:
+        line += ["--map-by", by, *(["--oversubscribe"] if launch.oversubscribe else [])]
+    else:
+        line += ["--map-by", f"{by}:OVERSUBSCRIBE" if launch.oversubscribe else by]
+    line += ["--tag-output"] if launch.tagged else []
+    line += ["--wdir", launch.directory] if launch.directory else []
+    for word in (*([JOB_VARIABLE] if launch.job else ()), *launch.exported):
+        name = word.partition("=")[0]
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"{name!r} is no name of an environment variable.")
+        line += ["-x", word]
+    line += parameters(speech, launch.mca, launch.runtime_mca, launch.job)
+    if launch.program and launch.program[0].startswith("-"):
+        raise ConfigError(f"The program {launch.program[0]!r} is an option; name the program first, then its options.")
+    return [*line, *launch.program]
+
+
+def count(launch: Launch) -> int:
+    """Return how many processes mpirun is to start.
+
+    Raises:
+        ConfigError: they do not fit, and nobody asked for that.
+    """
     room = len(launch.slots) if launch.per_node else sum(launch.slots.values())
     ranks = room if launch.ranks is None else launch.ranks
     if ranks > room and not launch.oversubscribe:
         raise ConfigError(
             f"{ranks} ranks do not fit on {room} nodes, one on each."
             if launch.per_node
-            else f"{ranks} ranks do not fit into {room} slots; raise slots= on the hosts."
+            else f"{ranks} ranks do not fit into {room} slots; raise slots= on the hosts, or take --oversubscribe to "
+            "have ranks share them."
         )
-    line = [launch.mpirun, "--hostfile", launch.hostfile, "-np", str(ranks), "--bind-to", "none"]
-    by = "ppr:1:node" if launch.per_node else "slot"
-    if speech is Dialect.ORTE:
-        line += ["--map-by", by, *(["--oversubscribe"] if launch.oversubscribe else [])]
-    else:
-        line += ["--map-by", f"{by}:OVERSUBSCRIBE" if launch.oversubscribe else by]
-    for name in (JOB_VARIABLE, *launch.exported):
-        if not _NAME.fullmatch(name):
-            raise ConfigError(f"{name!r} is no name of an environment variable.")
-        line += ["-x", name]
-    for name, value in launch.mca.items():
-        line += ["--mca", name, value]
+    return ranks
+
+
+def parameters(
+    speech: Dialect, mca: Mapping[str, str], runtime_mca: Mapping[str, str] | None = None, job: str = ""
+) -> list[str]:
+    """Return the tokens that set MCA parameters, each with the option of the project that reads it.
+
+    Raises:
+        ConfigError: a name is none.
+    """
+    line: list[str] = []
+    for name, value in mca.items():
+        if not _PARAMETER.fullmatch(name):
+            raise ConfigError(f"{name!r} is no name of an MCA parameter; it has lower-case letters, digits and '_'.")
+        option, own = ("--mca", name) if speech is Dialect.ORTE else _of_project(name)
+        line += [option, own, value]
     runtime = "--mca" if speech is Dialect.ORTE else "--prtemca"
-    for name, value in {**launch.runtime_mca, JOB_PARAMETER: launch.job}.items():
+    for name, value in {**(runtime_mca or {}), **({JOB_PARAMETER: job} if job else {})}.items():
         line += [runtime, name, value]
-    return [*line, *launch.program]
+    return line
+
+
+def transport(speech: Dialect, *, ucx: bool) -> dict[str, str]:
+    """Return the parameters that settle what MPI's messages go through.
+
+    TCP between nodes and shared memory within one, by their present names: Open MPI 4.1's shared memory is ``vader``,
+    5.0's is ``sm``, and ``openib``, which 4.1 would try on any RDMA device, is in neither list.
+    """
+    if ucx:
+        return {"pml": "ucx", "btl": "^openib"} if speech is Dialect.ORTE else {"pml": "ucx"}
+    return {"pml": "ob1", "btl": "tcp,self,vader" if speech is Dialect.ORTE else "tcp,self,sm"}
+
+
+def untagged(line: bytes) -> tuple[int | None, bytes]:
+    """Take what ``tagged`` puts before a line apart; the rank is None where mpirun itself speaks.
+
+    4.1 writes ``[1,3]<stdout>:text``, 5.0 ``[1,3]<stdout>: text`` (both seen).
+    """
+    match = _TAG.match(line)
+    return (int(match.group(1)), line[match.end() :]) if match else (None, line)
+
+
+def _hosts(launch: Launch) -> list[str]:
+    if launch.hostfile:
+        return ["--hostfile", launch.hostfile]
+    return ["-H", hostfile.words(launch.slots)]
+
+
+def _of_project(name: str) -> tuple[str, str]:
+    """Return the option and the present name of a parameter in the words of 5.0, whose runtime has its own."""
+    renamed = _RENAMED.get(name, name)
+    if renamed.startswith("orte_"):
+        renamed = f"prte_{renamed.removeprefix('orte_')}"
+    if renamed.startswith("plm_rsh_"):
+        renamed = f"plm_ssh_{renamed.removeprefix('plm_rsh_')}"
+    if renamed.startswith(_PRRTE):
+        return "--prtemca", renamed
+    return ("--pmixmca" if renamed.startswith(_PMIX) else "--mca"), renamed
 
 
 def environment(version: str, user: str) -> dict[str, str]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from clusterctl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PYTHON = "/usr/local/python_env/bin/python"
 
 _MAX_PORT = 65535
 _ADDRESS = re.compile(r"[A-Za-z0-9:](?:[A-Za-z0-9.:_%-]{0,252})")
 _RENDEZVOUS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-_PYTHON_WORD = re.compile(r"python3?")
+_PYTHON_WORD = re.compile(r"python3?")  # any other is somebody's own choice
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,43 @@ def argv(spec: Torchrun) -> list[str]:
     place = f"[{spec.master_addr}]" if ":" in spec.master_addr else spec.master_addr
     line += ["--rdzv-backend=c10d", f"--rdzv-endpoint={place}:{spec.master_port}"]
     return [*line, f"--rdzv-id={spec.rdzv_id or 'none'}", *_program(spec)]
+
+
+# What stands between mpirun and torchrun on a node: mpirun's rank is the node's. The text is constant; whatever varies
+# comes to it by position, first the interpreter and the numbers of processes by node.
+_ON_NODE = (
+    "python=$1 processes=$2; shift 2; rank=0; IFS=,; "
+    'for count in $processes; do [ "$rank" = "$OMPI_COMM_WORLD_RANK" ] && break; rank=$((rank + 1)); done; '
+    'exec "$python" -m torch.distributed.run --node-rank="$OMPI_COMM_WORLD_RANK" --nproc-per-node="$count" "$@"'
+)
+_ON_LIKE_NODES = 'exec "$0" -m torch.distributed.run --node-rank="$OMPI_COMM_WORLD_RANK" "$@"'
+
+
+def under_mpirun(spec: Torchrun, processes: Sequence[int]) -> list[str]:
+    """Return what mpirun is to start once a node, so that each becomes the torchrun of its place.
+
+    Args:
+        spec: the line of any of the nodes; its ``node_rank`` and ``nproc_per_node`` are replaced.
+        processes: how many each node is to start, in the order of mpirun's ranks.
+
+    Raises:
+        ConfigError: as :func:`argv`.
+    """
+    first = argv(replace(spec, node_rank=0, nproc_per_node=processes[0]))
+    head = [spec.python, "-m", "torch.distributed.run"]
+    rest = first[len(head) :]
+    rest.remove("--node-rank=0")  # the first of that name is ours; the program's words come last
+    if len(set(processes)) == 1:
+        return ["sh", "-c", _ON_LIKE_NODES, spec.python, *rest]
+    rest.remove(f"--nproc-per-node={processes[0]}")
+    return ["sh", "-c", _ON_NODE, "sh", spec.python, ",".join(str(count) for count in processes), *rest]
+
+
+def script(program: Sequence[str]) -> str:
+    """Return the Python script that the program's words name, empty where they name none."""
+    words = program[1:] if program and _PYTHON_WORD.fullmatch(program[0].rpartition("/")[2]) else program
+    first = next((word for word in words if not word.startswith("-")), "")
+    return first if first.endswith(".py") and "-m" not in words[: words.index(first)] else ""
 
 
 def _program(spec: Torchrun) -> list[str]:
