@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
+import os
 import re
 import subprocess
 import sys
@@ -61,6 +63,52 @@ class Cluster:
         pid = self.engine.text("inspect", "--format", "{{.State.Pid}}", self.box.node(node).container)
         command = [*self.engine.prefix, "nsenter", "--target", pid, "--net", *argv]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    @contextlib.contextmanager
+    def second_network(self, interface: str, cidr: str, nodes: tuple[str, ...] = NODES) -> Iterator[None]:
+        """Join nodes by a bridge on this machine: each gets one more interface with an address of that network."""
+        addresses = ipaddress.ip_network(cidr).hosts()
+        bridge = f"br-{interface}-{os.getpid()}"[:15]
+        ends = [f"{number}-{interface}-{os.getpid()}"[:15] for number in range(len(nodes))]
+
+        def ip(*argv: str) -> None:
+            subprocess.run([*self.engine.prefix, "ip", *argv], capture_output=True, check=True)
+
+        made = []
+        try:
+            for name, link in (
+                (bridge, ["bridge"]),
+                *((end, ["veth", "peer", "name", f"{end[:14]}p"]) for end in ends),
+            ):
+                ip("link", "add", name, "type", *link)
+                made.append(name)
+            for node, end in zip(nodes, ends, strict=True):
+                pid = self.engine.text("inspect", "--format", "{{.State.Pid}}", self.box.node(node).container)
+                ip("link", "set", f"{end[:14]}p", "netns", pid, "name", interface)
+                ip("link", "set", end, "master", bridge, "up")
+                address = f"{next(addresses)}/{cidr.partition('/')[2]}"
+                self.in_network_of(node, "ip", "address", "add", address, "dev", interface)
+                self.in_network_of(node, "ip", "link", "set", interface, "up")
+            ip("link", "set", bridge, "up")
+            yield
+        finally:
+            for name in made:
+                with contextlib.suppress(subprocess.CalledProcessError):  # it was never made
+                    ip("link", "delete", name)
+
+    @contextlib.contextmanager
+    def with_file(self, path: str, text: str, *, owner: str = "root", nodes: tuple[str, ...] = NODES) -> Iterator[None]:
+        """Give nodes a file with this text for a while; one that is there is put aside."""
+        aside = f"{path}.before-{time.monotonic_ns()}"
+        put = 'test ! -e "$1" || mv "$1" "$2"; mkdir -p "$(dirname "$1")"; printf %s "$3" > "$1"; chown "$4" "$1"'
+        back = 'rm "$1"; test ! -e "$2" || mv "$2" "$1"; rmdir --ignore-fail-on-non-empty "$(dirname "$1")"'
+        for node in nodes:
+            self.on(node, "sh", "-c", put, "sh", path, aside, text, owner)
+        try:
+            yield
+        finally:
+            for node in nodes:
+                self.on(node, "sh", "-c", back, "sh", path, aside)
 
     def state(self) -> list[str]:
         """Return lines that tell how the nodes are made: links, settings, files of users, networks and their rules."""

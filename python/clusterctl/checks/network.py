@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.checks import base
@@ -96,9 +96,9 @@ class Network:
         unread = [node for node in site.slots if node not in {found.host for found in readings}]
         if unread:
             return base.fail(judgement, f"no counters came from {folded(unread)}", unread)
-        wrong = {found: _wrong(site, found) for found in readings}
-        if any(wrong.values()):
-            return _failed(judgement, {found: words for found, words in wrong.items() if words})
+        faults = {found: fault for found in readings if (fault := _fault(site, found)) is not None}
+        if faults:
+            return _failed(judgement, faults)
         carriers = {found: _carriers(site, found) for found in readings}
         if not all(carriers.values()):
             silent = folded([found.host for found, names in carriers.items() if not names])
@@ -174,65 +174,85 @@ def _of_fabric(fabric: base.FabricPath, found: Reading) -> tuple[Carrier, ...]:
     )
 
 
-def _wrong(site: base.Site, found: Reading) -> str:
-    """Say what is wrong with what carried a node's bytes, empty when nothing is."""
+@dataclass(frozen=True)
+class _Fault:
+    """What is wrong on a node: the same ``what`` on several nodes is told once, with the ``figures`` of one of them."""
+
+    what: str
+    figures: str
+
+
+def _fault(site: base.Site, found: Reading) -> _Fault | None:
+    """Find what is wrong with what carried a node's bytes."""
     fabric = site.fabric.get(found.host)
     if fabric is not None:
         right = _of_fabric(fabric, found)
         others = [carrier for carrier in found.carriers if carrier not in right]
-        meant = f"{' and '.join(fabric.interfaces)} ({', '.join(fabric.cidrs)})"
+        meant = f"{_names(fabric.interfaces)} ({', '.join(fabric.cidrs)})"
         if found.share(right) < CARRIED:
-            told = _told(found, others) or "no other interface or RDMA port did"
-            return f"{_mib(right)} of it went over {meant}, the fabric: {told}"
+            what = f"not all of what was sent went over the fabric, {meant}"
+            return _Fault(what, _counted(found, (_names(fabric.interfaces), right), _most(found, others)))
         beside = [carrier for carrier in others if found.share([carrier]) >= CARRIED]
         if beside:
-            return f"it went over {meant}, the fabric, and through another one as well: {_told(found, beside)}"
+            what = f"what went over the fabric, {meant}, went through another network as well"
+            return _Fault(what, _counted(found, (_names(fabric.interfaces), right), beside))
     ports = [carrier for carrier in found.carriers if carrier.is_rdma]
     if found.pml == "ucx" and found.active and found.share(ports) < CARRIED:
         others = [carrier for carrier in found.carriers if not carrier.is_rdma]
-        told = _told(found, others) or "no interface did"
-        return f"UCX was to use RDMA, and {_mib(ports)} of it went over {', '.join(found.active)}: {told}"
-    return ""
+        what = f"UCX was chosen, and not all of what was sent went over RDMA, {_names(found.active)}"
+        return _Fault(what, _counted(found, (_names(found.active), ports), _most(found, others)))
+    return None
 
 
-def _told(found: Reading, carriers: Iterable[Carrier]) -> str:
-    most = sorted(carriers, key=lambda carrier: -(carrier.rx_bytes + carrier.tx_bytes))[:_MOST_NAMED]
-    return ", ".join(f"{carrier.name} counted {_mib([carrier])}" for carrier in most if found.share([carrier]) > _TOLD)
+def _names(names: Iterable[str]) -> str:
+    return " and ".join(names)
 
 
-def _mib(carriers: Iterable[Carrier]) -> str:
-    chosen = tuple(carriers)
-    tx, rx = sum(carrier.tx_bytes for carrier in chosen), sum(carrier.rx_bytes for carrier in chosen)
-    return f"{tx / _MIB:.1f} MiB out and {rx / _MIB:.1f} MiB in"
+def _most(found: Reading, carriers: Iterable[Carrier]) -> list[Carrier]:
+    """Return those that carried a part worth a word, most first."""
+    told = [carrier for carrier in carriers if found.share([carrier]) > _TOLD]
+    return sorted(told, key=lambda carrier: -found.share([carrier]))[:_MOST_NAMED]
 
 
-def _failed(judgement: base.Judgement, wrong: dict[Reading, str]) -> base.Judgement:
+def _counted(found: Reading, right: tuple[str, Sequence[Carrier]], others: Sequence[Carrier]) -> str:
+    """Return 'of 64 MiB out and 64 MiB in eth0 counted 0.0 and 0.0, eth1 64.2 and 64.2'."""
+    rows = [right, *((carrier.name, [carrier]) for carrier in others)]
     words = [
-        f"{found.host} had {found.sent_bytes / _MIB:.0f} MiB to send and {found.received_bytes / _MIB:.0f} MiB to get, "
-        f"and {why}"
-        for found, why in list(wrong.items())[:_MOST_NAMED]
+        f"{name} {sum(c.tx_bytes for c in group) / _MIB:.1f} and {sum(c.rx_bytes for c in group) / _MIB:.1f}"
+        for name, group in rows
     ]
-    hosts = [found.host for found in wrong]
-    if len(hosts) > len(words):
-        words.append(f"and so it is on {folded(hosts[_MOST_NAMED:])}")
-    return base.fail(judgement, "; ".join(words), hosts)
+    whole = f"of {found.sent_bytes / _MIB:.0f} MiB out and {found.received_bytes / _MIB:.0f} MiB in"
+    return f"{whole} were counted by {', by '.join(words)}"
+
+
+def _failed(judgement: base.Judgement, faults: dict[Reading, _Fault]) -> base.Judgement:
+    """Name every node once, with the figures of the first of those that have the same; all figures are evidence."""
+    alike: dict[str, list[Reading]] = {}
+    for found, fault in faults.items():
+        alike.setdefault(fault.what, []).append(found)
+    words = []
+    for what, group in alike.items():
+        whose = f" on {group[0].host}" if len(group) > 1 else ""
+        words.append(f"{folded([found.host for found in group])}: {what}: {faults[group[0]].figures}{whose}")
+    failed = base.fail(judgement, "; ".join(words), [found.host for found in faults])
+    return replace(failed, evidence=tuple(f"{found.host}: {fault.figures}" for found, fault in faults.items()))
 
 
 def _carriers(site: base.Site, found: Reading) -> tuple[str, ...]:
     """Return the names of what carried a node's bytes, those of the fabric where it has one."""
     fabric = site.fabric.get(found.host)
     chosen = found.carriers if fabric is None else _of_fabric(fabric, found)
-    most = sorted(chosen, key=lambda carrier: -found.share([carrier]))
-    if most and found.share(most[:1]) >= CARRIED:
-        return (most[0].name,)
-    return tuple(c.name for c in most if found.share([c]) > _TOLD) if found.share(most) >= CARRIED else ()
+    alone = [carrier.name for carrier in chosen if found.share([carrier]) >= CARRIED]
+    if alone or found.share(chosen) < CARRIED:
+        return tuple(alone)
+    return tuple(sorted(carrier.name for carrier in chosen if found.share([carrier]) > _TOLD))
 
 
 def _went(readings: Sequence[Reading], carriers: dict[Reading, tuple[str, ...]]) -> str:
     """Return '64 MiB from each node went over eth0', or the nodes of every interface where their names differ."""
     by_names: dict[str, list[str]] = {}
     for found, names in carriers.items():
-        by_names.setdefault(" and ".join(names), []).append(found.host)
+        by_names.setdefault(_names(names), []).append(found.host)
     words = ", ".join(f"{names} on {folded(hosts)}" for names, hosts in by_names.items())
     if len(by_names) == 1:
         words = next(iter(by_names))

@@ -32,7 +32,7 @@ PIECES = 256  # that a node's ranks send together: 64 MiB, half a second at 1 Gb
 AT_ONCE = 16  # pieces that a rank has under way
 COUNTED = 0.9  # share of the bytes that counters must show before nobody waits for them any more
 LAG_S = 2.0  # some cards renew their counters once a second
-MOST_CARRIERS = 12  # a node may have hundreds of interfaces; those that counted most are told
+MOST_CARRIERS = 10  # a node may have hundreds of interfaces; of each kind those that counted most are told
 LOOPBACK = "772"  # ARPHRD_LOOPBACK of the kernel
 SYS = Path("/sys/class")
 
@@ -215,11 +215,12 @@ def network(bench: Bench) -> None:
     sent, received = (sum(pieces for *ends, pieces in routes if ends[end] in here) * PIECE * 8 for end in (0, 1))
     bench.doing("the counters of the interfaces")
     risen = settled(before, sent, received)
-    most = sorted(risen, key=lambda name: -max(risen[name]))[:MOST_CARRIERS]
     bench.figures.update(sent_bytes=sent, received_bytes=received)
-    for name in most:
+    related = relations(SYS)
+    for name in worth_telling(risen, related):
         bench.figures[f"{name}_rx_bytes"], bench.figures[f"{name}_tx_bytes"] = risen[name]
-    bench.facts.update({name: words for name, words in relations(SYS).items() if name in most and words})
+        if related.get(name):
+            bench.facts[name] = related[name]
     bench.facts["rdma"] = " ".join(active_ports(SYS))
     bench.facts["pml"] = pml()
 
@@ -259,16 +260,23 @@ def exchange(bench: Bench, routes: list[tuple[int, int, int]]) -> None:
 
 
 def settled(before: dict[str, tuple[int, int]], sent: int, received: int) -> dict[str, tuple[int, int]]:
-    """Return by how much the counters rose, as soon as one of them shows the exchange, or after a while."""
+    """Return by how much the counters rose, as soon as all together show the exchange, or after a while."""
     end = time.monotonic() + LAG_S
     while True:
         now = counters(SYS)
         risen = {name: (now[name][0] - old[0], now[name][1] - old[1]) for name, old in before.items() if name in now}
-        if any(rx >= COUNTED * received and tx >= COUNTED * sent for rx, tx in risen.values()):
-            return risen
-        if time.monotonic() > end:
+        rx, tx = (sum(pair[way] for pair in risen.values()) for way in (0, 1))
+        if (rx >= COUNTED * received and tx >= COUNTED * sent) or time.monotonic() > end:
             return risen
         time.sleep(0.05)
+
+
+def worth_telling(risen: dict[str, tuple[int, int]], related: dict[str, str]) -> list[str]:
+    """Return what has a relation to others (a bond, a port), and what counted something."""
+    order = sorted(risen, key=lambda name: -sum(risen[name]))
+    knotted = [name for name in order if related.get(name)]
+    plain = [name for name in order if not related.get(name) and sum(risen[name])]
+    return [*knotted[:MOST_CARRIERS], *plain[:MOST_CARRIERS]]
 
 
 def counters(root: Path) -> dict[str, tuple[int, int]]:
