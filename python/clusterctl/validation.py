@@ -22,7 +22,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from clusterctl import __version__, content, facts, inventory, job, journal, ssh, stack
+from clusterctl import __version__, content, diagnosis, facts, inventory, job, journal, ssh, stack
 from clusterctl.checks import base, catalogue, network
 from clusterctl.errors import ConfigError, ExitCode
 from clusterctl.inventory import Options
@@ -70,15 +70,16 @@ _ANSWERED = re.compile(r'(?:"event": "result", [^{}]*|\{)"rank": (\d+)')
 class ValidationOptions:
     """What the user asked for.
 
-    ``timeout_s`` replaces every check's own deadline. ``checks`` None means all. ``argv`` is the command as it may be
-    shown and kept. ``probe`` are facts that somebody has already gathered (with the watch entries of
-    :func:`watch_entries`); None gathers them.
+    ``timeout_s`` replaces every check's own deadline. ``checks`` None means all. ``gate`` lets nothing be launched on
+    nodes that differ. ``argv`` is the command as it may be shown and kept. ``probe`` are facts that somebody has
+    already gathered (with the watch entries of :func:`watch_entries`); None gathers them.
     """
 
     inventory: Options = field(default_factory=Options)
     launch_node: str | None = None
     checks: tuple[str, ...] | None = None
     timeout_s: float | None = None
+    gate: bool = True
     argv: tuple[str, ...] = ()
     probe: Probe | None = None
 
@@ -205,8 +206,12 @@ class _Validation:
         reached = self._judge_reachable(probe, time.monotonic() - began)
         self._tell(CheckStarted(catalogue.PROVISIONED, 2, self._total, 0.0))
         self._judge_provisioned(reached, probe)
+        self._tell(CheckStarted(catalogue.SKEW, 3, self._total, 0.0))
+        alike = self._judge_skew()
         try:
-            if self._nodes:
+            if self._nodes and not alike:
+                self._skip_all("the nodes differ; --no-gate runs it nevertheless")
+            elif self._nodes:
                 self._choose_launch_node()
                 self._run_checks()
             else:
@@ -280,6 +285,28 @@ class _Validation:
             {name: str(node.host.variables.get("nccl_align", "framework")) for name, node in self._nodes.items()},
         )
         return [_Refusal(finding.host, finding.cause, finding.cure, stays=True) for finding in found]
+
+    def _judge_skew(self) -> bool:
+        """Compare the nodes that take part, and return whether anything may be launched on them.
+
+        What ``provisioned`` names, it has named: those nodes stay, and the checks show what comes of it.
+        """
+        if not self._nodes or not self._options.gate:
+            why = "--no-gate" if self._nodes else "no node can take part"
+            self._finish(_skipped(catalogue.SKEW, why))
+            return True
+        began = time.monotonic()
+        found = diagnosis.differences({name: node.facts for name, node in self._nodes.items()})
+        errors = [finding for finding in found if finding.severity == "error"]
+        told = tuple(f"{inventory.folded(finding.hosts)}: {finding.cause}" for finding in errors or found)
+        reason = f"{_nodes(len(self._nodes))} have the same versions" if not found else _several(told)
+        if errors:
+            reason = "; ".join((reason, *dict.fromkeys(finding.cure for finding in errors)))
+        elif found:
+            reason = f"nothing that stops a job; {reason}"
+        refused = [_Refusal(host, one.cause, one.cure, stays=True) for one in errors for host in one.hosts]
+        self._conclude_ground(catalogue.SKEW, refused, len(self._nodes), time.monotonic() - began, reason)
+        return not errors
 
     def _conclude_ground(
         self, check: str, refused: Sequence[_Refusal], asked: int, seconds: float, reason: str
@@ -495,6 +522,7 @@ class _Validation:
             words += ["--launch-node", options.launch_node]
         if options.timeout_s is not None:
             words += ["--timeout", f"{options.timeout_s:g}"]
+        words += [] if options.gate else ["--no-gate"]
         return shlex.join([*words, *(["--checks", check] if check else [])])
 
     def _save(self) -> ValidationRecord:

@@ -205,3 +205,59 @@ def test_what_is_wrong_with_a_stack_is_said_before_anything_is_launched(launched
     assert found.reason.startswith("node3: framework PyTorch 2.12.1 is installed, and most nodes have PyTorch 2.13.0; ")
     assert record.verdict is Verdict.FAIL
     assert launched.specs[0].files["hostfile"].count("slots=2") == 4  # MPI is none of its business, so the node stays
+
+
+# --- the gate before anything is launched -----------------------------------------------------------------------------
+
+
+def with_other_mpi(monkeypatch: pytest.MonkeyPatch, **changed: str) -> None:
+    """Have node2 carry an Open MPI that is not the others'."""
+
+    def make(name: str, pytorch: str) -> NodeFacts:
+        made = provisioned_as_ever(name, pytorch)
+        artifacts = [entry.model_copy(update=changed if name == "node2" else {}) for entry in made.artifacts[:1]]
+        return made.model_copy(update={"artifacts": (*artifacts, *made.artifacts[1:])})
+
+    provisioned_as_ever = provisioned
+    monkeypatch.setitem(globals(), "provisioned", make)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"version": "5.0.6"}, "node2: Open MPI is 5.0.6, and 5.0.7 on most nodes"),
+        ({"key": "other"}, "node2: the build of Open MPI is 5.0.7-other, and 5.0.7-k on most nodes"),
+    ],
+)
+def test_nothing_is_launched_on_nodes_that_differ(
+    launched: Launched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], words: str
+) -> None:
+    with_other_mpi(monkeypatch, **changed)
+    record = validated(tmp_path, {})
+    found = record.checks[2]
+    assert (found.check, found.verdict, found.hosts) == ("skew", Verdict.FAIL, ("node2",))
+    assert found.reason == f"{words}; run 'clusterctl provision' again"
+    assert {check.reason for check in record.checks[3:]} == {"the nodes differ; --no-gate runs it nevertheless"}
+    assert (record.verdict, launched.specs) == (Verdict.FAIL, [])
+
+
+def test_without_the_gate_nodes_that_differ_are_tried(
+    launched: Launched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_other_mpi(monkeypatch, version="5.0.6")
+    record = validated(tmp_path, dict.fromkeys(("node1", "node2"), "2.13.0"), gate=False)
+    assert (record.checks[2].check, record.checks[2].verdict, record.checks[2].reason) == (
+        "skew",
+        Verdict.SKIP,
+        "--no-gate",
+    )
+    assert launched.hosts == ["node1"]
+    assert "--no-gate" in record.checks[1].repeat
+
+
+def test_a_warning_is_told_and_stops_nothing(launched: Launched, tmp_path: Path) -> None:
+    record = validated(tmp_path, dict.fromkeys(("node3", "node4"), "2.13.0"))
+    found = record.checks[2]
+    assert (found.check, found.verdict) == ("skew", Verdict.PASS)
+    assert found.reason.startswith("nothing that stops a job; node[1-2]: no training framework is installed")
+    assert launched.hosts == ["node3"]

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 REACHABLE = "reachable"
 PROVISIONED = "provisioned"
-GROUND = (REACHABLE, PROVISIONED)  # always looked at first; all others stand on them
+SKEW = "skew"
+GROUND = (REACHABLE, PROVISIONED, SKEW)  # always looked at first; all others stand on them
 
 LAUNCHED: tuple[Check, ...] = (
     Hello(),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _ANSIBLE = "Ansible's own options"
 # Written out, for the catalogue takes time to import and --help stays quick; a test holds them equal.
 _CHECKS = (
-    "hello, point_to_point, broadcast, scatter, gather, reduce, allreduce (MPI); "
+    "hello, point_to_point, broadcast, scatter, gather, reduce, allreduce, network (MPI); "
     "nccl, torchrun, horovod, training (where they are installed)"
 )
 _STYLES = {"PASS": "green", "FAIL": "red", "ERROR": "magenta", "SKIP": "dim"}
@@ -39,6 +39,9 @@ def validate(
     timeout: Annotated[
         float | None, typer.Option("--timeout", metavar="SECONDS", help="Deadline of each check, instead of its own.")
     ] = None,
+    no_gate: Annotated[
+        bool, typer.Option("--no-gate", help="Launch the checks on nodes that differ in their versions as well.")
+    ] = False,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit's XML.")] = None,
     extra_vars: Annotated[
         list[str] | None,
@@ -73,7 +76,16 @@ def validate(
         user=user,
         private_key=private_key,
     )
-    return _run(inventory, options, form, launch_node=launch_node, checks=checks, timeout=timeout, junit=junit)
+    return _run(
+        inventory,
+        options,
+        form,
+        launch_node=launch_node,
+        checks=checks,
+        timeout=timeout,
+        gate=not no_gate,
+        junit=junit,
+    )
 
 
 def after_provision(inventory: Path, options: Options, form: Format) -> int:
@@ -89,6 +101,7 @@ def _run(
     launch_node: str | None = None,
     checks: list[str] | None = None,
     timeout: float | None = None,
+    gate: bool = True,
     junit: Path | None = None,
 ) -> int:
     from clusterctl import validation  # noqa: PLC0415 - see cli.main
@@ -102,6 +115,7 @@ def _run(
         launch_node=launch_node,
         checks=None if names is None else tuple(names),
         timeout_s=timeout,
+        gate=gate,
         argv=shown_command(sys.argv[1:]),
     )
     tell = _Lines() if form is Format.TEXT else _stream if form is Format.JSONL else None
