@@ -1,6 +1,7 @@
 """Images of handwritten digits for the classifiers beside this file: MNIST's files, or the digits of scikit-learn."""
 
 import gzip
+import math
 import os
 import sys
 import zlib
@@ -30,7 +31,10 @@ def load(folder, rank, gather):
         problem = f"rank {rank} on {os.uname().nodename}: {error}"
     problems = [text for text in gather(problem) if text]
     if problems:
-        sys.exit(problem if problem == problems[0] else 1)
+        if problem == problems[0]:
+            print(problem, file=sys.stderr, flush=True)
+        gather(None)  # with the first process that ends, the launcher ends the others; this one has spoken before
+        sys.exit(1)
     return images
 
 
@@ -51,13 +55,15 @@ def _read(folder, name, dimensions):
         raise DataError(f"{folder} has no {name} (nor {name}.gz); --data takes a folder with MNIST's four files.")
     try:
         content = (gzip.open if path.suffix == ".gz" else open)(path, "rb").read()
-        header = np.frombuffer(content, ">u4", 1 + dimensions)
-        values = np.frombuffer(content, np.uint8, offset=header.nbytes).reshape(header[1:])
-    except (OSError, EOFError, ValueError, zlib.error) as problem:
+    except (OSError, EOFError, zlib.error) as problem:
         raise DataError(f"{path} is damaged ({problem}).") from problem
-    if header[0] != MAGIC[dimensions]:
-        raise DataError(f"{path} is no idx file of {dimensions} dimensions.")
-    return values
+    magic, *shape = (int.from_bytes(content[at : at + 4], "big") for at in range(0, 4 + 4 * dimensions, 4))
+    if magic != MAGIC[dimensions]:
+        raise DataError(f"{path} is no idx file of bytes in {dimensions} dimensions.")
+    values = np.frombuffer(content[4 + 4 * dimensions :], np.uint8)
+    if len(values) != math.prod(shape):
+        raise DataError(f"{path} is damaged ({len(values)} bytes, where its header promises {math.prod(shape)}).")
+    return values.reshape(shape)
 
 
 def _of_scikit_learn():

@@ -63,7 +63,10 @@ def read(args, rank, size, gather):
         problem = f"rank {rank} on {os.uname().nodename}: {error}"
     problems = [text for text in gather(problem) if text]
     if problems:
-        sys.exit(problem if problem == problems[0] else 1)
+        if problem == problems[0]:
+            print(problem, file=sys.stderr, flush=True)
+        gather(None)  # with the first process that ends, the launcher ends the others; this one has spoken before
+        sys.exit(1)
     return text
 
 
