@@ -145,6 +145,12 @@ class Exchange:
             if stdin:
                 self._selector.unregister(0)
 
+    def settle(self) -> None:
+        """Take over what was opened before a fork: an epoll set is shared, and the parent takes its sockets out."""
+        before, self._selector = self._selector, selectors.DefaultSelector()
+        for key in before.get_map().values():
+            self._selector.register(key.fileobj, key.events, key.data)
+
     def close(self) -> None:
         """Let go of every socket."""
         for key in list(self._selector.get_map().values()):
@@ -256,6 +262,7 @@ def listen_apart(exchange: Exchange, callers: int, lifetime_s: float) -> None:
         os.setsid()
         if os.fork():
             os._exit(0)
+        exchange.settle()
         os.chdir("/")
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):

@@ -23,7 +23,7 @@ _ROUTED_KINDS = frozenset({"physical", "bond", "infiniband", "vlan"})
 _MOST_NAMED = 3
 _INTERFACE = re.compile(r"[^\s/:=,^]{1,15}")
 _DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,64}(?::[0-9]{1,3})?")
-_KIND_WORDS = {
+KIND_WORDS = {
     "refused": "connection refused",
     "timeout": "timed out",
     "wrong_source": "arrived from another address",
@@ -448,15 +448,18 @@ def fold(names: Iterable[str]) -> str:
             continue
         words += [stem] * ("" in tails)
         ranges: List[List[str]] = []
-        for tail in sorted(
-            (tail for tail in tails if tail), key=lambda tail: (len(tail) if tail[0] == "0" else 0, int(tail))
-        ):
-            if ranges and int(tail) == int(ranges[-1][-1]) + 1 and (tail[0] != "0" or len(tail) == len(ranges[-1][-1])):
+        for tail in sorted((tail for tail in tails if tail), key=lambda tail: (int(tail), len(tail))):
+            if ranges and _follows(ranges[-1][-1], tail):
                 ranges[-1] = [ranges[-1][0], tail]
             else:
                 ranges.append([tail])
         words.append(f"{stem}[{','.join('-'.join(one) for one in ranges)}]")
     return ",".join(words)
+
+
+def _follows(before: str, tail: str) -> bool:
+    padded = "0" in {before[0], tail[0]}
+    return int(tail) == int(before) + 1 and (len(tail) == len(before) or not padded)
 
 
 # --- the probe -------------------------------------------------------------------------------------------------------
@@ -544,12 +547,12 @@ def failure_words(failures: Sequence[PairResult]) -> str:
     ends = [{one.source, one.target} for one in failures]
     common = set.intersection(*ends)
     words = "; ".join(
-        f"{one.source} to {one.target}: {one.problem or _KIND_WORDS.get(one.kind, one.kind)}"
+        f"{one.source} to {one.target}: {one.problem or KIND_WORDS.get(one.kind, one.kind)}"
         for one in failures[:_MOST_NAMED]
     )
     more = f" and {len(failures) - _MOST_NAMED} more" if len(failures) > _MOST_NAMED else ""
     if len(common) == 1 and len(failures) > 1:
-        what = _KIND_WORDS.get(next(iter(kinds)), "failed") if len(kinds) == 1 else "failed"
+        what = KIND_WORDS.get(next(iter(kinds)), "failed") if len(kinds) == 1 else "failed"
         return f"every failing connection has {common.pop()} at one end ({what}: {words}{more})"
     return f"{words}{more}"
 

@@ -1,0 +1,145 @@
+"""The probe of pairs over real sockets of this machine: its addresses 127.0.0.0/8 stand for nodes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_probe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NET = "127.0.0.0/8"
+TOKEN = "of-this-run"  # noqa: S105 - good for nothing else
+
+
+@contextmanager
+def listening(name: str, address: str, token: str = TOKEN) -> Iterator[fabric_probe.Exchange]:
+    exchange = fabric_probe.Exchange(name, token)
+    exchange.listen({NET: address})
+    done = threading.Event()
+    until = time.monotonic() + 20
+    thread = threading.Thread(target=exchange.run, args=(lambda: not done.is_set(), until))
+    thread.start()
+    try:
+        yield exchange
+    finally:
+        done.set()
+        thread.join()
+        exchange.close()
+
+
+def target(name: str, address: str, port: int, source: str = "127.0.0.2") -> dict[str, Any]:
+    return {"network": NET, "source": source, "name": name, "address": address, "port": port}
+
+
+def call(*targets: dict[str, Any], name: str = "a", timeout_s: float = 5) -> list[list[str]]:
+    exchange = fabric_probe.Exchange(name, TOKEN)
+    exchange.connect(list(targets), timeout_s)
+    exchange.run(lambda: exchange.busy, time.monotonic() + timeout_s + 1)
+    exchange.close()
+    assert not exchange.busy
+    return exchange.results
+
+
+def test_a_connection_that_comes_through_is_ok() -> None:
+    with listening("b", "127.0.0.3") as other:
+        assert call(target("b", "127.0.0.3", other.ports[NET])) == [[NET, "b", "ok", ""]]
+    assert other.answered == 1
+
+
+def test_many_at_once_are_all_answered() -> None:
+    with listening("b", "127.0.0.3") as other:
+        results = call(*[target("b", "127.0.0.3", other.ports[NET])] * 200)
+    assert [result[2] for result in results] == ["ok"] * 200
+
+
+def test_a_closed_port_refuses() -> None:
+    with closing(socket.create_server(("127.0.0.3", 0))) as server:
+        port = server.getsockname()[1]
+    ((_, _, kind, problem),) = call(target("b", "127.0.0.3", port))
+    # Every 127.x is this machine's own: the twin address of docker0 shows itself just so.
+    assert (kind, problem) == ("wrong_node", "127.0.0.3 is an address of a itself")
+
+
+def test_reaching_oneself_is_told() -> None:
+    with listening("a", "127.0.0.3") as oneself:
+        port = oneself.ports[NET]
+        ((_, _, kind, problem),) = call(target("b", "127.0.0.3", port))
+    assert (kind, problem) == ("wrong_node", f"127.0.0.3 port {port} leads back to a itself")
+
+
+def test_another_node_is_told_by_name() -> None:
+    with listening("c", "127.0.0.3") as other:
+        port = other.ports[NET]
+        assert call(target("b", "127.0.0.3", port))[0][2:] == ["wrong_node", f"c answers at 127.0.0.3 port {port}"]
+
+
+def test_whoever_does_not_know_the_token_is_a_stranger() -> None:
+    with listening("b", "127.0.0.3", token="another-run") as other:  # noqa: S106
+        assert call(target("b", "127.0.0.3", other.ports[NET]))[0][2] == "wrong_node"
+    assert other.answered == 0
+
+
+def test_another_source_address_is_told() -> None:
+    verdict = fabric_probe.Exchange("a", TOKEN)._verdict(  # noqa: SLF001 - no address here is translated on its way
+        target("b", "10.0.0.2", 7, source="10.0.0.1"), ["clusterctl-fabric", TOKEN, "b", "192.168.0.9"]
+    )
+    assert verdict == ("wrong_source", "it arrives from 192.168.0.9 instead of 10.0.0.1")
+
+
+def test_a_port_that_accepts_and_says_nothing_times_out() -> None:
+    with closing(socket.create_server(("127.0.0.3", 0))) as server:
+        began = time.monotonic()
+        results = call(target("b", "127.0.0.3", server.getsockname()[1]), timeout_s=0.3)
+    assert results == [[NET, "b", "timeout", "connected, but no answer came"]]
+    assert time.monotonic() - began < 3
+
+
+def test_an_address_that_is_gone_is_told_on_either_side() -> None:
+    ((_, _, kind, problem),) = call(target("b", "127.0.0.3", 9, source="192.0.2.1"))
+    assert (kind, problem) == ("error", "a no longer has the address 192.0.2.1")
+    exchange = fabric_probe.Exchange("a", TOKEN)
+    exchange.listen({NET: "192.0.2.1"})
+    assert exchange.ports == {}
+    assert exchange.problems[NET].startswith("cannot listen on 192.0.2.1: ")
+    exchange.close()
+
+
+def test_ipv6_is_spoken_as_well() -> None:
+    with listening("b", "::1") as other:
+        assert call(target("b", "::1", other.ports[NET], source="::1"))[0][2] == "ok"
+
+
+def test_the_listener_apart_ends_when_all_were_answered() -> None:
+    exchange = fabric_probe.Exchange("b", TOKEN)
+    exchange.listen({NET: "127.0.0.3"})
+    fabric_probe.listen_apart(exchange, callers=1, lifetime_s=20)
+    port = exchange.ports[NET]
+    exchange.close()  # this process's own end of it
+    assert call(target("b", "127.0.0.3", port))[0][2] == "ok"
+    assert gone(port)
+
+
+def test_the_listener_apart_ends_by_its_deadline() -> None:
+    exchange = fabric_probe.Exchange("b", TOKEN)
+    exchange.listen({NET: "127.0.0.3"})
+    fabric_probe.listen_apart(exchange, callers=9, lifetime_s=0.5)
+    port = exchange.ports[NET]
+    exchange.close()
+    assert gone(port)
+
+
+def gone(port: int, within_s: float = 10) -> bool:
+    end = time.monotonic() + within_s
+    while time.monotonic() < end:
+        try:
+            socket.create_connection(("127.0.0.3", port), timeout=1).close()
+        except ConnectionRefusedError:
+            return True
+        time.sleep(0.1)
+    return False

@@ -1,0 +1,353 @@
+"""Which networks qualify, which one wins, and in what words the others are rejected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules as rules
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HOSTS = ("node1", "node2", "node3", "node4")
+
+
+def interface(name: str, *addresses: str, **more: Any) -> dict[str, Any]:
+    """An interface that is up; an address is written with its prefix."""
+    entries = []
+    for text in addresses:
+        address, _, prefix = text.partition("/")
+        family = 6 if ":" in address else 4
+        scope = "link" if address.startswith("fe80") else "global"
+        entries.append({"family": family, "address": address, "prefix": int(prefix), "scope": scope})
+    kind = "bridge" if name.startswith(("docker", "virbr", "cni")) else "physical"
+    return {"name": name, "kind": kind, "up": True, "carrier": True, "speed_mbps": 1000, "mtu": 1500, "master": ""} | {
+        **more,
+        "addresses": entries,
+    }
+
+
+def node(*interfaces: dict[str, Any], out: str = "") -> dict[str, Any]:
+    loopback = {**interface("lo", "127.0.0.1/8", "::1/128"), "kind": "loopback"}
+    routes = [{"family": 4, "destination": "0.0.0.0/0", "gateway": "10.0.0.254", "interface": out, "metric": 0}]
+    return {"interfaces": [loopback, *interfaces], "routes": routes if out else []}
+
+
+def plain_node(number: int, *more: dict[str, Any]) -> dict[str, Any]:
+    return node(interface("eth0", f"10.0.0.{number}/24", f"fe80::{number}/64"), *more, out="eth0")
+
+
+def cluster(*more: Any) -> dict[str, dict[str, Any]]:
+    """Four nodes on eth0; each of ``more`` makes one more interface of a node's number, or none."""
+    return {
+        host: plain_node(number, *(made for make in more if (made := make(number)) is not None))
+        for number, host in enumerate(HOSTS, start=1)
+    }
+
+
+def words(found: rules.Candidates) -> dict[str, str]:
+    return {one.network: one.reason for one in found.rejected}
+
+
+def keys(found: rules.Candidates) -> list[str]:
+    return [one.key for one in found.networks]
+
+
+def results(found: rules.Candidates, broken: Mapping[tuple[str, str, str], str]) -> list[rules.PairResult]:
+    made = []
+    for network in found.networks:
+        for source, target in rules.pairs(HOSTS):
+            kind = broken.get((network.key, source, target), "ok")
+            problem = "" if kind == "ok" else rules.KIND_WORDS[kind]
+            made.append(rules.PairResult(network.key, source, target, problem, kind))
+    return made
+
+
+# --- candidates ------------------------------------------------------------------------------------------------------
+
+
+def test_what_all_nodes_share_is_a_candidate_and_loopback_is_not_worth_a_word() -> None:
+    found = rules.candidates(cluster())
+    assert keys(found) == ["10.0.0.0/24"]
+    assert found.rejected == ()
+    assert found.networks[0].addresses["node3"] == "10.0.0.3"
+
+
+def test_the_same_address_everywhere_is_rejected_in_words() -> None:
+    found = rules.candidates(cluster(lambda _: interface("docker0", "172.17.0.1/16", speed_mbps=40000)))
+    assert keys(found) == ["10.0.0.0/24"]
+    assert words(found) == {"docker0 172.17.0.0/16": "carries the same address 172.17.0.1 on node[1-4]"}
+
+
+def test_the_node_that_a_network_lacks_is_named() -> None:
+    found = rules.candidates(cluster(lambda n: interface("eth1", f"10.1.0.{n}/24") if n != 3 else None))
+    assert words(found) == {"eth1 10.1.0.0/24": "node3 has no address in it"}
+    assert found.rejected[0].hosts == ("node1", "node2", "node4")
+
+
+@pytest.mark.parametrize("state", [{"up": False}, {"carrier": False}])
+def test_the_node_on_which_an_interface_is_down_is_named(state: dict[str, bool]) -> None:
+    found = rules.candidates(cluster(lambda n: interface("eth1", f"10.1.0.{n}/24", **(state if n == 2 else {}))))
+    assert words(found) == {"eth1 10.1.0.0/24": "eth1 is down on node2"}
+
+
+def test_the_fastest_comes_first_and_between_equals_the_larger_mtu() -> None:
+    found = rules.candidates(
+        cluster(
+            lambda n: interface("eth1", f"10.1.0.{n}/24", speed_mbps=25000),
+            lambda n: interface("eth2", f"10.2.0.{n}/24", speed_mbps=25000, mtu=9000),
+        )
+    )
+    assert keys(found) == ["10.2.0.0/24", "10.1.0.0/24", "10.0.0.0/24"]
+
+
+def test_the_slowest_node_counts() -> None:
+    speeds = {1: 100000, 2: 100000, 3: 100, 4: 100000}
+    found = rules.candidates(cluster(lambda n: interface("eth1", f"10.1.0.{n}/24", speed_mbps=speeds[n])))
+    assert keys(found) == ["10.0.0.0/24", "10.1.0.0/24"]
+    assert found.networks[1].speed_mbps == 100
+
+
+def test_names_of_interfaces_may_differ() -> None:
+    found = rules.candidates({"a": node(interface("eth0", "10.0.0.1/24")), "b": node(interface("ens3", "10.0.0.2/24"))})
+    assert found.networks[0].interfaces == {"a": "eth0", "b": "ens3"}
+    assert rules.title(found.networks[0]) == "eth0/ens3 10.0.0.0/24"
+
+
+def test_subnets_behind_the_default_route_may_be_one_network() -> None:
+    nodes = {
+        "a": node(interface("eth0", "10.0.1.1/24"), out="eth0"),
+        "b": node(interface("ens3", "10.0.2.1/24"), out="ens3"),
+    }
+    found = rules.candidates(nodes)
+    assert found.networks[0].cidrs == ("10.0.1.0/24", "10.0.2.0/24")
+    assert found.rejected == ()
+    assert rules.openmpi_include(found.networks[0], "b") == "10.0.2.0/24"
+
+
+def test_addresses_without_a_subnet_are_joined_by_the_default_route() -> None:
+    nodes = {host: node(interface("eth0", f"10.128.0.{n}/32"), out="eth0") for n, host in enumerate(HOSTS, 1)}
+    found = rules.candidates(nodes)
+    assert found.networks[0].addresses["node2"] == "10.128.0.2"
+    assert rules.openmpi_include(found.networks[0], "node2") == "10.128.0.2/32"
+
+
+def test_a_fast_network_that_is_routed_between_racks_is_a_candidate() -> None:
+    found = rules.candidates(cluster(lambda n: interface("eth1", f"10.{n // 3}.7.{n}/24", speed_mbps=100000)))
+    assert keys(found) == ["10.0.7.0/24,10.1.7.0/24", "10.0.0.0/24"]
+
+
+def test_an_overlay_with_a_subnet_for_each_node_is_none() -> None:
+    found = rules.candidates(cluster(lambda n: interface("cni0", f"10.244.{n}.1/24")))
+    assert keys(found) == ["10.0.0.0/24"]
+    assert words(found) == {"cni0": "leads to a network of its own on each node"}
+
+
+def test_an_interface_without_address_is_told_and_a_slave_is_not() -> None:
+    found = rules.candidates(
+        cluster(lambda _: interface("ib0", kind="infiniband"), lambda _: interface("p0", master="bond0"))
+    )
+    assert words(found) == {"ib0": "has no address on node[1-4]"}
+
+
+def test_ipv6_is_taken_where_there_is_nothing_else() -> None:
+    nodes = {host: node(interface("eth0", f"fd00::{n}/64", f"fe80::{n}/64")) for n, host in enumerate(HOSTS, 1)}
+    found = rules.candidates(nodes)
+    assert keys(found) == ["fd00::/64"]
+    assert rules.openmpi_include(found.networks[0], "node1") == "eth0", "Open MPI reads no IPv6 in CIDR form"
+    both = cluster(lambda n: interface("eth1", f"fd00::{n}/64"))
+    assert keys(rules.candidates(both)) == ["10.0.0.0/24"]
+    assert "IPv4" in words(rules.candidates(both))["eth1 fd00::/64"]
+
+
+def test_one_node_takes_its_way_out_and_not_the_bridge_of_containers() -> None:
+    found = rules.candidates({"node1": plain_node(1, interface("docker0", "172.17.0.1/16", speed_mbps=10000))})
+    assert keys(found)[0] == "10.0.0.0/24"
+    assert rules.candidates({"node1": node()}).networks == ()
+
+
+def test_of_two_addresses_in_a_network_the_one_that_is_nobody_elses_is_taken() -> None:
+    nodes = {host: node(interface("eth0", "10.0.0.100/24", f"10.0.0.{n}/24")) for n, host in enumerate(HOSTS, start=1)}
+    assert rules.candidates(nodes).networks[0].addresses["node1"] == "10.0.0.1"
+
+
+def test_networks_of_nodes_that_are_not_visited_come_first() -> None:
+    nodes = cluster(lambda n: interface("eth1", f"10.1.0.{n}/24", speed_mbps=25000))
+    assert keys(rules.candidates(nodes, others=["10.0.0.9", "node9"]))[0] == "10.0.0.0/24"
+
+
+# --- pins ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pin_is_kept_though_another_is_faster() -> None:
+    nodes = cluster(lambda n: interface("eth1", f"10.1.0.{n}/24", speed_mbps=25000))
+    for found in (rules.candidates(nodes, cidrs=["10.0.0.0/16"]), rules.candidates(nodes, interfaces=["eth0"])):
+        assert found.pinned
+        assert found.networks[0].addresses["node1"] == "10.0.0.1"
+        assert words(found) == {"eth1 10.1.0.0/24": "another network is pinned"}
+
+
+def test_of_pinned_interfaces_each_node_takes_its_first() -> None:
+    nodes = cluster(lambda n: interface("ib0", f"10.1.0.{n}/24") if n < 3 else None)
+    assert rules.candidates(nodes, interfaces=["ib0", "eth0"]).networks[0].interfaces == {
+        "node1": "ib0",
+        "node2": "ib0",
+        "node3": "eth0",
+        "node4": "eth0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("pin", "said"),
+    [
+        ({"cidrs": ["10.1.0.0/24"]}, "fabric_cidr 10.1.0.0/24: node3 has no address"),
+        ({"interfaces": ["eth1"]}, "fabric_interfaces eth1: node3 has no address"),
+        ({"interfaces": ["eth9"]}, r"fabric_interfaces eth9: node\[1-4\] have no address"),
+        ({"cidrs": ["172.17.0.0/16"]}, r"172.17.0.1 there is also the address of node\[2-4\]"),
+        ({"cidrs": ["10.0.0.0/33"]}, "'10.0.0.0/33', which is no network"),
+        ({"cidrs": ["10.0.0.5/24"]}, "10.0.0.0/24 is probably meant"),
+        ({"cidrs": ["eth0"]}, "a network is written like"),
+        ({"interfaces": ["a/b"]}, "no interface's name"),
+    ],
+)
+def test_a_pin_that_cannot_be_kept_is_refused(pin: dict[str, list[str]], said: str) -> None:
+    nodes = cluster(
+        lambda n: interface("eth1", f"10.1.0.{n}/24") if n != 3 else None,
+        lambda _: interface("docker0", "172.17.0.1/16"),
+    )
+    with pytest.raises(rules.FabricError, match=said):
+        rules.candidates(nodes, **pin)
+
+
+def test_whoever_lacks_the_pin_is_named_beside_the_sentence() -> None:
+    with pytest.raises(rules.FabricError) as refused:
+        rules.candidates(
+            cluster(lambda n: interface("eth1", f"10.1.0.{n}/24") if n < 3 else None), cidrs=["10.1.0.0/24"]
+        )
+    assert refused.value.hosts == ("node3", "node4")
+
+
+# --- pairs -----------------------------------------------------------------------------------------------------------
+
+
+def test_up_to_32_everybody_calls_everybody() -> None:
+    hosts = [f"n{number}" for number in range(32)]
+    assert len(rules.pairs(hosts)) == 32 * 31
+    assert rules.pairs(["one"]) == ()
+
+
+@pytest.mark.parametrize("count", [33, 64, 500])
+def test_beyond_a_sample_leaves_nobody_out(count: int) -> None:
+    hosts = [f"n{number}" for number in range(count)]
+    sample = rules.pairs(hosts, seed=3)
+    assert sample == rules.pairs(hosts, seed=3)
+    assert sample != rules.pairs(hosts, seed=4)
+    assert len(sample) <= count * 11
+    seen, reached = {hosts[0]}, [hosts[0]]
+    while reached:
+        here = reached.pop()
+        new = {target for source, target in sample if source == here} - seen
+        seen |= new
+        reached += new
+    assert seen == set(hosts)
+
+
+# --- the decision ----------------------------------------------------------------------------------------------------
+
+
+def test_the_fastest_that_carries_wins_and_the_failing_pair_is_named() -> None:
+    found = rules.candidates(cluster(lambda n: interface("eth1", f"10.1.0.{n}/24", speed_mbps=25000)))
+    whole = rules.decide(found, results(found, {}))
+    assert whole.network is not None
+    assert whole.network.key == "10.1.0.0/24"
+    assert whole.reason == (
+        "eth1 10.1.0.0/24: the fastest of those that carry (25000 Mb/s, MTU 1500); 12 connections came through"
+    )
+    paces = "1000 Mb/s, MTU 1500; eth1 10.1.0.0/24 has 25000 Mb/s, MTU 1500"
+    assert [(one.network, one.reason) for one in whole.rejected] == [
+        ("eth0 10.0.0.0/24", f"carries too, and is slower ({paces})")
+    ]
+    decision = rules.decide(found, results(found, {("10.1.0.0/24", "node1", "node4"): "timeout"}))
+    assert decision.network is not None
+    assert decision.network.key == "10.0.0.0/24"
+    assert "the only network that carries" in decision.reason
+    assert [(one.source, one.target, one.kind) for one in decision.failures] == [("node1", "node4", "timeout")]
+    assert {one.network: one.reason for one in decision.rejected} == {"eth1 10.1.0.0/24": "node1 to node4: timed out"}
+
+
+def test_a_node_that_nobody_reaches_is_named() -> None:
+    found = rules.candidates(cluster())
+    broken = {
+        ("10.0.0.0/24", source, target): "timeout"
+        for source, target in rules.pairs(HOSTS)
+        if "node3" in (source, target)
+    }
+    decision = rules.decide(found, results(found, broken))
+    assert decision.network is None
+    assert decision.reason == "no network carries connections between all nodes"
+    assert "every failing connection has node3 at one end (timed out:" in decision.rejected[0].reason
+
+
+def test_where_nothing_is_common_the_matrix_shows_who_has_what() -> None:
+    nodes = {
+        "node1": node(interface("eth0", "10.0.0.1/24"), interface("docker0", "172.17.0.1/16")),
+        "node2": node(interface("eth0", "10.0.0.2/24"), interface("docker0", "172.17.0.1/16")),
+        "node3": node(interface("wlan0", "192.168.7.3/24")),
+    }
+    found = rules.candidates(nodes)
+    assert rules.decide(found, []).reason == "no network is common to all nodes"
+    assert rules.matrix(found) == (
+        "eth0 10.0.0.0/24       node[1-2]  node3 has no address in it",
+        "docker0 172.17.0.0/16  node[1-2]  carries the same address 172.17.0.1 on node[1-2]",
+        "wlan0 192.168.7.0/24   node3      node[1-2] have no address in it",
+    )
+
+
+def test_what_is_on_record_everywhere_need_not_be_proven_again() -> None:
+    found = rules.candidates(cluster())
+    records: dict[str, Any] = {host: rules.record(found.networks[0], host) for host in HOSTS}
+    assert rules.recorded(found, records) == found.networks[0]
+    assert rules.recorded(found, {**records, "node2": None}) is None
+    assert rules.recorded(found, {**records, "node2": {**records["node2"], "interface": "eth1"}}) is None
+    faster = rules.candidates(cluster(lambda n: interface("eth1", f"10.1.0.{n}/24", speed_mbps=25000)))
+    assert rules.recorded(faster, records) is None
+    assert rules.prefer(faster, records).networks[0].key == "10.0.0.0/24"
+
+
+def test_candidates_survive_the_way_through_results() -> None:
+    found = rules.candidates(cluster(lambda _: interface("docker0", "172.17.0.1/16")))
+    assert rules.from_plain(rules.plain(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("names", "folded"),
+    [
+        (["node1"], "node1"),
+        (["node3", "node1", "node2", "node7"], "node[1-3,7]"),
+        (["n09", "n10", "n11"], "n[09-11]"),
+        (["a", "a1", "a2", "b"], "a,a[1-2],b"),
+        (["10.0.0.1", "10.0.0.2"], "10.0.0.[1-2]"),
+    ],
+)
+def test_names_are_folded(names: list[str], folded: str) -> None:
+    assert rules.fold(names) == folded
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_files_say_it_in_each_readers_words() -> None:
+    network = rules.candidates(cluster()).networks[0]
+    assert rules.files(network, "node1", {"NCCL_IB_GID_INDEX": "3"}) == {
+        "openmpi": "btl_tcp_if_include = 10.0.0.0/24\noob_tcp_if_include = 10.0.0.0/24\n",
+        "prrte": "prte_if_include = 10.0.0.0/24\n",
+        "nccl": "NCCL_IB_GID_INDEX=3\nNCCL_SOCKET_IFNAME==eth0\n",
+    }
+    assert rules.files(None, "node1", {}) == {"openmpi": "", "prrte": "", "nccl": ""}
+    assert rules.record(network, "node2") == {
+        "schema_version": 1,
+        "cidrs": ["10.0.0.0/24"],
+        "interface": "eth0",
+        "address": "10.0.0.2",
+    }
