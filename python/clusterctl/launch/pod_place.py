@@ -8,6 +8,7 @@ rank. Where several of them speak of the same thing they have to agree.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ _SLURM_VARIABLES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_NODEID", "SLU
 # Ports that no client gets by chance: Linux hands out 32768 and above.
 _FIRST_PORT, _PORTS = 20000, 10000
 _STEPS_APART = 97
+_ADDRESS = re.compile(r"[A-Za-z0-9:](?:[A-Za-z0-9.:_%-]{0,252})")
 _MAX_STEP = 1 << 31  # Slurm's own steps (batch, extern, interactive) have numbers above
 
 
@@ -69,6 +71,8 @@ def place(
             f"{_first(ranks_said)} is no place among {nodes} nodes ({_first(nodes_said)}); nodes are counted from 0."
         )
     address, by = _master(environment, hosts, master_addr, nodes)
+    if address and not _ADDRESS.fullmatch(address):
+        raise ConfigError(f"{by} is {address!r}, which is neither a name nor an address.")
     port, port_note = _port(environment, master_port) if address else (0, "")
     notes = [port_note, _unlaunched(environment, nodes)]
     return Place(nodes, rank, address, port, by, tuple(note for note in notes if note))
