@@ -6,6 +6,7 @@ ends, however it ends, ssh closes it and the supervisor ends the command by itse
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -56,19 +57,45 @@ class Login:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What to run. ``{work_dir}`` in ``argv`` becomes the private folder that holds ``files`` while the job lasts."""
+    """What to run.
+
+    ``{work_dir}`` in ``argv`` becomes the private folder that holds ``files`` while the job lasts and, if ``port``,
+    ``{port}`` one that is free on the node; not in the last ``literal`` tokens, which are the user's. It starts in
+    ``directory``, else in the home. Without ``deadline_s`` it may last.
+    """
 
     job: str
     argv: tuple[str, ...]
-    deadline_s: float
+    deadline_s: float | None
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    port: bool = False
+    literal: int = 0
+    directory: str = ""
+
+
+@dataclass(frozen=True)
+class Look:
+    """Where a node has the files it was asked for.
+
+    ``found`` is by what was asked for, empty where it is missing; ``runs`` are those that may be executed. ``problem``
+    says why the node could not be asked.
+    """
+
+    host: str
+    found: Mapping[str, str] = field(default_factory=dict)
+    runs: frozenset[str] = frozenset()
+    folder: str = ""
+    has_folder: bool = False
+    problem: str = ""
 
 
 class _Answers:
     """The supervisor's lines, taken apart as they come."""
 
-    def __init__(self, on_line: Callable[[OutputLine], None] | None) -> None:
+    def __init__(
+        self, on_line: Callable[[OutputLine], None] | None, on_data: Callable[[str, bytes], None] | None
+    ) -> None:
         self.lines: list[OutputLine] = []
         self.argv: tuple[str, ...] = ()
         self.session = ""
@@ -76,6 +103,7 @@ class _Answers:
         self.ended: dict[str, Any] | None = None
         self.swept: dict[str, Any] | None = None
         self._on_line = on_line
+        self.on_data = on_data
 
     def take(self, text: str) -> None:
         try:
@@ -88,6 +116,9 @@ class _Answers:
             self.lines.append(line)
             if self._on_line is not None:
                 self._on_line(line)
+        elif kind == "data":
+            if self.on_data is not None:
+                self.on_data(str(event["stream"]), base64.b64decode(event["data"]))
         elif kind == "started":
             self.argv = tuple(event["argv"])
             self.session = str(event["session"])
@@ -105,6 +136,7 @@ def run(
     *,
     peers: Iterable[Login] = (),
     on_line: Callable[[OutputLine], None] | None = None,
+    on_data: Callable[[str, bytes], None] | None = None,
 ) -> JobOutcome:
     """Run the command and stay until nothing of it is left.
 
@@ -116,6 +148,7 @@ def run(
         spec: what to run.
         peers: the other nodes that processes of the job may be on, by the names under which nodes know each other.
         on_line: called with every line of output as it comes.
+        on_data: called with the output's bytes as they come, and its stream; nothing of it is kept then.
     """
     others = list(peers)
     request = {
@@ -124,9 +157,13 @@ def run(
         "environment": dict(spec.environment),
         "deadline_s": spec.deadline_s,
         "files": dict(spec.files),
+        "raw": on_data is not None,
+        "port": spec.port,
+        "literal": spec.literal,
+        "directory": spec.directory,
         "peers": [{"name": peer.host.name, "argv": _sweep_argv(peer, spec.job)} for peer in others],
     }
-    answers = _Answers(on_line)
+    answers = _Answers(on_line, on_data)
     command = login.command([login.host.python, SUPERVISOR])
     # A session of its own: the terminal's Ctrl-C is for us, and ssh must live to bring the supervisor's last words.
     with subprocess.Popen(
@@ -135,8 +172,11 @@ def run(
         complaint = bytearray()
         try:
             _send(process, request)
-            _listen(process, answers, complaint, spec.deadline_s + _END_WAIT_S)
-        except BaseException:
+            limit = float("inf") if spec.deadline_s is None else spec.deadline_s
+            _listen(process, answers, complaint, limit + _END_WAIT_S)
+        except BaseException as error:
+            if isinstance(error, OSError):  # whoever took the output is gone
+                answers.on_data = None
             with contextlib.suppress(OSError):
                 _stdin(process).close()
             _listen(process, answers, complaint, _END_WAIT_S)
@@ -167,6 +207,41 @@ def sweep(logins: Sequence[Login], job: str, session: str = "") -> tuple[Sweep, 
         return ()
     with ThreadPoolExecutor(min(_SWEEPS_AT_ONCE, len(logins))) as pool:
         return tuple(pool.map(lambda login: _sweep_one(login, job, session), logins))
+
+
+def look(logins: Sequence[Login], names: Sequence[str], paths: Mapping[str, str], directory: str = "") -> list[Look]:
+    """Ask nodes, all at once, where they have these files.
+
+    Args:
+        logins: the nodes.
+        names: paths, from ``directory`` or the home where they are not absolute, or bare names of programs.
+        paths: by host name, the PATH in which bare names are looked for.
+        directory: a folder on the nodes.
+    """
+
+    def one(login: Login) -> Look:
+        name = login.host.name
+        request = {"names": list(names), "path": paths.get(name, ""), "directory": directory}
+        try:
+            done = subprocess.run(
+                login.command([login.host.python, SUPERVISOR, "--look"]),
+                input=json.dumps(request).encode() + b"\n",
+                capture_output=True,
+                timeout=_SWEEP_WAIT_S,
+                check=False,
+                start_new_session=True,
+            )
+        except subprocess.TimeoutExpired:
+            return Look(name, problem=f"did not answer within {_SWEEP_WAIT_S:.0f} s")
+        for text in reversed(done.stdout.decode("utf-8", "replace").splitlines()):
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+                answer = json.loads(text)
+                return Look(name, answer["found"], frozenset(answer["runs"]), answer["folder"], bool(answer["is"]))
+        reason = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        return Look(name, problem=reason[-1] if reason else f"the look ended with code {done.returncode}")
+
+    with ThreadPoolExecutor(min(_SWEEPS_AT_ONCE, max(1, len(logins)))) as pool:
+        return list(pool.map(one, logins))
 
 
 def _sweep_argv(login: Login, job: str) -> list[str]:
@@ -253,4 +328,5 @@ def _outcome(answers: _Answers, complaint: str) -> JobOutcome:
         return JobOutcome("not_started", seconds, argv=argv, lines=lines, problem=str(ended["problem"]))
     ending: Ending = "exited" if reason == "exited" else "deadline" if reason == "deadline" else "stopped"
     ending_s = answers.ending_s or seconds
-    return JobOutcome(ending, seconds, ending_s, rc=ended["rc"], argv=argv, lines=lines)
+    number = ended.get("signal")
+    return JobOutcome(ending, seconds, ending_s, rc=ended["rc"], signal=number, argv=argv, lines=lines)

@@ -44,14 +44,15 @@ class Sweep:
 class JobOutcome:
     """How a job ended.
 
-    ``rc`` is None when a signal or nobody ended it; ``problem`` says why it was never started or was lost. Its end was
-    begun at ``ending_s`` and was over at ``seconds``, both counted from its start.
+    ``rc`` is None when a ``signal`` or nobody ended it; ``problem`` says why it was never started or was lost. Its end
+    was begun at ``ending_s`` and was over at ``seconds``, both counted from its start.
     """
 
     ending: Ending
     seconds: float
     ending_s: float = 0.0
     rc: int | None = None
+    signal: int | None = None
     argv: tuple[str, ...] = ()
     lines: tuple[OutputLine, ...] = ()
     problem: str = ""

@@ -1,15 +1,23 @@
 #!/usr/bin/env python3
 """Run one command on this node and leave nothing of it behind, on this node or on any other.
 
-Two uses, both by ssh and both with the standard library alone:
+Three uses, all by ssh and all with the standard library alone:
 
 ``job_supervisor.py``
     Reads one JSON line from stdin and keeps stdin open: ``{"job", "argv", "environment", "deadline_s", "files",
     "peers"}``. Starts ``argv`` in a session of its own and answers with one JSON line per event on stdout:
     ``started``, ``line`` (one of the command's output lines), ``ending`` (why it is being ended), ``swept`` and, last,
-    ``ended``. The command is ended (TERM, then KILL) when ``deadline_s`` has passed, when stdin closes (the controller
-    is gone or wants an end) and when this program is told to end. ``files`` are written into a folder of mode 0700
-    whose path replaces ``{work_dir}`` in ``argv``; the folder is removed at the end.
+    ``ended``. The command is ended (TERM, then KILL) when ``deadline_s`` (null: none) has passed, when stdin closes
+    (the controller is gone or wants an end) and when this program is told to end. ``files`` are written into a folder
+    of mode 0700 whose path replaces ``{work_dir}`` in ``argv``; the folder is removed at the end.
+
+    Optional: ``raw`` has the output told as it comes, byte by byte (``data``, in base64) and not by lines; ``port`` has
+    ``{port}`` in ``argv`` replaced by a free one, which is nobody else's as long as the job lasts; the last ``literal``
+    tokens of ``argv`` are the user's, in which nothing is replaced; ``directory`` is where to start it (the home).
+
+``job_supervisor.py --look``
+    Reads one JSON line, ``{"names", "path", "directory"}``, and says where this node has each of these files: by a path
+    (from the folder, or the home) or, for a bare name, as an executable in one of ``path``'s folders.
 
 ``job_supervisor.py --sweep JOB``
     Kills whatever of that job is left on this node and answers with one JSON line.
@@ -21,6 +29,7 @@ of Open MPI's daemons, which mpirun starts through ssh without that environment,
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import errno
 import glob
@@ -262,10 +271,18 @@ class Supervisor:
     def __init__(self, request: dict[str, Any], answers: Answers, work_dir: str) -> None:
         """Keep what the run needs; nothing starts here."""
         self.job = request["job"]
-        self.argv = [token.replace("{work_dir}", work_dir) for token in request["argv"]]
+        ours = len(request["argv"]) - int(request.get("literal", 0))
+        self.holder = reserved_port() if request.get("port") else None
+        port = str(self.holder.getsockname()[1]) if self.holder else "{port}"
+        self.argv = [
+            token.replace("{work_dir}", work_dir).replace("{port}", port) if at < ours else token
+            for at, token in enumerate(request["argv"])
+        ]
+        self.raw = bool(request.get("raw"))
+        self.directory = request.get("directory") or home()
         # mpirun keeps its session in TMPDIR; a killed one cannot remove it, so it lies where all is removed at the end
         self.environment = {**os.environ, "TMPDIR": work_dir, **request.get("environment", {}), JOB_VARIABLE: self.job}
-        self.deadline_s = float(request["deadline_s"])
+        self.deadline_s = float("inf") if request["deadline_s"] is None else float(request["deadline_s"])
         self.peers = request.get("peers", [])
         self.answers = answers
         self.selector = selectors.DefaultSelector()
@@ -295,7 +312,7 @@ class Supervisor:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=self.environment,
-                cwd=Path.home() if Path.home().is_dir() else "/",
+                cwd=self.directory,
                 start_new_session=True,
             )
         except OSError as problem:
@@ -345,7 +362,9 @@ class Supervisor:
         """Read one stream and pass its complete lines on."""
         name, lines = streams[descriptor]
         data = os.read(descriptor, 65536)
-        for text in lines.feed(data):
+        if self.raw and data:
+            self.answers.put(event="data", stream=name, data=base64.b64encode(data).decode("ascii"))
+        for text in [] if self.raw else lines.feed(data):
             self.answers.put(event="line", stream=name, at=self.elapsed(), text=text)
         if not data:
             if descriptor in self.selector.get_map():
@@ -391,6 +410,42 @@ class Supervisor:
         }
 
 
+def reserved_port() -> socket.socket:
+    """Return a socket with a free port that the kernel gives to nobody else as long as it is open.
+
+    It is bound and does not listen, and carries SO_REUSEADDR like those of servers, which can therefore bind it too.
+    """
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    holder = socket.socket(family, socket.SOCK_STREAM)
+    if family == socket.AF_INET6:
+        holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("", 0))
+    return holder
+
+
+def home() -> str:
+    """Return the user's home, or the root folder where it is missing."""
+    return str(Path.home()) if Path.home().is_dir() else "/"
+
+
+def look() -> int:
+    """Say where this node has what a job is going to need."""
+    request = json.loads(receive())
+    folder = Path(home(), request.get("directory") or ".")
+    found: dict[str, str] = {}
+    for name in request["names"]:
+        places = [folder / name] if "/" in name else [Path(part, name) for part in request["path"].split(":") if part]
+        here = [str(place) for place in places if place.is_file() and ("/" in name or os.access(place, os.X_OK))]
+        found[name] = here[0] if here else ""
+    runs = [name for name, place in found.items() if place and os.access(place, os.X_OK)]
+    print(
+        json.dumps({"event": "looked", "found": found, "runs": runs, "folder": str(folder), "is": folder.is_dir()}),
+        flush=True,
+    )
+    return 0
+
+
 def receive() -> bytes:
     """Return the request's line, or raise ValueError when none comes."""
     data = bytearray()
@@ -415,7 +470,7 @@ def checked(request: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("the job id is malformed")
     if not request["argv"] or not all(isinstance(token, str) for token in request["argv"]):
         raise ValueError("argv is no list of strings")
-    if not 0 < float(request["deadline_s"]) < float("inf"):
+    if request["deadline_s"] is not None and not 0 < float(request["deadline_s"]) < float("inf"):
         raise ValueError("deadline_s is no positive number")
     if not all(FILE_NAME.fullmatch(name) for name in request.get("files", {})):
         raise ValueError("a file name is malformed")
@@ -446,11 +501,14 @@ def supervise() -> int:
 
 
 def main() -> int:
-    """Choose between the two uses."""
+    """Choose between the uses."""
     parser = argparse.ArgumentParser(description="Run a command under a deadline and leave nothing of it behind.")
     parser.add_argument("--sweep", metavar="JOB", help="kill what is left of that job on this node")
+    parser.add_argument("--look", action="store_true", help="say where this node has the files that stdin names")
     parser.add_argument("--session", default="", metavar="HOST-PID", help="of the mpirun that started it")
     arguments = parser.parse_args()
+    if arguments.look:
+        return look()
     if arguments.sweep is None:
         return supervise()
     if not JOB_ID.fullmatch(arguments.sweep):
