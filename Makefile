@@ -79,6 +79,10 @@ molecule: venv  ## Every role's molecule scenario, two at a time
 test-cuda-build: venv  ## Compile and link Horovod with NCCL against a CUDA PyTorch; needs nvcc and 40 GB, no GPU
 	$(BIN)/pytest tests/cuda_build -q -s --durations=0
 
+.PHONY: test-scale
+test-scale: venv  ## What has to be quick on 64 nodes, on a sandbox of so many; not part of 'test'
+	$(BIN)/pytest tests/scale -q -s --durations=0
+
 .PHONY: test-gpu
 test-gpu:  ## Checks that need a GPU, with what this machine has; 'Error 3' without one; not part of 'test'
 	@$(PYTHON) tests/gpu/gpu_run.py

@@ -18,7 +18,7 @@ _MIB = 1 << 20
 _GIB = 1 << 30
 # A rank of Open MPI 5 takes 16 MiB for its own segment of shared memory (btl_sm, segment_size's default).
 _SHM_OF_A_RANK = 16 * _MIB
-_SHM = "/dev/shm"  # noqa: S108 - its name, for people
+SHM = "/dev/shm"  # noqa: S108 - its name, for people
 _LEAST_SHM = 128 * _MIB  # containers get 64 MiB unless somebody asks for more, which is not enough for NCCL
 _LITTLE_DISK, _NO_DISK = _GIB, 100 * _MIB
 # The defaults of kernels and of systemd are 64 KiB and 8 MiB; verbs pin all that is sent.
@@ -125,7 +125,7 @@ def _space(view: View) -> Iterator[Finding]:
         needed = max(_LEAST_SHM, _SHM_OF_A_RANK * view.slots.get(host, 1))
         if "storage" not in _blind(node) and node.shm_bytes < needed:
             size = f"has {node.shm_bytes // _MIB} MiB" if node.shm_bytes else "is not there"
-            cause = f"{_SHM} {size}, and its ranks need about {needed // _MIB} MiB"
+            cause = f"{SHM} {size}, and its ranks need about {needed // _MIB} MiB"
             yield Finding(
                 "shared memory", "warning", (host,), cause, "mount it larger, in containers with --shm-size=1g"
             )
