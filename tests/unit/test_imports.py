@@ -13,7 +13,8 @@ PACKAGE = Path(__file__).resolve().parents[2] / "python" / "clusterctl"
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"__main__"}),
     frozenset({"cli"}),
-    frozenset({"provision", "validation", "doctor", "nightly", "init", "pod"}),
+    frozenset({"provision", "validation", "run", "doctor", "nightly", "init", "pod"}),
+    frozenset({"sync"}),
     frozenset({"job"}),
     frozenset({"checks"}),
     frozenset({"runner", "netprobe"}),

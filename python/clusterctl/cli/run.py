@@ -1,0 +1,142 @@
+"""``clusterctl run``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import Enum
+from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
+from typing import Annotated
+
+import typer
+
+from clusterctl.launch.compose import Launcher, Transport
+
+_ANSIBLE = "Ansible's own options"
+
+
+class Prefix(str, Enum):
+    """What each line of output begins with."""
+
+    NONE = "none"
+    RANK = "rank"
+    HOST = "host"
+
+
+def run(
+    inventory: Annotated[Path, typer.Argument(help="Any inventory Ansible accepts: INI, YAML, a folder, a script.")],
+    program: Annotated[
+        list[str] | None, typer.Argument(metavar="-- PROGRAM [ARGUMENT…]", help="What to run, behind two dashes.")
+    ] = None,
+    launcher: Annotated[Launcher, typer.Option("--launcher", help="Who starts the ranks.")] = Launcher.MPIRUN,
+    ranks: Annotated[
+        int | None, typer.Option("-np", metavar="N", min=1, help="Ranks on all nodes; default: one for every slot.")
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--nproc-per-node", metavar="N", min=1, help="torchrun's processes on a node; default: its slots."
+        ),
+    ] = None,
+    oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="More ranks than slots, on purpose.")] = False,
+    export: Annotated[
+        list[str] | None,
+        typer.Option("-x", metavar="NAME[=VALUE]", help="A variable for the ranks; without a value, yours."),
+    ] = None,
+    mca: Annotated[
+        list[tuple[str, str]] | None,
+        typer.Option("--mca", metavar="NAME VALUE", help="A parameter of Open MPI, as mpirun takes it."),
+    ] = None,
+    network: Annotated[
+        Transport, typer.Option("--network", help="What MPI's messages go through; auto: UCX where RDMA is, else TCP.")
+    ] = Transport.AUTO,
+    sync: Annotated[
+        Path | None,
+        typer.Option("--sync", metavar="DIR", help="Copy this folder to the same place on all nodes, and start there."),
+    ] = None,
+    chdir: Annotated[
+        str, typer.Option("--chdir", metavar="DIR", help="Start there on the nodes; default: DIR of --sync, else home.")
+    ] = "",
+    prefix: Annotated[Prefix, typer.Option("--prefix", help="What lines of output begin with.")] = Prefix.NONE,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", metavar="SECONDS", help="End the job then, with code 124.")
+    ] = None,
+    launch_node: Annotated[
+        str | None, typer.Option("--launch-node", metavar="HOST", help="Start there; default: the first host.")
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--print", help="Show the command for the launch node, and run nothing.")
+    ] = False,
+    gate: Annotated[bool, typer.Option("--gate/--no-gate", help="Refuse nodes that differ.")] = True,
+    limit: Annotated[
+        str | None, typer.Option("--limit", "-l", metavar="PATTERN", help="Only these hosts.", rich_help_panel=_ANSIBLE)
+    ] = None,
+    extra_vars: Annotated[
+        list[str] | None,
+        typer.Option("--extra-vars", "-e", metavar="KEY=VALUE|JSON|@FILE", help="Variables above all others."),
+    ] = None,
+    vault_id: Annotated[list[str] | None, typer.Option("--vault-id", help="[LABEL@]FILE.")] = None,
+    vault_password_file: Annotated[
+        list[str] | None, typer.Option("--vault-password-file", metavar="FILE", help="File with the vault's password.")
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Log in as this user.")] = None,
+    private_key: Annotated[
+        str | None, typer.Option("--private-key", metavar="FILE", help="Log in with this key.")
+    ] = None,
+) -> int:
+    """Start a program on the cluster by mpirun, horovodrun or torchrun.
+
+    Brings its output and its exit code; Ctrl-C ends it on all nodes. Other codes: 1 for what cannot be, 2 for wrong
+    usage or a node that failed, 4 for a node that does not answer, 10 for nodes that differ, 124 after --timeout, 130
+    after Ctrl-C.
+    """
+    from clusterctl import run as verb  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.errors import ConfigError  # noqa: PLC0415
+    from clusterctl.inventory import Options  # noqa: PLC0415
+    from clusterctl.launch.compose import Wish  # noqa: PLC0415
+
+    if not program or not program[0]:
+        raise ConfigError("There is no program to start; name it behind '--', as in: -- ./program --its-option.")
+    if timeout is not None and not 0 < timeout < float("inf"):
+        raise typer.BadParameter("a deadline is a positive number of seconds", param_hint="--timeout")
+    options = verb.RunOptions(
+        wish=Wish(
+            program=tuple(program),
+            launcher=launcher,
+            ranks=ranks,
+            processes=processes,
+            exported=tuple(export or ()),
+            caller=dict(os.environ),
+            mca=dict(mca or ()),
+            network=network,
+            oversubscribe=oversubscribe,
+            directory=chdir,
+        ),
+        inventory=Options(
+            limit=limit,
+            extra_vars=tuple(extra_vars or ()),
+            vault_ids=tuple(vault_id or ()),
+            vault_password_files=tuple(vault_password_file or ()),
+            user=user,
+            private_key=private_key,
+        ),
+        launch_node=launch_node,
+        sync=sync,
+        prefix=prefix.value,
+        gate=gate,
+        timeout_s=timeout,
+    )
+    if show:
+        sys.stdout.write(verb.shown(inventory, options, _tell) + "\n")
+        return 0
+    return verb.run(inventory, options, _take, _tell)
+
+
+def _take(stream: str, data: bytes) -> None:
+    target = (sys.stdout if stream == "stdout" else sys.stderr).buffer
+    target.write(data)
+    target.flush()
+
+
+def _tell(sentence: str) -> None:
+    sys.stderr.write(f"clusterctl: {sentence}\n")

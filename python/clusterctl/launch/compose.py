@@ -1,0 +1,253 @@
+"""From the nodes' facts and the user's wishes to the launch line; nothing here touches a machine."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import ConfigError
+from clusterctl.launch import environment, horovodrun, hostfile, mpirun, torchrun
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from clusterctl.facts import NodeFacts
+
+_TORCH_PORT = 29500  # PyTorch's own default, for a line that is shown and not run
+_TEMPORARY = "/tmp"  # noqa: S108 - the name that every node knows
+
+
+class Launcher(str, Enum):
+    """Who starts the ranks."""
+
+    MPIRUN = "mpirun"
+    HOROVODRUN = "horovodrun"
+    TORCHRUN = "torchrun"
+
+
+class Transport(str, Enum):
+    """What MPI's messages go through; auto is UCX where every node can, else TCP."""
+
+    AUTO = "auto"
+    TCP = "tcp"
+    UCX = "ucx"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node of the job, with the ranks that it takes and the Open MPI that it has."""
+
+    facts: NodeFacts
+    slots: int
+    version: str
+    has_ucx: bool = False
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user asked for.
+
+    ``exported`` are values of ``-x``, ``caller`` the environment in which they were typed. ``processes`` are torchrun's
+    on each node. ``directory`` is where the program starts on the nodes, by default the home.
+    """
+
+    program: tuple[str, ...]
+    launcher: Launcher = Launcher.MPIRUN
+    ranks: int | None = None
+    processes: int | None = None
+    exported: tuple[str, ...] = ()
+    caller: Mapping[str, str] = field(default_factory=dict)
+    mca: Mapping[str, str] = field(default_factory=dict)
+    network: Transport = Transport.AUTO
+    oversubscribe: bool = False
+    directory: str = ""
+    tagged: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A launch line.
+
+    ``environment`` is what the launcher's own has to hold. ``hosts`` has the node of each of mpirun's ranks. The last
+    ``literal`` tokens are the user's. ``port`` asks for a free one in place of ``{port}``. ``tags``: lines of output
+    begin with mpirun's tag.
+    """
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    hosts: tuple[str, ...]
+    literal: int
+    port: bool = False
+    tags: bool = False
+
+    def shown(self) -> str:
+        """Return the line as it can be pasted into a shell on the launch node."""
+        words = [word.replace("{port}", str(_TORCH_PORT)) for word in self._ours()]
+        given = [f"{name}={value}" for name, value in self.environment.items()]
+        return shlex.join([*(["env", *given] if given else []), *words, *self._theirs()])
+
+    def _ours(self) -> tuple[str, ...]:
+        return self.argv[: len(self.argv) - self.literal]
+
+    def _theirs(self) -> tuple[str, ...]:
+        return self.argv[len(self.argv) - self.literal :]
+
+
+def compose(members: Mapping[str, Member], launch_node: str, wish: Wish, job: str = "") -> Plan:
+    """Return the line that starts the job on the launch node.
+
+    Args:
+        members: the nodes by the names under which they know each other.
+        launch_node: one of them.
+        wish: what the user asked for.
+        job: the id by which what is left of it can be found; without one the line is to be shown.
+
+    Raises:
+        ConfigError: it cannot be done; the sentence says what to do.
+    """
+    if not wish.program or not wish.program[0]:
+        raise ConfigError("There is no program to start; name it behind '--', as in: -- ./program --its-option.")
+    first = members[launch_node]
+    slots = hostfile.ordered({name: member.slots for name, member in members.items()}, launch_node)
+    session = first.facts.environment
+    variables = environment.of_job(wish.exported, wish.caller, session)
+    own = mpirun.environment(first.version, first.facts.user.name)
+    speech = mpirun.dialect(first.version)
+    if wish.launcher is Launcher.HOROVODRUN:
+        return _horovodrun(members, slots, wish, job, variables, own, first.version)
+    mca = {**mpirun.transport(speech, ucx=_takes_ucx(members, wish.network)), **wish.mca}
+    if any(
+        name in wish.mca for name in ("pml", "btl")
+    ):  # the user's choice of the one may not go with ours of the other
+        mca = dict(wish.mca)
+    program, literal, counts = _program(members, slots, launch_node, wish, job)
+    line = mpirun.argv(
+        mpirun.Launch(
+            version=first.version,
+            hostfile="",
+            slots=slots,
+            program=program,
+            job=job,
+            ranks=wish.ranks,
+            per_node=wish.launcher is Launcher.TORCHRUN,
+            exported=tuple(variable.word for variable in variables),
+            mca=mca,
+            oversubscribe=wish.oversubscribe and wish.launcher is not Launcher.TORCHRUN,
+            tagged=wish.tagged,
+            directory=wish.directory,
+        )
+    )
+    placed = tuple(slots) if counts else hostfile.placement(slots)
+    return Plan(
+        argv=tuple(line),
+        environment={**own, **environment.beside(variables)},
+        hosts=placed,
+        literal=literal,
+        port=bool(counts) and len(slots) > 1,
+        tags=wish.tagged,
+    )
+
+
+def with_python(program: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the program with the cluster's own Python where it begins with a bare ``python`` or ``python3``."""
+    if program and program[0] in {"python", "python3"}:
+        return (torchrun.PYTHON, *program[1:])
+    return program
+
+
+def _program(
+    members: Mapping[str, Member], slots: Mapping[str, int], launch_node: str, wish: Wish, job: str
+) -> tuple[tuple[str, ...], int, tuple[int, ...]]:
+    """Return what mpirun starts, how much of its end is the user's, and torchrun's processes by node."""
+    if wish.launcher is not Launcher.TORCHRUN:
+        if wish.processes is not None:
+            raise ConfigError("--nproc-per-node is torchrun's; mpirun and horovodrun take -np, the ranks on all nodes.")
+        program = with_python(wish.program)
+        return program, len(program), ()
+    if wish.ranks is not None:
+        raise ConfigError(
+            "-np is mpirun's and horovodrun's; torchrun takes --nproc-per-node, the processes on each node."
+        )
+    counts = tuple(slots.values()) if wish.processes is None else (wish.processes,) * len(slots)
+    crowded = [name for name, count in zip(slots, counts, strict=True) if count > slots[name]]
+    if crowded and not wish.oversubscribe:
+        raise ConfigError(
+            f"{wish.processes} processes do not fit into the {slots[crowded[0]]} slots of {crowded[0]}; raise slots= "
+            "on the hosts, or take --oversubscribe to have processes share them."
+        )
+    known = members[launch_node].facts.fabric
+    spec = torchrun.Torchrun(
+        nnodes=len(slots),
+        nproc_per_node=counts[0],
+        program=wish.program,
+        master_addr=(known.address if known and known.address else launch_node) if len(slots) > 1 else "",
+        master_port=_TORCH_PORT,
+        rdzv_id=job,
+    )
+    tokens = torchrun.under_mpirun(spec, counts)
+    literal = len(tokens) - tokens.index("--") - 1
+    ours = [
+        "--master-port={port}" if word == f"--master-port={_TORCH_PORT}" else word
+        for word in tokens[: len(tokens) - literal]
+    ]
+    return (*ours, *tokens[len(tokens) - literal :]), literal, counts
+
+
+def _horovodrun(
+    members: Mapping[str, Member],
+    slots: Mapping[str, int],
+    wish: Wish,
+    job: str,
+    variables: tuple[environment.Variable, ...],
+    own: Mapping[str, str],
+    version: str,
+) -> Plan:
+    if wish.network is Transport.UCX:
+        raise ConfigError("horovodrun always has MPI go over TCP (pml ob1); use --launcher mpirun for UCX.")
+    if wish.processes is not None:
+        raise ConfigError("--nproc-per-node is torchrun's; mpirun and horovodrun take -np, the ranks on all nodes.")
+    fabrics = [member.facts.fabric for member in members.values()]
+    names = {known.interface for known in fabrics if known and known.interface}
+    program = with_python(wish.program)
+    line = horovodrun.argv(
+        horovodrun.Launch(
+            version=version,
+            slots=slots,
+            program=program,
+            job=job,
+            ranks=wish.ranks,
+            interfaces=tuple(names) if len(names) == 1 and all(fabrics) and len(slots) > 1 else (),
+            mca=wish.mca,
+            oversubscribe=wish.oversubscribe,
+            directory=wish.directory,
+        )
+    )
+    given = {variable.name: variable.value for variable in variables if variable.value is not None}
+    # It hands its whole environment to all ranks; the job's own folder for temporary files is on the launch node alone.
+    temporary = {"TMPDIR": _TEMPORARY} if job else {}
+    return Plan(
+        argv=tuple(line),
+        environment={**own, **temporary, **given},
+        hosts=hostfile.placement(slots),
+        literal=len(program),
+        tags=True,  # it asks mpirun for them itself
+    )
+
+
+def _takes_ucx(members: Mapping[str, Member], network: Transport) -> bool:
+    """Whether MPI goes over UCX: on request, or where every node has it and an RDMA port that is up."""
+    without = [name for name, member in members.items() if not member.has_ucx]
+    if network is Transport.UCX and without:
+        raise ConfigError(
+            f"Open MPI on {', '.join(without[:6])} was built without UCX; install UCX there and run 'clusterctl "
+            "provision' again, or use --network tcp."
+        )
+    if network is not Transport.AUTO:
+        return network is Transport.UCX
+    return not without and all(_has_rdma(member.facts) for member in members.values())
+
+
+def _has_rdma(node: NodeFacts) -> bool:
+    return any(port.state == "ACTIVE" for device in node.rdma for port in device.ports)
