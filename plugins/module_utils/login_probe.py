@@ -30,6 +30,8 @@ MESH = "/etc/ssh/ssh_config.d/10-clusterctl.conf"
 AT_ONCE = 4
 # Without a mesh, so many refusals and no success say enough; more would have sshd hold it against this node.
 _ENOUGH_REFUSALS = 2
+# Where a login takes so long, more at once would only take longer: nodes may be containers of one machine.
+_SLOW_S = 1.0
 _POLL_S = 0.05
 _PAUSE_S = 1.0
 _MOST_SAID = 400
@@ -102,6 +104,7 @@ class Logins:
         self.stopped_early = False
         self._timeout_s = timeout_s
         self._end = time.monotonic() + budget_s
+        self._at_once = 1
         # target, how often it was tried, and not before when
         self._waiting: List[Tuple[Json, int, float]] = [(target, 0, 0.0) for target in targets]
         self._running: List[Tuple[Json, int, float, "subprocess.Popen[bytes]"]] = []
@@ -134,7 +137,7 @@ class Logins:
     def _start(self) -> None:
         now = time.monotonic()
         ready = [entry for entry in self._waiting if entry[2] <= now]
-        most = AT_ONCE if self.mesh or self.passed else _ENOUGH_REFUSALS
+        most = self._at_once if self.mesh or self.passed else _ENOUGH_REFUSALS
         for entry in ready[: max(0, most - len(self._running))]:
             self._waiting.remove(entry)
             target, tries, _ = entry
@@ -158,6 +161,8 @@ class Logins:
                 process.kill()
             said = _last_words(process)
             self._running.remove(entry)
+            took = time.monotonic() - (deadline - 2 * self._timeout_s)
+            self._at_once = 1 if took > _SLOW_S else min(AT_ONCE, self._at_once + 1)
             if late:
                 said = f"ssh timed out after {2 * self._timeout_s} s"
             elif process.returncode == 0:

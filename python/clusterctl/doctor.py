@@ -1,13 +1,12 @@
 """The verb doctor: look at the hosts, change nothing, say what would hurt.
 
-The story: read the inventory and look at every node in one trip; then, side by side, have the nodes log in to each
-other and connect to each other's ports; and put what was seen into findings. Nothing is written on any node, and
+The story: read the inventory and look at every node in one trip; then have the nodes connect to each other's ports and
+log in to each other; and put what was seen into findings. Nothing is written on any node, and
 nothing stays running there.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
 USER_VARIABLE = "ssh_mesh_user"
 
 # Together with what the controller needs they stay below a minute, whatever hangs.
-_FACTS_S = 20.0
+_FACTS_S = 30.0
 _LOGIN_S = 5
-_LOGINS_S = 20.0
-_ANSWER_S = 32.0
+_LOGINS_S = 15.0
+_ANSWER_S = 25.0
 _CONNECT_S = 5.0
 _NOT_REACHED: frozenset[FailureKind] = frozenset({"unreachable", "timeout", "refused", "host_key"})
 
@@ -112,24 +111,15 @@ def _between(cluster: Inventory, probe: Probe, control: Path) -> View:
     hosts = cluster.selected_hosts
     there = [replace(host, become=False) for host in hosts if host.name in probe.facts]
     found, pinned = _candidates(there, probe.facts)
-    pairs: tuple[PairResult, ...] = ()
-    with ThreadPoolExecutor(2) as pool:
-        try:
-            plan = _logins(hosts, there, probe)
-            reports = pool.submit(
-                logins.gather,
-                plan,
-                login_timeout_s=_LOGIN_S,
-                budget_s=_LOGINS_S,
-                timeout_s=_ANSWER_S,
-                control_dir=control,
-            )
-            if found is not None:
-                pairs = pool.submit(netprobe.probe, there, found, timeout_s=_CONNECT_S, control_dir=control).result()
-            tried = reports.result()
-        except BaseException:
-            runner.close_connections(control)  # an interrupt: the programs on the nodes end with their connections
-            raise
+    pairs = () if found is None else _pairs(there, found, control)
+    # Afterwards, not beside it: logins cost processor time, and what starves looks like a firewall.
+    tried = logins.gather(
+        _logins(hosts, there, probe),
+        login_timeout_s=_LOGIN_S,
+        budget_s=_LOGINS_S,
+        timeout_s=_ANSWER_S,
+        control_dir=control,
+    )
     return View(
         hosts=hosts,
         nodes=probe.facts,
@@ -139,6 +129,18 @@ def _between(cluster: Inventory, probe: Probe, control: Path) -> View:
         candidates=found,
         pairs=pairs,
         pinned=pinned,
+    )
+
+
+def _pairs(there: Sequence[Host], found: Candidates, control: Path) -> tuple[PairResult, ...]:
+    """Have nodes connect to each other, and believe in a failure when it has been seen twice."""
+    first = netprobe.probe(there, found, timeout_s=_CONNECT_S, control_dir=control)
+    if all(one.kind == "ok" for one in first):
+        return first
+    failed = {(one.network, one.source, one.target) for one in first if one.kind != "ok"}
+    again = netprobe.probe(there, found, timeout_s=2 * _CONNECT_S, control_dir=control)
+    return tuple(
+        one if (one.network, one.source, one.target) in failed else replace(one, kind="ok", problem="") for one in again
     )
 
 

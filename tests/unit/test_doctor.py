@@ -331,6 +331,13 @@ def test_a_firewall_between_two_gets_one_line_for_both_ways() -> None:
     assert found.cause == "connections between node1 and node3 in 10.0.0.0/24 time out"
 
 
+def test_many_pairs_are_one_line() -> None:
+    pairs = [("node1", "node2"), ("node2", "node3"), ("node3", "node4"), ("node4", "node1")]
+    (found,) = catalogue.diagnose(connected(seen(), *((*pair, "timeout") for pair in pairs)))
+    assert found.hosts == NODES
+    assert found.cause.startswith("connections in 10.0.0.0/24 time out: from node1 to node2, from node2 to node3, ")
+
+
 def test_a_firewall_on_one_node_is_that_node_s() -> None:
     failures = [(source, "node4", "refused") for source in NODES[:3]]
     (found,) = catalogue.diagnose(connected(seen(), *failures))  # type: ignore[arg-type]

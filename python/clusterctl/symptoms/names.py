@@ -69,7 +69,7 @@ def _own(view: View) -> Iterator[Finding]:
         if not own.addresses:
             yield Finding("names", "error", (name,), f"its own name means nothing to it ({own.problem})", _HOSTS)
         elif _is_loopback(own.addresses[0]):
-            cause = f"its own name leads to {own.addresses[0]}, so it tells other nodes an address that is their own"
+            cause = f"its own name leads to {own.addresses[0]}, at which no other node finds it"
             yield Finding("names", "error", (name,), cause, _HOSTS)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl import fabric, inventory
 from clusterctl.diagnosis import PROVISION, Finding, Severity, compare, provisioned
-from clusterctl.symptoms.view import blame
+from clusterctl.symptoms.view import FEW_PAIRS, blame, ends, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -85,12 +85,12 @@ def _connections(view: View, network: Network) -> Iterator[Finding]:
         blamed, rest = blame(failed, len(view.nodes))
         for one in blamed:
             others = inventory.folded(one.others)
-            ends = f"from {others} to it" if one.role == "target" else f"from it to {others}"
+            where = f"from {others} to it" if one.role == "target" else f"from it to {others}"
             detail = ""
             if kind == "error":
                 pair = (one.others[0], one.host) if one.role == "target" else (one.host, one.others[0])
                 detail = f" ({failed[pair].problem})"
-            cause = f"connections {ends} in {network.key} {_WORDS[kind]}{detail}"
+            cause = f"connections {where} in {network.key} {_WORDS[kind]}{detail}"
             yield Finding(check, severity, (one.host,), cause, _CURES[kind])
         yield from _alone(network, kind, rest, failed, severity, check)
 
@@ -103,16 +103,20 @@ def _alone(
     severity: Severity,
     check: str,
 ) -> Iterator[Finding]:
-    """Tell of two nodes that get on with others; one line where it is both ways."""
+    """Tell of two nodes that get on with others: one line where it is both ways, and one where there are many."""
+    if len({frozenset(pair) for pair in rest}) > FEW_PAIRS:
+        cause = f"connections in {network.key} {_WORDS[kind]}: {shown(rest)}"
+        yield Finding(check, severity, ends(rest), cause, _CURES[kind])
+        return
     told: set[Pair] = set()
     for source, target in rest:
         if (source, target) in told:
             continue
         told |= {(source, target), (target, source)}
         both = (target, source) in rest
-        ends = f"between {source} and {target}" if both else f"from {source} to {target}"
+        where = f"between {source} and {target}" if both else f"from {source} to {target}"
         detail = f" ({failed[source, target].problem})" if kind == "error" else ""
-        cause = f"connections {ends} in {network.key} {_WORDS[kind]}{detail}"
+        cause = f"connections {where} in {network.key} {_WORDS[kind]}{detail}"
         yield Finding(check, severity, (source, target), cause, _CURES[kind])
 
 

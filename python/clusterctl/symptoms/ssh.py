@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl import inventory
 from clusterctl.diagnosis import PROVISION, Finding
-from clusterctl.symptoms.view import blame
+from clusterctl.symptoms.view import FEW_PAIRS, blame, ends, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -95,6 +95,10 @@ def _between(view: View, without: frozenset[str]) -> Iterator[Finding]:
             pair = (one.others[0], one.host) if one.role == "target" else (one.host, one.others[0])
             words = _words(name, failed[pair], others, is_target=one.role == "target")
             yield Finding(_check(name), "error", (one.host,), words, _CURES[name])
+        if len(rest) > FEW_PAIRS and name not in {"key", "name"}:
+            cause = f"logins fail {shown(rest)}: {_last(failed[rest[0]].said)}"
+            yield Finding("ssh", "error", ends(rest), cause, _CURES[name])
+            continue
         for source, target in rest:
             yield _alone(name, source, target, failed[source, target])
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Pair = tuple[str, str]  # source and target
 
+FEW_PAIRS = 3  # so many get a line each; more are one line
+_SHOWN_PAIRS = 4
+
 
 @dataclass(frozen=True)
 class View:
@@ -88,3 +91,15 @@ def blame(failed: Iterable[Pair], hosts: int) -> tuple[tuple[Blame, ...], tuple[
         for pair in explained:
             del left[pair]
     return tuple(found), tuple(left)
+
+
+def shown(pairs: Iterable[Pair]) -> str:
+    """Return pairs as a person reads them: the first few, and how many more there are."""
+    words = [f"from {source} to {target}" for source, target in pairs]
+    more = f" and {len(words) - _SHOWN_PAIRS} more" if len(words) > _SHOWN_PAIRS else ""
+    return ", ".join(words[:_SHOWN_PAIRS]) + more
+
+
+def ends(pairs: Iterable[Pair]) -> tuple[str, ...]:
+    """Return every node that is in a pair, once."""
+    return tuple(dict.fromkeys(name for pair in pairs for name in pair))
