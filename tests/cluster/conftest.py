@@ -7,14 +7,18 @@ leaves as it found it. What changes a shared cluster for good is marked ``last_o
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl import sandbox as sandboxes
-from validated import NODES, Cluster
+from clusterctl.errors import ConfigError
+from clusterctl.sandbox import podman
+from validated import NODES, Cluster, engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,18 +35,31 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "last_of_group: changes a shared cluster for good, so it runs after all others")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.parent == HERE and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-    items.sort(key=turn)
+    items.sort(key=lambda item: (turn(group_of(item.path)), item.get_closest_marker("last_of_group") is not None))
 
 
-def turn(item: pytest.Item) -> tuple[int, bool]:
-    group = item.get_closest_marker("xdist_group")
-    order = LONGEST_FIRST.index(group.args[0]) if group and group.args[0] in LONGEST_FIRST else len(LONGEST_FIRST)
-    return order, item.get_closest_marker("last_of_group") is not None
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give every group to one worker; xdist 3.8's own way loses the groups with pytest 9.2 (pytest-xdist #1386)."""
+    from xdist.scheduler import LoadGroupScheduling  # noqa: PLC0415 - where there is no xdist, nobody asks
+
+    class Groups(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(HERE / Path(nodeid.partition("::")[0]).name)
+
+    return Groups(config, log)
+
+
+@functools.cache
+def group_of(module: Path) -> str:
+    """Return the group that a module names; it is its own where it names none."""
+    mark = re.search(r'xdist_group\("(\w+)"\)', module.read_text(encoding="utf-8"))
+    return mark.group(1) if mark else module.stem
+
+
+def turn(group: str) -> int:
+    return LONGEST_FIRST.index(group) if group in LONGEST_FIRST else len(LONGEST_FIRST)
 
 
 @pytest.fixture(scope="session")
@@ -56,10 +73,12 @@ def sandbox() -> Iterator[Callable[..., sandboxes.Sandbox]]:
 
     def start(label: str, *, stack: bool = False, **specification: Any) -> sandboxes.Sandbox:
         name = f"test-{label}-{os.getpid()}"
-        if name not in started:
-            sandboxes.down(name)  # of a killed run whose process number has come round again
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(podman, "find", engine)
+            if name not in started and is_recorded(name):
+                sandboxes.down(name)  # of a killed run whose process number has come round again
             started.add(name)
-        box = sandboxes.up(sandboxes.SandboxSpec(name=name, **specification))
+            box = sandboxes.up(sandboxes.SandboxSpec(name=name, **specification))
         if not stack:
             variables = box.inventory.parent / "group_vars" / "all.yml"
             variables.parent.mkdir(exist_ok=True)
@@ -67,8 +86,18 @@ def sandbox() -> Iterator[Callable[..., sandboxes.Sandbox]]:
         return box
 
     yield start
-    for name in started:
-        sandboxes.down(name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(podman, "find", engine)
+        for name in started:
+            sandboxes.down(name)
+
+
+def is_recorded(name: str) -> bool:
+    try:
+        sandboxes.load(name)
+    except ConfigError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="session")
@@ -101,8 +130,7 @@ def _leaves_the_shared_cluster_as_it_was(
     request: pytest.FixtureRequest, shared: dict[str, tuple[Cluster, list[str]]]
 ) -> Iterator[None]:
     yield
-    mark = request.node.get_closest_marker("xdist_group")
-    cluster, before = shared.get(mark.args[0], (None, [])) if mark else (None, [])
+    cluster, before = shared.get(group_of(request.path), (None, []))
     if cluster is None or len(cluster.box.nodes) != len(NODES):
         return
     assert cluster.is_clean()

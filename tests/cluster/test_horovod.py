@@ -108,9 +108,8 @@ def horovod(part: str = "main", **variables: Any) -> dict[str, Any]:
 
 
 PINNED = role("python_env", "preflight", python_env_framework="pytorch", **members_of("python_env"))
+MESH = [role("hosts", hosts_members=MEMBERS), role("ssh_mesh", ssh_mesh_members=MEMBERS)]
 STACK = [
-    role("hosts", hosts_members=MEMBERS),
-    role("ssh_mesh", ssh_mesh_members=MEMBERS),
     role("openmpi", **members_of("openmpi")),
     role("python_env", python_env_framework="pytorch", **members_of("python_env")),
     horovod(),
@@ -119,7 +118,10 @@ STACK = [
 
 @pytest.fixture(scope="module")
 def cluster(sandbox: Start, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    return Cluster(sandbox("horovod", nodes=2, stack=True), tmp_path_factory.mktemp("horovod"))
+    made = Cluster(sandbox("horovod", nodes=2, stack=True), tmp_path_factory.mktemp("horovod"))
+    recap, text = made.play(MESH)
+    assert min(recap.values(), default=-1) >= 0, text[-4000:]
+    return made
 
 
 @pytest.mark.parametrize("version", ["4.1.4", "5.0.7"])

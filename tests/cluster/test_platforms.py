@@ -61,11 +61,11 @@ def test_two_platforms_are_one_cluster(sandbox: Callable[..., sandboxes.Sandbox]
 def test_another_series_and_back(sandbox: Callable[..., sandboxes.Sandbox], tmp_path: Path) -> None:
     user = User(tmp_path, sandbox("series", nodes=2))
     user.types("provision", "--no-validate")
-    new = libraries(user.types("validate"))
+    new = libraries(user.types("validate", "--checks", "hello"))
     user.types("provision", "--no-validate", "-e", "openmpi_version=4.1.4")
     old = libraries(user.types("validate"))
     assert len(new) == len(old) == 1
     assert "v5.0.7" in next(iter(new))[0]
     assert "v4.1.4" in next(iter(old))[0]
     user.types("provision", "--no-validate")
-    assert libraries(user.types("validate")) == new
+    assert libraries(user.types("validate", "--checks", "hello")) == new

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import json
 import os
@@ -36,13 +37,17 @@ find /root /home -mindepth 1 \( -name .ansible -o -name .cache -o -name .bash_hi
 NETWORK = (["ip", "-4", "-brief", "address"], ["ip", "-4", "route"], ["nft", "list", "ruleset"], ["tc", "qdisc"])
 
 
+# Finding out how podman works here takes a container's start, which would be paid dozens of times.
+engine = functools.cache(podman.find)
+
+
 class Cluster:
     """Four provisioned nodes, and the faults that can be planted in them."""
 
     first_s = 0.0  # what the first provision took
 
     def __init__(self, box: Sandbox) -> None:
-        self.box, self.engine = box, podman.find()
+        self.box, self.engine = box, engine()
 
     def run(self, *command: str) -> tuple[subprocess.CompletedProcess[str], float]:
         """Run a verb of the command line on the cluster's inventory; how it ended, and after how many seconds."""
