@@ -338,6 +338,16 @@ def test_many_pairs_are_one_line() -> None:
     assert found.cause.startswith("connections in 10.0.0.0/24 time out: from node1 to node2, from node2 to node3, ")
 
 
+def test_what_fails_everywhere_is_one_line() -> None:
+    pairs = [(source, target) for source in NODES for target in NODES if source != target]
+    (found,) = catalogue.diagnose(connected(seen(), *((*pair, "refused") for pair in pairs)))
+    assert (found.hosts, found.cause) == (NODES, "connections between them in 10.0.0.0/24 are refused")
+    view = failing(seen(), *((*pair, "refused") for pair in pairs))
+    reports = {name: dataclasses.replace(report, passed=0) for name, report in view.logins.items()}
+    (found,) = catalogue.diagnose(dataclasses.replace(view, logins=reports))
+    assert (found.check, found.hosts, found.cause) == ("ssh", NODES, "logins between them fail: ssh: it failed")
+
+
 def test_a_firewall_on_one_node_is_that_node_s() -> None:
     failures = [(source, "node4", "refused") for source in NODES[:3]]
     (found,) = catalogue.diagnose(connected(seen(), *failures))  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl import fabric, inventory
 from clusterctl.diagnosis import PROVISION, Finding, Severity, compare, provisioned
-from clusterctl.symptoms.view import FEW_PAIRS, blame, ends, shown
+from clusterctl.symptoms.view import FEW_PAIRS, blame, ends, is_everywhere, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -82,6 +82,11 @@ def _connections(view: View, network: Network) -> Iterator[Finding]:
     for kind, failed in kinds.items():
         severity: Severity = "warning" if kind == "error" else "error"
         check = "network" if kind == "error" else "ports"
+        tried = len([one for one in view.pairs if one.network == network.key])
+        if is_everywhere(len(failed), tried, len(view.nodes)):
+            cause = f"connections between them in {network.key} {_WORDS[kind]}"
+            yield Finding(check, severity, ends(failed), cause, _CURES[kind])
+            continue
         blamed, rest = blame(failed, len(view.nodes))
         for one in blamed:
             others = inventory.folded(one.others)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl import inventory
 from clusterctl.diagnosis import PROVISION, Finding
-from clusterctl.symptoms.view import FEW_PAIRS, blame, ends, shown
+from clusterctl.symptoms.view import FEW_PAIRS, blame, ends, is_everywhere, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -88,7 +88,12 @@ def _between(view: View, without: frozenset[str]) -> Iterator[Finding]:
         for failure in report.failures:
             if source not in without and failure.target not in away:
                 classes[_CLASSES[failure.kind]][source, failure.target] = failure
+    tried = sum(report.passed + len(report.failures) for report in view.logins.values())
     for name, failed in classes.items():
+        if is_everywhere(len(failed), tried, len(view.hosts)):
+            words = _last(next(iter(failed.values())).said)
+            yield Finding(_check(name), "error", ends(failed), f"logins between them fail: {words}", _CURES[name])
+            continue
         blamed, rest = blame(failed, len(view.hosts))
         for one in blamed:
             others = inventory.folded(one.others)

@@ -93,6 +93,11 @@ def blame(failed: Iterable[Pair], hosts: int) -> tuple[tuple[Blame, ...], tuple[
     return tuple(found), tuple(left)
 
 
+def is_everywhere(failed: int, tried: int, hosts: int) -> bool:
+    """Whether so much fails between nodes that no node is to blame: more than three quarters of what was tried."""
+    return hosts > 2 and failed * 4 > tried * 3  # noqa: PLR2004 - two are a pair
+
+
 def shown(pairs: Iterable[Pair]) -> str:
     """Return pairs as a person reads them: the first few, and how many more there are."""
     words = [f"from {source} to {target}" for source, target in pairs]
