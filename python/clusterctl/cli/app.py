@@ -32,7 +32,9 @@ def application(argv: Sequence[str]) -> typer.Typer:
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=name, help=command.summary)
         else:
-            app.command(name, short_help=command.summary)(found)
+            # A module's own class, where its command line is unlike what typer can parse.
+            own = getattr(importlib.import_module(f"clusterctl.cli.{command.module}"), "Line", None)
+            app.command(name, cls=own, short_help=command.summary)(found)
     return app
 
 

@@ -6,11 +6,15 @@ import os
 import sys
 from enum import Enum
 from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from clusterctl.launch.compose import Launcher, Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 _ANSIBLE = "Ansible's own options"
 
@@ -21,6 +25,26 @@ class Prefix(str, Enum):
     NONE = "none"
     RANK = "rank"
     HOST = "host"
+
+
+def joined(arguments: Sequence[str]) -> list[str]:
+    """Make one word of the two that follow ``--mca``, as mpirun has it; typer has no option with two words."""
+    words: list[str] = []
+    rest = list(arguments)
+    while rest and rest[0] != "--":
+        word = rest.pop(0)
+        if word == "--mca" and len(rest) > 1 and "=" not in rest[0]:
+            word = f"--mca={rest.pop(0)}={rest.pop(0)}"
+        words.append(word)
+    return [*words, *rest]
+
+
+class Line(TyperCommand):
+    """The command line of run."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse after :func:`joined`."""
+        return super().parse_args(ctx, joined(args))
 
 
 def run(
@@ -44,7 +68,7 @@ def run(
         typer.Option("-x", metavar="NAME[=VALUE]", help="A variable for the ranks; without a value, yours."),
     ] = None,
     mca: Annotated[
-        list[tuple[str, str]] | None,
+        list[str] | None,
         typer.Option("--mca", metavar="NAME VALUE", help="A parameter of Open MPI, as mpirun takes it."),
     ] = None,
     network: Annotated[
@@ -107,7 +131,7 @@ def run(
             processes=processes,
             exported=tuple(export or ()),
             caller=dict(os.environ),
-            mca=dict(mca or ()),
+            mca=_parameters(mca or ()),
             network=network,
             oversubscribe=oversubscribe,
             directory=chdir,
@@ -130,6 +154,22 @@ def run(
         sys.stdout.write(verb.shown(inventory, options, _tell) + "\n")
         return 0
     return verb.run(inventory, options, _take, _tell)
+
+
+def _parameters(words: Iterable[str]) -> dict[str, str]:
+    from clusterctl.errors import ConfigError  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    found: dict[str, str] = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not sign:
+            raise ConfigError(f"--mca {name} has no value; it takes two words, as in --mca btl_tcp_links 2.")
+        if found.get(name, value) != value:
+            raise ConfigError(
+                f"--mca {name} is given twice, as {found[name]!r} and {value!r}; mpirun takes it once."
+            )
+        found[name] = value
+    return found
 
 
 def _take(stream: str, data: bytes) -> None:
