@@ -114,10 +114,16 @@ class Exchange:
             self._calls[link.fileno()] = call
             self._selector.register(link, selectors.EVENT_WRITE, call)
 
-    @property
-    def busy(self) -> bool:
-        """Whether a call of ours has no result yet."""
-        return self._open > 0
+    def connect_all(self, targets: List[Json], timeout_s: float, *, stdin: bool = False) -> None:
+        """Call every target and wait for the results; what timed out is tried once more, for a node may be busy."""
+        for is_last in (False, True):
+            self.connect(targets, timeout_s)
+            self.run(lambda: self._open > 0, time.monotonic() + timeout_s + _STRANGER_S, stdin=stdin)
+            late = {(network, name) for network, name, kind, _ in self.results if kind == "timeout"}
+            if is_last or not late:
+                break
+            targets = [one for one in targets if (one["network"], one["name"]) in late]
+            self.results = [one for one in self.results if (one[0], one[1]) not in late]
 
     def run(self, go_on: Callable[[], bool], until: float, *, stdin: bool = False) -> None:
         """Answer and call as long as ``go_on()``, at the longest until then (by time.monotonic()).
@@ -292,8 +298,7 @@ def main() -> int:
     if not line:
         return 0
     order = json.loads(line)
-    exchange.connect(order["targets"], float(order["timeout_s"]))
-    exchange.run(lambda: exchange.busy, until, stdin=True)
+    exchange.connect_all(order["targets"], float(order["timeout_s"]), stdin=True)
     _say({"fabric": 2, "results": exchange.results})
     exchange.run(lambda: True, until, stdin=True)
     exchange.close()

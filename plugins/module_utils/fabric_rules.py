@@ -727,6 +727,15 @@ def openmpi_include(network: Network, host: str) -> str:
     return ",".join(cidr for cidr in network.cidrs if address in ipaddress.ip_network(cidr))
 
 
+def prrte_include(network: Network) -> str:
+    """Return what prte_if_include gets: the interfaces' names, those of all nodes.
+
+    PRRTE gives its own to the daemons of the other nodes, and passes over a name that a node does not have. The CIDR
+    form would not do: PRRTE 3.0 (Open MPI 5.0.7) fails to match it behind an interface that has no IPv4 address.
+    """
+    return ",".join(dict.fromkeys(network.interfaces.values()))
+
+
 def files(network: Optional[Network], host: str, settings: Mapping[str, str]) -> Dict[str, str]:
     """Return the text of what the role lays out on a node, by the words ``openmpi``, ``prrte`` and ``nccl``.
 
@@ -741,7 +750,7 @@ def files(network: Optional[Network], host: str, settings: Mapping[str, str]) ->
     nccl = {"NCCL_SOCKET_IFNAME": f"={network.interfaces[host]}", **settings}
     return {
         "openmpi": f"btl_tcp_if_include = {include}\noob_tcp_if_include = {include}\n",
-        "prrte": f"prte_if_include = {include}\n",
+        "prrte": f"prte_if_include = {prrte_include(network)}\n",
         "nccl": "".join(f"{name}={nccl[name]}\n" for name in sorted(nccl)),
     }
 

@@ -29,7 +29,7 @@ options:
     type: list
     elements: dict
   timeout_s:
-    description: How long a connection may take.
+    description: How long a connection may take. One that timed out is tried once more.
     type: float
     default: 5
 author:
@@ -56,8 +56,6 @@ results:
   elements: list
 """
 
-import time
-
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_probe
 
@@ -77,8 +75,7 @@ def main() -> None:
     )
     given = module.params
     exchange = fabric_probe.Exchange(given["name"] or "", given["token"] or "")
-    exchange.connect(given["targets"] or [], given["timeout_s"])
-    exchange.run(lambda: exchange.busy, time.monotonic() + given["timeout_s"] + 1)
+    exchange.connect_all(given["targets"] or [], given["timeout_s"])
     exchange.close()
     module.exit_json(changed=False, changes=[], watch=[], results=exchange.results)
 

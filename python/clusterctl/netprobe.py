@@ -38,7 +38,7 @@ def probe(
     hosts: Sequence[Host],
     candidates: Candidates,
     *,
-    timeout_s: float = 10,
+    timeout_s: float = 5,
     control_dir: Path | None = None,
     seed: int = 0,
 ) -> tuple[PairResult, ...]:
@@ -47,7 +47,7 @@ def probe(
     Args:
         hosts: the nodes, reachable by plain ssh; those without an address in the candidates take no part.
         candidates: what to prove.
-        timeout_s: how long one connection may take; all are tried at once.
+        timeout_s: how long one connection may take; all are tried at once, and those that timed out once more.
         control_dir: folder of shared connections, see :func:`clusterctl.ssh.arguments`.
         seed: of the sample that is taken where there are more than 32 nodes.
 
@@ -78,7 +78,7 @@ async def _probe(
 
     async def opened(peer: _Peer) -> None:
         addresses = {one.key: one.addresses[peer.name] for one in candidates.networks if peer.name in one.addresses}
-        lifetime_s = _LOGIN_S * (1 + len(peers) / _LOGINS_AT_ONCE) + timeout_s + _GRACE_S
+        lifetime_s = _LOGIN_S * (1 + len(peers) / _LOGINS_AT_ONCE) + 2 * timeout_s + _GRACE_S
         async with turn:
             await peer.open({"name": peer.name, "token": token, "addresses": addresses, "lifetime_s": lifetime_s})
 
@@ -123,7 +123,7 @@ class _Peer:
         if self.problem:
             return
         order = json.dumps({"targets": list(targets), "timeout_s": timeout_s}).encode() + b"\n"
-        answer = await self._ask(order, 2, timeout_s + _GRACE_S)
+        answer = await self._ask(order, 2, 2 * timeout_s + _GRACE_S)
         self.results = {(network, target): (kind, why) for network, target, kind, why in answer.get("results", ())}
 
     async def _ask(self, words: bytes, phase: int, within_s: float) -> dict[str, Any]:

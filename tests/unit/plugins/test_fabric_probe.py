@@ -39,10 +39,8 @@ def target(name: str, address: str, port: int, source: str = "127.0.0.2") -> dic
 
 def call(*targets: dict[str, Any], name: str = "a", timeout_s: float = 5) -> list[list[str]]:
     exchange = fabric_probe.Exchange(name, TOKEN)
-    exchange.connect(list(targets), timeout_s)
-    exchange.run(lambda: exchange.busy, time.monotonic() + timeout_s + 1)
+    exchange.connect_all(list(targets), timeout_s)
     exchange.close()
-    assert not exchange.busy
     return exchange.results
 
 
@@ -98,6 +96,21 @@ def test_a_port_that_accepts_and_says_nothing_times_out() -> None:
         results = call(target("b", "127.0.0.3", server.getsockname()[1]), timeout_s=0.3)
     assert results == [[NET, "b", "timeout", "connected, but no answer came"]]
     assert time.monotonic() - began < 3
+
+
+def test_what_timed_out_is_tried_once_more() -> None:
+    with closing(socket.create_server(("127.0.0.3", 0))) as server:
+        answers = threading.Thread(target=answer_the_second, args=(server,))
+        answers.start()
+        results = call(target("b", "127.0.0.3", server.getsockname()[1]), timeout_s=0.5)
+        answers.join()
+    assert results == [[NET, "b", "ok", ""]]
+
+
+def answer_the_second(server: socket.socket) -> None:
+    with server.accept()[0], server.accept()[0] as second:
+        second.recv(512)
+        second.send(f"clusterctl-fabric {TOKEN} b 127.0.0.2\n".encode())
 
 
 def test_an_address_that_is_gone_is_told_on_either_side() -> None:

@@ -341,9 +341,11 @@ def test_the_files_say_it_in_each_readers_words() -> None:
     network = rules.candidates(cluster()).networks[0]
     assert rules.files(network, "node1", {"NCCL_IB_GID_INDEX": "3"}) == {
         "openmpi": "btl_tcp_if_include = 10.0.0.0/24\noob_tcp_if_include = 10.0.0.0/24\n",
-        "prrte": "prte_if_include = 10.0.0.0/24\n",
+        "prrte": "prte_if_include = eth0\n",
         "nccl": "NCCL_IB_GID_INDEX=3\nNCCL_SOCKET_IFNAME==eth0\n",
     }
+    other = network._replace(interfaces={**network.interfaces, "node4": "ens3"})
+    assert rules.files(other, "node1", {})["prrte"] == "prte_if_include = eth0,ens3\n", "daemons get the launch node's"
     assert rules.files(None, "node1", {}) == {"openmpi": "", "prrte": "", "nccl": ""}
     assert rules.record(network, "node2") == {
         "schema_version": 1,
