@@ -32,6 +32,10 @@ COMMANDS = {
     "init": Command("init", "init", "Write a commented example inventory."),
     "provision": Command("provision", "provision", "Make one proven cluster of the inventory's hosts."),
     "validate": Command("validate", "validate", "Prove the cluster again and name what is wrong."),
+    "doctor": Command("doctor", "doctor", "Look at the hosts, change nothing, say what would hurt."),
+    "run": Command("run", "run", "Start a program on the cluster by mpirun, horovodrun or torchrun."),
+    "launch": Command("launch", "launch", "Become torchrun inside a pod of an existing scheduler."),
+    "render": Command("render", "render", "Print the submission of a job for an existing scheduler."),
     "sandbox": Command("sandbox", "app", "A cluster of containers on this machine, to try things on."),
     "version": Command("version", "version", "Show the versions of clusterctl and of what it stands on."),
 }
@@ -45,6 +49,8 @@ Usage: clusterctl COMMAND [OPTIONS] [ARGUMENTS]
     clusterctl init inventory.ini         then name your machines in it
     clusterctl provision inventory.ini    bare hosts become one proven cluster
     clusterctl validate inventory.ini     prove it again
+    clusterctl doctor inventory.ini       see what would hurt, before or after
+    clusterctl run inventory.ini -- ./a   start a program on all of it
 
 Commands:
 {commands}
