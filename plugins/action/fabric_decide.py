@@ -38,7 +38,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 settings, warning = _nccl(host, rules.rdma(node), given)
             except rules.FabricError as error:
                 return {**result, **fabric_failure.refused(error, hosts)}
-            record = rules.record(decision.network, host) if decision.network else None
+            record = rules.record(decision.network, host, found.rejected) if decision.network else None
             files[host] = {
                 **rules.files(decision.network, host, settings),
                 "record": json.dumps(record) + "\n" if record else "",

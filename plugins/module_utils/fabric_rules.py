@@ -755,11 +755,18 @@ def files(network: Optional[Network], host: str, settings: Mapping[str, str]) ->
     }
 
 
-def record(network: Network, host: str) -> Dict[str, Any]:
-    """Return what /etc/clusterctl/fabric.json holds on a node."""
+def record(network: Network, host: str, rejected: Sequence[Rejection] = ()) -> Dict[str, Any]:
+    """Return what /etc/clusterctl/fabric.json holds on a node.
+
+    Args:
+        network: what was decided.
+        host: whose file.
+        rejected: what facts alone rejected; what a probe says may be other words the next time.
+    """
     return {
         "schema_version": 1,
         "cidrs": list(network.cidrs),
         "interface": network.interfaces[host],
         "address": network.addresses[host],
+        "rejected": {one.network: one.reason for one in rejected},
     }

@@ -347,9 +347,10 @@ def test_the_files_say_it_in_each_readers_words() -> None:
     other = network._replace(interfaces={**network.interfaces, "node4": "ens3"})
     assert rules.files(other, "node1", {})["prrte"] == "prte_if_include = eth0,ens3\n", "daemons get the launch node's"
     assert rules.files(None, "node1", {}) == {"openmpi": "", "prrte": "", "nccl": ""}
-    assert rules.record(network, "node2") == {
+    assert rules.record(network, "node2", [rules.Rejection("docker0", ("node1",), "is a bridge")]) == {
         "schema_version": 1,
         "cidrs": ["10.0.0.0/24"],
         "interface": "eth0",
         "address": "10.0.0.2",
+        "rejected": {"docker0": "is a bridge"},
     }

@@ -1,0 +1,177 @@
+"""The fabric on real nodes that all carry a docker0 of the same address, as machines with Docker do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from clusterctl import fabric, facts, inventory, netprobe
+from clusterctl import sandbox as sandboxes
+from validated import NODES, Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.cluster
+
+HELLO = "/usr/local/openmpi/libexec/clusterctl-hello"
+SETTINGS = "/usr/local/etc/openmpi"
+RECORD = "/etc/clusterctl/fabric.json"
+TWIN = "docker0 172.17.0.0/16"
+SAME = "carries the same address 172.17.0.1 on node[1-4]"
+
+
+@pytest.fixture(scope="module")
+def cluster(sandbox: Callable[..., sandboxes.Sandbox]) -> Cluster:
+    """Four nodes; each has a docker0 with a carrier before it is provisioned."""
+    made = Cluster(sandbox("fabric", nodes=len(NODES)))
+    for node in NODES:
+        for argv in (
+            ("link", "add", "docker0", "type", "bridge"),
+            ("address", "add", "172.17.0.1/16", "dev", "docker0"),
+            ("link", "add", "inside0", "type", "veth", "peer", "name", "inside1"),
+            ("link", "set", "inside0", "master", "docker0", "up"),
+            ("link", "set", "inside1", "up"),
+            ("link", "set", "docker0", "up"),
+        ):
+            made.in_network_of(node, "ip", *argv)
+    made.provision()
+    ssh(made, "node1", "sh", "-c", "".join(f"echo {node} slots=2 >> hosts; " for node in NODES))
+    return made
+
+
+def ssh(cluster: Cluster, node: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    command = sandboxes.ssh_command(cluster.box, cluster.box.node(node), argv)
+    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=240)
+
+
+def mpirun(cluster: Cluster, within_s: float, *options: str) -> tuple[bool, str, float]:
+    """Run eight ranks on four nodes as a user would; whether all of them were done in time, with what they said."""
+    began = time.monotonic()
+    argv = ["mpirun", *options, "-np", "8", "--hostfile", "hosts", HELLO]
+    done = ssh(cluster, "node1", "timeout", "--kill-after=5", str(round(within_s)), *argv)
+    said = done.stdout + done.stderr
+    return done.returncode == 0 and said.count("library_version") == 8, said, time.monotonic() - began
+
+
+def provision(cluster: Cluster, *tags: str, **variables: Any) -> tuple[int, dict[str, Any], str]:
+    """Run some roles; the exit code, the record and what was said."""
+    done, _ = cluster.run(
+        "provision",
+        "--yes",
+        "--no-validate",
+        "--format",
+        "json",
+        f"--tags={','.join(tags)}",
+        f"-e={json.dumps(variables)}",
+    )
+    return done.returncode, json.loads(done.stdout or "{}"), done.stderr
+
+
+def record(cluster: Cluster, node: str) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(cluster.on(node, "cat", RECORD))
+    return read
+
+
+def look(cluster: Cluster) -> tuple[fabric.Candidates, fabric.Decision]:
+    hosts = inventory.load(cluster.box.inventory).hosts
+    found = fabric.candidates(facts.gather(hosts).facts)
+    return found, fabric.decide(found, netprobe.probe(hosts, found))
+
+
+@contextlib.contextmanager
+def without_settings(cluster: Cluster) -> Iterator[None]:
+    for node in NODES:
+        cluster.on(node, "mv", SETTINGS, f"{SETTINGS}.aside")
+    try:
+        yield
+    finally:
+        for node in NODES:
+            cluster.on(node, "mv", f"{SETTINGS}.aside", SETTINGS)
+
+
+@pytest.mark.parametrize("version", ["5.0.7", "4.1.4"])
+def test_a_bare_mpirun_works_and_without_the_role_it_does_not(cluster: Cluster, version: str) -> None:
+    code, _, said = provision(cluster, "openmpi", "fabric", openmpi_version=version)
+    assert code == 0, said
+    works, said, seconds = mpirun(cluster, 120)
+    assert works, said
+    assert version in said
+    assert "WARNING" not in said
+    with without_settings(cluster):
+        works, _, _ = mpirun(cluster, max(15, 5 * seconds))
+    assert not works, "docker0 is no fault here, so nothing was proven"
+    assert cluster.is_clean()
+
+
+def test_the_twin_is_rejected_in_words_and_a_second_run_changes_nothing(cluster: Cluster) -> None:
+    subnet = record(cluster, "node1")["cidrs"]
+    for number, node in enumerate(NODES, start=1):
+        said = record(cluster, node)
+        assert said["interface"] == "eth0"
+        assert said["address"] == cluster.box.nodes[number - 1].address
+        assert said["rejected"] == {TWIN: SAME}
+        assert said["cidrs"] == subnet
+    assert cluster.on("node2", "cat", "/etc/nccl.conf").splitlines()[1] == "NCCL_SOCKET_IFNAME==eth0"
+    code, again, _ = provision(cluster, "fabric")
+    assert code == 0
+    assert [host["changed"] for host in again["hosts"]] == [0] * 4
+    found, decision = look(cluster)
+    assert found.rejected == (fabric.Rejection(TWIN, NODES, SAME),)
+    assert decision.network is not None
+    assert "12 connections came through" in decision.reason
+
+
+def test_a_network_that_one_node_lacks_is_rejected_with_its_name(cluster: Cluster) -> None:
+    with cluster.second_network("eth1", "10.77.0.0/24", NODES[:3]):
+        found, decision = look(cluster)
+        assert ("eth1 10.77.0.0/24", "node4 has no address in it") in [
+            (one.network, one.reason) for one in found.rejected
+        ]
+        assert decision.network is not None
+        assert set(decision.network.interfaces.values()) == {"eth0"}
+        code, refused, said = provision(cluster, "fabric", fabric_cidr="10.77.0.0/24")
+    assert code == 1, said
+    (problem,) = refused["problems"]
+    assert problem["host"] == "node4"
+    assert "fabric_cidr 10.77.0.0/24: node4 has no address of its own there" in problem["problem"]
+
+
+def test_a_pinned_interface_is_the_only_one_that_is_used(cluster: Cluster) -> None:
+    """Behind docker0 and a veth without IPv4, PRRTE 3.0 does not find this network in its CIDR form."""
+    with cluster.second_network("eth1", "10.78.0.0/25"):
+        code, _, said = provision(cluster, "openmpi", "fabric", openmpi_version="5.0.7", fabric_interfaces=["eth1"])
+        assert code == 0, said
+        works, said, _ = mpirun(cluster, 120, "--prtemca", "oob_base_verbose", "10")
+    assert works, said
+    assert "WARNING" not in said
+    used = [line.rpartition(" adding ")[2].split()[0] for line in said.splitlines() if "our list of V4" in line]
+    assert used == ["10.78.0.1"], "and not docker0, to which the other daemons would connect"
+    code, _, said = provision(cluster, "fabric")
+    assert code == 0, said
+    assert record(cluster, "node4")["interface"] == "eth0"
+
+
+def test_ports_that_are_dropped_between_two_nodes_are_named_by_pair(cluster: Cluster) -> None:
+    rule = f"ip saddr {cluster.box.node('node1').address} tcp dport 1024-65535 tcp flags & (syn | ack) == syn drop"
+    chain = f"table inet planted {{ chain input {{ type filter hook input priority 0; {rule}; }} }}"
+    cluster.in_network_of("node2", "nft", chain)
+    try:
+        _, decision = look(cluster)
+        assert decision.network is None
+        assert [(one.source, one.target, one.kind) for one in decision.failures] == [("node1", "node2", "timeout")]
+        cluster.on("node3", "rm", RECORD)  # what all have on record is not proven again
+        code, failed, said = provision(cluster, "fabric")
+        assert code == 2, said
+        assert {problem["problem"] for problem in failed["problems"] if problem["subject"].startswith("eth0")} == {
+            "node1 to node2: timed out"
+        }
+    finally:
+        cluster.in_network_of("node2", "nft", "delete", "table", "inet", "planted")
+    code, _, said = provision(cluster, "fabric")
+    assert code == 0, said
+    assert cluster.is_clean()
