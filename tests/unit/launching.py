@@ -1,0 +1,67 @@
+"""Nodes for tests of launch lines: their facts, and an inventory that needs no ansible."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterctl import content, facts, inventory, job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SUPERVISOR = hashlib.sha256((content.role_files("validation") / "job_supervisor.py").read_bytes()).hexdigest()
+
+
+def artifact(name: str, version: str, **inputs: Any) -> dict[str, Any]:
+    link = f"/usr/local/{name}"
+    return {"name": name, "link": link, "target": f"{link}-{version}", "version": version, "key": "0123456789abcdef",
+            "ok": True, "inputs": inputs}  # fmt: skip
+
+
+def node(name: str, number: int = 1, *, version: str = "5.0.7", stack: bool = True, **changed: Any) -> facts.NodeFacts:
+    artifacts = [artifact("openmpi", version, configure=["./configure", "--without-ucx"]), artifact("mpi4py", "4.1.2")]
+    if stack:
+        framework = {"name": "pytorch", "version": "2.8.0", "cuda": ""}
+        artifacts += [
+            artifact("python_env", "1", framework=framework),
+            artifact("horovod", "0.28.1", framework=framework, gpu_operations="none"),
+        ]
+    told: dict[str, Any] = {
+        "schema_version": 1, "hostname": name, "fqdn": name, "time": 0.0, "kernel": "6.1", "machine": "x86_64",
+        "distribution": {"id": "debian", "version_id": "12", "name": "Debian 12", "family": "Debian", "major": "12"},
+        "glibc": "2.36", "python": {"version": "3.11.2", "executable": "/usr/bin/python3", "has_packaging": True},
+        "platform": "debian-12-x86_64", "cores": 4, "threads": 4, "memory_bytes": 2**34,
+        "user": {"name": "alice", "uid": 1000, "home": "/home/alice"},
+        "environment": {"PATH": "/usr/local/openmpi/bin:/usr/bin:/bin", "LD_LIBRARY_PATH": "/usr/local/openmpi/lib"},
+        "artifacts": artifacts,
+        "fabric": {"cidrs": ["10.0.0.0/24"], "interface": "eth0", "address": f"10.0.0.{number}"},
+        "watch": [{"path": job.SUPERVISOR, "kind": "file", "sha256": SUPERVISOR}],
+        **changed,
+    }  # fmt: skip
+    return facts.NodeFacts.model_validate(told)
+
+
+def hosts(names: Iterable[str], slots: int | None = 4) -> tuple[inventory.Host, ...]:
+    return tuple(inventory.Host(name=name, address=name, slots=slots) for name in names)
+
+
+class Site:
+    """Stands in for the inventory and for the nodes that answer."""
+
+    def __init__(self, monkeypatch: Any, names: Iterable[str], slots: int | None = 4, **changed: Any) -> None:
+        self.hosts = hosts(names, slots)
+        self.nodes = {host.name: node(host.name, number, **changed) for number, host in enumerate(self.hosts, 1)}
+        self.failures: dict[str, facts.ProbeFailure] = {}
+        monkeypatch.setattr(inventory, "load", self._load)
+        monkeypatch.setattr(facts, "gather", self._gather)
+
+    def _load(self, _path: Path, options: inventory.Options | None = None) -> inventory.Inventory:
+        limit = options.limit.split(",") if options and options.limit else [host.name for host in self.hosts]
+        return inventory.Inventory(Path("/inventory.ini"), self.hosts, tuple(limit), "digest")
+
+    def _gather(self, asked: Iterable[inventory.Host], **_: Any) -> facts.Probe:
+        names = [host.name for host in asked]
+        there = {name: self.nodes[name] for name in names if name not in self.failures}
+        return facts.Probe(there, {name: self.failures[name] for name in names if name in self.failures})
