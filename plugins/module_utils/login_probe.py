@@ -7,7 +7,7 @@ ends, so does it, and its logins with it.
 """
 
 # pathlib is slow to import, and this runs on every node.
-# ruff: noqa: PTH110
+# ruff: noqa: PTH110, PTH111, PTH208
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ MESH = "/etc/ssh/ssh_config.d/10-clusterctl.conf"
 AT_ONCE = 4
 # Without a mesh, so many refusals and no success say enough; more would have sshd hold it against this node.
 _ENOUGH_REFUSALS = 2
+_TICKETS = "/tmp"  # noqa: S108 - where Kerberos keeps them; only looked at
 # Where a login takes so long, more at once would only take longer: nodes may be containers of one machine.
 _SLOW_S = 1.0
 _POLL_S = 0.05
@@ -77,19 +78,38 @@ def login_argv(target: Json, timeout_s: int, mesh: bool, lax: bool) -> List[str]
     return [*argv, "-p", str(target["port"]), "--", str(target["address"]), "true"]
 
 
-def is_lax(target: Json) -> bool:
-    """Tell whether this user's ssh takes host keys that it does not know."""
-    done = subprocess.run(
-        ["ssh", "-G", "--", str(target["name"])],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment(),
-        check=False,
-        timeout=10,
-    )
-    words = dict(line.partition(" ")[::2] for line in done.stdout.decode("utf-8", "replace").splitlines())
-    return words.get("stricthostkeychecking", "") in _LAX
+class Client:
+    """What this user's ssh would do, by its own word (``ssh -G``)."""
+
+    def __init__(self, target: Json) -> None:
+        """Ask ssh about a target."""
+        done = subprocess.run(
+            ["ssh", "-G", "--", str(target["name"])],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment(),
+            check=False,
+            timeout=10,
+        )
+        pairs = [line.partition(" ")[::2] for line in done.stdout.decode("utf-8", "replace").splitlines()]
+        self._words = dict(pairs)
+        self._identities = [os.path.expanduser(value) for key, value in pairs if key == "identityfile"]
+
+    @property
+    def is_lax(self) -> bool:
+        """Whether it takes host keys that it does not know."""
+        return self._words.get("stricthostkeychecking", "") in _LAX
+
+    @property
+    def has_key(self) -> bool:
+        """Whether it has anything to show: a key, the host's own key, or a ticket."""
+        if not self._words or self._words.get("hostbasedauthentication") == "yes":
+            return True
+        tickets = [name for name in os.listdir(_TICKETS) if name.startswith(f"krb5cc_{os.geteuid()}")]
+        if self._words.get("gssapiauthentication") == "yes" and tickets:
+            return True
+        return any(os.path.exists(path) for path in self._identities)
 
 
 class Logins:
@@ -98,7 +118,10 @@ class Logins:
     def __init__(self, targets: Sequence[Json], timeout_s: int, budget_s: float) -> None:
         """Begin with nothing tried."""
         self.mesh = os.path.exists(MESH)
-        self.lax = bool(targets) and is_lax(targets[0])
+        client = Client(targets[0]) if targets else None
+        self.lax = client is not None and client.is_lax
+        # Without a key every answer is known, and 64 containers of one machine need not try.
+        self.keyless = not self.mesh and client is not None and not client.has_key
         self.failures: List[Json] = []
         self.passed = 0
         self.stopped_early = False
@@ -110,9 +133,14 @@ class Logins:
         self._running: List[Tuple[Json, int, float, "subprocess.Popen[bytes]"]] = []
 
     def run(self) -> Json:
-        """Try everything, or until the budget is spent or stdin ends."""
+        """Try everything, unless there is no key; or until the budget is spent or stdin ends."""
         try:
-            while (self._waiting or self._running) and time.monotonic() < self._end and not _stdin_ended(_POLL_S):
+            while (
+                not self.keyless
+                and (self._waiting or self._running)
+                and time.monotonic() < self._end
+                and not _stdin_ended(_POLL_S)
+            ):
                 self._start()
                 self._collect()
                 if not self.mesh and not self.passed and self._refusals() >= _ENOUGH_REFUSALS:
@@ -125,6 +153,7 @@ class Logins:
         return {
             "mesh": self.mesh,
             "lax": self.lax,
+            "keyless": self.keyless,
             "passed": self.passed,
             "failures": self.failures,
             "untried": len(self._waiting) + len(self._running),

@@ -83,8 +83,9 @@ class Clock:
 class LoginReport:
     """What one node found out.
 
-    ``mesh`` tells whether the role ssh_mesh was ever there. ``stopped_early``: it has none, was refused twice, and
-    tried no further. ``untried`` counts the logins for which time ran out. ``problem`` says why there is no answer.
+    ``mesh`` tells whether the role ssh_mesh was ever there. Without it, ``keyless`` says that there is nothing to log in
+    with, so that nothing was tried, and ``stopped_early`` that two logins were refused and no more were tried.
+    ``untried`` counts the logins for which time ran out. ``problem`` says why there is no answer.
     """
 
     mesh: bool = False
@@ -92,6 +93,7 @@ class LoginReport:
     failures: tuple[LoginFailure, ...] = ()
     untried: int = 0
     stopped_early: bool = False
+    keyless: bool = False
     clock: Clock | None = None
     problem: str = ""
 
@@ -222,7 +224,8 @@ def read(event: Mapping[str, Any], clock: Clock | None) -> LoginReport:
             LoginFailure(str(entry["target"]), kind_of(str(entry["said"])), str(entry["said"]))
             for entry in event["failures"]
         ),
-        untried=int(event["untried"]),
+        untried=0 if event["keyless"] else int(event["untried"]),
         stopped_early=bool(event["stopped_early"]),
+        keyless=bool(event["keyless"]),
         clock=clock,
     )

@@ -278,6 +278,13 @@ def test_nodes_that_were_never_provisioned_get_a_few_lines() -> None:
     )
 
 
+def test_nodes_without_a_key_are_known_not_to_log_in() -> None:
+    said = {"mesh": False, "passed": 0, "failures": [], "untried": 3, "stopped_early": False, "keyless": True}
+    view = dataclasses.replace(seen(), logins=dict.fromkeys(NODES, logins.read(said, None)))
+    assert told(view) == [("ssh", "error", NODES)]
+    assert catalogue.notes(view) == ("Logins from node[1-4]: none was tried, for there is no key to log in with.",)
+
+
 # --- between nodes ----------------------------------------------------------------------------------------------------
 
 

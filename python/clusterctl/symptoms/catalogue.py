@@ -46,6 +46,9 @@ def notes(view: View) -> tuple[str, ...]:
     early = [name for name, report in view.logins.items() if report.stopped_early]
     if early:
         lines.append(f"Logins from {inventory.folded(early)}: two were tried and refused, and no more.")
+    keyless = [name for name, report in view.logins.items() if report.keyless]
+    if keyless:
+        lines.append(f"Logins from {inventory.folded(keyless)}: none was tried, for there is no key to log in with.")
     holes: dict[str, list[str]] = {}
     for name, node in view.nodes.items():
         for problem in node.problems:

@@ -56,7 +56,7 @@ def findings(view: View) -> Iterator[Finding]:
     without = [
         name
         for name, report in view.logins.items()
-        if not report.mesh and not report.passed and (report.failures or report.stopped_early)
+        if not report.mesh and not report.passed and (report.failures or report.keyless)
     ]
     if without:
         cause = "no login to another node works without a question, which mpirun needs; there is no mesh of keys yet"
