@@ -19,8 +19,8 @@ _OTHER_RENDEZVOUS = ("PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PE
 _NO_GPU = frozenset({"", "-1", "none", "NoDevFiles"})
 _UNSAID = frozenset({"all", "void"})  # every GPU there is; or somebody else (CDI) puts them in
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - spoken of, not written to
-_SMALL_SHM_BYTES = 256 << 20
-_SMALL_MEMLOCK_BYTES = 1 << 30
+_SMALL_SHM_BYTES = 128 << 20
+_SMALL_MEMLOCK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
