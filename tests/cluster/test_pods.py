@@ -65,7 +65,7 @@ sys.exit(main())
 """
 # Stands in for Slurm: one task on each of two nodes, with the variables that srun gives it.
 SRUN = rf"""#!/bin/bash
-while [[ $1 == -* ]]; do [[ $1 == --nodes ]] && shift; shift; done
+while [[ $1 == -* ]]; do shift; done
 task() {{
     ssh "node$(($1 + 1))" env PATH={HOME}/bin:{SEARCHED} SLURM_JOB_ID=4711 SLURM_STEP_ID=0 SLURM_NNODES=2 \
         SLURM_STEP_NUM_NODES=2 SLURM_NODEID="$1" SLURM_PROCID="$1" SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE='1\(x2\)' \

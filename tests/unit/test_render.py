@@ -243,7 +243,7 @@ def test_a_slurm_script_gives_its_step_the_very_words(tmp_path: Path) -> None:
     )
     words, title = json.loads(done.stdout)
     assert title == JOB.environment["TITLE"]
-    assert words[:4] == ["--nodes", "4", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
+    assert words[:3] == ["--nodes=4", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
     assert in_pod(words[words.index("clusterctl") :]) == NASTY
 
 

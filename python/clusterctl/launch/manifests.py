@@ -199,7 +199,7 @@ def slurm(job: Submission) -> str:
         "partition": job.partition or None,
         "account": job.account or None,
     }
-    step = ["srun", "--nodes", str(job.nodes), "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
+    step = ["srun", f"--nodes={job.nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
     # srun has not taken the batch script's --cpus-per-task since Slurm 22.05.
     step += [f"--cpus-per-task={job.cpus}"] if job.cpus else []
     step += [f"--container-image={job.image}"] if job.image else []
