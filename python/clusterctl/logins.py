@@ -83,8 +83,8 @@ class Clock:
 class LoginReport:
     """What one node found out.
 
-    ``mesh`` tells whether the role ssh_mesh was ever there. Without it, ``keyless`` says that there is nothing to log in
-    with, so that nothing was tried, and ``stopped_early`` that two logins were refused and no more were tried.
+    ``mesh`` tells whether the role ssh_mesh was ever there. Without it, ``keyless`` says that there is nothing to log
+    in with, so that nothing was tried, and ``stopped_early`` that two logins were refused and no more tried.
     ``untried`` counts the logins for which time ran out. ``problem`` says why there is no answer.
     """
 
