@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from clusterctl import content, fabric
 from clusterctl import pod as verb
 from clusterctl.errors import ConfigError
 from clusterctl.facts import (
@@ -19,6 +22,7 @@ from clusterctl.facts import (
     Limit,
     NodeFacts,
     Python,
+    RdmaDevice,
     Route,
     User,
 )
@@ -26,7 +30,9 @@ from clusterctl.launch import pod
 from clusterctl.launch.pod_place import Place
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from types import ModuleType
+
+DATA = Path(__file__).resolve().parents[1] / "data"
 
 LO = Interface(
     name="lo", kind="loopback", up=True, addresses=(Address(family=4, address="127.0.0.1", prefix=8, scope="host"),)
@@ -167,6 +173,44 @@ def test_rdma_ports_are_named_only_where_one_of_them_does_not_serve(
     ports: tuple[pod.RdmaPort, ...], expected: str | None
 ) -> None:
     assert settings(planned(WORKER, machine(rdma=ports))).get("NCCL_IB_HCA") == expected
+
+
+@pytest.fixture(scope="module")
+def node_probe() -> ModuleType:
+    place = content.root() / "plugins" / "module_utils" / "node_probe.py"
+    spec = importlib.util.spec_from_file_location("node_probe_for_pods", place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("trees", "expected", "words"),
+    [
+        (("roce",), None, ""),
+        (("bond",), None, ""),
+        (("infiniband",), None, ""),  # its second port waits for a subnet manager, and NCCL passes it over
+        (("ports_down",), None, "no port of mlx4_0 is active, so NCCL takes sockets"),
+        (("roce_shifted", "ipv6_only"), "=mlx5_0:1", ""),
+        (("infiniband", "roce"), "=mlx5_0:1", ""),
+    ],
+)
+def test_whole_trees_of_rdma_devices(
+    node_probe: ModuleType, trees: tuple[str, ...], expected: str | None, words: str
+) -> None:
+    devices = [
+        {**device, "name": device["name"] if number == 0 else f"{device['name']}_{number}"}
+        for number, tree in enumerate(trees)
+        for device in node_probe.read_rdma(str(DATA / "fabric" / tree))
+    ]
+    facts = node(rdma=tuple(RdmaDevice.model_validate(device) for device in devices))
+    ports = tuple(verb._rdma_port(choice) for choice in fabric.rdma(facts))  # noqa: SLF001 - the seam to fabric
+    assert ports
+    plan = planned(WORKER, machine(rdma=ports))
+    assert settings(plan).get("NCCL_IB_HCA") == expected
+    assert words in " | ".join(plan.notes)
 
 
 def test_what_will_hurt_is_told_and_left() -> None:
