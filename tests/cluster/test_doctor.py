@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl import doctor
+from validated import NODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,6 +119,24 @@ def another_host_key(cluster: Cluster, node: str) -> Iterator[None]:
         cluster.on(node, "sh", "-c", old)
 
 
+@contextlib.contextmanager
+def a_twin_address(cluster: Cluster) -> Iterator[None]:
+    """Give every node a docker0 with the address that Docker gives it everywhere."""
+    made = (
+        ("link", "add", "docker0", "type", "bridge"),
+        ("address", "add", "172.17.0.1/16", "dev", "docker0"),
+        ("link", "set", "docker0", "up"),
+    )
+    try:
+        for node in NODES:
+            for words in made:
+                cluster.in_network_of(node, "ip", *words)
+        yield
+    finally:
+        for node in NODES:
+            cluster.in_network_of(node, "ip", "link", "delete", "docker0")
+
+
 def test_a_healthy_cluster_is_left_as_it_was_and_has_no_finding(mpi_cluster: Cluster) -> None:
     before = mpi_cluster.state()
     done, seconds = mpi_cluster.run("doctor", "--format", "json")
@@ -138,6 +157,8 @@ def test_each_fault_is_named_with_its_node(mpi_cluster: Cluster, tmp_path: Path)
         faults.enter_context(a_leftover_rank(mpi_cluster, "node1"))
         faults.enter_context(a_damaged_artifact(mpi_cluster, "node1"))
         faults.enter_context(a_firewall(mpi_cluster, "node3", "node1", tmp_path))
+        faults.enter_context(a_twin_address(mpi_cluster))
+        faults.enter_context(mpi_cluster.second_network("eth7", "10.77.0.0/24", NODES[:3]))
         found = doctor.examine(mpi_cluster.box.inventory)
     assert told(found) == {
         ("names", "error", ("node2",)),
@@ -146,7 +167,11 @@ def test_each_fault_is_named_with_its_node(mpi_cluster: Cluster, tmp_path: Path)
         ("leftovers", "error", ("node1",)),
         ("artifacts", "error", ("node1",)),
         ("ports", "error", ("node1", "node3")),
+        ("network", "warning", ("node4",)),
+        ("network", "warning", NODES),
     }
+    assert cause(found, "network", "node4").startswith("it has no address in 10.77.0.0/24 (eth7), in which node[1-3] ")
+    assert cause(found, "network", *NODES).startswith("docker0 has the address 172.17.0.1 on each of them")
     assert "127.0.1.1" in cause(found, "names", "node2")
     assert cause(found, "session", "node3").endswith("lacks /usr/local/openmpi/bin")
     assert cause(found, "versions", "node4") == "libnccl.so.2 as a session loads it is 2.20.5, and 2.29.7 on most nodes"

@@ -244,7 +244,32 @@ def test_an_address_that_several_have_is_named_until_jobs_are_told_another() -> 
     (found,) = catalogue.diagnose(seen(**dict.fromkeys(NODES, change)))
     assert (found.severity, found.hosts) == ("error", NODES)
     assert found.cause.startswith("docker0 has the address 172.17.0.1 on each of them")
-    assert told(seen(**dict.fromkeys(NODES, told_to))) == []
+    (found,) = catalogue.diagnose(seen(**dict.fromkeys(NODES, told_to)))
+    assert (found.severity, found.hosts) == ("warning", NODES)
+    assert "Open MPI and NCCL are told to use 10.0.0.0/24" in found.cause
+
+
+def test_a_network_that_one_lacks_is_told() -> None:
+    def joined(number: int) -> Change:
+        entry = {"family": 4, "address": f"10.1.0.{number}", "prefix": 24, "scope": "global"}
+        link = {"name": "ib0", "kind": "infiniband", "up": True, "carrier": True, "mtu": 4092, "addresses": [entry]}
+        return lambda record: record["interfaces"].append(link)
+
+    three = {name: joined(number) for number, name in enumerate(NODES[:3], start=1)}
+    (found,) = catalogue.diagnose(seen(**three))
+    assert (found.check, found.severity, found.hosts) == ("network", "warning", ("node4",))
+    assert found.cause == "it has no address in 10.1.0.0/24 (ib0), in which node[1-3] have one"
+    assert told(seen(node1=joined(1), node2=joined(2))) == []  # half of them may be meant
+
+
+def test_a_node_in_another_rack_lacks_nothing() -> None:
+    def moved(record: Record) -> None:
+        record["interfaces"][0]["addresses"][0]["address"] = "10.0.9.4"
+        record["routes"] += [
+            {"family": 4, "destination": "10.0.0.0/16", "gateway": "10.0.9.254", "interface": "eth0", "metric": 0}
+        ]
+
+    assert not [one for one in catalogue.diagnose(seen(node4=moved)) if one.severity == "warning"]
 
 
 def test_two_names_of_one_machine() -> None:
@@ -367,7 +392,7 @@ def test_nodes_without_a_common_network_are_told_why() -> None:
         record["interfaces"][0].update(up=False, carrier=False)
 
     view = dataclasses.replace(seen(node4=change), pairs=())
-    found = [one for one in catalogue.diagnose(view) if one.check == "network"]
+    found = [one for one in catalogue.diagnose(view) if (one.check, one.severity) == ("network", "error")]
     assert [one.hosts for one in found] == [NODES]
     assert found[0].cause.startswith("no network is common to them (")
 

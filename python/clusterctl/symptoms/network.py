@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import ipaddress
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from clusterctl import fabric, inventory
@@ -36,6 +37,7 @@ _CURES: Mapping[PairKind, str] = {
 def findings(view: View) -> Iterator[Finding]:
     """Return what is wrong with networks, and with RDMA."""
     yield from _duplicates(view)
+    yield from _missing(view.nodes)
     yield from _recorded(view.nodes)
     network, problem = _judged(view)
     if problem:
@@ -145,12 +147,45 @@ def _duplicates(view: View) -> Iterator[Finding]:
             cause = f"all have the address {address} ({name})"
             yield Finding("network", "error", tuple(hosts), cause, "give each machine an address of its own")
             continue
-        loose = tuple(host for host in hosts if view.nodes[host].fabric is None)
-        if loose:  # elsewhere jobs have been told which network to use
-            installed = any(provisioned(view.nodes[host]) for host in loose)
-            cause = f"{name} has the address {address} on each of them, and Open MPI and NCCL would try it"
-            cure = "run 'clusterctl provision', whose role fabric tells them the network that joins the nodes"
-            yield Finding("network", "error" if installed else "warning", loose, cause, cure)
+        yield from _twin(view, name, address, hosts)
+
+
+def _twin(view: View, name: str, address: str, hosts: Sequence[str]) -> Iterator[Finding]:
+    """Tell of docker0 and the like: an error where jobs may try it, a warning where they are told another network."""
+    told = [node.fabric for node in view.nodes.values() if node.fabric is not None]
+    loose = tuple(host for host in hosts if view.nodes[host].fabric is None)
+    same = f"{name} has the address {address} on each of them"
+    if loose:
+        severity: Severity = "error" if any(provisioned(view.nodes[host]) for host in loose) else "warning"
+        cure = "run 'clusterctl provision', whose role fabric tells them the network that joins the nodes"
+        yield Finding("network", severity, loose, f"{same}, and Open MPI and NCCL would try it", cure)
+    else:
+        networks = ", ".join(sorted({cidr for one in told for cidr in one.cidrs}))
+        cause = f"{same}; Open MPI and NCCL are told to use {networks}, other programs are not"
+        cure = "leave it, or tell programs that listen by themselves (Gloo: GLOO_SOCKET_IFNAME) which interface to use"
+        yield Finding("network", "warning", tuple(hosts), cause, cure)
+
+
+def _missing(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    """Name who has no address in a network in which most nodes have one, and fewer networks than any of those.
+
+    A node in as many networks may stand in another rack, and is reached by routing.
+    """
+    having: dict[str, dict[str, str]] = defaultdict(dict)
+    for host, node in nodes.items():
+        for link in node.interfaces:
+            for entry in link.addresses:
+                if link.up and link.kind not in {"loopback", *_SOFTWARE} and entry.family == 4:  # noqa: PLR2004
+                    cidr = str(ipaddress.ip_network(f"{entry.address}/{entry.prefix}", strict=False))
+                    having[cidr][host] = link.name
+    counts = Counter(host for links in having.values() for host in links)
+    for cidr, links in having.items():
+        least = min(counts[host] for host in links)
+        without = tuple(host for host in nodes if host not in links and counts[host] < least)
+        if without and len(links) > 2 and len(links) * 2 > len(nodes):  # noqa: PLR2004 - two do not make a habit
+            names = "/".join(sorted(set(links.values())))
+            cause = f"it has no address in {cidr} ({names}), in which {inventory.folded(links)} have one"
+            yield Finding("network", "warning", without, cause, "bring that interface up there, if jobs are to use it")
 
 
 def _one_machine(view: View, hosts: Sequence[str]) -> bool:
