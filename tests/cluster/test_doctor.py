@@ -191,8 +191,8 @@ def test_a_changed_host_key_is_named_by_who_shows_it_and_by_who_remembers_it_wro
     keys = [(one.hosts, one.cause) for one in found.findings if one.check == "host_key"]
     assert sorted(hosts for hosts, _ in keys) == [("node2",), ("node4",), ("node4",)]
     assert ("node4",) in {hosts for hosts, words in keys if "shows a host key that this machine does not know" in words}
-    assert cause(found, "host_key", "node2") == "its known_hosts has another host key than theirs for node3"
-    assert any(words == "it shows a host key, another one than the one that node[1-3] know" for _, words in keys)
+    assert cause(found, "host_key", "node2") == "its known_hosts has another host key for node3 than is shown there"
+    assert any(words == "it shows a host key that is not the one that node[1-3] know" for _, words in keys)
     assert {one.check for one in found.findings} == {"host_key"}
     assert found.unreachable == ("node4",)
     assert doctor.exit_code(found) == 4

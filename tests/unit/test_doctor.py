@@ -327,9 +327,12 @@ def test_a_changed_key_is_the_one_s_who_shows_it_or_the_one_s_who_remembers_it_w
     shown = failing(seen(), *((source, "node4", "key_changed") for source in NODES[:3]))
     (found,) = catalogue.diagnose(shown)
     assert (found.check, found.hosts) == ("host_key", ("node4",))
-    assert found.cause == "it shows a host key, another one than the one that node[1-3] know"
+    assert found.cause == "it shows a host key that is not the one that node[1-3] know"
     (found,) = catalogue.diagnose(failing(seen(), ("node2", "node3", "key_changed")))
-    assert (found.hosts, found.cause) == (("node2",), "its known_hosts has another host key than theirs for node3")
+    assert (found.hosts, found.cause) == (
+        ("node2",),
+        "its known_hosts has another host key for node3 than is shown there",
+    )
 
 
 def test_logins_to_a_node_that_is_down_say_nothing_new() -> None:

@@ -113,12 +113,12 @@ def _check(name: str) -> str:
 
 
 def _words(name: str, failure: LoginFailure, others: str, *, is_target: bool) -> str:
+    changed = failure.kind == "key_changed"
     if name == "key" and is_target:
-        known = "another one than the one that" if failure.kind == "key_changed" else "one that is unknown to"
-        return f"it shows a host key, {known} {others}{' know' if failure.kind == 'key_changed' else ''}"
+        return f"it shows a host key that is {f'not the one that {others} know' if changed else f'unknown to {others}'}"
     if name == "key":
-        known = "another host key than theirs" if failure.kind == "key_changed" else "no host key"
-        return f"its known_hosts has {known} for {others}"
+        known = f"another host key for {others} than is shown there" if changed else f"no host key for {others}"
+        return f"its known_hosts has {known}"
     where = f"logins from {others} to it" if is_target else f"logins from it to {others}"
     return f"{where} fail: {_last(failure.said)}"
 
