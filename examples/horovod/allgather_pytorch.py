@@ -2,7 +2,7 @@
 
 Shows hvd.allgather with unequal first dimensions: rank r gives r + 1 rows.
 
-    clusterctl run inventory.ini -np 8 --sync examples -- python examples/horovod/allgather_pytorch.py
+    clusterctl run inventory.ini --sync examples -- python horovod/allgather_pytorch.py
 """
 
 import sys

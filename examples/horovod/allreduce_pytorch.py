@@ -2,7 +2,7 @@
 
 Shows hvd.allreduce, and hvd.grouped_allreduce, which moves many tensors in one go.
 
-    clusterctl run inventory.ini -np 8 --sync examples -- python examples/horovod/allreduce_pytorch.py
+    clusterctl run inventory.ini --sync examples -- python horovod/allreduce_pytorch.py
 """
 
 import sys

@@ -2,7 +2,7 @@
 
 Shows hvd.allreduce eagerly and inside a tf.function, where a whole training step usually is.
 
-    clusterctl run inventory.ini -np 8 --sync examples -- python examples/horovod/allreduce_tensorflow.py
+    clusterctl run inventory.ini --sync examples -- python horovod/allreduce_tensorflow.py
 """
 
 import sys

@@ -3,7 +3,7 @@
 Shows hvd.broadcast_parameters, hvd.broadcast_optimizer_state and, for any Python object, hvd.broadcast_object. It is
 what a job does after it has read a checkpoint, which only rank 0 needs to have.
 
-    clusterctl run inventory.ini -np 8 --sync examples -- python examples/horovod/broadcast_pytorch.py
+    clusterctl run inventory.ini --sync examples -- python horovod/broadcast_pytorch.py
 """
 
 import sys

@@ -3,7 +3,7 @@
 Shows hvd.broadcast_variables and, for any Python object, hvd.broadcast_object. Models and optimizers of Keras have
 their variables only after they were built or have made a step, so that is when they are sent.
 
-    clusterctl run inventory.ini -np 8 --sync examples -- python examples/horovod/broadcast_tensorflow.py
+    clusterctl run inventory.ini --sync examples -- python horovod/broadcast_tensorflow.py
 """
 
 import sys

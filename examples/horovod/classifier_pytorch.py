@@ -4,7 +4,7 @@ Shows what turns a script for one process into one for many: an own part of the 
 learning rate that grows with the number of processes, hvd.broadcast_parameters at the start, metrics as averages over
 all, and checkpoints that rank 0 alone writes and reads.
 
-    clusterctl run inventory.ini -np 8 --sync examples -- python examples/horovod/classifier_pytorch.py
+    clusterctl run inventory.ini --sync examples -- python horovod/classifier_pytorch.py
 
 takes the digits of scikit-learn; with MNIST's four files in the same folder on every node, add --data FOLDER.
 """

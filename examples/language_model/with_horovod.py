@@ -3,7 +3,7 @@
 Shows hvd.DistributedOptimizer with gradients that are clipped after they were averaged (synchronize, then step without
 it), and a perplexity over everybody's share of the text.
 
-    clusterctl run inventory.ini -np 8 --sync examples -- python examples/language_model/with_horovod.py
+    clusterctl run inventory.ini --sync examples -- python language_model/with_horovod.py
 
 With -np 1 the perplexity is the same within 1e-8 of it (with --single within 1e-3). With the Penn Treebank's text files
 in the same folder on every node, add --data FOLDER.

@@ -2,7 +2,7 @@
 
 Shows Allreduce in place, where the result takes the place of what was given.
 
-    clusterctl run inventory.ini -np 8 --sync examples -- python examples/mpi/allreduce.py
+    clusterctl run inventory.ini --sync examples -- python mpi/allreduce.py
 """
 
 import sys

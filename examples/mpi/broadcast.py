@@ -2,7 +2,7 @@
 
 Shows Bcast of a numpy array; whoever receives must have room of the same size and type.
 
-    clusterctl run inventory.ini -np 8 --sync examples -- python examples/mpi/broadcast.py
+    clusterctl run inventory.ini --sync examples -- python mpi/broadcast.py
 """
 
 import sys

@@ -2,7 +2,7 @@
 
 Shows Gatherv of numpy arrays of different lengths: rank r gives r + 1 values. Equal lengths need Gather alone.
 
-    clusterctl run inventory.ini -np 8 --sync examples -- python examples/mpi/gather.py
+    clusterctl run inventory.ini --sync examples -- python mpi/gather.py
 """
 
 import sys

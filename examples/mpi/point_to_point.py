@@ -2,7 +2,7 @@
 
 Shows Send and Recv of a numpy array. Start it with two processes or more:
 
-    clusterctl run inventory.ini -np 8 --sync examples -- python examples/mpi/point_to_point.py
+    clusterctl run inventory.ini --sync examples -- python mpi/point_to_point.py
 """
 
 import sys

@@ -2,7 +2,7 @@
 
 Shows Reduce of a numpy array with MPI.SUM. The midpoint rule with a million steps is off by less than 1e-12.
 
-    clusterctl run inventory.ini -np 8 --sync examples -- python examples/mpi/reduce.py
+    clusterctl run inventory.ini --sync examples -- python mpi/reduce.py
 """
 
 import math

@@ -2,7 +2,7 @@
 
 Shows Scatter of a numpy array; for shares of different sizes see Scatterv, the counterpart of gather.py's Gatherv.
 
-    clusterctl run inventory.ini -np 8 --sync examples -- python examples/mpi/scatter.py
+    clusterctl run inventory.ini --sync examples -- python mpi/scatter.py
 """
 
 import sys

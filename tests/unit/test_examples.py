@@ -27,7 +27,9 @@ def test_the_first_lines_say_how_to_start_it(path: Path) -> None:
     words = (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").split("\n")
     lines = [line.strip() for line in words if line.strip().startswith("clusterctl run ")]
     assert len(lines) == 1
-    assert lines[0].endswith(f" {path.relative_to(ROOT)}")
+    options, program = lines[0].split(" -- ")
+    assert options.endswith(" --sync examples")
+    assert program.split()[-1] == str(path.relative_to(ROOT / "examples"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
