@@ -11,7 +11,7 @@ import typer
 def launch(
     program: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PROGRAM", help="A script, -m MODULE or any command, with its arguments."),
+        typer.Argument(metavar="-- PROGRAM [ARGUMENT…]", help="A script, -m MODULE or any command."),
     ] = None,
     nproc_per_node: Annotated[
         int | None,

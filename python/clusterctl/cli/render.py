@@ -32,7 +32,7 @@ def render(
     kind: Annotated[Kind, typer.Argument(help="For whom.")],
     program: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PROGRAM", help="A script, -m MODULE or any command, with its arguments."),
+        typer.Argument(metavar="-- PROGRAM [ARGUMENT…]", help="A script, -m MODULE or any command."),
     ] = None,
     name: Annotated[str, typer.Option("--name", help="Of the job.")] = "",
     image: Annotated[
