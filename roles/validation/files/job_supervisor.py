@@ -348,12 +348,17 @@ class Supervisor:
                 self.selector.unregister(descriptor)
             elif not crowded and not registered:
                 self.selector.register(descriptor, selectors.EVENT_READ, "output")
+        writing = self.answers.descriptor in self.selector.get_map()
+        if self.answers.pending and not writing:
+            self.selector.register(self.answers.descriptor, selectors.EVENT_WRITE, "answers")
+        elif writing and not self.answers.pending:
+            self.selector.unregister(self.answers.descriptor)
         for key, _ in self.selector.select(wait_s):
             if key.data == "output":
                 self.take(streams, key.fd)
             elif key.data == "signal":
                 self.end(f"signal {os.read(key.fd, 1)[0]}")
-            elif not os.read(0, 65536):
+            elif key.data == "stdin" and not os.read(0, 65536):
                 self.selector.unregister(0)
                 self.end("stdin_closed")
         self.answers.push()
