@@ -83,6 +83,10 @@ test-cuda-build: venv  ## Compile and link Horovod with NCCL against a CUDA PyTo
 test-scale: venv  ## What has to be quick on 64 nodes, on a sandbox of so many; not part of 'test'
 	$(BIN)/pytest tests/scale -q -s --durations=0
 
+.PHONY: test-tensorflow
+test-tensorflow: venv  ## TensorFlow's examples on two nodes of their own; without a cache, Horovod is compiled for it
+	$(BIN)/pytest tests/tensorflow -q --durations=0
+
 .PHONY: test-gpu
 test-gpu:  ## Checks that need a GPU, with what this machine has; 'Error 3' without one; not part of 'test'
 	@$(PYTHON) tests/gpu/gpu_run.py
