@@ -205,7 +205,7 @@ def test_events_come_while_it_runs(cluster: Cluster) -> None:
     heard: list[ValidationEvent] = []
     cluster.validate("hello", on_event=heard.append)
     finished = [event.result.check for event in heard if isinstance(event, CheckFinished)]
-    assert finished == ["reachable", "provisioned", "hello"]
+    assert finished == [*catalogue.GROUND, "hello"]
 
 
 def test_bad_options_get_a_sentence(cluster: Cluster) -> None:
