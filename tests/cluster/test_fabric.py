@@ -60,15 +60,8 @@ def mpirun(cluster: Cluster, within_s: float, *options: str) -> tuple[bool, str,
 
 def provision(cluster: Cluster, *tags: str, **variables: Any) -> tuple[int, dict[str, Any], str]:
     """Run some roles; the exit code, the record and what was said."""
-    done, _ = cluster.run(
-        "provision",
-        "--yes",
-        "--no-validate",
-        "--format",
-        "json",
-        f"--tags={','.join(tags)}",
-        f"-e={json.dumps(variables)}",
-    )
+    options = ("--yes", "--no-validate", "--format", "json", "--tags", ",".join(tags), "-e", json.dumps(variables))
+    done, _ = cluster.run("provision", *options)
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
 
@@ -158,8 +151,8 @@ def test_a_pinned_interface_is_the_only_one_that_is_used(cluster: Cluster) -> No
 
 def test_ports_that_are_dropped_between_two_nodes_are_named_by_pair(cluster: Cluster) -> None:
     rule = f"ip saddr {cluster.box.node('node1').address} tcp dport 1024-65535 tcp flags & (syn | ack) == syn drop"
-    chain = f"table inet planted {{ chain input {{ type filter hook input priority 0; {rule}; }} }}"
-    cluster.in_network_of("node2", "nft", chain)
+    chain = f"chain input {{\n type filter hook input priority 0; policy accept;\n {rule}\n }}"
+    cluster.in_network_of("node2", "nft", f"table inet planted {{\n {chain}\n}}")
     try:
         _, decision = look(cluster)
         assert decision.network is None
