@@ -1,6 +1,5 @@
 """TensorFlow's examples as users start them, on two nodes that have TensorFlow and scikit-learn.
 
-
 Not part of ``make test``: without a cache, Horovod is compiled once more, which takes minutes.
 """
 
