@@ -139,7 +139,7 @@ def start(
 def ended(*processes: subprocess.Popen[str]) -> list[tuple[int, str, str]]:
     found = []
     for process in processes:
-        output, errors = process.communicate(timeout=240)
+        output, errors = process.communicate(timeout=600)
         found.append((process.returncode, output, errors))
     return found
 
