@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl import content
+from clusterctl import content, listings
 from clusterctl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -124,8 +124,13 @@ def ansible_program(name: str) -> str:
     return str(beside) if beside.is_file() else name
 
 
-def load(path: Path, options: Options | None = None) -> Inventory:
+def load(path: Path, options: Options | None = None, *, remembered: bool = False) -> Inventory:
     """Read an inventory (INI, YAML, directory or dynamic script).
+
+    Args:
+        path: the inventory.
+        options: what changes its meaning.
+        remembered: be content with what ansible-inventory said before, as long as nothing that it read is another.
 
     Raises:
         ConfigError: it does not exist, is empty, cannot be parsed, names something that is no host, or the limit
@@ -134,7 +139,7 @@ def load(path: Path, options: Options | None = None) -> Inventory:
     options = options or Options()
     if not path.exists():
         raise ConfigError(f"The inventory {path} does not exist; 'clusterctl init {path}' writes a commented example.")
-    everything = _listing(path, options, limit=None)
+    everything = _listing(path, options, limit=None, remembered=remembered)
     hostvars: dict[str, dict[str, Any]] = everything.get("_meta", {}).get("hostvars", {})
     names = _host_names(everything)
     if not names:
@@ -144,7 +149,7 @@ def load(path: Path, options: Options | None = None) -> Inventory:
     hosts = tuple(_host(path, name, hostvars.get(name, {}), options) for name in names)
     selected = names
     if options.limit is not None:
-        selected = _host_names(_listing(path, options, limit=options.limit))
+        selected = _host_names(_listing(path, options, limit=options.limit, remembered=remembered))
         if not selected:
             raise ConfigError(
                 f"The limit '{options.limit}' matches no host of {path}; its hosts are: {_shortened(names)}.",
@@ -171,7 +176,7 @@ def folded(names: Iterable[str]) -> str:
         return ",".join(given)
 
 
-def _listing(path: Path, options: Options, limit: str | None) -> dict[str, Any]:
+def _listing(path: Path, options: Options, limit: str | None, *, remembered: bool) -> dict[str, Any]:
     command = [ansible_program("ansible-inventory"), f"--inventory={path.absolute()}", "--list"]
     command += [f"--extra-vars={value}" for value in options.extra_vars]
     command += [f"--vault-password-file={value}" for value in options.vault_password_files]
@@ -184,6 +189,10 @@ def _listing(path: Path, options: Options, limit: str | None) -> dict[str, Any]:
         "ANSIBLE_NOCOLOR": "true",
         "ANSIBLE_DEPRECATION_WARNINGS": "false",
     }
+    key = listings.key(path, command, environment) if remembered and not options.vault_ids else ""
+    known = listings.recall(key)
+    if known is not None:
+        return known
     with _vault_arguments(options) as (arguments, descriptors):
         try:
             done = subprocess.run(
@@ -207,6 +216,7 @@ def _listing(path: Path, options: Options, limit: str | None) -> dict[str, Any]:
         ) from None
     if not isinstance(listing, dict):
         raise ConfigError(f"The inventory {path} is not a mapping of groups.")
+    listings.keep(key, listing)
     return listing
 
 

@@ -186,7 +186,7 @@ class Prefixer:
 @contextlib.contextmanager
 def _team(path: Path, options: RunOptions, tell: Callable[[str], None]) -> Any:
     """Yield the nodes, looked at and found fit, with shared connections that end afterwards."""
-    cluster = inventory.load(path, options.inventory)
+    cluster = inventory.load(path, options.inventory, remembered=True)
     hosts = {host.name: _ours(host) for host in cluster.selected_hosts}
     launch_node = options.launch_node or next(iter(hosts))
     if launch_node not in hosts:

@@ -57,7 +57,7 @@ class Site:
         monkeypatch.setattr(inventory, "load", self._load)
         monkeypatch.setattr(facts, "gather", self._gather)
 
-    def _load(self, _path: Path, options: inventory.Options | None = None) -> inventory.Inventory:
+    def _load(self, _path: Path, options: inventory.Options | None = None, **_: Any) -> inventory.Inventory:
         limit = options.limit.split(",") if options and options.limit else [host.name for host in self.hosts]
         return inventory.Inventory(Path("/inventory.ini"), self.hosts, tuple(limit), "digest")
 

@@ -27,7 +27,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"facts", "journal", "store", "sandbox", "logins"}),
     frozenset({"ssh"}),
     frozenset({"inventory"}),
-    frozenset({"content", "seal", "result", "events"}),
+    frozenset({"content", "seal", "result", "events", "listings"}),
     frozenset({"settings", "record"}),
     frozenset({"errors"}),
     frozenset({"__init__"}),
