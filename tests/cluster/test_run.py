@@ -1,0 +1,146 @@
+"""``clusterctl run`` on four real nodes: ranks, output, code, interrupts, and what is missing where."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from validated import CLUSTERCTL, NODES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from validated import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+
+RANKS = 2 * len(NODES)
+PROGRAM = """\
+import os, sys
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+total = world.allreduce(world.rank)
+if world.rank == 0:
+    print("sum", total, "of", world.size, os.environ["SEED"], os.getcwd(), sys.argv[1:])
+"""
+
+
+def run(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [*CLUSTERCTL, "run", str(cluster.box.inventory), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.fixture
+def code(mpi_cluster: Cluster) -> Iterator[Path]:
+    """A folder on this machine that the nodes may have at the same place."""
+    folder = Path(f"/tmp/run-code-{os.getpid()}")  # noqa: S108 - a place that exists on nodes as well
+    (folder / "build").mkdir(parents=True)
+    (folder / "sum.py").write_text(PROGRAM)
+    (folder / ".gitignore").write_text("build/\n")
+    (folder / "build" / "left-out").write_text("")
+    yield folder
+    shutil.rmtree(folder)
+    for node in NODES:
+        mpi_cluster.on(node, "rm", "-rf", str(folder))
+
+
+def test_copied_code_computes_with_the_callers_words(mpi_cluster: Cluster, code: Path) -> None:
+    done = run(mpi_cluster, "--sync", str(code), "-x", "SEED=a b;$(id)", "--", "python", "sum.py", "-x", "c d")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"sum 28 of {RANKS} a b;$(id) {code} ['-x', 'c d']\n"
+    assert mpi_cluster.on("node4", "ls", "-A", str(code)).split() == [".gitignore", "sum.py"]
+
+
+def test_what_is_printed_is_what_runs(mpi_cluster: Cluster, code: Path) -> None:
+    words = ("--sync", str(code), "-x", "SEED=a b;$(id)", "-np", "3", "--", "python", "sum.py", "it's")
+    ran, shown = run(mpi_cluster, *words), run(mpi_cluster, "--print", *words)
+    assert (ran.returncode, shown.returncode) == (0, 0), ran.stderr + shown.stderr
+    pasted = mpi_cluster.on("node1", "su", "-l", "cluster", "-c", shown.stdout)
+    assert pasted.splitlines()[-1] + "\n" == ran.stdout == f'sum 3 of 3 a b;$(id) {code} ["it\'s"]\n'
+
+
+def test_output_is_prefixed_and_the_code_comes_through(mpi_cluster: Cluster) -> None:
+    done = run(mpi_cluster, "--prefix", "host", "--", "sh", "-c", "echo out; echo err >&2")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted(f"[{node}] out" for node in NODES for _ in range(2))
+    assert sorted(line for line in done.stderr.splitlines() if line.endswith("err")) == sorted(
+        f"[{node}] err" for node in NODES for _ in range(2)
+    )
+    done = run(mpi_cluster, "--prefix", "rank", "-np", "3", "--", "hostname")
+    assert sorted(done.stdout.splitlines()) == ["[0] node1", "[1] node1", "[2] node2"]
+    done = run(mpi_cluster, "--", "sh", "-c", 'test "$OMPI_COMM_WORLD_RANK" != 5 || exit 42; sleep 60')
+    assert done.returncode == 42
+    assert mpi_cluster.is_clean()
+
+
+def test_much_output_does_not_make_us_grow(mpi_cluster: Cluster) -> None:
+    script = (
+        "import resource, subprocess, sys\n"
+        "done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL)\n"
+        "print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
+    )
+    command = [*CLUSTERCTL, "run", str(mpi_cluster.box.inventory), "-np", "1", "--"]
+
+    def peak(program: list[str]) -> int:
+        done = subprocess.run(
+            [sys.executable, "-c", script, *command, *program], capture_output=True, text=True, check=True, timeout=120
+        )
+        code, kibibytes = done.stdout.split()
+        assert code == "0", done.stderr
+        return int(kibibytes)
+
+    assert peak(["head", "-c", "100M", "/dev/zero"]) < peak(["true"]) + 16 * 1024
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
+def test_an_interrupt_leaves_no_rank_anywhere(mpi_cluster: Cluster, number: int, code: int) -> None:
+    stubborn = ["sh", "-c", 'trap "" TERM INT; echo up; sleep 600']
+    command = [*CLUSTERCTL, "run", str(mpi_cluster.box.inventory), "--", *stubborn]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(RANKS)] == ["up\n"] * RANKS
+        process.send_signal(number)
+        assert process.wait(60) == code
+    assert mpi_cluster.is_clean(within_s=30)
+
+
+def test_a_deadline_ends_it(mpi_cluster: Cluster) -> None:
+    done = run(mpi_cluster, "--timeout", "4", "--", "sleep", "600")
+    assert done.returncode == 124
+    assert "The job had not ended after 4 s and was ended." in done.stderr
+    assert mpi_cluster.is_clean()
+
+
+def test_nodes_without_the_program_are_named_before_anything_starts(mpi_cluster: Cluster) -> None:
+    program = "/usr/local/bin/only-here"
+    mpi_cluster.on("node2", "cp", "/bin/true", program)
+    try:
+        done = run(mpi_cluster, "--", "only-here")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "only-here is missing on node[1,3-4] (looked in the PATH of the nodes' sessions)" in done.stderr
+        assert run(mpi_cluster, "--limit", "node2", "--", "only-here").returncode == 0
+    finally:
+        mpi_cluster.on("node2", "rm", program)
+    for words, sentence in (
+        (("-np", "9", "--", "hostname"), "9 ranks do not fit into 8 slots"),
+        (("--launcher", "torchrun", "--", "train.py"), "--launcher torchrun needs PyTorch, which node[1-4] have not"),
+        (
+            ("--launcher", "horovodrun", "--", "train.py"),
+            "--launcher horovodrun needs Horovod, which node[1-4] have not",
+        ),
+        (("--chdir", "/no/such", "--", "hostname"), "The folder /no/such is not on node[1-4]"),
+    ):
+        done = run(mpi_cluster, *words)
+        assert (done.returncode, sentence in done.stderr, "Traceback" in done.stderr) == (1, True, False), done.stderr
+
+
+def test_more_ranks_than_slots_on_purpose(mpi_cluster: Cluster) -> None:
+    done = run(mpi_cluster, "-np", "9", "--oversubscribe", "--", "hostname")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 9

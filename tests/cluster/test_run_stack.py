@@ -1,0 +1,88 @@
+"""``clusterctl run`` with torchrun and horovodrun, on four nodes with the training stack."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from validated import CLUSTERCTL, NODES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from validated import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("stack")]
+
+RANKS = 2 * len(NODES)
+PYTORCH = """\
+import os, sys
+import torch
+torch.distributed.init_process_group("gloo")
+rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+total = torch.tensor([float(rank)])
+torch.distributed.all_reduce(total)
+names = [None] * size
+torch.distributed.all_gather_object(names, os.uname().nodename)
+if rank == 0:
+    print("sum", total.item(), "of", size, names, os.environ["SEED"], sys.argv[1:], flush=True)
+torch.distributed.destroy_process_group()
+sys.exit(0)
+"""
+HOROVOD = """\
+import os, sys
+import torch
+import horovod.torch as hvd
+hvd.init()
+total = hvd.allreduce(torch.tensor([float(hvd.rank())]), op=hvd.Sum)
+names = hvd.allgather_object(os.uname().nodename)
+if hvd.rank() == 0:
+    print("sum", total.item(), "of", hvd.size(), names, os.environ["SEED"], sys.argv[1:], flush=True)
+hvd.shutdown()
+"""
+ANSWER = f"sum 28.0 of {RANKS} {[node for node in NODES for _ in range(2)]} a b ['--lr', '0 1']"
+
+
+def run(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [*CLUSTERCTL, "run", str(cluster.box.inventory), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+
+
+@pytest.fixture(scope="module")
+def code(stack_cluster: Cluster) -> Iterator[Path]:
+    folder = Path(f"/tmp/run-stack-{os.getpid()}")  # noqa: S108 - a place that exists on nodes as well
+    folder.mkdir()
+    (folder / "ddp.py").write_text(PYTORCH)
+    (folder / "hvd.py").write_text(HOROVOD)
+    yield folder
+    shutil.rmtree(folder)
+    for node in NODES:
+        stack_cluster.on(node, "rm", "-rf", str(folder), "/home/cluster/.horovod")
+
+
+def test_an_unchanged_script_runs_everywhere_by_torchrun(stack_cluster: Cluster, code: Path) -> None:
+    words = ("--sync", str(code), "-x", "SEED=a b", "--launcher", "torchrun", "--", "ddp.py", "--lr", "0 1")
+    done = run(stack_cluster, *words)
+    assert done.returncode == 0, done.stderr
+    assert ANSWER in done.stdout.splitlines()
+    shown = run(stack_cluster, "--print", *words)
+    pasted = stack_cluster.on("node1", "su", "-l", "cluster", "-c", shown.stdout)
+    assert ANSWER in pasted.splitlines()
+
+
+def test_horovodrun_runs_by_the_same_command(stack_cluster: Cluster, code: Path) -> None:
+    words = ("--sync", str(code), "-x", "SEED=a b", "--launcher", "horovodrun", "--", "python", "hvd.py", "--lr", "0 1")
+    done = run(stack_cluster, *words)
+    assert done.returncode == 0, done.stderr
+    assert ANSWER in done.stdout.splitlines()
+
+
+def test_mpirun_does_as_well(stack_cluster: Cluster, code: Path) -> None:
+    words = ("--sync", str(code), "-x", "SEED=a b", "--prefix", "rank", "--", "python", "hvd.py", "--lr", "0 1")
+    done = run(stack_cluster, *words)
+    assert done.returncode == 0, done.stderr
+    assert f"[0] {ANSWER}" in done.stdout.splitlines()
