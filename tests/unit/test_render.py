@@ -35,7 +35,7 @@ JOB = Submission(
     annotations={"sidecar.istio.io/inject": "false"},
     cpus="64",
     memory="512Gi",
-    working_dir="/work space",
+    working_dir="/srv/my job",
 )
 KUBEFLOW = {"namespace": "training", "shm_size": "64Gi"}
 SMALL = Submission(name="a", program=("train.py",), image="train")
