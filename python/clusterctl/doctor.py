@@ -79,13 +79,10 @@ def examine(
 
 
 def exit_code(found: Diagnosis) -> ExitCode:
-    """Return what the command line ends with: 4 (a host is out of reach), 10 (there are errors) or 0.
-
-    Warnings alone end with 0: they will hurt some day, and a job can run.
-    """
+    """Return what the command line ends with: 4 (a host is out of reach), 10 (there are findings) or 0."""
     if found.unreachable:
         return ExitCode.UNREACHABLE
-    return ExitCode.VALIDATION_FAILED if any(one.severity == "error" for one in found.findings) else ExitCode.OK
+    return ExitCode.VALIDATION_FAILED if found.findings else ExitCode.OK
 
 
 def _look(hosts: Sequence[Host], control: Path) -> Probe:

@@ -44,8 +44,8 @@ def doctor(
 ) -> int:
     """Look at the hosts, change nothing, say what would hurt.
 
-    Needs no provisioned cluster. Ends with 0 when no error was found (warnings alone are no error), 10 when there are
-    errors, 4 when a host is out of reach.
+    Needs no provisioned cluster. Ends with 0 when nothing was found, 10 when there are errors or warnings, 4 when a
+    host is out of reach.
     """
     from clusterctl import doctor as verb  # noqa: PLC0415 - see cli.main: --help stays quick
     from clusterctl.inventory import Options  # noqa: PLC0415

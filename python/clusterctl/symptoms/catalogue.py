@@ -29,8 +29,8 @@ def diagnose(view: View, nccl_align: Mapping[str, str] | None = None) -> tuple[F
 
 
 def notes(view: View) -> tuple[str, ...]:
-    """Return what could not be looked at, and why: a reader must not take it for good."""
-    lines = []
+    """Return what could not be looked at, and why: a reader must not take it for good; and what is odd and harmless."""
+    lines = list(network.kept_out(view))
     bare = [name for name in view.nodes if name not in view.provisioned]
     if bare:
         lines.append(

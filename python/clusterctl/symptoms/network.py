@@ -134,36 +134,37 @@ def _recorded(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
 
 def _duplicates(view: View) -> Iterator[Finding]:
     """Name addresses that several nodes have: jobs that try them reach the wrong machine, often themselves."""
+    for (address, name, is_software), hosts in _shared(view).items():
+        if not is_software:
+            cause = f"all have the address {address} ({name})"
+            yield Finding("network", "error", hosts, cause, "give each machine an address of its own")
+            continue
+        loose = tuple(host for host in hosts if view.nodes[host].fabric is None)
+        if loose:  # jobs may try it
+            severity: Severity = "error" if any(provisioned(view.nodes[host]) for host in loose) else "warning"
+            cause = f"{name} has the address {address} on each of them, and Open MPI and NCCL would try it"
+            cure = "run 'clusterctl provision', whose role fabric tells them the network that joins the nodes"
+            yield Finding("network", severity, loose, cause, cure)
+
+
+def kept_out(view: View) -> Iterator[str]:
+    """Tell of docker0 and the like where jobs are told another network: nothing is wrong, and it is good to know."""
+    for (address, name, is_software), hosts in _shared(view).items():
+        networks = {cidr for host in hosts for cidr in getattr(view.nodes[host].fabric, "cidrs", ())}
+        if is_software and networks and all(view.nodes[host].fabric for host in hosts):
+            same = f"{name} has the address {address} on each of {inventory.folded(hosts)}"
+            yield f"{same}; Open MPI and NCCL are told to use {', '.join(sorted(networks))}, other programs are not."
+
+
+def _shared(view: View) -> dict[tuple[str, str, bool], tuple[str, ...]]:
+    """Return who has the same address: by address, interface, and whether that is one that software makes."""
     having: dict[tuple[str, str, bool], list[str]] = defaultdict(list)
     for host, node in view.nodes.items():
         for link in node.interfaces:
             for entry in link.addresses:
                 if link.up and link.kind != "loopback" and entry.family == 4 and entry.scope == "global":  # noqa: PLR2004
                     having[entry.address, link.name, link.kind in _SOFTWARE].append(host)
-    for (address, name, is_software), hosts in having.items():
-        if len(hosts) < 2 or _one_machine(view, hosts):  # noqa: PLR2004
-            continue
-        if not is_software:
-            cause = f"all have the address {address} ({name})"
-            yield Finding("network", "error", tuple(hosts), cause, "give each machine an address of its own")
-            continue
-        yield from _twin(view, name, address, hosts)
-
-
-def _twin(view: View, name: str, address: str, hosts: Sequence[str]) -> Iterator[Finding]:
-    """Tell of docker0 and the like: an error where jobs may try it, a warning where they are told another network."""
-    told = [node.fabric for node in view.nodes.values() if node.fabric is not None]
-    loose = tuple(host for host in hosts if view.nodes[host].fabric is None)
-    same = f"{name} has the address {address} on each of them"
-    if loose:
-        severity: Severity = "error" if any(provisioned(view.nodes[host]) for host in loose) else "warning"
-        cure = "run 'clusterctl provision', whose role fabric tells them the network that joins the nodes"
-        yield Finding("network", severity, loose, f"{same}, and Open MPI and NCCL would try it", cure)
-    else:
-        networks = ", ".join(sorted({cidr for one in told for cidr in one.cidrs}))
-        cause = f"{same}; Open MPI and NCCL are told to use {networks}, other programs are not"
-        cure = "leave it, or tell programs that listen by themselves (Gloo: GLOO_SOCKET_IFNAME) which interface to use"
-        yield Finding("network", "warning", tuple(hosts), cause, cure)
+    return {key: tuple(hosts) for key, hosts in having.items() if len(hosts) > 1 and not _one_machine(view, hosts)}
 
 
 def _missing(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
