@@ -1,0 +1,152 @@
+"""The controller's side of the role: plan, the targets of each node, and the decision, without a node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.action import fabric_connect, fabric_decide, fabric_plan
+from ansible_collections.clusterctl.hpc.plugins.module_utils import node_probe
+
+TREES = Path(__file__).resolve().parents[2] / "data" / "fabric"
+HOSTS = ("node1", "node2", "node3")
+PLAN = {"facts": "seen", "members": [], "cidr": "", "interfaces": [], "probe": "auto"}
+DECIDE = {
+    "facts": "seen",
+    "listens": "heard",
+    "calls": "called",
+    "pin_gid": False,
+    "pin_hca": [],
+    "nccl_socket_nthreads": 0,
+    "nccl_nsocks_perthread": 0,
+}
+NET = "10.0.0.0/24"
+
+
+def node(number: int, tree: str = "none") -> dict[str, Any]:
+    entries = [("eth0", f"10.0.0.{number}"), ("docker0", "172.17.0.1")]
+    interfaces = [
+        {
+            "name": name,
+            "kind": "physical",
+            "up": True,
+            "carrier": True,
+            "mtu": 1500,
+            "addresses": [{"family": 4, "address": address, "prefix": 24, "scope": "global"}],
+        }
+        for name, address in entries
+    ]
+    return {"interfaces": interfaces, "routes": [], "rdma": node_probe.read_rdma(str(TREES / tree)), "fabric": None}
+
+
+def play(trees: dict[str, str] | None = None) -> dict[str, Any]:
+    nodes = {host: {"seen": node(n, (trees or {}).get(host, "none"))} for n, host in enumerate(HOSTS, 1)}
+    return {"ansible_play_hosts": list(HOSTS), "hostvars": nodes, "inventory_hostname": HOSTS[0]}
+
+
+def act(module: Any, variables: dict[str, Any], **arguments: Any) -> dict[str, Any]:
+    task = MagicMock(args=arguments, async_val=0, check_mode=False, diff=False, delegate_to=None, environment=None)
+    action = module.ActionModule(task, MagicMock(), MagicMock(check_mode=False), MagicMock(), MagicMock(), MagicMock())
+    action._execute_module = lambda **given: {"executed": given["module_args"]}  # noqa: SLF001 - what Ansible brings
+    result: dict[str, Any] = action.run(None, variables)
+    return result
+
+
+def decided(variables: dict[str, Any], *, broken: tuple[str, str] | None = None, **more: Any) -> dict[str, Any]:
+    plan = act(fabric_plan, variables, **PLAN)
+    for host in HOSTS:
+        variables["hostvars"][host]["heard"] = {"ports": {NET: 4000}, "problems": {}}
+        variables["hostvars"][host]["called"] = {
+            "results": [
+                [NET, target, *(("timeout", "timed out") if (host, target) == broken else ("ok", ""))]
+                for target in HOSTS
+                if target != host
+            ]
+        }
+    return act(fabric_decide, variables, plan=plan, **{**DECIDE, **more})
+
+
+def test_the_plan_tells_everybody_where_to_listen_and_for_how_many() -> None:
+    plan = act(fabric_plan, play(), **PLAN)
+    assert plan["probe"]
+    assert plan["listen"]["node2"]["addresses"] == {NET: "10.0.0.2"}
+    assert plan["listen"]["node2"]["callers"] == 2
+    assert len({one["token"] for one in plan["listen"].values()}) == 1
+
+
+def test_a_node_calls_those_who_listen() -> None:
+    variables = play()
+    plan = act(fabric_plan, variables, **PLAN)
+    variables["hostvars"]["node2"]["heard"] = {"ports": {NET: 4002}}
+    variables["hostvars"]["node3"]["heard"] = {"ports": {}, "problems": {NET: "cannot listen on 10.0.0.3"}}
+    called = act(fabric_connect, variables, plan=plan, listens="heard", timeout_s=5)["executed"]
+    assert called["targets"] == [
+        {"network": NET, "source": "10.0.0.1", "name": "node2", "address": "10.0.0.2", "port": 4002}
+    ]
+
+
+def test_what_is_on_record_is_not_probed() -> None:
+    variables = play()
+    for host, files in decided(variables)["files"].items():
+        variables["hostvars"][host]["seen"]["fabric"] = {
+            "cidrs": [NET],
+            "interface": "eth0",
+            "address": f"10.0.0.{host[-1]}",
+        }
+        assert '"rejected": {"docker0 172.17.0.0/24": "carries the same address' in files["record"]
+    plan = act(fabric_plan, variables, **PLAN)
+    assert (plan["known"], plan["probe"], plan["pairs"]) == (True, False, [])
+
+
+def test_a_connection_that_fails_is_named_with_both_ends() -> None:
+    failed = decided(play(), broken=("node1", "node3"))
+    assert failed["failed"]
+    assert failed["msg"].startswith("No network carries connections between all nodes; ")
+    assert {one["problem"] for one in failed["problems"] if one["check"] == f"eth0 {NET}"} == {
+        "node1 to node3: timed out"
+    }
+
+
+def test_an_answer_that_never_came_is_no_success() -> None:
+    variables = play()
+    plan = act(fabric_plan, variables, **PLAN)
+    failed = act(fabric_decide, variables, plan=plan, **DECIDE)
+    assert failed["failed"]
+    assert "told no result" in failed["msg"]
+
+
+@pytest.mark.parametrize(
+    ("given", "hosts"),
+    [({"cidr": "10.9.0.0/24"}, HOSTS), ({"cidr": "10.0.0.0/99"}, HOSTS[:1]), ({"interfaces": ["docker0"]}, HOSTS)],
+)
+def test_a_pin_that_cannot_be_kept_is_a_wrong_configuration(given: dict[str, Any], hosts: tuple[str, ...]) -> None:
+    refused = act(fabric_plan, play(), **{**PLAN, **given})
+    assert refused["failed"]
+    assert [(one["host"], one["kind"]) for one in refused["problems"]] == [(host, "configuration") for host in hosts]
+
+
+def test_nccl_is_told_what_was_asked_for_and_sockets_only_where_they_are_used() -> None:
+    trees = {"node1": "roce", "node2": "roce_shifted"}
+    settings = {"pin_gid": True, "nccl_socket_nthreads": 4, "nccl_nsocks_perthread": 2}
+    made = decided(play(trees), **settings)
+    assert made["files"]["node1"]["nccl"] == "NCCL_IB_GID_INDEX=3\nNCCL_SOCKET_IFNAME==eth0\n"
+    assert made["files"]["node2"]["nccl"] == "NCCL_IB_GID_INDEX=9\nNCCL_SOCKET_IFNAME==eth0\n"
+    assert made["files"]["node3"]["nccl"] == (
+        "NCCL_NSOCKS_PERTHREAD=2\nNCCL_SOCKET_IFNAME==eth0\nNCCL_SOCKET_NTHREADS=4\n"
+    )
+    assert [words.split(":")[0] for words in made["warnings"]] == ["node1", "node2"]
+    refused = decided(play(trees), pin_hca=["mlx5_0"])
+    assert [(one["host"], one["kind"]) for one in refused["problems"]] == [("node3", "configuration")]
+
+
+def test_one_node_needs_no_proof_and_no_network() -> None:
+    variables = play()
+    variables["ansible_play_hosts"] = ["node1"]
+    plan = act(fabric_plan, variables, **PLAN)
+    assert not plan["probe"]
+    variables["hostvars"]["node1"]["seen"]["interfaces"] = []
+    plan = act(fabric_plan, variables, **PLAN)
+    made = act(fabric_decide, variables, plan=plan, **DECIDE)
+    assert made["files"]["node1"] == {"openmpi": "", "prrte": "", "nccl": "", "record": ""}
