@@ -20,7 +20,7 @@ import selectors
 import socket
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple, cast
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple, cast
 
 Json = Dict[str, Any]
 
@@ -64,7 +64,7 @@ class Exchange:
         ports: by network, where this node listens.
         problems: by network, why it cannot.
         results: of the calls, each ``[network, target, kind, problem]``.
-        answered: how many callers of this run were answered.
+        answered: which callers of this run were answered, and on which port.
     """
 
     def __init__(self, name: str, token: str) -> None:
@@ -73,7 +73,7 @@ class Exchange:
         self.ports: Dict[str, int] = {}
         self.problems: Dict[str, str] = {}
         self.results: List[List[str]] = []
-        self.answered = 0
+        self.answered: Set[Tuple[str, int]] = set()
         self._selector = selectors.DefaultSelector()
         self._calls: Dict[int, _Call] = {}
         self._open = 0  # calls of ours without a result
@@ -202,11 +202,11 @@ class Exchange:
 
     def _answer(self, call: _Call, words: List[str]) -> None:
         """Tell a caller of this run who we are and from where it came; a stranger is told nothing."""
-        if words[:2] == [_GREETING, self.token]:
+        if len(words) == 3 and words[:2] == [_GREETING, self.token]:  # noqa: PLR2004 - as connect sends it
             try:
                 peer = call.link.getpeername()[0]
                 call.link.send(f"{_GREETING} {self.token} {self.name} {peer}\n".encode())
-                self.answered += 1
+                self.answered.add((words[2], int(call.link.getsockname()[1])))
             except OSError:  # it has hung up, which is its own result
                 pass
         self._end(call, "", "")
@@ -273,7 +273,7 @@ def listen_apart(exchange: Exchange, callers: int, lifetime_s: float) -> None:
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(nothing, number)
-        exchange.run(lambda: exchange.answered < callers, time.monotonic() + lifetime_s)
+        exchange.run(lambda: len(exchange.answered) < callers, time.monotonic() + lifetime_s)
     finally:
         os._exit(0)
 

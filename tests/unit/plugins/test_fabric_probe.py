@@ -47,7 +47,7 @@ def call(*targets: dict[str, Any], name: str = "a", timeout_s: float = 5) -> lis
 def test_a_connection_that_comes_through_is_ok() -> None:
     with listening("b", "127.0.0.3") as other:
         assert call(target("b", "127.0.0.3", other.ports[NET])) == [[NET, "b", "ok", ""]]
-    assert other.answered == 1
+    assert other.answered == {("a", other.ports[NET])}
 
 
 def test_many_at_once_are_all_answered() -> None:
@@ -80,7 +80,7 @@ def test_another_node_is_told_by_name() -> None:
 def test_whoever_does_not_know_the_token_is_a_stranger() -> None:
     with listening("b", "127.0.0.3", token="another-run") as other:  # noqa: S106
         assert call(target("b", "127.0.0.3", other.ports[NET]))[0][2] == "wrong_node"
-    assert other.answered == 0
+    assert other.answered == set()
 
 
 def test_another_source_address_is_told() -> None:
