@@ -56,7 +56,7 @@ def start(stack_cluster: Cluster) -> Iterator[Start]:
     copied: list[str] = ["--sync", str(folder)]  # once is enough
 
     def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [*CLUSTERCTL, "run", str(stack_cluster.box.inventory), *copied, "--timeout", "240", *words]
+        command = [*CLUSTERCTL, "run", str(stack_cluster.box.inventory), *copied, "--timeout", "300", *words]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         copied[:] = ["--chdir", str(folder)]
         assert done.returncode == code, f"{done.stdout}{done.stderr}"
@@ -106,10 +106,7 @@ def test_the_classifier_learns_and_goes_on_from_its_checkpoint(start: Start) -> 
 
 
 def test_images_that_are_not_there_are_one_sentence(start: Start) -> None:
-    words = ("-np", "2", "--", "python", "horovod/classifier_pytorch.py")
-    said = start(*words, "--data", "nowhere", code=1).stderr
-    assert len(re.findall("nowhere has no train-images-idx3-ubyte .*; --data takes a folder", said)) == 1
-    said = start(*words, code=1).stderr
+    said = start("-np", "2", "--", "python", "horovod/classifier_pytorch.py", code=1).stderr
     assert len(re.findall("scikit-learn are taken, which is not installed; set python_env_requirements", said)) == 1
     assert "Traceback" not in said
 
