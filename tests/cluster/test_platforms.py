@@ -46,7 +46,7 @@ def libraries(validation: dict[str, Any]) -> set[tuple[str, str]]:
 
 
 def test_two_platforms_are_one_cluster(sandbox: Callable[..., sandboxes.Sandbox], tmp_path: Path) -> None:
-    user = User(tmp_path, sandbox("mixed", nodes=4, images=("debian12", "debian13")))
+    user = User(tmp_path, sandbox("mixed", nodes=3, images=("debian12", "debian13")))
     user.types("provision", "--no-validate")
     report = tmp_path / "junit.xml"
     validation = user.types("validate", "--junit", str(report))
