@@ -3,7 +3,7 @@
 Shows that the total batch shared out gives the perplexity of one process here as well, with gloo on CPUs and NCCL on
 GPUs. Nothing in it knows of clusterctl.
 
-    clusterctl run inventory.ini --launcher torchrun --sync examples -- language_model/with_ddp.py
+    clusterctl run inventory.ini --launcher torchrun --sync examples -- python language_model/with_ddp.py
 """
 
 import os

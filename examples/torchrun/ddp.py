@@ -2,7 +2,7 @@
 
 It learns known weights from noisy samples, of which every process draws its own: gloo on CPUs, NCCL on GPUs.
 
-    clusterctl run inventory.ini --launcher torchrun --sync examples -- torchrun/ddp.py
+    clusterctl run inventory.ini --launcher torchrun --sync examples -- python torchrun/ddp.py
 """
 
 import os

@@ -123,8 +123,8 @@ def test_the_perplexity_of_the_language_model_is_that_of_one_process(start: Star
     together = start(*TIMES_4, "--", "python", *program).stdout
     assert together.endswith(" on 4 rank(s)\n")
     assert perplexities(together) == pytest.approx(alone, rel=1e-8)
-    torchrun = ("--launcher", "torchrun", "--nproc-per-node", "1", "--", "language_model/with_ddp.py", "--epochs", "2")
-    assert perplexities(start(*torchrun).stdout) == pytest.approx(alone, rel=1e-8)
+    torchrun = ("--launcher", "torchrun", "--nproc-per-node", "1", "--", "python", "language_model/with_ddp.py")
+    assert perplexities(start(*torchrun, "--epochs", "2").stdout) == pytest.approx(alone, rel=1e-8)
 
 
 def test_a_text_that_cannot_be_shared_out_or_read_is_one_sentence(start: Start) -> None:
@@ -136,7 +136,7 @@ def test_a_text_that_cannot_be_shared_out_or_read_is_one_sentence(start: Start) 
 
 
 def test_a_plain_ddp_script_under_torchrun(start: Start) -> None:
-    said = start("--launcher", "torchrun", "--", "torchrun/ddp.py").stdout
+    said = start("--launcher", "torchrun", "--", "python", "torchrun/ddp.py").stdout
     found = re.search(r"^weights \[(.*)\] on each of 8 processes: right$", said, re.MULTILINE)
     assert found, said
     assert [float(word) for word in found[1].split(",")] == pytest.approx([2, -1, 0.5], abs=0.05)
