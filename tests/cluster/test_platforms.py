@@ -67,5 +67,12 @@ def test_another_series_and_back(sandbox: Callable[..., sandboxes.Sandbox], tmp_
     assert len(new) == len(old) == 1
     assert "v5.0.7" in next(iter(new))[0]
     assert "v4.1.4" in next(iter(old))[0]
+    program = "from mpi4py import MPI; print(MPI.Get_library_version()[:15], MPI.COMM_WORLD.allreduce(1))"
+    command = [PROGRAM, "run", str(user.cluster.inventory), "--prefix", "rank", "--", "python", "-c", program]
+    done = subprocess.run(command, env=user.environment, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (
+        0,
+        [f"[{rank}] Open MPI v4.1.4 4" for rank in range(4)],
+    ), done.stderr
     user.types("provision", "--no-validate")
     assert libraries(user.types("validate", "--checks", "hello")) == new
