@@ -58,6 +58,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             rejected=[{**one._asdict(), "hosts": list(one.hosts)} for one in decision.rejected],
             failures=[one._asdict() for one in decision.failures],
             msg="; ".join(words),
+            told=[f"Network: {text}." for text in words],
             warnings=warnings,
         )
         return result

@@ -84,6 +84,11 @@ failures:
   returned: success
   type: list
   elements: dict
+told:
+  description: What was decided, and why each other network was not taken, a sentence each.
+  returned: success
+  type: list
+  elements: str
 problems:
   description: Of each host what it has and why that will not do.
   returned: failure

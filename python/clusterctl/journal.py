@@ -91,6 +91,7 @@ class RunRecord(Record):
     reasons: dict[str, str] = Field(default_factory=dict)  # host → why it was provisioned
     problems: tuple[Problem, ...] = ()
     hosts: tuple[HostSummary, ...] = ()
+    told: tuple[str, ...] = ()  # what roles decided for the whole cluster, a sentence each
     folder: str = ""
 
 

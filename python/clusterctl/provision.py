@@ -261,7 +261,7 @@ class _Provision:
         if end.rc != 0 or not self._tally.hosts:
             message = "; ".join(end.complaints) or f"Ansible ended with {end.rc} before it reached a host."
             return self._finish("bad configuration", ExitCode.BAD_CONFIG, hosts=hosts, message=message)
-        return self._finish("done", ExitCode.OK, hosts=hosts)
+        return self._finish("done", ExitCode.OK, hosts=hosts, told=self._tally.told())
 
     def _finish(self, outcome: journal.RunOutcome, code: ExitCode, **fields: Any) -> journal.RunRecord:
         return self._run.update(outcome=outcome, exit_code=int(code), finished=_now(), **fields)
@@ -316,6 +316,10 @@ class Tally:
         """Return what preflight made of the nodes: the members of the cluster."""
         found = [result.data["members"] for result in self.results if result.data.get("members")]
         return tuple(found[-1]) if found else ()
+
+    def told(self) -> tuple[str, ...]:
+        """Return what roles have to say of the whole cluster."""
+        return tuple(dict.fromkeys(text for result in self.results for text in result.data.get("told") or ()))
 
     def summaries(self, names: Sequence[str], end: runner.End) -> list[journal.HostSummary]:
         """Return one summary per host, in the given order."""

@@ -38,7 +38,7 @@ _LARGEST_RESULT = "50000000"  # characters; ansible-runner drops a larger result
 _MOST_COMPLAINTS = 40
 _COMPLAINT = re.compile(r"^(?:\[ERROR\]:?|ERROR!)\s*(?P<text>.+)", re.DOTALL)
 # Keys of a task's result that are worth keeping; everything else (arguments, stdout, invocation) may hold a secret.
-_KEPT_DATA = frozenset({"problems", "argument_errors", "members", "assertion"})
+_KEPT_DATA = frozenset({"problems", "argument_errors", "members", "assertion", "told"})
 _LOOSE_OUTPUT = frozenset({"verbose", "error", "warning", "system_warning"})
 _HOST_EVENTS: dict[str, Outcome] = {
     "runner_on_ok": "ok",

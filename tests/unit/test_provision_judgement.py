@@ -46,6 +46,13 @@ def test_summaries() -> None:
     assert e.outcome == "not run"
 
 
+def test_what_roles_tell_of_the_cluster_is_kept_once_and_in_order() -> None:
+    found = tally(
+        result("a", data={"told": ["Network: eth0."]}), result("b", data={"told": ["Network: eth0.", "More."]})
+    )
+    assert found.told() == ("Network: eth0.", "More.")
+
+
 def test_problems_of_preflight_and_of_argument_specs() -> None:
     problem = {"host": "x", "check": "disk", "problem": "/usr/local is full", "cure": "free some space"}
     error = "x is of type <class 'str'>: <class 'a.b'> cannot be converted"

@@ -100,7 +100,7 @@ def closing_lines(record: RunRecord) -> list[str]:
         return [f"Nothing to do: {count} as the last run left them, 0 changed ({output.duration(took)})."]
     if record.exit_code == ExitCode.OK:
         word = "would change" if "--check" in record.argv else "changed"
-        return [f"Done: {count}, {changed} {word} ({output.duration(took)})."]
+        return [*record.told, f"Done: {count}, {changed} {word} ({output.duration(took)})."]
     if record.outcome == "interrupted":
         return [record.message or f"Interrupted after {output.duration(took)}; '{again}' goes on from here."]
     lines = [f"{record.message}"] if record.message else []

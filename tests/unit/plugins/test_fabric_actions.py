@@ -87,6 +87,12 @@ def test_a_node_calls_those_who_listen() -> None:
     ]
 
 
+def test_the_decision_and_every_rejection_are_told_in_words() -> None:
+    network, docker = decided(play())["told"]
+    assert network.startswith(f"Network: eth0 {NET}: ")
+    assert docker.startswith("Network: docker0 172.17.0.0/24 rejected: carries the same address")
+
+
 def test_what_is_on_record_is_not_probed() -> None:
     variables = play()
     for host, files in decided(variables)["files"].items():
