@@ -43,4 +43,5 @@ for epoch in range(args.epochs):
     perplexity = lm.perplexity(*sums.tolist())
     if rank == 0:
         print(f"epoch {epoch}: perplexity {perplexity:.10f} on {size} rank(s)", flush=True)
+distributed.barrier()  # nobody closes its connections before all are done
 distributed.destroy_process_group()
