@@ -22,7 +22,8 @@ class NodeState:
     """What of a node's facts decides.
 
     ``watch`` is the present state of the paths that its seal names; ``gpus`` counts those that NVIDIA's driver has
-    taken, with the driver's version, since they decide which builds a node gets.
+    taken, with the driver's version, since they decide which builds a node gets. ``lost_address`` is the address that
+    Open MPI and NCCL are told to use there, where the node no longer has it.
     """
 
     platform: str
@@ -30,6 +31,7 @@ class NodeState:
     user: str
     watch: tuple[Mapping[str, Any], ...] = ()
     gpus: str = ""
+    lost_address: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,8 @@ def _drift(state: NodeState, seal: HostSeal) -> str:
     ):
         if before != after:
             return f"its {name} changed"
+    if state.lost_address:
+        return f"it has no longer the address {state.lost_address}, which its jobs are told to use"
     differing = differences(seal.watch, state.watch)
     if differing:
         more = f" and {len(differing) - _MOST_PATHS_NAMED} more" if len(differing) > _MOST_PATHS_NAMED else ""

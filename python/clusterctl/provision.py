@@ -417,7 +417,16 @@ def _state(node: facts.NodeFacts) -> plan.NodeState:
         user=node.user.name,
         watch=tuple(_plain(entry) for entry in node.watch),
         gpus=_gpus(node),
+        lost_address=_lost_address(node),
     )
+
+
+def _lost_address(node: facts.NodeFacts) -> str:
+    if node.fabric is None:
+        return ""
+    links = [link for link in node.interfaces if link.name == node.fabric.interface]
+    present = {entry.address for link in links for entry in link.addresses}
+    return "" if node.fabric.address in present else node.fabric.address
 
 
 def _gpus(node: facts.NodeFacts) -> str:

@@ -41,6 +41,11 @@ def test_a_new_host_is_provisioned_and_the_others_have_to_meet_it() -> None:
     assert reasons["node1"] == "another node is new or has changed"
 
 
+def test_an_address_that_went_away_is_a_reason() -> None:
+    states = {**STATES, "node2": replace(STATES["node2"], lost_address="10.0.0.2")}
+    assert decide(states) == {"node2": "it has no longer the address 10.0.0.2, which its jobs are told to use"}
+
+
 @pytest.mark.parametrize(
     ("inputs", "says"),
     [
