@@ -305,6 +305,17 @@ def test_no_value_of_the_user_becomes_an_option_or_shell_text(launcher: Launcher
     assert pasted.stdout.splitlines()[-1] == nasty
 
 
+@pytest.mark.parametrize(("version", "count", "waits"), [("5.0.7", 2, True), ("5.0.7", 1, False), ("4.1.4", 2, False)])
+def test_ranks_live_long_enough_for_mpirun_of_5_to_hear_of_their_end(version: str, count: int, waits: bool) -> None:
+    names = [f"node{number}" for number in range(1, count + 1)]
+    members = {name: Member(node(name, version=version), 2, version) for name in names}
+    wish = Wish(("hostname", "-s"))
+    ran = compose.compose(members, "node1", wish, job="20261121T000000Z-run-1")
+    assert ("/bin/sh" in ran.argv) is waits
+    assert (ran.argv[-2:], ran.literal) == (("hostname", "-s"), 2)
+    assert "/bin/sh" not in compose.compose(members, "node1", wish).shown()
+
+
 def test_unlike_nodes_have_torchruns_of_their_own_size() -> None:
     spec = torchrun.Torchrun(2, 1, ("train.py", "--nproc-per-node=4"), master_addr="fd00::1", master_port=29500)
     words = torchrun.under_mpirun(spec, (4, 2))

@@ -165,9 +165,7 @@ def _parameters(words: Iterable[str]) -> dict[str, str]:
         if not sign:
             raise ConfigError(f"--mca {name} has no value; it takes two words, as in --mca btl_tcp_links 2.")
         if found.get(name, value) != value:
-            raise ConfigError(
-                f"--mca {name} is given twice, as {found[name]!r} and {value!r}; mpirun takes it once."
-            )
+            raise ConfigError(f"--mca {name} is given twice, as {found[name]!r} and {value!r}; mpirun takes it once.")
         found[name] = value
     return found
 
