@@ -125,6 +125,14 @@ def _shared(shared: dict[str, tuple[Cluster, list[str]]], group: str, box: sandb
     return cluster
 
 
+@pytest.fixture(scope="module")
+def torch_litter(stack_cluster: Cluster) -> Iterator[None]:
+    """Remove what PyTorch itself leaves in /tmp wherever it is started: torchrun's logs and the compiler's cache."""
+    yield
+    for node in stack_cluster.box.nodes:
+        stack_cluster.on(node.name, "sh", "-c", "rm -rf /tmp/torchelastic_* /tmp/torchinductor_*")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _leaves_the_shared_cluster_as_it_was(
     request: pytest.FixtureRequest, shared: dict[str, tuple[Cluster, list[str]]]

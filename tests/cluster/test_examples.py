@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from validated import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("stack"), pytest.mark.usefixtures("torch_litter")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Ranks of Horovod ask each other so often whether there is something to do (milliseconds); where they outnumber the

@@ -16,7 +16,7 @@ from validated import CLUSTERCTL, Cluster
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("stack"), pytest.mark.usefixtures("torch_litter")]
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = "/opt/clusterctl-in-a-pod"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from validated import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("stack"), pytest.mark.usefixtures("torch_litter")]
 
 RANKS = 2 * len(NODES)
 PYTORCH = """\
