@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from clusterctl import __version__, fabric, facts, inventory, logins, netprobe, runner, stack
+from clusterctl import __version__, fabric, facts, inventory, logins, netprobe, ssh, stack
 from clusterctl.diagnosis import Diagnosis
 from clusterctl.errors import ConfigError, ExitCode
 from clusterctl.inventory import Options
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from clusterctl.fabric import Candidates, PairResult
     from clusterctl.facts import FailureKind, NodeFacts, Probe
     from clusterctl.inventory import Host, Inventory
-
-USER_VARIABLE = "ssh_mesh_user"
 
 # Together with what the controller needs they stay below a minute, whatever hangs.
 _FACTS_S = 30.0
@@ -60,7 +58,7 @@ def examine(
     cluster = inventory.load(path, (options or DoctorOptions()).inventory)
     started = datetime.now(timezone.utc)
     hosts = cluster.selected_hosts
-    with runner.control_folder() as control:
+    with ssh.control_folder() as control:
         tell(f"looking at {_hosts(len(hosts))}")
         probe = _look(hosts, control)
         tell(f"trying logins and ports between {_hosts(len(probe.facts))}")
@@ -122,7 +120,7 @@ def _between(cluster: Inventory, probe: Probe, control: Path) -> View:
         nodes=probe.facts,
         failures=probe.failures,
         logins=tried,
-        slots={host.name: _slots(host, probe.facts[host.name]) for host in there},
+        slots={host.name: facts.slots_of(host, probe.facts[host.name]) for host in there},
         candidates=found,
         pairs=pairs,
         pinned=pinned,
@@ -152,13 +150,11 @@ def _logins(hosts: Sequence[Host], there: Sequence[Host], probe: Probe) -> list[
     plan = []
     for host in there:
         at = names.index(host.name)
-        user = host.variables.get(USER_VARIABLE)
-        own = probe.facts[host.name].user.name
         plan.append(
             logins.Login(
                 host,
                 tuple(targets[name] for name in names[at + 1 :] + names[:at]),
-                str(user) if isinstance(user, str) and user and user != own else None,
+                facts.cluster_user(host, probe.facts[host.name]),
             )
         )
     return plan
@@ -191,10 +187,6 @@ def _words(given: Sequence[Any]) -> tuple[str, ...]:
     for value in given:
         found += value.replace(",", " ").split() if isinstance(value, str) else map(str, value or ())
     return tuple(dict.fromkeys(found))
-
-
-def _slots(host: Host, node: NodeFacts) -> int:
-    return host.slots or len(node.gpus) or max(1, node.cores)
 
 
 def _hosts(count: int) -> str:

@@ -33,6 +33,7 @@ _BOOT = "import sys;exec(compile(sys.stdin.buffer.read(int(sys.argv[1])),'node_p
 # sudo resets the environment, so PATH and LD_LIBRARY_PATH of the session are taken along as arguments. The script is
 # constant; whatever varies comes to it by position.
 _THROUGH_SUDO = 'user=$1; shift; exec sudo -n -H -u "$user" -- "$@" "$PATH" "${LD_LIBRARY_PATH-}"'
+USER_VARIABLE = "ssh_mesh_user"
 _SSH_FAILED = 255
 _COMMAND_NOT_FOUND = 127
 _MOST_CONNECT_SECONDS = 10
@@ -311,6 +312,12 @@ class NodeFacts(Fact):
     watch: tuple[WatchEntry, ...] = ()
     problems: tuple[str, ...] = ()
 
+    def artifact(self, name: str) -> Artifact:
+        """Return what is known of an artifact by its public name; one that nobody looked for is not ``ok``."""
+        link = f"/usr/local/{name}"
+        missing = Artifact(name=name, link=link, target="", version="", key="", ok=False)
+        return next((found for found in self.artifacts if found.link == link), missing)
+
 
 @dataclass(frozen=True)
 class ProbeFailure:
@@ -327,6 +334,17 @@ class Probe:
 
     facts: dict[str, NodeFacts] = field(default_factory=dict)
     failures: dict[str, ProbeFailure] = field(default_factory=dict)
+
+
+def slots_of(host: Host, node: NodeFacts) -> int:
+    """Return how many ranks a node takes: the inventory's word, else one per GPU, else one per core."""
+    return host.slots or len(node.gpus) or max(1, node.cores)
+
+
+def cluster_user(host: Host, node: NodeFacts) -> str | None:
+    """Return whom jobs run as on a node, None where that is the login user."""
+    user = host.variables.get(USER_VARIABLE)
+    return user if isinstance(user, str) and user and user != node.user.name else None
 
 
 def gather(

@@ -11,10 +11,6 @@ import hashlib
 import os
 import secrets
 import shlex
-import shutil
-import subprocess
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -26,7 +22,7 @@ from clusterctl.launch import compose, environment, mpirun, torchrun
 from clusterctl.launch.compose import Launcher, Member, Wish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from clusterctl.facts import NodeFacts
     from clusterctl.inventory import Host, Inventory
@@ -38,12 +34,10 @@ Take: TypeAlias = "Callable[[str, bytes], None]"
 
 TIMED_OUT = 124  # as timeout(1) has it
 _SIGNALLED = 128
-_USER_VARIABLE = "ssh_mesh_user"
-_OPENMPI = "/usr/local/openmpi"
+_OPENMPI = "openmpi"
 _PROBE_TIMEOUT_S = 30.0
 _MOST_NAMED = 6
 _MOST_LINE = 64 * 1024
-_CLOSE_S = 5
 # A node that freezes answers nobody, and a job without a deadline would wait for it for ever.
 _ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
 _INPUTS = {"openmpi": ["configure"]}
@@ -192,17 +186,13 @@ def _team(path: Path, options: RunOptions, tell: Callable[[str], None]) -> Any:
     if launch_node not in hosts:
         names = ", ".join(list(hosts)[:_MOST_NAMED]) + (" and more" if len(hosts) > _MOST_NAMED else "")
         raise ConfigError(f"The launch node '{launch_node}' is none of the selected hosts: {names}.")
-    control = Path(tempfile.mkdtemp(prefix="clusterctl-"))  # short: a socket's path may have 108 characters
-    try:
+    with ssh.control_folder() as control:
         nodes = _look(cluster, hosts, control)
-        users = {name: _user(hosts[name], node) for name, node in nodes.items()}
+        users = {name: facts.cluster_user(hosts[name], node) for name, node in nodes.items()}
         _refuse_unprovisioned(cluster, nodes)
         _gate(cluster, nodes, options, tell)
         _refuse_strangers(nodes)
         yield _Team(hosts, nodes, users, launch_node, control)
-    finally:
-        _close(hosts.values(), control)
-        shutil.rmtree(control, ignore_errors=True)
 
 
 def _ours(host: Host) -> Host:
@@ -212,11 +202,6 @@ def _ours(host: Host) -> Host:
             "--limit."
         )
     return replace(host, become=False, ssh_args=(*host.ssh_args, *_ALIVE))  # what ranks will see: no sudo
-
-
-def _user(host: Host, node: NodeFacts) -> str | None:
-    wanted = host.variables.get(_USER_VARIABLE)
-    return wanted if isinstance(wanted, str) and wanted and wanted != node.user.name else None
 
 
 def _look(cluster: Inventory, hosts: Mapping[str, Host], control: Path) -> dict[str, NodeFacts]:
@@ -244,13 +229,13 @@ def _refuse_unprovisioned(cluster: Inventory, nodes: Mapping[str, NodeFacts]) ->
     program = hashlib.sha256((content.role_files("validation") / "job_supervisor.py").read_bytes()).hexdigest()
     bare, other = [], []
     for name, node in nodes.items():
-        if not _artifact(node, _OPENMPI).ok:
+        if not node.artifact(_OPENMPI).ok:
             bare.append(name)
         elif not any(entry.get("sha256") == program for entry in node.watch):
             other.append(name)
     cure = f"run 'clusterctl provision {shlex.quote(str(cluster.path))}' first."
     if bare:
-        why = _artifact(nodes[bare[0]], _OPENMPI).problem or f"{_OPENMPI} does not exist"
+        why = nodes[bare[0]].artifact(_OPENMPI).problem or f"/usr/local/{_OPENMPI} does not exist"
         raise ConfigError(f"{folded(bare)} {_have(bare)} no Open MPI of clusterctl's ({why}); {cure}")
     if other:
         raise ConfigError(f"{job.SUPERVISOR} on {folded(other)} is not this clusterctl's; {cure}")
@@ -283,25 +268,6 @@ def _refuse_strangers(nodes: Mapping[str, NodeFacts]) -> None:
         )
 
 
-def _close(hosts: Iterable[Host], control: Path) -> None:
-    """End the shared connections, which would otherwise outlive this process by a minute."""
-
-    def close(host: Host) -> None:
-        argv = ssh.arguments(host, control_dir=control)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(
-                [argv[0], "-O", "exit", *argv[1:]],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_CLOSE_S,
-                check=False,
-            )
-
-    if any(control.iterdir()):
-        with ThreadPoolExecutor(16) as pool:
-            list(pool.map(close, hosts))
-
-
 # --- the line ---------------------------------------------------------------------------------------------------------
 
 
@@ -320,10 +286,10 @@ def _plan(team: _Team, options: RunOptions, job_id: str = "") -> Plan:
     members = {
         name: Member(
             facts=_as_user(node, team.users[name]),
-            slots=team.hosts[name].slots or len(node.gpus) or max(1, node.cores),
-            version=_artifact(node, _OPENMPI).version,
+            slots=facts.slots_of(team.hosts[name], node),
+            version=node.artifact(_OPENMPI).version,
             has_ucx=any(
-                str(word).startswith("--with-ucx") for word in _artifact(node, _OPENMPI).inputs.get("configure", ())
+                str(word).startswith("--with-ucx") for word in node.artifact(_OPENMPI).inputs.get("configure", ())
             ),
         )
         for name, node in team.facts.items()
@@ -350,13 +316,6 @@ def _refuse_without_stack(nodes: Mapping[str, NodeFacts], launcher: Launcher) ->
             f"--launcher {launcher.value} needs {lack}, which {folded(without)} {_have(without)} not; {cure}, or leave "
             "them out with --limit."
         )
-
-
-def _artifact(node: NodeFacts, link: str) -> facts.Artifact:
-    for artifact in node.artifacts:
-        if artifact.link == link:
-            return artifact
-    return facts.Artifact(name="", link=link, target="", version="", key="", ok=False)
 
 
 def _have(names: Sequence[str]) -> str:

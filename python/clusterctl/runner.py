@@ -22,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from clusterctl import content
+from clusterctl import content, ssh
 from clusterctl.errors import ConfigError
 from clusterctl.events import Event, Finished, HostResult, Note, Outcome, StageStarted, TaskStartedOnHost
 from clusterctl.inventory import ansible_program
@@ -178,42 +178,6 @@ def environment(private: Path, control_dir: Path) -> dict[str, str]:
     }
 
 
-@contextlib.contextmanager
-def control_folder() -> Iterator[Path]:
-    """Yield a folder (mode 0700) for shared ssh connections, and close them all afterwards.
-
-    A unix socket's path ends at 108 bytes, so it cannot lie in the state folder.
-    """
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    base = runtime if runtime and os.access(runtime, os.W_OK) and len(runtime) < 40 else None  # noqa: PLR2004
-    folder = Path(tempfile.mkdtemp(prefix="clusterctl-", dir=base))
-    try:
-        yield folder
-    finally:
-        close_connections(folder)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def close_connections(folder: Path) -> None:
-    """Ask every ssh master whose socket lies in ``folder`` to end."""
-    asked = [
-        subprocess.Popen(
-            ["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "--", "any"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for socket in folder.glob("*")
-        if socket.is_socket()
-    ]
-    for process in asked:
-        try:
-            process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
 def known_tags(playbook: Path) -> tuple[str, ...]:
     """Return the tags that the playbook knows, by asking Ansible.
 
@@ -259,7 +223,7 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
     import ansible_runner  # noqa: PLC0415 - 60 ms that a run with nothing to do need not pay
 
     translator = _Translator(on_event, keep_diff=play.diff)
-    with control_folder() as control_dir:
+    with ssh.control_folder() as control_dir:
         stop = _Stop(cancel, mark=str(private), control_dir=control_dir)
         passwords = {}
         if play.become_password is not None:

@@ -1,13 +1,21 @@
-"""The one place that builds an ssh command line; everything in it is a token, nothing a shell string."""
+"""The one place that builds an ssh command line; everything in it is a token, nothing a shell string.
+
+It also keeps and ends the connections that such commands share.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from clusterctl.inventory import Host
 
@@ -57,3 +65,39 @@ def command(
     if as_user is not None and as_user != host.user:
         argv = ["sudo", "-n", "-H", "-u", as_user, "--", *argv]
     return [*arguments(host, control_dir=control_dir, connect_timeout_s=connect_timeout_s), shlex.join(argv)]
+
+
+@contextlib.contextmanager
+def control_folder() -> Iterator[Path]:
+    """Yield a folder (mode 0700) for shared ssh connections, and close them all afterwards.
+
+    A unix socket's path ends at 108 bytes, so it cannot lie in the state folder.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    base = runtime if runtime and os.access(runtime, os.W_OK) and len(runtime) < 40 else None  # noqa: PLR2004
+    folder = Path(tempfile.mkdtemp(prefix="clusterctl-", dir=base))
+    try:
+        yield folder
+    finally:
+        close_connections(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def close_connections(folder: Path) -> None:
+    """Ask every ssh master whose socket lies in ``folder`` to end."""
+    asked = [
+        subprocess.Popen(
+            ["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "--", "any"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for socket in folder.glob("*")
+        if socket.is_socket()
+    ]
+    for process in asked:
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -7,19 +7,13 @@ own deadline, and keep verdicts and raw output.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
 import shlex
-import shutil
-import subprocess
-import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from clusterctl import __version__, content, diagnosis, facts, inventory, job, journal, ssh, stack
@@ -40,6 +34,7 @@ from clusterctl.result import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from clusterctl.checks.base import Check
     from clusterctl.facts import NodeFacts, Probe
@@ -54,7 +49,6 @@ PROGRAMS = (
     "torch_checks.py",
     "horovod_checks.py",
 )
-USER_VARIABLE = "ssh_mesh_user"
 
 _NEEDED = {"openmpi": "Open MPI", "python_env": "the cluster's Python", "mpi4py": "mpi4py"}
 _OPTIONAL = {"nccl": "NCCL", "horovod": "Horovod"}
@@ -168,11 +162,6 @@ def watch_entries() -> list[dict[str, Any]]:
     return [{"path": f"{job.PROGRAMS}/{name}", "kind": "file"} for name in PROGRAMS]
 
 
-def slots_of(host: Host, node: NodeFacts) -> int:
-    """Return how many ranks a node takes: the inventory's word, else one per GPU, else one per core."""
-    return host.slots or len(node.gpus) or max(1, node.cores)
-
-
 class _Validation:
     """One run, from the facts to the record."""
 
@@ -262,9 +251,8 @@ class _Validation:
                 refused.append(_Refusal(host.name, problem, cure))
                 continue
             refused += [_Refusal(host.name, broken, cure, stays=True) for broken in broken_extras(node)]
-            user = host.variables.get(USER_VARIABLE)
-            as_user = str(user) if isinstance(user, str) and user and user != node.user.name else None
-            self._nodes[host.name] = _Node(host, node, stack.of(node), slots_of(host, node), as_user)
+            as_user = facts.cluster_user(host, node)
+            self._nodes[host.name] = _Node(host, node, stack.of(node), facts.slots_of(host, node), as_user)
         refused += self._stack_findings()
         if not reached:
             self._finish(_skipped(catalogue.PROVISIONED, "no node answers"))
@@ -349,7 +337,7 @@ class _Validation:
     def _team(self, nodes: Mapping[str, _Node]) -> _Team:
         """Return how these nodes run a check together; the first launches where the launch node is not among them."""
         first = self._launch_node if self._launch_node in nodes else next(iter(nodes))
-        version = _artifact(nodes[first].facts, "openmpi").version
+        version = nodes[first].facts.artifact("openmpi").version
         return _Team(
             launch_node=first,
             version=version,
@@ -358,7 +346,7 @@ class _Validation:
                 slots=hostfile.ordered({name: node.slots for name, node in nodes.items()}, first),
                 names={**{node.facts.hostname: name for name, node in nodes.items()}, **{name: name for name in nodes}},
                 platforms={name: node.facts.platform for name, node in nodes.items()},
-                libraries={name: _artifact(node.facts, "openmpi").target for name, node in nodes.items()},
+                libraries={name: node.facts.artifact("openmpi").target for name, node in nodes.items()},
                 cores={name: node.facts.cores for name, node in nodes.items()},
                 stack={name: node.stack for name, node in nodes.items()},
                 fabric={name: way for name, node in nodes.items() if (way := network.path(node.facts))},
@@ -366,8 +354,7 @@ class _Validation:
         )
 
     def _run_checks(self) -> None:
-        control = Path(tempfile.mkdtemp(prefix="clusterctl-"))  # short: a socket's path may have 108 characters
-        try:
+        with ssh.control_folder() as control:
             for number, check in enumerate(self._checks, start=len(catalogue.GROUND) + 1):
                 if check.name in self._results:
                     continue
@@ -395,9 +382,6 @@ class _Validation:
                 ):
                     self._skip_all("'hello' did not come to its end, and every other check would wait for the same")
                     return
-        finally:
-            self._close(control)
-            shutil.rmtree(control, ignore_errors=True)
 
     def _run_check(
         self, check: Check, nodes: Mapping[str, _Node], number: int, control: Path
@@ -479,24 +463,6 @@ class _Validation:
             self._place()
         return True
 
-    def _close(self, control: Path) -> None:
-        """End the shared connection, which would otherwise outlive this process by a minute."""
-
-        def close(node: _Node) -> None:
-            argv = ssh.arguments(node.host, control_dir=control)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                subprocess.run(
-                    [argv[0], "-O", "exit", *argv[1:]],
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    timeout=5,
-                    check=False,
-                )
-
-        if any(control.iterdir()) and self._nodes:
-            with ThreadPoolExecutor(4) as pool:
-                list(pool.map(close, [node for name, node in self._nodes.items() if name == self._launch_node]))
-
     # --- the record ---------------------------------------------------------------------------------------------------
 
     def _finish(self, result: CheckResult) -> None:
@@ -571,7 +537,7 @@ def _refuse_unknown_launch_node(cluster: Inventory, options: ValidationOptions) 
 def not_ready(node: NodeFacts, wanted: Mapping[str, str]) -> str:
     """Say what a node lacks to take part, empty when it lacks nothing."""
     for name, called in _NEEDED.items():
-        artifact = _artifact(node, name)
+        artifact = node.artifact(name)
         if not artifact.ok:
             return f"{called}: {artifact.problem or artifact.link + ' does not exist'}"
     present = {entry.get("path"): entry.get("sha256") for entry in node.watch}
@@ -582,20 +548,12 @@ def not_ready(node: NodeFacts, wanted: Mapping[str, str]) -> str:
 
 def broken_extras(node: NodeFacts) -> list[str]:
     """Say what a node has begun to carry and does not carry whole, of what only some checks need."""
-    found = {called: _artifact(node, name) for name, called in _OPTIONAL.items()}
+    found = {called: node.artifact(name) for name, called in _OPTIONAL.items()}
     return [
         f"{called}: {artifact.problem}"
         for called, artifact in found.items()
         if artifact.problem not in {"", f"{artifact.link} does not exist"}
     ]
-
-
-def _artifact(node: NodeFacts, name: str) -> facts.Artifact:
-    link = f"/usr/local/{name}"
-    for artifact in node.artifacts:
-        if artifact.link == link:
-            return artifact
-    return facts.Artifact(name=name, link=link, target="", version="", key="", ok=False)
 
 
 def _skipped(check: str, why: str, verdict: Verdict = Verdict.SKIP) -> CheckResult:

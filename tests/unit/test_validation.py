@@ -54,7 +54,7 @@ def test_slots_are_the_inventory_s_then_one_per_gpu_then_one_per_core(
     slots: int | None, gpus: int, cores: int, expected: int
 ) -> None:
     there = node(cores=cores, gpus=[{"bus": f"0000:0{number}:00.0"} for number in range(gpus)])
-    assert validation.slots_of(Host("node1", "10.0.0.1", slots=slots), there) == expected
+    assert facts.slots_of(Host("node1", "10.0.0.1", slots=slots), there) == expected
 
 
 def test_a_node_that_has_everything_is_ready() -> None:
