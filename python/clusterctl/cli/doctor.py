@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from enum import Enum
-from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clusterctl.cli import options
+
 if TYPE_CHECKING:
     from clusterctl.diagnosis import Diagnosis
 
-_ANSIBLE = "Ansible's own options"
 _STYLES = {"ERROR": "red", "WARNING": "yellow"}
 _NARROW = 120  # columns; below, a cure has its own line under the cause
 
@@ -24,22 +24,13 @@ class _Form(str, Enum):
 
 
 def doctor(
-    inventory: Annotated[Path, typer.Argument(help="Any inventory Ansible accepts: INI, YAML, a folder, a script.")],
-    limit: Annotated[
-        str | None, typer.Option("--limit", "-l", metavar="PATTERN", help="Only these hosts.", rich_help_panel=_ANSIBLE)
-    ] = None,
-    extra_vars: Annotated[
-        list[str] | None,
-        typer.Option("--extra-vars", "-e", metavar="KEY=VALUE|JSON|@FILE", help="Variables above all others."),
-    ] = None,
-    vault_id: Annotated[list[str] | None, typer.Option("--vault-id", help="[LABEL@]FILE.")] = None,
-    vault_password_file: Annotated[
-        list[str] | None, typer.Option("--vault-password-file", metavar="FILE", help="File with the vault's password.")
-    ] = None,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Log in as this user.")] = None,
-    private_key: Annotated[
-        str | None, typer.Option("--private-key", metavar="FILE", help="Log in with this key.")
-    ] = None,
+    inventory: options.Inventory,
+    limit: options.Limit = None,
+    extra_vars: options.ExtraVars = None,
+    vault_id: options.VaultId = None,
+    vault_password_file: options.VaultPasswordFile = None,
+    user: options.User = None,
+    private_key: options.PrivateKey = None,
     form: Annotated[_Form, typer.Option("--format", help="json: findings and notes, on stdout.")] = _Form.TEXT,
 ) -> int:
     """Look at the hosts, change nothing, say what would hurt.
@@ -48,17 +39,9 @@ def doctor(
     host is out of reach.
     """
     from clusterctl import doctor as verb  # noqa: PLC0415 - see cli.main: --help stays quick
-    from clusterctl.inventory import Options  # noqa: PLC0415
 
-    options = Options(
-        limit=limit,
-        extra_vars=tuple(extra_vars or ()),
-        vault_ids=tuple(vault_id or ()),
-        vault_password_files=tuple(vault_password_file or ()),
-        user=user,
-        private_key=private_key,
-    )
-    found = verb.examine(inventory, verb.DoctorOptions(options), _transient)
+    asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
+    found = verb.examine(inventory, verb.DoctorOptions(asked), _transient)
     _transient("")
     if form is _Form.JSON:
         sys.stdout.write(json.dumps(found.model_dump(mode="json")) + "\n")

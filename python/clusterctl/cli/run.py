@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from clusterctl.cli import options
 from clusterctl.launch.compose import Launcher, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-_ANSIBLE = "Ansible's own options"
 
 
 class Prefix(str, Enum):
@@ -48,7 +47,7 @@ class Line(TyperCommand):
 
 
 def run(
-    inventory: Annotated[Path, typer.Argument(help="Any inventory Ansible accepts: INI, YAML, a folder, a script.")],
+    inventory: options.Inventory,
     program: Annotated[
         list[str] | None, typer.Argument(metavar="-- PROGRAM [ARGUMENT…]", help="What to run, behind two dashes.")
     ] = None,
@@ -92,21 +91,12 @@ def run(
         bool, typer.Option("--print", help="Show the command for the launch node, and run nothing.")
     ] = False,
     gate: Annotated[bool, typer.Option("--gate/--no-gate", help="Refuse nodes that differ.")] = True,
-    limit: Annotated[
-        str | None, typer.Option("--limit", "-l", metavar="PATTERN", help="Only these hosts.", rich_help_panel=_ANSIBLE)
-    ] = None,
-    extra_vars: Annotated[
-        list[str] | None,
-        typer.Option("--extra-vars", "-e", metavar="KEY=VALUE|JSON|@FILE", help="Variables above all others."),
-    ] = None,
-    vault_id: Annotated[list[str] | None, typer.Option("--vault-id", help="[LABEL@]FILE.")] = None,
-    vault_password_file: Annotated[
-        list[str] | None, typer.Option("--vault-password-file", metavar="FILE", help="File with the vault's password.")
-    ] = None,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Log in as this user.")] = None,
-    private_key: Annotated[
-        str | None, typer.Option("--private-key", metavar="FILE", help="Log in with this key.")
-    ] = None,
+    limit: options.Limit = None,
+    extra_vars: options.ExtraVars = None,
+    vault_id: options.VaultId = None,
+    vault_password_file: options.VaultPasswordFile = None,
+    user: options.User = None,
+    private_key: options.PrivateKey = None,
 ) -> int:
     """Start a program on the cluster by mpirun, horovodrun or torchrun.
 
@@ -116,14 +106,13 @@ def run(
     """
     from clusterctl import run as verb  # noqa: PLC0415 - see cli.main: --help stays quick
     from clusterctl.errors import ConfigError  # noqa: PLC0415
-    from clusterctl.inventory import Options  # noqa: PLC0415
     from clusterctl.launch.compose import Wish  # noqa: PLC0415
 
     if not program or not program[0]:
         raise ConfigError("There is no program to start; name it behind '--', as in: -- ./program --its-option.")
     if timeout is not None and not 0 < timeout < float("inf"):
         raise typer.BadParameter("a deadline is a positive number of seconds", param_hint="--timeout")
-    options = verb.RunOptions(
+    asked = verb.RunOptions(
         wish=Wish(
             program=tuple(program),
             launcher=launcher,
@@ -136,14 +125,7 @@ def run(
             oversubscribe=oversubscribe,
             directory=chdir,
         ),
-        inventory=Options(
-            limit=limit,
-            extra_vars=tuple(extra_vars or ()),
-            vault_ids=tuple(vault_id or ()),
-            vault_password_files=tuple(vault_password_file or ()),
-            user=user,
-            private_key=private_key,
-        ),
+        inventory=options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key),
         launch_node=launch_node,
         sync=sync,
         prefix=prefix.value,
@@ -151,9 +133,9 @@ def run(
         timeout_s=timeout,
     )
     if show:
-        sys.stdout.write(verb.shown(inventory, options, _tell) + "\n")
+        sys.stdout.write(verb.shown(inventory, asked, _tell) + "\n")
         return 0
-    return verb.run(inventory, options, _take, _tell)
+    return verb.run(inventory, asked, _take, _tell)
 
 
 def _parameters(words: Iterable[str]) -> dict[str, str]:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clusterctl.cli import options
 from clusterctl.cli.output import Format, shown_command
 
 if TYPE_CHECKING:
     from clusterctl.inventory import Options
     from clusterctl.result import ValidationEvent, ValidationRecord
 
-_ANSIBLE = "Ansible's own options"
 # Written out, for the catalogue takes time to import and --help stays quick; a test holds them equal.
 _CHECKS = (
     "hello, point_to_point, broadcast, scatter, gather, reduce, allreduce, network (MPI); "
@@ -26,10 +26,8 @@ _STYLES = {"PASS": "green", "FAIL": "red", "ERROR": "magenta", "SKIP": "dim"}
 
 
 def validate(
-    inventory: Annotated[Path, typer.Argument(help="Any inventory Ansible accepts: INI, YAML, a folder, a script.")],
-    limit: Annotated[
-        str | None, typer.Option("--limit", "-l", metavar="PATTERN", help="Only these hosts.", rich_help_panel=_ANSIBLE)
-    ] = None,
+    inventory: options.Inventory,
+    limit: options.Limit = None,
     checks: Annotated[
         list[str] | None, typer.Option("--checks", metavar="NAME[,NAME…]", help=f"Only these checks of {_CHECKS}.")
     ] = None,
@@ -43,18 +41,11 @@ def validate(
         bool, typer.Option("--no-gate", help="Launch the checks on nodes that differ in their versions as well.")
     ] = False,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit's XML.")] = None,
-    extra_vars: Annotated[
-        list[str] | None,
-        typer.Option("--extra-vars", "-e", metavar="KEY=VALUE|JSON|@FILE", help="Variables above all others."),
-    ] = None,
-    vault_id: Annotated[list[str] | None, typer.Option("--vault-id", help="[LABEL@]FILE.")] = None,
-    vault_password_file: Annotated[
-        list[str] | None, typer.Option("--vault-password-file", metavar="FILE", help="File with the vault's password.")
-    ] = None,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Log in as this user.")] = None,
-    private_key: Annotated[
-        str | None, typer.Option("--private-key", metavar="FILE", help="Log in with this key.")
-    ] = None,
+    extra_vars: options.ExtraVars = None,
+    vault_id: options.VaultId = None,
+    vault_password_file: options.VaultPasswordFile = None,
+    user: options.User = None,
+    private_key: options.PrivateKey = None,
     form: Annotated[Format, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")] = (
         Format.TEXT
     ),
@@ -64,21 +55,12 @@ def validate(
     Runs small jobs through mpirun on all hosts, each under its own deadline, and compares every answer with the known
     one. Ends with 0 when all is right, 10 when something is wrong, 11 when the checks could not be run.
     """
-    from clusterctl.inventory import Options  # noqa: PLC0415 - see cli.main: --help stays quick
-
     if timeout is not None and not 0 < timeout < float("inf"):
         raise typer.BadParameter("a deadline is a positive number of seconds", param_hint="--timeout")
-    options = Options(
-        limit=limit,
-        extra_vars=tuple(extra_vars or ()),
-        vault_ids=tuple(vault_id or ()),
-        vault_password_files=tuple(vault_password_file or ()),
-        user=user,
-        private_key=private_key,
-    )
+    asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
     return _run(
         inventory,
-        options,
+        asked,
         form,
         launch_node=launch_node,
         checks=checks,

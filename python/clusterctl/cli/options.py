@@ -1,0 +1,53 @@
+"""The options that several commands have, under Ansible's own names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+if TYPE_CHECKING:
+    from clusterctl.inventory import Options
+
+_ANSIBLE = "Ansible's own options"
+
+Inventory: TypeAlias = Annotated[
+    Path, typer.Argument(help="Any inventory Ansible accepts: INI, YAML, a folder, a script.")
+]
+Limit: TypeAlias = Annotated[
+    str | None, typer.Option("--limit", "-l", metavar="PATTERN", help="Only these hosts.", rich_help_panel=_ANSIBLE)
+]
+ExtraVars: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--extra-vars", "-e", metavar="KEY=VALUE|JSON|@FILE", help="Variables above all others."),
+]
+VaultId: TypeAlias = Annotated[list[str] | None, typer.Option("--vault-id", help="[LABEL@]FILE.")]
+VaultPasswordFile: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--vault-password-file", metavar="FILE", help="File with the vault's password.")
+]
+User: TypeAlias = Annotated[str | None, typer.Option("--user", "-u", help="Log in as this user.")]
+PrivateKey: TypeAlias = Annotated[
+    str | None, typer.Option("--private-key", metavar="FILE", help="Log in with this key.")
+]
+
+
+def of_inventory(
+    limit: str | None,
+    extra_vars: list[str] | None,
+    vault_id: list[str] | None,
+    vault_password_file: list[str] | None,
+    user: str | None,
+    private_key: str | None,
+) -> Options:
+    """Return what these options make of an inventory."""
+    from clusterctl.inventory import Options  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    return Options(
+        limit=limit,
+        extra_vars=tuple(extra_vars or ()),
+        vault_ids=tuple(vault_id or ()),
+        vault_password_files=tuple(vault_password_file or ()),
+        user=user,
+        private_key=private_key,
+    )
