@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from clusterctl.errors import ConfigError
 from clusterctl.record import Record
 
 if TYPE_CHECKING:
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 
 
 Ending: TypeAlias = Literal["exited", "deadline", "stopped", "not_started", "lost"]
+# "1" is a plain number; a user's own check may count what it likes in it.
+Unit: TypeAlias = Literal["s", "us", "B/s", "FLOP/s", "Hz", "ranks", "nodes", "GPUs", "tokens/s", "1"]
+Better: TypeAlias = Literal["higher", "lower", "none"]
 
 
 @dataclass(frozen=True)
@@ -103,11 +108,184 @@ class RankReport(Record):
 
 
 class Measurement(Record):
-    """A figure with its unit; figures are reported here and judged by references elsewhere."""
+    """A plain figure with its unit, reported beside the verdict and never judged."""
 
     name: str
     value: float
-    unit: Literal["s", "us", "B/s", "ranks", "nodes", "GPUs", "1"]
+    unit: Unit
+
+
+class Figure(Record):
+    """Something that was measured again and again, and that can be compared: with references, nodes and other nights.
+
+    Attributes:
+        quantity: what was measured: ``latency``, ``bandwidth``, ``time``, ``algorithm_bandwidth``, ``bus_bandwidth``,
+            ``memory_bandwidth``, ``compute``, ``gpu_clock``, ``efficiency``, or a user's own word.
+        operation: ``allreduce``, ``broadcast``, ... for a collective; empty elsewhere.
+        backend: what carried it: ``mpi``, ``nccl``, ``horovod``, ``gloo``; empty where that means nothing.
+        algorithm: the library's algorithm where it is known or was forced.
+        size_bytes: bytes of the message, as nccl-tests counts them.
+        nodes: whom it is about, by inventory name: one node, the two ends of a link, nobody for all together.
+        value: the median of the samples, in ``unit``.
+        low: lower end of the median's confidence interval.
+        high: its upper end.
+        confidence: probability that this interval was to have; 0 where there is no interval.
+        samples: every sample, in the order in which they were taken.
+        better: which way is good; ``none`` is reported and never judged.
+    """
+
+    quantity: str
+    operation: str = ""
+    backend: str = ""
+    algorithm: str = ""
+    size_bytes: int | None = None
+    nodes: tuple[str, ...] = ()
+    value: float
+    unit: Unit
+    low: float | None = None
+    high: float | None = None
+    confidence: float = 0.0
+    samples: tuple[float, ...] = ()
+    better: Better = "none"
+
+
+class FigureKey(Record):
+    """What has to be the same for two figures to be compared; a new version of the software begins a new key.
+
+    ``subject`` is the figure's nodes joined by a space; ``versions`` are sorted by name.
+    """
+
+    check: str
+    quantity: str
+    operation: str
+    backend: str
+    algorithm: str
+    size_bytes: int | None
+    subject: str
+    unit: Unit
+    nodes: int
+    ranks: int
+    versions: tuple[tuple[str, str], ...]
+
+    @property
+    def text(self) -> str:
+        """The key as one line of JSON, for a database's column."""
+        return json.dumps(self.model_dump(mode="json"), separators=(",", ":"), sort_keys=True)
+
+
+class PairMatrix(Record):
+    """One quantity between pairs of nodes, a link an entry; the samples of each stand in the check's raw log.
+
+    ``first``, ``second`` (indices into ``nodes``, first < second), ``value`` (medians, in ``unit``) and ``spread`` (the
+    median absolute deviation of a link's samples, in ``unit``) are of equal length. ``complete`` says whether all pairs
+    were measured, or a sample of the tournament's rounds.
+    """
+
+    quantity: str
+    size_bytes: int
+    unit: Unit
+    better: Better
+    nodes: tuple[str, ...]
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+    value: tuple[float, ...]
+    spread: tuple[float, ...] = ()
+    complete: bool = True
+
+
+class Reference(Record):
+    """What a figure is to be: ``value`` in ``unit``; it may miss it by the fractions ``lower`` and ``upper``.
+
+    ``lower`` is at most 0 and ``upper`` at least 0 (-0.1 is ten per cent below ``value``); None is no limit on that
+    side. ``source`` says who spoke: the user's file, a published figure (``citation`` says where) or this cluster's own
+    history (``citation`` says which runs).
+    """
+
+    value: float
+    lower: float | None = None
+    upper: float | None = None
+    unit: Unit
+    source: Literal["file", "published", "history"]
+    citation: str = ""
+
+
+class Comparison(Record):
+    """A figure beside its reference."""
+
+    figure: Figure  # without its samples
+    reference: Reference
+    verdict: Verdict
+    words: str  # "allreduce of 64 MiB: 1.1 GB/s, 12 % below 1.25 GB/s (median of the last 9 good runs)"
+
+
+class Culprit(Record):
+    """Who stands out, by how much, and what shows it.
+
+    Attributes:
+        kind: ``node``, ``pair`` (of nodes), or ``together`` (only when all take part at once).
+        nodes: one name for a node, two for a pair, the smallest set that shows it otherwise.
+        quantity: what was measured, empty where a job hung or crashed.
+        ratio: measured over expected (0.1: a tenth of its neighbours), None where nothing was measured.
+        score: robust modified z-score, None where there is none.
+        words: one sentence that names it, with the figures.
+        since: the first of the consecutive runs that named it, None where this is the first.
+    """
+
+    kind: Literal["node", "pair", "together"]
+    nodes: tuple[str, ...]
+    quantity: str = ""
+    size_bytes: int | None = None
+    ratio: float | None = None
+    score: float | None = None
+    words: str
+    since: datetime | None = None
+
+
+class Launch(Record):
+    """One launch of a search: who took part, and what came of it."""
+
+    nodes: tuple[str, ...]
+    ok: bool
+    seconds: float
+    words: str = ""
+
+
+class Stack(Record):
+    """Where a stuck rank was; ``tool`` took it (``py-spy``, ``gdb`` or ``kernel``)."""
+
+    host: str
+    pid: int
+    rank: int | None = None
+    tool: str
+    text: str
+
+
+class Search(Record):
+    """The search for whoever makes a job hang or crash."""
+
+    check: str
+    bound: int  # launches it may take for one bad node
+    launches: tuple[Launch, ...]
+    culprits: tuple[Culprit, ...] = ()
+    words: str
+
+
+class TrendPoint(Record):
+    """A figure of an earlier run."""
+
+    run_id: str
+    at: datetime
+    value: float
+    verdict: Verdict
+
+
+class Trend(Record):
+    """A figure over the runs, oldest first, this run last; ``changed_at`` is the run from which on it is another."""
+
+    check: str
+    figure: Figure  # of this run, without its samples
+    points: tuple[TrendPoint, ...]
+    changed_at: str = ""
 
 
 class CheckResult(Record):
@@ -124,6 +302,12 @@ class CheckResult(Record):
     left_out: dict[str, str] = Field(default_factory=dict)  # nodes that could not take part, each with the reason
     ranks: tuple[RankReport, ...] = ()
     measurements: tuple[Measurement, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    matrices: tuple[PairMatrix, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()  # of figures that had a reference
+    culprits: tuple[Culprit, ...] = ()  # worst first
+    search: Search | None = None  # of whoever made it hang or crash
+    stacks: tuple[Stack, ...] = ()  # of ranks that were stuck at the deadline
     log: str = ""  # path of the raw output, relative to the run's folder
     evidence: tuple[str, ...] = ()  # the lines that show it; empty on PASS
     left_behind: tuple[str, ...] = ()  # "host: process" that could not be ended, or "host: why nobody could look"
@@ -163,9 +347,9 @@ ValidationEvent: TypeAlias = CheckStarted | CheckProgress | CheckFinished
 
 
 class ValidationRecord(Record):
-    """A whole validation run."""
+    """A whole validation run; :func:`load` reads it back, also where an older clusterctl wrote it."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     clusterctl_version: str
     run_id: str
     inventory: str
@@ -175,9 +359,35 @@ class ValidationRecord(Record):
     hosts: tuple[str, ...]
     slots: dict[str, int]
     openmpi_version: str = ""
+    suite: str = "smoke"
+    versions: dict[str, str] = Field(default_factory=dict)  # of the software that figures depend on: openmpi, nccl, ...
+    fabric: dict[str, str] = Field(default_factory=dict)  # by node, the interface and network that carry jobs
+    trends: tuple[Trend, ...] = ()
     folder: str = ""  # where the record and the logs lie
     verdict: Verdict
     checks: tuple[CheckResult, ...]
+
+
+def keys(record: ValidationRecord, check: CheckResult) -> dict[FigureKey, Figure]:
+    """Return the figures of a check of this record, each under the key that its history has."""
+    taking_part = {report.host for report in check.ranks if report.state == "answered"}
+    versions = tuple(sorted(record.versions.items()))
+    return {
+        FigureKey(
+            check=check.check,
+            quantity=figure.quantity,
+            operation=figure.operation,
+            backend=figure.backend,
+            algorithm=figure.algorithm,
+            size_bytes=figure.size_bytes,
+            subject=" ".join(figure.nodes),
+            unit=figure.unit,
+            nodes=len(taking_part) or len(record.hosts),
+            ranks=len(check.ranks),
+            versions=versions,
+        ): figure
+        for figure in check.figures
+    }
 
 
 def worst(checks: Iterable[CheckResult]) -> Verdict:
@@ -190,3 +400,32 @@ def worst(checks: Iterable[CheckResult]) -> Verdict:
         if verdict in found:
             return verdict
     return Verdict.ERROR
+
+
+def load(text: str | bytes, place: str) -> ValidationRecord:
+    """Read a record that was written as JSON, of this or an earlier schema.
+
+    Args:
+        text: the JSON.
+        place: where it comes from, for the message.
+
+    Raises:
+        ConfigError: it is no record, is damaged, or a newer clusterctl wrote it.
+    """
+    try:
+        data = json.loads(text)
+        if not isinstance(data, dict) or "schema_version" not in data:
+            raise ConfigError(f"{place} is no record of a validation: it has no schema_version.")
+        version = data["schema_version"]
+        if version == 1:  # what came with 2 has defaults that say "not measured"
+            data["schema_version"] = 2
+        elif version != 2:  # noqa: PLR2004 - the schema of this module
+            raise ConfigError(
+                f"{place} has schema {version}, which this clusterctl does not know; read it with a newer one."
+            )
+        return ValidationRecord.model_validate(data)
+    except ValueError as error:
+        problem = error.errors()[0] if isinstance(error, ValidationError) else None
+        where = ".".join(str(part) for part in problem["loc"]) if problem else ""
+        words = f"{where}: {problem['msg']}" if problem else f"it is no JSON ({error})"
+        raise ConfigError(f"{place} is damaged: {words}; take another run's record.") from None

@@ -41,15 +41,6 @@ if TYPE_CHECKING:
     from clusterctl.inventory import Host, Inventory
     from clusterctl.result import JobOutcome, OutputLine, ValidationEvent
 
-PROGRAMS = (
-    "job_supervisor.py",
-    "rank_program.py",
-    "mpi_checks.py",
-    "nccl_checks.py",
-    "torch_checks.py",
-    "horovod_checks.py",
-)
-
 _NEEDED = {"openmpi": "Open MPI", "python_env": "the cluster's Python", "mpi4py": "mpi4py"}
 _OPTIONAL = {"nccl": "NCCL", "horovod": "Horovod"}
 _PROBE_TIMEOUT_S = 30.0
@@ -159,7 +150,12 @@ def exit_code(record: ValidationRecord) -> ExitCode:
 
 def watch_entries() -> list[dict[str, Any]]:
     """Return what to ask of every node besides its facts: the programs that the checks are made of."""
-    return [{"path": f"{job.PROGRAMS}/{name}", "kind": "file"} for name in PROGRAMS]
+    return [{"path": f"{job.PROGRAMS}/{name}", "kind": "file"} for name in programs()]
+
+
+def programs() -> tuple[str, ...]:
+    """Return the file names of the programs that run on the nodes."""
+    return tuple(sorted(path.name for path in content.role_files("validation").glob("*.py")))
 
 
 class _Validation:
@@ -241,7 +237,7 @@ class _Validation:
 
     def _judge_provisioned(self, reached: Sequence[Host], probe: Probe) -> None:
         began = time.monotonic()
-        wanted = {f"{job.PROGRAMS}/{name}": _sha256(content.role_files("validation") / name) for name in PROGRAMS}
+        wanted = {f"{job.PROGRAMS}/{name}": _sha256(content.role_files("validation") / name) for name in programs()}
         cure = f"run 'clusterctl provision {shlex.quote(str(self._cluster.path))}' first"
         refused: list[_Refusal] = []
         for host in reached:
@@ -433,6 +429,8 @@ class _Validation:
             repeat=self._repeat(check.name),
             ranks=judgement.ranks,
             measurements=judgement.measurements,
+            figures=judgement.figures,
+            matrices=judgement.matrices,
             log=log,
             evidence=judgement.evidence,
             left_behind=tuple(

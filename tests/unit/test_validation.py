@@ -26,7 +26,7 @@ def node(**changed: Any) -> NodeFacts:
         for name in ("openmpi", "python_env", "mpi4py")
     ]
     given = {
-        "schema_version": 1,
+        "schema_version": 2,
         "hostname": "node1",
         "fqdn": "node1",
         "time": 0.0,
@@ -98,7 +98,7 @@ def test_the_watched_programs_are_those_that_the_role_brings() -> None:
     tasks = Path(__file__).parents[2] / "roles" / "validation" / "tasks" / "main.yml"
     text = tasks.read_text(encoding="utf-8")
     assert all(f"path: {entry['path']}\n" in text for entry in validation.watch_entries())
-    assert {path.name for path in (tasks.parents[1] / "files").iterdir()} == set(validation.PROGRAMS)
+    assert {path.name for path in (tasks.parents[1] / "files").iterdir()} == set(validation.programs())
 
 
 def test_an_extra_that_is_half_there_is_told_from_one_that_was_never_wanted() -> None:

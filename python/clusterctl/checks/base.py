@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from clusterctl.checks import ranks
@@ -15,7 +15,7 @@ from clusterctl.result import Measurement, Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from clusterctl.result import JobOutcome, RankReport
+    from clusterctl.result import Figure, JobOutcome, PairMatrix, RankReport
     from clusterctl.stack import NodeStack
 
 PYTHON = "/usr/local/python_env/bin/python"
@@ -88,6 +88,8 @@ class Judgement:
     ranks: tuple[RankReport, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     evidence: tuple[str, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    matrices: tuple[PairMatrix, ...] = ()
 
 
 class Check(Protocol):
@@ -162,12 +164,13 @@ def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True) -> Judgemen
 
 def fail(judgement: Judgement, reason: str, hosts: Iterable[str]) -> Judgement:
     """Return the judgement turned into a FAIL."""
-    return Judgement(Verdict.FAIL, reason, unique(hosts), judgement.ranks, judgement.measurements, judgement.evidence)
+    return replace(judgement, verdict=Verdict.FAIL, reason=reason, hosts=unique(hosts))
 
 
 def passed(judgement: Judgement, reason: str, *figures: Measurement) -> Judgement:
     """Return a PASS with other words and more figures."""
-    return Judgement(Verdict.PASS, reason, (), judgement.ranks, (*judgement.measurements, *figures))
+    measurements = (*judgement.measurements, *figures)
+    return replace(judgement, verdict=Verdict.PASS, reason=reason, hosts=(), measurements=measurements, evidence=())
 
 
 def without_pytorch(stack: NodeStack) -> str:
