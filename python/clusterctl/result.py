@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pydantic import Field, ValidationError
 
+from clusterctl import units
 from clusterctl.errors import ConfigError
 from clusterctl.record import Record
 
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 
 
 Ending: TypeAlias = Literal["exited", "deadline", "stopped", "not_started", "lost"]
-# "1" is a plain number; a user's own check may count what it likes in it.
-Unit: TypeAlias = Literal["s", "us", "B/s", "FLOP/s", "Hz", "ranks", "nodes", "GPUs", "tokens/s", "1"]
+Unit: TypeAlias = units.Unit
 Better: TypeAlias = Literal["higher", "lower", "none"]
 
 

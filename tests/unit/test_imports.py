@@ -28,9 +28,9 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"stack"}),
     frozenset({"facts", "journal", "store", "sandbox", "logins"}),
     frozenset({"ssh"}),
-    frozenset({"inventory"}),
-    frozenset({"content", "seal", "result", "events", "listings", "suite"}),
-    frozenset({"settings", "record"}),
+    frozenset({"inventory", "suite"}),
+    frozenset({"content", "seal", "result", "events", "listings"}),
+    frozenset({"settings", "record", "units", "marked"}),
     frozenset({"errors"}),
     frozenset({"__init__"}),
 )
