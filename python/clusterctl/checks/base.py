@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 import signal
+import statistics
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from clusterctl.checks import ranks
+from clusterctl.checks import ranks, samples
 from clusterctl.launch import hostfile
-from clusterctl.result import Measurement, Verdict
+from clusterctl.result import Figure, Measurement, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from clusterctl.result import Figure, JobOutcome, PairMatrix, RankReport
+    from clusterctl.result import JobOutcome, PairMatrix, RankReport
     from clusterctl.stack import NodeStack
 
 PYTHON = "/usr/local/python_env/bin/python"
@@ -160,6 +161,40 @@ def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True) -> Judgemen
         measurements=_measurements(outcome, output),
         evidence=() if verdict is Verdict.PASS else tuple(_without_noise(output.other)[-_MOST_EVIDENCE:]),
     )
+
+
+def figures(
+    measured: Iterable[ranks.Measured], confidence: float = 0.95, *, together: bool = False
+) -> tuple[Figure, ...]:
+    """Return what ranks measured (``ranks.read(...).measured``) as figures: medians with their intervals.
+
+    Args:
+        measured: one for each figure.
+        confidence: probability that the interval of each median shall have; too few samples have none.
+        together: the figures are about all nodes and not about the one whose rank printed them, as in a collective.
+    """
+    found = []
+    for one in measured:
+        interval = samples.median_interval(one.samples, confidence)
+        ends = (one.host, one.peer) if one.peer else (one.host,)
+        found.append(
+            Figure(
+                quantity=one.quantity,
+                operation=one.operation,
+                backend=one.backend,
+                algorithm=one.algorithm,
+                size_bytes=one.size_bytes,
+                nodes=() if together else ends,
+                value=statistics.median(one.samples),
+                unit=one.unit,
+                low=interval[0] if interval else None,
+                high=interval[1] if interval else None,
+                confidence=confidence if interval else 0.0,
+                samples=one.samples,
+                better=one.better,
+            )
+        )
+    return tuple(found)
 
 
 def fail(judgement: Judgement, reason: str, hosts: Iterable[str]) -> Judgement:

@@ -7,7 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.result import RankReport, WrongAnswer
+from pydantic import ConfigDict, Field, FiniteFloat, ValidationError
+
+from clusterctl.record import Record
+from clusterctl.result import Better, RankReport, Unit, WrongAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,13 +22,43 @@ _BEGIN = re.compile(r'\{"(?:clusterctl|rank)"')
 _DECODER = json.JSONDecoder()
 
 
+class Measured(Record):
+    """What a rank measured again and again; ``host`` and ``peer`` (the other end) are the inventory's names."""
+
+    rank: int
+    host: str
+    peer: str = ""
+    quantity: str
+    operation: str = ""
+    backend: str = ""
+    algorithm: str = ""
+    size_bytes: int | None = None
+    unit: Unit
+    better: Better
+    samples: tuple[FiniteFloat, ...] = Field(min_length=1)
+
+
+class _Part(Measured):
+    """A line of it, as the rank printed it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    size_bytes: int | None = Field(default=None, alias="bytes")
+    part: int = 0
+    parts: int = 1
+
+
 @dataclass(frozen=True)
 class Output:
-    """The ranks in order, the lines that no rank of ours wrote, and when the last rank was up."""
+    """The ranks in order, the lines that no rank of ours wrote, when the last rank was up, and what was measured.
+
+    Measurements that came in part only are left out.
+    """
 
     ranks: tuple[RankReport, ...]
     other: tuple[str, ...]
     all_started_s: float = 0.0
+    measured: tuple[Measured, ...] = ()
 
     def in_state(self, *states: str) -> tuple[RankReport, ...]:
         """Return the ranks in any of these states."""
@@ -44,12 +77,16 @@ def read(lines: Iterable[OutputLine], placement: Sequence[str], names: Mapping[s
     reports = {rank: RankReport(rank=rank, host=host, state="absent", ok=False) for rank, host in enumerate(placement)}
     other: list[str] = []
     started: dict[int, float] = {}
+    measured: list[dict[str, Any]] = []
     for line in lines:
         found, rest = _events(line.text)
         if rest:
             other.append(rest)
         for event in found:
             rank = event["rank"]
+            if event.get("event") == "measured":
+                measured.append(event)
+                continue
             if event.get("event") == "started":
                 started[rank] = line.at_s
             before = reports.get(rank) or RankReport(rank=rank, host="", state="absent", ok=False)
@@ -58,6 +95,7 @@ def read(lines: Iterable[OutputLine], placement: Sequence[str], names: Mapping[s
         ranks=tuple(reports[rank] for rank in sorted(reports)),
         other=tuple(other),
         all_started_s=max(started.values(), default=0.0),
+        measured=_whole(measured, names),
     )
 
 
@@ -77,6 +115,25 @@ def _events(text: str) -> tuple[list[dict[str, Any]], str]:
         at = end
     rest.append(text[at:])
     return events, "".join(rest).strip()
+
+
+def _whole(events: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> tuple[Measured, ...]:
+    """Put the parts of every measurement together."""
+    groups: dict[tuple[object, ...], list[_Part]] = {}
+    for event in events:
+        ends = {end: names.get(str(event[end]), str(event[end])) for end in ("host", "peer") if end in event}
+        try:
+            part = _Part.model_validate({**event, **ends})
+        except ValidationError:
+            continue  # half a line, or a number that is none
+        groups.setdefault(tuple(part.model_dump(exclude={"samples", "part", "parts"}).values()), []).append(part)
+    found = []
+    for group in groups.values():
+        group.sort(key=lambda part: part.part)
+        if [part.part for part in group] == list(range(group[0].parts)):  # else one was lost, or came twice
+            samples = tuple(value for part in group for value in part.samples)
+            found.append(Measured(**group[0].model_dump(exclude={"samples", "part", "parts"}), samples=samples))
+    return tuple(found)
 
 
 def _updated(before: RankReport, event: Mapping[str, Any], names: Mapping[str, str], at_s: float) -> RankReport:

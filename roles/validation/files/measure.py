@@ -1,0 +1,221 @@
+"""How the programs measure: repeat until the median is known well enough, keep every sample, be in time.
+
+The programs import this module by its bare name: it lies in their folder. Python 3.9 and its standard library suffice.
+
+A figure is a median with an interval that its samples' order gives, so that neither needs samples to be normal: times
+on a busy machine have a long tail. What was measured is one JSON line of the event ``measured``, or several where the
+samples are many (``part`` of ``parts``); only one rank writes a figure.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import math
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Sequence
+
+EXACT_UP_TO = 200  # samples; beyond it the normal distribution is as good as the binomial one
+SAMPLES_A_LINE = 200  # at 13 characters each, a line stays below the 4 KiB that a pipe writes in one piece
+DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What was taken, in order, without the warm-up.
+
+    ``ended`` says why no more was taken: ``sure`` (the interval is narrow enough), ``most`` (as many as were wanted),
+    ``budget`` or ``deadline``. ``wanted`` is the confidence that the interval was to have.
+    """
+
+    values: tuple[float, ...]
+    ended: str
+    wanted: float
+
+    @property
+    def median(self) -> float:
+        """The middle of the samples."""
+        return median(self.values)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The median's interval, None where the samples are too few for that confidence."""
+        return median_interval(self.values, self.wanted)
+
+
+class Sampling:
+    """Decide after every sample whether there shall be another one.
+
+    Where several ranks have to stop together, one of them has it and tells the others.
+    """
+
+    def __init__(
+        self,
+        *,
+        at_least: int,
+        at_most: int,
+        budget_s: float,
+        confidence: float,
+        precision: float,
+        deadline: float,
+        warmup: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin; the budget counts from here.
+
+        Args:
+            at_least: fewer samples are taken only where budget or deadline end it.
+            at_most: with so many it ends.
+            budget_s: seconds after which it ends, warm-up included.
+            confidence: probability that the median's interval shall have.
+            precision: it ends where no end of the interval is further from the median than this part of it.
+            deadline: the clock's reading that is never passed: nothing is begun that would last beyond it, if it
+                takes no longer than what took longest until then.
+            warmup: so many first samples are not kept.
+            clock: tells seconds.
+        """
+        self.at_least, self.at_most, self.budget_s = at_least, at_most, budget_s
+        self.confidence, self.precision, self.deadline = confidence, precision, deadline
+        self.clock = clock
+        self.to_drop = warmup
+        self.values: list[float] = []
+        self.ordered: list[float] = []
+        self.began = self.last = clock()
+        self.longest = 0.0
+        self.next_look = at_least
+        self.ended = ""
+
+    def add(self, value: float) -> None:
+        """Take a sample, or drop it where it belongs to the warm-up."""
+        now = self.clock()
+        self.longest, self.last = max(self.longest, now - self.last), now
+        if self.to_drop:
+            self.to_drop -= 1
+            return
+        self.values.append(value)
+        bisect.insort(self.ordered, value)
+
+    def more(self) -> bool:
+        """Whether another sample is to be taken."""
+        now = self.clock()
+        count = len(self.values)
+        if now + self.longest > self.deadline:
+            self.ended = "deadline"
+        elif count >= self.at_most:
+            self.ended = "most"
+        elif count >= self.next_look and self.is_sure():
+            self.ended = "sure"
+        elif count and now - self.began + self.longest > self.budget_s:
+            self.ended = "budget"
+        return not self.ended
+
+    def is_sure(self) -> bool:
+        """Whether the interval is narrow enough; looked at each time that a tenth more samples are there.
+
+        Every look is another chance to stop by luck, and it takes time as well.
+        """
+        self.next_look = len(self.ordered) + max(1, len(self.ordered) // 10)
+        interval = interval_of_ordered(self.ordered, self.confidence)
+        if interval is None:
+            return False
+        middle = statistics.median(self.ordered)
+        return max(middle - interval[0], interval[1] - middle) <= self.precision * abs(middle)
+
+    @property
+    def samples(self) -> Samples:
+        """What was taken so far."""
+        return Samples(tuple(self.values), self.ended, self.confidence)
+
+
+def until_sure(
+    take: Callable[[], float],
+    *,
+    warmup: int,
+    at_least: int,
+    at_most: int,
+    budget_s: float,
+    confidence: float,
+    precision: float,
+    deadline: float,
+) -> Samples:
+    """Call ``take`` until the median of what it returns is known well enough; see :class:`Sampling`."""
+    sampling = Sampling(
+        warmup=warmup,
+        at_least=at_least,
+        at_most=at_most,
+        budget_s=budget_s,
+        confidence=confidence,
+        precision=precision,
+        deadline=deadline,
+    )
+    while sampling.more():
+        sampling.add(take())
+    return sampling.samples
+
+
+def median(samples: Sequence[float]) -> float:
+    """Return the middle of the samples, not-a-number where there are none."""
+    return statistics.median(samples) if samples else math.nan
+
+
+def mad(samples: Sequence[float]) -> float:
+    """Return the median absolute deviation from the median, not-a-number where there are no samples."""
+    middle = median(samples)
+    return median([abs(value - middle) for value in samples])
+
+
+def median_interval(samples: Sequence[float], confidence: float) -> tuple[float, float] | None:
+    """Return the interval that holds the median of whatever gave these samples, with at least this probability.
+
+    It is made of two of the samples themselves, whatever their distribution: below the true median lies each sample
+    with a probability of one half, so that the number of those is binomial (order statistics; David and Nagaraja,
+    "Order Statistics", 3rd edition, section 7.1). None where there are too few: 95 % takes six.
+    """
+    return interval_of_ordered(sorted(samples), confidence)
+
+
+def interval_of_ordered(ordered: Sequence[float], confidence: float) -> tuple[float, float] | None:
+    """Return the same of samples that are in order."""
+    rank = interval_rank(len(ordered), confidence)
+    return (ordered[rank - 1], ordered[-rank]) if rank else None
+
+
+@functools.lru_cache(maxsize=4096)
+def interval_rank(count: int, confidence: float) -> int:
+    """Return k so that the k-th smallest and the k-th largest of so many samples are the interval, 0 for none."""
+    tail = (1 - confidence) / 2
+    if count > EXACT_UP_TO:
+        return max(0, int((count - statistics.NormalDist().inv_cdf(1 - tail) * math.sqrt(count)) / 2))
+    rank, below = 0, 0.0
+    while rank < count // 2:
+        below += math.comb(count, rank) * 0.5**count  # exactly ``rank`` samples lie below the true median
+        if below > tail:
+            break
+        rank += 1
+    return rank
+
+
+def say(voice: Any, samples: Sequence[float], *, quantity: str, unit: str, better: str, **more: Any) -> None:
+    """Print what was measured.
+
+    Args:
+        voice: of ``rank_program``.
+        samples: all of them, in ``unit``, in order.
+        quantity: what it is, such as ``latency``.
+        unit: ``s``, ``us``, ``B/s``, ``FLOP/s``, ``Hz``, ``tokens/s`` or ``1``.
+        better: ``higher``, ``lower`` or ``none``.
+        more: ``operation``, ``backend``, ``algorithm``, ``bytes``, and ``peer``, the other end's host name.
+    """
+    short = [float(f"{value:.{DIGITS}g}") for value in samples]
+    parts = [short[at : at + SAMPLES_A_LINE] for at in range(0, len(short), SAMPLES_A_LINE)] or [[]]
+    for number, part in enumerate(parts):
+        place = {"part": number, "parts": len(parts)} if len(parts) > 1 else {}
+        what = {name: value for name, value in more.items() if value not in ("", None)}
+        voice.say("measured", quantity=quantity, unit=unit, better=better, **what, **place, samples=part)
+
+
+if __name__ == "__main__":
+    sys.exit("This is a module; start one of the programs beside it.")
