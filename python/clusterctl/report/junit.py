@@ -1,4 +1,8 @@
-"""JUnit's XML, as build servers read it: one suite, one case per check, the evidence in the case."""
+"""JUnit's XML, as build servers read it: one suite, one case per check, the evidence in the case.
+
+The elements and attributes are those that Jenkins' xunit plugin admits (its ``junit-10.xsd``), of which GitLab reads a
+part. That schema has properties of a suite and none of a case, so figures are properties of the suite, named by check.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,16 @@ import shlex
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+from clusterctl.report import actions, units
 from clusterctl.result import Verdict
 
 if TYPE_CHECKING:
-    from clusterctl.result import CheckResult, RankReport, ValidationRecord
+    from clusterctl.result import CheckResult, Figure, RankReport, ValidationRecord
 
 # What XML 1.0 cannot carry, not even escaped: control characters, lone surrogates and the two non-characters.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_MOST_RANKS = 200  # reports of ranks in one case, the bad ones first; GitLab takes no file above 30 MB
+_MOST_FIGURES = 2000  # properties of a suite
 _ELEMENTS = {Verdict.FAIL: "failure", Verdict.ERROR: "error", Verdict.SKIP: "skipped"}
 
 
@@ -51,11 +58,26 @@ def _properties(element: ET.Element, record: ValidationRecord) -> None:
         "run_id": record.run_id,
         "inventory": record.inventory,
         "verdict": record.verdict.value,
+        "suite": record.suite,
         "launch_node": record.launch_node,
         "openmpi_version": record.openmpi_version,
         "slots": " ".join(f"{node}={slots}" for node, slots in record.slots.items()),
+        **{f"version {name}": version for name, version in record.versions.items()},
+        **_figures(record),
     }.items():
-        ET.SubElement(properties, "property", {"name": name, "value": printable(value)})
+        ET.SubElement(properties, "property", {"name": printable(name), "value": printable(value)})
+
+
+def _figures(record: ValidationRecord) -> dict[str, str]:
+    """Return the figures over all nodes, then those of single nodes as far as there is room."""
+    found = [(check, figure) for check in record.checks for figure in check.figures]
+    found.sort(key=lambda one: bool(one[1].nodes))
+    return {_name(check, figure): f"{figure.value:g} {figure.unit}" for check, figure in found[:_MOST_FIGURES]}
+
+
+def _name(check: CheckResult, figure: Figure) -> str:
+    about = units.about(figure)
+    return f"{check.check}: {about}" + (f" on {' and '.join(figure.nodes)}" if figure.nodes else "")
 
 
 def _case(suite: ET.Element, check: CheckResult) -> None:
@@ -69,7 +91,11 @@ def _case(suite: ET.Element, check: CheckResult) -> None:
         verdict = ET.SubElement(case, kind, {"message": printable(check.reason)})
         if kind != "skipped":
             verdict.set("type", check.verdict.value)
-            verdict.text = printable("\n".join([check.reason, *_about_ranks(check.ranks)]))
+            named = [culprit.words for culprit in actions.culprits(check)]
+            missed = [one.words for one in check.comparisons if one.verdict is Verdict.FAIL]
+            found = [check.search.words] if check.search else []
+            lines = dict.fromkeys([check.reason, *named, *missed, *found])
+            verdict.text = printable("\n".join([*lines, *_about_ranks(check.ranks)]))
     evidence = _evidence(check)
     if evidence:
         ET.SubElement(case, "system-out").text = printable("\n".join(evidence))
@@ -77,13 +103,15 @@ def _case(suite: ET.Element, check: CheckResult) -> None:
 
 def _about_ranks(reports: tuple[RankReport, ...]) -> list[str]:
     lines = []
-    for report in reports:
+    for report in sorted(reports, key=lambda one: one.ok and one.state == "answered")[:_MOST_RANKS]:
         who = f"rank {report.rank} on {report.host}"
         if report.state != "answered":
             lines.append(f"{who}: {report.state}" + (f" in {report.step}" if report.step else ""))
         lines += [f"{who}: {wrong.what}: expected {wrong.expected}, got {wrong.got}" for wrong in report.problems]
         said = {**report.libraries, **report.facts, **{name: f"{value:g}" for name, value in report.figures.items()}}
         lines += [f"{who}: {name}: {value}" for name, value in said.items()]
+    if len(reports) > _MOST_RANKS:
+        lines.append(f"and {len(reports) - _MOST_RANKS} more ranks")
     return lines
 
 

@@ -1,16 +1,20 @@
-"""The rows of the table at the end of a validation, and the words under it."""
+"""The words of a validation on a terminal: what to do, then the rows of the table, then how to go on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clusterctl import inventory
+from clusterctl.report import actions
 from clusterctl.result import Verdict
 
 if TYPE_CHECKING:
-    from clusterctl.result import ValidationRecord
+    from clusterctl.result import CheckResult, ValidationRecord
 
 _TIMES = 2  # digits after the point
+_MOST = 10  # things to do; a page shows them all
+_MOST_MORE = 3
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,32 @@ class Row:
     verdict: Verdict
     time: str
     reason: str
+
+
+def opening(record: ValidationRecord) -> tuple[str, ...]:
+    """Return what stands above the table: whom to look at, figures that miss their reference, what a search found."""
+    lines = []
+    todo = [one for one in actions.of(record) if one.kind != "check"]  # a check without a name speaks in the table
+    if todo:
+        lines.append("What to do:")
+    for number, one in enumerate(todo[:_MOST], start=1):
+        lines.append(f"  {number}. {one.words}" + (f" (since {one.since:%Y-%m-%d %H:%M})" if one.since else ""))
+        lines += [f"     {words}" for words in one.more[:_MOST_MORE]]
+        if len(one.more) > _MOST_MORE:
+            lines.append(f"     and {len(one.more) - _MOST_MORE} more figures of the same")
+        lines.append(f"     {one.advice}")
+        if one.repeat:
+            lines.append(f"     See it again: {one.repeat}")
+    if len(todo) > _MOST:
+        rest = sorted({host for one in todo[_MOST:] for host in one.hosts})
+        lines.append(f"  and {len(todo) - _MOST} more, about {inventory.folded(rest)}")
+    failed = [one.words for check in record.checks for one in check.comparisons if one.verdict is Verdict.FAIL]
+    if failed:
+        lines.append("Out of bounds:")
+        lines += [f"  {words}" for words in failed[:_MOST]]
+        lines += [f"  and {len(failed) - _MOST} more"] if len(failed) > _MOST else []
+    lines += [line for check in record.checks for line in _search(check)]
+    return tuple(lines)
 
 
 def rows(record: ValidationRecord) -> tuple[Row, ...]:
@@ -50,3 +80,9 @@ def closing(record: ValidationRecord) -> tuple[str, ...]:
     if bad and bad[0].repeat:
         lines.append(f"See it again: {bad[0].repeat}")
     return tuple(lines)
+
+
+def _search(check: CheckResult) -> list[str]:
+    if check.search is None:
+        return []
+    return [f"Search after {check.check}: {check.search.words} ({len(check.search.launches)} launches)"]

@@ -1,0 +1,51 @@
+"""JSON lines: one object a line, for log collectors and ``jq``; each line says what it is and of which run.
+
+The lines of a run are ``run``, then for every check ``check``, its ``figure``, ``comparison`` and ``culprit`` lines and
+``search``, then ``trend`` where a figure changed. Samples, matrices, ranks and logs stay in the record.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.report import actions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.result import CheckResult, ValidationRecord
+
+
+def lines(record: ValidationRecord) -> Iterator[str]:
+    """Yield the lines, each with its line feed; equal field names mean the same as in the record."""
+    ground = {"schema_version": record.schema_version, "run_id": record.run_id}
+    for kind, data in _objects(record):
+        yield json.dumps({"type": kind, **ground, **data}, separators=(",", ":")) + "\n"
+
+
+def _objects(record: ValidationRecord) -> Iterator[tuple[str, dict[str, Any]]]:
+    large = {"checks", "trends", "schema_version", "run_id"}
+    yield "run", record.model_dump(mode="json", exclude=large)
+    for check in record.checks:
+        yield "check", _check(check)
+        for figure in check.figures:
+            yield "figure", {"check": check.check, **figure.model_dump(mode="json", exclude={"samples"})}
+        for one in check.comparisons:
+            yield "comparison", {"check": check.check, **one.model_dump(mode="json", exclude={"figure": {"samples"}})}
+        for culprit in actions.culprits(check):
+            yield "culprit", {"check": check.check, **culprit.model_dump(mode="json")}
+        if check.search:
+            yield "search", check.search.model_dump(mode="json")
+    for trend in record.trends:
+        if trend.changed_at:
+            yield "trend", trend.model_dump(mode="json", exclude={"figure": {"samples"}, "points": True})
+
+
+def _check(check: CheckResult) -> dict[str, Any]:
+    apart = {"ranks", "figures", "matrices", "comparisons", "culprits", "search", "stacks"}
+    states = [report.state for report in check.ranks]
+    return {
+        **check.model_dump(mode="json", exclude=apart),
+        "ranks": {state: states.count(state) for state in sorted(set(states))},
+    }
