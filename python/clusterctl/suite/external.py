@@ -1,0 +1,136 @@
+"""The user's own checks: a command, and how to read what it prints."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BeforeValidator, model_validator
+
+from clusterctl import units
+from clusterctl.record import Record
+from clusterctl.result import Better, Unit
+from clusterctl.suite.options import CHECKS, GROUND, SWEPT
+from clusterctl.suite.thresholds import Limits
+from clusterctl.suite.values import Count, Seconds, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_JSON_PATH = re.compile(r"(?:\$\.?)?(?:[\w-]+|\[\d+\])(?:\.[\w-]+|\[\d+\])*")
+# What the three benchmarks print, as the parsers of checks/parsers name it.
+BENCHMARKS: Mapping[str, Mapping[str, Unit]] = {
+    "nccl-tests": SWEPT,
+    "osu": {"latency": "us", "bandwidth": "B/s", "time": "s", "message_rate": "1"},
+    "imb": {"latency": "us", "bandwidth": "B/s", "time": "s"},
+}
+
+
+def _command(value: object) -> object:
+    """Split a command as a shell would, without one: nothing in it is expanded."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return tuple(shlex.split(value))
+    except ValueError as error:
+        raise ValueError(f"the command cannot be split into words: {str(error).lower()}") from None
+
+
+class ExternalCheck(Record):
+    """A program of the user's, and how to read what it prints.
+
+    Attributes:
+        name: what the check is called; a word of small letters, digits and underscores.
+        title: what it proves, in a few words.
+        command: its argv; never seen by a shell.
+        on: ``launch_node`` (once), ``each_node`` (once on each, by itself) or ``mpi`` (as the ranks of one job).
+        ranks_per_node: for ``mpi``, ranks on each node; None is one a slot.
+        deadline_s: seconds after which it is ended.
+        parser: the benchmark whose output it prints.
+        regex: a regular expression whose group ``value`` (or only group) is the figure, on any line.
+        json_path: the way to the figure in the JSON that it prints, ``results[0].bandwidth``.
+        quantity: what the figure is; the check's name where it is not given.
+        unit: of the figure, as it is kept; ``unit: MB/s`` in a file sets ``scale`` too.
+        scale: by what the printed number is multiplied.
+        better: which way is good; ``none`` is reported and never judged.
+        reference: what the figure is to be.
+    """
+
+    name: Text
+    title: Text = ""
+    command: Annotated[tuple[Text, ...], BeforeValidator(_command)]
+    on: Literal["launch_node", "each_node", "mpi"] = "launch_node"
+    ranks_per_node: Count | None = None
+    deadline_s: Seconds = 60.0
+    parser: Literal["nccl-tests", "osu", "imb"] | None = None
+    regex: Text = ""
+    json_path: Text = ""
+    quantity: Text = ""
+    unit: Unit = "1"
+    scale: float = 1.0
+    better: Better = "none"
+    reference: Limits | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _units(cls, data: object) -> object:
+        if not isinstance(data, dict) or "unit" not in data:
+            return data
+        unit, factor = units.unit(str(data["unit"]))
+        scale = units.number(data["scale"])[0] if "scale" in data else factor
+        return {**data, "unit": unit, "scale": scale}
+
+    @model_validator(mode="after")
+    def _sensible(self) -> ExternalCheck:
+        for problem in self._problems():
+            raise ValueError(problem)
+        return self
+
+    def _problems(self) -> Iterable[str]:
+        ways = [word for word in ("parser", "regex", "json_path") if getattr(self, word)]
+        if NAME.fullmatch(self.name) is None:
+            yield f"the name '{self.name}' is no word of small letters, digits and underscores"
+        if self.name in {*CHECKS, *GROUND}:
+            yield f"'{self.name}' is the name of one of clusterctl's own checks; choose another"
+        if not self.command:
+            yield "the command is empty"
+        if len(ways) > 1:
+            yield f"{' and '.join(ways)} are given; give one of them"
+        if self.regex:
+            yield from self._regex_problems()
+        if self.json_path and _JSON_PATH.fullmatch(self.json_path) is None:
+            yield f"json_path '{self.json_path}' is no path such as results[0].bandwidth"
+        if self.scale <= 0:
+            yield f"scale {self.scale:g} is not above 0"
+        if self.reference is not None:
+            yield from self._reference_problems(ways)
+        if self.ranks_per_node is not None and self.on != "mpi":
+            yield f"ranks_per_node is for 'on: mpi', and this one is 'on: {self.on}'"
+
+    def _regex_problems(self) -> Iterable[str]:
+        try:
+            found = re.compile(self.regex)
+        except re.error as error:
+            yield f"the regular expression is wrong: {error}"
+            return
+        if "value" not in found.groupindex and found.groups != 1:
+            yield f"the regular expression has {found.groups} groups; name the one with the figure (?P<value>...)"
+
+    def _reference_problems(self, ways: list[str]) -> Iterable[str]:
+        assert self.reference is not None  # noqa: S101 - the caller has looked
+        if not ways:
+            yield "a reference needs a figure: give parser, regex or json_path"
+        if self.parser is not None:
+            yield "a benchmark's output has many figures; put its references under 'references', each with its size"
+        if self.reference.unit is not None:
+            try:
+                units.converted(1.0, self.reference.unit, self.unit)
+            except ValueError:
+                yield f"the reference is in {self.reference.unit}, and the figure in {self.unit}"
+
+    @property
+    def measures(self) -> str:
+        """The quantity of its figure."""
+        return self.quantity or self.name

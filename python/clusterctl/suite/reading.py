@@ -1,0 +1,235 @@
+"""The way from a file to a suite; whatever is wrong is told in one sentence with the line."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from pydantic import ValidationError
+
+from clusterctl import marked, units
+from clusterctl.errors import ConfigError
+from clusterctl.record import Record
+from clusterctl.suite.external import BENCHMARKS, NAME, ExternalCheck
+from clusterctl.suite.model import BUILTIN, Suite, ordered
+from clusterctl.suite.options import CHECKS, GROUND, QUANTITIES, CheckOptions
+from clusterctl.suite.thresholds import HistoryOptions, Limits, OutlierOptions, ReferenceEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pydantic_core import ErrorDetails
+
+    from clusterctl.marked import Document, Place
+    from clusterctl.result import Unit
+
+R = TypeVar("R", bound=Record)
+
+
+def parse(text: str, place: str) -> Suite:
+    """Read a suite as a file has it.
+
+    Args:
+        text: what the file holds.
+        place: how a message is to call it.
+
+    Raises:
+        ConfigError: something in it is wrong; the message gives the line and the cure.
+    """
+    return _File(marked.read(text, place)).suite()
+
+
+class _File:
+    """A file's values on their way to a suite."""
+
+    _KEYS = ("name", "extends", "checks", "references", "external", "outliers", "history")
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._base: Suite | None = None
+
+    def suite(self) -> Suite:
+        data = self._document.data
+        if data is None:
+            raise ConfigError(f"{self._document.name} is empty; begin with 'extends: nightly'.")
+        data = self._mapping((), data, "the file")
+        for key in data:
+            if key not in self._KEYS:
+                self._refuse((key,), f"there is no key '{key}'; {nearest(key, self._KEYS, 'the keys are')}")
+        self._base = self._extended(data)
+        external = self._external(data)
+        suite = Suite(
+            name=self._name(data),
+            checks=self._checks(data, external),
+            external=external,
+            references=self._references(data, external),
+            outliers=self._part(data, "outliers", OutlierOptions),
+            history=self._part(data, "history", HistoryOptions),
+            path=self._document.name,
+        )
+        if not suite.checks and not suite.external:
+            self._refuse((), "the suite runs nothing; begin with 'extends: nightly', or name checks under 'checks'")
+        return suite
+
+    def _extended(self, data: Mapping[str, Any]) -> Suite | None:
+        given = data.get("extends")
+        if given is None:
+            return None
+        if not isinstance(given, str) or given not in BUILTIN:
+            self._refuse(
+                ("extends",), f"there is no suite named '{given}'; {nearest(str(given), BUILTIN, 'the suites are')}"
+            )
+        return BUILTIN[given]
+
+    def _name(self, data: Mapping[str, Any]) -> str:
+        given = data.get("name", self._base.name if self._base else "own")
+        if not isinstance(given, str) or NAME.fullmatch(given.replace("-", "_")) is None:
+            self._refuse(("name",), f"the name '{given}' is no word of small letters, digits, '-' and '_'")
+        if given in BUILTIN and (self._base is None or self._base.name != given):
+            self._refuse(("name",), f"'{given}' is the name of a built-in suite; choose another")
+        return str(given)
+
+    def _checks(self, data: Mapping[str, Any], external: Iterable[ExternalCheck]) -> dict[str, CheckOptions]:
+        found = dict(self._base.checks) if self._base else {}
+        given = data.get("checks")
+        if given is None:
+            return found
+        own = {one.name for one in external}
+        for name, options in self._mapping(("checks",), given, "'checks'").items():
+            place = ("checks", name)
+            if name in GROUND:
+                self._refuse(place, f"'{name}' is always looked at; take it out of the suite")
+            if name in own:
+                self._refuse(place, f"'{name}' stands under 'external' and runs without being named here")
+            if name not in CHECKS:
+                self._refuse(place, f"there is no check named '{name}'; {nearest(name, CHECKS, 'the checks are')}")
+            if options is False:
+                found.pop(name, None)
+                continue
+            before = found.get(name) or BUILTIN["nightly"].checks[name]
+            told = {} if options in (None, True) else self._mapping(place, options, f"'{name}' (or true, or false)")
+            found[name] = self._model(CHECKS[name], {**before.model_dump(), **told}, place)
+        return ordered(found)
+
+    def _external(self, data: Mapping[str, Any]) -> tuple[ExternalCheck, ...]:
+        found: dict[str, ExternalCheck] = {}
+        for number, given in enumerate(self._list(data, "external")):
+            place = ("external", number)
+            one = self._model(ExternalCheck, self._mapping(place, given, "a check"), place)
+            if one.name in found:
+                self._refuse((*place, "name"), f"two checks are named '{one.name}'; rename one of them")
+            found[one.name] = one
+        return tuple(found.values())
+
+    def _references(self, data: Mapping[str, Any], external: Iterable[ExternalCheck]) -> tuple[ReferenceEntry, ...]:
+        measured = {**QUANTITIES, **{one.name: _measured(one) for one in external}}
+        found: dict[tuple[Any, ...], ReferenceEntry] = {}
+        for number, given in enumerate(self._list(data, "references")):
+            place = ("references", number)
+            entry = self._model(ReferenceEntry, self._mapping(place, given, "a reference"), place)
+            entry = self._with_unit(entry, measured, place)
+            key = (entry.check, entry.quantity, *entry.about)
+            if key in found:
+                self._refuse(place, f"a reference for this {entry.quantity} of '{entry.check}' stands above already")
+            found[key] = entry
+        return tuple(found.values())
+
+    def _with_unit(
+        self, entry: ReferenceEntry, measured: Mapping[str, Mapping[str, Unit]], place: Place
+    ) -> ReferenceEntry:
+        """Turn the value into the unit of what it is about; another kind of unit is refused here, not at night."""
+        if entry.check not in measured:
+            if entry.check in {*CHECKS, *GROUND}:
+                words = f"'{entry.check}' measures nothing; {nearest('', measured, 'checks that measure are')}"
+            else:
+                words = f"there is no check named '{entry.check}'; {nearest(entry.check, measured, 'those that measure are')}"
+            self._refuse((*place, "check"), words)
+        quantities = measured[entry.check]
+        if entry.quantity not in quantities:
+            hint = nearest(entry.quantity, quantities, "it measures")
+            self._refuse((*place, "quantity"), f"'{entry.check}' does not measure '{entry.quantity}'; {hint}")
+        wanted = quantities[entry.quantity]
+        if entry.unit is None:
+            return entry.model_copy(update={"unit": wanted})
+        try:
+            value = units.converted(entry.value, entry.unit, wanted)
+        except ValueError:
+            self._refuse(place, f"{entry.quantity} of '{entry.check}' is in {wanted}, not in {entry.unit}")
+        return entry.model_copy(update={"value": value, "unit": wanted})
+
+    def _part(self, data: Mapping[str, Any], key: str, kind: type[R]) -> R:
+        given = data.get(key)
+        return kind() if given is None else self._model(kind, self._mapping((key,), given, f"'{key}'"), (key,))
+
+    def _mapping(self, place: Place, value: object, what: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            self._refuse(place, f"{what} has to be keys with values ('key: value'), and this is {_kind(value)}")
+        return dict(value)
+
+    def _list(self, data: Mapping[str, Any], key: str) -> list[Any]:
+        given = data.get(key)
+        if given is not None and not isinstance(given, list):
+            self._refuse((key,), f"'{key}' has to be a list ('- check: …'), and this is {_kind(given)}")
+        return list(given or ())
+
+    def _model(self, kind: type[R], data: Mapping[str, Any], place: Place) -> R:
+        try:
+            return kind.model_validate(data)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            inside = (*place, *(part for part in problem["loc"] if part not in {"tuple", "nullable"}))
+            self._refuse(inside, _words(problem, kind))
+
+    def _refuse(self, place: Place, words: str) -> NoReturn:
+        end = "" if words.endswith(("?", ".")) else "."
+        raise ConfigError(f"{self._document.where(place)}: {_path(place)}{words}{end}")
+
+
+def _measured(one: ExternalCheck) -> Mapping[str, Unit]:
+    return BENCHMARKS[one.parser] if one.parser else {one.measures: one.unit}
+
+
+def _words(problem: ErrorDetails, kind: type[Record]) -> str:
+    """Return what is wrong with a value, without the name of its place."""
+    key, given = str(problem["loc"][-1]) if problem["loc"] else "", problem.get("input")
+    if problem["type"] == "extra_forbidden":
+        fields = _fields(kind, problem["loc"][:-1])
+        return f"there is no key '{key}'; {nearest(key, fields, 'the keys are')}"
+    if problem["type"] == "missing":
+        return f"'{key}' is missing"
+    if problem["type"] == "literal_error":
+        expected = str(problem.get("ctx", {}).get("expected", "")).replace("'", "")
+        words = re.split(r", | or ", expected)
+        return f"'{given}' is not known; {nearest(str(given), words, 'known are')}"
+    if problem["type"] == "value_error":
+        return str(problem["msg"]).removeprefix("Value error, ")
+    return f"{_kind(given)} does not belong there ({str(problem['msg']).lower()})"
+
+
+def _fields(kind: type[Record], place: Iterable[str | int]) -> Iterable[str]:
+    """Return the keys that a model has, or the model inside it at a place."""
+    for part in place:
+        if part == "reference":
+            kind = Limits
+    return kind.model_fields
+
+
+def nearest(given: str, known: Iterable[str], otherwise: str) -> str:
+    """Return 'did you mean ...?' with the nearest name that is known, or all of them where none is near."""
+    names = list(known)
+    near = difflib.get_close_matches(given.replace("-", "_").lower(), names, n=1, cutoff=0.6)
+    return f"did you mean '{near[0]}'?" if near else f"{otherwise} {', '.join(names)}."
+
+
+def _path(place: Place) -> str:
+    """Return 'pairs.budget_s: ' for a place; items of lists are told by their line."""
+    words = ".".join(str(part) for part in place if isinstance(part, str))
+    return f"{words}: " if words else ""
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "nothing"
+    names = {dict: "keys with values", list: "a list", str: "text", bool: "true or false"}
+    return names.get(type(value), "a number" if isinstance(value, (int, float)) else "something else")
