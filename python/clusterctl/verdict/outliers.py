@@ -1,0 +1,296 @@
+"""Who stands out among nodes and among links within one run, and by how much.
+
+All comparison is of logarithms, so that a tenth too slow is the same distance everywhere. The score of a value is the
+modified z-score of Iglewicz & Hoaglin (*How to Detect and Handle Outliers*, 1993), 0.6745 (x - median) / MAD; medians
+keep the outliers out of their own yardstick. A value is named when it lies on the bad side, when it does so by more
+than the floor of effect size, and when its score is beyond what chance gives to the worst of so many.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from clusterctl import units
+from clusterctl.result import Culprit
+from clusterctl.verdict import rankone
+from clusterctl.verdict.tails import t_quantile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from clusterctl.result import Better, Figure, PairMatrix, Unit
+    from clusterctl.verdict.rankone import Fit, Floats, Links
+
+_NORMAL = 1.4826  # 1 / 0.6745: standard deviation over MAD of the normal distribution
+_OF_MEDIAN = 1.2533  # standard error of a median over that of a mean, sqrt(pi / 2)
+_FEWEST = 3  # two differ, and nothing says which of them is wrong
+_FEWEST_SAMPLES = 5  # behind a median, where their number is not known
+_MANY_TIMES = 2.0  # from here on a ratio is said as such, below it in per cent
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When somebody is named.
+
+    Attributes:
+        floor: the least effect: 0.03 leaves alone whoever is less than 3 % worse than its neighbours.
+        false_alarms: the share of healthy runs in which anybody may be named, after ``runs`` independent runs.
+        runs: how many runs have to name the same node or pair (:func:`confirm`). Each may then name somebody in
+            ``false_alarms ** (1 / runs)`` of healthy cases, one in ten by default, and is worth a second run.
+        families: how many groups of figures and matrices are looked at in a run; they share the false alarms.
+    """
+
+    floor: float = 0.03
+    false_alarms: float = 0.01
+    runs: int = 2
+    families: int = 1
+
+    def over(self, families: int) -> Policy:
+        """Return the policy for one of so many groups of figures and matrices of the same run."""
+        return replace(self, families=max(1, families))
+
+    @property
+    def level(self) -> float:
+        """How often one run of one group may name anybody while all are healthy."""
+        return min(0.5, math.pow(self.false_alarms, 1 / self.runs)) / self.families
+
+
+@dataclass(frozen=True)
+class _Named:
+    """Whoever stands out: position among the tested, distance in logarithms, score."""
+
+    at: int
+    distance: float
+    score: float
+
+
+def among_nodes(figures: Sequence[Figure], policy: Policy) -> tuple[Culprit, ...]:
+    """Return the nodes that stand out on the bad side, worst first.
+
+    Args:
+        figures: one for each node, of one quantity, operation and size; figures of no or several nodes are left out.
+        policy: when somebody is named.
+    """
+    usable = [figure for figure in figures if len(figure.nodes) == 1 and _is_log(figure.value)]
+    if len(usable) < _FEWEST or usable[0].better == "none":
+        return ()
+    better = usable[0].better
+    logs = _sign(better) * np.log([figure.value for figure in usable])
+    centre = float(np.median(logs))
+    own = np.array([_relative_error(figure) for figure in usable])
+    named = _worst(logs - centre, own, 1, policy.level, policy.floor)
+    expected = math.exp(_sign(better) * centre)
+    return tuple(
+        Culprit(
+            kind="node",
+            nodes=usable[one.at].nodes,
+            quantity=usable[one.at].quantity,
+            size_bytes=usable[one.at].size_bytes,
+            ratio=usable[one.at].value / expected,
+            score=one.score,
+            words=f"{usable[one.at].nodes[0]}: {_what(usable[one.at])} is "
+            + _beside(usable[one.at].value, expected, usable[one.at].unit, "its neighbours'"),
+        )
+        for one in named
+    )
+
+
+def among_links(matrix: PairMatrix, policy: Policy) -> tuple[Culprit, ...]:
+    """Return the nodes, and then the single links, that stand out on the bad side; worst first in each.
+
+    A node is named when its links are slow in the middle, a link (``pair``) when it is slow beside what its two ends do
+    with others. With fewer than four nodes no node can be told from a link, so only links are named; of two nodes
+    nothing is.
+    """
+    values = np.asarray(matrix.value, dtype=np.float64)
+    usable = np.isfinite(values) & (values > 0)
+    if matrix.better == "none" or usable.sum() < _FEWEST:
+        return ()
+    first = np.asarray(matrix.first, dtype=np.int64)[usable]
+    second = np.asarray(matrix.second, dtype=np.int64)[usable]
+    values = values[usable]
+    logs = _sign(matrix.better) * np.log(values)
+    noise = np.zeros(values.size)
+    if len(matrix.spread) == usable.size:
+        noise = np.nan_to_num(np.asarray(matrix.spread, dtype=np.float64)[usable] / values, posinf=0.0)
+    table = rankone.links(len(matrix.nodes), first, second)
+    fitted = rankone.fit(table, logs)
+    scale = _link_scale(fitted, table, noise)
+    nodes = _bad_nodes(fitted, table, scale, policy)
+    bad_links = _bad_links(fitted, table, scale, policy)
+    return tuple(_node(matrix, one, fitted) for one in nodes) + tuple(
+        _pair(matrix, one, fitted, int(first[one.at]), int(second[one.at])) for one in bad_links
+    )
+
+
+def merge(culprits: Iterable[Culprit]) -> tuple[Culprit, ...]:
+    """Fold what several quantities and sizes say into one culprit for each node and pair, worst first.
+
+    The strongest evidence speaks for all. A pair is left out where one of its ends is named as a node, unless the same
+    matrix names both: then the link is slow beyond what the node explains.
+    """
+    every = tuple(culprits)
+    nodes = {name for one in every if one.kind == "node" for name in one.nodes}
+    both = {(name, one.quantity, one.size_bytes) for one in every if one.kind == "node" for name in one.nodes}
+    kept: dict[tuple[str, frozenset[str]], list[Culprit]] = {}
+    for one in every:
+        ends = [name for name in one.nodes if name in nodes] if one.kind == "pair" else []
+        if all((name, one.quantity, one.size_bytes) in both for name in ends):
+            kept.setdefault((one.kind, frozenset(one.nodes)), []).append(one)
+    return tuple(sorted((_folded(group) for group in kept.values()), key=_badness, reverse=True))
+
+
+def confirm(first: Sequence[Culprit], second: Sequence[Culprit]) -> tuple[Culprit, ...]:
+    """Return whom both of two independent runs name, with the weaker of the two evidences, worst first."""
+    before = {(one.kind, frozenset(one.nodes)): one for one in first}
+    both = [
+        min(one, before[key], key=_badness) for one in second if (key := (one.kind, frozenset(one.nodes))) in before
+    ]
+    return tuple(sorted(both, key=_badness, reverse=True))
+
+
+def _bad_nodes(fitted: Fit, table: Links, scale: Floats, policy: Policy) -> list[_Named]:
+    judged = np.flatnonzero(table.degree >= rankone.LEAST_LINKS)
+    if judged.size <= _FEWEST:
+        return []
+    typical = rankone.medians(np.append(scale, np.inf)[table.slots], table.degree)[judged]
+    own = _OF_MEDIAN * typical / np.sqrt(table.degree[judged])
+    named = _worst(fitted.nodes[judged], own, 1, policy.level / 2, policy.floor)
+    return [replace(one, at=int(judged[one.at])) for one in named]
+
+
+def _bad_links(fitted: Fit, table: Links, scale: Floats, policy: Policy) -> list[_Named]:
+    parameters = 1 + int((table.degree >= rankone.LEAST_LINKS).sum())
+    dof = _degrees(fitted.residuals.size - parameters)
+    return _beyond(fitted.residuals, scale, dof, policy.level / 2, policy.floor)
+
+
+def _link_scale(fitted: Fit, table: Links, noise: Floats) -> Floats:
+    """Return by how much each link may miss its fit: what all do, and more where its own samples scatter more."""
+    parameters = 1 + int((table.degree >= rankone.LEAST_LINKS).sum())
+    common = _scale(fitted.residuals, parameters)
+    typical = float(np.median(noise))
+    if not typical:
+        return np.full(noise.size, common)
+    own = _OF_MEDIAN * _NORMAL * noise / math.sqrt(_FEWEST_SAMPLES)
+    return np.maximum(common, np.minimum(common * noise / typical, np.hypot(common, own)))
+
+
+def _worst(distances: Floats, own: Floats, parameters: int, level: float, floor: float) -> list[_Named]:
+    scale = np.maximum(_scale(distances, parameters), own)
+    return _beyond(distances, scale, _degrees(distances.size - parameters), level, floor)
+
+
+def _beyond(distances: Floats, scale: Floats, dof: int, level: float, floor: float) -> list[_Named]:
+    """Return what is worse than the floor and worse than chance makes the worst of so many, worst first."""
+    threshold = t_quantile(1 - (1 - level) ** (1 / distances.size), dof)  # Sidak
+    # Where most are equal their scale is nothing; the floor then decides alone.
+    scale = np.maximum(scale, math.log1p(floor) / threshold)
+    scores = distances / scale
+    found = np.flatnonzero((distances > math.log1p(floor)) & (scores > threshold))
+    return [
+        _Named(int(at), float(distances[at]), float(scores[at]))
+        for at in found[np.argsort(-scores[found], kind="stable")]
+    ]
+
+
+def _degrees(residuals: int) -> int:
+    """Return the degrees of freedom of a scale that is a median: it is worth 37 % of as many squares."""
+    return max(1, round(0.37 * residuals))
+
+
+def _scale(distances: Floats, parameters: int) -> float:
+    """Return the normalised median absolute deviation, apart from as many zeros as parameters were fitted."""
+    ordered = np.sort(np.abs(distances))[parameters:]
+    return _NORMAL * float(np.median(ordered)) if ordered.size else 0.0
+
+
+def _node(matrix: PairMatrix, one: _Named, fitted: Fit) -> Culprit:
+    expected = math.exp(_sign(matrix.better) * fitted.level)
+    ratio = math.exp(_sign(matrix.better) * one.distance)
+    name = matrix.nodes[one.at]
+    words = _beside(expected * ratio, expected, matrix.unit, "its neighbours'")
+    return Culprit(
+        kind="node",
+        nodes=(name,),
+        quantity=matrix.quantity,
+        size_bytes=matrix.size_bytes,
+        ratio=ratio,
+        score=one.score,
+        words=f"{name}: {_what(matrix)} on its links is {words}",
+    )
+
+
+def _pair(matrix: PairMatrix, one: _Named, fitted: Fit, first: int, second: int) -> Culprit:
+    sign = _sign(matrix.better)
+    expected = math.exp(sign * (fitted.level + fitted.nodes[first] + fitted.nodes[second]))
+    ratio = math.exp(sign * one.distance)
+    names = (matrix.nodes[first], matrix.nodes[second])
+    words = _beside(expected * ratio, expected, matrix.unit, "their other links'")
+    return Culprit(
+        kind="pair",
+        nodes=names,
+        quantity=matrix.quantity,
+        size_bytes=matrix.size_bytes,
+        ratio=ratio,
+        score=one.score,
+        words=f"{names[0]} and {names[1]}: {_what(matrix)} between them is {words}",
+    )
+
+
+def _folded(group: Sequence[Culprit]) -> Culprit:
+    strongest = max(group, key=_badness)
+    also = [
+        _quantity(one.quantity, one.size_bytes)
+        for one in group
+        if (one.quantity, one.size_bytes) != (strongest.quantity, strongest.size_bytes)
+    ]
+    if not also:
+        return strongest
+    return strongest.model_copy(update={"words": f"{strongest.words} (so are {', '.join(dict.fromkeys(also))})"})
+
+
+def _badness(one: Culprit) -> tuple[float, float]:
+    return (one.score or 0.0, abs(math.log(one.ratio)) if one.ratio else 0.0)
+
+
+def _what(of: Figure | PairMatrix) -> str:
+    operation = getattr(of, "operation", "")
+    return _quantity(f"{operation} {of.quantity}" if operation else of.quantity, of.size_bytes)
+
+
+def _quantity(name: str, size_bytes: int | None) -> str:
+    words = name.replace("_", " ")
+    return words if size_bytes is None else f"{words} of {units.size_words(size_bytes)}"
+
+
+def _beside(value: float, expected: float, unit: Unit, whose: str) -> str:
+    """Return '110 MB/s, 90 % below its neighbours' 1.1 GB/s'."""
+    ratio = value / expected
+    if ratio >= _MANY_TIMES:
+        by = f"{ratio:,.3g} times"
+    else:
+        by = f"{units.percent(abs(ratio - 1))} {'below' if ratio < 1 else 'above'}"
+    return f"{units.value_words(value, unit)}, {by} {whose} {units.value_words(expected, unit)}"
+
+
+def _sign(better: Better) -> int:
+    """Return what makes the logarithm of a bad value a large one."""
+    return -1 if better == "higher" else 1
+
+
+def _is_log(value: float) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+def _relative_error(figure: Figure) -> float:
+    """Return the standard error of the figure's median over the median itself, 0 where nothing is known of it."""
+    samples = np.asarray(figure.samples, dtype=np.float64)
+    if samples.size < _FEWEST:
+        return 0.0
+    mad = float(np.median(np.abs(samples - np.median(samples))))
+    return _OF_MEDIAN * _NORMAL * mad / math.sqrt(samples.size) / figure.value
