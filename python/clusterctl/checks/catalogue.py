@@ -1,10 +1,11 @@
-"""All checks in the order in which they are run, and the way from a name to a check."""
+"""All checks in the order in which they are run, and the way from a suite or a name to a check."""
 
 from __future__ import annotations
 
-import difflib
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from clusterctl import suite as suites
 from clusterctl.checks import answers
 from clusterctl.checks.hello import Hello
 from clusterctl.checks.horovod import Horovod, Training
@@ -12,45 +13,101 @@ from clusterctl.checks.nccl import NCCL
 from clusterctl.checks.network import Network
 from clusterctl.checks.torchrun import Torchrun
 from clusterctl.errors import ConfigError
+from clusterctl.suite import CheckOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from clusterctl.checks.base import Check
+    from clusterctl.suite import ExternalCheck, Suite
 
-REACHABLE = "reachable"
-PROVISIONED = "provisioned"
-SKEW = "skew"
-GROUND = (REACHABLE, PROVISIONED, SKEW)  # always looked at first; all others stand on them
+Options = TypeVar("Options", bound=CheckOptions)
 
-LAUNCHED: tuple[Check, ...] = (
-    Hello(),
-    answers.POINT_TO_POINT,
-    answers.BROADCAST,
-    answers.SCATTER,
-    answers.GATHER,
-    answers.REDUCE,
-    answers.ALLREDUCE,
-    Network(),
-    NCCL,
-    Torchrun(),
-    Horovod(),
-    Training(),
-)
+REACHABLE, PROVISIONED, SKEW = suites.GROUND
+GROUND = suites.GROUND  # always looked at first; all others stand on them
 
 
-def select(names: Sequence[str] | None) -> tuple[Check, ...]:
-    """Return the checks of these names in their usual order; None means all.
+@dataclass(frozen=True)
+class _Maker:
+    """How a check is made of its options."""
+
+    make: Callable[[CheckOptions], Check]
+
+    def __call__(self, options: CheckOptions) -> Check:
+        check = self.make(options)
+        if options.deadline_s is None:
+            return check
+        return cast("Check", replace(cast("Any", check), deadline_s=options.deadline_s))  # all are frozen dataclasses
+
+
+def _plain(check: Check) -> _Maker:
+    """Make a check that has no options of its own."""
+    return _Maker(lambda _options: check)
+
+
+def _with(kind: type[Options], make: Callable[[Options], Check]) -> _Maker:
+    """Make a check of its options, ``_with(suites.PairsOptions, Pairs)``."""
+
+    def made(options: CheckOptions) -> Check:
+        if not isinstance(options, kind):
+            raise TypeError(f"these are {type(options).__name__}, no {kind.__name__}")
+        return make(options)
+
+    return _Maker(made)
+
+
+# One line a check, in the order of suites.CHECKS; a test holds the two equal.
+_MAKERS: Mapping[str, _Maker] = {
+    "hello": _plain(Hello()),
+    "point_to_point": _plain(answers.POINT_TO_POINT),
+    "broadcast": _plain(answers.BROADCAST),
+    "scatter": _plain(answers.SCATTER),
+    "gather": _plain(answers.GATHER),
+    "reduce": _plain(answers.REDUCE),
+    "allreduce": _plain(answers.ALLREDUCE),
+    "network": _plain(Network()),
+    "nccl": _plain(NCCL),
+    "torchrun": _plain(Torchrun()),
+    "horovod": _plain(Horovod()),
+    "training": _plain(Training()),
+}
+
+
+def _external(check: ExternalCheck) -> Check:
+    """Make a check of the user's own."""
+    raise ConfigError(f"'{check.name}': checks of your own cannot be run yet; take them out of the suite.")
+
+
+def build(suite: Suite) -> tuple[Check, ...]:
+    """Return the checks of a suite in the order in which they run, the user's own last."""
+    made = (_MAKERS[name](options) for name, options in suite.checks.items() if name in _MAKERS)
+    return (*made, *(_external(check) for check in suite.external))
+
+
+# What there is, as nightly measures it.
+LAUNCHED: tuple[Check, ...] = build(suites.builtin("nightly"))
+
+
+def select(names: Sequence[str] | None, suite: Suite | None = None) -> tuple[Check, ...]:
+    """Return the checks of these names in their usual order; None means all of the suite.
+
+    Args:
+        names: what the user named; a check that the suite does not run is taken as nightly has it.
+        suite: whose options they take; None is everything, as nightly has it.
 
     Raises:
         ConfigError: a name is unknown; the message gives the nearest one.
     """
+    suite = suite or suites.builtin("nightly")
     if names is None:
-        return LAUNCHED
-    known = [*GROUND, *(check.name for check in LAUNCHED)]
+        return build(suite)
+    nightly = suites.builtin("nightly").checks
+    own = [check.name for check in suite.external]
+    known = [*GROUND, *_MAKERS, *own]
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name.replace("-", "_").lower(), known, n=1, cutoff=0.5)
-            hint = f"did you mean '{near[0]}'?" if near else "the checks are: " + ", ".join(known) + "."
+            hint = suites.nearest(name, known, "the checks are:")
             raise ConfigError(f"There is no check named '{name}'; {hint}")
-    return tuple(check for check in LAUNCHED if check.name in names)
+    chosen = {name: suite.checks.get(name) or nightly[name] for name in _MAKERS if name in names}
+    external = tuple(check for check in suite.external if check.name in names)
+    return build(suite.model_copy(update={"checks": chosen, "external": external}))

@@ -143,7 +143,8 @@ class _File:
             if entry.check in {*CHECKS, *GROUND}:
                 words = f"'{entry.check}' measures nothing; {nearest('', measured, 'checks that measure are')}"
             else:
-                words = f"there is no check named '{entry.check}'; {nearest(entry.check, measured, 'those that measure are')}"
+                hint = nearest(entry.check, measured, "those that measure are")
+                words = f"there is no check named '{entry.check}'; {hint}"
             self._refuse((*place, "check"), words)
         quantities = measured[entry.check]
         if entry.quantity not in quantities:
@@ -218,7 +219,7 @@ def _fields(kind: type[Record], place: Iterable[str | int]) -> Iterable[str]:
 def nearest(given: str, known: Iterable[str], otherwise: str) -> str:
     """Return 'did you mean ...?' with the nearest name that is known, or all of them where none is near."""
     names = list(known)
-    near = difflib.get_close_matches(given.replace("-", "_").lower(), names, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(given.replace("-", "_").lower(), names, n=1, cutoff=0.5)
     return f"did you mean '{near[0]}'?" if near else f"{otherwise} {', '.join(names)}."
 
 
