@@ -89,6 +89,7 @@ class RunRecord(Record):
     exit_code: int | None = None
     message: str = ""
     reasons: dict[str, str] = Field(default_factory=dict)  # host → why it was provisioned
+    drifted: dict[str, str] = Field(default_factory=dict)  # host → what was not as its last run had left it
     problems: tuple[Problem, ...] = ()
     hosts: tuple[HostSummary, ...] = ()
     told: tuple[str, ...] = ()  # what roles decided for the whole cluster, a sentence each

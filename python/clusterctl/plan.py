@@ -56,9 +56,14 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Decision:
-    """Whom to provision and why; ``reasons`` is empty when every host is as its last run left it."""
+    """Whom to provision and why; ``reasons`` is empty when every host is as its last run left it.
+
+    ``drifted`` are the hosts on which something is not as it was left, each with what it is, whatever else was changed
+    (the inventory, an option).
+    """
 
     reasons: Mapping[str, str]
+    drifted: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def work(self) -> bool:
@@ -107,7 +112,9 @@ def decide(
         reason = _reason(states.get(name), seals.get(name), inputs, members)
         if reason:
             reasons[name] = reason
-    return Decision(reasons)
+    pairs = {name: (states[name], seals[name]) for name in selected if name in states and name in seals}
+    drifted = {name: words for name, (state, seal) in pairs.items() if (words := _drift(state, seal))}
+    return Decision(reasons, drifted)
 
 
 def _reason(state: NodeState | None, seal: HostSeal | None, inputs: Inputs, members: str) -> str:

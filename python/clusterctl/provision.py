@@ -42,6 +42,7 @@ class Request:
     tags: tuple[str, ...] = ()
     skip_tags: tuple[str, ...] = ()
     check: bool = False
+    trust_seals: bool = False  # in check mode, ask Ansible only where a host is not as its last run left it
     diff: bool = False
     verbosity: int = 0
     forks: int = runner.DEFAULT_FORKS
@@ -145,7 +146,7 @@ class _Provision:
         members = plan.members_digest(states, seals, names)
         decision = plan.decide(cluster.selected, states, seals, inputs, members)
         reasons = dict(decision.reasons)
-        if not reasons and not request.is_full:
+        if not reasons and not request.is_full and not request.trust_seals:
             reasons = dict.fromkeys(cluster.selected, "asked for by an option")
         if not reasons:
             hosts = [journal.HostSummary(host=name, outcome="ok") for name in cluster.selected]
@@ -155,7 +156,7 @@ class _Provision:
 
         if not request.check:
             journal.break_seal(self._run.record.cluster_id, cluster.selected)
-        self._run.update(reasons=reasons)
+        self._run.update(reasons=reasons, drifted=dict(decision.drifted))
         end = self._play(limit=request.options.limit, tags=request.tags, known_members=sealed.members)
         record = self._judge(end)
         if record.exit_code == ExitCode.OK and request.is_full:
