@@ -1,0 +1,76 @@
+"""What earlier runs found: one SQLite file for all clusters of this controller, so that nights can be compared.
+
+    with store.open() as history:
+        values = history.reference_values(journal.cluster_id(inventory), key, limit=20)
+
+Who validates goes on without it: whatever is wrong with the file is a :class:`StoreError` of one sentence, or has been
+dealt with and is told in :attr:`Store.warnings`. :func:`remember` does both for a run that has ended.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterctl import settings
+from clusterctl.store.errors import StoreError
+from clusterctl.store.memory import KEEP_DAYS, Store
+from clusterctl.store.model import Baseline, Past, StoredResult, StoredRun
+from clusterctl.store.trend import Band, Noise, band, changed_at
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clusterctl.result import ValidationRecord
+
+__all__ = [
+    "KEEP_DAYS",
+    "Band",
+    "Baseline",
+    "Noise",
+    "Past",
+    "Store",
+    "StoreError",
+    "StoredResult",
+    "StoredRun",
+    "band",
+    "changed_at",
+    "open",
+    "remember",
+]
+
+
+def open(path: Path | None = None) -> Store:  # noqa: A001 - store.open() reads as what it does
+    """Open the history, and make it where there is none.
+
+    Args:
+        path: the file; None is ``history.sqlite3`` in the state folder.
+
+    Raises:
+        StoreError: it cannot be used, or a newer clusterctl wrote it; nothing was touched.
+    """
+    return Store(path or settings.state_dir().value / "history.sqlite3")
+
+
+def remember(
+    cluster: str, record: ValidationRecord, path: Path | None = None
+) -> tuple[ValidationRecord, tuple[str, ...]]:
+    """Put a finished run beside the earlier ones and keep it; never ends a run that has its verdict.
+
+    Args:
+        cluster: whose run, :func:`clusterctl.journal.cluster_id`.
+        record: the run.
+        path: the history's file, as :func:`open` takes it.
+
+    Returns:
+        The record with its trends and each culprit's ``since``, and what the user is to be told, a sentence each.
+    """
+    warnings: list[str] = []
+    try:
+        with open(path) as history:
+            warnings = history.warnings
+            record = history.since(cluster, record)
+            record = record.model_copy(update={"trends": history.trends(cluster, record)})
+            history.add(cluster, record)
+    except StoreError as error:
+        return record, (*warnings, f"{error} This run is not in the history; its record is in its folder.")
+    return record, tuple(warnings)
