@@ -363,6 +363,7 @@ class ValidationRecord(Record):
     versions: dict[str, str] = Field(default_factory=dict)  # of the software that figures depend on: openmpi, nccl, ...
     fabric: dict[str, str] = Field(default_factory=dict)  # by node, the interface and network that carry jobs
     trends: tuple[Trend, ...] = ()
+    notes: tuple[str, ...] = ()  # what the reader has to know besides: the history was set aside, a check was repeated
     folder: str = ""  # where the record and the logs lie
     verdict: Verdict
     checks: tuple[CheckResult, ...]

@@ -67,6 +67,24 @@ class NodeStack:
     horovod_with: str = ""
 
 
+def versions(nodes: Mapping[str, NodeFacts]) -> dict[str, str]:
+    """Return the releases that figures depend on, by name; those of nodes that differ are joined by a plus."""
+    found: dict[str, set[str]] = {}
+    for node in nodes.values():
+        has = of(node)
+        named = {
+            "openmpi": node.artifact("openmpi").version,
+            "nccl": has.nccl,
+            has.framework: has.framework_version,
+            "horovod": has.horovod,
+            "driver": node.cuda.driver_version,
+        }
+        for name, version in named.items():
+            if name and version:
+                found.setdefault(name, set()).add(version)
+    return {name: "+".join(sorted(several)) for name, several in sorted(found.items())}
+
+
 def of(node: NodeFacts) -> NodeStack:
     """Return what a node has, by its artifacts that are whole."""
     found = {artifact.link: artifact for artifact in node.artifacts if artifact.ok}

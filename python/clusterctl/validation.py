@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
-from clusterctl import __version__, content, diagnosis, facts, inventory, job, journal, ssh, stack
+from clusterctl import __version__, content, diagnosis, facts, inventory, job, journal, ssh, stack, store
+from clusterctl import suite as suites
 from clusterctl.checks import base, catalogue, network
 from clusterctl.errors import ConfigError, ExitCode
 from clusterctl.inventory import Options
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from clusterctl.facts import NodeFacts, Probe
     from clusterctl.inventory import Host, Inventory
     from clusterctl.result import JobOutcome, OutputLine, ValidationEvent
+    from clusterctl.suite import Suite
 
 _NEEDED = {"openmpi": "Open MPI", "python_env": "the cluster's Python", "mpi4py": "mpi4py"}
 _OPTIONAL = {"nccl": "NCCL", "horovod": "Horovod"}
@@ -55,16 +57,22 @@ _ANSWERED = re.compile(r'(?:"event": "result", [^{}]*|\{)"rank": (\d+)')
 class ValidationOptions:
     """What the user asked for.
 
-    ``timeout_s`` replaces every check's own deadline. ``checks`` None means all. ``gate`` lets nothing be launched on
-    nodes that differ. ``argv`` is the command as it may be shown and kept. ``probe`` are facts that somebody has
-    already gathered (with the watch entries of :func:`watch_entries`); None gathers them.
+    ``suite`` says which checks run, how long they measure and what their figures are to be; ``checks`` takes only some,
+    None all of them. ``timeout_s`` replaces every check's own deadline. ``gate`` lets nothing be launched on nodes that
+    differ. ``search`` looks for whoever made a check hang or crash; None does so except in the suite smoke, which is to
+    be quick. ``remembered`` keeps the run in the history and compares it with that. ``argv`` is the command as it may be
+    shown and kept. ``probe`` are facts that somebody has already gathered (with the watch entries of
+    :func:`watch_entries`); None gathers them.
     """
 
     inventory: Options = field(default_factory=Options)
     launch_node: str | None = None
+    suite: Suite = field(default_factory=lambda: suites.builtin(suites.DEFAULT))
     checks: tuple[str, ...] | None = None
     timeout_s: float | None = None
     gate: bool = True
+    search: bool | None = None
+    remembered: bool = True
     argv: tuple[str, ...] = ()
     probe: Probe | None = None
 
@@ -116,7 +124,7 @@ def validate(
         ConfigError: the inventory, an option or a check's name is wrong, or another run holds a host.
     """
     options = options or ValidationOptions()
-    checks = catalogue.select(options.checks)
+    checks = catalogue.select(options.checks, options.suite)
     cluster = inventory.load(path, options.inventory)
     _refuse_unknown_launch_node(cluster, options)
     command = " ".join(options.argv) or f"clusterctl validate {path}"
@@ -181,6 +189,9 @@ class _Validation:
         self._launch_node = ""
         self._slots: dict[str, int] = {}
         self._version = ""
+        self._versions: dict[str, str] = {}
+        self._fabric: dict[str, str] = {}
+        self._notes: list[str] = []
         journal.private_folder(run.folder / "logs")
 
     def go(self) -> ValidationRecord:
@@ -193,6 +204,9 @@ class _Validation:
         self._judge_provisioned(reached, probe)
         self._tell(CheckStarted(catalogue.SKEW, 3, self._total, 0.0))
         alike = self._judge_skew()
+        nodes = {name: node.facts for name, node in self._nodes.items()}
+        self._versions = stack.versions(nodes)
+        self._fabric = {name: words for name, node in nodes.items() if (words := _way(node))}
         try:
             if self._nodes and not alike:
                 self._skip_all("the nodes differ; --no-gate runs it nevertheless")
@@ -203,9 +217,13 @@ class _Validation:
                 self._skip_all("no node can take part")
         except BaseException:
             self._skip_all("the run was interrupted")
-            self._save()
+            self._save(self._record())
             raise
-        return self._save()
+        record = self._record()
+        if self._options.remembered:
+            record, warnings = store.remember(journal.cluster_id(self._cluster.path), record)
+            record = record.model_copy(update={"notes": (*record.notes, *warnings)})
+        return self._save(record)
 
     # --- the ground: who is there, and with what ----------------------------------------------------------------------
 
@@ -489,8 +507,8 @@ class _Validation:
         words += [] if options.gate else ["--no-gate"]
         return shlex.join([*words, *(["--checks", check] if check else [])])
 
-    def _save(self) -> ValidationRecord:
-        record = ValidationRecord(
+    def _record(self) -> ValidationRecord:
+        return ValidationRecord(
             clusterctl_version=__version__,
             run_id=self._run.record.run_id,
             inventory=str(self._cluster.path),
@@ -500,10 +518,16 @@ class _Validation:
             hosts=tuple(host.name for host in self._cluster.selected_hosts),
             slots=self._slots,
             openmpi_version=self._version,
+            suite=self._options.suite.name,
+            versions=self._versions,
+            fabric=self._fabric,
+            notes=tuple(self._notes),
             folder=str(self._run.folder),
             verdict=worst(self._results.values()),
             checks=tuple(self._results.values()),
         )
+
+    def _save(self, record: ValidationRecord) -> ValidationRecord:
         journal.write_atomically(self._run.folder / "validation.json", record.model_dump_json(indent=1) + "\n")
         return record
 
@@ -571,6 +595,11 @@ def _log_text(spec: job.JobSpec, outcome: JobOutcome, site: base.Site) -> str:
         head.append(f"# sweep    {sweep.host}: {sweep.problem or '; '.join(found) or 'nothing left'}")
     lines = [f"{line.at_s:9.3f} {line.stream} {line.text}" for line in outcome.lines]
     return "\n".join([*head, *lines]) + "\n"
+
+
+def _way(node: NodeFacts) -> str:
+    """Return the interface and the network that carry a node's jobs, empty where that was never decided."""
+    return " ".join((node.fabric.interface, *node.fabric.cidrs)) if node.fabric is not None else ""
 
 
 def _sha256(path: Path) -> str:
