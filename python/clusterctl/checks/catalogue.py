@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from clusterctl import suite as suites
 from clusterctl.checks import answers
+from clusterctl.checks.collectives import Collectives, HorovodSweep, NcclSweep
 from clusterctl.checks.hello import Hello
 from clusterctl.checks.horovod import Horovod, Training
 from clusterctl.checks.nccl import NCCL
@@ -66,9 +67,12 @@ _MAKERS: Mapping[str, _Maker] = {
     "reduce": _plain(answers.REDUCE),
     "allreduce": _plain(answers.ALLREDUCE),
     "network": _plain(Network()),
+    "collectives": _with(suites.SweepOptions, Collectives.of),
     "nccl": _plain(NCCL),
+    "nccl_sweep": _with(suites.SweepOptions, NcclSweep.of),
     "torchrun": _plain(Torchrun()),
     "horovod": _plain(Horovod()),
+    "horovod_sweep": _with(suites.SweepOptions, HorovodSweep.of),
     "training": _plain(Training()),
 }
 

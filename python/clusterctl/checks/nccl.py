@@ -43,33 +43,47 @@ class Nccl:
         return base.rank_program("nccl_checks.py", self.name, deadline_s)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
-        """Judge which NCCL answered, then the answers.
-
-        The library comes first: wrong answers and refusals may come from nothing but a wrong one.
-        """
-        judgement = base.judge(site, outcome)
-        if judgement.verdict is Verdict.ERROR:
-            return judgement
-        loaded = [report for report in judgement.ranks if report.facts.get("nccl_version")]
-        wrong = _other_library(site, loaded) or _other_header(loaded) or _skew(loaded)
-        if wrong is not None:
-            return base.fail(judgement, *wrong)
+        """Judge which NCCL answered, then the answers."""
+        judgement = judged(site, outcome)
         if judgement.verdict is not Verdict.PASS:
             return judgement
-        missing = _without_gpu(site, judgement.ranks)
-        if missing is not None:
-            return base.fail(judgement, *missing)
-        bare = base.unique(report.host for report in judgement.ranks if "gpu" not in report.facts)
         version = judgement.ranks[0].facts.get("nccl_version", "")
-        if len(bare) == len(site.slots):
-            where = judgement.ranks[0].facts.get("nccl_path", "")
-            reason = f"no GPU on {inventory.folded(bare)}; NCCL {version} loads there ({where})"
-            return base.Judgement(Verdict.SKIP, reason, (), judgement.ranks, judgement.measurements)
-        reason = "; ".join(_words(judgement.ranks, version, bare))
+        reason = "; ".join(_words(judgement.ranks, version, bare(judgement.ranks)))
         return base.passed(judgement, reason, *_figures(judgement.ranks))
 
 
 NCCL = Nccl()
+
+
+def judged(site: base.Site, outcome: JobOutcome) -> base.Judgement:
+    """Judge what all checks of NCCL have in common; where no node has a GPU, that is a SKIP.
+
+    The library comes first: wrong answers and refusals may come from nothing but a wrong one.
+    """
+    judgement = base.judge(site, outcome)
+    if judgement.verdict is Verdict.ERROR:
+        return judgement
+    loaded = [report for report in judgement.ranks if report.facts.get("nccl_version")]
+    wrong = _other_library(site, loaded) or _other_header(loaded) or _skew(loaded)
+    if wrong is not None:
+        return base.fail(judgement, *wrong)
+    if judgement.verdict is not Verdict.PASS:
+        return judgement
+    missing = _without_gpu(site, judgement.ranks)
+    if missing is not None:
+        return base.fail(judgement, *missing)
+    without = bare(judgement.ranks)
+    if len(without) == len(site.slots):
+        facts = judgement.ranks[0].facts
+        where = f"NCCL {facts.get('nccl_version', '')} loads there ({facts.get('nccl_path', '')})"
+        reason = f"no GPU on {inventory.folded(without)}; {where}"
+        return base.Judgement(Verdict.SKIP, reason, (), judgement.ranks, judgement.measurements)
+    return judgement
+
+
+def bare(reports: Sequence[RankReport]) -> tuple[str, ...]:
+    """Return the nodes without a GPU."""
+    return base.unique(report.host for report in reports if "gpu" not in report.facts)
 
 
 def _other_library(site: base.Site, reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] | None:
@@ -140,7 +154,7 @@ def _without_gpu(site: base.Site, reports: Sequence[RankReport]) -> tuple[str, t
     return reason, base.unique(report.host for report in blind)
 
 
-def _words(reports: Sequence[RankReport], version: str, bare: Sequence[str]) -> list[str]:
+def _words(reports: Sequence[RankReport], version: str, without: Sequence[str]) -> list[str]:
     """Return what a PASS proves, and what it leaves out."""
     players = [report for report in reports if "largest" in report.facts]
     gpus, hosts = len(_gpus(players)), len({report.host for report in players})
@@ -163,8 +177,8 @@ def _words(reports: Sequence[RankReport], version: str, bare: Sequence[str]) -> 
     beside = [report for report in reports if "nccl_beside" in report.facts]
     if beside:
         words.append(f"mapped beside it on {beside[0].host}: {beside[0].facts['nccl_beside']}")
-    if bare:
-        words.append(f"no GPU on {inventory.folded(bare)}, where NCCL {version} loads")
+    if without:
+        words.append(f"no GPU on {inventory.folded(without)}, where NCCL {version} loads")
     return words
 
 

@@ -6,6 +6,8 @@ Started by mpirun, one process a rank; what the lines mean stands in ``rank_prog
 ``horovod``   collectives with answers known beforehand. Sums are small integers, exact in every type used; an average
               is a sum times the number nearest to 1/ranks, so it may be off by two roundings. Rank 0 has Horovod write
               its timeline, which names what really carried every tensor (``MPI_ALLREDUCE``, ``NCCL_ALLREDUCE``, ...).
+``horovod_sweep``  collectives over message sizes, as ``sweep_checks.py`` measures them, on the GPUs where every rank
+              has one, else in main memory.
 ``training``  a character model of generated text. Rank 0 trains it alone while the others wait, then all train it again
               with a part of each batch each. In float64 the two differ by the order of additions only.
 """
@@ -22,8 +24,9 @@ import time
 from typing import Any, Callable, Iterator, NoReturn
 
 import rank_program
+import sweep_checks
 
-CHECKS = ("horovod", "training")
+CHECKS = ("horovod", "horovod_sweep", "training")
 KINDS = ("int32", "int64", "float32", "float64")
 COUNTS = (1, 3, 1001, 40009)  # one value, odd ones, and one beyond every eager limit
 AVERAGE_TOLERANCE = {"float32": 2.4e-7, "float64": 4.5e-16}  # two units in the last place
@@ -250,6 +253,82 @@ def objects(bench: Bench) -> None:
     bench.findings.value(what, got, [[rank] * (rank % 3) for rank in range(bench.size)])
 
 
+# --- horovod_sweep ---------------------------------------------------------------------------------------------------
+
+
+class Mover:
+    """What a sweep needs: Horovod's collectives on tensors of one device."""
+
+    name = "horovod"
+
+    def __init__(self, bench: Bench) -> None:
+        """Take all ranks, and the last device: the GPU where there is one."""
+        self.bench, self.hvd, self.torch, self.device = bench, bench.hvd, bench.torch, bench.devices[-1]
+        self.rank, self.size = bench.rank, bench.size
+        younger = {"reduce_scatter": "reducescatter", "alltoall": "alltoall"}
+        self.offers = [name for name in sweep_checks.OPERATIONS if hasattr(self.hvd, younger.get(name, name))]
+        self.run: Callable[[], None] = self.wait
+        self.given: Any = None
+        self.got: Any = None
+
+    def gathered(self, value: float) -> list[float]:
+        """Return everybody's number."""
+        mine = self.torch.tensor([value], dtype=self.torch.float64)
+        return [float(number) for number in self.hvd.allgather(mine, name="clusterctl.gathered")]
+
+    def first_says(self, value: float) -> float:
+        """Return the first rank's number."""
+        mine = self.torch.tensor([value], dtype=self.torch.float64)
+        return float(self.hvd.broadcast(mine, 0, name="clusterctl.first_says"))
+
+    def meet(self) -> None:
+        """Wait for everybody."""
+        self.gathered(0.0)
+
+    def wait(self) -> None:
+        """Wait until all that was started is done."""
+        if self.device.type == "cuda":
+            self.torch.cuda.synchronize()
+
+    def load(self, point: sweep_checks.Point, given: Any, room: int) -> None:  # noqa: ARG002 - Horovod makes room
+        """Make :attr:`run` an operation on an array."""
+        hvd, root = self.hvd, sweep_checks.ROOT
+        tensor = self.torch.from_numpy(given.copy()).to(self.device)
+        name = f"clusterctl.{point.operation}.{point.size_bytes}"
+        call: Callable[[], Any] = {
+            "allreduce": lambda: hvd.allreduce(tensor, op=hvd.Sum, name=name),
+            "broadcast": lambda: hvd.broadcast(tensor, root, name=name),
+            "allgather": lambda: hvd.allgather(tensor, name=name),
+            "reduce_scatter": lambda: hvd.reducescatter(tensor, op=hvd.Sum, name=name),
+            "alltoall": lambda: hvd.alltoall(tensor, name=name),
+        }[point.operation]
+
+        def run() -> None:
+            self.got = call()
+
+        self.given, self.run = tensor, run
+
+    def sent(self) -> Any:
+        """Return what the send buffer holds."""
+        return self.given.cpu().numpy()
+
+    def received(self) -> Any:
+        """Return what arrived."""
+        return self.got.cpu().numpy()
+
+
+def sweep(rank: rank_program.Rank) -> None:
+    """Measure Horovod's collectives; what they take holds the waiting for its next cycle."""
+    bench = Bench(rank)
+    rank.begin()
+    import numpy as np  # noqa: PLC0415 - see Bench
+
+    mover = Mover(bench)
+    rank.facts["device"] = mover.device.type
+    local = sweep_checks.available_bytes() / bench.hvd.local_size() / sweep_checks.ARRAYS
+    sweep_checks.Sweep(rank, mover, np).go(min(mover.gathered(local)))
+
+
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
@@ -370,7 +449,11 @@ def training(rank: rank_program.Rank) -> None:
 
 # --- one rank ---------------------------------------------------------------------------------------------------------
 
-BODIES: dict[str, Callable[[rank_program.Rank], None]] = {"horovod": collectives, "training": training}
+BODIES: dict[str, Callable[[rank_program.Rank], None]] = {
+    "horovod": collectives,
+    "horovod_sweep": sweep,
+    "training": training,
+}
 
 
 def work(rank: rank_program.Rank) -> NoReturn:
@@ -390,6 +473,7 @@ def work(rank: rank_program.Rank) -> NoReturn:
 def main() -> int:
     """Say that this rank is up, then run the check."""
     parser = rank_program.parser("Prove that Horovod with PyTorch gives right answers. Started by mpirun.", CHECKS)
+    sweep_checks.add_options(parser)
     parser.add_argument("--devices", default="cpu", choices=["cpu", "cpu,cuda"], help="where tensors are")
     return rank_program.run(parser.parse_args(), work)
 

@@ -17,6 +17,9 @@ dozen functions that are called here; so the check needs numpy, the driver and t
 3. Answers are compared with those known beforehand: small integers, exact in every type used, so that there is no
    tolerance. Buffers are filled with another pattern before, and a margin behind them must keep it.
 4. Time and bus bandwidth are measured as nccl-tests does.
+
+The check ``nccl_sweep`` does the first two, then measures more sizes and operations as ``sweep_checks.py`` says, and
+looks at the GPUs' clocks meanwhile.
 """
 
 from __future__ import annotations
@@ -32,12 +35,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
+import gpu_state
+import measure
 import rank_program
+import sweep_checks
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
+CHECKS = ("nccl", "nccl_sweep")
 LIBRARY = "libnccl.so.2"
 INSTALLED = "/usr/local/nccl/lib/libnccl.so.2"
 PROOF = "/usr/local/nccl/libexec/clusterctl-nccl-check"
@@ -653,18 +660,120 @@ class Bench:
         return time.perf_counter() - began
 
 
+class Mover:
+    """What a sweep needs: NCCL's collectives on arrays in the GPU's memory."""
+
+    name = "nccl"
+
+    def __init__(self, bench: Bench) -> None:
+        """Take the ranks of a communicator."""
+        self.bench, self.rank, self.size = bench, bench.rank, bench.size
+        self.run: Callable[[], None] = bench.wait
+        self.given: Any = None
+        self.room = 0
+
+    def gathered(self, value: float) -> list[float]:
+        """Return everybody's number."""
+        return [float(number) for number in self.bench.ranks.gathered(value)]
+
+    def first_says(self, value: float) -> float:
+        """Return the first rank's number."""
+        return float(self.bench.ranks.first_says(value))
+
+    def meet(self) -> None:
+        """Wait for everybody: first the hosts, then, by an operation that is not timed, the GPUs."""
+        self.bench.ranks.gathered(0)
+        self.run()
+        self.bench.wait()
+
+    def wait(self) -> None:
+        """Wait until all that was started is done."""
+        self.bench.wait()
+
+    def load(self, point: sweep_checks.Point, given: Any, room: int) -> None:
+        """Make :attr:`run` an operation on an array, with a buffer for so many values to come."""
+        bench = self.bench
+        blank = bench.numpy.full(room, sweep_checks.BLANK, dtype="f4")
+        bench.cuda.reserve(max(given.nbytes, blank.nbytes))
+        bench.cuda.upload(bench.cuda.send, given)
+        bench.cuda.upload(bench.cuda.receive, blank)
+        self.given, self.room = given, room
+        count = len(given) // self.size if point.operation in {"reduce_scatter", "alltoall"} else len(given)
+        self.run = self._operation(point.operation, count)
+
+    def _operation(self, name: str, count: int) -> Callable[[], None]:
+        """Return a call; ``count`` is what NCCL means by it: values of an array, or of a rank's share of it."""
+        nccl, cuda, comm = self.bench.nccl, self.bench.cuda, self.bench.comm
+        send, receive, stream, root = cuda.send, cuda.receive, cuda.stream, sweep_checks.ROOT
+        return {
+            "allreduce": lambda: nccl("ncclAllReduce", send, receive, count, FLOAT32, SUM, comm, stream),
+            "broadcast": lambda: nccl("ncclBroadcast", send, receive, count, FLOAT32, root, comm, stream),
+            "allgather": lambda: nccl("ncclAllGather", send, receive, count, FLOAT32, comm, stream),
+            "reduce_scatter": lambda: nccl("ncclReduceScatter", send, receive, count, FLOAT32, SUM, comm, stream),
+            "alltoall": lambda: self._alltoall(count),
+        }[name]
+
+    def _alltoall(self, count: int) -> None:
+        """Send and receive in one group, as nccl-tests does: ncclAlltoAll is younger than what clusters have."""
+        nccl, cuda = self.bench.nccl, self.bench.cuda
+        nccl("ncclGroupStart")
+        for rank in range(self.size):
+            place = rank * count * FLOAT32_BYTES
+            nccl("ncclSend", cuda.send + place, count, FLOAT32, rank, self.bench.comm, cuda.stream)
+            nccl("ncclRecv", cuda.receive + place, count, FLOAT32, rank, self.bench.comm, cuda.stream)
+        nccl("ncclGroupEnd")
+
+    def _downloaded(self, address: int, count: int) -> Any:
+        array = self.bench.numpy.empty(count, dtype="f4")
+        self.bench.cuda.download(array, address)
+        return array
+
+    def sent(self) -> Any:
+        """Return what the send buffer holds."""
+        return self._downloaded(self.bench.cuda.send, len(self.given))
+
+    def received(self) -> Any:
+        """Return what arrived."""
+        return self._downloaded(self.bench.cuda.receive, self.room)
+
+
+def sweep(report: rank_program.Rank, bench: Bench) -> None:
+    """Measure collectives over message sizes, and watch the GPUs of the node at it."""
+    bench.join()
+    watch = gpu_state.Watch() if local_rank() == 0 else None
+    if watch:
+        watch.start()
+    room = min(bench.ranks.gathered(bench.cuda.free_bytes())) // 4  # two buffers, and as much again left free
+    sweep_checks.Sweep(report, Mover(bench), bench.numpy).go(room)
+    if watch:
+        watch.stop()
+        gpu_state.report(report, watch.looks)
+        for index, values in gpu_state.clocks(watch.looks).items():
+            measure.say(
+                report.voice, values, quantity="gpu_clock", unit="Hz", better="higher", operation=f"gpu {index}"
+            )
+        if watch.problem:
+            report.facts["gpu_state"] = watch.problem
+    report.doing("ncclCommDestroy")
+    bench.leave()
+
+
+def local_rank() -> int:
+    """Return which of its node's ranks this one is."""
+    return int(os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ.get("LOCAL_RANK", "0")))
+
+
 def prove_nccl(report: rank_program.Rank, ranks: Mpi | Store) -> None:
     """Load NCCL, and prove and measure it where there are GPUs."""
     began = time.monotonic()
-    local_rank = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ.get("LOCAL_RANK", "0")))
     report.doing("loading NCCL")
     nccl = load(report)
-    if local_rank == 0:
+    if local_rank() == 0:
         report.facts.update(proof(report.arguments.proof))
     report.findings.compared += 1  # the library is loaded
     report.doing("looking for a GPU")
     cuda = found_gpu(report)
-    number = local_rank % cuda.count if cuda else -1
+    number = local_rank() % cuda.count if cuda else -1
     place = ""
     if cuda:
         report.facts["gpu"], report.facts["gpu_place"] = cuda.describe(number)
@@ -689,7 +798,11 @@ def prove_nccl(report: rank_program.Rank, ranks: Mpi | Store) -> None:
         report.facts["shared"] = f"{len(members)} ranks on {gpus} GPU{'s' if gpus > 1 else ''}"
     set_environment(report)
     cuda.open(number)
-    play(report, Bench(nccl, cuda, side, report), began)
+    bench = Bench(nccl, cuda, side, report)
+    if report.arguments.check == "nccl_sweep":
+        sweep(report, bench)
+    else:
+        play(report, bench, began)
 
 
 def found_gpu(report: rank_program.Rank) -> Cuda | None:
@@ -796,7 +909,8 @@ def work(report: rank_program.Rank) -> int:
 
 def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options."""
-    words = rank_program.parser("Prove that NCCL gives right answers. Started by mpirun or torchrun.", ["nccl"])
+    words = rank_program.parser("Prove that NCCL gives right answers. Started by mpirun or torchrun.", CHECKS)
+    sweep_checks.add_options(words)
     words.add_argument("--library", default=LIBRARY, help="the libnccl to load; a bare name is left to the loader")
     words.add_argument("--proof", default=PROOF, help="the program that was compiled against NCCL's header")
     words.add_argument("--launcher", choices=("mpirun", "torchrun"), default="mpirun", help="what started the ranks")
@@ -814,7 +928,9 @@ def main() -> int:
     voice = None
     if arguments.launcher == "torchrun":
         rank_program.end_with_parent()  # torchrun gives its workers sessions of their own
-        voice = rank_program.Voice("nccl", int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+        voice = rank_program.Voice(
+            arguments.check, int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        )
     return rank_program.run(arguments, work, voice)
 
 
