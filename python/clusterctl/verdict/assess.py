@@ -1,0 +1,174 @@
+"""From right answers to a verdict on speed: hold figures against references and against each other.
+
+Only a PASS is looked at: whoever gave a wrong answer, or none, has his verdict already.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterctl import units
+from clusterctl.result import CheckResult, Verdict
+from clusterctl.verdict import references as refs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from clusterctl.result import Comparison, Culprit, Figure, PairMatrix, Reference
+    from clusterctl.verdict.outliers import Policy
+
+_MOST_NAMED = 3
+_MOST_EVIDENCE = 40
+_MOST_LINKS = 8
+
+
+def assess(
+    result: CheckResult, policy: Policy, references: Callable[[Figure], Reference | None] | None = None
+) -> CheckResult:
+    """Add comparisons and culprits to a PASS, and turn it into a FAIL where one of them is bad.
+
+    A FAIL is a suspicion until the check was run once more: see :func:`confirmed`.
+
+    Args:
+        result: what the check found.
+        policy: when a node or a link stands out.
+        references: returns what a figure is to be, None where nobody knows.
+    """
+    if result.verdict is not Verdict.PASS:
+        return result
+    comparisons = []
+    for figure in result.figures:
+        reference = references(figure) if references else None
+        if reference is not None:
+            comparisons.append(refs.compare(figure, reference))
+    return _judged(result, tuple(comparisons), _culprits(result, policy))
+
+
+def suspects(result: CheckResult) -> bool:
+    """Whether an assessed result is a FAIL by its figures alone, so that a second run has to confirm it."""
+    return result.verdict is Verdict.FAIL and bool(result.culprits or _failed(result.comparisons))
+
+
+def confirmed(
+    first: CheckResult,
+    second: CheckResult,
+    policy: Policy,
+    references: Callable[[Figure], Reference | None] | None = None,
+) -> CheckResult:
+    """Return the second of two runs of a check, blaming only what both of them show.
+
+    What the first alone showed is told in the reason of a PASS, since once is chance. A second run that ended badly by
+    itself (a wrong answer, a hang) stands as it is; one that could not be run at all (ERROR, SKIP) confirms nothing and
+    refutes nothing, so that the first stands, and says so.
+
+    Args:
+        first: the first run, assessed.
+        second: the second run, not yet assessed.
+        policy: when a node or a link stands out.
+        references: returns what a figure is to be, None where nobody knows.
+    """
+    from clusterctl.verdict import outliers  # noqa: PLC0415 - numpy, for runs that measure
+
+    if second.verdict in {Verdict.ERROR, Verdict.SKIP}:
+        words = f"{first.reason}; a second run confirmed nothing: {second.reason}"
+        return first.model_copy(update={"reason": words})
+    if second.verdict is Verdict.FAIL:
+        return second
+    again = assess(second, policy, references)
+    before = {_key(one.figure) for one in _failed(first.comparisons)}
+    comparisons = tuple(
+        one.model_copy(update={"verdict": Verdict.PASS, "words": f"{one.words}, in one run of two"})
+        if one.verdict is Verdict.FAIL and _key(one.figure) not in before
+        else one
+        for one in again.comparisons
+    )
+    judged = _judged(second, comparisons, outliers.confirm(first.culprits, again.culprits))
+    if judged.verdict is not Verdict.PASS:
+        return judged
+    once = [one.words for one in first.culprits] + [one.words for one in _failed(first.comparisons)]
+    seen = f"; in a first run and not in a second: {'; '.join(once[:_MOST_NAMED])}" if once else ""
+    return judged.model_copy(update={"reason": judged.reason + seen})
+
+
+def _culprits(result: CheckResult, policy: Policy) -> tuple[Culprit, ...]:
+    if not (result.matrices or any(figure.nodes for figure in result.figures)):
+        return ()
+    from clusterctl.verdict import outliers  # noqa: PLC0415 - numpy, for runs that measure
+
+    groups = _by_node(result)
+    within = policy.over(policy.families * max(1, len(groups) + len(result.matrices)))
+    found = [one for group in groups for one in outliers.among_nodes(group, within)]
+    found += [one for matrix in result.matrices for one in outliers.among_links(matrix, within)]
+    return outliers.merge(found)
+
+
+def _by_node(result: CheckResult) -> list[list[Figure]]:
+    """Return the figures of single nodes, those that may be compared together.
+
+    A node's links are left out where the matrix they are of is there: it tells a node from a link.
+    """
+    in_matrices = {(matrix.quantity, matrix.size_bytes) for matrix in result.matrices}
+    groups: dict[tuple[object, ...], list[Figure]] = {}
+    for figure in result.figures:
+        if len(figure.nodes) == 1 and (figure.quantity, figure.size_bytes) not in in_matrices:
+            groups.setdefault(_kind(figure), []).append(figure)
+    return list(groups.values())
+
+
+def _judged(result: CheckResult, comparisons: tuple[Comparison, ...], culprits: tuple[Culprit, ...]) -> CheckResult:
+    added = {"comparisons": comparisons, "culprits": culprits}
+    failed = sorted(_failed(comparisons), key=refs.badness, reverse=True)
+    if not culprits and not failed:
+        return result.model_copy(update=added)
+    named = [one.words for one in culprits] + [one.words for one in failed]
+    more = f"; and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+    hosts = [host for one in culprits for host in one.nodes] + [host for one in failed for host in one.figure.nodes]
+    return result.model_copy(
+        update={
+            **added,
+            "verdict": Verdict.FAIL,
+            "reason": "; ".join(named[:_MOST_NAMED]) + more,
+            "hosts": tuple(dict.fromkeys(hosts)),
+            "evidence": tuple(_evidence(result.matrices, culprits, failed))[:_MOST_EVIDENCE],
+        }
+    )
+
+
+def _evidence(
+    matrices: Sequence[PairMatrix], culprits: Sequence[Culprit], failed: Sequence[Comparison]
+) -> Iterable[str]:
+    for culprit in culprits:
+        score = f" (score {culprit.score:.3g})" if culprit.score is not None else ""
+        yield f"{culprit.words}{score}"
+        for matrix in matrices:
+            if (matrix.quantity, matrix.size_bytes) == (culprit.quantity, culprit.size_bytes):
+                yield from _links(matrix, culprit)
+    for one in failed:
+        figure = one.figure
+        if figure.low is None or figure.high is None:
+            yield one.words
+        else:
+            low, high = (units.value_words(end, figure.unit) for end in (figure.low, figure.high))
+            yield f"{one.words}; {units.percent(figure.confidence)} interval {low} to {high}"
+
+
+def _links(matrix: PairMatrix, culprit: Culprit) -> Iterable[str]:
+    """Return the links of a culprit, worst first, with the median of all for comparison."""
+    who = {matrix.nodes.index(name) for name in culprit.nodes if name in matrix.nodes}
+    ends = list(zip(matrix.first, matrix.second, matrix.value, strict=True))
+    its = [(value, first, second) for first, second, value in ends if len(who & {first, second}) == len(who)]
+    its.sort(reverse=matrix.better != "higher")
+    for value, first, second in its[:_MOST_LINKS]:
+        yield f"  {matrix.nodes[first]} - {matrix.nodes[second]}: {units.value_words(value, matrix.unit)}"
+
+
+def _failed(comparisons: Iterable[Comparison]) -> list[Comparison]:
+    return [one for one in comparisons if one.verdict is Verdict.FAIL]
+
+
+def _kind(figure: Figure) -> tuple[object, ...]:
+    return (figure.quantity, figure.operation, figure.backend, figure.algorithm, figure.size_bytes, figure.unit)
+
+
+def _key(figure: Figure) -> tuple[object, ...]:
+    return (*_kind(figure), figure.nodes)
