@@ -52,7 +52,7 @@ def open(path: Path | None = None) -> Store:  # noqa: A001 - store.open() reads 
 
 
 def remember(
-    cluster: str, record: ValidationRecord, path: Path | None = None
+    cluster: str, record: ValidationRecord, path: Path | None = None, noise: Noise | None = None
 ) -> tuple[ValidationRecord, tuple[str, ...]]:
     """Put a finished run beside the earlier ones and keep it; never ends a run that has its verdict.
 
@@ -60,6 +60,7 @@ def remember(
         cluster: whose run, :func:`clusterctl.journal.cluster_id`.
         record: the run.
         path: the history's file, as :func:`open` takes it.
+        noise: what is no change, as the suite says.
 
     Returns:
         The record with its trends and each culprit's ``since``, and what the user is to be told, a sentence each.
@@ -69,7 +70,7 @@ def remember(
         with open(path) as history:
             warnings = history.warnings
             record = history.since(cluster, record)
-            record = record.model_copy(update={"trends": history.trends(cluster, record)})
+            record = record.model_copy(update={"trends": history.trends(cluster, record, noise=noise)})
             history.add(cluster, record)
     except StoreError as error:
         return record, (*warnings, f"{error} This run is not in the history; its record is in its folder.")

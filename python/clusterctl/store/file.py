@@ -80,6 +80,7 @@ def set_aside(path: Path) -> Path | None:
 def _open(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
     try:
+        schema.refuse_foreign(connection)
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # heard only before there are tables
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")

@@ -74,6 +74,16 @@ def refuse_newer(path: Path) -> None:
         _refuse(path, struct.unpack_from(">I", header, _USER_VERSION)[0])
 
 
+def refuse_foreign(connection: sqlite3.Connection) -> None:
+    """Refuse a database that somebody else made.
+
+    Raises:
+        sqlite3.DatabaseError: it is one, or it is damaged.
+    """
+    if _version(connection) == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+        raise sqlite3.DatabaseError("file is not a database of clusterctl")
+
+
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
     """Bring the file to the schema of this module, all steps or none.
 
@@ -87,7 +97,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
     try:
         version = _version(connection)  # again, for another process may have been quicker
         _refuse(path, version)
-        _refuse_foreign(connection, version)
+        refuse_foreign(connection)
         for step in MIGRATIONS[version:]:
             for statement in step.split(";"):
                 connection.execute(statement)
@@ -101,11 +111,6 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 def _version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _refuse_foreign(connection: sqlite3.Connection, version: int) -> None:
-    if version == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-        raise sqlite3.DatabaseError("file is not a database of clusterctl")
 
 
 def _refuse(path: Path, version: int) -> None:

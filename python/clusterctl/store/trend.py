@@ -15,13 +15,13 @@ _SIGMA = 1.4826
 
 @dataclass(frozen=True)
 class Noise:
-    """What is no change: less than the fraction ``floor``, or than ``deviations`` robust standard deviations.
+    """What is no change: less than the fraction ``floor``, or than ``mads`` scaled median absolute deviations.
 
     ``at_least`` is the number of values below which nothing is said.
     """
 
-    floor: float = 0.05
-    deviations: float = 4.0
+    floor: float = 0.10
+    mads: float = 4.5
     at_least: int = 5
 
 
@@ -47,7 +47,7 @@ def band(values: Sequence[float], noise: Noise) -> Band | None:
         return None
     median = statistics.median(values)
     mad = statistics.median(abs(value - median) for value in values)
-    return Band(median, mad, max(noise.floor * abs(median), noise.deviations * _SIGMA * mad), len(values))
+    return Band(median, mad, max(noise.floor * abs(median), noise.mads * _SIGMA * mad), len(values))
 
 
 def changed_at(values: Sequence[float], noise: Noise) -> int | None:
