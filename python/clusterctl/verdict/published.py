@@ -2,8 +2,8 @@
 
 A pass line depends on GPU, number of nodes and GPUs, operation, size and algorithm; a figure speaks only where all of
 them match, the size to the byte. Within one machine the GPU's model stands for its links, so from 1 GiB on, where the
-bandwidth has reached its plateau, such a figure is judged. Between machines the network matters as much, and its speed is
-not among the keys: those figures stand beside what was measured, and judge nothing.
+bandwidth has reached its plateau, such a figure is judged. Between machines the network matters as much, and its speed
+is not among the keys: those figures stand beside what was measured, and judge nothing.
 """
 
 from __future__ import annotations
