@@ -6,14 +6,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from clusterctl import inventory
-from clusterctl.nightly.model import BadCheck, Proof
+from clusterctl.errors import ExitCode
+from clusterctl.nightly.model import BadCheck, Drift, HostDrift, Proof
 from clusterctl.result import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from clusterctl.nightly.model import Drift, Night
+    from clusterctl.journal import RunRecord
+    from clusterctl.nightly.model import Night
     from clusterctl.result import ValidationRecord
 
 _SKEW = "skew"
@@ -35,6 +37,29 @@ def proof_of(record: ValidationRecord) -> Proof:
         culprits=tuple(culprit for check in record.checks for culprit in check.culprits),
         checks=len(record.checks),
         skew="; ".join(check.reason for check in bad if check.check == _SKEW),
+    )
+
+
+def drift_of(run: RunRecord) -> Drift:
+    """Return what a provision in check mode says of drift.
+
+    A host has drifted where something is not as it was left, or where Ansible would change something; an inventory that
+    was edited and changes nothing on a host is no drift of that host.
+    """
+    changes = {host.host: host.changes for host in run.hosts if host.outcome == "changed"}
+    names = [host.host for host in run.hosts if host.host in changes or host.host in run.drifted]
+    problem = ""
+    if run.exit_code != ExitCode.OK:
+        told = [f"{one.host}: {one.problem}" for one in run.problems]
+        told += [f"{host.host}: {host.message}" for host in run.hosts if host.outcome in {"failed", "unreachable"}]
+        problem = _some(tuple(dict.fromkeys(told))) or run.message or f"the check ended with {run.exit_code}"
+    return Drift(
+        hosts=tuple(
+            HostDrift(host=name, why=run.drifted.get(name, ""), changes=changes.get(name, ())) for name in names
+        ),
+        problem=problem,
+        run_id=run.run_id,
+        folder=run.folder,
     )
 
 

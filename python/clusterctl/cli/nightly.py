@@ -1,0 +1,295 @@
+"""``clusterctl nightly``: a validation every night, and a word to somebody when its verdict changes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clusterctl.cli import options
+
+if TYPE_CHECKING:
+    from datetime import datetime, tzinfo
+
+    from clusterctl.inventory import Options
+    from clusterctl.nightly.model import Job, JobStatus, Night, Scope
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Validate a cluster every night, look for drift, write reports, and tell somebody when the verdict changes.",
+)
+_SHOWN_NIGHTS = 7
+_SHOWN_MISSED = 5
+
+
+class Format(str, Enum):
+    """What is written: words for people on stderr, or JSON for programs on stdout."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+Output = Annotated[Format, typer.Option("--format", help="json writes to standard output.")]
+Which = Annotated[Path | None, typer.Argument(metavar="[INVENTORY]", help="The inventory that was enabled.")]
+JobName = Annotated[
+    str | None, typer.Option("--job", metavar="NAME|FILE", help="The job, as 'nightly status' names it.")
+]
+
+
+@app.command()
+def enable(
+    inventory: options.Inventory,
+    at: Annotated[str, typer.Option("--at", metavar="HH:MM", help="When, by the local clock of this machine.")],
+    suite: Annotated[
+        str | None,
+        typer.Option("--suite", metavar="NAME", help="What to run: smoke, nightly, full, or one of --suite-file."),
+    ] = None,
+    suite_file: Annotated[
+        Path | None, typer.Option("--suite-file", metavar="FILE", help="Your own suite, validation.yml.")
+    ] = None,
+    on_fail: Annotated[
+        str | None,
+        typer.Option(
+            "--on-fail",
+            metavar="COMMAND|URL",
+            help="Start this command, or POST to this address, when the verdict or who is named changes.",
+        ),
+    ] = None,
+    user: Annotated[bool, typer.Option("--user", help="A timer of your own (the default, except for root).")] = False,
+    system: Annotated[
+        bool, typer.Option("--system", help="A timer of the system, run by root (the default for root).")
+    ] = False,
+    keep: Annotated[
+        int, typer.Option("--keep", metavar="DAYS", min=1, help="How long nights and reports are kept.")
+    ] = 30,
+    wait: Annotated[
+        int,
+        typer.Option("--wait", metavar="MINUTES", min=0, help="How long to wait for another run to let go of a host."),
+    ] = 60,
+    reports: Annotated[
+        Path | None, typer.Option("--reports", metavar="DIR", help="Put the reports there, a folder for each night.")
+    ] = None,
+    prometheus: Annotated[
+        Path | None,
+        typer.Option("--prometheus", metavar="FILE", help="Also keep the newest metrics here, for node_exporter."),
+    ] = None,
+    limit: options.Limit = None,
+    extra_vars: Annotated[
+        list[str] | None, typer.Option("--extra-vars", "-e", metavar="@FILE", help="Variables above all others.")
+    ] = None,
+    vault_id: options.VaultId = None,
+    vault_password_file: options.VaultPasswordFile = None,
+    remote_user: Annotated[
+        str | None, typer.Option("--remote-user", "-u", metavar="USER", help="Log in as this user.")
+    ] = None,
+    private_key: options.PrivateKey = None,
+    become: Annotated[bool, typer.Option("--become", "-b", help="Use sudo on the hosts, to look for drift.")] = False,
+    form: Output = Format.TEXT,
+) -> int:
+    """Validate this inventory every night, in place of what was enabled for it before.
+
+    Writes a timer of systemd, which catches up on what it missed while the machine was off; where systemd is not
+    running, a line in the crontab. The command or address of --on-fail hears of a change of the verdict, not of every
+    bad night; it gets the night's record as JSON.
+    """
+    from clusterctl.nightly import enabling, hook  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    if user and system:
+        raise typer.BadParameter("give one of --user and --system", param_hint="--system")
+    scope: Scope | None = "system" if system else "user" if user else None
+    asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, remote_user, private_key)
+    done = enabling.enable(
+        enabling.Request(
+            inventory=inventory,
+            at=at,
+            suite=suite or (None if suite_file else "nightly"),
+            suite_file=suite_file,
+            options=_with_become(asked, become=become),
+            on_fail=on_fail,
+            scope=scope,
+            keep_days=keep,
+            wait_s=60.0 * wait,
+            reports=reports,
+            prometheus=prometheus,
+        )
+    )
+    job = done.job
+    if form is Format.JSON:
+        data = {"job": _public(job), "next": done.next.isoformat(), "notes": done.notes}
+        typer.echo(json.dumps(data))
+        return 0
+    tells = f", telling {hook.shown(job.hook)} when it changes" if job.hook else ""
+    _say(f"Enabled: suite '{job.suite}' every night at {job.at}{tells}.")
+    _say(f"  job   {job.job}, kept in {job.place.name}")
+    _say(f"  next  {_local(done.next)}")
+    for note in done.notes:
+        _say(f"Note: {note}")
+    return 0
+
+
+@app.command()
+def run(inventory: Which = None, job: JobName = None, form: Output = Format.TEXT) -> int:
+    """Carry out a night now, as the timer does.
+
+    Ends with 0 when all is right, 10 when something is wrong, has drifted, or a host was not to be had, and 11 when the
+    checks could not be run.
+    """
+    from clusterctl.nightly import night, shelf  # noqa: PLC0415 - see cli.main
+
+    found = shelf.read_job(_path(inventory, job))
+    _take_environment(found)
+    came = night.run(found, _say if form is Format.TEXT else _silent)
+    if form is Format.JSON:
+        typer.echo(came.model_dump_json())
+    else:
+        _close(came)
+    return int(night.exit_code(came))
+
+
+@app.command()
+def status(inventory: Which = None, job: JobName = None, form: Output = Format.TEXT) -> int:
+    """Show what comes next, what the last nights found, and which nights never came.
+
+    Without an inventory, all jobs. Ends with 0 when all is well, and 10 when the last verdict is bad, the last night
+    was missed, or the schedule is gone.
+    """
+    from clusterctl.nightly import outlook, shelf  # noqa: PLC0415 - see cli.main
+
+    jobs = shelf.jobs() if inventory is None and job is None else [shelf.read_job(_path(inventory, job))]
+    found = [outlook.status(each) for each in jobs]
+    if form is Format.JSON:
+        typer.echo(json.dumps([each.model_dump(mode="json") for each in found]))
+    elif not found:
+        _say("Nothing is enabled; 'clusterctl nightly enable INVENTORY --at 02:00' does it.")
+    else:
+        for number, each in enumerate(found):
+            if number:
+                _say("")
+            _show(each)
+    return 10 if any(each.bad for each in found) else 0
+
+
+@app.command()
+def disable(inventory: Which = None, job: JobName = None) -> int:
+    """Remove the timer or cron line of an inventory; the records of its nights stay."""
+    from clusterctl.nightly import enabling, shelf  # noqa: PLC0415 - see cli.main
+
+    path = _path(inventory, job)
+    gone = enabling.disable(path.parent.name)
+    _say(f"Disabled: {gone.inventory} is no longer validated at night; its nights stay in {shelf.folder_of(gone.job)}.")
+    return 0
+
+
+def _path(inventory: Path | None, job: str | None) -> Path:
+    """Return the file of the job that is meant."""
+    from clusterctl.nightly import shelf  # noqa: PLC0415 - see cli.main
+
+    if (inventory is None) == (job is None):
+        raise typer.BadParameter("give an inventory, or --job", param_hint="INVENTORY")
+    if inventory is not None:
+        return shelf.job_file(shelf.job_name(inventory))
+    if job is not None and "/" in job:
+        return Path(job)
+    return shelf.job_file(str(job))
+
+
+def _with_become(asked: Options, *, become: bool) -> Options:
+    import dataclasses  # noqa: PLC0415 - only here
+
+    return dataclasses.replace(asked, become=become)
+
+
+def _take_environment(job: Job) -> None:
+    """Make this process what it was when the job was enabled, as far as the job says."""
+    os.environ.update(job.environment)
+    with contextlib.suppress(OSError):
+        os.chdir(job.folder)
+
+
+def _public(job: Job) -> dict[str, object]:
+    """Return a job as it may be shown: the hook without its secrets."""
+    from clusterctl.nightly import hook  # noqa: PLC0415 - see cli.main
+
+    data = job.model_dump(mode="json", exclude={"hook", "environment"})
+    return {**data, "hook": hook.shown(job.hook) if job.hook else ""}
+
+
+def _close(night: Night) -> None:
+    from clusterctl.nightly import decide  # noqa: PLC0415 - see cli.main
+
+    if night.drift is not None:
+        _say(f"Drift: {decide.words_of(night.drift)}.")
+    for words in night.problems:
+        _say(f"Note: {words}")
+    if night.outcome == "missed":
+        _say(f"MISSED: {night.message}")
+    else:
+        said = night.verdict.value if night.verdict else night.outcome
+        _say(f"{said}{': ' + night.message if night.message else ''} ({night.change or 'as before'}).")
+    if night.hook is not None:
+        _say(f"Hook: {'told' if night.hook.ok else 'FAILED'} after {_tries(night.hook.attempts)}, {night.hook.words}.")
+    _say(f"The night's record: {night.folder}/night.json")
+
+
+def _show(found: JobStatus) -> None:
+    from clusterctl.nightly import timers  # noqa: PLC0415 - see cli.main
+
+    zone = timers.zone()
+    _say(f"{found.inventory}: suite '{found.suite}' every night at {found.at} ({found.place.name})")
+    _say(f"  job    {found.job}")
+    _say(f"  next   {_local(found.next, zone) if found.next and found.scheduled else 'never: ' + found.problem}")
+    if found.running:
+        _say("  now    a night is running")
+    if found.hook:
+        result = found.hook_result
+        last = (
+            f"{'told' if result.ok else 'FAILED'} {_local(result.at, zone)}, {result.words}"
+            if result
+            else "never called"
+        )
+        _say(f"  hook   {found.hook}: {last}")
+    for slot in found.missed[:_SHOWN_MISSED]:
+        _say(f"  missed {_local(slot, zone)}: nothing ran")
+    if len(found.missed) > _SHOWN_MISSED:
+        _say(f"  missed {len(found.missed) - _SHOWN_MISSED} more")
+    for night in found.nights[:_SHOWN_NIGHTS]:
+        word = night.verdict.value if night.verdict and night.outcome == "done" else night.outcome.upper()
+        _say(f"  {word:6} {_local(night.started, zone)} {_reason(night)}".rstrip())
+
+
+def _reason(night: Night) -> str:
+    from clusterctl.nightly import decide  # noqa: PLC0415 - see cli.main
+
+    words = [night.message] if night.message else []
+    if night.proof is not None:
+        words += [culprit.words for culprit in night.proof.culprits[:2]] or [
+            f"{bad.check}: {bad.reason}" for bad in night.proof.bad[:2]
+        ]
+    if night.drift is not None and (night.drift.hosts or night.drift.problem):
+        words.append(f"drift: {decide.words_of(night.drift)}")
+    return "; ".join(words)
+
+
+def _local(moment: datetime, zone: tzinfo | None = None) -> str:
+    from clusterctl.nightly import timers  # noqa: PLC0415 - see cli.main
+
+    return f"{moment.astimezone(zone or timers.zone()):%a %Y-%m-%d %H:%M %Z}"
+
+
+def _tries(count: int) -> str:
+    return f"{count} try" if count == 1 else f"{count} tries"
+
+
+def _say(text: str) -> None:
+    from clusterctl.cli import output  # noqa: PLC0415 - text only
+
+    output.console().print(text, markup=False, soft_wrap=True)
+
+
+def _silent(_text: str) -> None:
+    """Say nothing: the record says it."""

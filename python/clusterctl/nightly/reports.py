@@ -1,0 +1,97 @@
+"""The reports of a night, beside its record or where the job wants them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl import journal
+from clusterctl.report import jsonl, junit, prometheus
+from clusterctl.result import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.nightly.model import Job, Night
+    from clusterctl.result import ValidationRecord
+
+_GAUGES = {
+    "clusterctl_night_verdict": "1 for the verdict of the last night, drift included, 0 for the others.",
+    "clusterctl_night_drifted_nodes": "Nodes that are not as their last provision left them.",
+    "clusterctl_night_missed": "Nights before the last one in which nothing ran.",
+    "clusterctl_night_start_timestamp_seconds": "When the last night began, in seconds since 1970.",
+}
+
+
+def write(job: Job, night: Night, record: ValidationRecord) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Write them all; one that cannot be made costs the night nothing but a sentence.
+
+    Returns:
+        The paths by kind, and what went wrong.
+    """
+    written: dict[str, str] = {}
+    problems: list[str] = []
+    try:
+        folder, mode = _folder(job, night)
+    except OSError as error:
+        return {}, (f"The folder {job.reports} cannot be written: {error.strerror}.",)
+    for kind, (name, make) in _MAKERS.items():
+        path = folder / name
+        try:
+            _put(path, make(night, record), mode)
+            written[kind] = str(path)
+            if kind == "prometheus" and job.prometheus is not None:
+                _put(Path(job.prometheus), path.read_text(encoding="utf-8"), 0o644)  # the collector is another user
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one report, the others are written
+            why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            problems.append(f"The report {path} cannot be written: {why}.")
+    return written, tuple(problems)
+
+
+def metrics(night: Night, record: ValidationRecord) -> str:
+    """Return the validation's metrics, and with them those that only a night has."""
+    about = f'inventory="{_escaped(record.inventory)}"'
+    drifted = len(night.drift.hosts) if night.drift else 0
+    samples = {
+        "clusterctl_night_verdict": [
+            (f'{about},verdict="{one.value}"', float(night.verdict is one)) for one in Verdict
+        ],
+        "clusterctl_night_drifted_nodes": [(about, float(drifted))],
+        "clusterctl_night_missed": [(about, float(len(night.missed)))],
+        "clusterctl_night_start_timestamp_seconds": [(about, night.started.timestamp())],
+    }
+    lines = [prometheus.document(record)]
+    for name, words in _GAUGES.items():
+        lines.append(f"# HELP {name} {words}\n# TYPE {name} gauge\n")
+        lines += [f"{name}{{{labels}}} {value!r}\n" for labels, value in samples[name]]
+    return "".join(lines)
+
+
+def _folder(job: Job, night: Night) -> tuple[Path, int]:
+    """Return where the reports go, and the mode of their files: as readable as the folder that the user chose."""
+    if job.reports is None:
+        return Path(night.folder), 0o600
+    chosen = Path(job.reports)
+    mode = chosen.stat().st_mode & 0o777
+    folder = chosen / night.night
+    folder.mkdir(exist_ok=True)
+    folder.chmod(mode)
+    return folder, mode & 0o666
+
+
+def _put(path: Path, text: str, mode: int) -> None:
+    journal.write_atomically(path, text)
+    path.chmod(mode)
+
+
+def _escaped(text: str) -> str:
+    return text.encode("utf-8", "replace").decode().replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+# Kind of report, the name of its file, and what makes it.
+_MAKERS: dict[str, tuple[str, Callable[[Night, ValidationRecord], str]]] = {
+    "record": ("validation.json", lambda _night, record: record.model_dump_json(indent=1) + "\n"),
+    "junit": ("junit.xml", lambda _night, record: junit.document(record)),
+    "prometheus": ("metrics.prom", metrics),
+    "jsonl": ("report.jsonl", lambda _night, record: "".join(jsonl.lines(record))),
+}
