@@ -60,8 +60,8 @@ class ValidationOptions:
     ``suite`` says which checks run, how long they measure and what their figures are to be; ``checks`` takes only some,
     None all of them. ``timeout_s`` replaces every check's own deadline. ``gate`` lets nothing be launched on nodes that
     differ. ``search`` looks for whoever made a check hang or crash; None does so except in the suite smoke, which is to
-    be quick. ``remembered`` keeps the run in the history and compares it with that. ``argv`` is the command as it may be
-    shown and kept. ``probe`` are facts that somebody has already gathered (with the watch entries of
+    be quick. ``remembered`` keeps the run in the history and compares it with that. ``argv`` is the command as it may
+    be shown and kept. ``probe`` are facts that somebody has already gathered (with the watch entries of
     :func:`watch_entries`); None gathers them.
     """
 
