@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Place: TypeAlias = "tuple[str | int, ...]"
 
+_MOST_WORDS = 200
 _MOST_VALUES = 100_000  # aliases of aliases can make a short file fill the memory
 
 
@@ -60,18 +61,20 @@ def read(text: str, name: str) -> Document:
     Raises:
         ConfigError: it is no YAML, or has a key twice.
     """
-    loader = _Loader(text)
+    try:
+        loader = _Loader(text)
+    except yaml.YAMLError as error:  # a character that no text has
+        raise ConfigError(f"{name} is no YAML: {' '.join(str(error).split())[:_MOST_WORDS]}.") from None
+    reader = _Reader(loader, name)
     try:
         node = loader.get_single_node()
-        reader = _Reader(loader, name)
         data = None if node is None else reader.value(node, ())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{name}, line {mark.line + 1}" if mark else name
         raise ConfigError(f"{where}: this is no YAML: {error.problem or error.context}.") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        words = " ".join(str(error).split())
-        raise ConfigError(f"{name} is no YAML: {words[:200]}.") from None
+        raise ConfigError(f"{name} is no YAML: {' '.join(str(error).split())[:_MOST_WORDS]}.") from None
     finally:
         loader.dispose()
     return Document(name, data, reader.lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny, field_validator
 
 from clusterctl.record import Record
 from clusterctl.suite.external import ExternalCheck
@@ -35,6 +35,17 @@ class Suite(Record):
     outliers: OutlierOptions = OutlierOptions()
     history: HistoryOptions = HistoryOptions()
     path: str = Field(default="", description="the file it was read from")
+
+    @field_validator("checks", mode="before")
+    @classmethod
+    def _typed(cls, given: object) -> object:
+        """Give each check the model of its own options, when a suite is read back."""
+        if not isinstance(given, dict):
+            return given
+        return {
+            name: CHECKS[name].model_validate(options) if name in CHECKS and isinstance(options, dict) else options
+            for name, options in given.items()
+        }
 
     def options(self, check: str, kind: type[R]) -> R:
         """Return a check's options; the defaults of nightly where this suite does not run it.
