@@ -1,0 +1,95 @@
+"""``clusterctl report``, and what it shares with the commands that end in a record."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+if TYPE_CHECKING:
+    from clusterctl.result import ValidationRecord
+
+_REPORTS = "Reports"
+_STYLES = {"PASS": "green", "FAIL": "red", "ERROR": "magenta", "SKIP": "dim"}
+
+Html: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="A page that opens without a network.", rich_help_panel=_REPORTS),
+]
+Junit: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--junit", metavar="FILE", help="JUnit's XML, for Jenkins and GitLab.", rich_help_panel=_REPORTS),
+]
+Prometheus: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--prometheus", metavar="FILE", help="For node_exporter's textfile collector.", rich_help_panel=_REPORTS
+    ),
+]
+Jsonl: TypeAlias = Annotated[
+    Path | None, typer.Option("--jsonl", metavar="FILE", help="One JSON object a line.", rich_help_panel=_REPORTS)
+]
+
+
+def report(
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="RUN_ID|FILE|last", help="A run's id or its beginning, a record's file, or 'last'."),
+    ] = None,
+    html: Html = None,
+    junit: Junit = None,
+    prometheus: Prometheus = None,
+    jsonl: Jsonl = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a record and end.")] = False,
+) -> int:
+    """Write the reports of a run from its record; without a report's option, show it on the terminal.
+
+    Records of earlier versions are read too. Ends with 0 when the reports are written, whatever the verdict was.
+    """
+    from clusterctl import writer  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    if schema:
+        from clusterctl.report import schema as shipped  # noqa: PLC0415 - only here
+
+        sys.stdout.write(shipped.text())
+        return 0
+    if run is None:
+        raise typer.BadParameter("give a run's id, the file of a record, or 'last'", param_hint="RUN_ID|FILE|last")
+    places = writer.Places(html, junit, prometheus, jsonl)
+    places.refuse_impossible()
+    path = writer.find(run)
+    record = writer.read(path)
+    if not places.asked:
+        show(record)
+        return 0
+    folder = path.resolve().parent
+    for written in writer.write(record, places, folder if (folder / "logs").is_dir() else None):
+        sys.stderr.write(f"{written}\n")
+    return 0
+
+
+def show(record: ValidationRecord) -> None:
+    """Show a record on the terminal: what to do, the table, and how to go on."""
+    from rich.table import Table  # noqa: PLC0415 - text output only
+    from rich.text import Text  # noqa: PLC0415
+
+    from clusterctl.cli import output  # noqa: PLC0415
+    from clusterctl.report import table as words  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("CHECK", "VERDICT", "TIME", "REASON"):
+        table.add_column(column, overflow="fold", vertical="top", justify="right" if column == "TIME" else "left")
+    for row in words.rows(record):
+        table.add_row(row.check, Text(row.verdict.value, _STYLES[row.verdict.value]), row.time, Text(row.reason))
+    console = output.console()
+    console.print()
+    opening = words.opening(record)
+    for line in opening:
+        console.print(line, markup=False, soft_wrap=True, style=None if line.startswith(" ") else "bold")
+    if opening:
+        console.print()
+    console.print(table)
+    for line in words.closing(record):
+        console.print(line, markup=False, soft_wrap=True)

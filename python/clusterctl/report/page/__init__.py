@@ -1,0 +1,146 @@
+"""The page: one HTML file that opens from disk and asks the network for nothing.
+
+Its scripts are plotly.js, from plotly's own package, and ``page.js`` beside this module; both are named by their sha256
+in the page's content security policy, so that nothing else runs, whatever a host name or a log holds. Every text goes
+through Jinja2's autoescape; the data of the pictures is JSON in which ``<``, ``>`` and ``&`` are escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from clusterctl import inventory
+from clusterctl.report import actions, units
+from clusterctl.report.page import checks, pictures, topology
+from clusterctl.result import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from jinja2 import Template
+
+    from clusterctl.result import ValidationRecord
+
+_POLICY = (
+    "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+_MINUTE = 60
+
+
+def document(record: ValidationRecord, logs: Mapping[str, str] | None = None) -> str:
+    """Return the page.
+
+    Args:
+        record: what it shows.
+        logs: the raw output of the checks by name, already cut to what a page can hold.
+    """
+    curves, (trends, trends_left) = pictures.sweeps(record), pictures.trends(record)
+    matrices = pictures.matrices(record)
+    plotly = _plotly() if matrices or curves or trends else ""
+    script = _own("page.js")
+    data = {"matrices": matrices, "sweeps": curves, "trends": trends, "nodes": pictures.nodes(record)}
+    todo = actions.of(record)
+    return _template().render(
+        record=record,
+        policy=_POLICY.format(scripts=" ".join(_digest(text) for text in (plotly, script) if text)),
+        style=_own("page.css"),
+        plotly=plotly,
+        script=script,
+        data=_embedded(data),
+        verdict=record.verdict.value,
+        headline=_headline(record, len(todo)),
+        took=_duration((record.finished - record.started).total_seconds()),
+        where=inventory.folded(record.hosts),
+        networks=_networks(record),
+        todo=todo,
+        failed=[one for check in record.checks for one in check.comparisons if one.verdict is Verdict.FAIL],
+        searches=[check.search for check in record.checks if check.search],
+        drawing=topology.drawing(record),
+        checks=[checks.shown(check, (logs or {}).get(check.check, "")) for check in record.checks],
+        counts=_counts(record),
+        has={"matrices": bool(matrices), "sweeps": bool(curves), "trends": bool(trends)},
+        blocks=max((matrix.get("block", 0) for matrix in matrices), default=0),
+        trends_left=trends_left,
+        left_behind=list(dict.fromkeys(words for check in record.checks for words in check.left_behind)),
+    )
+
+
+@cache
+def _template() -> Template:
+    import jinja2  # noqa: PLC0415 - takes time to import
+
+    surroundings = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    surroundings.filters |= {
+        "figure": units.figure,
+        "size": units.size,
+        "about": units.about,
+        "night": _night,
+        "folded": inventory.folded,
+    }
+    return surroundings.from_string(_own("page.html.j2"))
+
+
+def _own(name: str) -> str:
+    return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _plotly() -> str:
+    return resources.files("plotly").joinpath("package_data").joinpath("plotly.min.js").read_text(encoding="utf-8")
+
+
+def _digest(script: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def _embedded(data: dict[str, Any]) -> str:
+    """Return JSON that cannot end the element it stands in; what is no number in JSON (NaN) is null."""
+    text = json.dumps(_finite(data), separators=(",", ":"))  # ASCII: U+2028 and its like are escaped too
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {name: _finite(value) for name, value in data.items()}
+    if isinstance(data, list):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and (data != data or abs(data) == float("inf")) else data  # noqa: PLR0124
+
+
+def _headline(record: ValidationRecord, todo: int) -> str:
+    ran = [check for check in record.checks if check.verdict is not Verdict.SKIP]
+    bad = [check for check in record.checks if check.is_bad]
+    if not ran:
+        return "Nothing was run."
+    if not bad:
+        return f"All {len(ran)} checks are right." if len(ran) > 1 else "The check is right."
+    words = f"{len(bad)} of {len(ran)} checks " + ("is" if len(bad) == 1 else "are") + " not right"
+    return f"{words}; {todo} thing{'' if todo == 1 else 's'} to look at."
+
+
+def _counts(record: ValidationRecord) -> dict[str, int]:
+    counts = {verdict.value: sum(check.verdict is verdict for check in record.checks) for verdict in Verdict}
+    return {word: count for word, count in counts.items() if count}
+
+
+def _networks(record: ValidationRecord) -> list[tuple[str, str]]:
+    by_network: dict[str, list[str]] = {}
+    for host, network in record.fabric.items():
+        by_network.setdefault(network, []).append(host)
+    return [(network, inventory.folded(hosts)) for network, hosts in by_network.items()]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < _MINUTE:
+        return f"{seconds:.1f} s"
+    return f"{int(seconds) // _MINUTE} min {int(seconds) % _MINUTE} s"
+
+
+def _night(moment: datetime) -> str:
+    return f"{moment.day} {moment:%b %Y, %H:%M}"

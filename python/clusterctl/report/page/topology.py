@@ -1,0 +1,130 @@
+"""The drawing of nodes and bad links: nodes on a circle, neighbours in the inventory beside each other."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.report import actions, units
+
+if TYPE_CHECKING:
+    from clusterctl.result import Culprit, ValidationRecord
+
+_ALL = 64  # nodes up to which each has its place; beyond it, the bad ones and as many others as have room
+_NAMED = 40  # nodes up to which each has its name
+_RADIUS = 150.0
+_LINKS = 40  # bad links at most
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node's place; ``state`` is ``good``, ``bad`` or ``lost``."""
+
+    name: str
+    x: float
+    y: float
+    label_x: float
+    label_y: float
+    anchor: str
+    state: str
+    title: str
+    network: int
+
+
+@dataclass(frozen=True)
+class Link:
+    """A line between two nodes; ``bad`` where the link itself is, else one of a bad node's."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    bad: bool
+    title: str
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What the page draws; ``hidden`` counts nodes without a place."""
+
+    nodes: tuple[Node, ...]
+    links: tuple[Link, ...]
+    networks: tuple[str, ...]
+    hidden: int
+    named: bool
+
+
+def drawing(record: ValidationRecord) -> Drawing:
+    """Place the nodes and the links that are to be seen."""
+    found = [one for check in record.checks for one in actions.culprits(check)]
+    found.sort(key=lambda one: -actions.badness(one))
+    lost = {host for check in record.checks if check.check == "reachable" for host in check.hosts}
+    bad = {host: one.words for one in reversed(found) if one.kind == "node" for host in one.nodes}
+    ends = {host for one in found if one.kind != "node" for host in one.nodes}
+    shown = _shown(record.hosts, {*lost, *bad, *ends})
+    networks = tuple(dict.fromkeys(record.fabric.get(host, "") for host in shown))
+    shown = sorted(shown, key=lambda host: networks.index(record.fabric.get(host, "")))
+    nodes = tuple(
+        _node(
+            host,
+            number,
+            len(shown),
+            state="lost" if host in lost else "bad" if host in bad else "good",
+            title=bad.get(host, "does not answer" if host in lost else host),
+            network=networks.index(record.fabric.get(host, "")),
+        )
+        for number, host in enumerate(shown)
+    )
+    where = {node.name: node for node in nodes}
+    links = [_pair(where, one) for one in found if one.kind == "pair" and set(one.nodes) <= set(where)][:_LINKS]
+    drawn = {frozenset((link.x1, link.y1, link.x2, link.y2)) for link in links}
+    for host in list(bad)[:_LINKS]:
+        if host in where:
+            faint = [_line(where[host], other, bad=False, title=bad[host]) for other in nodes if other.name != host]
+            links += [one for one in faint if frozenset((one.x1, one.y1, one.x2, one.y2)) not in drawn]
+    return Drawing(
+        nodes=nodes,
+        links=tuple(links),
+        networks=tuple(word for word in networks if word),
+        hidden=len(record.hosts) - len(shown),
+        named=len(shown) <= _NAMED,
+    )
+
+
+def _shown(hosts: tuple[str, ...], wanted: set[str]) -> list[str]:
+    if len(hosts) <= _ALL:
+        return list(hosts)
+    first = [host for host in hosts if host in wanted][:_ALL]
+    rest = [host for host in hosts if host not in wanted]
+    room = max(0, _NAMED - len(first))
+    step = max(1, len(rest) // room) if room else 1
+    kept = {*first, *rest[::step][:room]}
+    return [host for host in hosts if host in kept]
+
+
+def _node(name: str, number: int, total: int, *, state: str, title: str, network: int) -> Node:
+    angle = 2 * math.pi * number / total - math.pi / 2
+    x, y = math.cos(angle), math.sin(angle)
+    far = _RADIUS + 12
+    return Node(
+        name=name,
+        x=round(x * _RADIUS, 1),
+        y=round(y * _RADIUS, 1),
+        label_x=round(x * far, 1),
+        label_y=round(y * far + 4, 1),
+        anchor="middle" if abs(x) < 0.2 else "start" if x > 0 else "end",  # noqa: PLR2004 - about above and below
+        state=state,
+        title=title,
+        network=network,
+    )
+
+
+def _pair(where: dict[str, Node], culprit: Culprit) -> Link:
+    one, other = (where[name] for name in culprit.nodes[:2])
+    size = units.size(culprit.size_bytes)
+    return _line(one, other, bad=True, title=culprit.words or f"{one.name} to {other.name} {size}")
+
+
+def _line(one: Node, other: Node, *, bad: bool, title: str) -> Link:
+    return Link(one.x, one.y, other.x, other.y, bad, title)
