@@ -15,7 +15,7 @@ from clusterctl.errors import ConfigError
 from clusterctl.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 Ending: TypeAlias = Literal["exited", "deadline", "stopped", "not_started", "lost"]
@@ -371,24 +371,32 @@ class ValidationRecord(Record):
 
 def keys(record: ValidationRecord, check: CheckResult) -> dict[FigureKey, Figure]:
     """Return the figures of a check of this record, each under the key that its history has."""
+    return {key_of(check, figure, len(record.hosts), record.versions): figure for figure in check.figures}
+
+
+def key_of(check: CheckResult, figure: Figure, hosts: int, versions: Mapping[str, str]) -> FigureKey:
+    """Return the key that a figure has in the history.
+
+    Args:
+        check: the check that measured it.
+        figure: the figure.
+        hosts: how many nodes were asked; they count where the check has no ranks of its own.
+        versions: of the run's software.
+    """
     taking_part = {report.host for report in check.ranks if report.state == "answered"}
-    versions = tuple(sorted(record.versions.items()))
-    return {
-        FigureKey(
-            check=check.check,
-            quantity=figure.quantity,
-            operation=figure.operation,
-            backend=figure.backend,
-            algorithm=figure.algorithm,
-            size_bytes=figure.size_bytes,
-            subject=" ".join(figure.nodes),
-            unit=figure.unit,
-            nodes=len(taking_part) or len(record.hosts),
-            ranks=len(check.ranks),
-            versions=versions,
-        ): figure
-        for figure in check.figures
-    }
+    return FigureKey(
+        check=check.check,
+        quantity=figure.quantity,
+        operation=figure.operation,
+        backend=figure.backend,
+        algorithm=figure.algorithm,
+        size_bytes=figure.size_bytes,
+        subject=" ".join(figure.nodes),
+        unit=figure.unit,
+        nodes=len(taking_part) or hosts,
+        ranks=len(check.ranks),
+        versions=tuple(sorted(versions.items())),
+    )
 
 
 def worst(checks: Iterable[CheckResult]) -> Verdict:

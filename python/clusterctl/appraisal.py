@@ -1,0 +1,102 @@
+"""Hold what a check measured against the user's references, the cluster's own history and published figures."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl import result as results
+from clusterctl import store
+from clusterctl.verdict import assess, references
+from clusterctl.verdict.published import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clusterctl.facts import NodeFacts
+    from clusterctl.result import CheckResult, Figure
+    from clusterctl.suite import Suite
+    from clusterctl.verdict.outliers import Policy
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the figures of a run depend on besides the check: the cluster's id in the history, and the software."""
+
+    cluster: str
+    hosts: int
+    versions: Mapping[str, str]
+
+
+class Appraiser:
+    """The judge of one run's figures; :attr:`notes` says what kept it from looking at the history."""
+
+    def __init__(self, suite: Suite, run: Run, nodes: Mapping[str, NodeFacts], *, remembered: bool = True) -> None:
+        """Begin with nothing read.
+
+        Args:
+            suite: the user's references, and when a figure stands out.
+            run: which history is this run's.
+            nodes: whoever may take part, for their GPUs.
+            remembered: whether the history may speak.
+        """
+        self._suite, self._run, self._nodes = suite, run, nodes
+        self._remembered = remembered
+        self.notes: list[str] = []
+
+    def assess(self, found: CheckResult) -> CheckResult:
+        """Return the result with comparisons and culprits; a FAIL of these is a suspicion (see :meth:`confirmed`)."""
+        return assess.assess(found, self._policy(), self._sources(found))
+
+    def confirmed(self, first: CheckResult, second: CheckResult) -> CheckResult:
+        """Return the second run of a check, blamed only for what the assessed first run shows as well."""
+        return assess.confirmed(first, second, self._policy(), self._sources(second))
+
+    def _policy(self) -> Policy:
+        from clusterctl.verdict.outliers import Policy  # noqa: PLC0415 - numpy, for runs that measure
+
+        wanted = self._suite.outliers
+        return Policy(floor=wanted.floor, false_alarms=wanted.false_alarms_per_run)
+
+    def _sources(self, found: CheckResult) -> references.Sources:
+        taking_part = {report.host for report in found.ranks if report.state == "answered"}
+        past = functools.cache(lambda: self._past(found))  # only a check that passed is compared at all
+        suite = self._suite
+        return references.Sources(
+            check=found.check,
+            nodes=len(taking_part) or self._run.hosts,
+            ranks=len(found.ranks),
+            entries=suite.every_reference,
+            file=suite.path or "validation.yml",
+            history=lambda figure: past().get(id(figure), ()),
+            options=suite.history,
+            figures=len(found.figures),
+            machine=self._machine(taking_part or set(self._nodes)),
+        )
+
+    def _past(self, found: CheckResult) -> dict[int, Sequence[float]]:
+        """Return the values of the last good runs, by the identity of the figure of this result."""
+        if not (self._remembered and found.figures):
+            return {}
+        try:
+            with store.open() as history:
+                past = {id(figure): self._values(history, found, figure) for figure in found.figures}
+                self.notes += [words for words in history.warnings if words not in self.notes]
+        except store.StoreError as error:
+            self.notes += [str(error)] if str(error) not in self.notes else []
+            return {}
+        return past
+
+    def _values(self, history: store.Store, found: CheckResult, figure: Figure) -> Sequence[float]:
+        key = results.key_of(found, figure, self._run.hosts, self._run.versions)
+        return history.reference_values(self._run.cluster, key, self._suite.history.runs)
+
+    def _machine(self, names: set[str]) -> Machine | None:
+        """Return the GPUs of the nodes that took part, where all are of one model."""
+        models = Counter(gpu.name for name in names if name in self._nodes for gpu in self._nodes[name].gpus)
+        if len(models) != 1:
+            return None
+        ((model, gpus),) = models.items()
+        return Machine(model, len(names), gpus)
