@@ -290,16 +290,17 @@ class Store:
         Raises:
             StoreError: the history cannot be read.
         """
-        found: list[tuple[int, Trend]] = []
+        wanted = [(rank, check, figure) for check in record.checks for rank, figure in _worth_showing(check)]
+        wanted.sort(key=lambda one: one[0])
+        asked: dict[str, list[Figure]] = {}
+        for _, check, figure in wanted[:MOST_TRENDS]:
+            asked.setdefault(check.check, []).append(figure)
+        found: dict[int, Trend] = {}
         for check in record.checks:
-            ranked = [(_rank(check, figure), key, figure) for key, figure in result.keys(record, check).items()]
-            for rank, key, figure in sorted((one for one in ranked if one[0] is not None), key=lambda one: one[0] or 0):
-                if rank is not None and len(found) < 2 * MOST_TRENDS:
-                    found.append(
-                        (rank, self._trend(cluster, record, check, key, figure, points, noise or trend.Noise()))
-                    )
-        found.sort(key=lambda one: one[0])
-        return tuple(one for _, one in found[:MOST_TRENDS])
+            chosen = check.model_copy(update={"figures": tuple(asked.get(check.check, ()))})
+            for key, figure in result.keys(record, chosen).items():
+                found[id(figure)] = self._trend(cluster, record, check, key, figure, points, noise or trend.Noise())
+        return tuple(found[id(figure)] for _, _, figure in wanted[:MOST_TRENDS] if id(figure) in found)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -434,15 +435,18 @@ class Store:
         return culprit.model_copy(update={"since": None})
 
 
-def _rank(check: CheckResult, figure: Figure) -> int | None:
-    """Return how much a figure is worth showing, less is more; None is not."""
-    nodes = set(figure.nodes)
-    if nodes and any(nodes <= set(culprit.nodes) for culprit in check.culprits):
-        return 0
-    judged = (one for one in check.comparisons if one.verdict is not Verdict.PASS)
-    if any(_about(one.figure) == _about(figure) for one in judged):
-        return 1
-    return None if nodes else 2
+def _worth_showing(check: CheckResult) -> Iterator[tuple[int, Figure]]:
+    """Yield the figures that a reader may ask about, each with its rank, less is more."""
+    culprits = {frozenset(culprit.nodes) for culprit in check.culprits}
+    named = {name for culprit in culprits for name in culprit}
+    missed = {_about(one.figure) for one in check.comparisons if one.verdict is not Verdict.PASS}
+    for figure in check.figures:
+        if figure.nodes and named.issuperset(figure.nodes) and any(one.issuperset(figure.nodes) for one in culprits):
+            yield 0, figure
+        elif missed and _about(figure) in missed:
+            yield 1, figure
+        elif not figure.nodes:
+            yield 2, figure
 
 
 def _about(figure: Figure) -> tuple[Any, ...]:
