@@ -14,6 +14,7 @@ import shlex
 import time
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from clusterctl import __version__, appraisal, content, diagnosis, facts, inventory, job, journal, ssh, stack, store
@@ -36,7 +37,6 @@ from clusterctl.verdict import assess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from clusterctl.checks.base import Check
     from clusterctl.facts import NodeFacts, Probe
@@ -518,6 +518,10 @@ class _Validation:
     def _repeat(self, check: str | None) -> str:
         words = ["clusterctl", "validate", str(self._cluster.path)]
         options = self._options
+        if options.suite.name != suites.DEFAULT:
+            words += ["--suite", options.suite.name]
+        if options.suite.path and Path(options.suite.path).parent != self._cluster.path.parent:
+            words += ["--suite-file", options.suite.path]
         if options.inventory.limit is not None:
             words += ["--limit", options.inventory.limit]
         if options.inventory.user is not None:

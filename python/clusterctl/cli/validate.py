@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options
+from clusterctl.cli import options, report
 from clusterctl.cli.output import Format, shown_command
 
 if TYPE_CHECKING:
     from clusterctl.inventory import Options
-    from clusterctl.result import ValidationEvent, ValidationRecord
+    from clusterctl.result import ValidationEvent
+    from clusterctl.suite import Suite
+    from clusterctl.validation import ValidationOptions
+    from clusterctl.writer import Places
 
 # Written out, for the catalogue takes time to import and --help stays quick; a test holds them equal.
 _CHECKS = (
@@ -40,7 +43,34 @@ def validate(
     no_gate: Annotated[
         bool, typer.Option("--no-gate", help="Launch the checks on nodes that differ in their versions as well.")
     ] = False,
-    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit's XML.")] = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            "--suite", metavar="NAME", help="smoke (under a minute; the default), nightly, full, or one of your own."
+        ),
+    ] = None,
+    suite_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--suite-file",
+            metavar="FILE",
+            help="Your own suite and references; default: validation.yml beside the inventory.",
+        ),
+    ] = None,
+    search: Annotated[
+        bool | None,
+        typer.Option(
+            "--search/--no-search",
+            help="Launch a check that hung on ever fewer nodes until it is known whose fault it is.",
+        ),
+    ] = None,
+    no_history: Annotated[
+        bool, typer.Option("--no-history", help="Neither compare with earlier runs nor keep this one beside them.")
+    ] = False,
+    html: report.Html = None,
+    junit: report.Junit = None,
+    prometheus: report.Prometheus = None,
+    jsonl: report.Jsonl = None,
     extra_vars: options.ExtraVars = None,
     vault_id: options.VaultId = None,
     vault_password_file: options.VaultPasswordFile = None,
@@ -57,60 +87,52 @@ def validate(
     """
     if timeout is not None and not 0 < timeout < float("inf"):
         raise typer.BadParameter("a deadline is a positive number of seconds", param_hint="--timeout")
-    asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
-    return _run(
-        inventory,
-        asked,
-        form,
+    from clusterctl import validation, writer  # noqa: PLC0415 - see cli.main
+
+    of_inventory = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
+    names = [word.strip() for value in checks for word in value.split(",") if word.strip()] if checks else None
+    asked = validation.ValidationOptions(
+        inventory=of_inventory,
         launch_node=launch_node,
-        checks=checks,
-        timeout=timeout,
+        suite=_suite(inventory, suite, suite_file),
+        checks=None if names is None else tuple(names),
+        timeout_s=timeout,
         gate=not no_gate,
-        junit=junit,
+        search=search,
+        remembered=not no_history,
+        argv=shown_command(sys.argv[1:]),
     )
+    return _run(inventory, asked, form, writer.Places(html, junit, prometheus, jsonl))
 
 
 def after_provision(inventory: Path, options: Options, form: Format) -> int:
     """Validate what ``clusterctl provision`` has just made, and return the exit code."""
-    return _run(inventory, options, form)
+    from clusterctl import suite, validation, writer  # noqa: PLC0415 - see cli.main
 
-
-def _run(
-    inventory: Path,
-    options: Options,
-    form: Format,
-    *,
-    launch_node: str | None = None,
-    checks: list[str] | None = None,
-    timeout: float | None = None,
-    gate: bool = True,
-    junit: Path | None = None,
-) -> int:
-    from clusterctl import validation  # noqa: PLC0415 - see cli.main
-    from clusterctl.errors import ConfigError  # noqa: PLC0415
-
-    if junit is not None and not junit.absolute().parent.is_dir():
-        raise ConfigError(f"The folder of {junit} does not exist; make it first, or give --junit another place.")
-    names = [word.strip() for value in checks for word in value.split(",") if word.strip()] if checks else None
     asked = validation.ValidationOptions(
-        inventory=options,
-        launch_node=launch_node,
-        checks=None if names is None else tuple(names),
-        timeout_s=timeout,
-        gate=gate,
-        argv=shown_command(sys.argv[1:]),
+        inventory=options, suite=_suite(inventory, suite.DEFAULT, None), argv=shown_command(sys.argv[1:])
     )
+    return _run(inventory, asked, form, writer.Places())
+
+
+def _suite(inventory: Path, name: str | None, file: Path | None) -> Suite:
+    """Return the suite that is asked for; a validation.yml beside the inventory counts where no other is given."""
+    from clusterctl import suite  # noqa: PLC0415 - see cli.main
+
+    folder = inventory if inventory.is_dir() else inventory.parent
+    beside = folder / "validation.yml"
+    return suite.load(file or (beside if beside.is_file() else None), name)
+
+
+def _run(inventory: Path, asked: ValidationOptions, form: Format, places: Places) -> int:
+    from clusterctl import validation, writer  # noqa: PLC0415 - see cli.main
+
+    places.refuse_impossible()
     tell = _Lines() if form is Format.TEXT else _stream if form is Format.JSONL else None
     record = validation.validate(inventory, asked, tell)
-    if junit is not None:
-        from clusterctl.report.junit import document  # noqa: PLC0415 - only where it is asked for
-
-        try:
-            junit.write_text(document(record), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"{junit} cannot be written: {error.strerror}.") from None
+    writer.write(record, places)
     if form is Format.TEXT:
-        _show(record)
+        report.show(record)
     else:
         data = record.model_dump(mode="json")
         sys.stdout.write(json.dumps({"event": "Record", **data} if form is Format.JSONL else data) + "\n")
@@ -166,22 +188,3 @@ class _Lines:
         line = Text.assemble((f"{word:5}", _STYLES[word]), f" {result.check:<15} {result.seconds:6.2f} s  ")
         line.append(result.reason)
         self._console.print(line, soft_wrap=True)
-
-
-def _show(record: ValidationRecord) -> None:
-    from rich.table import Table  # noqa: PLC0415 - text output only
-    from rich.text import Text  # noqa: PLC0415
-
-    from clusterctl.cli import output  # noqa: PLC0415
-    from clusterctl.report import table as report  # noqa: PLC0415
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("CHECK", "VERDICT", "TIME", "REASON"):
-        table.add_column(column, overflow="fold", vertical="top", justify="right" if column == "TIME" else "left")
-    for row in report.rows(record):
-        table.add_row(row.check, Text(row.verdict.value, _STYLES[row.verdict.value]), row.time, Text(row.reason))
-    console = output.console()
-    console.print()
-    console.print(table)
-    for line in report.closing(record):
-        console.print(line, markup=False, soft_wrap=True)
