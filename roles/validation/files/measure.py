@@ -62,24 +62,26 @@ class Sampling:
         precision: float,
         deadline: float,
         warmup: int = 0,
+        patience: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin; the budget counts from here.
 
         Args:
-            at_least: fewer samples are taken only where budget or deadline end it.
+            at_least: fewer samples are taken only where the budget or the deadline ends it.
             at_most: with so many it ends.
             budget_s: seconds after which it ends, warm-up included.
             confidence: probability that the median's interval shall have.
             precision: it ends where no end of the interval is further from the median than this part of it.
             deadline: the clock's reading that is never passed: nothing is begun that would last beyond it, if it
                 takes no longer than what took longest until then.
-            warmup: so many first samples are not kept.
+            warmup: so many first samples are not kept, unless they alone take the budget.
+            patience: so many budgets it may take until there are as many samples as ``at_least``.
             clock: tells seconds.
         """
         self.at_least, self.at_most, self.budget_s = at_least, at_most, budget_s
         self.confidence, self.precision, self.deadline = confidence, precision, deadline
-        self.clock = clock
+        self.patience, self.clock = patience, clock
         self.to_drop = warmup
         self.values: list[float] = []
         self.ordered: list[float] = []
@@ -92,9 +94,10 @@ class Sampling:
         """Take a sample, or drop it where it belongs to the warm-up."""
         now = self.clock()
         self.longest, self.last = max(self.longest, now - self.last), now
-        if self.to_drop:
+        if self.to_drop and now - self.began < self.budget_s:
             self.to_drop -= 1
             return
+        self.to_drop = 0
         self.values.append(value)
         bisect.insort(self.ordered, value)
 
@@ -108,7 +111,9 @@ class Sampling:
             self.ended = "most"
         elif count >= self.next_look and self.is_sure():
             self.ended = "sure"
-        elif count and now - self.began + self.longest > self.budget_s:
+        elif count and now - self.began + self.longest > self.budget_s * (
+            1.0 if count >= self.at_least else self.patience
+        ):
             self.ended = "budget"
         return not self.ended
 
@@ -214,7 +219,7 @@ def say(voice: Any, samples: Sequence[float], *, quantity: str, unit: str, bette
     for number, part in enumerate(parts):
         place = {"part": number, "parts": len(parts)} if len(parts) > 1 else {}
         what = {name: value for name, value in more.items() if value not in ("", None)}
-        voice.say("measured", quantity=quantity, unit=unit, better=better, **what, **place, samples=part)
+        voice.say_in_turn("measured", quantity=quantity, unit=unit, better=better, **what, **place, samples=part)
 
 
 if __name__ == "__main__":

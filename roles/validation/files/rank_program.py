@@ -7,6 +7,7 @@ one a finding, each with ``"clusterctl": 1`` and an ``event``:
              up.
 ``waiting``  every ``--heartbeat`` seconds: what the rank is busy with. A rank that stops printing this before it has a
              result is itself stuck (stopped, or its node is); those that go on are waiting for somebody.
+``measured`` what was measured, with every sample; see ``measure.py``.
 ``result``   the verdict of this rank: ``ok``, how many values were compared, the wrong ones with expected and got, the
              libraries that are really mapped (``libraries``), what they say of themselves (``facts``, texts) and what
              was measured (``figures``, numbers whose names end in their unit).
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import fcntl
 import json
 import mmap
 import os
@@ -27,6 +29,7 @@ import signal
 import socket
 import sys
 import tempfile
+import termios
 import time
 import traceback
 from pathlib import Path
@@ -37,6 +40,8 @@ TEXT_LIMIT = 160
 POLL_S = 0.02
 ALARM_GRACE_S = 30  # a rank that nobody ends (its node was frozen) ends itself this long after the deadline
 PR_SET_PDEATHSIG = 1
+TURN_S = 0.0002
+LISTENED_S = 1.0  # so long a daemon may be busy with something else
 OWN_GRADIENT = "its own first gradient"  # a mistake that is one rank's alone, before it is averaged into everybody's
 # One thread, for numpy and torch would start one per core in every rank; and no folder in /tmp for a compiler's cache
 # that no check uses.
@@ -62,8 +67,32 @@ class Voice:
 
     def say(self, event: str, **figures: Any) -> None:
         """Print one line."""
+        os.write(1, self.line(event, figures))
+
+    def say_in_turn(self, event: str, **figures: Any) -> None:
+        """Print one of many lines, for each of which mpirun's daemon is waited for.
+
+        The daemon passes on what it has read, up to 4 KiB, and would cut a line in two where several wait: another
+        rank's output might come between. Ranks have a terminal for stdout, which tells nobody whether it was read;
+        their stderr is a pipe, which does.
+        """
+        end = time.monotonic() + LISTENED_S
+        with contextlib.suppress(OSError):  # it is no pipe: there is no daemon
+            while waiting_in(2) and time.monotonic() < end:
+                time.sleep(TURN_S)
+        os.write(2, self.line(event, figures))
+
+    def line(self, event: str, figures: dict[str, Any]) -> bytes:
+        """Return a line with its end."""
         head = {"clusterctl": 1, "event": event, "check": self.check, "rank": self.rank, "host": self.host}
-        os.write(1, (json.dumps({**head, **figures}) + "\n").encode())
+        return (json.dumps({**head, **figures}) + "\n").encode()
+
+
+def waiting_in(pipe: int) -> int:
+    """Return how many bytes nobody has read from a pipe yet."""
+    count = bytearray(4)
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return int.from_bytes(count, sys.byteorder)
 
 
 class Board:

@@ -1,0 +1,333 @@
+#!/usr/bin/env python3
+"""Measure latency and bandwidth between all pairs of nodes, in one job.
+
+Started by mpirun, one process a node; what the lines mean stands in ``rank_program.py`` and ``measure.py``.
+
+The pairs are a round-robin tournament: in each round every node has one partner, so that N nodes take N-1 rounds (N
+where N is odd, for one rests in each), and the pairs of a round are measured at the same time. Where several nodes are
+containers of one machine, a round is played in waves, as many pairs at once as that machine has cores for; else one
+pair's figures would tell of another pair's work.
+
+A sample is the median of some round trips of a message, so that a rank that was sent to sleep in one of them does not
+count. Latency is half of a round trip; bandwidth is the bytes of both ways over the time of both, so that a link that
+is slow one way is seen as well. The lower rank of a pair decides when it is enough: the first byte of its messages says
+whether another one follows. The tournament is played several times, with a part of the budget each, so that what
+disturbs a pair for a moment touches a part of its samples.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import random
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any, Iterator, Mapping, Sequence
+
+import measure
+import rank_program
+
+CHECK = "pairs"
+TAG = 7
+GO_ON, STOP = 1, 0
+WARMUP = 2
+PASSES = 3
+AT_LEAST, AT_MOST = 6, 20  # samples of a pass
+PATIENCE = 4.0  # budgets, until there are so many
+MOST_TRIPS = 1000  # in a sample
+LONGEST_SLEEP_S = 0.002  # of those who wait for their turn
+SMALL = 8192  # bytes; up to there a message takes about as long as one of one byte
+SHARE = 0.7  # of the time until the deadline that the plan may take; slow links take more than their budget
+RESERVE = 0.85  # of the deadline; what is left is for the start and for the end
+TRIES = 200
+PERIOD = 251  # a prime, so that no power of two of bytes is whole periods
+
+
+# --- who meets whom ---------------------------------------------------------------------------------------------------
+
+
+def tournament(size: int, most: int = 0) -> list[list[tuple[int, int]]]:
+    """Return rounds of disjoint pairs of ranks, lower rank first.
+
+    All pairs without a limit; else at most ``most`` rounds in which every rank has the same number of partners.
+    """
+    every = even(size) - 1 if size > 1 else 0
+    if not most or most >= every:
+        return [pairs_of(number, size) for number in range(every)]
+    return sampled(size, most)
+
+
+def even(size: int) -> int:
+    """Return the number of seats: where the ranks are odd, whoever meets the empty one rests."""
+    return size + size % 2
+
+
+def pairs_of(number: int, size: int) -> list[tuple[int, int]]:
+    """Return a round: the last seat stays, and on the circle of all others meet those whose numbers add up to it."""
+    circle = even(size) - 1
+    last = number * (circle + 1) // 2 % circle  # the one who would meet itself: twice its number is the round's
+    pairs = [(seat, (number - seat) % circle) for seat in range(circle) if seat < (number - seat) % circle]
+    return sorted(pair for pair in [*pairs, (last, circle)] if pair[1] < size)
+
+
+def sampled(size: int, most: int) -> list[list[tuple[int, int]]]:
+    """Return some of the rounds, always the same ones.
+
+    Neighbouring rounds are among them where there are two: they alone connect all ranks by a chain of pairs, so that
+    all can be compared. Where the ranks are odd, those who rested meet in a last round.
+    """
+    circle = even(size) - 1
+    source = random.Random(size)  # noqa: S311 - no secret
+    for _ in range(TRIES):
+        others = list(range(2, circle))
+        source.shuffle(others)
+        if size % 2 == 0 or most == 1:
+            return [pairs_of(number, size) for number in [0, 1, *others][:most]]
+        chosen = [0, 1, *others][: max(2, (most - 1) // 2 * 2)]
+        rested = [number * (circle + 1) // 2 % circle for number in chosen]
+        catching_up = matched(rested, {number % circle for number in chosen}, circle)
+        if catching_up:
+            return [*(pairs_of(number, size) for number in chosen), catching_up]
+    return [pairs_of(number, size) for number in range(most)]
+
+
+def matched(ranks: list[int], played: set[int], circle: int) -> list[tuple[int, int]]:
+    """Pair all these ranks with such as they have not met in the rounds that were played; nothing where that fails."""
+    if not ranks:
+        return []
+    first, *others = ranks
+    for other in others:
+        if (first + other) % circle not in played:
+            rest = [rank for rank in others if rank != other]
+            found = matched(rest, played, circle)
+            if found or not rest:
+                return sorted([(min(first, other), max(first, other)), *found])
+    return []
+
+
+def waves(pairs: Sequence[tuple[int, int]], cores: Mapping[str, int], machines: Sequence[str]) -> Iterator[Any]:
+    """Split a round so that on a machine of several ranks no more are busy at once than it has cores.
+
+    Args:
+        pairs: of the round.
+        cores: of the machines that have several ranks.
+        machines: the machine of each rank.
+    """
+    waiting = list(pairs)
+    while waiting:
+        wave, later = [], []
+        busy: collections.Counter[str] = collections.Counter()
+        for pair in waiting:
+            needed = collections.Counter(machines[rank] for rank in pair if machines[rank] in cores)
+            if any(busy[name] and busy[name] + count > cores[name] for name, count in needed.items()):
+                later.append(pair)
+            else:
+                wave.append(pair)
+                busy.update(needed)
+        yield wave
+        waiting = later
+
+
+# --- one pair ---------------------------------------------------------------------------------------------------------
+
+
+class Bench:
+    """A rank with its buffers and what the user wants."""
+
+    def __init__(self, mpi: Any, numpy: Any, rank: rank_program.Rank, deadline: float) -> None:
+        """Allocate and touch the buffers, so that no sample pays for it; nothing is begun after ``deadline``."""
+        self.mpi, self.numpy, self.rank, self.comm = mpi, numpy, rank, mpi.COMM_WORLD
+        self.options, self.deadline = rank.arguments, deadline
+        self.budget_s = self.options.budget / PASSES
+        self.sizes = [("latency", size) for size in self.options.latency]
+        self.sizes += [("bandwidth", size) for size in self.options.bandwidth]
+        largest = max([1, *(size for _, size in self.sizes)])
+        self.outgoing, self.incoming = pattern(numpy, rank.rank, largest), numpy.zeros(largest, dtype="u1")
+        self.stop = numpy.full(1, STOP, dtype="u1")
+
+    def plan(self, turns: int) -> None:
+        """Make all turns fit into the time that there is."""
+        left = SHARE * (self.deadline - time.monotonic())
+        self.budget_s = min(self.budget_s, max(0.0, left) / max(1, turns * len(self.sizes)))
+
+    def meet(self, pair: tuple[int, int], names: Sequence[str], turns: int) -> list[tuple[str, int, list[float]]]:
+        """Measure all sizes with a partner; what was found, on the lower rank alone.
+
+        Args:
+            pair: the two.
+            names: of all.
+            turns: how many there are until the end, this one included; they share the time that is left.
+        """
+        found = []
+        trip_s = 0.0  # a round trip of the message before
+        before = 0
+        for quantity, size in self.sizes:
+            self.rank.doing(f"pair {names[pair[0]]}-{names[pair[1]]}, {size_words(size)}")
+            if self.rank.rank != pair[0]:
+                self.follow(pair[0], size)
+                continue
+            share_s = (self.deadline - time.monotonic()) / turns
+            trips: list[float] = []
+            if trip_s * max(1.0, size / max(1, before) if size > SMALL else 1.0) <= share_s:
+                trips = self.lead(pair[1], size)
+            self.comm.Send([self.stop, 1, self.mpi.BYTE], pair[1], TAG)
+            if trips:
+                trip_s, before = measure.median(trips), size
+                half = 1e6 / 2
+                values = [trip * half if quantity == "latency" else 2 * size / trip for trip in trips]
+                found.append((quantity, size, values))
+        return found
+
+    def lead(self, peer: int, size: int) -> list[float]:
+        """Send and get back until it is enough; the seconds of a round trip, sample by sample."""
+        comm, clock, trips = self.comm, time.perf_counter, 1
+        out, back = ([buffer, size, self.mpi.BYTE] for buffer in (self.outgoing, self.incoming))
+        sampling = measure.Sampling(
+            warmup=WARMUP,
+            at_least=AT_LEAST,
+            at_most=AT_MOST,
+            budget_s=self.budget_s,
+            confidence=self.options.confidence,
+            precision=self.options.precision,
+            deadline=self.deadline,
+            patience=PATIENCE,
+        )
+        while sampling.more():
+            ticks = [clock()]
+            for _ in range(trips):
+                comm.Send(out, peer, TAG)
+                comm.Recv(back, peer, TAG)
+                ticks.append(clock())
+            trip_s = measure.median([after - before for before, after in zip(ticks, ticks[1:])])  # noqa: B905, RUF007 - Python 3.9
+            sampling.add(trip_s)
+            if not sampling.values:  # the first one opens the connection, the second one tells how long it takes
+                trips = max(1, min(MOST_TRIPS, int(self.budget_s / AT_MOST / max(trip_s, 1e-9))))
+        if sampling.values:
+            self.compare(peer, size)
+        return sampling.values
+
+    def follow(self, peer: int, size: int) -> None:
+        """Send back what comes until the other one has enough."""
+        comm, incoming, came = self.comm, self.incoming, False
+        out, back = ([buffer, size, self.mpi.BYTE] for buffer in (self.outgoing, self.incoming))
+        while True:
+            comm.Recv(back, peer, TAG)
+            if incoming[0] == STOP:
+                break
+            comm.Send(out, peer, TAG)
+            came = True
+        if came:
+            self.compare(peer, size)
+
+    def compare(self, peer: int, size: int) -> None:
+        """Compare what came with what the other one has; the first byte is a flag."""
+        what = f"{size_words(size)} from rank {peer}"
+        self.rank.findings.array(what, self.incoming[1:size], pattern(self.numpy, peer, size)[1:])
+
+    def wait_for_all(self, what: str) -> None:
+        """Wait without keeping a core busy: somebody may be measuring on it."""
+        self.rank.doing(what)
+        request = self.comm.Ibarrier()
+        pause_s = LONGEST_SLEEP_S / 16
+        while not request.Test():
+            time.sleep(pause_s)
+            pause_s = min(LONGEST_SLEEP_S, pause_s * 1.25)
+
+
+def pattern(numpy: Any, rank: int, size: int) -> Any:
+    """Return bytes that differ by position and by rank, the first of which says that another message follows."""
+    values = ((numpy.arange(size, dtype="u4") + 17 * rank) % PERIOD).astype("u1")
+    values[0] = GO_ON
+    return values
+
+
+def size_words(size: int) -> str:
+    """Return ``64 KiB``, and bytes where it is no round number."""
+    for name, factor in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor and size % factor == 0:
+            return f"{size // factor} {name}"
+    return f"{size} B"
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+def play(bench: Bench) -> None:
+    """Play the tournament and print what each pair has measured."""
+    comm, rank, options = bench.comm, bench.rank, bench.options
+    bench.rank.findings.compared += 1  # a node alone has nobody to measure with
+    rank.doing("the names of all")
+    about = comm.allgather((rank.voice.host, machine(), os.cpu_count() or 1))
+    names = [name for name, _, _ in about]
+    machines = [place for _, place, _ in about]
+    shared = {place for place, count in collections.Counter(machines).items() if count > 1}
+    cores = {place: 2 * options.at_once or count for _, place, count in about if place in shared}
+    rounds = comm.bcast(tournament(rank.size, options.max_rounds) if rank.rank == 0 else None)
+    once = [(number, wave) for number, pairs in enumerate(rounds, 1) for wave in waves(pairs, cores, machines)]
+    turns = once * PASSES
+    bench.plan(len(turns))
+    bench.wait_for_all("the start")
+    began = time.monotonic()
+    found: dict[tuple[int, str, int], list[float]] = {}
+    for turn, (number, wave) in enumerate(turns):
+        for pair in wave:
+            if rank.rank in pair:
+                for quantity, size, values in bench.meet(pair, names, len(turns) - turn):
+                    found.setdefault((pair[1], quantity, size), []).extend(values)
+                if turn >= len(turns) - len(once):
+                    tell(rank, names[pair[1]], {key[1:]: found[key] for key in found if key[0] == pair[1]})
+        bench.wait_for_all(f"the end of round {number} of {len(rounds)}")
+    measuring_s = round(time.monotonic() - began, 6)
+    rank.figures.update(measuring_s=measuring_s, rounds=len(rounds), waves=len(once), passes=PASSES)
+
+
+def tell(rank: rank_program.Rank, peer: str, found: Mapping[tuple[str, int], Sequence[float]]) -> None:
+    """Print what was measured with a partner."""
+    for (quantity, size), values in found.items():
+        better, unit = ("lower", "us") if quantity == "latency" else ("higher", "B/s")
+        link = {"backend": "mpi", "bytes": size, "peer": peer}
+        measure.say(rank.voice, values, quantity=quantity, unit=unit, better=better, **link)
+
+
+def machine() -> str:
+    """Return what tells machines apart, and not containers of one machine: the id of the kernel's start."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def work(rank: rank_program.Rank) -> int:
+    """Run the tournament with mpi4py and report."""
+    deadline = rank.began + RESERVE * rank.arguments.deadline
+
+    def body(mpi: Any) -> None:
+        import numpy as np  # noqa: PLC0415 - "started" is said before anything that can fail
+
+        play(Bench(mpi, np, rank, deadline))
+
+    return rank_program.with_mpi(rank, body)
+
+
+def sizes(text: str) -> list[int]:
+    """Return the numbers of a list such as ``1,64,4096``."""
+    return [int(word) for word in text.split(",") if word]
+
+
+def main() -> int:
+    """Say that this rank is up, then play."""
+    parser = rank_program.parser("Measure between all pairs of nodes. Started by mpirun, one process a node.", [CHECK])
+    parser.add_argument("--latency", type=sizes, default=[], help="bytes of the messages whose latency is measured")
+    parser.add_argument("--bandwidth", type=sizes, default=[], help="bytes of those whose bandwidth is measured")
+    parser.add_argument("--budget", type=float, default=0.1, help="seconds for a pair and a size")
+    parser.add_argument("--confidence", type=float, default=0.95, help="of the interval of each median")
+    parser.add_argument("--precision", type=float, default=0.02, help="half width of the interval that is enough")
+    parser.add_argument("--max-rounds", type=int, default=0, help="so many of the tournament's rounds; 0 for all")
+    parser.add_argument("--at-once", type=int, default=0, help="pairs at once where nodes share a machine; 0 by cores")
+    return rank_program.run(parser.parse_args(), work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
