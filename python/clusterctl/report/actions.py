@@ -6,6 +6,7 @@ A slow node is named by every check and size that met it; here it is one entry w
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -92,7 +93,7 @@ def _of_culprit(found: list[_Found]) -> Action:
         words=first.words,
         more=tuple(dict.fromkeys(culprit.words for _, culprit in found[1:] if culprit.words != first.words)),
         advice=_advice(first.kind, {culprit.quantity for _, culprit in found}),
-        evidence=tuple(dict.fromkeys((*about, *(line for one, _ in found for line in one.evidence))))[:_MOST_EVIDENCE],
+        evidence=tuple(dict.fromkeys((*about, *_lines(found, first.nodes))))[:_MOST_EVIDENCE],
         since=min(since) if since else None,
         checks=checks,
         repeat=check.repeat,
@@ -115,6 +116,14 @@ def _of_check(check: CheckResult) -> Action:
         repeat=check.repeat,
         log=check.log,
     )
+
+
+def _lines(found: list[_Found], nodes: tuple[str, ...]) -> list[str]:
+    """Return the checks' own evidence: the lines that name these nodes, all where no line does."""
+    lines = [line for check, _ in found for line in check.evidence]
+    name = re.compile(rf"(?<![\w.-])(?:{'|'.join(re.escape(node) for node in nodes)})(?![\w-])")
+    naming = [line for line in lines if len(name.findall(line)) >= min(len(nodes), 2)]
+    return naming or lines
 
 
 def _comparisons(check: CheckResult, nodes: Iterable[str]) -> list[str]:

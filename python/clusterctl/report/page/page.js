@@ -290,11 +290,14 @@
   function trends() {
     for (const one of data.trends) {
       const changed = one.points.find((point) => point[3] === one.changed);
-      const last = figure(one.points[one.points.length - 1][1], one.unit);
-      const words = changed ? "another since " + new Date(changed[0] * 1000).toLocaleDateString("en-GB", { day: "numeric", month: "short", year: "numeric", timeZone: "UTC" }) + ", now " + last : "as before: " + last;
+      const last = one.points[one.points.length - 1][1];
+      const earlier = changed ? middle(one.points.filter((point) => point[0] < changed[0]).map((point) => point[1])) : NaN;
+      const words = changed ? (isFinite(earlier) ? figure(earlier, one.unit) + " became " : "") + figure(last, one.unit) + " on " + day(changed[0]) : "as before: " + figure(last, one.unit);
       chart(by("trend-charts"), one.title, words, Boolean(changed), (plot) => nights(plot, one, changed));
     }
   }
+  function middle(values) { const sorted = [...values].sort((a, b) => a - b); return sorted.length ? sorted[sorted.length >> 1] : NaN; }
+  function day(seconds) { return new Date(seconds * 1000).toLocaleDateString("en-GB", { day: "numeric", month: "short", year: "numeric", timeZone: "UTC" }); }
   function nights(plot, one, changed) {
     const when = one.points.map((point) => new Date(point[0] * 1000).toISOString());
     const tone = { PASS: colour("accent"), FAIL: colour("bad"), ERROR: colour("odd"), SKIP: colour("none") };
@@ -304,7 +307,7 @@
       marker: { size: 6, color: one.points.map((point) => tone[point[2]]) },
       text: one.points.map((point) => figure(point[1], one.unit) + "<br>" + point[2] + ", " + point[3]), hovertemplate: "%{x|%-d %b %Y}: %{text}<extra></extra>",
     }], layout({
-      margin: { l: 62, r: 8, t: 8, b: 24 }, xaxis: axis({ type: "date", showgrid: false, nticks: 5 }), yaxis: axis({ range: [0, most * 1.12], tickvals: ticks, ticktext: ticks.map((tick) => figure(tick, one.unit)) }),
+      margin: { l: 62, r: 8, t: 8, b: 24 }, xaxis: axis({ type: "date", showgrid: false, nticks: 5, tickformat: "%-d %b" }), yaxis: axis({ range: [0, most * 1.12], tickvals: ticks, ticktext: ticks.map((tick) => figure(tick, one.unit)) }),
       shapes: changed ? [{ type: "line", x0: new Date(changed[0] * 1000).toISOString(), x1: new Date(changed[0] * 1000).toISOString(), yref: "paper", y0: 0, y1: 1, line: { color: colour("bad"), width: 1.4, dash: "dash" } }] : [],
     }), quiet);
   }
@@ -325,18 +328,16 @@
     return Object.assign({ floats: values, share: (at) => one.better === "higher" ? values[at] / middle : one.better === "lower" ? middle / values[at] : 1 }, one);
   });
   function nodes() {
-    const head = make("tr", {}, make("th", {}, "Node"), make("th", { class: "number" }, "Slots"));
+    const head = make("tr", {}, make("th", {}, "Node"), make("th", {}, "Named by"), make("th", { class: "number" }, "Slots"));
     for (const one of columns) head.append(make("th", { class: "number", title: one.check }, one.title));
-    head.append(make("th", {}, "Named by"));
     const table = by("node-table");
     table.tHead.replaceChildren(head);
     const hit = data.nodes.order.filter((at) => fits(data.nodes.hosts[at] + " " + (data.nodes.named[at] || []).join(" ")));
     const shown = every ? hit : hit.slice(0, SHOWN);
     table.tBodies[0].replaceChildren(...shown.map((at) => {
       const named = data.nodes.named[at];
-      const row = make("tr", { class: named ? "named" : "" }, make("td", {}, data.nodes.hosts[at]), make("td", { class: "number" }, String(data.nodes.slots[at] || "")));
+      const row = make("tr", { class: named ? "named" : "" }, make("td", {}, data.nodes.hosts[at]), make("td", { class: "named" }, (named || []).join(", ")), make("td", { class: "number" }, String(data.nodes.slots[at] || "")));
       for (const one of columns) row.append(make("td", { class: one.share(at) < .8 ? "number low" : "number" }, figure(one.floats[at], one.unit)));
-      row.append(make("td", { class: "named" }, (named || []).join(", ")));
       return row;
     }));
     by("node-count").textContent = shown.length < hit.length ? shown.length + " of " + hit.length + " nodes, those with something wrong first." : hit.length + (hit.length === 1 ? " node." : " nodes.");

@@ -238,7 +238,7 @@ def _curve(figures: Iterable[Figure], references: dict[tuple[Any, ...], Comparis
 def _trend(trend: Trend) -> dict[str, Any]:
     on = f" on {inventory.folded(trend.figure.nodes)}" if trend.figure.nodes else ""
     return {
-        "title": f"{trend.check}: {units.about(trend.figure)}{on}",
+        "title": f"{units.about(trend.figure)}{on}",
         "unit": trend.figure.unit,
         "points": [[int(one.at.timestamp()), one.value, one.verdict.value, one.run_id] for one in trend.points],
         "changed": trend.changed_at,
