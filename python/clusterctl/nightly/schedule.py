@@ -82,6 +82,8 @@ def missed(
     """
     begun = sorted(runs)
     all_slots = slots(at, zone, max(since, now - timedelta(days=keep_days)), now)
+    if not all_slots:
+        return ()
     ends = [*all_slots[1:], now + EARLY + timedelta(seconds=1)]
     lost = [
         slot

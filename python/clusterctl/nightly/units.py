@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from clusterctl.nightly.model import Scope
 
 MARK = "# Written by 'clusterctl nightly enable'; 'clusterctl nightly disable' removes it. Job: "
+_NOT_IN_A_PROGRAM = frozenset("'\"\\$")  # systemd refuses them in the program's own path, however they are quoted
 _LONGEST_NIGHT = "20h"  # so that whatever hangs does not cost the night after it as well
 
 
@@ -48,10 +49,10 @@ def service(job: str, argv: Sequence[str], scope: Scope) -> str:
     Raises:
         ConfigError: a word cannot be written into a unit.
     """
-    if not argv[0].startswith("/") or "$" in argv[0]:  # systemd takes no '$$' in the program's own path
+    if not argv[0].startswith("/") or _NOT_IN_A_PROGRAM & set(argv[0]):
         raise ConfigError(
-            f"systemd cannot start {argv[0]!r}, for a unit names its program by an absolute path without '$'; install "
-            "clusterctl elsewhere."
+            f"systemd cannot start {argv[0]!r}: a unit names its program by an absolute path without quotes, '\\\\' "
+            "and '$'; install clusterctl elsewhere."
         )
     network = "Wants=network-online.target\nAfter=network-online.target\n" if scope == "system" else ""
     return (
