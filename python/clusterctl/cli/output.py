@@ -14,7 +14,15 @@ if TYPE_CHECKING:
 
 _PLAIN_WIDTH = 160  # off a terminal nobody folds lines for us, and 80 columns would cut paths
 _MINUTE = 60
+VERDICT_STYLES = {"PASS": "green", "FAIL": "red", "ERROR": "magenta", "SKIP": "dim"}
 _HOUR = 3600
+
+
+class DataFormat(str, Enum):
+    """How a command that only looks something up answers."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 class Format(str, Enum):

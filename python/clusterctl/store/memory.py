@@ -6,7 +6,7 @@ import functools
 import json
 import re
 import sqlite3
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -173,8 +173,7 @@ class Store:
     @_guarded
     def runs(self, cluster: str | None = None, last: int | None = None) -> tuple[StoredRun, ...]:
         """Return the runs of a cluster (None: of all), newest first, at most ``last`` of them."""
-        if cluster is not None:
-            self._adopt(cluster)
+        self._adopt_of(cluster)
         return rows.stored(self._db, cluster, last)
 
     @_guarded
@@ -188,11 +187,13 @@ class Store:
         Raises:
             ConfigError: there is none, or several begin so.
         """
+        self._adopt_of(cluster)
         if cluster is not None:
-            self._adopt(cluster)
             self._must_be_known(cluster)
         runs = rows.ids(self._db, cluster)
         whose = "the history" if cluster is None else f"the history of {cluster}"
+        if not runs:
+            raise ConfigError(f"There is no run in {whose} yet; 'clusterctl validate INVENTORY' begins it.")
         if match := _LAST.fullmatch(run):
             back = int(match["back"] or 0)
             if back >= len(runs):
@@ -343,6 +344,15 @@ class Store:
     def _must_be_known(self, cluster: str) -> None:
         if rows.cluster_number(self._db, cluster) is None:
             raise ConfigError(f"There is no history of {cluster} yet; 'clusterctl validate' begins it.")
+
+    def _adopt_of(self, cluster: str | None) -> None:
+        """Take in the folders of a cluster, or of all that have any."""
+        if cluster is not None:
+            self._adopt(cluster)
+            return
+        with suppress(OSError):
+            for place in sorted((settings.state_dir().value / "clusters").iterdir()):
+                self._adopt(place.name)
 
     def _adopt(self, cluster: str, but: str = "") -> None:
         """Take in the runs whose folders are there and whose lines are not, once an opening.

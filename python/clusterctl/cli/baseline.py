@@ -1,0 +1,119 @@
+"""``clusterctl baseline``: from where on earlier runs say what figures are to be."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clusterctl.cli import options  # noqa: TC001 - typer reads the annotations at run time
+from clusterctl.cli.output import DataFormat
+
+if TYPE_CHECKING:
+    from clusterctl.history import InForce, References
+
+app = typer.Typer(no_args_is_help=True, help="Accept, show or reset the runs that figures are compared with.")
+
+Output = Annotated[DataFormat, typer.Option("--format", help="json: on stdout.")]
+
+
+@app.command()
+def accept(
+    inventory: options.Inventory,
+    run: Annotated[str, typer.Argument(help="An id or the beginning of one, last, or last-1.")] = "last",
+    form: Output = DataFormat.TEXT,
+) -> None:
+    """Let the history begin with a run; its figures count as good, whatever its verdict."""
+    from clusterctl import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.cli import output  # noqa: PLC0415
+
+    found = verb.accept(inventory, run)
+    if form is DataFormat.JSON:
+        _json(found.model_dump_json())
+        return
+    output.console().print(
+        f"History begins with {found.run_id} ({found.verdict.value}); earlier runs are kept and no longer count.",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+@app.command()
+def reset(inventory: options.Inventory, form: Output = DataFormat.TEXT) -> None:
+    """Let the history begin anew: no run up to now counts, all are kept and can be accepted."""
+    from clusterctl import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.cli import output  # noqa: PLC0415
+
+    count = verb.reset(inventory)
+    if form is DataFormat.JSON:
+        _json(f'{{"kept": {count}}}')
+        return
+    output.console().print(
+        f"History begins anew with the next run; {output.plural(count, 'run')} up to now kept, none of them counts.",
+        markup=False,
+    )
+
+
+@app.command()
+def show(
+    inventory: options.Inventory,
+    check: Annotated[str | None, typer.Option("--check", metavar="NAME", help="Only this check.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also figures of single nodes and links.")] = False,
+    form: Output = DataFormat.TEXT,
+) -> None:
+    """Show what the next run's figures are held against."""
+    from clusterctl import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    found = verb.in_force(inventory, check)
+    if form is DataFormat.JSON:
+        _json(found.model_dump_json())
+        return
+    _show(found, everything=everything)
+
+
+def _json(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _show(found: References, *, everything: bool) -> None:
+    from rich.table import Table  # noqa: PLC0415 - text output only
+    from rich.text import Text  # noqa: PLC0415
+
+    from clusterctl import history as verb  # noqa: PLC0415
+    from clusterctl.cli import output  # noqa: PLC0415
+    from clusterctl.report import units  # noqa: PLC0415
+
+    console = output.console()
+    shown = [one for one in found.entries if everything or not one.figure.nodes]
+    if shown:
+        table = Table(box=None, pad_edge=False)
+        for column in ("CHECK", "FIGURE", "MEDIAN", "MAD", "RUNS", "LIMIT"):
+            table.add_column(column, justify="right" if column in {"MEDIAN", "MAD", "RUNS"} else "left")
+        for one in shown:
+            unit = one.figure.unit
+            values = (units.figure(one.median, unit), units.figure(one.mad, unit), str(one.runs))
+            table.add_row(one.check, Text(verb.about(one.figure)), *values, _limit(one, found.at_least))
+        console.print(table)
+    if found.baseline is None:
+        console.print("All runs count; 'clusterctl baseline accept' lets history begin with one of them.")
+    elif found.baseline.run_id:
+        console.print(f"History begins with {found.baseline.run_id}.", markup=False, soft_wrap=True)
+    else:
+        console.print(f"History begins anew at {found.baseline.begins.astimezone():%Y-%m-%d %H:%M}.")
+    if not found.entries:
+        console.print("No figure has a good run yet, so nothing is in force.")
+    elif len(shown) < len(found.entries):
+        console.print(f"{len(found.entries) - len(shown)} more of single nodes and links; --all shows them.")
+    for note in found.notes:
+        console.print(f"Note: {note}", markup=False, soft_wrap=True)
+
+
+def _limit(one: InForce, at_least: int) -> str:
+    if one.figure.better == "none":
+        return "never judged"
+    if not one.in_force:
+        return f"from {at_least} runs on" if one.runs < at_least else "none"
+    limits = [f"{100 * limit:+.0f} %" for limit in (one.lower, one.upper) if limit is not None]
+    return " ".join(limits)

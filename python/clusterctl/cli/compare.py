@@ -1,0 +1,100 @@
+"""``clusterctl compare``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clusterctl.cli.output import DataFormat
+
+if TYPE_CHECKING:
+    from clusterctl.history import Comparison, Difference
+
+_RUN = "An id or the beginning of one, last, last-1, or the path of a record or of a run's folder."
+_SHOWN = 40
+_ENDED = 0.0005  # a twentieth of a per cent reads as none
+
+
+def compare(
+    first: Annotated[str, typer.Argument(metavar="RUN", help=_RUN)],
+    second: Annotated[str, typer.Argument(metavar="RUN", help="The run beside it, named likewise.")],
+    inventory: Annotated[
+        Path | None, typer.Option("--inventory", "-i", help="Whose runs; else those of the run that is named.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also figures of single nodes that did not move.")] = False,
+    form: Annotated[DataFormat, typer.Option("--format", help="json: all of it, on stdout.")] = DataFormat.TEXT,
+) -> int:
+    """Put the figures of two runs side by side.
+
+    Versions that differ are named; a difference is marked where it is beyond the noise.
+    """
+    from clusterctl import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    found = verb.compare(first, second, inventory)
+    if form is DataFormat.JSON:
+        sys.stdout.write(found.model_dump_json() + "\n")
+        sys.stdout.flush()
+        return 0
+    _show(found, everything=everything)
+    return 0
+
+
+def _show(found: Comparison, *, everything: bool) -> None:
+    from rich.table import Table  # noqa: PLC0415 - text output only
+    from rich.text import Text  # noqa: PLC0415
+
+    from clusterctl import history as verb  # noqa: PLC0415
+    from clusterctl.cli import output  # noqa: PLC0415
+    from clusterctl.report import units  # noqa: PLC0415
+
+    console = output.console()
+    for number, side in enumerate((found.first, found.second), 1):
+        words = f"{number}  {side.run_id}  {side.suite}  {side.verdict.value}  {output.folded(side.hosts)}"
+        console.print(words, markup=False, soft_wrap=True)
+    for name, (before, after) in found.versions.items():
+        console.print(f"{name}: {before or 'none'} → {after or 'none'}", markup=False, soft_wrap=True)
+    for name, (before, after) in found.verdicts.items():
+        console.print(f"{name}: {before or 'not run'} → {after or 'not run'}", markup=False, soft_wrap=True)
+    wanted = [one for one in found.figures if everything or one.beyond_noise or not one.nodes]
+    shown = wanted if everything else sorted(wanted, key=lambda one: not one.beyond_noise)[:_SHOWN]
+    if shown:
+        table = Table(box=None, pad_edge=False)
+        for column in ("CHECK", "FIGURE", "1", "2", "CHANGE", "NOISE", ""):
+            table.add_column(column, justify="right" if column in {"1", "2", "CHANGE", "NOISE"} else "left")
+        for one in shown:
+            values = [units.figure(value, one.unit) for value in (one.first, one.second)]
+            table.add_row(
+                one.check, Text(verb.about(one)), *values, _change(one), f"{100 * one.noise:.0f} %", _mark(one)
+            )
+        console.print()
+        console.print(table)
+    moved = sum(one.beyond_noise for one in found.figures)
+    worse = sum(one.worse for one in found.figures)
+    console.print(
+        f"{output.plural(len(found.figures), 'figure')} in both runs, {moved} beyond the noise, {worse} worse."
+    )
+    if len(wanted) > len(shown):
+        console.print(f"{len(wanted) - len(shown)} more are shown by --all.")
+    if found.only_first or found.only_second:
+        console.print(
+            f"Only in 1: {found.only_first}; only in 2: {found.only_second} (another size, node or rank count)."
+        )
+    for note in found.notes:
+        console.print(f"Note: {note}", markup=False, soft_wrap=True)
+
+
+def _change(one: Difference) -> str:
+    if one.change is None:
+        return "from 0"
+    return "0 %" if abs(one.change) < _ENDED else f"{100 * one.change:+.1f} %"
+
+
+def _mark(one: Difference) -> str:
+    if not one.beyond_noise:
+        return ""
+    if one.better == "none":
+        return "other"
+    return "[red]worse[/red]" if one.worse else "[green]better[/green]"

@@ -1,0 +1,108 @@
+"""``clusterctl history``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clusterctl.cli import options  # noqa: TC001 - typer reads the annotations at run time
+from clusterctl.cli.output import VERDICT_STYLES, DataFormat
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from clusterctl.history import History
+    from clusterctl.result import Trend
+
+_SHOWN = 20
+_MOST_CHANGES = 12
+
+
+def history(
+    inventory: options.Inventory,
+    check: Annotated[str | None, typer.Option("--check", metavar="NAME", help="Only this check.")] = None,
+    last: Annotated[int, typer.Option("--last", min=1, metavar="N", help="The last N runs.")] = _SHOWN,
+    form: Annotated[DataFormat, typer.Option("--format", help="json: runs and trends, on stdout.")] = DataFormat.TEXT,
+) -> int:
+    """Show the runs of a cluster, their verdicts and what changed.
+
+    Oldest first. Needs no node; a run's id, or the beginning of it, is what 'compare' and 'baseline accept' take.
+    """
+    from clusterctl import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    found = verb.overview(inventory, check, last)
+    if form is DataFormat.JSON:
+        sys.stdout.write(found.model_dump_json() + "\n")
+        sys.stdout.flush()
+        return 0
+    _show(found, check)
+    return 0
+
+
+def _show(found: History, check: str | None) -> None:
+    from rich.table import Table  # noqa: PLC0415 - text output only
+    from rich.text import Text  # noqa: PLC0415
+
+    from clusterctl.cli import output  # noqa: PLC0415
+
+    console = output.console()
+    table = Table(box=None, pad_edge=False)
+    for column in ("RUN", "SUITE", "VERDICT"):
+        table.add_column(column, no_wrap=True, vertical="top")
+    table.add_column("WHAT CHANGED" if check is None else "REASON", overflow="fold", vertical="top")
+    for line in found.runs:
+        words = "; ".join(line.changes) if check is None else line.reason
+        if line.accepted:
+            words = "; ".join(word for word in ("baseline", words) if word)
+        verdict = Text(line.verdict.value, VERDICT_STYLES[line.verdict.value])
+        table.add_row(Text(line.run_id), Text(line.suite), verdict, Text(words))
+    console.print(table)
+    if check is not None:
+        _show_trends(console, found.trends)
+    else:
+        _show_changes(console, found.trends)
+    if found.total > len(found.runs):
+        console.print(f"{output.plural(found.total, 'run')} are kept; --last shows more of them.")
+    if found.baseline is not None and not found.baseline.run_id:
+        console.print(f"References begin anew at {found.baseline.begins.astimezone():%Y-%m-%d %H:%M}.")
+    for note in found.notes:
+        console.print(f"Note: {note}", markup=False, soft_wrap=True)
+
+
+def _show_changes(console: Console, trends: tuple[Trend, ...]) -> None:
+    changed = [one for one in trends if one.changed_at]
+    for trend in changed[:_MOST_CHANGES]:
+        console.print(_sentence(trend), markup=False, soft_wrap=True)
+    if len(changed) > _MOST_CHANGES:
+        console.print(f"{len(changed) - _MOST_CHANGES} more figures changed; --check NAME shows those of a check.")
+
+
+def _show_trends(console: Console, trends: tuple[Trend, ...]) -> None:
+    if not trends:
+        return
+    from rich.table import Table  # noqa: PLC0415 - text output only
+    from rich.text import Text  # noqa: PLC0415
+
+    from clusterctl import history as verb  # noqa: PLC0415
+    from clusterctl.report import units  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("FIGURE", "NOW", "LEAST", "MEDIAN", "MOST", "RUNS"):
+        table.add_column(column, justify="left" if column == "FIGURE" else "right", no_wrap=column != "FIGURE")
+    table.add_column("CHANGED WITH", no_wrap=True)
+    for trend in trends:
+        values = sorted(point.value for point in trend.points)
+        shown = (trend.figure.value, values[0], values[len(values) // 2], values[-1])
+        words = [units.figure(value, trend.figure.unit) for value in shown]
+        table.add_row(Text(verb.about(trend.figure)), *words, str(len(values)), Text(trend.changed_at))
+    console.print()
+    console.print(table)
+
+
+def _sentence(trend: Trend) -> str:
+    from clusterctl import history as verb  # noqa: PLC0415 - text output only
+
+    words, before = verb.before_and_now(trend)
+    return f"{trend.check}: {verb.about(trend.figure)} is {words} since {trend.changed_at}; before, {before}."
