@@ -43,7 +43,8 @@ SAMPLE_S = 0.002  # a sample lasts so long where one operation is shorter
 MOST_LAUNCHES = 50  # operations in a sample
 WARM_UP = 1
 AT_LEAST, AT_MOST = 6, 1000  # samples; six are the fewest that 95 % can be said of
-TURNS = 2 + WARM_UP + AT_LEAST  # operations that a point takes at least
+TURNS = 4  # operations that a point takes at least, one more than it does where all is calm
+LATENCY_BYTES = 65536  # below it an array takes about as long as a smaller one
 ARRAYS = 8  # of a point's size that a rank may need at a time: two buffers, what is expected, comparisons
 MEASURE_SHARE = 0.8  # of the deadline
 OWN_BUFFER = "its own send buffer"  # as the check on the controller knows it
@@ -198,7 +199,8 @@ class Sweep:
         left_out: list[Point] = []
         for point in plan:
             size_bytes, seconds = last.get(point.operation, (point.size_bytes, 0.0))
-            wanted_s = seconds * point.size_bytes / size_bytes * TURNS
+            growth = max(point.size_bytes, LATENCY_BYTES) / max(size_bytes, LATENCY_BYTES)
+            wanted_s = seconds * growth * TURNS
             fits = point.size_bytes <= room_bytes and time.monotonic() + wanted_s < until
             if not self.backend.first_says(float(fits)):
                 left_out.append(point)
@@ -211,6 +213,8 @@ class Sweep:
     def _point(self, point: Point, until: float) -> float:
         """Prove and measure one point; return the seconds of one operation."""
         self.prove(point)
+        if max(self.backend.gathered(float(self.report.findings.wrong))) > 0:
+            return 0.0  # nobody wants to know how fast wrong answers are
         self.report.doing(f"measuring {point.words}")
         first_s = max(self.backend.gathered(self._timed(1)))
         launches = int(self.backend.first_says(max(1, min(MOST_LAUNCHES, int(SAMPLE_S / max(first_s, 1e-7))))))

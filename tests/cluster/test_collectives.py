@@ -1,0 +1,39 @@
+"""The sweep over message sizes on four real nodes: every point is proved and measured, and its figures add up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl import suite, validation
+from clusterctl.result import Verdict
+from validated import result
+
+if TYPE_CHECKING:
+    from validated import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+
+SIZES = (1024, 65536, 1048576)
+SUITE = suite.builtin("nightly").model_copy(
+    update={"checks": {"collectives": suite.SweepOptions(sizes=SIZES, budget_s=0.2, precision=0.2)}}
+)
+
+
+def test_every_operation_and_size_is_proved_and_measured(mpi_cluster: Cluster) -> None:
+    options = validation.ValidationOptions(suite=SUITE, checks=("collectives",))
+    found = result(validation.validate(mpi_cluster.box.inventory, options), "collectives")
+    assert found.verdict is Verdict.PASS, found.reason
+    assert found.reason.startswith("8 ranks on 4 nodes, ")
+    assert "allreduce of 1 MiB: " in found.reason
+    times = {(one.operation, one.size_bytes): one for one in found.figures if one.quantity == "time"}
+    buses = {(one.operation, one.size_bytes): one for one in found.figures if one.quantity == "bus_bandwidth"}
+    assert set(times) == set(buses) == {(operation, size) for operation in suite.OPERATIONS for size in SIZES}
+    for (operation, size), time in times.items():
+        assert (time.backend, time.nodes, time.better) == ("mpi", (), "lower")
+        assert min(time.samples) <= time.value <= max(time.samples)
+        share = {"allreduce": 2 * 7 / 8, "broadcast": 1.0}.get(operation, 7 / 8)
+        assert buses[operation, size].value == pytest.approx(size / time.value * share)
+    assert found.ranks[0].compared > sum(SIZES) / 4 * 5
+    assert found.ranks[0].facts["points"] == "15 of 15"
+    assert mpi_cluster.is_clean()
