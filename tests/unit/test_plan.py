@@ -46,6 +46,14 @@ def test_an_address_that_went_away_is_a_reason() -> None:
     assert decide(states) == {"node2": "it has no longer the address 10.0.0.2, which its jobs are told to use"}
 
 
+def test_what_has_drifted_is_told_apart_from_what_was_asked_for() -> None:
+    states = {**STATES, "node2": replace(STATES["node2"], watch=({**WATCH[0], "sha256": "bb"}, WATCH[1]))}
+    members = plan.members_digest(states, {}, HOSTS)
+    found = plan.decide(HOSTS, states, sealed(), replace(INPUTS, inventory="x"), members)
+    assert dict(found.reasons) == dict.fromkeys(HOSTS, "the inventory changed")
+    assert dict(found.drifted) == {"node2": "/etc/hosts differs"}
+
+
 @pytest.mark.parametrize(
     ("inputs", "says"),
     [
