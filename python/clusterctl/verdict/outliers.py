@@ -16,19 +16,26 @@ import numpy as np
 
 from clusterctl import units
 from clusterctl.result import Culprit
-from clusterctl.verdict import rankone
+from clusterctl.verdict import few, rankone
+from clusterctl.verdict.rankone import Fit
 from clusterctl.verdict.tails import t_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from clusterctl.result import Better, Figure, PairMatrix, Unit
-    from clusterctl.verdict.rankone import Fit, Floats, Links
+    from clusterctl.verdict.rankone import Floats, Links
 
 _NORMAL = 1.4826  # 1 / 0.6745: standard deviation over MAD of the normal distribution
 _OF_MEDIAN = 1.2533  # standard error of a median over that of a mean, sqrt(pi / 2)
 _FEWEST = 3  # two differ, and nothing says which of them is wrong
+_FEW_NODES = 6  # of a matrix, up to which all explanations are tried
+_FEW_FIGURES = 7
+_NEIGHBOURS = "its neighbours'"
 _FEWEST_SAMPLES = 5  # behind a median, where their number is not known
+_SKIP = 3.0  # robust standard deviations beyond which a value has no say in the scale
+_HEAVY = 3  # degrees of freedom where more stand out than chance has it
+_FEW_NAMED = 3
 _MANY_TIMES = 2.0  # from here on a ratio is said as such, below it in per cent
 
 
@@ -80,23 +87,22 @@ def among_nodes(figures: Sequence[Figure], policy: Policy) -> tuple[Culprit, ...
         return ()
     better = usable[0].better
     logs = _sign(better) * np.log([figure.value for figure in usable])
-    centre = float(np.median(logs))
     own = np.array([_relative_error(figure) for figure in usable])
-    named = _worst(logs - centre, own, 1, policy.level, policy.floor)
-    expected = math.exp(_sign(better) * centre)
-    return tuple(
-        Culprit(
-            kind="node",
-            nodes=usable[one.at].nodes,
-            quantity=usable[one.at].quantity,
-            size_bytes=usable[one.at].size_bytes,
-            ratio=usable[one.at].value / expected,
-            score=one.score,
-            words=f"{usable[one.at].nodes[0]}: {_what(usable[one.at])} is "
-            + _beside(usable[one.at].value, expected, usable[one.at].unit, "its neighbours'"),
+    if len(usable) <= _FEW_FIGURES:
+        found = few.explain(
+            logs,
+            np.eye(logs.size),
+            policy.level,
+            math.log1p(policy.floor),
+            lambda common: np.maximum(common, own),
         )
-        for one in named
-    )
+        centre, named = found.level, [_Named(*each) for each in found.suspects]
+    else:
+        centre = float(np.median(logs))
+        scale, dof = _scale(logs - centre, 1)
+        named = _beyond(logs - centre, np.maximum(scale, own), dof, policy.level, policy)
+    expected = math.exp(_sign(better) * centre)
+    return tuple(_figure(usable[one.at], one, expected) for one in _by_score(named))
 
 
 def among_links(matrix: PairMatrix, policy: Policy) -> tuple[Culprit, ...]:
@@ -118,12 +124,16 @@ def among_links(matrix: PairMatrix, policy: Policy) -> tuple[Culprit, ...]:
     if len(matrix.spread) == usable.size:
         noise = np.nan_to_num(np.asarray(matrix.spread, dtype=np.float64)[usable] / values, posinf=0.0)
     table = rankone.links(len(matrix.nodes), first, second)
-    fitted = rankone.fit(table, logs)
-    scale = _link_scale(fitted, table, noise)
-    nodes = _bad_nodes(fitted, table, scale, policy)
-    bad_links = _bad_links(fitted, table, scale, policy)
-    return tuple(_node(matrix, one, fitted) for one in nodes) + tuple(
-        _pair(matrix, one, fitted, int(first[one.at]), int(second[one.at])) for one in bad_links
+    if np.count_nonzero(table.degree) <= _FEW_NODES:
+        fitted, nodes, single = _of_few(table, logs, noise, policy)
+    else:
+        fitted = rankone.fit(table, logs)
+        common, _ = _scale(fitted.residuals, _parameters(table))
+        scale = _link_noise(float(common[0]), noise)
+        nodes = _bad_nodes(fitted, table, scale, policy)
+        single = _beyond(fitted.residuals, scale, _left_over(fitted, table), policy.level / 2, policy)
+    return tuple(_node(matrix, one, fitted) for one in _by_score(nodes)) + tuple(
+        _pair(matrix, one, fitted, int(first[one.at]), int(second[one.at])) for one in _by_score(single)
     )
 
 
@@ -153,26 +163,49 @@ def confirm(first: Sequence[Culprit], second: Sequence[Culprit]) -> tuple[Culpri
     return tuple(sorted(both, key=_badness, reverse=True))
 
 
+def _of_few(table: Links, logs: Floats, noise: Floats, policy: Policy) -> tuple[Fit, list[_Named], list[_Named]]:
+    """Return who explains the links of a few nodes: up to two nodes or links that are slow, all others being equal."""
+    judged = np.flatnonzero(table.degree >= rankone.LEAST_LINKS)
+    ends = (table.first[:, None] == judged) | (table.second[:, None] == judged)
+    columns = np.hstack((ends.astype(np.float64), np.eye(logs.size)))
+    floor = math.log1p(policy.floor)
+    found = few.explain(logs, columns, policy.level, floor, lambda common: _link_noise(common, noise))
+    nodes = [_Named(int(judged[at]), *rest) for at, *rest in found.suspects if at < judged.size]
+    single = [_Named(at - judged.size, *rest) for at, *rest in found.suspects if at >= judged.size]
+    effects = np.zeros(table.degree.size)
+    effects[[one.at for one in nodes]] = [one.distance for one in nodes]
+    left = logs - found.level - effects[table.first] - effects[table.second]
+    return Fit(level=found.level, nodes=effects, residuals=left), nodes, single
+
+
 def _bad_nodes(fitted: Fit, table: Links, scale: Floats, policy: Policy) -> list[_Named]:
+    """Return the nodes whose effect is beyond what their links' noise makes of it, and beyond the other nodes'."""
     judged = np.flatnonzero(table.degree >= rankone.LEAST_LINKS)
     if judged.size <= _FEWEST:
         return []
+    effects = fitted.nodes[judged]
     typical = rankone.medians(np.append(scale, np.inf)[table.slots], table.degree)[judged]
-    own = _OF_MEDIAN * typical / np.sqrt(table.degree[judged])
-    named = _worst(fitted.nodes[judged], own, 1, policy.level / 2, policy.floor)
-    return [replace(one, at=int(judged[one.at])) for one in named]
+    by_links = _OF_MEDIAN * typical / np.sqrt(table.degree[judged])
+    dof = _left_over(fitted, table)
+    named = _beyond(effects, by_links, dof, policy.level / 2, policy)
+    among = {one.at: one for one in _beyond(effects, *_scale(effects, 1), policy.level / 2, policy)}
+    return [
+        replace(min(one, among[one.at], key=lambda each: each.score), at=int(judged[one.at]))
+        for one in named
+        if one.at in among
+    ]
 
 
-def _bad_links(fitted: Fit, table: Links, scale: Floats, policy: Policy) -> list[_Named]:
-    parameters = 1 + int((table.degree >= rankone.LEAST_LINKS).sum())
-    dof = _degrees(fitted.residuals.size - parameters)
-    return _beyond(fitted.residuals, scale, dof, policy.level / 2, policy.floor)
+def _parameters(table: Links) -> int:
+    return 1 + int((table.degree >= rankone.LEAST_LINKS).sum())
 
 
-def _link_scale(fitted: Fit, table: Links, noise: Floats) -> Floats:
-    """Return by how much each link may miss its fit: what all do, and more where its own samples scatter more."""
-    parameters = 1 + int((table.degree >= rankone.LEAST_LINKS).sum())
-    common = _scale(fitted.residuals, parameters)
+def _left_over(fitted: Fit, table: Links) -> int:
+    return max(1, fitted.residuals.size - _parameters(table))
+
+
+def _link_noise(common: float, noise: Floats) -> Floats:
+    """Return by how much each link may be off: what all are, and more where its own samples scatter more."""
     typical = float(np.median(noise))
     if not typical:
         return np.full(noise.size, common)
@@ -180,40 +213,61 @@ def _link_scale(fitted: Fit, table: Links, noise: Floats) -> Floats:
     return np.maximum(common, np.minimum(common * noise / typical, np.hypot(common, own)))
 
 
-def _worst(distances: Floats, own: Floats, parameters: int, level: float, floor: float) -> list[_Named]:
-    scale = np.maximum(_scale(distances, parameters), own)
-    return _beyond(distances, scale, _degrees(distances.size - parameters), level, floor)
+def _beyond(distances: Floats, scale: Floats, dof: int, level: float, policy: Policy) -> list[_Named]:
+    """Return what is worse than the floor and worse than chance makes the worst of so many."""
+    floor = math.log1p(policy.floor)
+    found = np.empty(0, dtype=np.int64)
+    scores = distances
+    for freedom in (dof, min(dof, _HEAVY)):
+        threshold = t_quantile(1 - (1 - level) ** (1 / distances.size), freedom)  # Sidak
+        # Where most are equal their scale is nothing; the floor then decides alone.
+        scores = distances / np.maximum(scale, floor / threshold)
+        found = np.flatnonzero((distances > floor) & (scores > threshold))
+        if found.size <= _by_chance_twice(distances.size, policy):
+            break
+    return [_Named(int(at), float(distances[at]), float(scores[at])) for at in found]
 
 
-def _beyond(distances: Floats, scale: Floats, dof: int, level: float, floor: float) -> list[_Named]:
-    """Return what is worse than the floor and worse than chance makes the worst of so many, worst first."""
-    threshold = t_quantile(1 - (1 - level) ** (1 / distances.size), dof)  # Sidak
-    # Where most are equal their scale is nothing; the floor then decides alone.
-    scale = np.maximum(scale, math.log1p(floor) / threshold)
-    scores = distances / scale
-    found = np.flatnonzero((distances > math.log1p(floor)) & (scores > threshold))
-    return [
-        _Named(int(at), float(distances[at]), float(scores[at]))
-        for at in found[np.argsort(-scores[found], kind="stable")]
-    ]
+def _by_chance_twice(tested: int, policy: Policy) -> float:
+    """Return how many of ``tested`` may be named in each run for chance to name the same ones in all of them rarely.
+
+    If n of N are named by chance in each of r runs, N (n / N)^r are named in all. More than that is a heavy tail.
+    """
+    share = policy.false_alarms / policy.families
+    return max(_FEW_NAMED, tested * math.pow(share / tested, 1 / policy.runs))
 
 
-def _degrees(residuals: int) -> int:
-    """Return the degrees of freedom of a scale that is a median: it is worth 37 % of as many squares."""
-    return max(1, round(0.37 * residuals))
-
-
-def _scale(distances: Floats, parameters: int) -> float:
-    """Return the normalised median absolute deviation, apart from as many zeros as parameters were fitted."""
+def _scale(distances: Floats, parameters: int) -> tuple[Floats, int]:
+    """Return the standard deviation of whoever is no outlier, and the degrees of freedom it is worth."""
     ordered = np.sort(np.abs(distances))[parameters:]
-    return _NORMAL * float(np.median(ordered)) if ordered.size else 0.0
+    within = _SKIP * _NORMAL * float(np.median(ordered)) if ordered.size else 0.0
+    kept = distances[np.abs(distances) <= within]
+    dof = max(1, kept.size - parameters)
+    return np.full(distances.size, math.sqrt(float((kept**2).sum()) / dof)), dof
+
+
+def _by_score(named: Iterable[_Named]) -> list[_Named]:
+    return sorted(named, key=lambda one: -one.score)
+
+
+def _figure(figure: Figure, one: _Named, expected: float) -> Culprit:
+    name = figure.nodes[0]
+    return Culprit(
+        kind="node",
+        nodes=(name,),
+        quantity=figure.quantity,
+        size_bytes=figure.size_bytes,
+        ratio=figure.value / expected,
+        score=one.score,
+        words=f"{name}: {_what(figure)} is {_beside(figure.value, expected, figure.unit, _NEIGHBOURS)}",
+    )
 
 
 def _node(matrix: PairMatrix, one: _Named, fitted: Fit) -> Culprit:
     expected = math.exp(_sign(matrix.better) * fitted.level)
     ratio = math.exp(_sign(matrix.better) * one.distance)
     name = matrix.nodes[one.at]
-    words = _beside(expected * ratio, expected, matrix.unit, "its neighbours'")
+    words = _beside(expected * ratio, expected, matrix.unit, _NEIGHBOURS)
     return Culprit(
         kind="node",
         nodes=(name,),
