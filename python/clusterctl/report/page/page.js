@@ -96,6 +96,7 @@
     light: [[0, "#7c1d12"], [.2, "#c9472c"], [.4, "#ea9a5a"], [.6, "#f3dcb2"], [.8, "#dce7ea"], [1, "#7fb0c9"]],
     dark: [[0, "#ff8a70"], [.2, "#e2593c"], [.4, "#a4502c"], [.6, "#5b4a35"], [.8, "#263742"], [1, "#3f7391"]],
   };
+  const FEW = 40, MANY = 128; // nodes from which on a picture of the worst comes first
   const TOP = 1.25; // the ramp ends there; 1 is the median
 
   function unpacked(matrix) {
@@ -144,8 +145,8 @@
       return said;
     }
     function draw() {
-      rows = order === "worst" ? matrix.order : matrix.nodes.map((_, at) => at);
-      const names = rows.map((at) => matrix.nodes[at]), count = matrix.count, z = [];
+      rows = order === "name" ? matrix.nodes.map((_, at) => at) : order === "few" ? matrix.order.slice(0, FEW) : matrix.order;
+      const names = rows.map((at) => matrix.nodes[at]), count = rows.length, z = [];
       for (let y = 0; y < count; y++) {
         const line = new Float32Array(count);
         for (let x = 0; x < count; x++) {
@@ -176,7 +177,7 @@
           const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
           if (!step) return;
           event.preventDefault();
-          const keep = (at) => Math.max(0, Math.min(matrix.count - 1, at));
+          const keep = (at) => Math.max(0, Math.min(rows.length - 1, at));
           cursor = cursor ? [keep(cursor[0] + step[0]), keep(cursor[1] + step[1])] : [0, 1];
           if (matrix.diagonal && cursor[0] === cursor[1]) cursor = [keep(cursor[0] + step[0]), keep(cursor[1] + step[1])];
           tell(rows[cursor[0]], rows[cursor[1]]);
@@ -198,11 +199,8 @@
         }
       }
       found.sort((one, other) => one[0] - other[0]);
-      by("worst").replaceChildren(...found.slice(0, 8).map(([share, i, j]) => {
-        const value = figure(matrix.value(matrix.codes[index(matrix, i, j)]), matrix.unit);
-        const who = matrix.nodes[i] + (i === j ? "" : " ↔ " + matrix.nodes[j]);
-        return make("li", {}, make("span", {}, who), make("span", { class: share < .8 ? "bad" : "" }, value));
-      }));
+      by("worst").replaceChildren(...matrix.worst_links.map(([who, value, share]) =>
+        make("li", {}, make("span", {}, who), make("span", { class: share < .8 ? "bad" : "" }, figure(value, matrix.unit)))));
       histogram(by("spread"), found);
     }
     function histogram(place, found) {
@@ -230,6 +228,8 @@
     const first = data.matrices.reduce((best, one, at) => one.better === "higher" ? at : best, 0);
     press(by("matrix"), by("matrix").children[first]);
     choose(first);
+    const few = by("order").querySelector("[data-order=few]");
+    if (matrix.count > MANY) { few.hidden = false; order = "few"; press(by("order"), few); }
     later(heat, draw);
   }
 

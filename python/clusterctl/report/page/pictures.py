@@ -16,7 +16,7 @@ from clusterctl import inventory
 from clusterctl.report import actions, units
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -26,6 +26,8 @@ MOST_NODES = 512  # with a row of their own; beyond it, blocks of nodes have one
 _BLOCKS = 256
 _SPREADS = 600_000  # links of all matrices together up to which each carries its spread, a byte
 _CODES = 65_534  # steps of a value's logarithm; 0 stays free
+_LOW = 0.8  # of the median: a link of which is shown as bad; what is judged, the checks' culprits say
+_WORST = 8
 _TRENDS = 60
 _COLUMNS = 16  # figures per node that the table of nodes shows
 _PREFERRED = ("bus_bandwidth", "algorithm_bandwidth", "bandwidth", "time", "latency")
@@ -145,21 +147,51 @@ def _matrix(check: CheckResult, matrix: PairMatrix, *, spreads: bool) -> dict[st
     both = np.fmax(dense, dense.T)  # one of the two is never there
     with np.errstate(invalid="ignore"):
         share = both / median if matrix.better != "lower" else median / both
+    low_rows = _by_row(np.nanmedian, share) < _LOW
     return data | {
         "nodes": names,
         "values": _packed(codes),
         "low": low,
         "high": high,
-        "order": _worst_first(share).tolist(),
+        "order": _worst_first(share, low_rows),
+        "worst_links": _worst(names, both, share, low_rows),
     }
 
 
-def _worst_first(share: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Order rows so that what is bad comes first: by a row's median and, with half of that weight, its worst link."""
-    filled = np.where(np.isfinite(share), share, np.nan)
-    empty = ~np.isfinite(filled).any(axis=1)
-    filled[empty] = 1.0
-    return np.argsort(np.nanmedian(filled, axis=1) + 0.5 * np.nanmin(filled, axis=1), kind="stable")
+def _worst_first(share: NDArray[np.float64], low: NDArray[np.bool_]) -> list[int]:
+    """Order rows so that what is bad comes first: rows that are bad as a whole, then by their worst other link."""
+    own = np.where(low[np.newaxis, :] & ~low[:, np.newaxis], np.nan, share)  # whoever is bad spoils everybody's worst
+    worst = _by_row(np.nanmin, own)
+    middle = _by_row(np.nanmedian, share)
+    return [int(row) for row in np.lexsort((middle, np.where(low, middle, worst), ~low))]
+
+
+def _by_row(what: Callable[..., Any], share: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a figure for each row; a row of which nothing was measured is as the median."""
+    result = np.ones(len(share))
+    there = np.isfinite(share).any(axis=1)
+    result[there] = what(share[there], axis=1)
+    return result
+
+
+def _worst(
+    names: Sequence[str], both: NDArray[np.float64], share: NDArray[np.float64], low: NDArray[np.bool_]
+) -> list[Any]:
+    """Return the worst links, as one where nearly all of a node's are bad: [who, value, share]."""
+    found: list[Any] = []
+    for row in np.flatnonzero(low).tolist():
+        others = [names[column] for column in np.flatnonzero(share[row] < _LOW).tolist() if column != row]
+        who = f"{names[row]} ↔ {inventory.folded(others)}"
+        found.append([who, float(np.nanmedian(both[row])), float(np.nanmedian(share[row]))])
+    rest = np.where(low[:, np.newaxis] | low[np.newaxis, :], np.nan, share)
+    rows, columns = np.triu_indices(len(names))
+    single = rest[rows, columns]
+    for at in np.argsort(single, kind="stable")[:_WORST]:  # what is not there sorts last
+        if np.isfinite(single[at]):
+            one, other = int(rows[at]), int(columns[at])
+            who = names[one] if one == other else f"{names[one]} ↔ {names[other]}"
+            found.append([who, float(both[one, other]), float(single[at])])
+    return sorted(found, key=lambda one: one[2])[:_WORST]
 
 
 def _blocks(

@@ -12,14 +12,15 @@ if TYPE_CHECKING:
     from clusterctl.result import Culprit, ValidationRecord
 
 _ALL = 64  # nodes up to which each has its place; beyond it, the bad ones and as many others as have room
-_NAMED = 40  # nodes up to which each has its name
+_ROOM = 40  # nodes at most where not all have a place, the bad ones always
+_NAMED = 24  # nodes up to which each has its name; beyond it, those that are bad or end a bad link
 _RADIUS = 150.0
 _LINKS = 40  # bad links at most
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node's place; ``state`` is ``good``, ``bad`` or ``lost``."""
+    """A node's place; ``state`` is ``good``, ``bad``, ``lost`` or ``end`` (of a bad link)."""
 
     name: str
     x: float
@@ -70,7 +71,7 @@ def drawing(record: ValidationRecord) -> Drawing:
             host,
             number,
             len(shown),
-            state="lost" if host in lost else "bad" if host in bad else "good",
+            state="lost" if host in lost else "bad" if host in bad else "end" if host in ends else "good",
             title=bad.get(host, "does not answer" if host in lost else host),
             network=networks.index(record.fabric.get(host, "")),
         )
@@ -97,7 +98,7 @@ def _shown(hosts: tuple[str, ...], wanted: set[str]) -> list[str]:
         return list(hosts)
     first = [host for host in hosts if host in wanted][:_ALL]
     rest = [host for host in hosts if host not in wanted]
-    room = max(0, _NAMED - len(first))
+    room = max(0, _ROOM - len(first))
     step = max(1, len(rest) // room) if room else 1
     kept = {*first, *rest[::step][:room]}
     return [host for host in hosts if host in kept]
