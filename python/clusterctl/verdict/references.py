@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _NORMAL = 1.4826  # standard deviation over MAD of the normal distribution
 _MAD_EFFICIENCY = 0.37  # a MAD is worth so many of its values' squares (Rousseeuw and Croux, 1993)
+_ENOUGH_FOR_MAD = 12  # values; of fewer a MAD may by chance be next to nothing
 _FILE = "validation.yml"
 
 
@@ -44,7 +45,7 @@ class Sources:
         file: how the report calls that file.
         history: returns the values of a figure in the last good runs, newest first.
         options: when the history speaks.
-        level: how often a healthy run may have any figure beyond its history (before it is confirmed by a second run).
+        level: how often a healthy run may have any figure beyond its history.
         figures: how many figures of the run are compared; they share that level.
         machine: the GPUs that took part, None where there were none.
     """
@@ -56,7 +57,7 @@ class Sources:
     file: str = _FILE
     history: Callable[[Figure], Sequence[float]] | None = None
     options: HistoryOptions = field(default_factory=HistoryOptions)
-    level: float = 0.1
+    level: float = 0.01
     figures: int = 1
     machine: published.Machine | None = None
 
@@ -110,7 +111,8 @@ def from_history(
     The limit lies z scaled MADs out, in logarithms, and never nearer than the floor. z is ``options.mads``, or the
     quantile of Student's t that a healthy figure exceeds with probability ``level`` if that is more. A MAD is worth
     37 % of the values it was made of (Rousseeuw and Croux, *Alternatives to the Median Absolute Deviation*, JASA 88,
-    1993), which gives the degrees of freedom.
+    1993), which gives the degrees of freedom. Of fewer than 12 values it may by chance be next to nothing, so there the
+    standard deviation counts where it is larger; the runs were good ones, so it is not made of outliers.
 
     Args:
         values: of the last good runs, in the figure's unit.
@@ -126,7 +128,9 @@ def from_history(
     logs = [math.log(value) for value in values]
     centre = statistics.median(logs)
     scale = _NORMAL * statistics.median(abs(value - centre) for value in logs)
-    dof = max(1, round(_MAD_EFFICIENCY * (len(values) - 1)))
+    dof = round(_MAD_EFFICIENCY * len(values))
+    if len(values) < _ENOUGH_FOR_MAD:
+        scale, dof = max(scale, statistics.stdev(logs)), len(values) - 1
     # The median of few runs strays as well: its variance adds pi/2n to that of the figure.
     spread = scale * math.sqrt(1 + math.pi / 2 / len(values))
     distance = max(max(options.mads, t_quantile(level, dof)) * spread, math.log1p(options.floor))
