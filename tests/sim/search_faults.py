@@ -1,0 +1,108 @@
+"""Clusters of known truth for the search: which groups of nodes fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from clusterctl.verdict.search import Search
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
+
+
+class Fault(Protocol):
+    """Something that makes a job fail."""
+
+    def hits(self, nodes: Sequence[int]) -> bool:
+        """Whether a job of these nodes fails."""
+
+
+@dataclass(frozen=True)
+class BadNodes:
+    """Each makes every job fail that it is in; alone only if ``alone``, for a broken network shows to others only."""
+
+    nodes: frozenset[int]
+    alone: bool = True
+
+    def hits(self, nodes: Sequence[int]) -> bool:
+        return bool(self.nodes & set(nodes)) and (self.alone or len(nodes) > 1)
+
+
+@dataclass(frozen=True)
+class Together:
+    """All of these have to take part."""
+
+    nodes: frozenset[int]
+
+    def hits(self, nodes: Sequence[int]) -> bool:
+        return self.nodes <= set(nodes)
+
+
+@dataclass(frozen=True)
+class FromSize:
+    """Any so many nodes fail."""
+
+    size: int
+
+    def hits(self, nodes: Sequence[int]) -> bool:
+        return len(nodes) >= self.size
+
+
+@dataclass(frozen=True)
+class Several:
+    """Any of several faults."""
+
+    faults: tuple[Fault, ...]
+
+    def hits(self, nodes: Sequence[int]) -> bool:
+        return any(fault.hits(nodes) for fault in self.faults)
+
+
+@dataclass(frozen=True)
+class Flaky:
+    """A fault that comes with this probability in a launch."""
+
+    fault: Fault
+    probability: float
+    dice: random.Random
+
+    def hits(self, nodes: Sequence[int]) -> bool:
+        return self.fault.hits(nodes) and self.dice.random() < self.probability
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search came to."""
+
+    launches: int
+    steps: int  # one after the other; the groups of a step run at once
+    hung: int  # steps in which a group failed, each of which takes a deadline
+    culprits: frozenset[tuple[str, frozenset[int]]]
+    search: Search
+
+
+def names(nodes: int) -> list[str]:
+    return [f"node{number}" for number in range(nodes)]
+
+
+def play(nodes: int, fault: Fault) -> Found:
+    """Let a search find a fault."""
+    search = Search(names(nodes))
+    steps = hung = 0
+    while not search.done:
+        groups = [[int(name.removeprefix("node")) for name in group] for group in search.next()]
+        flat = [node for group in groups for node in group]
+        assert len(flat) == len(set(flat)), "groups that are launched at once share a node"
+        assert all(groups), "an empty group"
+        failed = [fault.hits(group) for group in groups]
+        search.tell([not fails for fails in failed])
+        steps += 1
+        hung += any(failed)
+        assert search.launches <= search.limit
+    assert search.words
+    culprits = frozenset(
+        (one.kind, frozenset(int(name.removeprefix("node")) for name in one.nodes)) for one in search.culprits
+    )
+    return Found(search.launches, steps, hung, culprits, search)
