@@ -153,10 +153,10 @@ def _evidence(
 
 
 def _links(matrix: PairMatrix, culprit: Culprit) -> Iterable[str]:
-    """Return the links of a culprit, worst first, with the median of all for comparison."""
+    """Return the links of a culprit's nodes, worst first; those that are good show that it is not all of them."""
     who = {matrix.nodes.index(name) for name in culprit.nodes if name in matrix.nodes}
     ends = list(zip(matrix.first, matrix.second, matrix.value, strict=True))
-    its = [(value, first, second) for first, second, value in ends if len(who & {first, second}) == len(who)]
+    its = [(value, first, second) for first, second, value in ends if who & {first, second}]
     its.sort(reverse=matrix.better != "higher")
     for value, first, second in its[:_MOST_LINKS]:
         yield f"  {matrix.nodes[first]} - {matrix.nodes[second]}: {units.value_words(value, matrix.unit)}"

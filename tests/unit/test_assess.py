@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from clusterctl.result import CheckResult, Figure, PairMatrix, RankReport, Reference, Verdict
+from clusterctl.verdict import assess, outliers
+
+POLICY = outliers.Policy()
+MIB = 1 << 20
+
+
+def result(*figures: Figure, matrices: tuple[PairMatrix, ...] = (), verdict: Verdict = Verdict.PASS) -> CheckResult:
+    ranks = tuple(RankReport(rank=rank, host=f"node{rank + 1}") for rank in range(4))
+    return CheckResult(
+        check="pairs", verdict=verdict, reason="4 ranks on 4 nodes", figures=figures, matrices=matrices, ranks=ranks
+    )
+
+
+def speeds(*values: float, quantity: str = "memory_bandwidth") -> tuple[Figure, ...]:
+    return tuple(
+        Figure(quantity=quantity, nodes=(f"node{at}",), value=value, unit="B/s", better="higher")
+        for at, value in enumerate(values, start=1)
+    )
+
+
+def matrix(slow: dict[tuple[int, int], float] | None = None, nodes: int = 8, seed: int = 1) -> PairMatrix:
+    generator = random.Random(seed)  # noqa: S311 - a seed that does not change
+    pairs = [(first, second) for second in range(nodes) for first in range(second)]
+    values = [(slow or {}).get(pair, 1.0) * 1e9 * generator.gauss(1, 0.01) for pair in pairs]
+    return PairMatrix(
+        quantity="bandwidth",
+        size_bytes=MIB,
+        unit="B/s",
+        better="higher",
+        nodes=tuple(f"node{at + 1}" for at in range(nodes)),
+        first=tuple(first for first, _ in pairs),
+        second=tuple(second for _, second in pairs),
+        value=tuple(values),
+    )
+
+
+def limit(value: float, lower: float = -0.1) -> Reference:
+    return Reference(value=value, lower=lower, unit="B/s", source="file", citation="validation.yml")
+
+
+TOGETHER = Figure(
+    quantity="bus_bandwidth",
+    operation="allreduce",
+    backend="mpi",
+    size_bytes=64 * MIB,
+    value=1.1e9,
+    low=1.09e9,
+    high=1.12e9,
+    confidence=0.95,
+    unit="B/s",
+    better="higher",
+)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.FAIL, Verdict.ERROR, Verdict.SKIP])
+def test_who_has_his_verdict_keeps_it(verdict: Verdict) -> None:
+    before = result(*speeds(1, 1, 1, 1, 1, 0.1), matrices=(matrix(),), verdict=verdict)
+    assert assess.assess(before, POLICY, lambda _figure: limit(100.0)) is before
+    assert not assess.suspects(before)
+
+
+def test_nothing_measured_is_nothing_to_say() -> None:
+    assert assess.assess(result(), POLICY) == result()
+
+
+def test_a_healthy_check_keeps_its_words_and_gets_its_comparisons() -> None:
+    after = assess.assess(result(TOGETHER, matrices=(matrix(),)), POLICY, lambda _figure: limit(1.1e9))
+    assert (after.verdict, after.reason, after.culprits, after.evidence) == (Verdict.PASS, "4 ranks on 4 nodes", (), ())
+    assert [one.verdict for one in after.comparisons] == [Verdict.PASS]
+
+
+def test_a_figure_below_its_reference_fails_the_check() -> None:
+    after = assess.assess(result(TOGETHER), POLICY, lambda _figure: limit(1.25e9))
+    assert after.verdict is Verdict.FAIL
+    assert after.reason == "allreduce of 64 MiB: 1.1 GB/s of bus bandwidth, 12 % below 1.25 GB/s (validation.yml)"
+    assert after.evidence == (f"{after.reason}; 95 % interval 1.09 GB/s to 1.12 GB/s",)
+    assert (after.hosts, after.culprits) == ((), ())
+    assert assess.suspects(after)
+
+
+def test_the_worst_figures_come_first_and_the_others_are_counted() -> None:
+    figures = speeds(1e9, 0.5e9, 0.7e9, 0.8e9, 0.6e9, 1e9)
+    after = assess.assess(result(*figures), POLICY, lambda _figure: limit(1e9))
+    assert after.reason.startswith("node2: memory bandwidth: 500 MB/s, 50 % below 1 GB/s (validation.yml); node5:")
+    assert after.reason.endswith("; and 1 more")
+    assert after.hosts == ("node2", "node5", "node3", "node4")
+
+
+def test_a_slow_node_is_named_by_its_own_speed() -> None:
+    after = assess.assess(result(*speeds(1.0, 1.01, 0.99, 0.5, 1.0, 1.02, 0.98, 1.0)), POLICY)
+    assert after.verdict is Verdict.FAIL
+    assert after.hosts == ("node4",)
+    assert after.reason.startswith("node4: memory bandwidth is")
+    assert "score" in after.evidence[0]
+
+
+def test_a_slow_node_is_told_from_a_slow_link() -> None:
+    slow = {(at, 3): 0.1 for at in range(3)} | {(3, at): 0.1 for at in range(4, 8)}
+    node = assess.assess(result(matrices=(matrix(slow),)), POLICY)
+    assert [(one.kind, one.nodes) for one in node.culprits] == [("node", ("node4",))]
+    link = assess.assess(result(matrices=(matrix({(2, 7): 0.1}),)), POLICY)
+    assert [(one.kind, one.nodes) for one in link.culprits] == [("pair", ("node3", "node8"))]
+    assert link.hosts == ("node3", "node8")
+    assert link.evidence[1].startswith("  node3 - node8: 9")
+    assert all("GB/s" in line or "MB/s" in line for line in link.evidence[2:])
+
+
+def test_the_median_of_a_nodes_links_is_left_to_the_matrix() -> None:
+    slow = {(at, 3): 0.1 for at in range(3)} | {(3, at): 0.1 for at in range(4, 8)}
+    own = [Figure(quantity="bandwidth", size_bytes=MIB, nodes=(f"node{at}",), value=1e8 if at == 4 else 1e9, unit="B/s",
+                  better="higher") for at in range(1, 9)]  # fmt: skip
+    after = assess.assess(result(*own, matrices=(matrix(slow),)), POLICY)
+    assert [one.nodes for one in after.culprits] == [("node4",)]
+    assert "on its links" in after.reason
+    alone = assess.assess(result(*own), POLICY)
+    assert [one.nodes for one in alone.culprits] == [("node4",)]
+
+
+def test_figures_of_other_kinds_are_not_mixed() -> None:
+    figures = (*speeds(1, 1, 1, 1.0), *speeds(0.01, 0.01, 0.01, 0.01, quantity="compute"))
+    assert assess.assess(result(*figures), POLICY).verdict is Verdict.PASS
+
+
+# --- once is chance ---------------------------------------------------------------------------------------------------
+
+
+def test_what_both_runs_show_stays() -> None:
+    raw = result(TOGETHER, *speeds(1.0, 1.01, 0.99, 0.5, 1.0, 1.02, 0.98, 1.0))
+    references = {"bus_bandwidth": limit(1.25e9)}
+    first = assess.assess(raw, POLICY, lambda figure: references.get(figure.quantity))
+    after = assess.confirmed(first, raw, POLICY, lambda figure: references.get(figure.quantity))
+    assert after.verdict is Verdict.FAIL
+    assert after.hosts == ("node4",)
+    assert "12 % below" in after.reason
+
+
+def test_what_only_one_run_shows_is_told_and_does_not_fail() -> None:
+    first = assess.assess(result(TOGETHER, *speeds(1.0, 1.01, 0.99, 0.5, 1.0, 1.02)), POLICY, lambda _: limit(1.0))
+    assert first.verdict is Verdict.FAIL
+    after = assess.confirmed(first, result(TOGETHER, *speeds(1.0, 1.01, 0.99, 1.0, 1.0, 1.02)), POLICY)
+    assert (after.verdict, after.culprits, after.hosts) == (Verdict.PASS, (), ())
+    assert after.reason.startswith("4 ranks on 4 nodes; in a first run and not in a second: node4: memory bandwidth")
+
+
+def test_two_runs_that_blame_different_ones_blame_nobody() -> None:
+    first = assess.assess(result(*speeds(1.0, 1.01, 0.99, 0.5, 1.0, 1.02, 1, 1)), POLICY)
+    second = result(*speeds(1.0, 0.5, 0.99, 1.0, 1.0, 1.02, 1, 1))
+    after = assess.confirmed(first, second, POLICY)
+    assert (after.verdict, after.culprits) == (Verdict.PASS, ())
+    below = assess.assess(result(*speeds(1.0, 1.0, 0.5)), POLICY, lambda _figure: limit(0.9))
+    other = assess.confirmed(below, result(*speeds(1.0, 0.5, 1.0)), POLICY, lambda _figure: limit(0.9))
+    assert other.verdict is Verdict.PASS
+    assert [one.words for one in other.comparisons if "in one run of two" in one.words]
+
+
+def test_a_wrong_answer_in_the_second_run_stands() -> None:
+    first = assess.assess(result(*speeds(1.0, 1.0, 1.0, 0.5, 1.0, 1.0)), POLICY)
+    wrong = result(verdict=Verdict.FAIL).model_copy(update={"reason": "rank 3 got 7"})
+    assert assess.confirmed(first, wrong, POLICY) is wrong
+
+
+@pytest.mark.parametrize("verdict", [Verdict.ERROR, Verdict.SKIP])
+def test_a_second_run_that_could_not_be_run_confirms_and_refutes_nothing(verdict: Verdict) -> None:
+    first = assess.assess(result(*speeds(1.0, 1.01, 1.0, 0.5, 1.0, 1.0, 0.99, 1.02)), POLICY)
+    gone = result(verdict=verdict).model_copy(update={"reason": "no node answers"})
+    after = assess.confirmed(first, gone, POLICY)
+    assert after.verdict is Verdict.FAIL
+    assert after.culprits == first.culprits
+    assert after.reason.endswith("a second run confirmed nothing: no node answers")
+
+
+def test_an_assessed_result_is_written_and_read_back() -> None:
+    after = assess.assess(result(TOGETHER, matrices=(matrix({(2, 7): 0.1}),)), POLICY, lambda _figure: limit(1.25e9))
+    assert CheckResult.model_validate_json(after.model_dump_json()) == after
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.1])
+def test_healthy_clusters_blame_nobody_twice(spread: float) -> None:
+    generator = random.Random(spread)  # noqa: S311 - a seed that does not change
+    alarms = 0
+    for _ in range(100):
+        first, second = (
+            result(*speeds(*(generator.gauss(1, spread) for _ in range(8))), matrices=(matrix(seed=seed),))
+            for seed in (generator.randrange(1 << 30), generator.randrange(1 << 30))
+        )
+        after = assess.assess(first, POLICY)
+        if after.verdict is Verdict.FAIL:
+            alarms += assess.confirmed(after, second, POLICY).verdict is Verdict.FAIL
+    assert alarms <= 2
