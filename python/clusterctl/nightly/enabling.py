@@ -84,7 +84,10 @@ def enable(request: Request) -> Enabled:
     job = job.model_copy(update={"place": place})
     shelf.write_job(job)
     if before is not None and _elsewhere(before.place, place):
-        timers.remove(before.place, name)
+        try:
+            timers.remove(before.place, name)
+        except ConfigError as error:  # the new one stands; that both do is to be known
+            notes += (f"What was enabled before, {before.place.name}, still stands: {error}",)
     now = datetime.now(timezone.utc)
     notes += (*timers.notes(place), *_skipped(at, now), *_agent(cluster))
     return Enabled(job, schedule.next_after(at, timers.zone(), now), notes)
