@@ -254,8 +254,7 @@ class Store:
         Raises:
             StoreError: the history cannot be read.
         """
-        good = (past.value for past in self._of(cluster, key.check).past(key) if past.good)
-        return tuple(islice(good, limit))
+        return tuple(islice(self._of(cluster, key.check).good_values(key), limit))
 
     # --- what this run means beside the others ------------------------------------------------------------------------
 

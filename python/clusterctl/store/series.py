@@ -39,11 +39,18 @@ class Series:
 
     def past(self, key: FigureKey) -> Iterator[Past]:
         """Yield the figure's values, newest first; a damaged column is left out, and said so."""
+        return (Past(row.run_id, row.started, value, row.verdict, row.good) for row, value in self._each(key))
+
+    def good_values(self, key: FigureKey) -> Iterator[float]:
+        """Yield the figure's values in good runs, newest first; a damaged column is left out, and said so."""
+        return (value for row, value in self._each(key) if row.good)
+
+    def _each(self, key: FigureKey) -> Iterator[tuple[_Row, float]]:
         text = key.text
         for row in self._rows:
             value = self._value(row, text)
             if value is not None:
-                yield Past(row.run_id, row.started, value, row.verdict, row.good)
+                yield row, value
 
     def _value(self, row: _Row, key: str) -> float | None:
         if row.layout is None:
