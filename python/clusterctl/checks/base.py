@@ -7,7 +7,7 @@ import signal
 import statistics
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from clusterctl.checks import ranks, samples
 from clusterctl.launch import hostfile
@@ -122,9 +122,23 @@ class Check(Protocol):
         """Turn the raw outcome into a verdict."""
 
 
+@runtime_checkable
+class Lasting(Protocol):
+    """A check whose measuring takes longer the more nodes there are."""
+
+    def measuring_s(self, site: Site) -> float:
+        """Seconds of measuring there, beside what ``deadline_s`` allows for."""
+
+
 def deadline_s(check: Check, site: Site) -> float:
     """Return the seconds that a check may take there: starting ranks takes time, and so does sharing a core."""
-    return round(check.deadline_s * site.ranks_per_core + _SECONDS_PER_RANK * len(site.placement), 3)
+    measuring_s = check.measuring_s(site) if isinstance(check, Lasting) else 0.0
+    return round(check.deadline_s * site.ranks_per_core + measuring_s + _SECONDS_PER_RANK * len(site.placement), 3)
+
+
+def one_a_node(site: Site) -> Site:
+    """Return the site as a check with ``per_node`` fills it: one rank on each node."""
+    return replace(site, slots=dict.fromkeys(site.slots, 1))
 
 
 def rank_program(program: str, check: str, deadline: float, *more: str) -> tuple[str, ...]:

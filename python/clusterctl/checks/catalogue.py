@@ -12,6 +12,8 @@ from clusterctl.checks.hello import Hello
 from clusterctl.checks.horovod import Horovod, Training
 from clusterctl.checks.nccl import NCCL
 from clusterctl.checks.network import Network
+from clusterctl.checks.node_speed import NodeSpeed
+from clusterctl.checks.pairs import Pairs
 from clusterctl.checks.torchrun import Torchrun
 from clusterctl.errors import ConfigError
 from clusterctl.suite import CheckOptions
@@ -67,6 +69,8 @@ _MAKERS: Mapping[str, _Maker] = {
     "reduce": _plain(answers.REDUCE),
     "allreduce": _plain(answers.ALLREDUCE),
     "network": _plain(Network()),
+    "node_speed": _with(suites.NodeSpeedOptions, NodeSpeed),
+    "pairs": _with(suites.PairsOptions, Pairs),
     "collectives": _with(suites.SweepOptions, Collectives.of),
     "nccl": _plain(NCCL),
     "nccl_sweep": _with(suites.SweepOptions, NcclSweep.of),

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 # Written out, for the catalogue takes time to import and --help stays quick; a test holds them equal.
 _CHECKS = (
-    "hello, point_to_point, broadcast, scatter, gather, reduce, allreduce, network, collectives (MPI); "
-    "nccl, nccl_sweep, torchrun, horovod, horovod_sweep, training (where they are installed)"
+    "hello, point_to_point, broadcast, scatter, gather, reduce, allreduce, network, node_speed, pairs, collectives "
+    "(MPI); nccl, nccl_sweep, torchrun, horovod, horovod_sweep, training (where they are installed)"
 )
 _STYLES = {"PASS": "green", "FAIL": "red", "ERROR": "magenta", "SKIP": "dim"}
 

@@ -12,15 +12,18 @@ from __future__ import annotations
 import bisect
 import functools
 import math
+import socket
 import statistics
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Callable, Sequence
 
 EXACT_UP_TO = 200  # samples; beyond it the normal distribution is as good as the binomial one
 SAMPLES_A_LINE = 200  # at 13 characters each, a line stays below the 4 KiB that a pipe writes in one piece
 DIGITS = 6
+LONGEST_SLEEP_S = 0.002  # of those who wait for their turn
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,7 @@ def until_sure(
     confidence: float,
     precision: float,
     deadline: float,
+    patience: float = 1.0,
 ) -> Samples:
     """Call ``take`` until the median of what it returns is known well enough; see :class:`Sampling`."""
     sampling = Sampling(
@@ -155,6 +159,7 @@ def until_sure(
         confidence=confidence,
         precision=precision,
         deadline=deadline,
+        patience=patience,
     )
     while sampling.more():
         sampling.add(take())
@@ -201,6 +206,25 @@ def interval_rank(count: int, confidence: float) -> int:
             break
         rank += 1
     return rank
+
+
+def wait_quietly(request: Any) -> None:
+    """Wait for a request of mpi4py without keeping a core busy: somebody else may be measuring on it."""
+    pause_s = LONGEST_SLEEP_S / 16
+    while not request.Test():
+        time.sleep(pause_s)
+        pause_s = min(LONGEST_SLEEP_S, pause_s * 1.25)
+
+
+def machine() -> str:
+    """Return what is the same on all containers of one machine: the id of the kernel's start.
+
+    Virtual machines of one host are told apart by it; they have processors of their own to begin with.
+    """
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return socket.gethostname()
 
 
 def say(voice: Any, samples: Sequence[float], *, quantity: str, unit: str, better: str, **more: Any) -> None:

@@ -20,10 +20,8 @@ from __future__ import annotations
 import collections
 import os
 import random
-import socket
 import sys
 import time
-from pathlib import Path
 from typing import Any, Iterator, Mapping, Sequence
 
 import measure
@@ -37,7 +35,6 @@ PASSES = 3
 AT_LEAST, AT_MOST = 6, 20  # samples of a pass
 PATIENCE = 4.0  # budgets, until there are so many
 MOST_TRIPS = 1000  # in a sample
-LONGEST_SLEEP_S = 0.002  # of those who wait for their turn
 SMALL = 8192  # bytes; up to there a message takes about as long as one of one byte
 SHARE = 0.7  # of the time until the deadline that the plan may take; slow links take more than their budget
 RESERVE = 0.85  # of the deadline; what is left is for the start and for the end
@@ -170,7 +167,7 @@ class Bench:
                 continue
             share_s = (self.deadline - time.monotonic()) / turns
             trips: list[float] = []
-            if trip_s * max(1.0, size / max(1, before) if size > SMALL else 1.0) <= share_s:
+            if trip_s * max(1.0, size / max(before, SMALL)) <= share_s:  # else it would take the other pairs' time
                 trips = self.lead(pair[1], size)
             self.comm.Send([self.stop, 1, self.mpi.BYTE], pair[1], TAG)
             if trips:
@@ -229,11 +226,7 @@ class Bench:
     def wait_for_all(self, what: str) -> None:
         """Wait without keeping a core busy: somebody may be measuring on it."""
         self.rank.doing(what)
-        request = self.comm.Ibarrier()
-        pause_s = LONGEST_SLEEP_S / 16
-        while not request.Test():
-            time.sleep(pause_s)
-            pause_s = min(LONGEST_SLEEP_S, pause_s * 1.25)
+        measure.wait_quietly(self.comm.Ibarrier())
 
 
 def pattern(numpy: Any, rank: int, size: int) -> Any:
@@ -259,7 +252,7 @@ def play(bench: Bench) -> None:
     comm, rank, options = bench.comm, bench.rank, bench.options
     bench.rank.findings.compared += 1  # a node alone has nobody to measure with
     rank.doing("the names of all")
-    about = comm.allgather((rank.voice.host, machine(), os.cpu_count() or 1))
+    about = comm.allgather((rank.voice.host, measure.machine(), os.cpu_count() or 1))
     names = [name for name, _, _ in about]
     machines = [place for _, place, _ in about]
     shared = {place for place, count in collections.Counter(machines).items() if count > 1}
@@ -289,14 +282,6 @@ def tell(rank: rank_program.Rank, peer: str, found: Mapping[tuple[str, int], Seq
         better, unit = ("lower", "us") if quantity == "latency" else ("higher", "B/s")
         link = {"backend": "mpi", "bytes": size, "peer": peer}
         measure.say(rank.voice, values, quantity=quantity, unit=unit, better=better, **link)
-
-
-def machine() -> str:
-    """Return what tells machines apart, and not containers of one machine: the id of the kernel's start."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return socket.gethostname()
 
 
 def work(rank: rank_program.Rank) -> int:

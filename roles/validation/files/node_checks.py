@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+"""Measure every node by itself, so that a slow node is told from a slow link: memory bandwidth and computing.
+
+Started by mpirun, one process a node; what the lines mean stands in ``rank_program.py`` and ``measure.py``. All nodes
+measure at the same time; those that are containers of one machine take turns, for they share its cores.
+
+``memory_bandwidth``  a thread on every core copies its part of an array that no cache holds. What is read and what is
+                      written is counted, 16 bytes for each number of 8, as STREAM counts its "copy" (McCalpin, "Memory
+                      Bandwidth and Machine Balance in Current High Performance Computers", 1995); the reading of what
+                      is about to be overwritten, which many processors do, is not.
+``compute``           a thread on every core multiplies matrices of 256 x 256 float64 that its cache holds; n additions
+                      and n multiplications for each of the n x n results, 2 n^3 in all.
+
+A sample lasts longer than the 100 ms in which the kernel gives a control group its share of the processors, so that a
+node that may use a part of them only shows it in every sample. The nodes are measured several times, with a part of
+the budget each, so that what disturbs a node for a moment touches a part of its samples.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+import gpu_state
+import measure
+import rank_program
+
+CHECK = "node_speed"
+PASSES = 3
+WINDOW_S = 0.12  # of a sample; the kernel's period is 0.1 s (cpu.cfs_period_us, cpu.max)
+AT_LEAST, AT_MOST = 2, 100  # samples of a pass; three passes make the six that an interval of 95 % takes
+PATIENCE = 4.0  # budgets, until there are so many
+RESERVE = 0.85  # of the deadline; what is left is for the start and for the end
+SHARE = 0.7  # of the time until then that the plan may take
+MIB = 1 << 20
+LEAST_ARRAY, MOST_ARRAY = 64 * MIB, 1024 * MIB  # bytes
+CACHES = 4.0  # an array is so much larger than the largest cache
+PART_OF_MEMORY = 1 / 16  # for each of the two arrays
+PIECE = MIB // 8  # numbers that are copied at once
+ORDER = 256  # of the matrices
+MOST_THREADS = 256
+CPUS = Path("/sys/devices/system/cpu")
+
+
+class Bench:
+    """A node with its arrays and what the user wants."""
+
+    def __init__(self, mpi: Any, numpy: Any, rank: rank_program.Rank, deadline: float) -> None:
+        """Learn how many cores this process may use."""
+        self.numpy, self.rank, self.comm = numpy, rank, mpi.COMM_WORLD
+        self.options, self.deadline = rank.arguments, deadline
+        self.budget_s = self.options.budget / PASSES
+        self.threads = min(MOST_THREADS, len(os.sched_getaffinity(0)))
+
+    def wait_for_all(self, what: str) -> None:
+        """Wait without keeping a core busy: somebody may be measuring on it."""
+        self.rank.doing(what)
+        measure.wait_quietly(self.comm.Ibarrier())
+
+    def memory(self) -> tuple[Callable[[int], Callable[[], float]], Callable[[], None]]:
+        """Return what makes each thread's work, and what proves it."""
+        numpy = self.numpy
+        count = array_bytes(CPUS, available_bytes()) // 8
+        source, target = numpy.empty(count), numpy.empty(count)
+        block = numpy.arange(PIECE) % 1021 + 1.0
+        edges = [count * number // self.threads for number in range(self.threads + 1)]
+
+        def work(number: int) -> Callable[[], float]:
+            first, last = edges[number], edges[number + 1]
+            places = [(at, min(at + PIECE, last)) for at in range(first, last, PIECE)]
+            for begin, end in places:  # first touched by the thread that copies it, so that its memory is near
+                source[begin:end] = block[: end - begin]
+                source[begin] = begin
+                target[begin:end] = 0
+            parts = itertools.cycle(places)
+
+            def piece() -> float:
+                begin, end = next(parts)
+                numpy.copyto(target[begin:end], source[begin:end])
+                return 16.0 * (end - begin)
+
+            return piece
+
+        def prove() -> None:
+            for at in range(0, count, PIECE):
+                part = slice(at, min(at + PIECE, count))
+                if target[part].any():  # a thread had not come that far
+                    self.rank.findings.array("a copy in memory", target[part], source[part])
+
+        return work, prove
+
+    def compute(self) -> tuple[Callable[[int], Callable[[], float]], Callable[[], None]]:
+        """Return what makes each thread's work, and what proves it."""
+        numpy = self.numpy
+        values = numpy.arange(ORDER)
+        left, right = (values[:, None] * 3 + values) % 7, (values[:, None] + values * 5) % 11
+        exact = (left @ right).astype("f8")  # of whole numbers, which no library multiplies its own way
+        products: dict[int, Any] = {}
+
+        def work(number: int) -> Callable[[], float]:
+            first, second, product = left.astype("f8"), right.astype("f8"), numpy.zeros((ORDER, ORDER))
+            products[number] = product
+
+            def piece() -> float:
+                numpy.matmul(first, second, out=product)
+                return 2.0 * ORDER**3
+
+            return piece
+
+        def prove() -> None:
+            for number, product in products.items():
+                self.rank.findings.array(f"a product of matrices, thread {number}", product, exact)
+
+        return work, prove
+
+
+class Crew:
+    """Threads that work for a window of time, all at once."""
+
+    def __init__(self, count: int, make: Callable[[int], Callable[[], float]]) -> None:
+        """Start the threads; each makes its own work, so that its memory lies beside its core."""
+        self.start, self.end = threading.Barrier(count + 1), threading.Barrier(count + 1)
+        self.rates = [0.0] * count
+        self.problem: Exception | None = None
+        self.over = False
+        for number in range(count):
+            threading.Thread(target=self.toil, args=(number, make), daemon=True).start()
+        self.end.wait()
+
+    def toil(self, number: int, make: Callable[[int], Callable[[], float]]) -> None:
+        """Do one thread's work, window by window."""
+        try:
+            piece = make(number)
+            self.end.wait()
+            while True:
+                self.start.wait()
+                if self.over:
+                    return
+                began = now = time.perf_counter()
+                done = 0.0
+                while now - began < WINDOW_S:
+                    done += piece()
+                    now = time.perf_counter()
+                self.rates[number] = done / (now - began)
+                self.end.wait()
+        except threading.BrokenBarrierError:
+            return
+        except Exception as problem:  # noqa: BLE001 - the rank reports it as its own
+            self.problem = problem
+            self.start.abort()
+            self.end.abort()
+
+    def window(self) -> float:
+        """Work for one window; what all threads did in a second."""
+        self.start.wait()
+        self.end.wait()
+        return sum(self.rates)
+
+    def dismiss(self) -> None:
+        """Let the threads go."""
+        self.over = True
+        self.start.wait()
+
+
+def array_bytes(cpus: Path, available: float) -> int:
+    """Return how large an array has to be that no cache holds, and how large it may be."""
+    caches: dict[str, float] = {}  # by the cores that share it
+    for index in cpus.glob("cpu[0-9]*/cache/index3"):
+        size = read(index / "size")
+        if size.endswith("K") and size[:-1].isdigit():
+            caches[read(index / "shared_cpu_list")] = 1024.0 * int(size[:-1])
+    wanted = max(LEAST_ARRAY, min(MOST_ARRAY, CACHES * sum(caches.values())))
+    return int(max(MIB, min(wanted, available * PART_OF_MEMORY)))
+
+
+def available_bytes() -> float:
+    """Return how much memory of this node can still be had; a control group may allow less than the machine has."""
+    found = [1024.0 * int(line.split()[1]) for line in read(Path("/proc/meminfo")).splitlines() if "Available" in line]
+    limit = read(Path("/sys/fs/cgroup/memory.max"))
+    return min([*found, *([float(limit)] if limit.isdigit() else [])], default=float(LEAST_ARRAY))
+
+
+def read(path: Path) -> str:
+    """Return a small file's text, nothing where there is none."""
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def go(bench: Bench) -> None:
+    """Measure in turns, prove what was computed, and print what each node has measured."""
+    comm, rank = bench.comm, bench.rank
+    rank.doing("the machines of all")
+    machines = comm.allgather(measure.machine())
+    turn = machines[: rank.rank].count(machines[rank.rank])
+    turns = max(collections.Counter(machines).values())
+    left = SHARE * (bench.deadline - time.monotonic())
+    bench.budget_s = min(bench.budget_s, max(0.0, left) / (turns * PASSES * 2))
+    rank.facts["threads"] = str(bench.threads)
+    for quantity, unit, work in (
+        ("memory_bandwidth", "B/s", bench.memory),
+        ("compute", "FLOP/s", bench.compute),
+    ):
+        found: list[float] = []
+        make, prove = work()
+        crew: Crew | None = None
+        for number in range(PASSES * turns):
+            bench.wait_for_all(f"turn {number + 1} of {PASSES * turns} of {quantity}")
+            if number % turns != turn:
+                continue
+            rank.doing(quantity)
+            if crew is None:
+                crew = Crew(bench.threads, make)
+                crew.window()  # not kept: caches are cold, and clocks low
+            found += samples_of(crew, bench).values
+        if crew is not None:
+            crew.dismiss()
+            if crew.problem is not None:
+                raise crew.problem
+        prove()
+        if found:
+            measure.say(rank.voice, found, quantity=quantity, unit=unit, better="higher")
+    looks = gpu_state.quietly()
+    gpu_state.report(rank, looks)
+    rank.figures.update(gpu_state.clock_figures(looks))
+
+
+def samples_of(crew: Crew, bench: Bench) -> measure.Samples:
+    """Take a pass's samples."""
+    return measure.until_sure(
+        crew.window,
+        warmup=0,
+        at_least=AT_LEAST,
+        at_most=AT_MOST,
+        budget_s=bench.budget_s,
+        confidence=bench.options.confidence,
+        precision=bench.options.precision,
+        deadline=bench.deadline,
+        patience=PATIENCE,
+    )
+
+
+def work(rank: rank_program.Rank) -> int:
+    """Measure this node and report."""
+    deadline = rank.began + RESERVE * rank.arguments.deadline
+
+    def body(mpi: Any) -> None:
+        import numpy as np  # noqa: PLC0415 - "started" is said before anything that can fail
+
+        go(Bench(mpi, np, rank, deadline))
+
+    return rank_program.with_mpi(rank, body)
+
+
+def main() -> int:
+    """Say that this rank is up, then measure."""
+    parser = rank_program.parser("Measure every node by itself. Started by mpirun, one process a node.", [CHECK])
+    parser.add_argument("--budget", type=float, default=1.0, help="seconds for each of the figures")
+    parser.add_argument("--confidence", type=float, default=0.95, help="of the interval of each median")
+    parser.add_argument("--precision", type=float, default=0.02, help="half width of the interval that is enough")
+    return rank_program.run(parser.parse_args(), work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
