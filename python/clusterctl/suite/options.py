@@ -98,10 +98,10 @@ GROUND = ("reachable", "provisioned", "skew")  # always looked at first, so that
 SWEPT: Mapping[str, Unit] = {"time": "s", "algorithm_bandwidth": "B/s", "bus_bandwidth": "B/s"}
 # What each check measures that a reference can speak of, and in which unit.
 QUANTITIES: Mapping[str, Mapping[str, Unit]] = {
-    "node_speed": {"memory_bandwidth": "B/s", "compute": "FLOP/s", "gpu_clock": "Hz"},
+    "node_speed": {"memory_bandwidth": "B/s", "compute": "FLOP/s"},
     "pairs": {"latency": "us", "bandwidth": "B/s"},
     "collectives": SWEPT,
-    "nccl_sweep": SWEPT,
+    "nccl_sweep": {**SWEPT, "gpu_clock": "Hz"},
     "horovod_sweep": SWEPT,
     "training": {"efficiency": "1", "time": "s", "throughput": "tokens/s"},
 }
