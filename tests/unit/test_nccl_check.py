@@ -1,4 +1,4 @@
-"""The check ``nccl``: verdicts over what ranks print, and the node's program on libraries that stand in for a GPU's."""
+"""The checks of NCCL: verdicts over what ranks print, and the node's program on libraries that stand in for a GPU's."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl.checks import base
+from clusterctl.checks.collectives import NcclSweep
 from clusterctl.checks.nccl import NCCL
 from clusterctl.result import JobOutcome, OutputLine, Verdict
 from clusterctl.stack import NodeStack
+from clusterctl.suite import SweepOptions
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -296,13 +298,20 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def played(stand_ins: Path, store: Path, size: int, *options: str, **environment: str) -> list[dict[str, Any]]:
-    """Run the program on ``size`` ranks and return what each said in the end."""
+def played(
+    stand_ins: Path, store: Path, size: int, *options: str, lines: list[OutputLine] | None = None, **environment: str
+) -> list[dict[str, Any]]:
+    """Run the program on ``size`` ranks and return what each said in the end; ``lines`` gets all that they printed."""
     surroundings = {**os.environ, "LD_LIBRARY_PATH": str(stand_ins), "STORE": str(store), "WORLD_SIZE": str(size)}
-    command = [sys.executable, str(FAKE / "rank.py"), "--check", "nccl", "--proof", str(store / "none"), *options]
+    check = () if "--check" in options else ("--check", "nccl")
+    command = [sys.executable, str(FAKE / "rank.py"), *check, "--proof", str(store / "none"), *options]
     ranks = [
         subprocess.Popen(
-            command, env={**surroundings, **environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+            command,
+            env={**surroundings, **environment, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         for rank in range(size)
     ]
@@ -316,6 +325,8 @@ def played(stand_ins: Path, store: Path, size: int, *options: str, **environment
             rank.terminate()
             out, _ = rank.communicate()
         for line in out.splitlines():
+            if lines is not None:
+                lines.append(OutputLine("stdout", 1.0, line))
             event = json.loads(line) if line.startswith("{") else {}
             if event.get("event") == "result":
                 found[event["rank"]] = event | {"code": rank.returncode}
@@ -406,3 +417,122 @@ def test_what_was_compiled_against_the_header_has_its_say(stand_ins: Path, tmp_p
     (event,) = played(stand_ins, tmp_path / "again", 1, "--proof", str(proof), FAKE_GPUS="0")
     assert not event["ok"]
     assert f"CheckError: {proof}: node1: libnccl.so.2 cannot be loaded" in event["problems"][0]["got"]
+
+
+# --- the sweep over message sizes -------------------------------------------------------------------------------------
+
+SWEEP = ("--check", "nccl_sweep", "--sizes", "4096,65536", "--budget", "0.05", "--precision", "0.5")
+SMI = """#!/bin/sh
+echo 'GPU 0 is asked' >&2
+printf '0, Fake GPU 0, 00000000:01:00.0, %s, %s, 1980, 310.5, 700.00, %s\n' "$FAKE_CELSIUS" "$FAKE_MHZ" "$FAKE_MASK"
+printf '1, Fake GPU 1, 00000000:02:00.0, 41, 1980, 1980, 312.1, 700.00, 0x0000000000000000\n'
+"""
+
+
+@pytest.fixture
+def smi(tmp_path: Path) -> dict[str, str]:
+    """Return the environment in which ``nvidia-smi`` is a stand-in with two GPUs at full speed."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.write_text(SMI)
+    program.chmod(0o755)
+    full_speed = {"FAKE_CELSIUS": "40", "FAKE_MHZ": "1980", "FAKE_MASK": "0x0000000000000000"}
+    return {"PATH": f"{program.parent}:{os.environ['PATH']}", "FAKE_GPUS": "2", **full_speed}
+
+
+def swept(lines: list[OutputLine], ranks: int = 2) -> base.Judgement:
+    """Judge what ranks of one node printed, as if mpirun had started them and the stand-in was the installed NCCL."""
+    judged_lines = []
+    for line in lines:
+        event = json.loads(line.text) if line.text.startswith("{") else {}
+        if event:
+            event |= {"host": "node1", "library_path": f"{MPI}/lib/libmpi.so.40.40.7"}
+            event.get("facts", {})["nccl_installed"] = event.get("facts", {}).get("nccl_path")
+        judged_lines.append(OutputLine("stdout", 1.0, json.dumps(event) if event else line.text))
+    where = dataclasses.replace(site({"node1": GPU_NODE}), slots={"node1": ranks})
+    sweep = NcclSweep(SweepOptions(sizes=(4096, 65536), precision=0.5))
+    code = int(any('"ok": false' in line.text for line in judged_lines))
+    return sweep.judge(where, JobOutcome("exited", 9.0, 9.0, rc=code, lines=tuple(judged_lines)))
+
+
+def test_a_sweep_measures_every_operation_and_size_and_the_clocks(
+    stand_ins: Path, tmp_path: Path, smi: dict[str, str]
+) -> None:
+    lines: list[OutputLine] = []
+    first, second = played(stand_ins, tmp_path, 2, *SWEEP, lines=lines, **smi)
+    assert (first["problems"], second["problems"], first["facts"]["points"]) == ([], [], "10 of 10")
+    assert first["facts"]["gpu1_state"] == "1980 of 1980 MHz, 41 C, 312 of 700 W: nothing slows it down"
+    assert "gpu1_state" not in second["facts"]
+    judgement = swept(lines)
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+    assert "; allreduce of 64 KiB: " in judgement.reason
+    found = {(one.quantity, one.operation, one.size_bytes): one for one in judgement.figures}
+    assert len(found) == 2 * 5 * 3 + 2
+    time, bus = (found[quantity, "alltoall", 65536] for quantity in ("time", "bus_bandwidth"))
+    assert bus.value == pytest.approx(65536 / time.value / 2)
+    clock = found["gpu_clock", "gpu 1", None]
+    assert (clock.value, clock.unit, clock.nodes, clock.better) == (1.98e9, "Hz", ("node1",), "higher")
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("wrong:ncclAllReduce@1", "rank 1 on node1: allreduce of 4096 bytes, value 512 (1 of 1024 wrong): expected"),
+        ("nothing:ncclSend@1", "rank 1 on node1: alltoall of 4096 bytes, value 0 from rank 0 (1024 of 1024 wrong)"),
+        ("wrong:ncclReduceScatter@0", "rank 0 on node1: reduce-scatter of 4096 bytes, value 256 (1 of 512 wrong)"),
+    ],
+)
+def test_what_a_sweep_moved_wrongly_is_found_out_and_not_measured(
+    stand_ins: Path, tmp_path: Path, smi: dict[str, str], fault: str, words: str
+) -> None:
+    lines: list[OutputLine] = []
+    played(stand_ins, tmp_path, 2, *SWEEP, lines=lines, FAKE_NCCL_FAULT=fault, **smi)
+    judgement = swept(lines)
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node1",))
+    assert judgement.reason.startswith(words)
+    wrong = words.partition(": ")[2].partition(" of")[0].replace("-", "_")
+    assert not [one for one in judgement.figures if one.operation == wrong]
+
+
+def test_a_gpu_that_the_hardware_slows_down_fails_and_one_at_its_power_limit_does_not(
+    stand_ins: Path, tmp_path: Path, smi: dict[str, str]
+) -> None:
+    hot = smi | {"FAKE_CELSIUS": "91", "FAKE_MHZ": "660", "FAKE_MASK": "0x0000000000000048"}
+    lines: list[OutputLine] = []
+    slow = (*SWEEP, "--budget", "0.2", "--precision", "0.0001")  # long enough for several looks
+    played(stand_ins, tmp_path, 2, *slow, lines=lines, **hot)
+    judgement = swept(lines)
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node1",))
+    assert judgement.reason.startswith(
+        "rank 0 on node1: GPU 0 (Fake GPU 0, 00000000:01:00.0): expected full speed, got"
+    )
+    assert "hardware slowdown and hardware thermal slowdown: 660 of 1980 MHz, 91 C" in judgement.reason
+    (tmp_path / "again").mkdir()
+    lines.clear()
+    played(stand_ins, tmp_path / "again", 2, *slow, lines=lines, **(smi | {"FAKE_MASK": "0x0000000000000005"}))
+    judgement = swept(lines)
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+    assert judgement.ranks[0].facts["gpu0_state"].endswith("310 of 700 W: idle, power limit")
+
+
+def test_a_sweep_on_one_shared_gpu_has_times_alone(stand_ins: Path, tmp_path: Path, smi: dict[str, str]) -> None:
+    lines: list[OutputLine] = []
+    played(stand_ins, tmp_path, 2, *SWEEP, lines=lines, **(smi | {"FAKE_GPUS": "1"}))
+    judgement = swept(lines)
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+    assert {one.quantity for one in judgement.figures} == {"time", "gpu_clock"}
+    assert judgement.reason.endswith("bandwidths are not meaningful and left out (2 ranks on 1 GPU)")
+
+
+def test_a_sweep_without_a_gpu_is_skipped_with_the_words_of_the_nccl_check(stand_ins: Path, tmp_path: Path) -> None:
+    lines: list[OutputLine] = []
+    played(stand_ins, tmp_path, 2, *SWEEP, lines=lines, FAKE_GPUS="0")
+    where = dataclasses.replace(GPU_NODE, gpus=0)
+    texts = [
+        line.text.replace('"nccl_installed": ""', f'"nccl_installed": "{stand_ins}/libnccl.so.2"') for line in lines
+    ]
+    lines = [OutputLine("stdout", 1.0, re.sub(r'"host": "[^"]*"', '"host": "node1"', text)) for text in texts]
+    place = dataclasses.replace(site({"node1": where}), libraries={})
+    judgement = NcclSweep().judge(place, JobOutcome("exited", 9.0, 9.0, rc=0, lines=tuple(lines)))
+    assert judgement.verdict is Verdict.SKIP
+    assert judgement.reason.startswith("no GPU on node1; NCCL 2.32.3 loads there (")

@@ -28,8 +28,9 @@ typedef struct { Meeting *meeting; char *regions; int rank, size, device; Unique
 
 static const size_t BYTES[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
 static char last[256];
-static struct { const void *send; void *receive; size_t bytes; int target, source, type; Comm *comm; } pending;
-static int grouped;
+typedef struct { const void *send; void *receive; size_t bytes; int peer, source, type; Comm *comm; } Call;
+static Call pending[MOST];
+static int grouped, calls;
 
 static int version(void) { return getenv("FAKE_NCCL_VERSION") ? atoi(getenv("FAKE_NCCL_VERSION")) : 23203; }
 
@@ -208,25 +209,41 @@ int ncclAllGather(const void *send, void *receive, size_t count, int type, Comm 
     return result ? result : told(c, "ncclAllGather", receive, count * (size_t)c->size, type) || !stream;
 }
 
-int ncclGroupStart(void) { return grouped = 1, 0; }
+/* A group is everything that its calls sent, one after the other in this rank's region, behind a table of where. */
+int ncclGroupStart(void) { return grouped = 1, calls = 0, 0; }
 
 int ncclSend(const void *send, size_t count, int type, int peer, Comm *c, void *stream) {
-    pending.send = send, pending.bytes = count * BYTES[type], pending.type = type, pending.target = peer;
-    pending.comm = c;
+    if (calls == MOST)
+        return 4;
+    pending[calls++] = (Call){send, NULL, count * BYTES[type], peer, peer, type, c};
     return !grouped || !stream; /* outside a group it would wait for ever */
 }
 
 int ncclRecv(void *receive, size_t count, int type, int peer, Comm *c, void *stream) {
-    pending.receive = receive, pending.source = peer;
-    return !grouped || !stream || pending.bytes != count * BYTES[type] || pending.comm != c;
+    Call *call = &pending[calls - 1]; /* the checks call send and receive in turn */
+    if (!calls || call->receive)
+        return 4;
+    call->receive = receive, call->source = peer;
+    return !grouped || !stream || call->bytes != count * BYTES[type] || call->comm != c;
 }
 
 int ncclGroupEnd(void) {
-    Comm *c = pending.comm;
-    size_t count = pending.bytes / BYTES[pending.type];
-    int result = shared(c, "ncclSend", pending.send, pending.bytes);
+    Comm *c = pending[0].comm;
+    size_t at = sizeof(size_t) * MOST;
     grouped = 0;
-    if (!result && !fault("nothing", "ncclSend", c->rank))
-        memcpy(pending.receive, region(c, pending.source), pending.bytes);
-    return result ? result : told(c, "ncclSend", pending.receive, count, pending.type);
+    if (fault("fail", "ncclSend", c->rank))
+        return shared(c, "ncclSend", NULL, 0);
+    for (int i = 0; i < calls; i++) {
+        if (at + pending[i].bytes > REGION)
+            return 3;
+        ((size_t *)region(c, c->rank))[pending[i].peer] = at;
+        memcpy(region(c, c->rank) + at, pending[i].send, pending[i].bytes);
+        at += pending[i].bytes;
+    }
+    meet(c);
+    for (int i = 0; i < calls && !fault("nothing", "ncclSend", c->rank); i++) {
+        char *from = region(c, pending[i].source);
+        memcpy(pending[i].receive, from + ((size_t *)from)[c->rank], pending[i].bytes);
+    }
+    return told(c, "ncclSend", pending[0].receive, pending[0].bytes / BYTES[pending[0].type], pending[0].type);
 }

@@ -1,4 +1,4 @@
-"""One rank of the nccl check among processes of this machine, whose store is a folder: without MPI and torch."""
+"""One rank of a check of NCCL among processes of this machine, whose store is a folder: without MPI and torch."""
 
 from __future__ import annotations
 
@@ -44,5 +44,6 @@ if __name__ == "__main__":
     nccl_checks.COUNTS = (1, 3, 1001, 4099)  # the fakes add one value after the other
     nccl_checks.SIZES = (4096, 1 << 16)
     os.environ["LOCAL_RANK"] = os.environ["RANK"]
-    voice = rank_program.Voice("nccl", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-    sys.exit(rank_program.run(nccl_checks.parsed(), work, voice))
+    arguments = nccl_checks.parsed()
+    voice = rank_program.Voice(arguments.check, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    sys.exit(rank_program.run(arguments, work, voice))
