@@ -21,6 +21,7 @@ from clusterctl import ssh
 from clusterctl.result import Ending, JobOutcome, OutputLine, Sweep
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
@@ -90,6 +91,10 @@ class Look:
     problem: str = ""
 
 
+class StoppedError(Exception):
+    """Somebody in another thread wanted the job to end before it did."""
+
+
 class _Answers:
     """The supervisor's lines, taken apart as they come."""
 
@@ -137,6 +142,7 @@ def run(
     peers: Iterable[Login] = (),
     on_line: Callable[[OutputLine], None] | None = None,
     on_data: Callable[[str, bytes], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> JobOutcome:
     """Run the command and stay until nothing of it is left.
 
@@ -149,6 +155,10 @@ def run(
         peers: the other nodes that processes of the job may be on, by the names under which nodes know each other.
         on_line: called with every line of output as it comes.
         on_data: called with the output's bytes as they come, and its stream; nothing of it is kept then.
+        stop: once it is set, the job is ended as by an interrupt, for Ctrl-C reaches only the main thread.
+
+    Raises:
+        StoppedError: ``stop`` was set, and nothing of the job is left.
     """
     others = list(peers)
     request = {
@@ -173,7 +183,7 @@ def run(
         try:
             _send(process, request)
             limit = float("inf") if spec.deadline_s is None else spec.deadline_s
-            _listen(process, answers, complaint, limit + _END_WAIT_S)
+            _listen(process, answers, complaint, limit + _END_WAIT_S, stop)
         except BaseException as error:
             if isinstance(error, OSError):  # whoever took the output is gone
                 answers.on_data = None
@@ -293,7 +303,13 @@ def _send(process: subprocess.Popen[bytes], request: Mapping[str, Any]) -> None:
         _stdin(process).flush()
 
 
-def _listen(process: subprocess.Popen[bytes], answers: _Answers, complaint: bytearray, wait_s: float) -> None:
+def _listen(
+    process: subprocess.Popen[bytes],
+    answers: _Answers,
+    complaint: bytearray,
+    wait_s: float,
+    stop: threading.Event | None = None,
+) -> None:
     """Read until the supervisor has said its last word, ssh has ended, or the wait is over."""
     end = time.monotonic() + wait_s
     rest = b""
@@ -302,6 +318,8 @@ def _listen(process: subprocess.Popen[bytes], answers: _Answers, complaint: byte
             if stream is not None and not stream.closed:
                 selector.register(stream, selectors.EVENT_READ)
         while selector.get_map() and answers.ended is None and time.monotonic() < end:
+            if stop is not None and stop.is_set():
+                raise StoppedError
             for key, _ in selector.select(_POLL_S):
                 data = os.read(key.fd, 65536)
                 if not data:
