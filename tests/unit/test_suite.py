@@ -348,6 +348,16 @@ def test_the_example_shows_every_key() -> None:
     assert missing == set()
 
 
+def test_the_examples_of_the_docs_are_taken_as_they_stand() -> None:
+    text = (content.root() / "docs" / "suites.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert examples
+    for example in examples:
+        own = suite.parse(example, "docs/suites.md")
+        assert (own.name, len(own.references), len(own.external)) == ("nightly", 1, 1)
+        assert "training" not in own.checks
+
+
 def test_a_record_of_a_suite_is_strict() -> None:
     with pytest.raises(ValidationError):
         suite.Suite.model_validate({"name": "a", "checks": {}, "what": 1})
