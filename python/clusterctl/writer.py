@@ -149,7 +149,9 @@ def _log(folder: Path, check: CheckResult) -> str:
 
 
 def _records() -> Iterator[Path]:
-    return (settings.state_dir().value / "clusters").glob(f"*/runs/*/{RECORD}")
+    """Yield the records of all clusters; ``latest`` is a link to a folder that is met anyway."""
+    found = (settings.state_dir().value / "clusters").glob(f"*/runs/*/{RECORD}")
+    return (path for path in found if not path.parent.is_symlink())
 
 
 def _parts(option: str, record: ValidationRecord, folder: Path | None) -> Iterable[str]:

@@ -20,20 +20,22 @@
     element.append(...children);
     return element;
   }
-  function digits(value) {
-    const size = Math.abs(value);
-    if (size && (size >= 1e7 || size < 1e-4)) return value.toPrecision(3);
-    return value.toFixed(size >= 1000 || Number.isInteger(value) ? 0 : size >= 100 ? 1 : size >= 1 ? 2 : 4);
+  function digits(value) { // three of them, and all of those before the point
+    if (!value || !isFinite(value)) return String(value);
+    return value.toFixed(Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value)))));
   }
   function figure(value, unit) {
     if (value === null || !isFinite(value)) return "";
-    if (["B/s", "FLOP/s", "Hz", "tokens/s"].includes(unit)) {
+    if (["B/s", "FLOP/s", "Hz"].includes(unit)) {
       for (const [factor, letter] of [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
         if (Math.abs(value) >= factor) return digits(value / factor) + " " + letter + unit;
       }
     }
-    if (unit === "s" && value && Math.abs(value) < 1e-3) return digits(value * 1e6) + " us";
-    if (unit === "s" && value && Math.abs(value) < 1) return digits(value * 1e3) + " ms";
+    if ((unit === "s" || unit === "us") && value) {
+      const seconds = unit === "s" ? value : value * 1e-6;
+      if (Math.abs(seconds) < 1e-3) return digits(seconds * 1e6) + " us";
+      return Math.abs(seconds) < 1 ? digits(seconds * 1e3) + " ms" : digits(seconds) + " s";
+    }
     return unit === "1" ? digits(value) : digits(value) + " " + unit;
   }
   function size(count) {
