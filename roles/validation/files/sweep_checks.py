@@ -17,17 +17,15 @@ two to the smallest sizes.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Iterator, NamedTuple, Sequence
+from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 import measure
 import rank_program
-
-if TYPE_CHECKING:
-    import argparse
 
 OPERATIONS = ("allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall")
 SHARED_OUT = ("allgather", "reduce_scatter", "alltoall")
@@ -291,7 +289,7 @@ def _words(text: str) -> list[str]:
     found = text.split(",")
     unknown = [word for word in found if word not in OPERATIONS]
     if unknown:
-        raise ValueError(f"no operations: {', '.join(unknown)}")
+        raise argparse.ArgumentTypeError(f"no operations: {', '.join(unknown)}")
     return found
 
 
