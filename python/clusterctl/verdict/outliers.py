@@ -26,14 +26,12 @@ if TYPE_CHECKING:
     from clusterctl.result import Better, Figure, PairMatrix, Unit
     from clusterctl.verdict.rankone import Floats, Links
 
-_NORMAL = 1.4826  # 1 / 0.6745: standard deviation over MAD of the normal distribution
 _OF_MEDIAN = 1.2533  # standard error of a median over that of a mean, sqrt(pi / 2)
 _FEWEST = 3  # two differ, and nothing says which of them is wrong
 _FEW_NODES = 6  # of a matrix, up to which all explanations are tried
 _FEW_FIGURES = 7
 _NEIGHBOURS = "its neighbours'"
 _FEWEST_SAMPLES = 5  # behind a median, where their number is not known
-_SKIP = 3.0  # robust standard deviations beyond which a value has no say in the scale
 _HEAVY = 3  # degrees of freedom where more stand out than chance has it
 _FEW_NAMED = 3
 _MANY_TIMES = 2.0  # from here on a ratio is said as such, below it in per cent
@@ -99,7 +97,7 @@ def among_nodes(figures: Sequence[Figure], policy: Policy) -> tuple[Culprit, ...
         centre, named = found.level, [_Named(*each) for each in found.suspects]
     else:
         centre = float(np.median(logs))
-        scale, dof = _scale(logs - centre, 1)
+        scale, dof = rankone.scale(logs - centre, 1)
         named = _beyond(logs - centre, np.maximum(scale, own), dof, policy.level, policy)
     expected = math.exp(_sign(better) * centre)
     return tuple(_figure(usable[one.at], one, expected) for one in _by_score(named))
@@ -128,8 +126,8 @@ def among_links(matrix: PairMatrix, policy: Policy) -> tuple[Culprit, ...]:
         fitted, nodes, single = _of_few(table, logs, noise, policy)
     else:
         fitted = rankone.fit(table, logs)
-        common, _ = _scale(fitted.residuals, _parameters(table))
-        scale = _link_noise(float(common[0]), noise)
+        common, _ = rankone.scale(fitted.residuals, _parameters(table))
+        scale = _link_noise(common, noise)
         nodes = _bad_nodes(fitted, table, scale, policy)
         single = _beyond(fitted.residuals, scale, _left_over(fitted, table), policy.level / 2, policy)
     return tuple(_node(matrix, one, fitted) for one in _by_score(nodes)) + tuple(
@@ -185,10 +183,11 @@ def _bad_nodes(fitted: Fit, table: Links, scale: Floats, policy: Policy) -> list
         return []
     effects = fitted.nodes[judged]
     typical = rankone.medians(np.append(scale, np.inf)[table.slots], table.degree)[judged]
-    by_links = _OF_MEDIAN * typical / np.sqrt(table.degree[judged])
+    by_links = typical / np.sqrt(table.degree[judged])
     dof = _left_over(fitted, table)
     named = _beyond(effects, by_links, dof, policy.level / 2, policy)
-    among = {one.at: one for one in _beyond(effects, *_scale(effects, 1), policy.level / 2, policy)}
+    spread, others = rankone.scale(effects, 1)
+    among = {one.at: one for one in _beyond(effects, np.full(effects.size, spread), others, policy.level / 2, policy)}
     return [
         replace(min(one, among[one.at], key=lambda each: each.score), at=int(judged[one.at]))
         for one in named
@@ -209,7 +208,7 @@ def _link_noise(common: float, noise: Floats) -> Floats:
     typical = float(np.median(noise))
     if not typical:
         return np.full(noise.size, common)
-    own = _OF_MEDIAN * _NORMAL * noise / math.sqrt(_FEWEST_SAMPLES)
+    own = _OF_MEDIAN * rankone.NORMAL * noise / math.sqrt(_FEWEST_SAMPLES)
     return np.maximum(common, np.minimum(common * noise / typical, np.hypot(common, own)))
 
 
@@ -235,15 +234,6 @@ def _by_chance_twice(tested: int, policy: Policy) -> float:
     """
     share = policy.false_alarms / policy.families
     return max(_FEW_NAMED, tested * math.pow(share / tested, 1 / policy.runs))
-
-
-def _scale(distances: Floats, parameters: int) -> tuple[Floats, int]:
-    """Return the standard deviation of whoever is no outlier, and the degrees of freedom it is worth."""
-    ordered = np.sort(np.abs(distances))[parameters:]
-    within = _SKIP * _NORMAL * float(np.median(ordered)) if ordered.size else 0.0
-    kept = distances[np.abs(distances) <= within]
-    dof = max(1, kept.size - parameters)
-    return np.full(distances.size, math.sqrt(float((kept**2).sum()) / dof)), dof
 
 
 def _by_score(named: Iterable[_Named]) -> list[_Named]:
@@ -347,4 +337,4 @@ def _relative_error(figure: Figure) -> float:
     if samples.size < _FEWEST:
         return 0.0
     mad = float(np.median(np.abs(samples - np.median(samples))))
-    return _OF_MEDIAN * _NORMAL * mad / math.sqrt(samples.size) / figure.value
+    return _OF_MEDIAN * rankone.NORMAL * mad / math.sqrt(samples.size) / figure.value

@@ -4,6 +4,7 @@ A link's latency or bandwidth is taken as (level) x (effect of one end) x (effec
 its logarithm is a sum, fitted by medians: Tukey's median polish (*Exploratory Data Analysis*, 1977, chapter 11) for a
 symmetric table in which the diagonal and any other entry may be missing. A median does not follow what less than half
 of a node's links do, so one slow link leaves its ends' effects as they were, and one slow node leaves its neighbours'.
+Least squares over the links that are no outliers of this fit then take out the noise that medians leave in.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     Indices: TypeAlias = NDArray[np.int64]
 
 LEAST_LINKS = 3  # the median of two follows either of them, so with fewer links a node has no effect of its own
+SKIP = 3.0  # robust standard deviations beyond which a value has no say in the scale
+NORMAL = 1.4826  # 1 / 0.6745: standard deviation over MAD of the normal distribution
 _MOST_SWEEPS = 40
 _STILL = 1e-4  # a hundredth of a per cent, far below any effect that is reported
 # All nodes are polished at once. Where every pair is there that converges by itself; where pairs are missing, full
@@ -90,8 +93,45 @@ def fit(table: Links, logs: Floats) -> Fit:
         if abs(change).max() < _STILL:
             break
         level = float(np.median(logs - nodes[table.first] - nodes[table.second]))
-    level = float(np.median(logs - nodes[table.first] - nodes[table.second]))
-    return Fit(level=level, nodes=nodes, residuals=logs - level - nodes[table.first] - nodes[table.second])
+    return _refined(table, logs, nodes, polished, step)
+
+
+def scale(distances: Floats, parameters: int) -> tuple[float, int]:
+    """Return the standard deviation of whoever is no outlier, and the degrees of freedom it is worth.
+
+    Outliers are farther than three robust standard deviations from 0, 1.4826 MAD each; of the deviations, as many of
+    the smallest are left out as parameters were fitted, since so many are 0 by construction.
+    """
+    sizes = np.abs(distances)
+    ordered = np.sort(sizes)[parameters:]
+    within = SKIP * NORMAL * float(np.median(ordered)) if ordered.size else 0.0
+    kept = distances[sizes <= within]
+    dof = max(1, kept.size - parameters)
+    return float(np.sqrt((kept**2).sum() / dof)), dof
+
+
+def _refined(table: Links, logs: Floats, nodes: Floats, polished: NDArray[np.bool_], step: float) -> Fit:
+    """Go from medians to least squares over the links that are no outliers: less noise, and no bias of few links."""
+    count = table.degree.size
+    residuals = logs - nodes[table.first] - nodes[table.second]
+    residuals -= float(np.median(residuals))
+    common, _ = scale(residuals, 1 + int(polished.sum()))
+    weights = (np.abs(residuals) <= SKIP * common).astype(np.float64)
+    within = np.bincount(table.first, weights, count) + np.bincount(table.second, weights, count)
+    judged = polished & (within > 0)
+    total = max(1.0, float(weights.sum()))
+    for _ in range(_MOST_SWEEPS if judged.any() else 0):
+        left = weights * (logs - nodes[table.first] - nodes[table.second])
+        level = float(left.sum()) / total
+        sums = np.bincount(table.first, left, count) + np.bincount(table.second, left, count)
+        change = np.where(judged, step * (sums / np.maximum(within, 1.0) - level), 0.0)
+        nodes = nodes + change
+        if abs(change).max() < _STILL:
+            break
+    nodes[polished] -= float(np.median(nodes[polished])) if polished.any() else 0.0
+    left = logs - nodes[table.first] - nodes[table.second]
+    level = float(np.median(left))
+    return Fit(level=level, nodes=nodes, residuals=left - level)
 
 
 def medians(rows: Floats, counts: Indices) -> Floats:
