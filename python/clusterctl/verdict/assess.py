@@ -5,6 +5,7 @@ Only a PASS is looked at: whoever gave a wrong answer, or none, has his verdict 
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from clusterctl import units
@@ -129,7 +130,7 @@ def _judged(result: CheckResult, comparisons: tuple[Comparison, ...], culprits: 
             "verdict": Verdict.FAIL,
             "reason": "; ".join(named[:_MOST_NAMED]) + more,
             "hosts": tuple(dict.fromkeys(hosts)),
-            "evidence": tuple(_evidence(result.matrices, culprits, failed))[:_MOST_EVIDENCE],
+            "evidence": tuple(itertools.islice(_evidence(result.matrices, culprits, failed), _MOST_EVIDENCE)),
         }
     )
 
