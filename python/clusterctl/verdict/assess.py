@@ -155,12 +155,15 @@ def _evidence(
 
 def _links(matrix: PairMatrix, culprit: Culprit) -> Iterable[str]:
     """Return the links of a culprit's nodes, worst first; those that are good show that it is not all of them."""
-    who = {matrix.nodes.index(name) for name in culprit.nodes if name in matrix.nodes}
-    ends = list(zip(matrix.first, matrix.second, matrix.value, strict=True))
-    its = [(value, first, second) for first, second, value in ends if who & {first, second}]
-    its.sort(reverse=matrix.better != "higher")
-    for value, first, second in its[:_MOST_LINKS]:
-        yield f"  {matrix.nodes[first]} - {matrix.nodes[second]}: {units.value_words(value, matrix.unit)}"
+    import numpy as np  # noqa: PLC0415 - runs that measure have it already
+
+    who = [matrix.nodes.index(name) for name in culprit.nodes if name in matrix.nodes]
+    first, second, values = np.asarray(matrix.first), np.asarray(matrix.second), np.asarray(matrix.value)
+    its = np.flatnonzero(np.isin(first, who) | np.isin(second, who))
+    its = its[np.argsort(values[its] if matrix.better == "higher" else -values[its], kind="stable")]
+    for at in its[:_MOST_LINKS]:
+        ends = f"{matrix.nodes[first[at]]} - {matrix.nodes[second[at]]}"
+        yield f"  {ends}: {units.value_words(float(values[at]), matrix.unit)}"
 
 
 def _failed(comparisons: Iterable[Comparison]) -> list[Comparison]:

@@ -130,7 +130,7 @@ def from_history(
     scale = _NORMAL * statistics.median(abs(value - centre) for value in logs)
     dof = round(_MAD_EFFICIENCY * len(values))
     if len(values) < _ENOUGH_FOR_MAD:
-        scale, dof = max(scale, statistics.stdev(logs)), len(values) - 1
+        scale, dof = max(scale, _deviation(logs)), len(values) - 1
     # The median of few runs strays as well: its variance adds pi/2n to that of the figure.
     spread = scale * math.sqrt(1 + math.pi / 2 / len(values))
     distance = max(max(options.mads, t_quantile(level, dof)) * spread, math.log1p(options.floor))
@@ -143,6 +143,12 @@ def from_history(
         source="history",
         citation=f"median of the last {len(values)} good runs",
     )
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation; the standard library's reckons in fractions, which takes far longer."""
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def compare(figure: Figure, reference: Reference) -> Comparison:
