@@ -131,7 +131,7 @@ class Crew:
         self.over = False
         for number in range(count):
             threading.Thread(target=self.toil, args=(number, make), daemon=True).start()
-        self.end.wait()
+        self.wait(self.end)
 
     def toil(self, number: int, make: Callable[[int], Callable[[], float]]) -> None:
         """Do one thread's work, window by window."""
@@ -158,14 +158,21 @@ class Crew:
 
     def window(self) -> float:
         """Work for one window; what all threads did in a second."""
-        self.start.wait()
-        self.end.wait()
+        self.wait(self.start)
+        self.wait(self.end)
         return sum(self.rates)
+
+    def wait(self, barrier: threading.Barrier) -> None:
+        """Wait for all threads; raise what one of them raised."""
+        try:
+            barrier.wait()
+        except threading.BrokenBarrierError:
+            raise self.problem or RuntimeError("a thread was lost") from None
 
     def dismiss(self) -> None:
         """Let the threads go."""
         self.over = True
-        self.start.wait()
+        self.wait(self.start)
 
 
 def array_bytes(cpus: Path, available: float) -> int:
@@ -182,8 +189,8 @@ def array_bytes(cpus: Path, available: float) -> int:
 def available_bytes() -> float:
     """Return how much memory of this node can still be had; a control group may allow less than the machine has."""
     found = [1024.0 * int(line.split()[1]) for line in read(Path("/proc/meminfo")).splitlines() if "Available" in line]
-    limit = read(Path("/sys/fs/cgroup/memory.max"))
-    return min([*found, *([float(limit)] if limit.isdigit() else [])], default=float(LEAST_ARRAY))
+    limits = [read(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
+    return min([*found, *(float(limit) for limit in limits if limit.isdigit())], default=float(LEAST_ARRAY))
 
 
 def read(path: Path) -> str:
@@ -222,8 +229,6 @@ def go(bench: Bench) -> None:
             found += samples_of(crew, bench).values
         if crew is not None:
             crew.dismiss()
-            if crew.problem is not None:
-                raise crew.problem
         prove()
         if found:
             measure.say(rank.voice, found, quantity=quantity, unit=unit, better="higher")
