@@ -76,6 +76,7 @@ def closing(record: ValidationRecord) -> tuple[str, ...]:
     left = [words for check in record.checks for words in check.left_behind]
     if left:
         lines.append("May still be running: " + "; ".join(dict.fromkeys(left)))
+    lines += [f"Note: {note}" for note in record.notes]
     lines += [f"What {check.check} printed: {record.folder}/{check.log}" for check in bad if check.log]
     if bad and bad[0].repeat:
         lines.append(f"See it again: {bad[0].repeat}")
