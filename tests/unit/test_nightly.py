@@ -694,7 +694,7 @@ def test_a_good_night_writes_its_reports_and_tells_nobody(world: World, tmp_path
     came = night.run(job, hands=world.hands())
     assert (came.outcome, came.verdict, came.change, came.hook) == ("done", Verdict.PASS, "", None), came
     assert night.exit_code(came) == 0
-    assert {"junit", "jsonl", "prometheus", "record"} <= set(came.reports)
+    assert set(came.reports) == {"html", "junit", "jsonl", "prometheus", "record"}
     assert all(Path(path).stat().st_size for path in came.reports.values())
     assert (
         'clusterctl_night_verdict{inventory="/nowhere/inventory.ini",verdict="PASS"} 1.0'
@@ -843,7 +843,7 @@ def test_reports_that_cannot_be_written_cost_a_sentence(world: World, tmp_path: 
     came = night.run(a_job(reports=str(tmp_path / "gone")), hands=world.hands())
     assert came.verdict is Verdict.PASS
     assert came.reports == {}
-    assert "gone cannot be written" in came.problems[0]
+    assert "gone cannot be written: No such file" in came.problems[0]
 
 
 # --- status ---

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl import journal
-from clusterctl.report import jsonl, junit, prometheus
+from clusterctl import journal, writer
+from clusterctl.errors import ClusterctlError
+from clusterctl.report import prometheus
 from clusterctl.result import Verdict
 
 if TYPE_CHECKING:
@@ -38,13 +39,16 @@ def write(job: Job, night: Night, record: ValidationRecord) -> tuple[dict[str, s
     for kind, (name, make) in _MAKERS.items():
         path = folder / name
         try:
-            _put(path, make(night, record), mode)
+            make(path, night, record)
+            path.chmod(mode)
             written[kind] = str(path)
             if kind == "prometheus" and job.prometheus is not None:
-                _put(Path(job.prometheus), path.read_text(encoding="utf-8"), 0o644)  # the collector is another user
+                _put(Path(job.prometheus), path.read_text(encoding="utf-8"))
+                Path(job.prometheus).chmod(0o644)  # the collector is another user
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one report, the others are written
-            why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-            problems.append(f"The report {path} cannot be written: {why}.")
+            ours = isinstance(error, ClusterctlError)
+            why = str(error) if ours else f"The report {path} cannot be written: {type(error).__name__}: {error}."
+            problems.append(why)
     return written, tuple(problems)
 
 
@@ -79,19 +83,19 @@ def _folder(job: Job, night: Night) -> tuple[Path, int]:
     return folder, mode & 0o666
 
 
-def _put(path: Path, text: str, mode: int) -> None:
+def _put(path: Path, text: str) -> None:
     journal.write_atomically(path, text)
-    path.chmod(mode)
 
 
 def _escaped(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-# Kind of report, the name of its file, and what makes it.
-_MAKERS: dict[str, tuple[str, Callable[[Night, ValidationRecord], str]]] = {
-    "record": ("validation.json", lambda _night, record: record.model_dump_json(indent=1) + "\n"),
-    "junit": ("junit.xml", lambda _night, record: junit.document(record)),
-    "prometheus": ("metrics.prom", metrics),
-    "jsonl": ("report.jsonl", lambda _night, record: "".join(jsonl.lines(record))),
+# Kind of report, the name of its file, and what writes it.
+_MAKERS: dict[str, tuple[str, Callable[[Path, Night, ValidationRecord], object]]] = {
+    "record": ("validation.json", lambda path, _night, record: _put(path, record.model_dump_json(indent=1) + "\n")),
+    "html": ("report.html", lambda path, _night, record: writer.write(record, writer.Places(html=path))),
+    "junit": ("junit.xml", lambda path, _night, record: writer.write(record, writer.Places(junit=path))),
+    "prometheus": ("metrics.prom", lambda path, night, record: _put(path, metrics(night, record))),
+    "jsonl": ("report.jsonl", lambda path, _night, record: writer.write(record, writer.Places(jsonl=path))),
 }

@@ -1,0 +1,165 @@
+"""Nights of a real cluster: a good one, a fault that is told once, a drift that is named, and a host that is held."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from clusterctl import inventory, journal, settings
+from clusterctl.nightly import crontab, enabling, shelf, timers
+from validated import CLUSTERCTL, NODES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from validated import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+
+HOOK = """#!{python}
+import json, os, sys
+night = json.load(sys.stdin)
+validation = json.load(open(os.environ["CLUSTERCTL_VALIDATION"]))
+with open({calls!r}, "a") as stream:
+    stream.write(json.dumps([night["verdict"], night["change"], validation["verdict"], sys.argv[1:]]) + "\\n")
+"""
+
+
+class Nights:
+    """The nights of one cluster, with a state folder of the test's own that knows the cluster's seal."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        self.calls = folder / "calls"
+        self.inventory = cluster.box.inventory
+        self.environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state state")}
+
+    def enable(self) -> None:
+        hook = self.folder / "tell somebody.py"
+        hook.write_text(HOOK.format(python=sys.executable, calls=str(self.calls)))
+        hook.chmod(0o755)
+        suite = self.folder / "validation.yml"
+        suite.write_text("name: quick\nchecks:\n  hello: true\n")
+        enabling.enable(
+            enabling.Request(
+                inventory=self.inventory,
+                at="02:00",
+                suite=None,
+                suite_file=suite,
+                on_fail=f"'{hook}' --token '$(id)'",
+                scope="user",
+                wait_s=0.0,
+            )
+        )
+
+    def run(self) -> tuple[int, dict[str, Any]]:
+        done = self.command("run", "--format", "json")
+        assert done.stdout, done.stderr
+        return done.returncode, json.loads(done.stdout)
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        argv = [*CLUSTERCTL, "nightly", *words, str(self.inventory)]
+        return subprocess.run(argv, capture_output=True, text=True, check=False, env=self.environment)
+
+    def told(self) -> list[list[Any]]:
+        return [json.loads(line) for line in self.calls.read_text().splitlines()] if self.calls.exists() else []
+
+
+@pytest.fixture
+def nights(mpi_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nights:
+    found = Nights(mpi_cluster, tmp_path)
+    seal = journal.read_seal(journal.cluster_id(found.inventory))
+    monkeypatch.setenv("XDG_STATE_HOME", found.environment["XDG_STATE_HOME"])
+    journal.write_seal(journal.cluster_id(found.inventory), seal)
+    # What is written where is proven apart from this: here it is what a night does.
+    table = [""]
+    monkeypatch.setattr(timers, "no_systemd", lambda _scope: "this test starts the nights itself")
+    monkeypatch.setattr(timers, "_crontab", lambda: table[0])
+    monkeypatch.setattr(timers, "_write_crontab", lambda text: table.__setitem__(0, text))
+    found.enable()
+    assert crontab.has_block(table[0], shelf.job_name(found.inventory))
+    return found
+
+
+def test_a_week_of_nights(nights: Nights) -> None:
+    code, good = nights.run()
+    assert (code, good["verdict"], good["drift"]["hosts"]) == (0, "PASS", []), good
+    assert good["hook"] is None
+    assert good["proof"]["checks"] == 4
+
+    # A setting in the user's own file, for which no role answers: MPI cannot start, and nothing has drifted.
+    with nights.cluster.with_file("/home/cluster/.openmpi/mca-params.conf", "pml = nonsense\n", owner="cluster"):
+        code, bad = nights.run()
+        assert (code, bad["verdict"], bad["proof"]["bad"][0]["check"]) == (10, "FAIL", "hello"), bad
+        assert bad["drift"]["hosts"] == []
+        assert bad["hook"]["ok"], bad["hook"]
+        code, still = nights.run()
+        assert (code, still["verdict"], still["change"], still["hook"]) == (10, "FAIL", "", None), still
+    assert nights.told() == [["FAIL", bad["change"], "FAIL", ["--token", "$(id)"]]]
+    assert "$(id)" not in nights.command("status", "--format", "json").stdout
+
+    node, path = NODES[1], "/etc/clusterctl/fabric.json"
+    nights.cluster.on(node, "cp", "-p", path, f"{path}.kept")
+    try:
+        nights.cluster.on(node, "sh", "-c", f"echo ' ' >> {path}")
+        code, drifted = nights.run()
+    finally:
+        nights.cluster.on(node, "mv", f"{path}.kept", path)
+    assert (code, drifted["verdict"], drifted["proof"]["verdict"]) == (10, "FAIL", "PASS"), drifted
+    assert [(host["host"], host["why"]) for host in drifted["drift"]["hosts"]] == [(node, f"{path} differs")]
+    assert path in " ".join(drifted["drift"]["hosts"][0]["changes"])
+    assert drifted["hook"]["ok"]
+    assert [told[0] for told in nights.told()] == ["FAIL", "FAIL"]
+    status = nights.command("status")
+    assert status.returncode == 10
+    assert f"drift: {node}: {path} differs" in status.stderr
+
+
+def test_a_host_that_is_held_is_a_missed_night_with_its_reason(nights: Nights) -> None:
+    held = inventory.load(nights.inventory).selected_hosts[2:3]
+    with journal.Lock(held, "clusterctl provision elsewhere.ini"):
+        code, missed = nights.run()
+    assert (code, missed["outcome"], missed["verdict"]) == (10, "missed", None)
+    assert "clusterctl provision elsewhere.ini" in missed["message"]
+    assert nights.command("status").returncode == 10
+    assert str(settings.state_dir().value).startswith(str(nights.folder))
+
+
+needs_crontab = pytest.mark.skipif(
+    shutil.which("crontab") is None or timers.no_systemd("system") == "",
+    reason="there is no crontab program, or systemd runs here and takes precedence",
+)
+
+
+@needs_crontab
+def test_a_real_crontab_keeps_its_other_lines(mpi_cluster: Cluster, tmp_path: Path) -> None:
+    def read() -> str:
+        done = subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=False)
+        return done.stdout if done.returncode == 0 else ""
+
+    def clusterctl(*words: str) -> subprocess.CompletedProcess[str]:
+        argv = [*CLUSTERCTL, "nightly", *words]
+        environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "it's 100% mine")}
+        return subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
+
+    before, path = read(), str(mpi_cluster.box.inventory)
+    try:
+        assert clusterctl("enable", path, "--at", "02:00").returncode == 0
+        done = clusterctl("enable", path, "--at", "03:30", "--format", "json")
+        assert done.returncode == 0, done.stderr
+        now = read()
+        assert now.startswith(before)
+        assert [line[:10] for line in now[len(before) :].splitlines() if not line.startswith("#")] == ["30 3 * * *"]
+        assert clusterctl("status", path).returncode == 0
+        assert clusterctl("disable", path).returncode == 0
+        assert read() == before
+        assert clusterctl("status", path).returncode == 1
+    finally:
+        if read() != before:
+            argv = ["crontab", "-"] if before else ["crontab", "-r"]
+            subprocess.run(argv, input=before, text=True, check=True)
