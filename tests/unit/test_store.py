@@ -115,7 +115,7 @@ def test_the_file_is_the_users_alone(state: Path) -> None:
             modes = {path.name: path.stat().st_mode & 0o777 for path in state.iterdir()}
     finally:
         os.umask(before)
-    assert modes == dict.fromkeys(("history.sqlite3", "history.sqlite3-wal", "history.sqlite3-shm"), 0o600)
+    assert modes == {f"history.sqlite3{ending}": 0o600 for ending in ("", "-wal", "-shm", ".lock")}
     assert state.stat().st_mode & 0o777 == 0o700
 
 
@@ -537,6 +537,31 @@ def test_a_damaged_file_is_set_aside_and_said_so(state: Path, spoil: Any) -> Non
     with store.open() as history:
         assert history.warnings == []
         assert len(history.runs(CLUSTER)) == 2
+
+
+_WARNED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import test_store as t
+from clusterctl import store
+for night in range(int(sys.argv[2]), int(sys.argv[3])):
+    print(*store.remember(t.CLUSTER, t.record(night))[1], sep="", flush=True)
+"""
+
+
+def test_several_that_find_the_damage_set_it_aside_once(state: Path) -> None:
+    remember(record(0))
+    spoil_pages(state / "history.sqlite3")
+    here = str(Path(__file__).parent)
+    children = [
+        subprocess.Popen([sys.executable, "-c", _WARNED, here, str(n), str(n + 5)], stdout=subprocess.PIPE, text=True)
+        for n in (10, 20, 30)
+    ]
+    told = [line for child in children for line in child.communicate(timeout=60)[0].splitlines() if line]
+    assert len(told) == 1
+    assert len([path for path in state.glob("history.sqlite3.damaged-*") if path.name.endswith("Z")]) == 1
+    with store.open() as history:
+        assert len(history.runs(CLUSTER)) == 15
 
 
 def test_damage_that_shows_while_it_is_open(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,10 @@ def connect(path: Path) -> tuple[sqlite3.Connection, bool]:
     until = time.monotonic() + _BUSY_S
     while True:
         try:
-            return _open(path), True
+            with _locked(path, fcntl.LOCK_SH):  # nobody opens a file that is just getting another name
+                return _open(path), True
+        except OSError as error:
+            raise explained(error, path) from None
         except sqlite3.OperationalError as error:
             if is_damage(error):
                 raise
@@ -65,7 +68,7 @@ def set_aside(path: Path) -> Path | None:
         StoreError: it cannot be renamed.
     """
     try:
-        with _alone(path):
+        with _locked(path, fcntl.LOCK_EX):
             if not _is_damaged(path):
                 return None
             aside = path.with_name(f"{path.name}.damaged-{datetime.now(timezone.utc):%Y%m%dT%H%M%S%fZ}")
@@ -113,7 +116,8 @@ def _read_only(path: Path) -> sqlite3.Connection:
 def _check(connection: sqlite3.Connection, how: str = "quick_check") -> None:
     found = connection.execute(f"PRAGMA {how}(1)").fetchone()
     if found is None or found[0] != "ok":
-        raise sqlite3.DatabaseError(f"malformed: {found[0] if found else 'no answer'}")
+        words = " ".join(str(found[0]).split()) if found else "no answer"
+        raise sqlite3.DatabaseError(f"malformed: {words.removeprefix('*** in database main *** ')}")
 
 
 def _is_damaged(path: Path) -> bool:
@@ -131,11 +135,10 @@ def _is_damaged(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Let one process at a time set files aside."""
+def _locked(path: Path, how: int) -> Iterator[None]:
     descriptor = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, how)
         yield
     finally:
         os.close(descriptor)
