@@ -50,7 +50,7 @@ class ExternalCheck(Record):
         deadline_s: seconds after which it is ended.
         parser: the benchmark whose output it prints.
         regex: a regular expression whose group ``value`` (or only group) is the figure, on any line.
-        json_path: the way to the figure in the JSON that it prints, ``results[0].bandwidth``.
+        json_path: ``results[0].bandwidth``, the way to the figure in JSON that it prints from the start of a line on.
         quantity: what the figure is; the check's name where it is not given.
         unit: of the figure, as it is kept; ``unit: MB/s`` in a file sets ``scale`` too.
         scale: by what the printed number is multiplied.
