@@ -14,26 +14,30 @@ import selectors
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl import ssh
-from clusterctl.result import Ending, JobOutcome, OutputLine, Sweep
+from clusterctl.result import Ending, JobOutcome, OutputLine, Stack, Sweep
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
     from pathlib import Path
 
     from clusterctl.inventory import Host
 
 PROGRAMS = "/usr/local/libexec/clusterctl"
 SUPERVISOR = f"{PROGRAMS}/job_supervisor.py"
+STACKS = f"{PROGRAMS}/rank_stacks.py"
 
 _END_WAIT_S = 25.0  # TERM, KILL, the node's own sweep and that of its peers have their own, shorter limits
 _SWEEP_WAIT_S = 15.0
 _SWEEP_CONNECT_S = 5
 _SWEEPS_AT_ONCE = 64
+_STACKS_WAIT_S = 6.0  # the supervisor waits a little longer, a node's own limit is shorter
+_STACKS_KEPT = 256  # one of every node before a second one of any
 _POLL_S = 0.2
 
 
@@ -62,7 +66,8 @@ class JobSpec:
 
     ``{work_dir}`` in ``argv`` becomes the private folder that holds ``files`` while the job lasts and, if ``port``,
     ``{port}`` one that is free on the node; not in the last ``literal`` tokens, which are the user's. It starts in
-    ``directory``, else in the home. Without ``deadline_s`` it may last.
+    ``directory``, else in the home. Without ``deadline_s`` it may last. With ``stacks``, the outcome says where its
+    ranks were when the deadline passed, which takes some seconds more.
     """
 
     job: str
@@ -73,6 +78,7 @@ class JobSpec:
     port: bool = False
     literal: int = 0
     directory: str = ""
+    stacks: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,7 @@ class _Answers:
         self.argv: tuple[str, ...] = ()
         self.session = ""
         self.ending_s = 0.0
+        self.late = False
         self.ended: dict[str, Any] | None = None
         self.swept: dict[str, Any] | None = None
         self._on_line = on_line
@@ -131,8 +138,54 @@ class _Answers:
             self.swept = event
         elif kind == "ending":
             self.ending_s = float(event["at"])
+            self.late = event.get("reason") == "deadline"
         elif kind == "ended":
             self.ended = event
+
+
+class _Stacks:
+    """Where the ranks are, asked of every node at once while the supervisor waits with the end."""
+
+    def __init__(self, logins: Sequence[Login], job: str) -> None:
+        self._logins, self._job = logins, job
+        self._answers: list[Future[list[Stack]]] = []
+        self._until = 0.0
+
+    def take(self, process: subprocess.Popen[bytes]) -> None:
+        """Ask, or look whether all have answered and let the supervisor go on; this never waits."""
+        if not self._until:
+            self._until = time.monotonic() + _STACKS_WAIT_S
+            pool = ThreadPoolExecutor(min(_SWEEPS_AT_ONCE, len(self._logins)))
+            self._answers = [pool.submit(self._ask, login) for login in self._logins]
+            pool.shutdown(wait=False)
+        elif time.monotonic() > self._until or all(answer.done() for answer in self._answers):
+            self._until = float("inf")
+            with contextlib.suppress(OSError):
+                _stdin(process).write(b"\n")
+                _stdin(process).flush()
+
+    def found(self) -> tuple[Stack, ...]:
+        """Return what has come: one stack of every node, then the others."""
+        known = [answer.result() for answer in self._answers if answer.done()]
+        first = [stack for stacks in known for stack in stacks[:1]]
+        return tuple([*first, *(stack for stacks in known for stack in stacks[1:])][:_STACKS_KEPT])
+
+    def _ask(self, login: Login) -> list[Stack]:
+        left = self._until - time.monotonic()
+        if not 0 < left <= _STACKS_WAIT_S:
+            return []
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, subprocess.SubprocessError):
+            done = subprocess.run(
+                login.command([login.host.python, STACKS, self._job], connect_timeout_s=_SWEEP_CONNECT_S),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=left,
+                check=False,
+                start_new_session=True,
+            )
+            answer = json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
+            return [Stack(host=login.host.name, **entry) for entry in answer["stacks"]]
+        return []
 
 
 def run(
@@ -171,9 +224,18 @@ def run(
         "port": spec.port,
         "literal": spec.literal,
         "directory": spec.directory,
+        "stacks": spec.stacks,
         "peers": [{"name": peer.host.name, "argv": _sweep_argv(peer, spec.job)} for peer in others],
     }
     answers = _Answers(on_line, on_data)
+    stacks = _Stacks([login, *others], spec.job)
+
+    def meanwhile() -> None:
+        if stop is not None and stop.is_set():
+            raise StoppedError
+        if spec.stacks and answers.late:
+            stacks.take(process)
+
     command = login.command([login.host.python, SUPERVISOR])
     # A session of its own: the terminal's Ctrl-C is for us, and ssh must live to bring the supervisor's last words.
     with subprocess.Popen(
@@ -183,7 +245,8 @@ def run(
         try:
             _send(process, request)
             limit = float("inf") if spec.deadline_s is None else spec.deadline_s
-            _listen(process, answers, complaint, limit + _END_WAIT_S, stop)
+            limit += _STACKS_WAIT_S if spec.stacks else 0.0
+            _listen(process, answers, complaint, limit + _END_WAIT_S, meanwhile)
         except BaseException as error:
             if isinstance(error, OSError):  # whoever took the output is gone
                 answers.on_data = None
@@ -197,12 +260,12 @@ def run(
             process.kill()
             with contextlib.suppress(OSError):  # what could not be sent to a node that is gone
                 _stdin(process).close()
-    outcome = _outcome(answers, complaint.decode("utf-8", "replace"))
+    outcome = replace(_outcome(answers, complaint.decode("utf-8", "replace")), stacks=stacks.found())
     if outcome.ending == "exited" and outcome.rc == 0 and not _found(answers.swept):
         return outcome
     own = () if answers.swept is None else (_sweep_of(login.host.name, answers.swept),)
     elsewhere = sweep([*others] if own else [login, *others], spec.job, answers.session)
-    return JobOutcome(**{**outcome.__dict__, "sweeps": (*own, *elsewhere)})
+    return replace(outcome, sweeps=(*own, *elsewhere))
 
 
 def sweep(logins: Sequence[Login], job: str, session: str = "") -> tuple[Sweep, ...]:
@@ -308,7 +371,7 @@ def _listen(
     answers: _Answers,
     complaint: bytearray,
     wait_s: float,
-    stop: threading.Event | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> None:
     """Read until the supervisor has said its last word, ssh has ended, or the wait is over."""
     end = time.monotonic() + wait_s
@@ -318,8 +381,8 @@ def _listen(
             if stream is not None and not stream.closed:
                 selector.register(stream, selectors.EVENT_READ)
         while selector.get_map() and answers.ended is None and time.monotonic() < end:
-            if stop is not None and stop.is_set():
-                raise StoppedError
+            if meanwhile is not None:
+                meanwhile()
             for key, _ in selector.select(_POLL_S):
                 data = os.read(key.fd, 65536)
                 if not data:

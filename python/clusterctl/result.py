@@ -62,6 +62,7 @@ class JobOutcome:
     lines: tuple[OutputLine, ...] = ()
     problem: str = ""
     sweeps: tuple[Sweep, ...] = ()
+    stacks: tuple[Stack, ...] = ()  # of the ranks that were there at the deadline, where they were asked for
 
 
 class Verdict(str, Enum):

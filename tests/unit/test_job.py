@@ -30,9 +30,10 @@ class HereLogin(job.Login):
     """A node that is this machine."""
 
     def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
-        assert list(remote[:2]) == [self.host.python, job.SUPERVISOR]
+        assert remote[0] == self.host.python
+        assert Path(remote[1]).parent == Path(job.PROGRAMS)
         assert connect_timeout_s > 0
-        return [sys.executable, str(SUPERVISOR), *remote[2:]]
+        return [sys.executable, str(SUPERVISOR.parent / Path(remote[1]).name), *remote[2:]]
 
 
 class DeadLogin(job.Login):
@@ -190,3 +191,55 @@ def test_a_bad_request_is_refused(request_line: bytes) -> None:
     answer = json.loads(done.stdout)
     assert (done.returncode, answer["reason"]) == (2, "bad_request")
     assert answer["problem"]
+
+
+RANKS = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import rank_program
+
+def where_it_hangs():
+    time.sleep(300)
+
+arguments = rank_program.parser("A rank.", ["stuck"]).parse_args(["--check", "stuck"])
+rank_program.run(arguments, lambda rank: where_it_hangs())
+"""
+
+
+def test_the_stacks_of_stuck_ranks_are_taken_before_they_are_ended() -> None:
+    environment = {"OMPI_COMM_WORLD_RANK": "3"}
+    command = (sys.executable, "-c", RANKS, str(SUPERVISOR.parent))
+    outcome = job.run(HERE, spec("stacks", *command, deadline_s=2, stacks=True, environment=environment), peers=[GONE])
+    assert (outcome.ending, carrying("stacks")) == ("deadline", [])
+    assert 2 <= outcome.ending_s < 3
+    assert outcome.seconds < 2 + 6 + 4
+    [stack] = outcome.stacks  # of the process that works, not of the one that watches over it
+    assert (stack.host, stack.rank) == ("node1", 3)
+    assert "sleeping" in stack.text
+    assert "in where_it_hangs" in stack.text
+    assert stack.tool in {"faulthandler", "gdb", "py-spy"}
+
+
+def test_an_interrupt_does_not_wait_for_stacks() -> None:
+    process = subprocess.Popen([sys.executable, str(SUPERVISOR)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    request = {"job": f"unit-wait-{os.getpid()}", "argv": ["sleep", "300"], "deadline_s": 0.5, "stacks": True}
+    process.stdin.write(json.dumps(request).encode() + b"\n")
+    process.stdin.flush()
+    for line in process.stdout:
+        if b'"ending"' in line:
+            break
+    began = time.monotonic()
+    process.stdin.close()
+    ended = [json.loads(line) for line in process.stdout][-1]
+    assert ended["reason"] == "stdin_closed"
+    assert time.monotonic() - began < 3
+    assert process.wait(10) == 0
+    process.stdout.close()
+
+
+def test_nobody_takes_stacks_where_nobody_asked() -> None:
+    outcome = job.run(HERE, spec("quiet", "sleep", "300", deadline_s=1))
+    assert (outcome.ending, outcome.stacks) == ("deadline", ())
+    assert outcome.seconds < 3

@@ -13,7 +13,9 @@ Three uses, all by ssh and all with the standard library alone:
 
     Optional: ``raw`` has the output told as it comes, byte by byte (``data``, in base64) and not by lines; ``port`` has
     ``{port}`` in ``argv`` replaced by a free one, which is nobody else's as long as the job lasts; the last ``literal``
-    tokens of ``argv`` are the user's, in which nothing is replaced; ``directory`` is where to start it (the home).
+    tokens of ``argv`` are the user's, in which nothing is replaced; ``directory`` is where to start it (the home);
+    ``stacks`` has the end wait after the deadline until the controller has seen where the ranks are: for a byte on
+    stdin, or a few seconds.
 
 ``job_supervisor.py --look``
     Reads one JSON line, ``{"names", "path", "directory"}``, and says where this node has each of these files: by a path
@@ -57,6 +59,7 @@ PEER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
 
 REQUEST_LIMIT = 16 * 1024 * 1024
 REQUEST_WAIT_S = 60.0
+STACKS_WAIT_S = 7.0  # longer than the controller waits for the nodes
 TERM_GRACE_S = 3.0  # mpirun needs a moment to tell its daemons; a paused node never answers it
 DRAIN_S = 1.0  # output that was written before the end is still read
 SWEEP_WAIT_S = 5.0
@@ -284,10 +287,12 @@ class Supervisor:
         self.environment = {**os.environ, "TMPDIR": work_dir, **request.get("environment", {}), JOB_VARIABLE: self.job}
         self.deadline_s = float("inf") if request["deadline_s"] is None else float(request["deadline_s"])
         self.peers = request.get("peers", [])
+        self.stacks = bool(request.get("stacks"))
         self.answers = answers
         self.selector = selectors.DefaultSelector()
         self.began = time.monotonic()
         self.ending: str | None = None
+        self.term_at: float | None = None
         self.kill_at: float | None = None
         self.wakeup = os.pipe()
         self.process: subprocess.Popen[bytes]
@@ -333,6 +338,8 @@ class Supervisor:
             now = time.monotonic()
             if self.ending is None and now - self.began >= self.deadline_s:
                 self.end("deadline")
+            if self.term_at is not None and now >= self.term_at:
+                self.terminate()
             if self.kill_at is not None and now >= self.kill_at:
                 self.kill_at = None
                 with contextlib.suppress(ProcessLookupError):
@@ -358,10 +365,17 @@ class Supervisor:
                 self.take(streams, key.fd)
             elif key.data == "signal":
                 self.end(f"signal {os.read(key.fd, 1)[0]}")
-            elif key.data == "stdin" and not os.read(0, 65536):
-                self.selector.unregister(0)
-                self.end("stdin_closed")
+            elif key.data == "stdin":
+                self.hear()
         self.answers.push()
+
+    def hear(self) -> None:
+        """Read stdin: the controller is gone, or has its stacks."""
+        if not os.read(0, 65536):
+            self.selector.unregister(0)
+            self.end("stdin_closed")
+        elif self.term_at is not None:
+            self.terminate()
 
     def take(self, streams: Streams, descriptor: int) -> None:
         """Read one stream and pass its complete lines on."""
@@ -377,11 +391,23 @@ class Supervisor:
             del streams[descriptor]
 
     def end(self, reason: str) -> None:
-        """Ask the command to end; KILL follows when it does not."""
-        if self.ending is not None or self.process.poll() is not None:
+        """Ask the command to end, after a moment for its stacks where it is late; KILL follows when it does not."""
+        if self.process.poll() is not None:
             return
-        self.ending = reason
-        self.answers.put(event="ending", reason=reason, at=self.elapsed())
+        if self.ending is None:
+            self.answers.put(event="ending", reason=reason, at=self.elapsed())
+            self.ending = reason
+            if reason == "deadline" and self.stacks:
+                self.term_at = time.monotonic() + STACKS_WAIT_S
+            else:
+                self.terminate()
+        elif self.term_at is not None:  # whoever wanted the stacks is gone
+            self.ending = reason
+            self.terminate()
+
+    def terminate(self) -> None:
+        """Send TERM; KILL follows."""
+        self.term_at = None
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGTERM)
         self.kill_at = time.monotonic() + TERM_GRACE_S

@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import faulthandler
 import fcntl
 import json
 import mmap
@@ -40,6 +41,8 @@ TEXT_LIMIT = 160
 POLL_S = 0.02
 ALARM_GRACE_S = 30  # a rank that nobody ends (its node was frozen) ends itself this long after the deadline
 PR_SET_PDEATHSIG = 1
+STACK_FILE = "clusterctl_stack"  # the name of the memory file into which a rank writes where it is
+STACK_SIGNAL = signal.SIGRTMIN + 6  # asks for it; the libraries of a rank use none of these numbers
 TURN_S = 0.0002
 LISTENED_S = 1.0  # so long a daemon may be busy with something else
 OWN_GRADIENT = "its own first gradient"  # a mistake that is one rank's alone, before it is averaged into everybody's
@@ -328,6 +331,15 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def tell_stack_when_asked() -> None:
+    """Have this process write its Python stack into a memory file whenever the signal comes, whatever it is busy with.
+
+    A file of /tmp would be left behind by a rank that is killed. ``rank_stacks.py`` signals only whoever has this file.
+    """
+    with contextlib.suppress(OSError, AttributeError, ValueError):
+        faulthandler.register(STACK_SIGNAL, file=os.memfd_create(STACK_FILE))
+
+
 def be_modest() -> None:
     """Set what keeps the libraries of this process and its children from taking more than their share."""
     for name, value in ENVIRONMENT.items():
@@ -379,6 +391,7 @@ def run(arguments: argparse.Namespace, work: Callable[[Rank], int], voice: Voice
     if worker:
         return watch(voice, worker, board, arguments.heartbeat)
     end_with_parent()
+    tell_stack_when_asked()
     return work(Rank(voice, board, arguments))
 
 

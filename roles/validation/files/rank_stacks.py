@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""Say where the ranks of a job are right now on this node: ``rank_stacks.py JOB``, one JSON line within a few seconds.
+
+What the kernel knows of a rank (``kernel``) is followed by what the rank says itself where it is one of ours
+(``faulthandler``, see ``rank_program.py``), and by what ``py-spy``, else ``gdb`` says where it is found and may look.
+Nothing is ended, and ranks go on as they were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import job_supervisor
+from rank_program import STACK_FILE, STACK_SIGNAL
+
+LIMIT_S = 3.0  # for all of a node's ranks together
+OWN_WAIT_S = 0.5
+MOST_RANKS = 64
+MOST_THREADS = 4
+MOST_FRAMES = 40
+TEXT_LIMIT = 6000
+AT_ONCE = 4
+# Beside the programs of PATH: a tool may have come with the cluster's own Python.
+FOLDERS = ("/usr/local/python_env/bin", str(Path(sys.executable).parent))
+STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "in an uninterruptible wait",
+    "T": "stopped",
+    "t": "traced",
+    "Z": "dead",
+}
+
+
+def rank_of(pid: int) -> int | None:
+    """Return the rank that a process says it is, None where it says none."""
+    entries = dict(
+        entry.split(b"=", 1)
+        for entry in job_supervisor.read_bytes(f"/proc/{pid}/environ").split(b"\0")
+        if b"=" in entry
+    )
+    names = [b"HOROVOD_RANK", b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK"]
+    names = [b"RANK", *names] if b"TORCHELASTIC_RUN_ID" in entries else names
+    return next((int(entries[name]) for name in names if entries.get(name, b"").isdigit()), None)
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process, 0 when it is gone."""
+    fields = job_supervisor.read_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def working_ranks(job: str) -> dict[int, int]:
+    """Return the processes in which the ranks of a job work, and their ranks; who only watches over one is left out."""
+    found = {pid: rank for pid in job_supervisor.members(job) if (rank := rank_of(pid)) is not None}
+    watchers = {parent_of(pid) for pid in found}
+    leaves = sorted((rank, pid) for pid, rank in found.items() if pid not in watchers)
+    return {pid: rank for rank, pid in leaves[:MOST_RANKS]}
+
+
+def kernel(pid: int) -> str:
+    """Return what the kernel tells of a process and its first threads, each in one line, then their kernel stacks."""
+    lines, stacks = [], []
+    tasks = sorted(int(path.name) for path in Path(f"/proc/{pid}/task").glob("[0-9]*"))
+    for task in tasks[:MOST_THREADS]:
+        place = f"/proc/{pid}/task/{task}"
+        said = {name: text(f"{place}/{name}").strip() for name in ("comm", "wchan", "syscall", "stack")}
+        state = text(f"{place}/stat").rpartition(")")[2].split()[:1]
+        words = f"{said['comm']}: {STATES.get(''.join(state), ''.join(state))}"
+        words += f", waits in {said['wchan']}" if said["wchan"] not in {"", "0"} else ""
+        number = said["syscall"].split(" ")[0]
+        lines.append(words + (f", system call {number}" if number.isdigit() else ""))
+        stacks += said["stack"].splitlines()[:MOST_FRAMES]
+    more = [f"and {len(tasks) - MOST_THREADS} more threads"] if len(tasks) > MOST_THREADS else []
+    return "\n".join([*lines, *more, *stacks])
+
+
+def text(path: str) -> str:
+    """Return a file of /proc as text, empty where it may not be read."""
+    return job_supervisor.read_bytes(path).decode("utf-8", "replace")
+
+
+def own_file(pid: int) -> str:
+    """Return the path of the file into which a rank of ours writes its stack when it is asked to, empty if none."""
+    try:
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            if str(path.readlink()).startswith(f"/memfd:{STACK_FILE}"):
+                return str(path)
+    except OSError:
+        pass
+    return ""
+
+
+def size_of(path: str) -> int:
+    """Return the bytes of a file, 0 when it is gone."""
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0
+
+
+def own(ranks: list[int], job: str) -> dict[int, str]:
+    """Ask ranks of ours for their Python stacks, all at once; a stopped one cannot answer."""
+    files = {pid: path for pid in ranks if (path := own_file(pid))}
+    before = {pid: size_of(path) for pid, path in files.items()}
+    for pid in files:
+        if job_supervisor.carries(pid, job):
+            os.kill(pid, STACK_SIGNAL)
+    end, last = time.monotonic() + OWN_WAIT_S, dict(before)
+    while time.monotonic() < end:
+        time.sleep(0.05)
+        now = {pid: size_of(path) for pid, path in files.items()}
+        if now == last and all(size > before[pid] for pid, size in now.items()):
+            break
+        last = now
+    return {pid: text(path)[before[pid] :].strip() for pid, path in files.items() if last[pid] > before[pid]}
+
+
+def tool(name: str) -> str:
+    """Return the path of a tool, empty where there is none."""
+    places = os.pathsep.join([os.environ.get("PATH", os.defpath), *FOLDERS])
+    return shutil.which(name, path=places) or ""
+
+
+def with_tool(name: str, program: str, pid: int, end: float) -> str:
+    """Return the stack that a tool takes of a process, empty where it may not, or has no time left."""
+    argv = [program, "dump", "--nonblocking", "--pid", str(pid)]
+    if name == "gdb":
+        frames = f"thread apply all backtrace {MOST_FRAMES}"
+        argv = [program, "-nx", "-batch", "-iex", "set debuginfod enabled off", "-p", str(pid), "-ex", frames]
+    left = end - time.monotonic()
+    if left <= 0:
+        return ""
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=left, check=False, text=True, errors="replace"
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    begin = re.search(r"^#0 |^Thread ", done.stdout, re.MULTILINE)  # what stands before it is about the tool
+    return done.stdout[begin.start() :].strip() if begin else ""
+
+
+def stacks(job: str, limit_s: float = LIMIT_S) -> list[dict[str, object]]:
+    """Return the stacks of a job's ranks on this node, in the order of the ranks."""
+    end = time.monotonic() + limit_s
+    ranks = working_ranks(job)
+    known = {pid: ("kernel", [kernel(pid)]) for pid in ranks}
+    for pid, found in own(list(ranks), job).items():
+        known[pid] = ("faulthandler", [*known[pid][1], found])
+    unseen = list(ranks)
+    for name in ("py-spy", "gdb"):
+        program = tool(name)
+        if not program:
+            continue
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            answers = {pid: pool.submit(with_tool, name, program, pid, end) for pid in unseen}
+        seen = {pid: answer.result() for pid, answer in answers.items() if answer.result()}
+        known.update({pid: (name, [*known[pid][1], found]) for pid, found in seen.items()})
+        unseen = [pid for pid in unseen if pid not in seen]
+    told = {pid: (name, "\n\n".join(part for part in parts if part)) for pid, (name, parts) in known.items()}
+    return [
+        {"pid": pid, "rank": ranks[pid], "tool": name, "text": found[:TEXT_LIMIT]}
+        for pid, (name, found) in told.items()
+        if found
+    ]
+
+
+def main() -> int:
+    """Answer with one line."""
+    parser = argparse.ArgumentParser(description="Say where the ranks of a job are on this node.")
+    parser.add_argument("job", help="the job's id")
+    arguments = parser.parse_args()
+    if not job_supervisor.JOB_ID.fullmatch(arguments.job):
+        parser.error("the job id is malformed")
+    signal.alarm(int(LIMIT_S) + 2)
+    print(json.dumps({"event": "stacks", "stacks": stacks(arguments.job)}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
