@@ -11,6 +11,8 @@ PYTHON ?= python3
 SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
 # What the sandbox needs; podman's helpers are named since nothing recommended is installed.
 PACKAGES := podman runc crun netavark aardvark-dns iptables nftables catatonit mmdebstrap openssh-client python3-venv
+# The browser that looks at the report's page; Debian's names, and needed only where none is on PATH.
+BROWSER_PACKAGES := chromium chromium-driver
 DEMO := demo
 # More options for the demo's provision; DEMO_OPTIONS='-e python_env_framework=none -e nccl_install=never' is MPI alone.
 DEMO_OPTIONS ?=
@@ -70,6 +72,15 @@ unit: venv  ## Tests that need no node
 .PHONY: cluster
 cluster: venv  ## Tests on sandboxes of containers, two groups of files at a time: provisioning, validation, planted faults
 	$(BIN)/pytest tests/cluster -n 2 --dist loadgroup --no-loadscope-reorder -q --durations=25
+
+.PHONY: browser
+browser: venv  ## The report's page in a headless Chromium, which it installs where there is none
+	@if ! command -v chromedriver >/dev/null || ! command -v chromium google-chrome >/dev/null; then \
+	    echo "Installing $(BROWSER_PACKAGES)" >&2; \
+	    $(SUDO) apt-get -q update >/dev/null; \
+	    $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends $(BROWSER_PACKAGES) >/dev/null; \
+	fi
+	$(BIN)/pytest tests/browser -q --durations=5
 
 .PHONY: molecule
 molecule: venv  ## Every role's molecule scenario, two at a time

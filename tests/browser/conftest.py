@@ -1,0 +1,112 @@
+"""A headless Chromium of the distribution, and pages of made-up records for it to open from disk."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from clusterctl.report import page
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.result import ValidationRecord
+
+SHAPES = {
+    "healthy": records.Shape(16),
+    "faulty": records.Shape(16, slow=((6, 0.1),), links=((2, 7, 0.35),)),
+    "large": records.Shape(512, slow=((16, 0.1), (300, 0.6)), links=((100, 411, 0.4),)),
+}
+_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--window-size=1280,1000",
+)
+_WAIT_S = 20.0
+
+
+@dataclass
+class Browser:
+    """A driver that remembers what the pages fetched and complained about."""
+
+    driver: webdriver.Chrome
+    fetched: list[str] = field(default_factory=list)
+
+    def open(self, path: Path) -> None:
+        """Open a file and wait until its script has come to its end."""
+        self.logs()
+        self.driver.get(path.as_uri())
+        self.until(lambda: self.js("return document.readyState === 'complete'"))
+
+    def js(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def until(self, condition: Any) -> Any:
+        return WebDriverWait(self.driver, _WAIT_S, poll_frequency=0.05).until(lambda _driver: condition())
+
+    def all(self, selector: str) -> list[Any]:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def one(self, selector: str) -> Any:
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def logs(self) -> tuple[list[str], list[str]]:
+        """Return what was fetched from elsewhere than the disk, and what the console complained of, since last time."""
+        fetched = []
+        for entry in self.driver.get_log("performance"):
+            message = json.loads(entry["message"])["message"]
+            if message["method"] in {"Network.requestWillBeSent", "Network.webSocketCreated"}:
+                address = message["params"].get("url") or message["params"]["request"]["url"]
+                if not address.startswith(("file:", "data:", "blob:", "chrome:", "about:")):
+                    fetched.append(address)
+        said = [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in {"SEVERE", "WARNING"}]
+        return fetched, said
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    chromium, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
+    assert chromium, "there is no chromium; 'make browser' installs it"
+    assert driver, "there is no chromedriver; 'make browser' installs it"
+    options = Options()
+    options.binary_location = chromium
+    for flag in (*_FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    started = webdriver.Chrome(options=options, service=Service(driver))
+    yield Browser(started)
+    started.quit()
+
+
+@pytest.fixture(scope="session")
+def made() -> dict[str, ValidationRecord]:
+    return {name: records.record(shape) for name, shape in SHAPES.items()}
+
+
+@pytest.fixture(scope="session")
+def pages(made: dict[str, ValidationRecord], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    for name, one in made.items():
+        log = {"pairs": "what the ranks said\n</pre><b>not bold</b>\n"}
+        (folder / f"{name}.html").write_text(page.document(one, log), encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in made}
