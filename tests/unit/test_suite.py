@@ -331,6 +331,25 @@ def test_a_check_of_the_users_own() -> None:
     assert suite.ExternalCheck.model_validate_json(disk.model_dump_json()) == disk
 
 
+@pytest.mark.parametrize(
+    ("keys", "scale", "value"),
+    [
+        ("unit: MB/s\n  reference: {value: 200, lower: -0.1}", 1e6, 200e6),
+        ("unit: MB/s\n  reference: {value: 0.2 GB/s, lower: -0.1}", 1e6, 200e6),
+        ("unit: MB/s\n  scale: 8\n  reference: {value: 200, lower: -0.1}", 8e6, 200e6),
+        ("reference: {value: 200, lower: -0.1}", 1, 200),
+        ("scale: 3\n  reference: {value: 200, lower: -0.1}", 3, 200),
+    ],
+    ids=["same", "own", "scaled", "plain", "plain-scaled"],
+)
+def test_a_reference_beside_a_check_is_in_the_checks_unit(keys: str, scale: float, value: float) -> None:
+    own = suite.parse(f"{EXTERNAL}  regex: '(a)'\n  {keys}\n", "f")
+    assert [one.scale for one in own.external] == [scale]
+    assert [one.value for one in own.every_reference] == [value]
+    again = suite.Suite.model_validate_json(own.model_dump_json())
+    assert again.external == own.external
+
+
 def test_a_reference_without_unit_takes_the_figures() -> None:
     own = suite.parse(f"{EXTERNAL}  regex: '(a)'\n  unit: ms\n  reference: {{value: 3 ms, upper: 10 %}}\n", "f")
     assert [(one.value, one.unit) for one in own.every_reference] == [(pytest.approx(0.003), "s")]

@@ -38,6 +38,14 @@ def _command(value: object) -> object:
         raise ValueError(f"the command cannot be split into words: {str(error).lower()}") from None
 
 
+def _has_unit(value: object) -> bool:
+    """Whether a reference's value says its unit; one that does not is in the unit of the figure."""
+    try:
+        return bool(units.number(value)[1])
+    except ValueError:
+        return True  # the reference itself will be refused
+
+
 class ExternalCheck(Record):
     """A program of the user's, and how to read what it prints.
 
@@ -52,7 +60,7 @@ class ExternalCheck(Record):
         regex: a regular expression whose group ``value`` (or only group) is the figure, on any line.
         json_path: ``results[0].bandwidth``, the way to the figure in JSON that it prints from the start of a line on.
         quantity: what the figure is; the check's name where it is not given.
-        unit: of the figure, as it is kept; ``unit: MB/s`` in a file sets ``scale`` too.
+        unit: of the figure, as it is kept; ``unit: MB/s`` in a file is kept as ``B/s`` and multiplies ``scale``.
         scale: by what the printed number is multiplied.
         better: which way is good; ``none`` is reported and never judged.
         reference: what the figure is to be.
@@ -76,11 +84,15 @@ class ExternalCheck(Record):
     @model_validator(mode="before")
     @classmethod
     def _units(cls, data: object) -> object:
-        if not isinstance(data, dict) or "unit" not in data:
+        if not isinstance(data, dict):
             return data
-        unit, factor = units.unit(str(data["unit"]))
-        scale = units.number(data["scale"])[0] if "scale" in data else factor
-        return {**data, "unit": unit, "scale": scale}
+        told = str(data.get("unit", "1"))
+        unit, factor = units.unit(told)
+        scale = units.number(data["scale"])[0] if "scale" in data else 1.0
+        reference = data.get("reference")
+        if isinstance(reference, dict) and reference.get("unit") is None and not _has_unit(reference.get("value")):
+            reference = {**reference, "unit": told}
+        return {**data, "unit": unit, "scale": scale * factor, "reference": reference}
 
     @model_validator(mode="after")
     def _sensible(self) -> ExternalCheck:
