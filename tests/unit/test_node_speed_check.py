@@ -143,6 +143,38 @@ def test_a_window_is_longer_than_the_kernel_s_period_and_counts_all_threads(prog
     crew.dismiss()
 
 
+def test_where_nodes_share_a_machine_others_work_is_taken_off_and_not_a_group_s_limit(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Both threads have half of a processor: others have the other half, or their control group holds them back."""
+
+    def work() -> float:
+        time.sleep(0.01)
+        return 1.0
+
+    def rate(*, shared: bool, held_ns: int) -> float:
+        held = iter([0, held_ns])
+        began = time.monotonic()
+        monkeypatch.setattr(program.time, "thread_time", lambda: (time.monotonic() - began) / 2)
+        monkeypatch.setattr(program, "throttled_s", lambda _groups: next(held) * 1e-9)
+        crew = program.Crew(2, lambda _number: work, shared=shared)
+        found: float = crew.window()
+        crew.dismiss()
+        return found
+
+    alone = rate(shared=False, held_ns=0)
+    assert rate(shared=True, held_ns=0) == pytest.approx(2 * alone, rel=0.2)
+    assert rate(shared=True, held_ns=120_000_000) == pytest.approx(alone, rel=0.2)
+    monkeypatch.undo()
+    assert program.throttled_s(tmp_path) == 0
+    (tmp_path / "cpu.stat").write_text("usage_usec 77\nthrottled_usec 1500000\n", encoding="ascii")
+    assert program.throttled_s(tmp_path) == 1.5
+    (tmp_path / "cpu.stat").write_text("", encoding="ascii")
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.stat").write_text("nr_periods 7\nthrottled_time 2500000000\n", encoding="ascii")
+    assert program.throttled_s(tmp_path) == 2.5
+
+
 def test_a_thread_that_fails_is_told_of(program: ModuleType) -> None:
     def make(_number: int) -> Any:
         raise MemoryError("none left")

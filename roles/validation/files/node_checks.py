@@ -14,6 +14,10 @@ measure at the same time; those that are containers of one machine take turns, f
 A sample lasts longer than the 100 ms in which the kernel gives a control group its share of the processors, so that a
 node that may use a part of them only shows it in every sample. The nodes are measured several times, with a part of
 the budget each, so that what disturbs a node for a moment touches a part of its samples.
+
+On a node that has its machine for itself, whatever takes its processors is its own fault and counts. On a machine of
+several nodes it is nobody's: there, the time counts in which threads had a processor, and that in which the node's own
+control group held them back.
 """
 
 from __future__ import annotations
@@ -45,7 +49,8 @@ PART_OF_MEMORY = 1 / 16  # for each of the two arrays
 PIECE = MIB // 8  # numbers that are copied at once
 ORDER = 256  # of the matrices
 MOST_THREADS = 256
-CPUS = Path("/sys/devices/system/cpu")
+SHORTEST_S = 0.001  # of processors, in a window
+CPUS, CGROUPS = Path("/sys/devices/system/cpu"), Path("/sys/fs/cgroup")
 
 
 class Bench:
@@ -123,10 +128,17 @@ class Bench:
 class Crew:
     """Threads that work for a window of time, all at once."""
 
-    def __init__(self, count: int, make: Callable[[int], Callable[[], float]]) -> None:
-        """Start the threads; each makes its own work, so that its memory lies beside its core."""
+    def __init__(self, count: int, make: Callable[[int], Callable[[], float]], *, shared: bool = False) -> None:
+        """Start the threads; each makes its own work, so that its memory lies beside its core.
+
+        Args:
+            count: of the threads.
+            make: makes a thread's work, which returns how much it has done.
+            shared: the processors are those of other nodes as well.
+        """
         self.start, self.end = threading.Barrier(count + 1), threading.Barrier(count + 1)
-        self.rates = [0.0] * count
+        self.shared = shared
+        self.done, self.seconds = [0.0] * count, [0.0] * count
         self.problem: Exception | None = None
         self.over = False
         for number in range(count):
@@ -142,12 +154,13 @@ class Crew:
                 self.start.wait()
                 if self.over:
                     return
+                done, had_s = 0.0, time.thread_time()
                 began = now = time.perf_counter()
-                done = 0.0
                 while now - began < WINDOW_S:
                     done += piece()
                     now = time.perf_counter()
-                self.rates[number] = done / (now - began)
+                self.done[number] = done
+                self.seconds[number] = time.thread_time() - had_s if self.shared else now - began
                 self.end.wait()
         except threading.BrokenBarrierError:
             return
@@ -158,9 +171,11 @@ class Crew:
 
     def window(self) -> float:
         """Work for one window; what all threads did in a second."""
+        held_s = throttled_s(CGROUPS)
         self.wait(self.start)
         self.wait(self.end)
-        return sum(self.rates)
+        held_s = (throttled_s(CGROUPS) - held_s) / len(self.done) if self.shared else 0.0
+        return sum(done / max(SHORTEST_S, s + held_s) for done, s in zip(self.done, self.seconds))  # noqa: B905 - 3.9
 
     def wait(self, barrier: threading.Barrier) -> None:
         """Wait for all threads; raise what one of them raised."""
@@ -173,6 +188,19 @@ class Crew:
         """Let the threads go."""
         self.over = True
         self.wait(self.start)
+
+
+def throttled_s(groups: Path) -> float:
+    """Return the seconds, over all processors, for which this control group was held back, of either version."""
+    for name, key, unit_s in (
+        ("cpu.stat", "throttled_usec", 1e-6),
+        ("cpu/cpu.stat", "throttled_time", 1e-9),
+        ("cpu,cpuacct/cpu.stat", "throttled_time", 1e-9),
+    ):
+        words = dict(line.split(maxsplit=1) for line in read(groups / name).splitlines() if " " in line)
+        if words.get(key, "").isdigit():
+            return int(words[key]) * unit_s
+    return 0.0
 
 
 def array_bytes(cpus: Path, available: float) -> int:
@@ -189,7 +217,7 @@ def array_bytes(cpus: Path, available: float) -> int:
 def available_bytes() -> float:
     """Return how much memory of this node can still be had; a control group may allow less than the machine has."""
     found = [1024.0 * int(line.split()[1]) for line in read(Path("/proc/meminfo")).splitlines() if "Available" in line]
-    limits = [read(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
+    limits = [read(CGROUPS / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
     return min([*found, *(float(limit) for limit in limits if limit.isdigit())], default=float(LEAST_ARRAY))
 
 
@@ -224,7 +252,7 @@ def go(bench: Bench) -> None:
                 continue
             rank.doing(quantity)
             if crew is None:
-                crew = Crew(bench.threads, make)
+                crew = Crew(bench.threads, make, shared=machines.count(machines[rank.rank]) > 1)
                 crew.window()  # not kept: caches are cold, and clocks low
             found += samples_of(crew, bench).values
         if crew is not None:
