@@ -278,16 +278,13 @@ def test_horovod_passes_and_names_what_carried_it() -> None:
     assert judgement.reason == "8 ranks on 4 nodes, 4,605,697 values right over MPI"
 
 
-def test_training_passes_and_tells_its_times() -> None:
+def test_training_passes_with_the_perplexity_of_one_process() -> None:
     judgement = judge_training("training-5.0.7", "training")
     assert judgement.verdict is Verdict.PASS, judgement.reason
-    assert re.fullmatch(
-        r"8 ranks on 4 nodes, perplexity 1.17682 as of one process, at [\d.]+ times its speed", judgement.reason
-    )
+    assert judgement.reason == "8 ranks on 4 nodes, perplexity 1.17682 as of one process"
     figures = {figure.name: (figure.value, figure.unit) for figure in judgement.measurements}
     assert figures["perplexity"] == (pytest.approx(1.1768169183543258, rel=1e-8), "1")
-    assert figures["epoch"][1] == figures["single_process_epoch"][1] == "s"
-    assert figures["speed_up"][0] == pytest.approx(figures["single_process_epoch"][0] / figures["epoch"][0], abs=1e-3)
+    assert judgement.figures == ()  # that version printed no times of its steps
 
 
 @pytest.mark.parametrize(

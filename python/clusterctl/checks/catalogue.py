@@ -77,7 +77,7 @@ _MAKERS: Mapping[str, _Maker] = {
     "torchrun": _plain(Torchrun()),
     "horovod": _plain(Horovod()),
     "horovod_sweep": _with(suites.SweepOptions, HorovodSweep.of),
-    "training": _plain(Training()),
+    "training": _with(suites.TrainingOptions, Training.of),
 }
 
 

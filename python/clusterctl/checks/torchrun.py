@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.checks import base
+from clusterctl.checks import base, scaling
 from clusterctl.result import Measurement, Verdict
 
 if TYPE_CHECKING:
@@ -58,13 +58,16 @@ class Torchrun:
         wrong = base.carried_by(judgement.ranks, _backend(site))
         if wrong is not None:
             return base.fail(judgement, *wrong)
-        loss = judgement.ranks[0].figures["loss"]
-        return base.passed(
+        told = judgement.ranks[0].figures
+        found = scaling.figures(site, outcome, len(judgement.ranks), told.get("tokens", 0.0))
+        loss = f"loss {told['loss']:.6g} as of one process"
+        judgement = base.passed(
             judgement,
-            f"{judgement.reason} over {_backend(site)}, loss {loss:.6g} as of one process",
-            Measurement(name="loss", value=loss, unit="1"),
-            Measurement(name="single_process_loss", value=judgement.ranks[0].figures["single_process_loss"], unit="1"),
+            f"{judgement.reason} over {_backend(site)}, {loss}{scaling.words(found)}",
+            Measurement(name="loss", value=told["loss"], unit="1"),
+            Measurement(name="single_process_loss", value=told["single_process_loss"], unit="1"),
         )
+        return replace(judgement, figures=found)
 
 
 def _backend(site: base.Site) -> str:

@@ -70,7 +70,7 @@ class TrainingOptions(CheckOptions):
     """A fixed-seed language model of so many steps; the loss may miss the single process's by ``tolerance``."""
 
     steps: Count = 20
-    tolerance: Share = 1e-4
+    tolerance: Share = 1e-8
 
 
 # Every check that a suite can name, in the order in which they run, with the model of its options.
@@ -96,6 +96,7 @@ CHECKS: Mapping[str, type[CheckOptions]] = {
 GROUND = ("reachable", "provisioned", "skew")  # always looked at first, so that no suite needs to name them
 
 SWEPT: Mapping[str, Unit] = {"time": "s", "algorithm_bandwidth": "B/s", "bus_bandwidth": "B/s"}
+TRAINED: Mapping[str, Unit] = {"efficiency": "1", "time": "s", "throughput": "tokens/s"}
 # What each check measures that a reference can speak of, and in which unit.
 QUANTITIES: Mapping[str, Mapping[str, Unit]] = {
     "node_speed": {"memory_bandwidth": "B/s", "compute": "FLOP/s"},
@@ -103,5 +104,6 @@ QUANTITIES: Mapping[str, Mapping[str, Unit]] = {
     "collectives": SWEPT,
     "nccl_sweep": {**SWEPT, "gpu_clock": "Hz"},
     "horovod_sweep": SWEPT,
-    "training": {"efficiency": "1", "time": "s", "throughput": "tokens/s"},
+    "torchrun": TRAINED,
+    "training": TRAINED,
 }

@@ -20,9 +20,9 @@ import math
 import os
 import re
 import sys
-import time
 from typing import Any, Callable, Iterator, NoReturn
 
+import language_model
 import rank_program
 import sweep_checks
 
@@ -33,35 +33,6 @@ AVERAGE_TOLERANCE = {"float32": 2.4e-7, "float64": 4.5e-16}  # two units in the 
 LIBRARY_VERSION_LENGTH = 1024
 CARRIER = re.compile(r"(?:MPI|NCCL|GLOO|CCL|DDL)_[A-Z_]+")
 FUSED = "MEMCPY_IN_FUSION_BUFFER"
-
-SEED = 20240229
-CONTEXT = 6  # characters from which the next one is foretold
-WIDTHS = (8, 32)  # of a character's vector and of the hidden layer
-BATCH = 4096
-BATCHES = 8  # in an epoch
-EPOCHS = 4
-HELD_OUT = 2048  # characters for the perplexity
-RATE = 1.0
-# A mean of 4096 terms in another order is off by about 4096 x 1.1e-16 of them, and 32 steps of that are 1.5e-11. The
-# rest is room for what the model makes of a difference. Where one rank's gradient is lost, the third digit differs.
-TOLERANCE = 1e-8
-WORDS = (
-    "the",
-    "mesh",
-    "of",
-    "nodes",
-    "adds",
-    "all",
-    "parts",
-    "and",
-    "each",
-    "rank",
-    "waits",
-    "for",
-    "its",
-    "own",
-    "ring",
-)
 
 
 class Bench:
@@ -332,119 +303,56 @@ def sweep(rank: rank_program.Rank) -> None:
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-class Text:
-    """Generated text as numbers: words in an order that the word before decides most of the time."""
-
-    def __init__(self, torch: Any, length: int) -> None:
-        """Write it; the same from everybody."""
-        state, number, words = SEED, 0, []
-        while len(words) < length:  # a word has two characters or more
-            state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
-            number = (number * 7 + 3 + (state >> 61 == 0)) % len(WORDS)
-            words.append(WORDS[number])
-        text = " ".join(words)[:length]
-        self.letters = sorted(set(" ".join(WORDS)))
-        place = {letter: number for number, letter in enumerate(self.letters)}
-        self.numbers = torch.tensor([place[letter] for letter in text])
-
-    def samples(self, first: int, count: int) -> tuple[Any, Any]:
-        """Return ``count`` contexts and what follows each."""
-        windows = self.numbers[first : first + count + CONTEXT].unfold(0, CONTEXT + 1, 1)
-        return windows[:, :CONTEXT], windows[:, CONTEXT]
-
-
-class Trainer:
-    """The same model, text and batches for one process and for all."""
-
-    def __init__(self, bench: Bench) -> None:
-        """Write the text; a batch is the next multiple of the number of ranks."""
-        self.bench, self.torch, self.device = bench, bench.torch, bench.devices[-1]
-        self.batch = math.ceil(BATCH / bench.size) * bench.size
-        self.text = Text(bench.torch, self.batch * BATCHES + HELD_OUT + 2 * CONTEXT)
-
-    def model(self) -> Any:
-        """Return the model before any training, the same from everybody.
-
-        It is made in float64, and not made so: processors round in their own ways, and float32 would show it.
-        """
-        torch = self.torch
-        torch.manual_seed(SEED)
-        letters, (vector, hidden) = len(self.text.letters), WIDTHS
-        return torch.nn.Sequential(
-            torch.nn.Embedding(letters, vector, dtype=torch.float64),
-            torch.nn.Flatten(),
-            torch.nn.Linear(CONTEXT * vector, hidden, dtype=torch.float64),
-            torch.nn.Tanh(),
-            torch.nn.Linear(hidden, letters, dtype=torch.float64),
-        ).to(self.device)
-
-    def train(self, model: Any, optimizer: Any, rank: int, size: int, who: str) -> list[float]:
-        """Train on this rank's part of every batch and return the seconds of each epoch."""
-        seconds = []
-        share = self.batch // size
-        for epoch in range(EPOCHS):
-            began = time.monotonic()
-            for number in range(BATCHES):
-                self.bench.doing(f"step {number} of epoch {epoch} of {who}")
-                contexts, targets = self.text.samples(number * self.batch + rank * share, share)
-                optimizer.zero_grad()
-                loss = self.torch.nn.functional.cross_entropy(model(contexts.to(self.device)), targets.to(self.device))
-                loss.backward()
-                optimizer.step()
-            loss.item()  # a GPU is still at work
-            seconds.append(time.monotonic() - began)
-        return seconds
-
-    def first_gradient(self, rank: int) -> float:
-        """Return the size of the gradient of a rank's part of the first batch, which nothing has averaged yet."""
-        model, share = self.model(), self.batch // self.bench.size
-        contexts, targets = self.text.samples(rank * share, share)
-        loss = self.torch.nn.functional.cross_entropy(model(contexts.to(self.device)), targets.to(self.device))
-        return rank_program.gradient_size(model, loss)
-
-    def perplexity(self, model: Any) -> float:
-        """Return how many letters the model is in doubt between, on text that it has not seen."""
-        contexts, targets = self.text.samples(self.batch * BATCHES + CONTEXT, HELD_OUT)
-        with self.torch.no_grad():
-            answers = model(contexts.to(self.device))
-            return math.exp(self.torch.nn.functional.cross_entropy(answers, targets.to(self.device)).item())
-
-
 def training(rank: rank_program.Rank) -> None:
     """Train with one process, then with all, and compare."""
     bench = Bench(rank)
     rank.begin()
-    trainer = Trainer(bench)
+    steps, tolerance = rank.arguments.steps, rank.arguments.tolerance
+    trainer = language_model.Trainer(bench.torch, bench.devices[-1], bench.size, bench.doing)
     alone: dict[str, Any] = {}
     if bench.rank == 0:
         model = trainer.model()
         untrained = trainer.perplexity(model)
-        optimizer = bench.torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.5)
-        seconds = trainer.train(model, optimizer, 0, 1, "one process")
-        alone = {"perplexity": trainer.perplexity(model), "untrained": untrained, "epoch_s": min(seconds)}
-        alone["gradients"] = [trainer.first_gradient(number) for number in range(bench.size)]
+        course = trainer.train(model, trainer.optimizer(model), (0, 1), steps, "one process")
+        alone = {"perplexity": trainer.perplexity(model), "untrained": untrained, "losses": course.losses}
+        alone["seconds"] = course.steady
+        alone["gradients"] = [gradient_size(trainer, number) for number in range(bench.size)]
     bench.doing("the end of the training by one process")
     alone = bench.hvd.broadcast_object(alone, name="alone")
 
-    mine = trainer.first_gradient(bench.rank)
-    bench.findings.near(rank_program.OWN_GRADIENT, mine, alone["gradients"][bench.rank], TOLERANCE)
+    mine = gradient_size(trainer, bench.rank)
+    bench.findings.near(rank_program.OWN_GRADIENT, mine, alone["gradients"][bench.rank], tolerance)
     model = trainer.model()
-    optimizer = bench.hvd.DistributedOptimizer(
-        bench.torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.5), named_parameters=model.named_parameters()
-    )
+    optimizer = bench.hvd.DistributedOptimizer(trainer.optimizer(model), named_parameters=model.named_parameters())
     bench.hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    seconds = trainer.train(model, optimizer, bench.rank, bench.size, f"{bench.size} processes")
+    course = trainer.train(model, optimizer, (bench.rank, bench.size), steps, f"{bench.size} processes")
     perplexity = trainer.perplexity(model)
-    bench.findings.near(f"perplexity after {EPOCHS} epochs", perplexity, alone["perplexity"], TOLERANCE)
-    learnt = perplexity < alone["untrained"] / 2
-    bench.findings.value("a perplexity of less than half of the untrained model's", learnt, expected=True)
+    bench.doing("the mean of all losses, and everybody's times")
+    mean = bench.torch.tensor(course.losses, dtype=bench.torch.float64)
+    losses = bench.hvd.allreduce(mean, op=bench.hvd.Average, name="losses").tolist()
+    times = bench.torch.tensor([course.steady], dtype=bench.torch.float64)
+    slowest = bench.hvd.allgather(times, name="times").amax(0).tolist()
+    for step in language_model.told_steps(steps):
+        bench.findings.near(f"loss after {step} steps", losses[step], alone["losses"][step], tolerance)
+    bench.findings.near(f"perplexity after {steps} steps", perplexity, alone["perplexity"], tolerance)
+    if steps >= language_model.LEARNT_STEPS:
+        learnt = perplexity < alone["untrained"] / 2
+        bench.findings.value("a perplexity of less than half of the untrained model's", learnt, expected=True)
     rank.figures = {
         "perplexity": perplexity,
         "single_process_perplexity": alone["perplexity"],
         "untrained_perplexity": alone["untrained"],
-        "epoch_s": round(min(seconds), 6),
-        "single_process_epoch_s": round(alone["epoch_s"], 6),
+        "loss": losses[-1],
+        "single_process_loss": alone["losses"][-1],
+        "tokens": trainer.batch,
     }
+    if bench.rank == 0:
+        language_model.say_times(rank, "horovod", slowest, alone["seconds"])
+
+
+def gradient_size(trainer: language_model.Trainer, rank: int) -> float:
+    """Return the size of the gradient of a rank's part of the first batch."""
+    return rank_program.gradient_size(*trainer.first_gradient(rank))
 
 
 # --- one rank ---------------------------------------------------------------------------------------------------------
@@ -474,6 +382,7 @@ def main() -> int:
     """Say that this rank is up, then run the check."""
     parser = rank_program.parser("Prove that Horovod with PyTorch gives right answers. Started by mpirun.", CHECKS)
     sweep_checks.add_options(parser)
+    language_model.add_options(parser)
     parser.add_argument("--devices", default="cpu", choices=["cpu", "cpu,cuda"], help="where tensors are")
     return rank_program.run(parser.parse_args(), work)
 

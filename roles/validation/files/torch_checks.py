@@ -5,8 +5,7 @@ Started by mpirun, one process a node. That process asks the first node for a fr
 speaks for the node's ranks until torchrun has started them; each of them is this program again, as it learns from its
 environment. What the lines mean stands in ``rank_program.py``; ranks are torch's.
 
-Every step's gradient is the mean over all ranks of the mean over equal parts of one batch, which is the mean over the
-batch: what one process computes alone. In float64 the two differ by the order of additions only.
+The model is that of ``language_model.py``; what one process gets, rank 0 finds out when all are done.
 """
 
 from __future__ import annotations
@@ -19,8 +18,9 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import language_model
 import rank_program
 
 if TYPE_CHECKING:
@@ -32,13 +32,6 @@ CHECKS = ("torchrun",)
 HANDOVER = "CLUSTERCTL_TORCH_WORKER"
 SHUTDOWN_S = 5  # torchrun waits so long for its workers before it kills them
 
-STEPS = 20
-SAMPLES = 4  # of every rank in a step
-WIDTH = 16
-SEED = 20240229
-# A mean of 8 x 4 terms in another order is off by about 32 x 1.1e-16 of them, and 20 steps of that are 7e-14. The rest
-# is room for hundreds of ranks and for what the model makes of a difference.
-TOLERANCE = 1e-9
 COUNTS = (1, 1001, 40009)
 
 
@@ -164,37 +157,6 @@ def collectives(rank: rank_program.Rank, torch: Any, device: Any) -> None:
             rank.findings.array(what, given.cpu().numpy(), wanted.cpu().numpy())
 
 
-def new_model(torch: Any, device: Any) -> Any:
-    """Return the model, the same from everybody; in float64 from its birth, for processors round in their own ways."""
-    torch.manual_seed(SEED)
-    first = torch.nn.Linear(WIDTH, 2 * WIDTH, dtype=torch.float64)
-    last = torch.nn.Linear(2 * WIDTH, 1, dtype=torch.float64)
-    return torch.nn.Sequential(first, torch.nn.Tanh(), last).to(device)
-
-
-def batch_of(torch: Any, step: int, size: int, device: Any) -> tuple[Any, Any]:
-    """Return one step's whole batch: inputs, and the mean of each as what is to be learnt."""
-    generator = torch.Generator().manual_seed(SEED + step)
-    inputs = torch.randn(size * SAMPLES, WIDTH, generator=generator, dtype=torch.float64)
-    return inputs.to(device), inputs.mean(1, keepdim=True).to(device)
-
-
-def train(torch: Any, model: Any, batches: Callable[[int], tuple[Any, Any]], doing: Callable[[str], str]) -> list[Any]:
-    """Train for all steps and return each step's loss, as it was before the step."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    losses = []
-    for step in range(STEPS + 1):
-        doing(f"step {step} of {STEPS}")
-        inputs, targets = batches(step)
-        loss = torch.nn.functional.mse_loss(model(inputs), targets)
-        losses.append(loss.detach())
-        if step < STEPS:
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-    return losses
-
-
 def work(rank: rank_program.Rank) -> NoReturn:
     """Do what one worker does and report."""
     used: list[Any] = []
@@ -215,19 +177,14 @@ def work(rank: rank_program.Rank) -> NoReturn:
         rank.begin()
         rank.facts = {"torch": torch.__version__, "backend": torch.distributed.get_backend(), "device": str(device)}
         collectives(rank, torch, device)
-        part = slice(rank.rank * SAMPLES, (rank.rank + 1) * SAMPLES)
-
-        def mine(step: int) -> tuple[Any, Any]:
-            inputs, targets = batch_of(torch, step, rank.size, device)
-            return inputs[part], targets[part]
-
-        model = new_model(torch, device)
-        began = time.monotonic()
+        trainer = language_model.Trainer(torch, device, rank.size, rank.doing)
+        model = trainer.model()
         rank.doing("DistributedDataParallel")
         together = torch.nn.parallel.DistributedDataParallel(model)
-        losses = torch.stack(train(torch, together, mine, rank.doing))
-        rank.figures["training_s"] = round(time.monotonic() - began, 6)
-        compare(rank, torch, model, losses, device)
+        part, who = (rank.rank, rank.size), f"{rank.size} processes"
+        course = trainer.train(together, trainer.optimizer(model), part, rank.arguments.steps, who)
+        rank.figures["training_s"] = round(sum(course.seconds), 6)
+        compare(rank, torch, trainer, model, course)
 
     ended = rank.attempt(check)
     if not ended:
@@ -238,46 +195,47 @@ def work(rank: rank_program.Rank) -> NoReturn:
     os._exit(rank.code)  # all is said and closed; taking thousands of modules apart again costs everybody a second
 
 
-def first_gradient(torch: Any, rank: int, size: int, device: Any) -> float:
-    """Return the size of the gradient of a rank's part of the first batch, which nothing has averaged yet."""
-    model = new_model(torch, device)
-    inputs, targets = (whole[rank * SAMPLES : (rank + 1) * SAMPLES] for whole in batch_of(torch, 0, size, device))
-    return rank_program.gradient_size(model, torch.nn.functional.mse_loss(model(inputs), targets))
-
-
-def compare(rank: rank_program.Rank, torch: Any, model: Any, losses: Any, device: Any) -> None:
+def compare(
+    rank: rank_program.Rank, torch: Any, trainer: language_model.Trainer, model: Any, course: language_model.Course
+) -> None:
     """Compare losses and parameters with those of a single process, which rank 0 is in the meantime."""
-    distributed = torch.distributed
-    rank.doing("the mean of all losses")
+    distributed, device, steps = torch.distributed, trainer.device, rank.arguments.steps
+    tolerance = rank.arguments.tolerance
+    rank.doing("the mean of all losses, and the slowest rank's times")
+    losses = torch.tensor(course.losses, dtype=torch.float64, device=device)
     distributed.all_reduce(losses)
     losses /= rank.size
-    alone = new_model(torch, device)
+    slowest = torch.tensor(course.steady, dtype=torch.float64, device=device)
+    distributed.all_reduce(slowest, op=distributed.ReduceOp.MAX)
+    alone = trainer.model()
     reference = torch.zeros_like(losses)
     gradients = torch.zeros(rank.size, dtype=torch.float64, device=device)
     if rank.rank == 0:
         for part in range(rank.size):
-            gradients[part] = first_gradient(torch, part, rank.size, device)
-        everything = train(torch, alone, lambda step: batch_of(torch, step, rank.size, device), rank.doing)
-        reference = torch.stack(everything)
+            gradients[part] = rank_program.gradient_size(*trainer.first_gradient(part))
+        single = trainer.train(alone, trainer.optimizer(alone), (0, 1), steps, "one process")
+        reference = torch.tensor(single.losses, dtype=torch.float64, device=device)
+        language_model.say_times(rank, rank.facts["backend"], slowest.tolist(), single.steady)
     rank.doing("the broadcast of what a single process gets")
     distributed.broadcast(gradients, 0)
-    mine = first_gradient(torch, rank.rank, rank.size, device)
-    rank.findings.near(rank_program.OWN_GRADIENT, mine, gradients[rank.rank].item(), TOLERANCE)
+    mine = rank_program.gradient_size(*trainer.first_gradient(rank.rank))
+    rank.findings.near(rank_program.OWN_GRADIENT, mine, gradients[rank.rank].item(), tolerance)
     distributed.broadcast(reference, 0)
     parameters = torch.cat([parameter.detach().reshape(-1) for parameter in alone.parameters()])
     distributed.broadcast(parameters, 0)
-    for step in (0, STEPS // 2, STEPS):
-        what = f"loss after {step} steps"
-        rank.findings.near(what, losses[step].item(), reference[step].item(), TOLERANCE)
-    rank.findings.value("a loss that falls", bool(reference[-1] < reference[0]), expected=True)
+    for step in language_model.told_steps(steps):
+        rank.findings.near(f"loss after {step} steps", losses[step].item(), reference[step].item(), tolerance)
+    if steps >= language_model.LEARNT_STEPS:
+        rank.findings.value("a loss that falls", bool(reference[-1] < reference[0]), expected=True)
     mine = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
     furthest = float((mine - parameters).abs().max() / parameters.abs().max())
     rank.findings.compared += parameters.numel() - 1
-    rank.findings.near(f"largest of {parameters.numel()} parameters after {STEPS} steps", 1 + furthest, 1, TOLERANCE)
+    rank.findings.near(f"largest of {parameters.numel()} parameters after {steps} steps", 1 + furthest, 1, tolerance)
     rank.figures |= {
         "loss": losses[-1].item(),
         "single_process_loss": reference[-1].item(),
         "first_loss": reference[0].item(),
+        "tokens": trainer.batch,
     }
 
 
@@ -286,6 +244,7 @@ def main() -> int:
     parser = rank_program.parser("Prove that torchrun trains over the cluster. Started by mpirun, one a node.", CHECKS)
     parser.add_argument("--slots", required=True, type=lambda text: [int(word) for word in text.split(",")])
     parser.add_argument("--first-node", required=True, help="name under which the others find it")
+    language_model.add_options(parser)
     parser.add_argument("--backend", choices=["gloo", "nccl"], default="gloo")
     if HANDOVER not in os.environ:
         return Node(parser.parse_args()).run()
