@@ -63,7 +63,7 @@ def test_bandwidths_follow_from_the_time_and_their_interval_is_turned_round() ->
         2.5e3,
     )
     assert (over_bus.quantity, over_bus.value, over_bus.low, over_bus.high) == ("bus_bandwidth", 3e3, 1875, 3.75e3)
-    assert (over_bus.unit, over_bus.better, over_bus.samples, over_bus.confidence) == ("B/s", "higher", (), 0.95)
+    assert (over_bus.unit, over_bus.better, over_bus.samples, over_bus.confidence) == ("B/s", "none", (), 0.95)
     assert [one.quantity for one in bus.bandwidths(time, 1)] == ["algorithm_bandwidth"]
 
 

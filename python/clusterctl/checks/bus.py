@@ -37,7 +37,8 @@ def factor(operation: str, ranks: int) -> float:
 def bandwidths(time: Figure, ranks: int) -> tuple[Figure, ...]:
     """Return both bandwidths of an operation that took a time, algorithm bandwidth alone where there is one rank.
 
-    They have no samples of their own: those of the time are the same.
+    They have no samples of their own, and history judges the time alone: one slow night is one finding, and not three.
+    A reference of the user's file or a published one may speak of either.
 
     Args:
         time: the figure ``time`` of an operation and a size, in seconds.
@@ -55,7 +56,7 @@ def bandwidths(time: Figure, ranks: int) -> tuple[Figure, ...]:
             "unit": "B/s",
             "low": low,
             "high": high,
-            "better": "higher",
+            "better": "none",
             "samples": (),
         }
         found.append(time.model_copy(update=changes))
