@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from datetime import datetime
@@ -228,6 +229,7 @@ class Culprit(Record):
         quantity: what was measured, empty where a job hung or crashed.
         ratio: measured over expected (0.1: a tenth of its neighbours), None where nothing was measured.
         score: robust modified z-score, None where there is none.
+        tested: how many nodes or pairs were compared to find it, None where none were.
         words: one sentence that names it, with the figures.
         since: the first of the consecutive runs that named it, None where this is the first.
     """
@@ -238,6 +240,7 @@ class Culprit(Record):
     size_bytes: int | None = None
     ratio: float | None = None
     score: float | None = None
+    tested: int | None = None
     words: str
     since: datetime | None = None
 
@@ -422,6 +425,8 @@ def load(text: str | bytes, place: str) -> ValidationRecord:
     Raises:
         ConfigError: it is no record, is damaged, or a newer clusterctl wrote it.
     """
+    with contextlib.suppress(ValidationError):  # of this schema: no detour over plain data, which is half of the memory
+        return ValidationRecord.model_validate_json(text)
     try:
         data = json.loads(text)
         if not isinstance(data, dict) or "schema_version" not in data:

@@ -211,6 +211,14 @@ def test_only_what_both_runs_name_is_confirmed() -> None:
     assert outliers.confirm(first, ()) == ()
 
 
+def test_a_link_that_is_off_by_something_else_each_time_is_not_confirmed() -> None:
+    first = outliers.among_links(matrix(9, slow_links={(3, 4): 0.9}), POLICY)
+    second = outliers.among_links(matrix(9, slow_links={(3, 4): 0.5}, seed=6), POLICY)
+    assert named(first) == named(second) == [("node3", "node4")]
+    assert outliers.confirm(first, second) == ()
+    assert named(outliers.confirm(first, first)) == [("node3", "node4")]
+
+
 @pytest.mark.parametrize("count", [4, 5, 6, 8, 16])
 def test_healthy_clusters_are_suspected_no_oftener_than_the_policy_says(count: int) -> None:
     policy = Policy(floor=1e-6)
@@ -230,5 +238,11 @@ def test_a_heavy_tail_is_no_list_of_culprits() -> None:
         late = rng.random(value.size) < 0.02
         value[late] *= np.exp(-rng.exponential(0.2, int(late.sum())))
         runs.append(outliers.among_links(noisy.model_copy(update={"value": tuple(value.tolist())}), POLICY))
-    assert max(map(len, runs)) < 10  # of forty that are off
+    assert min(map(len, runs)) > 20  # so many that some would be named twice by chance
     assert outliers.confirm(*runs) == ()
+
+
+def test_many_slow_links_that_are_slow_again_are_confirmed() -> None:
+    slow = {(node, node + 1): 0.5 for node in range(0, 40, 2)}
+    runs = [outliers.among_links(matrix(40, slow_links=slow, seed=seed), POLICY) for seed in (1, 2)]
+    assert len(outliers.confirm(*runs)) == 20

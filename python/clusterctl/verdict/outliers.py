@@ -32,8 +32,10 @@ _FEW_NODES = 6  # of a matrix, up to which all explanations are tried
 _FEW_FIGURES = 7
 _NEIGHBOURS = "its neighbours'"
 _FEWEST_SAMPLES = 5  # behind a median, where their number is not known
-_HEAVY = 3  # degrees of freedom where more stand out than chance has it
-_FEW_NAMED = 3
+_FEW_NAMED = 6  # up to here the thresholds alone keep chance out
+_AGREE = 2.0  # two runs tell of the same fault where neither's logarithm is more than so many times the other's
+_AGREE_BY_CHANCE = 3  # one in so many pairs of draws from an exponential tail agrees within that
+_MOST_NAMED = 1000
 _MANY_TIMES = 2.0  # from here on a ratio is said as such, below it in per cent
 
 
@@ -62,6 +64,9 @@ class Policy:
     def level(self) -> float:
         """How often one run of one group may name anybody while all are healthy."""
         return min(0.5, math.pow(self.false_alarms, 1 / self.runs)) / self.families
+
+
+DEFAULT = Policy()
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ def among_nodes(figures: Sequence[Figure], policy: Policy) -> tuple[Culprit, ...
         scale, dof = rankone.scale(logs - centre, 1)
         named = _beyond(logs - centre, np.maximum(scale, own), dof, policy.level, policy)
     expected = math.exp(_sign(better) * centre)
-    return tuple(_figure(usable[one.at], one, expected) for one in _by_score(named))
+    return tuple(_figure(usable[one.at], one, expected, len(usable)) for one in _by_score(named))
 
 
 def among_links(matrix: PairMatrix, policy: Policy) -> tuple[Culprit, ...]:
@@ -152,13 +157,50 @@ def merge(culprits: Iterable[Culprit]) -> tuple[Culprit, ...]:
     return tuple(sorted((_folded(group) for group in kept.values()), key=_badness, reverse=True))
 
 
-def confirm(first: Sequence[Culprit], second: Sequence[Culprit]) -> tuple[Culprit, ...]:
-    """Return whom both of two independent runs name, with the weaker of the two evidences, worst first."""
-    before = {(one.kind, frozenset(one.nodes)): one for one in first}
-    both = [
-        min(one, before[key], key=_badness) for one in second if (key := (one.kind, frozenset(one.nodes))) in before
-    ]
-    return tuple(sorted(both, key=_badness, reverse=True))
+def confirm(first: Sequence[Culprit], second: Sequence[Culprit], policy: Policy = DEFAULT) -> tuple[Culprit, ...]:
+    """Return whom both of two independent runs name, with the weaker of the two evidences, worst first.
+
+    A pair has to be slow by about as much in both. Where a run names so many that chance alone would name some of them
+    twice, as where noise has a heavy tail, only as many are believed as agree better than chance (:func:`_convincing`).
+    """
+    found: list[Culprit] = []
+    for kind in ("node", "pair", "together"):
+        before = {frozenset(one.nodes): one for one in first if one.kind == kind}
+        after = [one for one in second if one.kind == kind]
+        both = [(before[frozenset(one.nodes)], one) for one in after if frozenset(one.nodes) in before]
+        if kind == "pair":
+            both = [each for each in both if _times(*each) <= _AGREE]
+        tested = min((one.tested for each in both for one in each if one.tested), default=0)
+        most = max(len(before), len(after))
+        if tested and most > max(_FEW_NAMED, math.sqrt(_AGREE_BY_CHANCE * policy.false_alarms * tested)):
+            both = _convincing(both, len(before) * len(after) / tested, policy.false_alarms)
+        found += [min(each, key=_badness) for each in both]
+    return tuple(sorted(found, key=_badness, reverse=True))
+
+
+def _convincing(
+    both: Sequence[tuple[Culprit, Culprit]], by_chance: float, share: float
+) -> list[tuple[Culprit, Culprit]]:
+    """Return those that agree so well that at most ``share`` of them are there by chance.
+
+    Of two draws from an exponential tail, one is at most r times the other with probability (r - 1) / (r + 1); times
+    the number that both runs name by chance, that is how many agree so well by chance. As many are taken as keep that
+    below their share: the procedure of Benjamini & Hochberg (*Controlling the False Discovery Rate*, Journal of the
+    Royal Statistical Society B 57, 1995).
+    """
+    expected = sorted(
+        ((by_chance * (1 - 2 / (1 + _times(*each))), place) for place, each in enumerate(both)),
+    )
+    enough = max((rank for rank, (chance, _) in enumerate(expected, start=1) if chance <= share * rank), default=0)
+    return [both[place] for _, place in expected[:enough]]
+
+
+def _times(one: Culprit, other: Culprit) -> float:
+    """Return how many times the one's distance in logarithms is the other's; 1 where they cannot be compared."""
+    if not one.ratio or not other.ratio or (one.quantity, one.size_bytes) != (other.quantity, other.size_bytes):
+        return 1.0  # another size spoke loudest this time
+    low, high = sorted((abs(math.log(one.ratio)), abs(math.log(other.ratio))))
+    return high / low if low else math.inf
 
 
 def _of_few(table: Links, logs: Floats, noise: Floats, policy: Policy) -> tuple[Fit, list[_Named], list[_Named]]:
@@ -215,32 +257,19 @@ def _link_noise(common: float, noise: Floats) -> Floats:
 def _beyond(distances: Floats, scale: Floats, dof: int, level: float, policy: Policy) -> list[_Named]:
     """Return what is worse than the floor and worse than chance makes the worst of so many."""
     floor = math.log1p(policy.floor)
-    found = np.empty(0, dtype=np.int64)
-    scores = distances
-    for freedom in (dof, min(dof, _HEAVY)):
-        threshold = t_quantile(1 - (1 - level) ** (1 / distances.size), freedom)  # Sidak
-        # Where most are equal their scale is nothing; the floor then decides alone.
-        scores = distances / np.maximum(scale, floor / threshold)
-        found = np.flatnonzero((distances > floor) & (scores > threshold))
-        if found.size <= _by_chance_twice(distances.size, policy):
-            break
+    threshold = t_quantile(1 - (1 - level) ** (1 / distances.size), dof)  # Sidak
+    # Where most are equal their scale is nothing; the floor then decides alone.
+    scores = distances / np.maximum(scale, floor / threshold)
+    found = np.flatnonzero((distances > floor) & (scores > threshold))
     return [_Named(int(at), float(distances[at]), float(scores[at])) for at in found]
 
 
-def _by_chance_twice(tested: int, policy: Policy) -> float:
-    """Return how many of ``tested`` may be named in each run for chance to name the same ones in all of them rarely.
-
-    If n of N are named by chance in each of r runs, N (n / N)^r are named in all. More than that is a heavy tail.
-    """
-    share = policy.false_alarms / policy.families
-    return max(_FEW_NAMED, tested * math.pow(share / tested, 1 / policy.runs))
-
-
 def _by_score(named: Iterable[_Named]) -> list[_Named]:
-    return sorted(named, key=lambda one: -one.score)
+    """Return the worst first, and no more than anybody reads."""
+    return sorted(named, key=lambda one: -one.score)[:_MOST_NAMED]
 
 
-def _figure(figure: Figure, one: _Named, expected: float) -> Culprit:
+def _figure(figure: Figure, one: _Named, expected: float, tested: int) -> Culprit:
     name = figure.nodes[0]
     return Culprit(
         kind="node",
@@ -249,6 +278,7 @@ def _figure(figure: Figure, one: _Named, expected: float) -> Culprit:
         size_bytes=figure.size_bytes,
         ratio=figure.value / expected,
         score=one.score,
+        tested=tested,
         words=f"{name}: {_what(figure)} is {_beside(figure.value, expected, figure.unit, _NEIGHBOURS)}",
     )
 
@@ -265,6 +295,7 @@ def _node(matrix: PairMatrix, one: _Named, fitted: Fit) -> Culprit:
         size_bytes=matrix.size_bytes,
         ratio=ratio,
         score=one.score,
+        tested=len(matrix.nodes),
         words=f"{name}: {_what(matrix)} on its links is {words}",
     )
 
@@ -282,6 +313,7 @@ def _pair(matrix: PairMatrix, one: _Named, fitted: Fit, first: int, second: int)
         size_bytes=matrix.size_bytes,
         ratio=ratio,
         score=one.score,
+        tested=fitted.residuals.size,
         words=f"{names[0]} and {names[1]}: {_what(matrix)} between them is {words}",
     )
 

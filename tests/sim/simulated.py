@@ -1,0 +1,109 @@
+"""Clusters whose slow nodes and slow links are known, as the all-pairs measurement would show them.
+
+A link's value is level x noise x what is planted. The noise is lognormal, new in every run, and now and then a link has
+a bad moment (``late``), which is past in the next run. What the healthy nodes differ by stays from run to run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from clusterctl.result import PairMatrix
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LEVEL = 1.1e9  # B/s
+ALL_PAIRS = 512  # nodes up to which every pair is measured, as the product does
+SIZE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A kind of cluster: how many nodes, how noisy, and what is planted."""
+
+    nodes: int
+    noise: float  # standard deviation of a link's median from run to run, 0.03 is 3 %
+    slow_nodes: int = 0
+    slow_links: int = 0
+    slowdown: float = 0.1  # 0.1: a tenth of the speed is missing
+    late: float = 0.002  # share of links that have a bad moment in a run
+    late_by: float = 0.3  # mean of the exponential distribution of its logarithm
+    between_nodes: float = 0.005  # what healthy nodes differ by
+    rounds: int = 0  # sampled rounds of the tournament; 0 is all pairs
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One cluster of a plan; ``first`` and ``second`` begin with the round (0, 1), (2, 3), ..."""
+
+    plan: Plan
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+    steady: NDArray[np.float64]  # what a link is worse by in every run, as a logarithm
+    bad_nodes: frozenset[int]
+    bad_links: frozenset[tuple[int, int]]
+
+
+def build(plan: Plan, rng: np.random.Generator) -> Cluster:
+    """Choose the pairs, and who among nodes and links is slow; a slow link has two healthy ends."""
+    first, second = _pairs(plan, rng)
+    order = rng.permutation(plan.nodes)
+    bad_nodes = order[: plan.slow_nodes]
+    bad = np.zeros(plan.nodes, dtype=bool)
+    bad[bad_nodes] = True
+    healthy = np.flatnonzero(~bad[first] & ~bad[second])
+    bad_links = rng.choice(healthy, size=plan.slow_links, replace=False)
+    per_node = rng.normal(0, plan.between_nodes, plan.nodes)
+    slow = -np.log1p(-plan.slowdown)
+    per_node[bad_nodes] += slow
+    steady = per_node[first] + per_node[second]
+    steady[bad_links] += slow
+    return Cluster(
+        plan=plan,
+        first=first,
+        second=second,
+        steady=steady,
+        bad_nodes=frozenset(int(node) for node in bad_nodes),
+        bad_links=frozenset((int(first[link]), int(second[link])) for link in bad_links),
+    )
+
+
+def measure(cluster: Cluster, rng: np.random.Generator) -> PairMatrix:
+    """Return one run's matrix of bandwidths."""
+    logs = cluster.steady + rng.normal(0, cluster.plan.noise, cluster.steady.size)
+    late = rng.random(logs.size) < cluster.plan.late
+    logs[late] += rng.exponential(cluster.plan.late_by, int(late.sum()))
+    # A record's tuples are checked one by one; half a million of them are no part of what is examined here.
+    return PairMatrix.model_construct(
+        quantity="bandwidth",
+        size_bytes=SIZE,
+        unit="B/s",
+        better="higher",
+        nodes=tuple(f"node{number}" for number in range(cluster.plan.nodes)),
+        first=cluster.first,
+        second=cluster.second,
+        value=LEVEL * np.exp(-logs),
+        spread=(),
+        complete=not cluster.plan.rounds,
+    )
+
+
+def _pairs(plan: Plan, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    if not plan.rounds:
+        first, second = np.triu_indices(plan.nodes, 1)
+        in_first_round = (first % 2 == 0) & (second == first + 1)
+        order = np.argsort(~in_first_round, kind="stable")
+        return first[order].astype(np.int64), second[order].astype(np.int64)
+    # The circle method: node 0 stays, the others move on by one a round; the rounds are drawn without repetition.
+    count = plan.nodes + plan.nodes % 2
+    others = np.arange(1, count)
+    found = []
+    for turn in np.concatenate(([0], 1 + rng.choice(count - 2, size=plan.rounds - 1, replace=False))):
+        seats = np.concatenate(([0], np.roll(others, turn)))
+        found.append(np.stack((seats[: count // 2], seats[count // 2 :][::-1]), axis=1))
+    both = np.sort(np.concatenate(found), axis=1)
+    both = both[both[:, 1] < plan.nodes]
+    return both[:, 0].astype(np.int64), both[:, 1].astype(np.int64)
