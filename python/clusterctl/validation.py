@@ -8,6 +8,7 @@ own deadline, and keep verdicts and raw output.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 import shlex
@@ -17,7 +18,20 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from clusterctl import __version__, appraisal, content, diagnosis, facts, inventory, job, journal, ssh, stack, store
+from clusterctl import (
+    __version__,
+    appraisal,
+    content,
+    diagnosis,
+    facts,
+    hunt,
+    inventory,
+    job,
+    journal,
+    ssh,
+    stack,
+    store,
+)
 from clusterctl import suite as suites
 from clusterctl.checks import base, catalogue, network
 from clusterctl.errors import ConfigError, ExitCode
@@ -36,12 +50,13 @@ from clusterctl.result import (
 from clusterctl.verdict import assess
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Mapping, Sequence
 
     from clusterctl.checks.base import Check
     from clusterctl.facts import NodeFacts, Probe
     from clusterctl.inventory import Host, Inventory
-    from clusterctl.result import JobOutcome, OutputLine, ValidationEvent
+    from clusterctl.result import JobOutcome, Launch, OutputLine, ValidationEvent
     from clusterctl.suite import Suite
 
 _NEEDED = {"openmpi": "Open MPI", "python_env": "the cluster's Python", "mpi4py": "mpi4py"}
@@ -417,10 +432,42 @@ class _Validation:
             self._tell(CheckProgress(jobs.check.name, f"measured once more, since {judged.reason}"))
             again, outcome = self._run_check(jobs, attempt=2)
             judged = self._appraiser.confirmed(judged, again)
+        wanted = self._options.suite.name != suites.DEFAULT if self._options.search is None else self._options.search
+        if wanted and hunt.is_wanted(judged, outcome):
+            judged = self._hunted(jobs, judged)
         return judged, outcome
 
-    def _run_check(self, jobs: _Jobs, attempt: int = 1) -> tuple[CheckResult, JobOutcome]:
-        """Run a check on its nodes, and keep its log; ``attempt`` counts the runs of one check in this run."""
+    def _hunted(self, jobs: _Jobs, result: CheckResult) -> CheckResult:
+        """Launch the check on ever fewer of its nodes, and blame whom that names."""
+        attempts = itertools.count(3)
+
+        def launch(group: tuple[str, ...], stop: threading.Event) -> Launch:
+            some = replace(jobs, nodes={name: jobs.nodes[name] for name in group})
+            return hunt.launched(group, *self._run_check(some, attempt=next(attempts), stop=stop))
+
+        search = hunt.find(
+            result.check, tuple(jobs.nodes), launch, lambda words: self._tell(CheckProgress(result.check, words))
+        )
+        blamed = tuple(dict.fromkeys(name for culprit in search.culprits for name in culprit.nodes))
+        return result.model_copy(
+            update={
+                "search": search,
+                "culprits": (*search.culprits, *result.culprits),
+                "hosts": blamed or result.hosts,
+                "reason": f"{search.words}; {result.reason}",
+            }
+        )
+
+    def _run_check(
+        self, jobs: _Jobs, attempt: int = 1, stop: threading.Event | None = None
+    ) -> tuple[CheckResult, JobOutcome]:
+        """Run a check on its nodes, and keep its log.
+
+        Args:
+            jobs: the check and its nodes.
+            attempt: counts the runs of this check; 2 is for figures that are to be confirmed, from 3 on it is a search.
+            stop: ends the job once it is set.
+        """
         check, nodes, number = jobs.check, jobs.nodes, jobs.number
         again = f"-{attempt}" if attempt > 1 else ""
         team = self._team(nodes)
@@ -448,14 +495,16 @@ class _Validation:
             deadline_s=deadline,
             environment=mpirun.environment(team.version, first.as_user or first.facts.user.name),
             files={"hostfile": hostfile.render(site.slots)},
+            stacks=attempt == 1,
         )
-        heard = _Listener(check.name, len(site.placement), self._tell)
+        heard = _Listener(check.name, len(site.placement), self._tell if stop is None else _nobody)
         began = time.monotonic()
         outcome = job.run(
             logins[team.launch_node],
             spec,
             peers=[login for name, login in logins.items() if name != team.launch_node],
             on_line=heard,
+            stop=stop,
         )
         judgement = check.judge(site, outcome)
         log = f"logs/{check.name}{again}.log"
@@ -473,6 +522,7 @@ class _Validation:
             measurements=judgement.measurements,
             figures=judgement.figures,
             matrices=judgement.matrices,
+            stacks=outcome.stacks,
             log=log,
             evidence=judgement.evidence,
             left_behind=tuple(

@@ -135,7 +135,7 @@ class Launched:
         self.specs: list[job.JobSpec] = []
         self.peers: list[list[str]] = []
 
-    def run(self, login: job.Login, spec: job.JobSpec, *, peers: Any, on_line: Any) -> JobOutcome:
+    def run(self, login: job.Login, spec: job.JobSpec, *, peers: Any, on_line: Any, stop: Any = None) -> JobOutcome:
         self.hosts.append(login.host.name)
         self.specs.append(spec)
         self.peers.append([peer.host.name for peer in peers])
