@@ -135,7 +135,8 @@ class Launched:
         self.specs: list[job.JobSpec] = []
         self.peers: list[list[str]] = []
 
-    def run(self, login: job.Login, spec: job.JobSpec, *, peers: Any, on_line: Any, stop: Any = None) -> JobOutcome:
+    def run(self, login: job.Login, spec: job.JobSpec, *, peers: Any, on_line: Any, stop: Any) -> JobOutcome:
+        assert stop is None  # nobody searches
         self.hosts.append(login.host.name)
         self.specs.append(spec)
         self.peers.append([peer.host.name for peer in peers])
