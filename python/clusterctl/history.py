@@ -221,6 +221,24 @@ def reset(path: Path) -> int:
         return count
 
 
+def forget(path: Path, keep_runs: int | None, keep_days: float | None) -> int:
+    """Forget old runs of an inventory's cluster, never the newest or the accepted one, and return how many.
+
+    Args:
+        path: the inventory.
+        keep_runs: keep so many of the newest; None keeps any number.
+        keep_days: keep those that are no older; None keeps any age.
+
+    Raises:
+        ConfigError: there is no history.
+        StoreError: the history cannot be written.
+    """
+    cluster = _cluster(path)
+    with store.open() as history:
+        _some_runs(history, path, cluster)
+        return history.prune(cluster, keep_runs=keep_runs, keep_days=keep_days)
+
+
 def in_force(path: Path, check: str | None = None) -> References:
     """Return what the figures of an inventory's cluster are held against.
 

@@ -276,6 +276,16 @@ def test_history_in_words(nights: Path) -> None:
     assert "CHANGED WITH" in one.stderr
 
 
+def test_old_runs_are_forgotten_when_asked(nights: Path) -> None:
+    history.accept(nights, "20260302")
+    done = run("history", nights, "--keep-runs", "2")
+    assert "4 older runs forgotten." in done.stderr
+    left = [line.run_id[:8] for line in history.overview(nights).runs]
+    assert left == ["20260302", "20260306", "20260307"]
+    assert run("history", nights, "--keep-days", "0").returncode == 0
+    assert [line.accepted for line in history.overview(nights).runs] == [True, False]
+
+
 @pytest.mark.usefixtures("nights")
 def test_compare_in_words() -> None:
     done = run("compare", "last-1", "last")

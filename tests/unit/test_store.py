@@ -257,6 +257,16 @@ def test_old_runs_are_forgotten_but_never_the_baseline(how: dict[str, Any], left
         assert raw.execute("SELECT count(*) FROM layouts").fetchone() == (len(left),)
 
 
+def test_the_newest_run_is_never_forgotten_so_that_folders_do_not_bring_all_back(state: Path) -> None:
+    leave_folder(state, record(1))
+    leave_folder(state, record(2))
+    for _ in range(2):
+        with store.open() as history:
+            history.runs(CLUSTER)
+            history.prune(CLUSTER, keep_days=0)
+            assert [run.run_id for run in history.runs(CLUSTER)] == [record(2).run_id]
+
+
 def test_what_is_older_than_a_year_goes_by_itself() -> None:
     remember(record(-500), record(1))
     with store.open() as history:

@@ -24,20 +24,34 @@ def history(
     inventory: options.Inventory,
     check: Annotated[str | None, typer.Option("--check", metavar="NAME", help="Only this check.")] = None,
     last: Annotated[int, typer.Option("--last", min=1, metavar="N", help="The last N runs.")] = _SHOWN,
+    keep_runs: Annotated[
+        int | None, typer.Option("--keep-runs", min=1, metavar="N", help="First forget all but the newest N.")
+    ] = None,
+    keep_days: Annotated[
+        float | None, typer.Option("--keep-days", min=0, metavar="N", help="First forget what is older than N days.")
+    ] = None,
     form: Annotated[DataFormat, typer.Option("--format", help="json: runs and trends, on stdout.")] = DataFormat.TEXT,
 ) -> int:
     """Show the runs of a cluster, their verdicts and what changed.
 
-    Oldest first. Needs no node; a run's id, or the beginning of it, is what 'compare' and 'baseline accept' take.
+    Oldest first. Needs no node; a run's id, or the beginning of it, is what 'compare' and 'baseline accept' take. The
+    newest and the accepted run are never forgotten.
     """
     from clusterctl import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
 
+    gone = 0
+    if keep_runs is not None or keep_days is not None:
+        gone = verb.forget(inventory, keep_runs, keep_days)
     found = verb.overview(inventory, check, last)
     if form is DataFormat.JSON:
         sys.stdout.write(found.model_dump_json() + "\n")
         sys.stdout.flush()
         return 0
     _show(found, check)
+    if gone:
+        from clusterctl.cli import output  # noqa: PLC0415 - text output only
+
+        output.console().print(f"{output.plural(gone, 'older run')} forgotten.")
     return 0
 
 

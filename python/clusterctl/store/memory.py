@@ -144,7 +144,7 @@ class Store:
 
     @_guarded
     def prune(self, cluster: str | None = None, *, keep_runs: int | None = None, keep_days: float | None = None) -> int:
-        """Forget old runs, never one that was accepted and is in force.
+        """Forget old runs, never the newest, nor the accepted one that is in force.
 
         Args:
             cluster: whose runs; None is all clusters'.
@@ -357,7 +357,7 @@ class Store:
         """Take in the runs whose folders are there and whose lines are not, once an opening.
 
         So a new database, or one that a full disk kept from hearing of a run, learns of them. Runs older than the
-        oldest one kept were forgotten on purpose.
+        oldest one kept were forgotten on purpose; so the newest one is always kept.
         """
         if cluster in self._adopted or not self._writable:
             return

@@ -137,14 +137,14 @@ def begin(db: sqlite3.Connection, cluster: str, run_id: str | None) -> None:
 
 
 def prune(db: sqlite3.Connection, cluster: str, keep_runs: int | None, keep_days: float | None) -> int:
-    """Forget runs beyond a count or an age, but the accepted one; return how many."""
+    """Forget runs beyond a count or an age, but the accepted one and the newest; return how many."""
     base = baseline(db, cluster)
     kept = base.run_id if base else ""
     oldest = -math.inf if keep_days is None else time.time() - keep_days * _DAY_S
     gone = [
         (number,)
         for place, (number, run_id, started) in enumerate(ids(db, cluster))
-        if run_id != kept and (started < oldest or (keep_runs is not None and place >= keep_runs))
+        if run_id != kept and place and (started < oldest or (keep_runs is not None and place >= keep_runs))
     ]
     db.executemany("DELETE FROM runs WHERE id = ?", gone)
     if gone:
