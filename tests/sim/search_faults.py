@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from clusterctl.verdict.search import Search
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Sequence
 
 
@@ -81,6 +81,11 @@ class Found:
     hung: int  # steps in which a group failed, each of which takes a deadline
     culprits: frozenset[tuple[str, frozenset[int]]]
     search: Search
+
+
+def seeded(seed: int) -> random.Random:
+    """Return dice that fall the same way every time."""
+    return random.Random(seed)  # noqa: S311 - they choose who is bad
 
 
 def names(nodes: int) -> list[str]:

@@ -241,7 +241,7 @@ class Search:
     def _good(self) -> list[int]:
         """Return nodes that a launch has cleared."""
         doubtful = ({node for group in self._open for node in group} - self._cleared) | self._explained
-        return [node for node in self._all if node in self._passed | self._cleared and node not in doubtful]
+        return sorted((self._passed | self._cleared) - doubtful)
 
     def _try_with_partners(self, pieces: Sequence[Group]) -> Steps[set[Group]]:
         """Launch pieces at once and return those that failed.
@@ -462,7 +462,5 @@ def _from(size: int) -> str:
 
 
 def _mask(group: Iterable[int]) -> int:
-    mask = 0
-    for node in group:
-        mask |= 1 << node
-    return mask
+    members = set(group)
+    return int("".join("1" if node in members else "0" for node in range(max(members, default=-1), -1, -1)) or "0", 2)
