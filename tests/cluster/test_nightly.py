@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from clusterctl import inventory, journal, settings
 from clusterctl.nightly import crontab, enabling, shelf, timers
-from validated import CLUSTERCTL, NODES
+from validated import CLUSTERCTL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
 
+PAIR = ("node2", "node3")
 HOOK = """#!{python}
 import json, os, sys
 night = json.load(sys.stdin)
@@ -51,6 +52,7 @@ class Nights:
                 at="02:00",
                 suite=None,
                 suite_file=suite,
+                options=inventory.Options(limit=",".join(PAIR)),  # two nodes take half the time of four
                 on_fail=f"'{hook}' --token '$(id)'",
                 scope="user",
                 wait_s=0.0,
@@ -93,7 +95,8 @@ def test_a_week_of_nights(nights: Nights) -> None:
     assert good["proof"]["checks"] == 4
 
     # A setting in the user's own file, for which no role answers: MPI cannot start, and nothing has drifted.
-    with nights.cluster.with_file("/home/cluster/.openmpi/mca-params.conf", "pml = nonsense\n", owner="cluster"):
+    setting = "/home/cluster/.openmpi/mca-params.conf"
+    with nights.cluster.with_file(setting, "pml = nonsense\n", owner="cluster", nodes=PAIR):
         code, bad = nights.run()
         assert (code, bad["verdict"], bad["proof"]["bad"][0]["check"]) == (10, "FAIL", "hello"), bad
         assert bad["drift"]["hosts"] == []
@@ -103,7 +106,7 @@ def test_a_week_of_nights(nights: Nights) -> None:
     assert nights.told() == [["FAIL", bad["change"], "FAIL", ["--token", "$(id)"]]]
     assert "$(id)" not in nights.command("status", "--format", "json").stdout
 
-    node, path = NODES[1], "/etc/clusterctl/fabric.json"
+    node, path = PAIR[0], "/etc/clusterctl/fabric.json"
     nights.cluster.on(node, "cp", "-p", path, f"{path}.kept")
     try:
         nights.cluster.on(node, "sh", "-c", f"echo ' ' >> {path}")
@@ -121,7 +124,7 @@ def test_a_week_of_nights(nights: Nights) -> None:
 
 
 def test_a_host_that_is_held_is_a_missed_night_with_its_reason(nights: Nights) -> None:
-    held = inventory.load(nights.inventory).selected_hosts[2:3]
+    held = inventory.load(nights.inventory).selected_hosts[1:2]
     with journal.Lock(held, "clusterctl provision elsewhere.ini"):
         code, missed = nights.run()
     assert (code, missed["outcome"], missed["verdict"]) == (10, "missed", None)

@@ -33,7 +33,7 @@ from clusterctl.nightly.model import (
     Target,
     Told,
 )
-from clusterctl.result import CheckResult, Culprit, ValidationRecord, Verdict
+from clusterctl.result import CheckResult, Culprit, RankReport, ValidationRecord, Verdict, WrongAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -266,7 +266,7 @@ def test_the_verdict_of_a_night(found: Proof | None, drift: Drift | None, verdic
 
 
 def bad(*hosts: str, check: str = "allreduce", reason: str = "wrong") -> BadCheck:
-    return BadCheck(check=check, verdict=Verdict.FAIL, reason=reason, hosts=hosts)
+    return BadCheck(check=check, verdict=Verdict.FAIL, reason=reason, hosts=hosts, certain=hosts)
 
 
 def culprit(*nodes: str, ratio: float = 0.1) -> Culprit:
@@ -296,6 +296,23 @@ def test_what_is_news_and_what_is_not() -> None:
     assert decide.change(first, other).startswith("still FAIL; new: allreduce FAIL n4, node n4 bandwidth; gone: ")
     assert decide.change(first, good).startswith("FAIL -> PASS; gone: ")
     assert decide.change(good, drifted) == "PASS -> FAIL; new: drift n1"
+
+
+def test_of_whom_a_check_is_certain() -> None:
+    wrong = WrongAnswer(what="sum", expected="1", got="2")
+    ranks = (RankReport(rank=0, host="n1"), RankReport(rank=1, host="n2", ok=False, wrong=1, problems=(wrong,)))
+    checks = (
+        CheckResult(check="reachable", verdict=Verdict.FAIL, reason="n3 is off", hosts=("n3",)),
+        CheckResult(check="hello", verdict=Verdict.FAIL, reason="crashed", hosts=("n1", "n2")),
+        CheckResult(check="allreduce", verdict=Verdict.FAIL, reason="wrong", hosts=("n2",), ranks=ranks),
+        CheckResult(check="reduce", verdict=Verdict.PASS, reason="right"),
+    )
+    found = decide.proof_of(a_record(Verdict.FAIL, *checks))
+    assert [(bad.check, bad.certain) for bad in found.bad] == [
+        ("reachable", ("n3",)),
+        ("hello", ()),
+        ("allreduce", ("n2",)),
+    ]
 
 
 def run_record(**fields: Any) -> journal.RunRecord:

@@ -9,6 +9,7 @@ from clusterctl import inventory
 from clusterctl.errors import ExitCode
 from clusterctl.nightly.model import BadCheck, Drift, HostDrift, Proof
 from clusterctl.result import Verdict
+from clusterctl.suite import GROUND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from clusterctl.journal import RunRecord
     from clusterctl.nightly.model import Night
-    from clusterctl.result import ValidationRecord
+    from clusterctl.result import CheckResult, ValidationRecord
 
 _SKEW = "skew"
 _MOST_NAMED = 5
@@ -25,7 +26,9 @@ _MOST_NAMED = 5
 def proof_of(record: ValidationRecord) -> Proof:
     """Return what a night keeps of a validation."""
     bad = tuple(
-        BadCheck(check=check.check, verdict=check.verdict, reason=check.reason, hosts=check.hosts)
+        BadCheck(
+            check=check.check, verdict=check.verdict, reason=check.reason, hosts=check.hosts, certain=_certain(check)
+        )
         for check in record.checks
         if check.is_bad
     )
@@ -77,13 +80,13 @@ def verdict_of(proof: Proof | None, drift: Drift | None) -> Verdict:
 def state_of(night: Night) -> tuple[str, ...]:
     """Return what two nights have to share for the second to be no news.
 
-    That is the verdict, which checks are bad and whom they name, the culprits, and which hosts have drifted. Figures
-    and wordings are left out: they are others every night.
+    That is the verdict, which checks are bad and of whom they are certain, the culprits, and which hosts have drifted.
+    Figures and wordings are left out: they are others every night.
     """
     verdict = night.verdict.value if night.verdict is not None else Verdict.ERROR.value
     found: set[str] = set()
     if night.proof is not None:
-        found |= {f"{bad.check} {bad.verdict.value} {' '.join(sorted(bad.hosts))}".strip() for bad in night.proof.bad}
+        found |= {f"{bad.check} {bad.verdict.value} {' '.join(sorted(bad.certain))}".strip() for bad in night.proof.bad}
         found |= {f"{one.kind} {' '.join(sorted(one.nodes))} {one.quantity}".strip() for one in night.proof.culprits}
     if night.drift is not None:
         found |= {f"drift {host.host}" for host in night.drift.hosts}
@@ -133,6 +136,12 @@ def to_prune(nights: Iterable[tuple[str, datetime]], now: datetime, keep_days: i
     ordered = sorted(nights, key=lambda night: night[1])
     limit = now - timedelta(days=keep_days + 1)
     return tuple(name for name, started in ordered[:-1] if started < limit)
+
+
+def _certain(check: CheckResult) -> tuple[str, ...]:
+    if check.check in GROUND:
+        return check.hosts
+    return tuple(dict.fromkeys(rank.host for rank in check.ranks if rank.wrong or rank.problems))
 
 
 def _some(words: Sequence[str]) -> str:

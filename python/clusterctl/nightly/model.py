@@ -77,12 +77,17 @@ class Job(Record):
 
 
 class BadCheck(Record):
-    """A check that did not pass, as a night tells it."""
+    """A check that did not pass, as a night tells it.
+
+    ``hosts`` are whom its reason names. When a job crashes, that is whoever was heard last, and others the next night;
+    ``certain`` are those that it is sure of: nodes that do not answer or are not in order, or gave wrong answers.
+    """
 
     check: str
     verdict: Verdict
     reason: str
     hosts: tuple[str, ...] = ()
+    certain: tuple[str, ...] = ()
 
 
 class Proof(Record):
