@@ -24,6 +24,7 @@ import re
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import threading
@@ -45,6 +46,7 @@ END_S = 10.0  # from a polite end to a kill
 LEAST_S = 20.0  # a part with less time left is not begun
 MOST_LINES = 60
 SHARING_SINCE = (2, 30, 3)
+SWEEP = ("--sizes", "8,4096,1048576,67108864,1073741824", "--budget", "0.5")
 PYTHONS = ("python3", str(ROOT / ".venv" / "bin" / "python"), "/usr/local/python_env/bin/python")
 CLUSTER_NCCL = "/usr/local/nccl/lib/libnccl.so.2"
 
@@ -144,7 +146,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Done:
-    """What came of a part; ``ranks`` are the results that ranks printed, ``lines`` what else was printed."""
+    """What came of a part: the results and the measurements that ranks printed, and the lines that no rank did."""
 
     name: str
     title: str
@@ -154,6 +156,7 @@ class Done:
     command: str = ""
     ranks: tuple[dict[str, Any], ...] = ()
     lines: tuple[str, ...] = ()
+    measured: tuple[dict[str, Any], ...] = ()
 
 
 # --- what is here -----------------------------------------------------------------------------------------------------
@@ -265,12 +268,12 @@ def root_may() -> dict[str, str]:
     return {f"{name}{suffix}": "1" for name in names for suffix in ("", "_CONFIRM")} if os.geteuid() == 0 else {}
 
 
-def nccl_part(machine: Machine, name: str, title: str, ranks: int, *more: str) -> Part:
-    """Return the nccl check with so many ranks."""
+def nccl_part(machine: Machine, name: str, title: str, ranks: int, *more: str, check: str = "nccl") -> Part:
+    """Return one of NCCL's checks with so many ranks."""
     if not machine.nccl:
         return Part(name, title, skip="no libnccl.so.2 was found; name one in TEST_GPU_NCCL")
     deadline = 150.0
-    options = ("--check", "nccl", "--deadline", f"{deadline:g}", "--library", machine.nccl_path, *more)
+    options = ("--check", check, "--deadline", f"{deadline:g}", "--library", machine.nccl_path, *more)
     program = f"{PROGRAMS}/nccl_checks.py"
     if machine.launcher == "mpirun":
         return Part(name, title, ranks, (*mpirun(machine, ranks, program), *options), root_may(), deadline)
@@ -288,7 +291,7 @@ def torch_part(machine: Machine, name: str, title: str, ranks: int) -> Part:
     return Part(name, title, ranks, torchrun(machine, ranks, f"{PROGRAMS}/torch_checks.py"), {}, deadline, handover)
 
 
-def horovod_part(machine: Machine, check: str, title: str, ranks: int) -> Part:
+def horovod_part(machine: Machine, check: str, title: str, ranks: int, *more: str) -> Part:
     """Return one of Horovod's checks with so many ranks."""
     interpreter = machine.interpreter
     if not interpreter.horovod or not machine.mpirun:
@@ -296,7 +299,7 @@ def horovod_part(machine: Machine, check: str, title: str, ranks: int) -> Part:
         return Part(check, title, skip=f"no {' and no '.join(missing)} here")
     deadline = 120.0
     argv = mpirun(machine, ranks, f"{PROGRAMS}/horovod_checks.py")
-    options = ("--check", check, "--deadline", f"{deadline:g}", "--devices", "cpu,cuda")
+    options = ("--check", check, "--deadline", f"{deadline:g}", "--devices", "cpu,cuda", *more)
     return Part(check, title, ranks, (*argv, *options), root_may(), deadline)
 
 
@@ -312,6 +315,8 @@ def planned(machine: Machine) -> list[Part]:
         else:
             why = f"each as a host of its own, over sockets, for NCCL {machine.nccl} is older than 2.30.3"
             parts.append(nccl_part(machine, "nccl-shared", f"{title}, {why}", 2, "--pretend-hosts"))
+    title = "NCCL's collectives over message sizes, one rank a GPU"
+    parts.append(nccl_part(machine, "nccl-sweep", title, gpus, *SWEEP, check="nccl_sweep"))
     parts.append(torch_part(machine, "torchrun", "DistributedDataParallel over NCCL, one rank a GPU", gpus))
     if gpus == 1:
         title = "DistributedDataParallel over NCCL, two ranks on the one GPU"
@@ -322,6 +327,7 @@ def planned(machine: Machine) -> list[Part]:
             parts.append(Part("torchrun-shared", title, skip=why))
     ranks = 2 if gpus == 1 and numbers(machine.nccl) >= SHARING_SINCE else gpus
     parts.append(horovod_part(machine, "horovod", "Horovod's collectives", ranks))
+    parts.append(horovod_part(machine, "horovod_sweep", "Horovod's collectives over message sizes", ranks, *SWEEP))
     parts.append(horovod_part(machine, "training", "a language model under Horovod, 1 process against all", ranks))
     return parts
 
@@ -409,7 +415,14 @@ def judged(part: Part, output: str, code: int | None, seconds: float, *, in_time
     kept = tuple(
         {name: value for name, value in results[rank].items() if name not in DROPPED} for rank in sorted(results)
     )
-    return Done(part.name, part.title, verdict, reason, round(seconds, 1), command, kept, tuple(lines[-MOST_LINES:]))
+    seen = tuple(
+        {name: value for name, value in event.items() if name not in DROPPED}
+        for event in events
+        if event.get("event") == "measured"
+    )
+    return Done(
+        part.name, part.title, verdict, reason, round(seconds, 1), command, kept, tuple(lines[-MOST_LINES:]), seen
+    )
 
 
 DROPPED = ("clusterctl", "event", "check", "host")
@@ -514,7 +527,9 @@ def page(found: dict[str, Any]) -> str:
         reason = part["reason"].replace("|", "\\|")
         lines.append(f"| {part['name']}: {part['title']} | {part['verdict']} | {part['seconds']:g} | {reason} |")
     for part in found["parts"]:
-        lines += figures(part)
+        more = swept(part)
+        lines += figures(part) or (["", f"## {part['name']}"] if more else [])
+        lines += more
     return "\n".join(lines) + "\n"
 
 
@@ -534,6 +549,27 @@ def figures(part: dict[str, Any]) -> list[str]:
             lines.append(f"| {operation} | {size} | {value:g} | {f'{bus / 1e9:.4g}' if bus else 'not meaningful'} |")
     lines += [f"- {name}: {value:g}" for name, value in found.items() if not sized.fullmatch(name)]
     return lines
+
+
+def swept(part: dict[str, Any]) -> list[str]:
+    """Return what was measured with every sample: a table of collectives and sizes, and the rest by name."""
+    ranks = len([rank for rank in part["ranks"] if "aside" not in rank["facts"]])
+    rows, rest = [], []
+    for one in part["measured"]:
+        middle, samples = statistics.median(one["samples"]), len(one["samples"])
+        what = one.get("operation", "")
+        if "bytes" in one:
+            bus = one["bytes"] / middle * nccl_checks.bus_factor(what, ranks)
+            told = (
+                f"{bus / 1e9:.4g}"
+                if ranks > 1 and not any("shared" in rank["facts"] for rank in part["ranks"])
+                else "-"
+            )
+            rows.append(f"| {what} | {one['bytes']} | {middle * 1e6:.4g} | {told} | {samples} |")
+        else:
+            rest.append(f"- {one['quantity']} {what}: {middle:.4g} {one['unit']} ({samples} samples)")
+    head = ["", "| collective | bytes | time, us | bus bandwidth, GB/s | samples |", "|---|---|---|---|---|"]
+    return [*(head if rows else []), *rows, *([""] if rest else []), *rest]
 
 
 def keep(found: dict[str, Any], folder: Path) -> Path:

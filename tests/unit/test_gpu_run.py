@@ -98,7 +98,16 @@ def test_a_library_that_was_named_and_does_not_load_is_refused(
 
 def test_one_gpu_is_shared_as_its_nccl_allows(gpu: ModuleType, able: object) -> None:
     parts = {part.name: part for part in gpu.planned(machine(gpu, able))}
-    assert list(parts) == ["nccl", "nccl-shared", "torchrun", "torchrun-shared", "horovod", "training"]
+    assert list(parts) == [
+        "nccl",
+        "nccl-shared",
+        "nccl-sweep",
+        "torchrun",
+        "torchrun-shared",
+        "horovod",
+        "horovod_sweep",
+        "training",
+    ]
     assert (parts["nccl"].ranks, parts["nccl-shared"].ranks, parts["torchrun"].ranks) == (1, 2, 1)
     assert "--pretend-hosts" not in parts["nccl-shared"].argv
     assert parts["torchrun-shared"].skip == "PyTorch's NCCL 2.29.7 refuses that; 2.30.3 and later allow it"
@@ -113,7 +122,7 @@ def test_several_gpus_have_a_rank_each_and_mpirun_starts_them_where_it_can(gpu: 
     whole = dataclasses.replace(able, horovod=True, mpi4py=True, torch_gpus=8)
     parts = {part.name: part for part in gpu.planned(machine(gpu, whole, gpus=8, mpirun="/opt/mpi/bin/mpirun"))}
     assert {name: part.ranks for name, part in parts.items()} == dict.fromkeys(
-        ("nccl", "torchrun", "horovod", "training"), 8
+        ("nccl", "nccl-sweep", "torchrun", "horovod", "horovod_sweep", "training"), 8
     )
     assert parts["nccl"].argv[:4] == ("/opt/mpi/bin/mpirun", "-np", "8", "--oversubscribe")
     assert "--launcher" not in parts["nccl"].argv
@@ -197,3 +206,26 @@ def test_what_is_kept_has_hardware_versions_figures_and_no_name_of_the_machine(
     assert f"| allreduce | 4KiB | {time_us:g} | {bus / 1e9:.4g} |" in text
     assert "- loss: " in text
     assert not [rank for part in found["parts"] for rank in part["ranks"] if "host" in rank]
+
+
+def test_a_sweep_is_kept_with_every_sample_and_told_as_a_table(gpu: ModuleType, able: object, tmp_path: Path) -> None:
+    head = {"clusterctl": 1, "check": "nccl_sweep", "host": "gpu1"}
+    time = {"event": "measured", "rank": 0, "quantity": "time", "unit": "s", "better": "lower", "backend": "nccl"}
+    clock = {"event": "measured", "rank": 0, "quantity": "gpu_clock", "unit": "Hz", "operation": "gpu 0"}
+    result = {"event": "result", "ok": True, "compared": 9, "wrong": 0, "problems": [], "facts": {}, "figures": {}}
+    events = [
+        head | time | {"operation": "allreduce", "bytes": 1 << 30, "samples": [0.004, 0.0041, 0.0042]},
+        head | time | {"operation": "alltoall", "bytes": 4096, "samples": [1e-5]},
+        head | clock | {"samples": [1.98e9, 1.755e9]},
+        *(head | result | {"rank": rank} for rank in range(2)),
+    ]
+    done = gpu.judged(gpu.Part("nccl-sweep", "NCCL", 2), "\n".join(json.dumps(event) for event in events), 0, 9.0)
+    assert done.verdict == "PASS"
+    when = gpu.datetime(2026, 2, 3, tzinfo=gpu.timezone.utc)
+    text = gpu.keep(gpu.record(machine(gpu, able, gpus=2), [done], when), tmp_path).read_text(encoding="utf-8")
+    assert "| allreduce | 1073741824 | 4100 | 261.9 | 3 |" in text
+    assert "| alltoall | 4096 | 10 | 0.2048 | 1 |" in text
+    assert "- gpu_clock gpu 0: 1.868e+09 Hz (2 samples)" in text
+    kept = json.loads((tmp_path / "gpu-2026-02-03-nvidia-h200.json").read_text(encoding="utf-8"))
+    assert kept["parts"][0]["measured"][0]["samples"] == [0.004, 0.0041, 0.0042]
+    assert "host" not in kept["parts"][0]["measured"][0]

@@ -402,13 +402,13 @@ def distances(size: int) -> list[int]:
 def bus_factor(operation: str, size: int) -> float:
     """Return bus bandwidth over algorithm bandwidth.
 
-    Algorithm bandwidth is bytes over seconds, where the bytes of allgather and reduce-scatter are those of the whole
-    array (NVIDIA/nccl-tests, doc/PERFORMANCE.md; send and receive: src/sendrecv.cu). With one rank nothing crosses a
-    bus, whatever the formula says; the caller leaves the figure out there.
+    Algorithm bandwidth is bytes over seconds, where the bytes of allgather, reduce-scatter and all-to-all are those of
+    the whole array (NVIDIA/nccl-tests, doc/PERFORMANCE.md; send and receive: src/sendrecv.cu). With one rank nothing
+    crosses a bus, whatever the formula says; the caller leaves the figure out there.
     """
     if operation == "allreduce":
         return 2 * (size - 1) / size
-    if operation in {"allgather", "reduce_scatter"}:
+    if operation in {"allgather", "reduce_scatter", "alltoall"}:
         return (size - 1) / size
     return 1.0
 
