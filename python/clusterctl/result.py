@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +15,7 @@ from clusterctl.errors import ConfigError
 from clusterctl.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 
 Ending: TypeAlias = Literal["exited", "deadline", "stopped", "not_started", "lost"]
@@ -83,7 +82,18 @@ class WrongAnswer(Record):
     got: str
 
 
-class RankReport(Record):
+class _Plentiful(Record):
+    """Of which a run has a hundred thousand: which fields were given is not kept, for that is most of an object."""
+
+    def model_post_init(self, _context: object, /) -> None:
+        """Let all share one set; whoever copies one copies the set with it."""
+        object.__setattr__(self, "__pydantic_fields_set__", _NOT_KEPT)
+
+
+_NOT_KEPT: set[str] = set()
+
+
+class RankReport(_Plentiful):
     """What one rank said of itself; ``host`` is the inventory's name of its node.
 
     ``state`` is the last sign of life: ``absent`` (not even started), ``started`` (nothing since), ``waiting`` (alive,
@@ -117,7 +127,7 @@ class Measurement(Record):
     unit: Unit
 
 
-class Figure(Record):
+class Figure(_Plentiful):
     """Something that was measured again and again, and that can be compared: with references, nodes and other nights.
 
     Attributes:
@@ -375,32 +385,37 @@ class ValidationRecord(Record):
 
 def keys(record: ValidationRecord, check: CheckResult) -> dict[FigureKey, Figure]:
     """Return the figures of a check of this record, each under the key that its history has."""
-    return {key_of(check, figure, len(record.hosts), record.versions): figure for figure in check.figures}
+    key = key_maker(check, len(record.hosts), record.versions)
+    return {key(figure): figure for figure in check.figures}
 
 
-def key_of(check: CheckResult, figure: Figure, hosts: int, versions: Mapping[str, str]) -> FigureKey:
-    """Return the key that a figure has in the history.
+def key_maker(check: CheckResult, hosts: int, versions: Mapping[str, str]) -> Callable[[Figure], FigureKey]:
+    """Return what gives figures of a check the key that they have in the history.
 
     Args:
-        check: the check that measured it.
-        figure: the figure.
+        check: the check that measured them.
         hosts: how many nodes were asked; they count where the check has no ranks of its own.
         versions: of the run's software.
     """
-    taking_part = {report.host for report in check.ranks if report.state == "answered"}
-    return FigureKey(
-        check=check.check,
-        quantity=figure.quantity,
-        operation=figure.operation,
-        backend=figure.backend,
-        algorithm=figure.algorithm,
-        size_bytes=figure.size_bytes,
-        subject=" ".join(figure.nodes),
-        unit=figure.unit,
-        nodes=len(taking_part) or hosts,
-        ranks=len(check.ranks),
-        versions=tuple(sorted(versions.items())),
-    )
+    nodes = len({report.host for report in check.ranks if report.state == "answered"}) or hosts
+    sorted_versions = tuple(sorted(versions.items()))
+
+    def key(figure: Figure) -> FigureKey:
+        return FigureKey(
+            check=check.check,
+            quantity=figure.quantity,
+            operation=figure.operation,
+            backend=figure.backend,
+            algorithm=figure.algorithm,
+            size_bytes=figure.size_bytes,
+            subject=" ".join(figure.nodes),
+            unit=figure.unit,
+            nodes=nodes,
+            ranks=len(check.ranks),
+            versions=sorted_versions,
+        )
+
+    return key
 
 
 def worst(checks: Iterable[CheckResult]) -> Verdict:
@@ -425,10 +440,9 @@ def load(text: str | bytes, place: str) -> ValidationRecord:
     Raises:
         ConfigError: it is no record, is damaged, or a newer clusterctl wrote it.
     """
-    with contextlib.suppress(ValidationError):  # of this schema: no detour over plain data, which is half of the memory
-        return ValidationRecord.model_validate_json(text)
     try:
         data = json.loads(text)
+        del text  # tens of megabytes of a large cluster, in the moment that needs most
         if not isinstance(data, dict) or "schema_version" not in data:
             raise ConfigError(f"{place} is no record of a validation: it has no schema_version.")
         version = data["schema_version"]

@@ -111,10 +111,9 @@ def read(path: Path) -> ValidationRecord:
         ConfigError: it cannot be read, is none, or a newer clusterctl wrote it.
     """
     try:
-        text = path.read_bytes()
+        return result.load(path.read_bytes(), str(path))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
-    return result.load(text, str(path))
 
 
 def logs(record: ValidationRecord, folder: Path | None = None) -> dict[str, str]:
