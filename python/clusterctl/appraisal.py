@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from clusterctl.facts import NodeFacts
-    from clusterctl.result import CheckResult, Figure
+    from clusterctl.result import CheckResult, FigureKey
     from clusterctl.suite import Suite
     from clusterctl.verdict.outliers import Policy
 
@@ -82,15 +82,15 @@ class Appraiser:
             return {}
         try:
             with store.open() as history:
-                past = {id(figure): self._values(history, found, figure) for figure in found.figures}
+                key = results.key_maker(found, self._run.hosts, self._run.versions)
+                past = {id(figure): self._values(history, key(figure)) for figure in found.figures}
                 self.notes += [words for words in history.warnings if words not in self.notes]
         except store.StoreError as error:
             self.notes += [str(error)] if str(error) not in self.notes else []
             return {}
         return past
 
-    def _values(self, history: store.Store, found: CheckResult, figure: Figure) -> Sequence[float]:
-        key = results.key_of(found, figure, self._run.hosts, self._run.versions)
+    def _values(self, history: store.Store, key: FigureKey) -> Sequence[float]:
         return history.reference_values(self._run.cluster, key, self._suite.history.runs)
 
     def _machine(self, names: set[str]) -> Machine | None:
