@@ -605,13 +605,21 @@ def test_a_damaged_record_is_a_sentence(state: Path) -> None:
         history.record("last", CLUSTER)
 
 
+def large(night: int) -> ValidationRecord:
+    """Return a run that takes more room than there is."""
+    return record(night, check={"reason": os.urandom(50_000).hex()})
+
+
 _ON_A_FULL_DISK = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])
 import test_store as t
 from clusterctl import store
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
-back, warnings = store.remember(t.CLUSTER, t.record(2))
+with store.open() as history:  # a folder that there is no room for hinders nobody who reads
+    assert history.reference_values(t.CLUSTER, t.key(t.record(3)), 20) == (100,)
+    assert len(history.warnings) == 1, history.warnings
+back, warnings = store.remember(t.CLUSTER, t.large(2))
 assert back.run_id == t.record(2).run_id
 print(*warnings, sep="\\n")
 """
@@ -619,12 +627,16 @@ print(*warnings, sep="\\n")
 
 def test_a_full_disk_costs_the_run_nothing(state: Path) -> None:
     remember(record(1))
-    program = [sys.executable, "-c", _ON_A_FULL_DISK, str(Path(__file__).parent), "8192"]
-    done = subprocess.run(program, capture_output=True, text=True, check=True)
-    (note,) = done.stdout.splitlines()
-    assert note.startswith(f"The history {state / 'history.sqlite3'} cannot be used (")
+    leave_folder(state, large(3))
+    program = [sys.executable, "-c", _ON_A_FULL_DISK, str(Path(__file__).parent), "36000"]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    folder, note = done.stdout.splitlines()
+    assert {words.partition(" (")[0] for words in (folder, note)} == {
+        f"The history {state / 'history.sqlite3'} cannot be used"
+    }
     assert note.endswith("This run is not in the history; its record is in its folder.")
-    assert values(record(3)) == (100,)
+    assert values(record(4)) == (100, 100)  # there is room again, and the folder is heard
 
 
 def test_a_state_folder_that_cannot_be_made_is_one_sentence() -> None:

@@ -362,20 +362,21 @@ class Store:
         if cluster in self._adopted or not self._writable:
             return
         self._adopted.add(cluster)
-        there = self._missing(cluster) - {but}
-        records = []
-        for run_id in sorted(there):
+        for run_id in sorted(self._missing(cluster) - {but}):  # one at a time, for a record may be large
             place = _runs_folder(cluster) / run_id / "validation.json"
             try:
-                records.append(result.load(place.read_bytes(), str(place)))
+                record = result.load(place.read_bytes(), str(place))
+                with self._transaction():
+                    rows.insert(self._db, cluster, record)
             except OSError:
                 continue  # it runs, or never came to a record
             except ConfigError as error:
                 self._warn(f"A run is missing in the history: {error}")
-        if records:
-            with self._transaction():
-                for record in records:
-                    rows.insert(self._db, cluster, record)
+            except sqlite3.OperationalError as error:
+                if is_damage(error):
+                    raise
+                self._warn(str(explained(error, self.path)))  # what is there can be read nevertheless
+                return
 
     def _missing(self, cluster: str) -> set[str]:
         try:
