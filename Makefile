@@ -108,3 +108,11 @@ wheel: venv  ## Build the wheel and the sdist into dist/
 
 .PHONY: test
 test: lint unit cluster molecule  ## All tests, in the order in which a mistake is cheapest to find
+
+# docs/measured/detection-<date>.txt; NOISE is what was measured on real nodes, in per cent (tests/sim/noise.py).
+NOISE ?=
+
+.PHONY: test-sim
+test-sim: venv  ## Simulated clusters of known truth: what is found, who is blamed wrongly; minutes, not part of 'test'
+	cd tests/sim && ../../$(BIN)/python detection.py $(if $(NOISE),--measured $(NOISE)) \
+	    --out ../../docs/measured/detection-$$(date -u +%Y-%m-%d).txt

@@ -27,9 +27,9 @@ SIZES = (
     (8, 0, 1000, 400),
     (16, 0, 1000, 400),
     (64, 0, 400, 200),
-    (512, 0, 100, 25),
-    (1000, 64, 100, 25),
-    (10_000, 32, 100, 10),
+    (512, 0, 100, 20),
+    (1000, 64, 100, 20),
+    (10_000, 32, 100, 5),
 )
 QUICK = ((4, 0, 60, 30), (16, 0, 60, 30), (64, 0, 30, 15), (600, 16, 8, 4))
 
@@ -89,7 +89,7 @@ def rows(sizes: tuple[tuple[int, int, int, int], ...], noises: tuple[float, ...]
 def least_slowdowns(sizes: tuple[tuple[int, int, int, int], ...], noises: tuple[float, ...]) -> list[Row]:
     """Return rows that show which slowdown of a node, and of a link, is found at which noise."""
     return [
-        Row(replace(simulated.Plan(nodes=nodes, noise=noise, rounds=rounds), slowdown=slowdown, **planted), faulty)
+        Row(replace(simulated.Plan(nodes=nodes, noise=noise, rounds=rounds), slowdown=slowdown, **planted), faulty // 2)
         for noise in noises
         for nodes, rounds, _, faulty in sizes
         for planted in ({"slow_nodes": 1}, {"slow_links": 1})
