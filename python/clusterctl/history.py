@@ -72,7 +72,10 @@ class Side(Record):
 
 
 class Difference(Record):
-    """A figure of both runs; ``change`` and ``noise`` are fractions of ``first``, ``change`` None where that is 0."""
+    """A figure of both runs; ``change`` is a fraction of ``first``, None where that is 0.
+
+    ``noise`` is a fraction as well: one figure has to be more than ``1 + noise`` times the other.
+    """
 
     check: str
     quantity: str
@@ -475,8 +478,15 @@ def _difference(
         second=second.value,
         change=change,
         noise=around,
-        beyond_noise=first.value != second.value if change is None else abs(change) > around,
+        beyond_noise=_is_beyond(first.value, second.value, around),
     )
+
+
+def _is_beyond(first: float, second: float, noise: float) -> bool:
+    """Whether one is more than ``1 + noise`` times the other."""
+    if first <= 0 or second <= 0:
+        return first != second
+    return max(first / second, second / first) > 1 + noise
 
 
 def _uncertainty(first: Figure, second: Figure) -> float:
@@ -493,8 +503,8 @@ def _scatter(keys: tuple[FigureKey, FigureKey], history: Store | None, cluster: 
     for key in dict.fromkeys(keys):
         values = history.reference_values(cluster, key, suite.HistoryOptions().runs)
         around = store.band(values, replace(noise(), floor=0.0))
-        if around is not None and around.median:
-            found.append(around.width / abs(around.median))
+        if around is not None and around.median > 0:
+            found.append(around.high / around.median - 1)
     return max(found, default=0.0)
 
 

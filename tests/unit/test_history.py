@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -180,7 +181,7 @@ def test_what_good_nights_scatter_is_noise(inventory: Path) -> None:
     remember(inventory, *(record(night, check("pairs", "PASS", figure(100 + 6 * (night % 5)))) for night in range(10)))
     (found,) = history.compare("last-4", "last-2").figures
     assert found.change == pytest.approx(0.12)
-    assert found.noise == pytest.approx(4.5 * 1.4826 * 6 / 112)
+    assert found.noise == pytest.approx(math.expm1(4.5 * 1.4826 * math.log(112 / 106)))
     assert not found.beyond_noise
 
 

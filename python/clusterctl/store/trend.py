@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,27 +28,43 @@ class Noise:
 
 @dataclass(frozen=True)
 class Band:
-    """The median of earlier values, and how far from it is still the same; both in the figure's unit."""
+    """What a figure was, and between which values it is still the same, in the figure's unit."""
 
     median: float
-    mad: float
-    width: float
-    count: int
+    low: float
+    high: float
 
     def side(self, value: float) -> int:
         """Return 0 within the band, -1 below, 1 above."""
-        if abs(value - self.median) <= self.width:
-            return 0
-        return 1 if value > self.median else -1
+        return (value > self.high) - (value < self.low)
 
 
 def band(values: Sequence[float], noise: Noise) -> Band | None:
-    """Return the band of these values, None where they are too few."""
+    """Return the band of these values, None where they are too few.
+
+    It is reckoned in logarithms, so that half as fast is as far away as twice as fast; where a value is not above 0, as
+    it stands.
+    """
     if len(values) < max(1, noise.at_least):
         return None
+    if min(values) > 0:
+        centre, width = _around([math.log(value) for value in values], noise, math.log1p(noise.floor))
+        return Band(math.exp(centre), math.exp(centre - width), _exp(centre + width))
+    centre, width = _around(values, noise, noise.floor * abs(statistics.median(values)))
+    return Band(centre, centre - width, centre + width)
+
+
+def _around(values: Sequence[float], noise: Noise, least: float) -> tuple[float, float]:
     median = statistics.median(values)
     mad = statistics.median(abs(value - median) for value in values)
-    return Band(median, mad, max(noise.floor * abs(median), noise.mads * _SIGMA * mad), len(values))
+    return median, max(least, noise.mads * _SIGMA * mad)
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
 
 
 def changed_at(values: Sequence[float], noise: Noise) -> int | None:
