@@ -41,9 +41,8 @@ SAMPLE_S = 0.002  # a sample lasts so long where one operation is shorter
 MOST_LAUNCHES = 50  # operations in a sample
 WARM_UP = 1
 AT_LEAST, AT_MOST = 6, 1000  # samples; six are the fewest that 95 % can be said of
-FEWEST = 3  # samples, also where they take longer than the budget: a median of one is none
-MOST_BUDGETS = 6  # but no longer than so many budgets
-TURNS = 3 + FEWEST  # operations that a point takes at least, one more than it does where all is calm
+PATIENCE = 6.0  # budgets in which the fewest samples may be taken, where one takes long
+TURNS = 6  # operations that a point takes at least, some more than it does where all is calm
 LATENCY_BYTES = 65536  # below it an array takes about as long as a smaller one
 ARRAYS = 8  # of a point's size that a rank may need at a time: two buffers, what is expected, comparisons
 MEASURE_SHARE = 0.8  # of the deadline
@@ -222,7 +221,8 @@ class Sweep:
             warmup=WARM_UP if launches > 1 else 0,  # one alone has run twice
             at_least=AT_LEAST,
             at_most=AT_MOST,
-            budget_s=self._budget_s(first_s * launches),
+            budget_s=self.options.budget,
+            patience=PATIENCE,
             confidence=self.options.confidence,
             precision=self.options.precision,
             deadline=until,
@@ -244,11 +244,6 @@ class Sweep:
             bytes=point.size_bytes,
         )
         return sampling.samples.median
-
-    def _budget_s(self, sample_s: float) -> float:
-        """Return the seconds for a point whose samples take so long."""
-        budget_s = float(self.options.budget)
-        return min(max(budget_s, 1.5 * FEWEST * sample_s), MOST_BUDGETS * budget_s)
 
     def prove(self, point: Point) -> None:
         """Run an operation once and compare what arrived; it opens the connections, too."""
