@@ -167,7 +167,7 @@ def test_options_reach_the_program_and_the_deadline_grows_with_them() -> None:
         "--confidence": "0.95",
         "--precision": "0.1",
     }
-    assert check.deadline_s == 60 + 4 * 9
+    assert check.deadline_s == 60 + 4 * 13
     mine = suite.SweepOptions(deadline_s=7)
     made = catalogue.build(suite.builtin("nightly").model_copy(update={"checks": {"collectives": mine}}))
     assert [(one.name, one.deadline_s) for one in made] == [("collectives", 7)]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _START_S = 60.0
 _PROOF_S = 1.0  # of a point, beside the measuring
-_BUDGETS = 4  # what a point may take, in budgets: one operation may be longer than its budget
+_BUDGETS = 6  # what a point may take, in budgets: the fewest samples are waited for where one takes long
 _OWN_BUFFER = "its own send buffer"  # as sweep_checks.py calls it
 
 
