@@ -157,7 +157,8 @@ class _Provision:
         if not request.check:
             journal.break_seal(self._run.record.cluster_id, cluster.selected)
         self._run.update(reasons=reasons, drifted=dict(decision.drifted))
-        end = self._play(limit=request.options.limit, tags=request.tags, known_members=sealed.members)
+        limit = ",".join(reasons) if request.check and request.trust_seals else request.options.limit
+        end = self._play(limit=limit, tags=request.tags, known_members=sealed.members)
         record = self._judge(end)
         if record.exit_code == ExitCode.OK and request.is_full:
             self._seal(inputs, states, sealed)
