@@ -300,7 +300,10 @@ def test_what_is_news_and_what_is_not() -> None:
 
 def test_of_whom_a_check_is_certain() -> None:
     wrong = WrongAnswer(what="sum", expected="1", got="2")
-    ranks = (RankReport(rank=0, host="n1"), RankReport(rank=1, host="n2", ok=False, wrong=1, problems=(wrong,)))
+    ranks = (
+        RankReport(rank=0, host="n1"),
+        RankReport(rank=1, host="n2", ok=False, compared=9, wrong=1, problems=(wrong,)),
+    )
     checks = (
         CheckResult(check="reachable", verdict=Verdict.FAIL, reason="n3 is off", hosts=("n3",)),
         CheckResult(check="hello", verdict=Verdict.FAIL, reason="crashed", hosts=("n1", "n2")),

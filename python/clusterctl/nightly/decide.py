@@ -141,7 +141,7 @@ def to_prune(nights: Iterable[tuple[str, datetime]], now: datetime, keep_days: i
 def _certain(check: CheckResult) -> tuple[str, ...]:
     if check.check in GROUND:
         return check.hosts
-    return tuple(dict.fromkeys(rank.host for rank in check.ranks if rank.wrong or rank.problems))
+    return tuple(dict.fromkeys(rank.host for rank in check.ranks if rank.compared and rank.wrong))
 
 
 def _some(words: Sequence[str]) -> str:
