@@ -7,7 +7,6 @@ own deadline, and keep verdicts and raw output.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import re
@@ -16,14 +15,12 @@ import time
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from clusterctl import (
     __version__,
     appraisal,
-    content,
-    diagnosis,
-    facts,
+    ground,
     hunt,
     inventory,
     job,
@@ -42,7 +39,6 @@ from clusterctl.result import (
     CheckProgress,
     CheckResult,
     CheckStarted,
-    Measurement,
     ValidationRecord,
     Verdict,
     worst,
@@ -55,13 +51,10 @@ if TYPE_CHECKING:
 
     from clusterctl.checks.base import Check
     from clusterctl.facts import NodeFacts, Probe
-    from clusterctl.inventory import Host, Inventory
+    from clusterctl.inventory import Inventory
     from clusterctl.result import JobOutcome, Launch, OutputLine, ValidationEvent
     from clusterctl.suite import Suite
 
-_NEEDED = {"openmpi": "Open MPI", "python_env": "the cluster's Python", "mpi4py": "mpi4py"}
-_OPTIONAL = {"nccl": "NCCL", "horovod": "Horovod"}
-_PROBE_TIMEOUT_S = 30.0
 _MPI_PARAMETERS = {"mpi_yield_when_idle": "1"}  # answers count here, not speed, and slots may outnumber the cores
 _MOST_NAMED = 6
 # A rank's first and its last line; torchrun's ranks are announced before they exist, so they are counted by number.
@@ -78,7 +71,7 @@ class ValidationOptions:
     differ. ``search`` looks for whoever made a check hang or crash; None does so except in the suite smoke, which is to
     be quick. ``remembered`` keeps the run in the history and compares it with that. ``argv`` is the command as it may
     be shown and kept. ``probe`` are facts that somebody has already gathered (with the watch entries of
-    :func:`watch_entries`); None gathers them.
+    :func:`clusterctl.ground.watch_entries`); None gathers them.
     """
 
     inventory: Options = field(default_factory=Options)
@@ -91,27 +84,6 @@ class ValidationOptions:
     remembered: bool = True
     argv: tuple[str, ...] = ()
     probe: Probe | None = None
-
-
-@dataclass(frozen=True)
-class _Node:
-    """A node on which ranks can run."""
-
-    host: Host
-    facts: NodeFacts
-    stack: stack.NodeStack
-    slots: int
-    as_user: str | None
-
-
-@dataclass(frozen=True)
-class _Refusal:
-    """What is wrong with a node, and what to do about it; ``stays`` where it can take part nevertheless."""
-
-    host: str
-    why: str
-    cure: str = ""
-    stays: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,7 +100,7 @@ class _Jobs:
     """What it takes to launch a check, again and again: its nodes, its number in the run, and shared connections."""
 
     check: Check
-    nodes: Mapping[str, _Node]
+    nodes: Mapping[str, ground.Node]
     number: int
     control: Path
 
@@ -182,16 +154,6 @@ def exit_code(record: ValidationRecord) -> ExitCode:
     return codes.get(record.verdict, ExitCode.VALIDATION_ERROR)
 
 
-def watch_entries() -> list[dict[str, Any]]:
-    """Return what to ask of every node besides its facts: the programs that the checks are made of."""
-    return [{"path": f"{job.PROGRAMS}/{name}", "kind": "file"} for name in programs()]
-
-
-def programs() -> tuple[str, ...]:
-    """Return the file names of the programs that run on the nodes."""
-    return tuple(sorted(path.name for path in content.role_files("validation").glob("*.py")))
-
-
 class _Validation:
     """One run, from the facts to the record."""
 
@@ -211,7 +173,7 @@ class _Validation:
         self._results: dict[str, CheckResult] = {}
         self._total = len(checks) + len(catalogue.GROUND)
         self._started = _now()
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, ground.Node] = {}
         self._launch_node = ""
         self._slots: dict[str, int] = {}
         self._version = ""
@@ -220,15 +182,12 @@ class _Validation:
         journal.private_folder(run.folder / "logs")
 
     def go(self) -> ValidationRecord:
-        began = time.monotonic()
-        self._tell(CheckStarted(catalogue.REACHABLE, 1, self._total, _PROBE_TIMEOUT_S))
-        probe = self._options.probe or self._look()
+        looked = ground.Ground(
+            self._cluster, self._tell, gate=self._options.gate, repeat=self._repeat(None), total=self._total
+        )
+        probe, alike = looked.judge(self._options.probe)
+        self._nodes, self._results = looked.nodes, looked.results
         self._run.facts({name: node.model_dump(mode="json") for name, node in probe.facts.items()})
-        reached = self._judge_reachable(probe, time.monotonic() - began)
-        self._tell(CheckStarted(catalogue.PROVISIONED, 2, self._total, 0.0))
-        self._judge_provisioned(reached, probe)
-        self._tell(CheckStarted(catalogue.SKEW, 3, self._total, 0.0))
-        alike = self._judge_skew()
         nodes = {name: node.facts for name, node in self._nodes.items()}
         self._versions = stack.versions(nodes)
         asked = appraisal.Run(journal.cluster_id(self._cluster.path), len(self._cluster.selected_hosts), self._versions)
@@ -252,114 +211,6 @@ class _Validation:
             record = record.model_copy(update={"notes": (*record.notes, *warnings)})
         return self._save(record)
 
-    # --- the ground: who is there, and with what ----------------------------------------------------------------------
-
-    def _look(self) -> Probe:
-        hosts = self._cluster.selected_hosts
-        by_ssh = [replace(host, become=False) for host in hosts if host.by_ssh]  # what ranks will see: no sudo
-        watch = {host.name: watch_entries() for host in by_ssh}
-        probe = facts.gather(
-            by_ssh,
-            watch=watch,
-            artifacts=stack.ARTIFACTS,
-            libraries=stack.LIBRARIES,
-            timeout_s=_PROBE_TIMEOUT_S,
-        )
-        for host in hosts:
-            if not host.by_ssh:
-                why = f"{host.name} is not reached by plain ssh with a key, which the checks need."
-                probe.failures[host.name] = facts.ProbeFailure(host.name, "error", why)
-        return probe
-
-    def _judge_reachable(self, probe: Probe, seconds: float) -> list[Host]:
-        hosts = self._cluster.selected_hosts
-        lost = [_Refusal(host.name, probe.failures[host.name].message) for host in hosts if host.name in probe.failures]
-        reached = [host for host in hosts if host.name in probe.facts]
-        whys = tuple(dict.fromkeys(refusal.why for refusal in lost))  # each names its host
-        reason = _several(whys) if lost else f"{_nodes(len(hosts))} answer"
-        self._conclude_ground(catalogue.REACHABLE, lost, len(hosts), seconds, reason)
-        return reached
-
-    def _judge_provisioned(self, reached: Sequence[Host], probe: Probe) -> None:
-        began = time.monotonic()
-        wanted = {f"{job.PROGRAMS}/{name}": _sha256(content.role_files("validation") / name) for name in programs()}
-        cure = f"run 'clusterctl provision {shlex.quote(str(self._cluster.path))}' first"
-        refused: list[_Refusal] = []
-        for host in reached:
-            node = probe.facts[host.name]
-            problem = not_ready(node, wanted)
-            if problem:
-                refused.append(_Refusal(host.name, problem, cure))
-                continue
-            refused += [_Refusal(host.name, broken, cure, stays=True) for broken in broken_extras(node)]
-            as_user = facts.cluster_user(host, node)
-            self._nodes[host.name] = _Node(host, node, stack.of(node), facts.slots_of(host, node), as_user)
-        refused += self._stack_findings()
-        if not reached:
-            self._finish(_skipped(catalogue.PROVISIONED, "no node answers"))
-            return
-        reason = f"{_nodes(len(reached))} carry Open MPI, mpi4py and the programs of the checks"
-        if refused:
-            by_why: dict[str, list[str]] = {}
-            for refusal in refused:
-                by_why.setdefault(refusal.why, []).append(refusal.host)
-            words = tuple(f"{inventory.folded(hosts)}: {why}" for why, hosts in by_why.items())
-            reason = "; ".join((_several(words), *dict.fromkeys(refusal.cure for refusal in refused)))
-        self._conclude_ground(catalogue.PROVISIONED, refused, len(reached), time.monotonic() - began, reason)
-
-    def _stack_findings(self) -> list[_Refusal]:
-        """Return what hurts training on the nodes that take part; MPI is none of its business, so they stay."""
-        found = stack.findings(
-            {name: node.facts for name, node in self._nodes.items()},
-            {name: str(node.host.variables.get("nccl_align", "framework")) for name, node in self._nodes.items()},
-        )
-        return [_Refusal(finding.host, finding.cause, finding.cure, stays=True) for finding in found]
-
-    def _judge_skew(self) -> bool:
-        """Compare the nodes that take part, and return whether anything may be launched on them.
-
-        What ``provisioned`` names, it has named: those nodes stay, and the checks show what comes of it.
-        """
-        if not self._nodes or not self._options.gate:
-            why = "--no-gate" if self._nodes else "no node can take part"
-            self._finish(_skipped(catalogue.SKEW, why))
-            return True
-        began = time.monotonic()
-        found = diagnosis.differences({name: node.facts for name, node in self._nodes.items()})
-        errors = [finding for finding in found if finding.severity == "error"]
-        told = tuple(f"{inventory.folded(finding.hosts)}: {finding.cause}" for finding in errors or found)
-        reason = f"{_nodes(len(self._nodes))} have the same versions" if not found else _several(told)
-        if errors:
-            reason = "; ".join((reason, *dict.fromkeys(finding.cure for finding in errors)))
-        elif found:
-            reason = f"nothing that stops a job; {reason}"
-        refused = [_Refusal(host, one.cause, one.cure, stays=True) for one in errors for host in one.hosts]
-        self._conclude_ground(catalogue.SKEW, refused, len(self._nodes), time.monotonic() - began, reason)
-        return not errors
-
-    def _conclude_ground(
-        self, check: str, refused: Sequence[_Refusal], asked: int, seconds: float, reason: str
-    ) -> None:
-        """One node that is not as it should be is a FAIL; when nobody can take part, nothing can be run at all."""
-        named = tuple(dict.fromkeys(refusal.host for refusal in refused))
-        out = {refusal.host for refusal in refused if not refusal.stays}
-        verdict = Verdict.PASS if not refused else Verdict.ERROR if len(out) == asked else Verdict.FAIL
-        self._finish(
-            CheckResult(
-                check=check,
-                verdict=verdict,
-                reason=reason,
-                hosts=named,
-                seconds=round(seconds, 3),
-                repeat=self._repeat(None),
-                measurements=(
-                    Measurement(name="nodes_right", value=asked - len(named), unit="nodes"),
-                    Measurement(name="nodes_asked", value=asked, unit="nodes"),
-                ),
-                evidence=tuple(f"{refusal.host}: {refusal.why}" for refusal in refused),
-            )
-        )
-
     # --- the checks ---------------------------------------------------------------------------------------------------
 
     def _choose_launch_node(self) -> None:
@@ -375,7 +226,7 @@ class _Validation:
         team = self._team(self._nodes)
         self._slots, self._version = dict(team.site.slots), team.version
 
-    def _team(self, nodes: Mapping[str, _Node]) -> _Team:
+    def _team(self, nodes: Mapping[str, ground.Node]) -> _Team:
         """Return how these nodes run a check together; the first launches where the launch node is not among them."""
         first = self._launch_node if self._launch_node in nodes else next(iter(nodes))
         version = nodes[first].facts.artifact("openmpi").version
@@ -407,7 +258,7 @@ class _Validation:
                 nodes = {name: node for name, node in self._nodes.items() if name not in left_out}
                 if not nodes:
                     why = "; ".join(f"{words} on {names}" for words, names in _by_reason(left_out).items())
-                    self._finish(_skipped(check.name, why).model_copy(update={"left_out": left_out}))
+                    self._finish(ground.skipped(check.name, why).model_copy(update={"left_out": left_out}))
                     continue
                 jobs = _Jobs(check, nodes, number, control)
                 result, outcome = self._appraised(jobs, *self._run_check(jobs))
@@ -562,7 +413,7 @@ class _Validation:
     def _skip_all(self, why: str, verdict: Verdict = Verdict.SKIP) -> None:
         for check in self._checks:
             if check.name not in self._results:
-                self._finish(_skipped(check.name, why, verdict))
+                self._finish(ground.skipped(check.name, why, verdict))
                 verdict = Verdict.SKIP
 
     def _repeat(self, check: str | None) -> str:
@@ -634,32 +485,6 @@ def _refuse_unknown_launch_node(cluster: Inventory, options: ValidationOptions) 
         raise ConfigError(f"The launch node '{options.launch_node}' is none of the selected hosts: {shown}.")
 
 
-def not_ready(node: NodeFacts, wanted: Mapping[str, str]) -> str:
-    """Say what a node lacks to take part, empty when it lacks nothing."""
-    for name, called in _NEEDED.items():
-        artifact = node.artifact(name)
-        if not artifact.ok:
-            return f"{called}: {artifact.problem or artifact.link + ' does not exist'}"
-    present = {entry.get("path"): entry.get("sha256") for entry in node.watch}
-    if any(present.get(path) != digest for path, digest in wanted.items()):
-        return f"the programs in {job.PROGRAMS} are not those of clusterctl {__version__}"
-    return ""
-
-
-def broken_extras(node: NodeFacts) -> list[str]:
-    """Say what a node has begun to carry and does not carry whole, of what only some checks need."""
-    found = {called: node.artifact(name) for name, called in _OPTIONAL.items()}
-    return [
-        f"{called}: {artifact.problem}"
-        for called, artifact in found.items()
-        if artifact.problem not in {"", f"{artifact.link} does not exist"}
-    ]
-
-
-def _skipped(check: str, why: str, verdict: Verdict = Verdict.SKIP) -> CheckResult:
-    return CheckResult(check=check, verdict=verdict, reason=why)
-
-
 def _log_text(spec: job.JobSpec, outcome: JobOutcome, site: base.Site) -> str:
     ended = {name: getattr(outcome, name) for name in ("ending", "rc", "ending_s", "seconds", "problem")}
     head = [
@@ -678,20 +503,6 @@ def _log_text(spec: job.JobSpec, outcome: JobOutcome, site: base.Site) -> str:
 def _way(node: NodeFacts) -> str:
     """Return the interface and the network that carry a node's jobs, empty where that was never decided."""
     return " ".join((node.fabric.interface, *node.fabric.cidrs)) if node.fabric is not None else ""
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node" if count == 1 else f"{count} nodes"
-
-
-def _several(words: Sequence[str]) -> str:
-    """Return the first few sentences, and how many more there are."""
-    more = f"; and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
-    return "; ".join(words[:_MOST_NAMED]) + more
 
 
 def _by_reason(left_out: Mapping[str, str]) -> dict[str, str]:

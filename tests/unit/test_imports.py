@@ -16,7 +16,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"nightly"}),
     frozenset({"history", "provision", "validation", "run", "doctor", "init", "pod"}),
     frozenset({"sync", "writer"}),
-    frozenset({"appraisal", "hunt"}),
+    frozenset({"appraisal", "ground", "hunt"}),
     frozenset({"job"}),
     frozenset({"checks"}),
     frozenset({"runner", "netprobe"}),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl import content, facts, job, validation
+from clusterctl import content, facts, ground, job, validation
 from clusterctl.checks import base, catalogue
 from clusterctl.errors import ExitCode
 from clusterctl.inventory import Host
@@ -58,15 +58,15 @@ def test_slots_are_the_inventory_s_then_one_per_gpu_then_one_per_core(
 
 
 def test_a_node_that_has_everything_is_ready() -> None:
-    assert validation.not_ready(node(), WANTED) == ""
+    assert ground.not_ready(node(), WANTED) == ""
 
 
 def test_what_a_node_lacks_is_said() -> None:
-    assert validation.not_ready(node(artifacts=[]), WANTED) == "Open MPI: /usr/local/openmpi does not exist"
-    assert "the programs in /usr/local/libexec/clusterctl" in validation.not_ready(node(watch=[]), WANTED)
+    assert ground.not_ready(node(artifacts=[]), WANTED) == "Open MPI: /usr/local/openmpi does not exist"
+    assert "the programs in /usr/local/libexec/clusterctl" in ground.not_ready(node(watch=[]), WANTED)
     broken = [*node().model_dump()["artifacts"]]
     broken[2] |= {"ok": False, "problem": "1 of 9 files are missing or changed, first MPI.so"}
-    assert validation.not_ready(node(artifacts=broken), WANTED) == (
+    assert ground.not_ready(node(artifacts=broken), WANTED) == (
         "mpi4py: 1 of 9 files are missing or changed, first MPI.so"
     )
 
@@ -97,8 +97,8 @@ def test_the_deadline_grows_with_the_ranks_and_where_they_share_a_core() -> None
 def test_the_watched_programs_are_those_that_the_role_brings() -> None:
     tasks = Path(__file__).parents[2] / "roles" / "validation" / "tasks" / "main.yml"
     text = tasks.read_text(encoding="utf-8")
-    assert all(f"path: {entry['path']}\n" in text for entry in validation.watch_entries())
-    assert {path.name for path in (tasks.parents[1] / "files").iterdir()} == set(validation.programs())
+    assert all(f"path: {entry['path']}\n" in text for entry in ground.watch_entries())
+    assert {path.name for path in (tasks.parents[1] / "files").iterdir()} == set(ground.programs())
 
 
 def test_an_extra_that_is_half_there_is_told_from_one_that_was_never_wanted() -> None:
@@ -106,8 +106,8 @@ def test_an_extra_that_is_half_there_is_told_from_one_that_was_never_wanted() ->
     half = {**never, "problem": "1 of 9 files are missing or changed, first mpi_lib_v2.so"}
     there = node().model_dump()["artifacts"]
     never["problem"] = "/usr/local/horovod does not exist"
-    assert validation.broken_extras(node(artifacts=[*there, never])) == []
-    assert validation.broken_extras(node(artifacts=[*there, half])) == [f"Horovod: {half['problem']}"]
+    assert ground.broken_extras(node(artifacts=[*there, never])) == []
+    assert ground.broken_extras(node(artifacts=[*there, half])) == [f"Horovod: {half['problem']}"]
 
 
 # --- a cluster on which only some nodes can do everything -------------------------------------------------------------
@@ -122,7 +122,7 @@ def provisioned(name: str, pytorch: str) -> NodeFacts:
     files = content.role_files("validation")
     watch = [
         {"path": entry["path"], "sha256": hashlib.sha256((files / Path(entry["path"]).name).read_bytes()).hexdigest()}
-        for entry in validation.watch_entries()
+        for entry in ground.watch_entries()
     ]
     return node(hostname=name, fqdn=name, artifacts=there, watch=watch)
 
