@@ -171,7 +171,7 @@ def _pairs(shape: Shape, hosts: tuple[str, ...], random: np.random.Generator) ->
     figures: list[Figure] = []
     for matrix in matrices:
         value, first, second = np.array(matrix.value), np.array(matrix.first), np.array(matrix.second)
-        per_node = [float(np.median(value[(first == node) | (second == node)])) for node in range(shape.nodes)]
+        per_node = _medians(shape.nodes, np.concatenate([first, second]), np.concatenate([value, value]))
         for who, median in [
             ((), float(np.median(value))),
             *(((host,), at) for host, at in zip(hosts, per_node, strict=True)),
@@ -233,6 +233,13 @@ def _pairs(shape: Shape, hosts: tuple[str, ...], random: np.random.Generator) ->
         evidence=tuple(culprit.words for culprit in culprits),
         log="logs/pairs.log",
     )
+
+
+def _medians(count: int, node: np.ndarray, value: np.ndarray) -> list[float]:
+    """Return the (upper) median of each node's links; every node has some."""
+    ordered = value[np.lexsort((value, node))]
+    links = np.bincount(node, minlength=count)
+    return [float(one) for one in ordered[np.cumsum(links) - links + links // 2]]
 
 
 def _node_speed(shape: Shape, hosts: tuple[str, ...], random: np.random.Generator) -> CheckResult:

@@ -198,6 +198,7 @@ def test_thousands_of_nodes_are_blocks_that_show_their_worst() -> None:
     assert unpacked(packed, "worst").reshape(-1, 2)[cell].tolist() == [10, 12]
     assert unpacked(packed)[cell] == 1  # the least of all
     assert packed["order"][0] in {2, 3}
+    assert packed["worst_links"][0][0] == "node0011 ↔ node0013"
 
 
 def test_512_nodes_are_less_than_8_mb() -> None:

@@ -141,21 +141,28 @@ def _matrix(check: CheckResult, matrix: PairMatrix, *, spreads: bool) -> dict[st
             data["spreads"] = _packed(_shares(share[np.triu_indices(count, 1)]))
     else:
         dense, names, who = _blocks(matrix, value, first, second)
-        data |= {"block": -(-count // _BLOCKS), "worst": _packed(who.astype("<u2"))}
+        data |= {
+            "block": -(-count // _BLOCKS),
+            "worst": _packed(who.astype("<u2")),
+            "worst_links": _worst_of_many(matrix, value, median),
+        }
     rows, columns = np.triu_indices(len(names), 0 if "block" in data else 1)
     codes, low, high = _codes(dense[rows, columns])
     both = np.fmax(dense, dense.T)  # one of the two is never there
     with np.errstate(invalid="ignore"):
         share = both / median if matrix.better != "lower" else median / both
     low_rows = _by_row(np.nanmedian, share) < _LOW
-    return data | {
-        "nodes": names,
-        "values": _packed(codes),
-        "low": low,
-        "high": high,
-        "order": _worst_first(share, low_rows),
-        "worst_links": _worst(names, both, share, low_rows),
-    }
+    return (
+        {"worst_links": [] if "block" in data else _worst(names, both, share, low_rows)}
+        | data
+        | {
+            "nodes": names,
+            "values": _packed(codes),
+            "low": low,
+            "high": high,
+            "order": _worst_first(share, low_rows),
+        }
+    )
 
 
 def _worst_first(share: NDArray[np.float64], low: NDArray[np.bool_]) -> list[int]:
@@ -191,6 +198,29 @@ def _worst(
             one, other = int(rows[at]), int(columns[at])
             who = names[one] if one == other else f"{names[one]} ↔ {names[other]}"
             found.append([who, float(both[one, other]), float(single[at])])
+    return sorted(found, key=lambda one: one[2])[:_WORST]
+
+
+def _worst_of_many(matrix: PairMatrix, value: NDArray[np.float64], median: float) -> list[Any]:
+    """Return the worst links, as one where half of a node's are bad; for clusters whose blocks hide single nodes."""
+    share = median / value if matrix.better == "lower" else value / median
+    first, second = np.asarray(matrix.first, np.int64), np.asarray(matrix.second, np.int64)
+    ends, shares = np.concatenate([first, second]), np.concatenate([share, share])
+    order = np.lexsort((shares, ends))
+    counts = np.bincount(ends, minlength=len(matrix.nodes))
+    middle = np.ones(len(counts))
+    there = counts > 0
+    middle[there] = shares[order][(np.cumsum(counts) - counts + counts // 2)[there]]
+    low = middle < _LOW
+    found: list[Any] = []
+    for node in np.flatnonzero(low).tolist():
+        level = median / middle[node] if matrix.better == "lower" else median * middle[node]
+        found.append([f"{matrix.nodes[node]} ↔ {counts[node]} others", float(level), float(middle[node])])
+    rest = np.where(low[first] | low[second] | ~np.isfinite(share), np.inf, share)
+    for at in np.argsort(rest, kind="stable")[:_WORST].tolist():
+        if np.isfinite(rest[at]):
+            who = f"{matrix.nodes[matrix.first[at]]} ↔ {matrix.nodes[matrix.second[at]]}"
+            found.append([who, float(value[at]), float(rest[at])])
     return sorted(found, key=lambda one: one[2])[:_WORST]
 
 
