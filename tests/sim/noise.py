@@ -2,9 +2,9 @@
 
     python tests/sim/noise.py validation.json validation.json [...]
 
-The records are of healthy runs of one cluster, at least two. Of each link and size the logarithm of its median is taken,
-less that of the run's whole; what is left differs from the link's own mean over the runs by the noise (normalised MAD,
-corrected for the mean's own noise). Links that are off by more than five times that had a bad moment.
+The records are of healthy runs of one cluster, at least two. Of each link and size the logarithm of its median is
+taken, less that of the run as a whole; by what is left differs from the mean of the link over the runs is the noise
+(normalised MAD, corrected for the noise of that mean). Links off by more than five times that had a bad moment.
 """
 
 from __future__ import annotations
