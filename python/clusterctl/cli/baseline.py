@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Accept, show or reset the runs that figures are compared with.")
 
+_FAR = 1.0  # beyond this, a factor is easier to read than a percentage
+
 Output = Annotated[DataFormat, typer.Option("--format", help="json: on stdout.")]
 
 
@@ -115,5 +117,5 @@ def _limit(one: InForce, at_least: int) -> str:
         return "never judged"
     if not one.in_force:
         return f"from {at_least} runs on" if one.runs < at_least else "none"
-    limits = [f"{100 * limit:+.0f} %" for limit in (one.lower, one.upper) if limit is not None]
-    return " ".join(limits)
+    limits = [limit for limit in (one.lower, one.upper) if limit is not None]
+    return " ".join(f"{100 * limit:+.0f} %" if limit < _FAR else f"{1 + limit:.3g} times" for limit in limits)
