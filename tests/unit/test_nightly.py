@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import fcntl
 import json
 import os
 import shlex
@@ -656,6 +658,26 @@ def test_one_night_of_a_job_at_a_time() -> None:
             pass
     assert not shelf.is_running("inv-1")
     assert not shelf.is_running("never")
+
+
+@pytest.mark.usefixtures("state")
+def test_looking_whether_a_night_runs_keeps_none_from_beginning() -> None:
+    with shelf.lock("inv-1"):
+        pass
+    with (shelf.folder_of("inv-1") / "lock").open("rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        threading.Timer(0.2, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
+        with shelf.lock("inv-1"):
+            assert shelf.is_running("inv-1")
+        clock.sleep(0.3)
+
+
+@pytest.mark.parametrize("module", [schedule, units, crontab, decide], ids=lambda module: module.__name__)
+def test_what_decides_touches_nothing(module: Any) -> None:
+    tree = ast.parse(Path(module.__file__).read_text())
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert names & {"os", "subprocess", "pathlib", "shutil", "fcntl", "socket", "clusterctl.nightly.shelf"} == set()
 
 
 # --- a whole night, around a validation and a provision of the test's own ---

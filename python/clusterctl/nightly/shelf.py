@@ -12,8 +12,9 @@ import json
 import os
 import re
 import shutil
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _R = TypeVar("_R", bound=Record)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _LONGEST_STEM = 40
+_TRIES, _PAUSE_S = 10, 0.05
 JOB_FILE = "job.json"
 NIGHT_FILE = "night.json"
 
@@ -149,11 +151,9 @@ def lock(job: str) -> Iterator[None]:
     path = journal.private_folder(folder_of(job)) / "lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     with os.fdopen(descriptor, "r+", encoding="utf-8") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _taken(stream):
             who = stream.read(20).strip() or "that is just starting"
-            raise LockedError(f"A night of {job} is still running (process {who}); wait for it to end.") from None
+            raise LockedError(f"A night of {job} is still running (process {who}); wait for it to end.")
         stream.truncate(0)
         stream.write(str(os.getpid()))
         stream.flush()
@@ -161,6 +161,16 @@ def lock(job: str) -> Iterator[None]:
             yield
         finally:
             stream.truncate(0)
+
+
+def _taken(stream: IO[str]) -> bool:
+    """Take the lock, past somebody who has it for a moment to see whether a night runs (:func:`is_running`)."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(_PAUSE_S)
+    return False
 
 
 def is_running(job: str) -> bool:
