@@ -164,6 +164,18 @@ def test_a_rank_that_stops_after_its_answer_is_named() -> None:
     assert judgement.reason.endswith("did not end within 45 s: rank 5 on node3 fell silent before the end")
 
 
+def test_what_ranks_say_while_they_are_ended_is_not_held_against_them() -> None:
+    died = {"clusterctl": 1, "event": "result", "rank": 3, "host": "node2", "ok": False, "compared": 0, "wrong": 1}
+    words = {**died, "problems": [{"what": "allreduce", "expected": "an answer", "got": "ended with code 14"}]}
+    whole = load("healthy-5.0.7")
+    others = tuple(line for line in whole.lines if '"rank": 3' not in line.text)
+    lines = (*others, OutputLine("stdout", 46.0, json.dumps(words)))
+    late = dataclasses.replace(whole, ending="deadline", rc=None, ending_s=45.0, lines=lines)
+    judgement = base.judge(site("healthy-5.0.7"), late)
+    assert judgement.verdict is Verdict.FAIL
+    assert "no sign of life from rank 3 on node2" in judgement.reason
+
+
 def test_a_library_from_elsewhere_fails_every_check() -> None:
     elsewhere = dataclasses.replace(
         site("healthy-5.0.7"), libraries={**dict.fromkeys(SLOTS, LIBRARIES["5.0.7"]), "node2": "/opt/openmpi"}

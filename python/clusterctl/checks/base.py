@@ -16,7 +16,7 @@ from clusterctl.result import Figure, Measurement, Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from clusterctl.result import JobOutcome, PairMatrix, RankReport
+    from clusterctl.result import JobOutcome, OutputLine, PairMatrix, RankReport
     from clusterctl.stack import NodeStack
 
 PYTHON = "/usr/local/python_env/bin/python"
@@ -165,7 +165,7 @@ def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True) -> Judgemen
         outcome: how it ended, and all it printed.
         with_mpi: whether every rank is to have mapped the libmpi that was installed for it.
     """
-    output = ranks.read(outcome.lines, site.placement, site.names)
+    output = ranks.read(_in_time(outcome), site.placement, site.names)
     verdict, reason, hosts = _verdict(site, outcome, output, with_mpi=with_mpi)
     return Judgement(
         verdict=verdict,
@@ -209,6 +209,13 @@ def figures(
             )
         )
     return tuple(found)
+
+
+def _in_time(outcome: JobOutcome) -> tuple[OutputLine, ...]:
+    """Return what was printed before the end was begun: a rank that is ended late dies in many ways, and says so."""
+    if outcome.ending != "deadline":
+        return outcome.lines
+    return tuple(line for line in outcome.lines if line.at_s <= outcome.ending_s)
 
 
 def fail(judgement: Judgement, reason: str, hosts: Iterable[str]) -> Judgement:

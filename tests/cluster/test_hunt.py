@@ -1,0 +1,80 @@
+"""Who makes a job hang, when every rank looks alike: the search on four real nodes, and where the ranks were stuck."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl import validation
+from clusterctl.result import CheckProgress, Verdict
+from validated import NODES, result
+
+if TYPE_CHECKING:
+    from clusterctl.result import ValidationEvent
+    from validated import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+
+DEADLINE_S = 12.0  # a healthy check takes two to four seconds, and this one passes four times
+# The rank on the node goes on giving signs of life and never enters the collective, so that all others wait for it and
+# nothing tells it from them.
+NEVER_ENTERS = """
+import sys
+if "allreduce" in sys.argv:
+    import time, numpy
+    def never_enters(*_):
+        time.sleep(1e6)
+    numpy.arange = never_enters
+"""
+
+
+def test_the_node_is_found_that_nothing_tells_from_those_who_wait_for_it(mpi_cluster: Cluster) -> None:
+    heard: list[str] = []
+
+    def listen(event: ValidationEvent) -> None:
+        if isinstance(event, CheckProgress) and event.text.startswith("looking for"):
+            heard.append(event.text)
+
+    options = validation.ValidationOptions(checks=("allreduce",), timeout_s=DEADLINE_S, search=True)
+    with mpi_cluster.in_every_python_of("node3", NEVER_ENTERS):
+        record = validation.validate(mpi_cluster.box.inventory, options, listen)
+    found = result(record, "allreduce")
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node3",)), found.reason
+    assert found.search is not None
+    assert [(one.kind, one.nodes) for one in found.search.culprits] == [("node", ("node3",))]
+    assert len(found.search.launches) <= found.search.bound == 8
+    assert all(one.ok is ("node3" not in one.nodes) for one in found.search.launches)
+    assert found.reason.startswith("node3: 3 of 3 launches with it failed; 3 of 3 launches without passed")
+    assert heard[0].endswith("launches 1 to 2 at once (one bad node takes 8 at most): node[1-2] | node[3-4]")
+
+    assert {(stack.host, stack.rank) for stack in found.stacks} == {(NODES[rank // 2], rank) for rank in range(8)}
+    stuck = {stack.rank: stack.text for stack in found.stacks}
+    assert all("in never_enters" in stuck[rank] for rank in (4, 5))
+    assert all("in allreduce" in text and "mpi_checks.py" in text for text in stuck.values())
+    assert all("in never_enters" not in stuck[rank] for rank in (0, 1, 2, 3, 6, 7))
+    assert mpi_cluster.is_clean()
+
+
+def test_a_node_that_is_killed_in_mid_collective_is_named_and_nobody_searches(mpi_cluster: Cluster) -> None:
+    container = mpi_cluster.box.node("node4").container
+    killed: list[str] = []
+
+    def kill(event: ValidationEvent) -> None:
+        if getattr(event, "check", "") == "allreduce" and "ranks up" in getattr(event, "text", "") and not killed:
+            killed.append(container)
+            mpi_cluster.engine.run("kill", container)
+
+    options = validation.ValidationOptions(checks=("allreduce",), timeout_s=DEADLINE_S, search=True)
+    try:
+        record = validation.validate(mpi_cluster.box.inventory, options, kill)
+        assert mpi_cluster.is_clean(NODES[:3])
+    finally:
+        mpi_cluster.engine.run("start", container)
+        began = time.monotonic()
+        while mpi_cluster.validate("hello").verdict is not Verdict.PASS and time.monotonic() < began + 30:
+            time.sleep(1)
+    found = result(record, "allreduce")
+    assert killed
+    assert (found.verdict, found.hosts, found.search) == (Verdict.FAIL, ("node4",), None), found.reason
+    assert result(record, "reachable").hosts == ("node4",)
