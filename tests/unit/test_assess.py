@@ -122,6 +122,18 @@ def test_the_median_of_a_nodes_links_is_left_to_the_matrix() -> None:
     assert [one.nodes for one in alone.culprits] == [("node4",)]
 
 
+@pytest.mark.parametrize(
+    ("source", "nodes", "verdict"), [("history", 4, "PASS"), ("history", 3, "FAIL"), ("file", 4, "FAIL")]
+)
+def test_the_history_leaves_a_nodes_links_to_a_matrix_that_can_tell(source: str, nodes: int, verdict: str) -> None:
+    own = Figure(quantity="bandwidth", size_bytes=MIB, nodes=("node1",), value=1e8, unit="B/s", better="higher")
+    reference = Reference.model_validate({"value": 1e9, "lower": -0.5, "unit": "B/s", "source": source})
+    after = assess.assess(result(own, matrices=(matrix(nodes=nodes),)), POLICY, lambda _figure: reference)
+    assert after.verdict.value == verdict
+    every = own.model_copy(update={"nodes": ()})
+    assert assess.assess(result(every, matrices=(matrix(),)), POLICY, lambda _: reference).verdict is Verdict.FAIL
+
+
 def test_figures_of_other_kinds_are_not_mixed() -> None:
     figures = (*speeds(1, 1, 1, 1.0), *speeds(0.01, 0.01, 0.01, 0.01, quantity="compute"))
     assert assess.assess(result(*figures), POLICY).verdict is Verdict.PASS
