@@ -45,8 +45,8 @@ class Sources:
         file: how the report calls that file.
         history: returns the values of a figure in the last good runs, newest first.
         options: when the history speaks.
-        level: how often a healthy run may have any figure beyond its history.
-        figures: how many figures of the run are compared; they share that level.
+        level: how often a healthy run of the check may have any figure beyond its history.
+        figures: how many figures of the check are compared; they share that level.
         machine: the GPUs that took part, None where there were none.
     """
 
