@@ -152,6 +152,8 @@ def test_where_nodes_share_a_machine_others_work_is_taken_off_and_not_a_group_s_
         time.sleep(0.01)
         return 1.0
 
+    window_ns = int(program.WINDOW_S * 1e9)  # half of it, by two processors
+
     def rate(*, shared: bool, held_ns: int) -> float:
         held = iter([0, held_ns])
         began = time.monotonic()
@@ -164,7 +166,7 @@ def test_where_nodes_share_a_machine_others_work_is_taken_off_and_not_a_group_s_
 
     alone = rate(shared=False, held_ns=0)
     assert rate(shared=True, held_ns=0) == pytest.approx(2 * alone, rel=0.2)
-    assert rate(shared=True, held_ns=120_000_000) == pytest.approx(alone, rel=0.2)
+    assert rate(shared=True, held_ns=window_ns) == pytest.approx(alone, rel=0.2)
     monkeypatch.undo()
     assert program.throttled_s(tmp_path) == 0
     (tmp_path / "cpu.stat").write_text("usage_usec 77\nthrottled_usec 1500000\n", encoding="ascii")

@@ -11,9 +11,9 @@ measure at the same time; those that are containers of one machine take turns, f
 ``compute``           a thread on every core multiplies matrices of 256 x 256 float64 that its cache holds; n additions
                       and n multiplications for each of the n x n results, 2 n^3 in all.
 
-A sample lasts longer than the 100 ms in which the kernel gives a control group its share of the processors, so that a
-node that may use a part of them only shows it in every sample. The nodes are measured several times, with a part of
-the budget each, so that what disturbs a node for a moment touches a part of its samples.
+A sample lasts longer than twice the 100 ms in which the kernel gives a control group its share of the processors, so
+that a node that may use a part of them only shows it in every sample. The nodes are measured several times, with a part
+of the budget each, so that what disturbs a node for a moment touches a part of its samples.
 
 On a node that has its machine for itself, whatever takes its processors is its own fault and counts. On a machine of
 several nodes it is nobody's: there, the time counts in which threads had a processor, and that in which the node's own
@@ -37,9 +37,9 @@ import rank_program
 
 CHECK = "node_speed"
 PASSES = 3
-WINDOW_S = 0.12  # of a sample; the kernel's period is 0.1 s (cpu.cfs_period_us, cpu.max)
+WINDOW_S = 0.21  # of a sample; two of the kernel's periods (cpu.cfs_period_us, cpu.max), so that samples are alike
 AT_LEAST, AT_MOST = 2, 100  # samples of a pass; three passes make the six that an interval of 95 % takes
-PATIENCE = 4.0  # budgets, until there are so many
+PATIENCE = 6.0  # budgets, until there are so many
 RESERVE = 0.85  # of the deadline; what is left is for the start and for the end
 SHARE = 0.7  # of the time until then that the plan may take
 MIB = 1 << 20

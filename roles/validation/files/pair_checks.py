@@ -8,11 +8,11 @@ where N is odd, for one rests in each), and the pairs of a round are measured at
 containers of one machine, a round is played in waves, as many pairs at once as that machine has cores for; else one
 pair's figures would tell of another pair's work.
 
-A sample is the median of some round trips of a message, so that a rank that was sent to sleep in one of them does not
-count. Latency is half of a round trip; bandwidth is the bytes of both ways over the time of both, so that a link that
-is slow one way is seen as well. The lower rank of a pair decides when it is enough: the first byte of its messages says
-whether another one follows. The tournament is played several times, with a part of the budget each, so that what
-disturbs a pair for a moment touches a part of its samples.
+A sample of latency is half of the median of some round trips, so that one in which a rank was sent to sleep does not
+count. A sample of bandwidth is the bytes of both ways over the time of both, for 8 MiB or more each way where the time
+suffices, so that a link that is slow one way, or that loses some packets, is seen as well. The lower rank of a pair
+decides when it is enough: the first byte of its messages says whether another one follows. The tournament is played
+several times, with a part of the budget each, so that what disturbs a pair for a moment touches a part of its samples.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ GO_ON, STOP = 1, 0
 WARMUP = 2
 PASSES = 3
 AT_LEAST, AT_MOST = 6, 20  # samples of a pass
+LEAST_PART = 0.25  # of a round's budget, however many waves it has
 PATIENCE = 4.0  # budgets, until there are so many
+AT_A_TIME = 8 << 20  # bytes each way in a sample of bandwidth: every one of them shows that packets are lost
 MOST_TRIPS = 1000  # in a sample
 SMALL = 8192  # bytes; up to there a message takes about as long as one of one byte
 SHARE = 0.7  # of the time until the deadline that the plan may take; slow links take more than their budget
@@ -144,10 +146,11 @@ class Bench:
         self.outgoing, self.incoming = pattern(numpy, rank.rank, largest), numpy.zeros(largest, dtype="u1")
         self.stop = numpy.full(1, STOP, dtype="u1")
 
-    def plan(self, turns: int) -> None:
-        """Make all turns fit into the time that there is."""
+    def plan(self, rounds: int, waves: int) -> None:
+        """Share a round's budget among its waves, and make all fit into the time that there is."""
+        part = max(LEAST_PART, rounds / max(1, waves))
         left = SHARE * (self.deadline - time.monotonic())
-        self.budget_s = min(self.budget_s, max(0.0, left) / max(1, turns * len(self.sizes)))
+        self.budget_s = min(self.budget_s * part, max(0.0, left) / max(1, PASSES * waves * len(self.sizes)))
 
     def meet(self, pair: tuple[int, int], names: Sequence[str], turns: int) -> list[tuple[str, int, list[float]]]:
         """Measure all sizes with a partner; what was found, on the lower rank alone.
@@ -168,7 +171,7 @@ class Bench:
             share_s = (self.deadline - time.monotonic()) / turns
             trips: list[float] = []
             if trip_s * max(1.0, size / max(before, SMALL)) <= share_s:  # else it would take the other pairs' time
-                trips = self.lead(pair[1], size)
+                trips = self.lead(quantity, pair[1], size)
             self.comm.Send([self.stop, 1, self.mpi.BYTE], pair[1], TAG)
             if trips:
                 trip_s, before = measure.median(trips), size
@@ -177,7 +180,7 @@ class Bench:
                 found.append((quantity, size, values))
         return found
 
-    def lead(self, peer: int, size: int) -> list[float]:
+    def lead(self, quantity: str, peer: int, size: int) -> list[float]:
         """Send and get back until it is enough; the seconds of a round trip, sample by sample."""
         comm, clock, trips = self.comm, time.perf_counter, 1
         out, back = ([buffer, size, self.mpi.BYTE] for buffer in (self.outgoing, self.incoming))
@@ -197,10 +200,15 @@ class Bench:
                 comm.Send(out, peer, TAG)
                 comm.Recv(back, peer, TAG)
                 ticks.append(clock())
-            trip_s = measure.median([after - before for before, after in zip(ticks, ticks[1:])])  # noqa: B905, RUF007 - Python 3.9
+            trip_s = (ticks[-1] - ticks[0]) / trips
+            if quantity == "latency":
+                trip_s = measure.median([after - before for before, after in zip(ticks, ticks[1:])])  # noqa: B905, RUF007 - 3.9
             sampling.add(trip_s)
             if not sampling.values:  # the first one opens the connection, the second one tells how long it takes
-                trips = max(1, min(MOST_TRIPS, int(self.budget_s / AT_MOST / max(trip_s, 1e-9))))
+                wanted_s = self.budget_s / AT_MOST
+                if quantity == "bandwidth":
+                    wanted_s = max(wanted_s, min(self.budget_s, trip_s * AT_A_TIME / size))
+                trips = max(1, min(MOST_TRIPS, round(wanted_s / max(trip_s, 1e-9))))
         if sampling.values:
             self.compare(peer, size)
         return sampling.values
@@ -260,7 +268,7 @@ def play(bench: Bench) -> None:
     rounds = comm.bcast(tournament(rank.size, options.max_rounds) if rank.rank == 0 else None)
     once = [(number, wave) for number, pairs in enumerate(rounds, 1) for wave in waves(pairs, cores, machines)]
     turns = once * PASSES
-    bench.plan(len(turns))
+    bench.plan(len(rounds), len(once))
     bench.wait_for_all("the start")
     began = time.monotonic()
     found: dict[tuple[int, str, int], list[float]] = {}

@@ -1,0 +1,92 @@
+"""Planted truth: real nodes with a real fault, and the verdict has to name the right node or the right pair."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl import suite, validation
+from clusterctl.result import Verdict
+from validated import Cluster, result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.result import CheckResult
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+
+SLOW = "50mbit"  # a node of the sandbox has a hundred times as much
+
+
+@pytest.fixture
+def cluster(mpi_cluster: Cluster) -> Iterator[Cluster]:
+    yield mpi_cluster
+    assert mpi_cluster.is_clean()
+
+
+def look(cluster: Cluster, check: str) -> CheckResult:
+    """Run one check as the suite smoke has it, and once more where it names somebody."""
+    options = validation.ValidationOptions(
+        suite=suite.builtin("smoke"), checks=(check,), search=False, remembered=False
+    )
+    return result(validation.validate(cluster.box.inventory, options), check)
+
+
+@contextlib.contextmanager
+def shaped(cluster: Cluster, node: str, *rules: str) -> Iterator[None]:
+    """Give the node's interface these queues; its root queue is the first one."""
+    for rule in rules:
+        cluster.in_network_of(node, "tc", *rule.split())
+    try:
+        yield
+    finally:
+        cluster.in_network_of(node, "tc", "qdisc", "del", "dev", "eth0", "root")
+
+
+def test_a_node_with_a_slow_link_is_named(cluster: Cluster) -> None:
+    with shaped(cluster, "node3", f"qdisc add dev eth0 root tbf rate {SLOW} burst 64kb latency 400ms"):
+        found = look(cluster, "pairs")
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node3",)), found.reason
+    assert [(one.kind, one.nodes) for one in found.culprits] == [("node", ("node3",))]
+    assert "node3" in found.reason
+    assert "bandwidth" in found.reason
+    assert found.culprits[0].ratio is not None
+    assert found.culprits[0].ratio < 0.5
+
+
+def test_a_slow_link_between_two_nodes_is_named_and_neither_node(cluster: Cluster) -> None:
+    rules = (
+        "qdisc add dev eth0 root handle 1: htb default 10",
+        "class add dev eth0 parent 1: classid 1:10 htb rate 100gbit quantum 60000",
+        f"class add dev eth0 parent 1: classid 1:20 htb rate {SLOW} quantum 60000",
+        f"filter add dev eth0 parent 1: protocol ip u32 match ip dst {cluster.box.node('node4').address} flowid 1:20",
+    )
+    with shaped(cluster, "node2", *rules):
+        found = look(cluster, "pairs")
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node2", "node4")), found.reason
+    assert [(one.kind, one.nodes) for one in found.culprits] == [("pair", ("node2", "node4"))]
+
+
+def test_a_node_that_loses_packets_is_named(cluster: Cluster) -> None:
+    lossy = "type filter hook input priority 0; ip protocol tcp numgen random mod 100 < 5 drop"
+    cluster.in_network_of("node2", "nft", f"table inet planted {{\n chain lossy {{\n {lossy}\n }}\n}}")
+    try:
+        found = look(cluster, "pairs")
+    finally:
+        cluster.in_network_of("node2", "nft", "delete", "table", "inet", "planted")
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node2",)), found.reason
+    assert [(one.kind, one.nodes) for one in found.culprits] == [("node", ("node2",))]
+
+
+def test_a_node_whose_processors_are_throttled_is_named(cluster: Cluster) -> None:
+    container = cluster.box.node("node4").container
+    cluster.engine.run("update", "--cpu-period", "100000", "--cpu-quota", "10000", container)
+    try:
+        found = look(cluster, "node_speed")
+    finally:  # a thousand processors: podman 4 passes over a quota of -1 and keeps the old one
+        cluster.engine.run("update", "--cpu-period", "100000", "--cpu-quota", "100000000", container)
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node4",)), found.reason
+    assert [(one.kind, one.nodes) for one in found.culprits] == [("node", ("node4",))]
+    assert "node4" in found.reason
