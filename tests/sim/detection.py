@@ -1,6 +1,6 @@
 """How often the verdict is right, beside two usual rules, as a table.
 
-    python tests/sim/detection.py [--measured PERCENT] [--seed N] [--quick] [--out FILE]
+    python tests/sim/detection.py [--measured PERCENT] [--seed N] [--quick] [--share S] [--processes N] [--out FILE]
 
 ``--measured`` adds the noise level that was measured on real nodes. The table is for docs/measured; the same seed gives
 the same table.
@@ -27,9 +27,9 @@ SIZES = (
     (8, 0, 1000, 400),
     (16, 0, 1000, 400),
     (64, 0, 400, 200),
-    (512, 0, 100, 20),
-    (1000, 64, 100, 20),
-    (10_000, 32, 100, 5),
+    (512, 0, 50, 10),
+    (1000, 64, 50, 10),
+    (10_000, 32, 30, 5),
 )
 QUICK = ((4, 0, 60, 30), (16, 0, 60, 30), (64, 0, 30, 15), (600, 16, 8, 4))
 
@@ -137,14 +137,20 @@ def main() -> None:
     parser.add_argument("--measured", type=float, help="noise of a link's median from run to run, in per cent")
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="few and small clusters")
+    parser.add_argument("--share", type=float, default=1.0, help="do that share of the clusters")
+    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path, help="write the table there as well")
     options = parser.parse_args()
     sizes = QUICK if options.quick else SIZES
+    sizes = tuple(
+        (nodes, rounds, *(max(2, round(clusters * options.share)) for clusters in both))
+        for nodes, rounds, *both in sizes
+    )
     noises = tuple(sorted({*NOISE, *([options.measured / 100] if options.measured else [])}))
     began = time.monotonic()
     asked = rows(sizes, noises)
     asked_slowdowns = least_slowdowns(sizes[:4], noises)
-    with ProcessPoolExecutor(2) as pool:  # largest first, so that none is waited for at the end
+    with ProcessPoolExecutor(options.processes) as pool:  # largest first, so that none is waited for at the end
         order = sorted(asked + asked_slowdowns, key=lambda row: -row.plan.nodes * row.clusters)
         done = {id(row): pool.submit(examine, row, options.seed) for row in order}
         found = [done[id(row)].result() for row in asked]
