@@ -320,7 +320,7 @@ def played(
         if any(event["compared"] and not event["ok"] and not event["facts"].get("largest") for event in found.values()):
             rank.terminate()  # as mpirun does when a rank has aborted
         try:
-            out, _ = rank.communicate(timeout=40)
+            out, _ = rank.communicate(timeout=90)
         except subprocess.TimeoutExpired:
             rank.terminate()
             out, _ = rank.communicate()
