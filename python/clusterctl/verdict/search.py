@@ -462,5 +462,13 @@ def _from(size: int) -> str:
 
 
 def _mask(group: Iterable[int]) -> int:
-    members = set(group)
-    return int("".join("1" if node in members else "0" for node in range(max(members, default=-1), -1, -1)) or "0", 2)
+    members = tuple(group)
+    if not members:
+        return 0
+    low, high = min(members), max(members)
+    if high - low + 1 == len(members):
+        return ((1 << len(members)) - 1) << low
+    bits = bytearray(high // 8 + 1)
+    for node in members:
+        bits[node // 8] |= 1 << node % 8
+    return int.from_bytes(bits, "little")
