@@ -111,6 +111,18 @@ def test_a_slow_node_is_told_from_a_slow_link() -> None:
     assert all("GB/s" in line or "MB/s" in line for line in link.evidence[2:])
 
 
+@pytest.mark.parametrize(
+    ("between_1_and_4", "named"),
+    [(1258.4, []), (1600.0, []), (2100.0, [("node2", "node3")]), (2400.0, [("node2", "node3")])],
+)
+def test_a_slow_round_of_four_nodes_is_no_slow_link(between_1_and_4: float, named: list[tuple[str, str]]) -> None:
+    """Real figures (MB/s) of four healthy containers on two cores: 1-4 and 2-3 play in one round."""
+    values = (2150.6, 2178.2, 1235.6, between_1_and_4, 2111.1, 2138.8)
+    seen = matrix(nodes=4).model_copy(update={"value": tuple(value * 1e6 for value in values)})
+    assert (seen.first[2], seen.second[2], seen.first[3], seen.second[3]) == (1, 2, 0, 3)
+    assert [one.nodes for one in assess.assess(result(matrices=(seen,)), POLICY).culprits] == named
+
+
 def test_the_median_of_a_nodes_links_is_left_to_the_matrix() -> None:
     slow = {(at, 3): 0.1 for at in range(3)} | {(3, at): 0.1 for at in range(4, 8)}
     own = [Figure(quantity="bandwidth", size_bytes=MIB, nodes=(f"node{at}",), value=1e8 if at == 4 else 1e9, unit="B/s",

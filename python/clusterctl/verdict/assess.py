@@ -6,6 +6,8 @@ Only a PASS is looked at: whoever gave a wrong answer, or none, has his verdict 
 from __future__ import annotations
 
 import itertools
+import math
+import statistics
 from typing import TYPE_CHECKING
 
 from clusterctl import units
@@ -111,8 +113,32 @@ def _culprits(result: CheckResult, policy: Policy) -> tuple[Culprit, ...]:
     groups = _by_node(result)
     within = policy.over(policy.families * max(1, len(groups) + len(result.matrices)))
     found = [one for group in groups for one in outliers.among_nodes(group, within)]
-    found += [one for matrix in result.matrices for one in outliers.among_links(matrix, within)]
+    for matrix in result.matrices:
+        found += [one for one in outliers.among_links(matrix, within) if not _is_a_round(matrix, one)]
     return outliers.merge(found)
+
+
+def _is_a_round(matrix: PairMatrix, culprit: Culprit) -> bool:
+    """Whether what a pair of four nodes shows is shown by the other two nodes as well, at the same time.
+
+    The two pairs play one round of the tournament, so what slows both down is the moment: four nodes that are
+    containers of one machine share its cores, and who is put on one core with his partner is slower than across two.
+    """
+    if culprit.kind != "pair" or len(matrix.nodes) != _ENOUGH_NODES:
+        return False
+    values = {
+        frozenset((matrix.nodes[first], matrix.nodes[second])): value
+        for first, second, value in zip(matrix.first, matrix.second, matrix.value, strict=True)
+        if value > 0
+    }
+    pair = frozenset(culprit.nodes)
+    others = values.get(frozenset(matrix.nodes) - pair)
+    rest = [value for ends, value in values.items() if len(ends & pair) == 1]
+    if others is None or pair not in values or not rest:
+        return False
+    middle = statistics.median(rest)
+    distances = [math.log(value / middle) for value in (others, values[pair])]
+    return distances[0] * distances[1] > 0 and abs(distances[0]) > abs(distances[1]) / 2
 
 
 def _by_node(result: CheckResult) -> list[list[Figure]]:
