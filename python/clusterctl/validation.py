@@ -322,7 +322,7 @@ class _Validation:
         check, nodes, number = jobs.check, jobs.nodes, jobs.number
         again = f"-{attempt}" if attempt > 1 else ""
         team = self._team(nodes)
-        site = team.site
+        site = base.placed(check, team.site)
         deadline = self._options.timeout_s or base.deadline_s(check, site)
         if attempt == 1:
             self._tell(CheckStarted(check.name, number, self._total, deadline))
@@ -358,6 +358,10 @@ class _Validation:
             stop=stop,
         )
         judgement = check.judge(site, outcome)
+        if judgement.verdict is not Verdict.PASS and outcome.ending == "exited" and not outcome.sweeps:
+            # mpirun may lose a whole node and end with code 0, so that nobody has looked after the nodes yet
+            outcome = replace(outcome, sweeps=job.sweep(list(logins.values()), spec.job))
+            judgement = check.judge(site, outcome)
         log = f"logs/{check.name}{again}.log"
         journal.write_atomically(self._run.folder / log, _log_text(spec, outcome, site))
         return CheckResult(

@@ -130,6 +130,19 @@ class Lasting(Protocol):
         """Seconds of measuring there, beside what ``deadline_s`` allows for."""
 
 
+@runtime_checkable
+class Placed(Protocol):
+    """A check that has its own mind about how many ranks a node takes."""
+
+    def ranks_on(self, site: Site) -> Mapping[str, int]:
+        """Return the ranks of each node, in hostfile order."""
+
+
+def placed(check: Check, site: Site) -> Site:
+    """Return the site as the check fills it."""
+    return replace(site, slots=dict(check.ranks_on(site))) if isinstance(check, Placed) else site
+
+
 def deadline_s(check: Check, site: Site) -> float:
     """Return the seconds that a check may take there: starting ranks takes time, and so does sharing a core."""
     measuring_s = check.measuring_s(site) if isinstance(check, Lasting) else 0.0
@@ -380,7 +393,10 @@ def _missing(outcome: JobOutcome, output: ranks.Output) -> tuple[str, tuple[str,
             reason = f"{named(unheard)} never came up, and mpirun ended with {_code(outcome)}"
             return reason, unique(report.host for report in unheard)
         reason = f"no answer from {named(missing)}; mpirun ended with {_code(outcome)}"
-        return _joined(reason, _essence(output.other)), unique(report.host for report in missing)
+        gone = _unanswering(outcome)
+        if gone:
+            reason = f"{', '.join(gone)} no longer answers ssh; {reason}"
+        return _joined(reason, _essence(output.other)), gone or unique(report.host for report in missing)
     within = f"within {outcome.ending_s:.0f} s"
     silent = _silent(outcome, missing)
     waiting = tuple(report for report in missing if report not in silent)

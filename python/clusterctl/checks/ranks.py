@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, Field, FiniteFloat, ValidationError
@@ -52,13 +52,14 @@ class _Part(Measured):
 class Output:
     """The ranks in order, the lines that no rank of ours wrote, when the last rank was up, and what was measured.
 
-    Measurements that came in part only are left out.
+    Measurements that came in part only are left out. ``printed`` is by rank what a program of the user's printed there.
     """
 
     ranks: tuple[RankReport, ...]
     other: tuple[str, ...]
     all_started_s: float = 0.0
     measured: tuple[Measured, ...] = ()
+    printed: Mapping[int, str] = field(default_factory=dict)
 
     def in_state(self, *states: str) -> tuple[RankReport, ...]:
         """Return the ranks in any of these states."""
@@ -78,6 +79,7 @@ def read(lines: Iterable[OutputLine], placement: Sequence[str], names: Mapping[s
     other: list[str] = []
     started: dict[int, float] = {}
     measured: list[dict[str, Any]] = []
+    printed: dict[int, str] = {}
     for line in lines:
         found, rest = _events(line.text)
         if rest:
@@ -86,6 +88,9 @@ def read(lines: Iterable[OutputLine], placement: Sequence[str], names: Mapping[s
             rank = event["rank"]
             if event.get("event") == "measured":
                 measured.append(event)
+                continue
+            if event.get("event") == "output":
+                printed[rank] = printed.get(rank, "") + str(event.get("text", "")) + "\n" * bool(event.get("whole"))
                 continue
             if event.get("event") == "started":
                 started[rank] = line.at_s
@@ -96,6 +101,7 @@ def read(lines: Iterable[OutputLine], placement: Sequence[str], names: Mapping[s
         other=tuple(other),
         all_started_s=max(started.values(), default=0.0),
         measured=_whole(measured, names),
+        printed=printed,
     )
 
 
