@@ -157,6 +157,7 @@
         }
         z.push(line);
       }
+      heat.style.maxWidth = 220 + 56 * count + "px"; // a few nodes need no whole page
       const gap = count <= 40 ? 1.5 : 0;
       const side = { type: "category", showgrid: false, zeroline: false, ticks: "", tickfont: { size: count > 24 ? 10 : 11.5 }, automargin: true, constrain: "domain", linecolor: "rgba(0,0,0,0)" };
       Plotly.react(heat, [{ type: "heatmap", x: names, y: names, z: z, zmin: 0, zmax: TOP, colorscale: RAMPS[root.dataset.theme], showscale: false, hoverinfo: "none", xgap: gap, ygap: gap, hoverongaps: false }],
@@ -281,16 +282,26 @@
       yaxis: axis(powers(all, one.unit)),
     }), quiet);
   }
-  function powers(values, unit) { // ticks at whole powers of ten, or none but the ends
-    const low = Math.floor(Math.log10(Math.min(...values))), high = Math.ceil(Math.log10(Math.max(...values))), ticks = [];
-    const step = Math.max(1, Math.ceil((high - low) / 5));
-    for (let power = low; power <= high; power += step) ticks.push(Math.pow(10, power));
-    if (high - low < 2) ticks.push(2 * Math.pow(10, low), 5 * Math.pow(10, low));
-    return { type: "log", tickvals: ticks, ticktext: ticks.map((tick) => figure(tick, unit)) };
+  function powers(values, unit) { // ticks at 1, 2 and 5, or at whole powers of ten where that would be too many
+    const low = Math.min(...values) / 1.3, high = Math.max(...values) * 1.3;
+    const between = (steps, jump) => {
+      const ticks = [];
+      for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += jump) {
+        for (const step of steps) { const tick = step * Math.pow(10, power); if (tick >= low && tick <= high) ticks.push(tick); }
+      }
+      return ticks;
+    };
+    const fine = between([1, 2, 5], 1), ticks = fine.length <= 6 ? fine : between([1], Math.ceil(Math.log10(high / low) / 5));
+    return { type: "log", range: [Math.log10(low), Math.log10(high)], tickvals: ticks, ticktext: ticks.map((tick) => figure(tick, unit)) };
   }
 
+  let allTrends = false;
+  by("more-trends")?.addEventListener("click", () => { allTrends = true; trends(); });
   function trends() {
-    for (const one of data.trends) {
+    const count = allTrends ? data.trends.length : Math.max(6, Math.min(12, data.trends.filter((one) => one.changed).length));
+    by("more-trends").hidden = count >= data.trends.length;
+    by("trend-charts").replaceChildren();
+    for (const one of data.trends.slice(0, count)) {
       const changed = one.points.find((point) => point[3] === one.changed);
       const last = one.points[one.points.length - 1][1];
       const earlier = changed ? middle(one.points.filter((point) => point[0] < changed[0]).map((point) => point[1])) : NaN;
@@ -309,7 +320,7 @@
       marker: { size: 6, color: one.points.map((point) => tone[point[2]]) },
       text: one.points.map((point) => figure(point[1], one.unit) + "<br>" + point[2] + ", " + point[3]), hovertemplate: "%{x|%-d %b %Y}: %{text}<extra></extra>",
     }], layout({
-      margin: { l: 62, r: 8, t: 8, b: 24 }, xaxis: axis({ type: "date", showgrid: false, nticks: 5, tickformat: "%-d %b" }), yaxis: axis({ range: [0, most * 1.12], tickvals: ticks, ticktext: ticks.map((tick) => figure(tick, one.unit)) }),
+      margin: { l: 62, r: 8, t: 8, b: 24 }, xaxis: axis({ type: "date", showgrid: false, nticks: 5, tickformat: one.points[one.points.length - 1][0] - one.points[0][0] < 3 * 86400 ? "%-d %b %H:%M" : "%-d %b" }), yaxis: axis({ range: [0, most * 1.12], tickvals: ticks, ticktext: ticks.map((tick) => figure(tick, one.unit)) }),
       shapes: changed ? [{ type: "line", x0: new Date(changed[0] * 1000).toISOString(), x1: new Date(changed[0] * 1000).toISOString(), yref: "paper", y0: 0, y1: 1, line: { color: colour("bad"), width: 1.4, dash: "dash" } }] : [],
     }), quiet);
   }
