@@ -129,10 +129,11 @@ class Cluster:
         return self.engine.text("exec", self.box.node(node).container, *argv)
 
     def validate(
-        self, *checks: str, timeout_s: float | None = None, on_event: Callable[[ValidationEvent], None] | None = None
+        self, *checks: str, on_event: Callable[[ValidationEvent], None] | None = None, **options: Any
     ) -> ValidationRecord:
-        options = validation.ValidationOptions(checks=checks or None, timeout_s=timeout_s)
-        return validation.validate(self.box.inventory, options, on_event)
+        """Validate with ``ValidationOptions``; no test's verdict depends on what other tests measured before it."""
+        given = validation.ValidationOptions(checks=checks or None, **{"remembered": False, **options})
+        return validation.validate(self.box.inventory, given, on_event)
 
     def command(self, *options: str) -> list[str]:
         return [*CLUSTERCTL, "validate", str(self.box.inventory), *options]
