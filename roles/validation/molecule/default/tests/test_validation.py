@@ -152,6 +152,8 @@ def test_the_files_of_a_job_are_private_and_gone_afterwards(host: Host, supervis
         ("nccl_checks", "nccl"),
         ("torch_checks", "torchrun"),
         ("horovod_checks", "training"),
+        ("node_checks", "node_speed"),
+        ("pair_checks", "pairs"),
     ],
 )
 def test_the_programs_of_the_checks_run_with_the_nodes_python(node: str, login: Login, program: str, word: str) -> None:
