@@ -1,0 +1,35 @@
+"""Nodes and links of healthy nodes are measured, and nobody is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl import suite, validation
+from clusterctl.result import Verdict
+from validated import NODES, result
+
+if TYPE_CHECKING:
+    from validated import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+
+
+def test_healthy_nodes_and_links_have_figures_with_samples_and_nobody_is_named(mpi_cluster: Cluster) -> None:
+    options = validation.ValidationOptions(
+        suite=suite.builtin("smoke"), checks=("node_speed", "pairs"), search=False, remembered=False
+    )
+    record = validation.validate(mpi_cluster.box.inventory, options)
+    assert mpi_cluster.is_clean()
+    speed, pairs = result(record, "node_speed"), result(record, "pairs")
+    assert (speed.verdict, speed.culprits) == (Verdict.PASS, ()), speed.reason
+    for quantity in ("memory_bandwidth", "compute"):
+        of_nodes = {figure.nodes: figure for figure in speed.figures if figure.quantity == quantity}
+        assert set(of_nodes) == {(name,) for name in NODES}
+        assert all(figure.value > 1e6 and figure.samples for figure in of_nodes.values())
+    assert (pairs.verdict, pairs.culprits) == (Verdict.PASS, ()), pairs.reason
+    assert {(matrix.quantity, matrix.unit) for matrix in pairs.matrices} == {("latency", "us"), ("bandwidth", "B/s")}
+    assert all(matrix.complete and len(matrix.value) == 6 for matrix in pairs.matrices)
+    log = (Path(record.folder) / pairs.log).read_text(encoding="utf-8")
+    assert log.count('"event": "measured"') == 12  # every sample of every link is kept
