@@ -205,11 +205,15 @@ class _Validation:
             self._skip_all("the run was interrupted")
             self._save(self._record())
             raise
-        record = self._record()
-        if self._options.remembered:
-            record, warnings = store.remember(journal.cluster_id(self._cluster.path), record)
-            record = record.model_copy(update={"notes": (*record.notes, *warnings)})
-        return self._save(record)
+        record = self._save(self._record())
+        return self._save(self._remembered(record)) if self._options.remembered else record
+
+    def _remembered(self, record: ValidationRecord) -> ValidationRecord:
+        """Put the run beside earlier ones, which adds what changed since them."""
+        history = self._options.suite.history
+        noise = store.Noise(floor=history.floor, mads=history.mads, at_least=history.at_least)
+        record, warnings = store.remember(journal.cluster_id(self._cluster.path), record, noise=noise)
+        return record.model_copy(update={"notes": (*record.notes, *warnings)})
 
     # --- the checks ---------------------------------------------------------------------------------------------------
 

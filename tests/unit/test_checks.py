@@ -164,6 +164,18 @@ def test_a_rank_that_stops_after_its_answer_is_named() -> None:
     assert judgement.reason.endswith("did not end within 45 s: rank 5 on node3 fell silent before the end")
 
 
+def test_a_node_that_is_gone_is_named_though_mpirun_ended_with_code_0() -> None:
+    started = tuple(
+        OutputLine("stdout", 1.0, json.dumps({"clusterctl": 1, "event": "started", "rank": rank, "host": node}))
+        for rank, node in enumerate(node for node in SLOTS for _ in range(2))
+    )
+    gone = (Sweep("node1"), Sweep("node4", problem="did not answer within 15 s"))
+    outcome = JobOutcome("exited", 3.0, rc=0, lines=started, sweeps=gone)
+    judgement = base.judge(site("healthy-5.0.7"), outcome)
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node4",))
+    assert judgement.reason.startswith("node4 no longer answers ssh; no answer from ranks 0 and 1 on node1")
+
+
 def test_what_ranks_say_while_they_are_ended_is_not_held_against_them() -> None:
     died = {"clusterctl": 1, "event": "result", "rank": 3, "host": "node2", "ok": False, "compared": 0, "wrong": 1}
     words = {**died, "problems": [{"what": "allreduce", "expected": "an answer", "got": "ended with code 14"}]}
