@@ -247,6 +247,13 @@ def test_what_to_do_names_each_thing_once_worst_first() -> None:
     assert slow.repeat == PAIRS.repeat
 
 
+def test_a_real_slow_link_is_the_one_thing_to_do() -> None:
+    (one,) = actions.of(result.load((DATA / "slow-link.json").read_bytes(), "slow-link.json"))
+    assert (one.kind, one.nodes, one.checks) == ("node", "node5", ("pairs",))
+    assert "86 % below its neighbours' 1.04 GB/s" in one.words
+    assert actions.of(result.load((DATA / "healthy.json").read_bytes(), "healthy.json")) == ()
+
+
 def test_nothing_to_do_when_all_is_well() -> None:
     assert actions.of(record(CHECKS[:1])) == ()
     assert table.opening(record(CHECKS[:1])) == ()

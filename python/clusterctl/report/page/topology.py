@@ -113,7 +113,7 @@ def _node(name: str, number: int, total: int, *, state: str, title: str, network
         x=round(x * _RADIUS, 1),
         y=round(y * _RADIUS, 1),
         label_x=round(x * far, 1),
-        label_y=round(y * far + 4, 1),
+        label_y=round(y * (far + 5) + 4, 1),
         anchor="middle" if abs(x) < 0.2 else "start" if x > 0 else "end",  # noqa: PLR2004 - about above and below
         state=state,
         title=title,
