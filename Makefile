@@ -9,8 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
-# What the sandbox needs; podman's helpers are named since nothing recommended is installed.
-PACKAGES := podman runc crun netavark aardvark-dns iptables nftables catatonit mmdebstrap openssh-client python3-venv
+# What the sandbox and the tests need; podman's helpers are named since nothing recommended is installed.
+PACKAGES := podman runc crun netavark aardvark-dns iptables nftables catatonit mmdebstrap openssh-client python3-venv cron
 # The browser that looks at the report's page; Debian's names, and needed only where none is on PATH.
 BROWSER_PACKAGES := chromium chromium-driver
 DEMO := demo
@@ -107,7 +107,7 @@ wheel: venv  ## Build the wheel and the sdist into dist/
 	$(BIN)/python -m build
 
 .PHONY: test
-test: lint unit cluster molecule  ## All tests, in the order in which a mistake is cheapest to find
+test: lint unit browser cluster molecule  ## All tests, in the order in which a mistake is cheapest to find
 
 # docs/measured/detection-<date>.txt; NOISE is what was measured on real nodes, in per cent (tests/sim/noise.py).
 NOISE ?=
