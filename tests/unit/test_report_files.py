@@ -178,6 +178,12 @@ def test_each_line_is_an_object_that_says_what_it_is(one: ValidationRecord) -> N
     assert sum(line["type"] == "figure" for line in lines) == sum(len(check.figures) for check in one.checks)
 
 
+def test_what_is_no_number_is_null() -> None:
+    odd = PAIRS.model_copy(update={"figures": (SLOW.model_copy(update={"value": float("nan")}),)})
+    figures = [json.loads(line, parse_constant=pytest.fail) for line in jsonl.lines(record((odd,)))]
+    assert [line["value"] for line in figures if line["type"] == "figure"] == [None]
+
+
 def test_lines_count_ranks_and_name_culprits() -> None:
     lines = [json.loads(line) for line in jsonl.lines(record((*CHECKS, HUNG)))]
     assert next(line for line in lines if line.get("check") == "allreduce")["ranks"] == {"answered": 1, "waiting": 1}

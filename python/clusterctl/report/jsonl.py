@@ -7,6 +7,7 @@ The lines of a run are ``run``, then for every check ``check``, its ``figure``, 
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.report import actions
@@ -21,7 +22,23 @@ def lines(record: ValidationRecord) -> Iterator[str]:
     """Yield the lines, each with its line feed; equal field names mean the same as in the record."""
     ground = {"schema_version": record.schema_version, "run_id": record.run_id}
     for kind, data in _objects(record):
-        yield json.dumps({"type": kind, **ground, **data}, separators=(",", ":")) + "\n"
+        yield _line({"type": kind, **ground, **data})
+
+
+def _line(data: dict[str, Any]) -> str:
+    try:
+        return json.dumps(data, separators=(",", ":"), allow_nan=False) + "\n"
+    except ValueError:  # JSON has no word for what is no number
+        return json.dumps(finite(data), separators=(",", ":")) + "\n"
+
+
+def finite(data: Any) -> Any:
+    """Return plain data with null in the place of NaN and infinities."""
+    if isinstance(data, dict):
+        return {name: finite(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def _objects(record: ValidationRecord) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -15,7 +15,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from clusterctl import inventory
-from clusterctl.report import actions, units
+from clusterctl.report import actions, jsonl, units
 from clusterctl.report.page import checks, pictures, topology
 from clusterctl.result import Verdict
 
@@ -101,16 +101,8 @@ def _digest(script: str) -> str:
 
 def _embedded(data: dict[str, Any]) -> str:
     """Return JSON that cannot end the element it stands in; what is no number in JSON (NaN) is null."""
-    text = json.dumps(_finite(data), separators=(",", ":"))  # ASCII: U+2028 and its like are escaped too
+    text = json.dumps(jsonl.finite(data), separators=(",", ":"))  # ASCII: U+2028 and its like are escaped too
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _finite(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {name: _finite(value) for name, value in data.items()}
-    if isinstance(data, list):
-        return [_finite(value) for value in data]
-    return None if isinstance(data, float) and (data != data or abs(data) == float("inf")) else data  # noqa: PLR0124
 
 
 def _headline(record: ValidationRecord, todo: int) -> str:
