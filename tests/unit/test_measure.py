@@ -95,6 +95,12 @@ def test_it_keeps_its_budget_and_never_passes_the_deadline(measure: ModuleType) 
     assert (slow.ended, slow.values) == ("budget", (1.0,))  # one at least, for there is a deadline as well
 
 
+def test_the_budget_waits_a_while_for_the_least_number_of_samples(measure: ModuleType) -> None:
+    assert len(taken(measure, Clock(1.0), uniform(0.9), budget_s=2.5).values) == 2
+    assert len(taken(measure, Clock(1.0), uniform(0.9), budget_s=2.5, patience=4).values) == 5
+    assert len(taken(measure, Clock(4.0), uniform(0.9), budget_s=2.5, patience=4).values) == 2
+
+
 def test_until_sure_takes_real_samples(measure: ModuleType) -> None:
     found = measure.until_sure(
         lambda: 2.0, warmup=3, at_least=9, at_most=20, budget_s=5, confidence=0.95, precision=0.1, deadline=math.inf
