@@ -414,8 +414,10 @@ class Search:
 
     def _always_there(self) -> Group:
         """Return the nodes that took part in every launch that failed."""
-        masks = [mask for mask, failed in self._trials if failed]
-        return tuple(node for node in self._all if all(mask >> node & 1 for mask in masks))
+        common = _mask(self._all)
+        for mask, failed in self._trials:
+            common &= mask if failed else common
+        return tuple(node for node, digit in enumerate(reversed(f"{common:b}")) if digit == "1")
 
     # --- launches and words -------------------------------------------------------------------------------------------
 
