@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
 
 SIZES = (1024, 65536, 1048576)
 SUITE = suite.builtin("nightly").model_copy(
-    update={"checks": {"collectives": suite.SweepOptions(sizes=SIZES, budget_s=0.2, precision=0.2)}}
+    update={"checks": {"collectives": suite.SweepOptions(sizes=SIZES, budget_s=0.2, precision=0.2, deadline_s=240)}}
 )
 
 
