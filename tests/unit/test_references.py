@@ -174,6 +174,15 @@ def test_a_single_outlier_among_good_runs_does_not_hide_a_halved_bandwidth() -> 
     assert references.compare(half, reference).verdict is Verdict.FAIL
 
 
+def test_what_came_twice_on_good_runs_is_no_news() -> None:
+    """Latencies of a healthy cluster that has two states, as measured on four containers on two cores."""
+    past = [13.3, 13.4, 13.2, 13.3, 13.3, 13.4, 17.0, 13.3, 13.3, 13.2, 17.2, 13.3, 13.4, 13.3, 13.3, 13.2, 13.3, 46.6]
+    reference = references.from_history(past, LATENCY, HistoryOptions(), 0.001)
+    assert reference is not None
+    states = [LATENCY.model_copy(update={"value": value}) for value in (16.8, 19.0)]
+    assert [references.compare(one, reference).verdict for one in states] == [Verdict.PASS, Verdict.FAIL]
+
+
 # --- comparing --------------------------------------------------------------------------------------------------------
 
 

@@ -112,7 +112,8 @@ def from_history(
     quantile of Student's t that a healthy figure exceeds with probability ``level`` if that is more. A MAD is worth
     37 % of the values it was made of (Rousseeuw and Croux, *Alternatives to the Median Absolute Deviation*, JASA 88,
     1993), which gives the degrees of freedom. Of fewer than 12 values it may by chance be next to nothing, so there the
-    standard deviation counts where it is larger; the runs were good ones, so it is not made of outliers.
+    standard deviation counts where it is larger; the runs were good ones, so it is not made of outliers. Nor is the
+    limit nearer than the second worst of them: figures with two states (ranks on one core or on two) have a small MAD.
 
     Args:
         values: of the last good runs, in the figure's unit.
@@ -133,8 +134,10 @@ def from_history(
         scale, dof = max(scale, _deviation(logs)), len(values) - 1
     # The median of few runs strays as well: its variance adds pi/2n to that of the figure.
     spread = scale * math.sqrt(1 + math.pi / 2 / len(values))
-    distance = max(max(options.mads, t_quantile(level, dof)) * spread, math.log1p(options.floor))
     higher = figure.better == "higher"
+    # What came twice on good runs is no news; the worst of them alone may be an accident.
+    seen = sorted(centre - value if higher else value - centre for value in logs)[-2]
+    distance = max(max(options.mads, t_quantile(level, dof)) * spread, math.log1p(options.floor), seen)
     return Reference(
         value=math.exp(centre),
         lower=math.expm1(-distance) if higher else None,
