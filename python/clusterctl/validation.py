@@ -352,7 +352,8 @@ class _Validation:
             files={"hostfile": hostfile.render(site.slots)},
             stacks=attempt == 1,
         )
-        heard = _Listener(check.name, len(site.placement), self._tell if stop is None else _nobody)
+        expected = len(site.slots) if check.per_node else len(site.placement)
+        heard = _Listener(check.name, expected, self._tell if stop is None else _nobody)
         began = time.monotonic()
         outcome = job.run(
             logins[team.launch_node],

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from clusterctl.cli.progress import Quiet
     from clusterctl.journal import RunRecord
     from clusterctl.provision import Request
+    from clusterctl.validation import ValidationOptions
 
 _ANSIBLE = "Ansible's own options"
 
@@ -90,16 +91,17 @@ def provision(
         become_password=_ask("sudo's password on the hosts", "-K") if ask_become_pass else None,
         argv=shown_command(sys.argv[1:]),
     )
+    from clusterctl.cli import validate  # noqa: PLC0415 - see cli.main
+
+    proof = None if no_validate or check or tags or skip_tags else validate.in_short(inventory, request.options)
     with _observer(form, ask=not (yes or check)) as observer:
         record = carry_out(request, observer)
-    validates = record.exit_code == 0 and not (no_validate or check or tags or skip_tags)
+    proof = proof if record.exit_code == 0 else None
     if form is Format.JSON:
-        return _answer_in_json(record, request, validates=validates)
-    _report(record, form, request, more=validates)
-    if validates:
-        from clusterctl.cli.validate import after_provision  # noqa: PLC0415 - see cli.main
-
-        return after_provision(request.inventory, request.options, form)
+        return _answer_in_json(record, request, proof)
+    _report(record, form, request, more=proof is not None)
+    if proof is not None:
+        return validate.after_provision(request.inventory, proof, form)
     return int(record.exit_code or 0)
 
 
@@ -126,15 +128,13 @@ def _report(record: RunRecord, form: Format, request: Request, *, more: bool) ->
         output.console().print(f"Next: {_next_step(request)}", markup=False, soft_wrap=True)
 
 
-def _answer_in_json(record: RunRecord, request: Request, *, validates: bool) -> int:
+def _answer_in_json(record: RunRecord, request: Request, asked: ValidationOptions | None) -> int:
     """Write one object: the run's record, with the validation's under ``validation``."""
     code, proof = int(record.exit_code or 0), None
-    if validates:
+    if asked is not None:
         from clusterctl import validation  # noqa: PLC0415 - see cli.main
 
-        proof = validation.validate(
-            request.inventory, validation.ValidationOptions(inventory=request.options, argv=request.argv)
-        )
+        proof = validation.validate(request.inventory, asked)
         code = int(validation.exit_code(proof))
     answer = {**record.model_dump(mode="json"), "validation": proof.model_dump(mode="json") if proof else None}
     sys.stdout.write(json.dumps(answer) + "\n")

@@ -105,14 +105,24 @@ def validate(
     return _run(inventory, asked, form, writer.Places(html, junit, prometheus, jsonl))
 
 
-def after_provision(inventory: Path, options: Options, form: Format) -> int:
+def after_provision(inventory: Path, asked: ValidationOptions, form: Format) -> int:
     """Validate what ``clusterctl provision`` has just made, and return the exit code."""
-    from clusterctl import suite, validation, writer  # noqa: PLC0415 - see cli.main
+    from clusterctl import writer  # noqa: PLC0415 - see cli.main
 
-    asked = validation.ValidationOptions(
+    return _run(inventory, asked, form, writer.Places())
+
+
+def in_short(inventory: Path, options: Options) -> ValidationOptions:
+    """Return the short validation that ends a provision, with the references of the validation.yml beside the inventory.
+
+    Raises:
+        ConfigError: that file is wrong.
+    """
+    from clusterctl import suite, validation  # noqa: PLC0415 - see cli.main
+
+    return validation.ValidationOptions(
         inventory=options, suite=_suite(inventory, suite.DEFAULT, None), argv=shown_command(sys.argv[1:])
     )
-    return _run(inventory, asked, form, writer.Places())
 
 
 def _suite(inventory: Path, name: str | None, file: Path | None) -> Suite:
