@@ -113,7 +113,7 @@ def after_provision(inventory: Path, asked: ValidationOptions, form: Format) -> 
 
 
 def in_short(inventory: Path, options: Options) -> ValidationOptions:
-    """Return the short validation that ends a provision, with the references of the validation.yml beside the inventory.
+    """Return the short validation that ends a provision, with the references of a validation.yml beside the inventory.
 
     Raises:
         ConfigError: that file is wrong.
