@@ -46,9 +46,7 @@ class Places:
         """
         for option, path in self.asked.items():
             if not path.absolute().parent.is_dir():
-                raise ConfigError(
-                    f"The folder of {path} does not exist; make it, or give {option} another place."
-                )
+                raise ConfigError(f"The folder of {path} does not exist; make it, or give {option} another place.")
             if path.exists() and not path.is_file():
                 raise ConfigError(f"{path} is no regular file, and {option} replaces what it names; give it another.")
 
