@@ -241,6 +241,34 @@ def test_lines_that_mpirun_glued_together_are_taken_apart() -> None:
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        '{"rank": 0, "figures": {"loss": "x"}}',
+        '{"rank": 0, "figures": [1]}',
+        '{"rank": 0, "facts": null}',
+        '{"rank": 0, "problems": [{"what": "sum"}]}',
+        '{"rank": 0, "seconds": null}',
+        '{"rank": 0, "seconds": NaN}',
+        '{"rank": 0, "compared": 1e999}',
+        '{"rank": true}',
+        '{"rank": ' + "[" * 100_000,
+    ],
+    ids=lambda line: line[:40],
+)
+def test_what_is_no_answer_is_none(line: str) -> None:
+    output = ranks.read([OutputLine("stdout", 0.1, line)], ("node1",), {})
+    assert [(report.state, report.ok) for report in output.ranks] == [("absent", False)]
+
+
+def test_a_figure_that_is_no_number_is_a_wrong_answer_and_the_record_loads_again() -> None:
+    line = OutputLine("stdout", 0.1, '{"rank": 0, "ok": true, "host": "node1", "figures": {"loss": NaN, "step_s": 2}}')
+    (report,) = ranks.read([line], ("node1",), {}).ranks
+    assert (report.ok, report.figures) == (False, {"step_s": 2.0})
+    assert base.wrong_words([report]) == "rank 0 on node1: loss: expected a finite number, got nan"
+    assert type(report).model_validate_json(report.model_dump_json()) == report
+
+
+@pytest.mark.parametrize(
     ("given", "near"),
     [("all-reduce", "allreduce"), ("Broadcast", "broadcast"), ("helo", "hello"), ("point", "point_to_point")],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -95,7 +96,10 @@ def read(lines: Iterable[OutputLine], placement: Sequence[str], names: Mapping[s
             if event.get("event") == "started":
                 started[rank] = line.at_s
             before = reports.get(rank) or RankReport(rank=rank, host="", state="absent", ok=False)
-            reports[rank] = _updated(before, event, names, line.at_s)
+            try:
+                reports[rank] = _updated(before, event, names, line.at_s)
+            except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+                other.append(line.text.strip())  # no answer of ours: that rank has none until it gives one
     return Output(
         ranks=tuple(reports[rank] for rank in sorted(reports)),
         other=tuple(other),
@@ -113,9 +117,9 @@ def _events(text: str) -> tuple[list[dict[str, Any]], str]:
     while (match := _BEGIN.search(text, at)) is not None:
         try:
             value, end = _DECODER.raw_decode(text, match.start())
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, RecursionError):
             break
-        if isinstance(value.get("rank"), int):
+        if type(value.get("rank")) is int:  # True is none
             events.append(value)
         rest.append(text[at : match.start()])
         at = end
@@ -152,21 +156,31 @@ def _updated(before: RankReport, event: Mapping[str, Any], names: Mapping[str, s
     if kind == "waiting":
         step = str(event.get("step", ""))
         return before.model_copy(update={"host": host, "state": "waiting", "step": step, "seen_s": at_s})
+    figures = {str(name): float(value) for name, value in event.get("figures", {}).items()}
+    unfit = {name: value for name, value in figures.items() if not math.isfinite(value)}  # a record holds none of them
     return RankReport(
         rank=before.rank,
         host=host,
         seen_s=at_s,
-        ok=bool(event.get("ok", True)),
+        ok=bool(event.get("ok", True)) and not unfit,
         library_version=str(event.get("library_version", "")),
         library_path=str(event.get("library_path", "")),
-        seconds=float(event.get("seconds", 0.0)),
+        seconds=_finite(event.get("seconds", 0.0)),
         compared=int(event.get("compared", 0)),
         wrong=int(event.get("wrong", 0)),
         problems=tuple(
             WrongAnswer(what=str(entry["what"]), expected=str(entry["expected"]), got=str(entry["got"]))
             for entry in event.get("problems", [])
-        ),
+        )
+        + tuple(WrongAnswer(what=name, expected="a finite number", got=str(value)) for name, value in unfit.items()),
         libraries={str(name): str(path) for name, path in event.get("libraries", {}).items()},
         facts={str(name): str(text) for name, text in event.get("facts", {}).items()},
-        figures={str(name): float(value) for name, value in event.get("figures", {}).items()},
+        figures={name: value for name, value in figures.items() if math.isfinite(value)},
     )
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no figure")
+    return number
