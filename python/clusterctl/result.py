@@ -458,3 +458,5 @@ def load(text: str | bytes, place: str) -> ValidationRecord:
         where = ".".join(str(part) for part in problem["loc"]) if problem else ""
         words = f"{where}: {problem['msg']}" if problem else f"it is no JSON ({error})"
         raise ConfigError(f"{place} is damaged: {words}; take another run's record.") from None
+    except RecursionError:
+        raise ConfigError(f"{place} is no record of a validation: it is nested too deeply.") from None

@@ -134,8 +134,9 @@ def test_the_verb_shows_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture
         ('{"schema_version": 9}', "has schema 9"),
         ('{"schema_version": 2}', "is damaged"),
         ("\x00\xff", "is damaged"),
+        ("[" * 100_000, "is nested too deeply"),
     ],
-    ids=["half", "a list", "a newer one", "empty", "no text"],
+    ids=["half", "a list", "a newer one", "empty", "no text", "deep"],
 )
 def test_bad_records_end_in_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
