@@ -605,6 +605,39 @@ def test_a_damaged_record_is_a_sentence(state: Path) -> None:
         history.record("last", CLUSTER)
 
 
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        "UPDATE results SET verdict = 'P@SS'",
+        "UPDATE results SET culprits = '[{'",
+        "UPDATE results SET culprits = '[{}]'",
+        "UPDATE runs SET hosts = 'n1'",
+    ],
+)
+def test_a_damaged_line_is_a_sentence_and_ends_no_run(state: Path, spoiled: str) -> None:
+    remember(record(1))
+    with sqlite3.connect(state / "history.sqlite3") as raw:
+        raw.execute(spoiled)
+    raw.close()
+    with store.open() as history, pytest.raises(store.StoreError, match="holds a damaged line") as error:
+        history.runs(CLUSTER)
+    assert "\n" not in str(error.value)
+    culprit = Culprit(kind="node", nodes=("n1",), words="n1 is slow")
+    kept, _ = store.remember(CLUSTER, record(2, check={"culprits": (culprit,)}))
+    assert kept.run_id == record(2).run_id
+
+
+def test_a_schema_whose_bytes_are_no_text_is_set_aside(state: Path) -> None:
+    remember(record(1))
+    path = state / "history.sqlite3"
+    data = path.read_bytes()
+    assert data.count(b"CREATE TABLE clusters") == 1
+    path.write_bytes(data.replace(b"CREATE TABLE clusters", b"CREATE T\xdfBLE clusters"))
+    with store.open() as history:
+        (warning,) = history.warnings
+    assert "was damaged" in warning
+
+
 def large(night: int) -> ValidationRecord:
     """Return a run that takes more room than there is."""
     return record(night, check={"reason": os.urandom(50_000).hex()})

@@ -92,6 +92,9 @@ def _open(path: Path) -> sqlite3.Connection:
         schema.migrate(connection, path)
         if path.stat().st_size <= _CHECKED_WHOLE:
             _check(connection)
+    except UnicodeDecodeError as error:  # sqlite's own words about a damaged schema quote its bytes
+        connection.close()
+        raise sqlite3.DatabaseError(f"malformed: {error}") from None
     except BaseException:
         connection.close()
         raise

@@ -56,6 +56,12 @@ def _guarded(method: Callable[Concatenate[Store, _P], _T]) -> Callable[Concatena
             if type(error) not in {sqlite3.DatabaseError, sqlite3.OperationalError}:
                 raise  # a mistake of ours
             raise explained(error, self.path) from None
+        except ValueError as error:  # a flipped bit in a word or in JSON, which sqlite itself does not see
+            words = str(error).splitlines()[0]
+            raise StoreError(
+                f"The history {self.path} holds a damaged line ({words}); move it away, and a new one begins with the "
+                "runs whose folders are still there."
+            ) from None
         finally:
             self._within = False
 
