@@ -202,7 +202,7 @@ class _Validation:
             else:
                 self._skip_all("no node can take part")
         except BaseException:
-            self._skip_all("the run was interrupted")
+            self._skip_all("the run was interrupted", Verdict.ERROR)  # what was left undone makes no PASS
             self._save(self._record())
             raise
         record = self._save(self._record())

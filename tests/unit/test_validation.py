@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl import content, facts, ground, job, validation
+from clusterctl import content, facts, ground, job, result, validation
 from clusterctl.checks import base, catalogue
 from clusterctl.errors import ExitCode
 from clusterctl.inventory import Host
@@ -206,6 +206,20 @@ def test_what_is_wrong_with_a_stack_is_said_before_anything_is_launched(launched
     assert found.reason.startswith("node3: framework PyTorch 2.12.1 is installed, and most nodes have PyTorch 2.13.0; ")
     assert record.verdict is Verdict.FAIL
     assert launched.specs[0].files["hostfile"].count("slots=2") == 4  # MPI is none of its business, so the node stays
+
+
+@pytest.mark.usefixtures("launched")
+def test_a_run_that_is_interrupted_is_no_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> JobOutcome:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(validation.job, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        validated(tmp_path, dict.fromkeys(("node1", "node2", "node3", "node4"), "2.13.0"))
+    (kept,) = {path.resolve() for path in (tmp_path / "state").glob("clusterctl/clusters/*/runs/*/validation.json")}
+    record = result.load(kept.read_bytes(), str(kept))
+    assert [check.verdict for check in record.checks[-2:]] == [Verdict.ERROR, Verdict.SKIP]
+    assert record.verdict is Verdict.ERROR
 
 
 # --- the gate before anything is launched -----------------------------------------------------------------------------
