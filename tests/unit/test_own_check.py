@@ -23,6 +23,11 @@ def test_a_regular_expression_finds_the_figure_and_its_unit_scales_it() -> None:
     assert own.figure(named, DD).quantity == "write_time"
 
 
+def test_a_figure_that_its_unit_makes_too_large_is_none() -> None:
+    with pytest.raises(UnreadableError, match="is no number"):
+        own.figure(check(regex=r"([\d.e]+) GB/s", unit="GB/s"), "1e305 GB/s\n")
+
+
 def test_several_matches_are_samples() -> None:
     found = own.figure(check(regex=r"^it (\d+)$"), "it 3\nit 1\nit 2\nit x\n" + "it 2\n" * 6)
     assert found.samples == (3, 1, 2, 2, 2, 2, 2, 2, 2)

@@ -78,7 +78,11 @@ def test_wrong_values_of_nccl_tests_are_no_figures(old: str, new: str, says: str
         ("203.200000", '"nan"', "'nan' is no number"),
         ('"bus_bw":5.160000,', "", "has no bus_bw"),
         ('"results":[', '"results":7,"x":[', "none that nccl-tests writes"),
+        ('"size":', '"size":"many","x":', "'many' is no number"),
+        ('"bus_bw":5.160000', '"bus_bw":1e300', "the bus bandwidth of allreduce is no finite number"),
+        ("{", '{"x":' + "[" * 100_000, "none that nccl-tests writes"),
     ],
+    ids=lambda value: value[:30],
 )
 def test_json_that_is_wrong_is_no_figures(old: str, new: str, says: str) -> None:
     with pytest.raises(UnreadableError, match=says):
@@ -119,6 +123,25 @@ def test_osu_s_full_columns_and_a_barrier() -> None:
     assert of(osu.parse(barrier), "time").value == pytest.approx(12.57e-6)
     with pytest.raises(UnreadableError, match="cut off"):
         osu.parse(full + "4   2.50   1.50\n")
+
+
+def test_osu_s_own_comparison_of_values_is_heard() -> None:
+    text = "# OSU MPI Allreduce Latency Test v7.3\n# Size       Avg Latency(us)        Validation\n4   2.50   Pass\n"
+    assert of(osu.parse(text), "time", 4).value == pytest.approx(2.5e-6)
+    with pytest.raises(WrongAnswerError, match="Validation: Fail"):
+        osu.parse(text.replace("Pass", "Fail"))
+
+
+def test_imb_s_own_comparison_of_values_is_heard() -> None:
+    text = log("imb/pingpong.txt").replace("Mbytes/sec", "Mbytes/sec      defects")
+    lines = [
+        f"{line}         0.00" if line.split() and line.split()[0].isdigit() else line for line in text.splitlines()
+    ]
+    rows = [number for number, line in enumerate(lines) if line.endswith(" 0.00") and line.split()[0].isdigit()]
+    assert of(imb.parse("\n".join(lines)), "latency", 1).value == 0.33
+    lines[rows[1]] = lines[rows[1]].removesuffix("0.00") + "1.00"
+    with pytest.raises(WrongAnswerError, match="1 defects"):
+        imb.parse("\n".join(lines))
 
 
 def test_imb_by_its_headers() -> None:

@@ -6,8 +6,12 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from clusterctl.result import Figure
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from clusterctl.result import Better, Unit
 
 # What 'mpirun --tag-output' of either series puts before a line, and Slurm's 'srun --label'.
 _TAG = re.compile(r"^(?:\[[^\]\s]*,\d+\]<std(?:out|err)>: ?|\d+: )")
@@ -40,3 +44,23 @@ def number(word: str, where: str) -> float:
     if not math.isfinite(value):
         raise UnreadableError(f"'{word}' is no number, {where}")
     return value
+
+
+def figure(operation: str, backend: str, size: int | None, told: tuple[str, float, Unit, Better]) -> Figure:
+    """Return one of a table's figures.
+
+    Args:
+        operation: what was run, in our words.
+        backend: what carried it.
+        size: bytes of the message, None where there is none.
+        told: quantity, value, its unit and which way is good.
+
+    Raises:
+        UnreadableError: the value is too large to be reckoned with.
+    """
+    quantity, value, unit, better = told
+    if not math.isfinite(value):
+        raise UnreadableError(f"the {quantity.replace('_', ' ')} of {operation or backend} is no finite number")
+    return Figure(
+        quantity=quantity, operation=operation, backend=backend, size_bytes=size, value=value, unit=unit, better=better
+    )

@@ -11,11 +11,12 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterctl.checks.parsers import UnreadableError, number, untagged
-from clusterctl.result import Figure
+from clusterctl.checks.parsers import UnreadableError, WrongAnswerError, figure, number, untagged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from clusterctl.result import Better, Figure, Unit
 
 _BENCHMARK = re.compile(r"^\s*# Benchmarking (\S+)")
 _PROCESSES = re.compile(r"^\s*#\s*\(?\s*#processes = (\d+)")
@@ -48,6 +49,7 @@ def parse(text: str) -> tuple[Figure, ...]:
     """Return the figures of every size: ``latency`` and ``bandwidth`` between two ranks, ``time`` of the others.
 
     Raises:
+        WrongAnswerError: the program compared its values, and some were wrong.
         UnreadableError: there is no table, or it is not whole.
     """
     best: dict[str, _Table] = {}
@@ -58,7 +60,7 @@ def parse(text: str) -> tuple[Figure, ...]:
         raise UnreadableError("it holds no table of the Intel MPI Benchmarks ('# Benchmarking ...' and figures below)")
     if _END not in text:
         raise UnreadableError(f"the output of the Intel MPI Benchmarks is cut off: '{_END[2:]}' does not come")
-    return tuple(figure for table in best.values() for figure in _figures(table))
+    return tuple(one for table in best.values() for one in _figures(table))
 
 
 def _tables(text: str) -> Iterator[_Table]:
@@ -90,6 +92,8 @@ def _add(words: Sequence[str], table: _Table) -> None:
         raise UnreadableError(f"a line of {table.benchmark} is cut off: '{' '.join(words)}'")
     where = f"in a line of {table.benchmark}"
     row = {name: number(word, where) for name, word in zip(columns, words, strict=True)}
+    if row.get("defects"):  # of a build that compares its values
+        raise WrongAnswerError(f"{table.benchmark} found wrong values ({row['defects']:g} defects)")
     table.processes = max(table.processes, int(row.get("#procs", 0)))
     table.rows.append(row)
 
@@ -100,23 +104,13 @@ def _figures(table: _Table) -> Iterator[Figure]:
     operation = _BETWEEN_TWO.get(table.benchmark, _OPERATIONS.get(table.benchmark, table.benchmark.lower()))
     for row in table.rows:
         time_us = row.get("t[usec]", row.get("t_max[usec]"))
-        told = []
+        told: list[tuple[str, float, Unit, Better]] = []
         if time_us is not None:
             told.append(("latency", time_us, "us", "lower") if pair else ("time", time_us / 1e6, "s", "lower"))
         if row.get("Mbytes/sec"):
             told.append(("bandwidth", row["Mbytes/sec"] * unit, "B/s", "higher"))
-        for quantity, value, of, better in told:
-            yield Figure.model_validate(
-                {
-                    "quantity": quantity,
-                    "operation": operation,
-                    "backend": "mpi",
-                    "size_bytes": int(row["#bytes"]) if "#bytes" in row else None,
-                    "value": value,
-                    "unit": of,
-                    "better": better,
-                }
-            )
+        size = int(row["#bytes"]) if "#bytes" in row else None
+        yield from (figure(operation, "mpi", size, one) for one in told)
 
 
 def _unit(rows: Sequence[dict[str, float]]) -> float:

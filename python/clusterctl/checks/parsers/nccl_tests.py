@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterctl import units
-from clusterctl.checks.parsers import UnreadableError, WrongAnswerError, number, untagged
-from clusterctl.result import Figure
+from clusterctl.checks.parsers import UnreadableError, WrongAnswerError, figure, number, untagged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from clusterctl.result import Figure
 
 _OPERATIONS = {"all_reduce": "allreduce", "all_gather": "allgather"}
 _PROGRAM = re.compile(r"\b(\w+)_perf\b")
@@ -69,7 +70,7 @@ def parse(text: str) -> tuple[Figure, ...]:
             raise UnreadableError("the table of nccl-tests is cut off: 'Out of bounds values' does not come")
         if not table.lines:
             raise UnreadableError("the table of nccl-tests is empty")
-    return tuple(figure for table in tables for line in table.lines for figure in _figures(line, table.operation))
+    return tuple(one for table in tables for line in table.lines for one in _figures(line, table.operation))
 
 
 def _tables(text: str) -> Iterator[_Table]:
@@ -131,23 +132,9 @@ def _refuse_wrong(line: _Line) -> None:
 
 
 def _figures(line: _Line, operation: str) -> Iterator[Figure]:
-    figures = (
-        ("time", line.time_us / 1e6, "s", "lower"),
-        ("algorithm_bandwidth", line.algorithm_gb_s * 1e9, "B/s", "higher"),
-        ("bus_bandwidth", line.bus_gb_s * 1e9, "B/s", "higher"),
-    )
-    for quantity, value, unit, better in figures:
-        yield Figure.model_validate(
-            {
-                "quantity": quantity,
-                "operation": operation,
-                "backend": "nccl",
-                "size_bytes": line.size,
-                "value": value,
-                "unit": unit,
-                "better": better,
-            }
-        )
+    yield figure(operation, "nccl", line.size, ("time", line.time_us / 1e6, "s", "lower"))
+    yield figure(operation, "nccl", line.size, ("algorithm_bandwidth", line.algorithm_gb_s * 1e9, "B/s", "higher"))
+    yield figure(operation, "nccl", line.size, ("bus_bandwidth", line.bus_gb_s * 1e9, "B/s", "higher"))
 
 
 def _json(text: str) -> Iterable[Figure]:
@@ -161,7 +148,7 @@ def _json(text: str) -> Iterable[Figure]:
         raise UnreadableError(f"the JSON of nccl-tests is cut off or damaged at line {error.lineno}") from None
     except KeyError as error:
         raise UnreadableError(f"the JSON of nccl-tests has no {error.args[0]}, so it is not whole") from None
-    except (TypeError, AttributeError):
+    except (TypeError, AttributeError, RecursionError):
         raise UnreadableError("this JSON is none that nccl-tests writes") from None
     for line in lines:
         _refuse_wrong(line)
@@ -169,7 +156,7 @@ def _json(text: str) -> Iterable[Figure]:
         raise WrongAnswerError(f"nccl-tests found {bad} results with wrong values")
     if not lines:
         raise UnreadableError("the JSON of nccl-tests has no results")
-    return [figure for line in lines for figure in _figures(line, operation)]
+    return [one for line in lines for one in _figures(line, operation)]
 
 
 def _json_line(entry: Mapping[str, Any]) -> _Line:
@@ -177,7 +164,7 @@ def _json_line(entry: Mapping[str, Any]) -> _Line:
     where = f"in the result of size {entry['size']}"
     wrong = half.get("nwrong")
     return _Line(
-        size=int(entry["size"]),
+        size=int(number(str(entry["size"]), where)),
         time_us=number(str(half["time"] if "time" in half else half["cpu_time"]), where),
         algorithm_gb_s=number(str(half["alg_bw"]), where),
         bus_gb_s=number(str(half["bus_bw"]), where),

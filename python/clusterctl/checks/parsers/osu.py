@@ -11,11 +11,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.checks.parsers import UnreadableError, number, untagged
-from clusterctl.result import Figure
+from clusterctl.checks.parsers import UnreadableError, WrongAnswerError, figure, number, untagged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from clusterctl.result import Better, Figure, Unit
 
 _TITLE = re.compile(r"^# OSU (?P<kind>[\w-]+?)(?:-(?:CUDA|ROCM|OPENACC|MANAGED))? (?P<name>.+?) Test(?: v[\w.]+)?$")
 _OPERATIONS = {
@@ -51,6 +52,7 @@ def parse(text: str) -> tuple[Figure, ...]:
     ``time`` in seconds.
 
     Raises:
+        WrongAnswerError: the program compared its values, and some were wrong.
         UnreadableError: there is no table, or one of its lines is not whole.
     """
     found = list(_read(text))
@@ -90,24 +92,16 @@ def _figures(words: Sequence[str], columns: Sequence[str], test: _Test) -> Itera
     row = dict(zip(columns, words, strict=True))
     size = int(number(row["Size"], "in the column Size")) if "Size" in row else None
     for name, word in row.items():
-        value = number(word, f"in the column {name} of size {size}")
-        told = _told(name, value, test)
+        if name == "Validation":  # with the option -c
+            if word != "Pass":
+                raise WrongAnswerError(f"the OSU benchmark found wrong values (Validation: {word}) at size {size}")
+            continue
+        told = _told(name, number(word, f"in the column {name} of size {size}"), test)
         if told is not None:
-            quantity, amount, unit, better = told
-            yield Figure.model_validate(
-                {
-                    "quantity": quantity,
-                    "operation": test.operation,
-                    "backend": test.backend,
-                    "size_bytes": size,
-                    "value": amount,
-                    "unit": unit,
-                    "better": better,
-                }
-            )
+            yield figure(test.operation, test.backend, size, told)
 
 
-def _told(column: str, value: float, test: _Test) -> tuple[str, float, str, str] | None:
+def _told(column: str, value: float, test: _Test) -> tuple[str, float, Unit, Better] | None:
     """Return quantity, value, unit and the good direction of a column, None for one that is not told."""
     if column in {"Latency (us)", "Latency(us)", "Avg Latency(us)", "Avg Lat(us)"}:
         return ("time", value / 1e6, "s", "lower") if test.collective else ("latency", value, "us", "lower")

@@ -35,9 +35,8 @@ def figure(check: ExternalCheck, text: str, nodes: tuple[str, ...] = ()) -> Figu
     Raises:
         UnreadableError: there is none, or what stands there is no number.
     """
-    found = tuple(
-        value * check.scale for value in (_matched(check.regex, text) if check.regex else _led_to(check, text))
-    )
+    printed = _matched(check.regex, text) if check.regex else _led_to(check, text)
+    found = tuple(_number(value * check.scale) for value in printed)
     interval = samples.median_interval(found, _CONFIDENCE)
     return Figure(
         quantity=check.measures,
