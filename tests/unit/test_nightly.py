@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from clusterctl import journal
+from clusterctl import journal, suite
 from clusterctl.errors import ConfigError, LockedError
 from clusterctl.nightly import crontab, decide, enabling, hook, night, outlook, schedule, shelf, timers, units
 from clusterctl.nightly.model import (
@@ -39,6 +39,8 @@ from clusterctl.result import CheckResult, Culprit, RankReport, ValidationRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from clusterctl.validation import ValidationOptions
 
 BERLIN = ZoneInfo("Europe/Berlin")
 UTC = timezone.utc
@@ -706,8 +708,10 @@ class World:
         self.record: ValidationRecord | Exception = a_record()
         self.run: journal.RunRecord | Exception = run_record(outcome="nothing to do")
         self.waits: list[float] = []
+        self.suite: suite.Suite | None = None
 
-    def validate(self, *_given: Any) -> ValidationRecord:
+    def validate(self, _inventory: Path, options: ValidationOptions, *_given: Any) -> ValidationRecord:
+        self.suite = options.suite
         if isinstance(self.record, Exception):
             raise self.record
         return self.record
@@ -780,6 +784,23 @@ def test_a_hook_that_failed_is_called_again_the_next_night(world: World, tmp_pat
     assert again.hook is not None
     assert again.hook.ok
     assert again.change == failed.change
+
+
+def test_what_the_validation_found_outlives_a_look_for_drift_that_broke(world: World) -> None:
+    world.record, world.run = a_record(Verdict.FAIL), KeyError("x")
+    came = night.run(a_job(), hands=world.hands())
+    assert (came.outcome, came.verdict) == ("done", Verdict.FAIL), came
+    assert came.drift is not None
+    assert came.drift.problem == "KeyError: 'x'"
+
+
+def test_a_validation_yml_beside_the_inventory_speaks_at_night(world: World, tmp_path: Path) -> None:
+    references = "references: [{check: pairs, quantity: bandwidth, value: 1 GB/s, lower: -10%}]\n"
+    (tmp_path / "validation.yml").write_text(f"extends: smoke\n{references}")
+    night.run(a_job(inventory=str(tmp_path / "inventory.ini")), hands=world.hands())
+    assert world.suite is not None
+    assert (world.suite.name, world.suite.checks) == ("nightly", suite.builtin("nightly").checks)
+    assert [entry.value for entry in world.suite.references] == [1e9]
 
 
 def test_a_host_that_is_held_is_waited_for_and_then_missed(world: World) -> None:
@@ -1014,6 +1035,17 @@ def test_enable_twice_and_disable(cron: list[str], inventory: Path, monkeypatch:
     assert cron[0] == "0 1 * * * mine\n"
     with pytest.raises(ConfigError, match="no job"):
         enabling.disable(two.job.job)
+
+
+@pytest.mark.usefixtures("cron")
+def test_a_suite_beside_the_inventory_is_taken_unless_another_is_asked_for(inventory: Path) -> None:
+    assert enabling.enable(enabling.Request(inventory, "02:00")).job.suite == "nightly"
+    inventory.with_name("validation.yml").write_text("name: mine\nextends: full\n")
+    assert enabling.enable(enabling.Request(inventory, "02:00")).job.suite == "mine"
+    assert enabling.enable(enabling.Request(inventory, "02:00", suite="smoke")).job.suite == "smoke"
+    inventory.with_name("validation.yml").write_text("checks: {pear: true}\n")
+    with pytest.raises(ConfigError, match="no check named 'pear'"):
+        enabling.enable(enabling.Request(inventory, "02:00"))
 
 
 @pytest.mark.parametrize(

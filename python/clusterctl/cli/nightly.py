@@ -47,10 +47,19 @@ def enable(
     at: Annotated[str, typer.Option("--at", metavar="HH:MM", help="When, by the local clock of this machine.")],
     suite: Annotated[
         str | None,
-        typer.Option("--suite", metavar="NAME", help="What to run: smoke, nightly, full, or one of --suite-file."),
+        typer.Option(
+            "--suite",
+            metavar="NAME",
+            help="smoke, nightly, full, or your own; default: your file's, else nightly.",
+        ),
     ] = None,
     suite_file: Annotated[
-        Path | None, typer.Option("--suite-file", metavar="FILE", help="Your own suite, validation.yml.")
+        Path | None,
+        typer.Option(
+            "--suite-file",
+            metavar="FILE",
+            help="Your own suite and references; default: validation.yml beside the inventory.",
+        ),
     ] = None,
     on_fail: Annotated[
         str | None,
@@ -107,7 +116,7 @@ def enable(
         enabling.Request(
             inventory=inventory,
             at=at,
-            suite=suite or (None if suite_file else "nightly"),
+            suite=suite,
             suite_file=suite_file,
             options=_with_become(asked, become=become),
             on_fail=on_fail,

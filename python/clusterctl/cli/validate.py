@@ -129,9 +129,7 @@ def _suite(inventory: Path, name: str | None, file: Path | None) -> Suite:
     """Return the suite that is asked for; a validation.yml beside the inventory counts where no other is given."""
     from clusterctl import suite  # noqa: PLC0415 - see cli.main
 
-    folder = inventory if inventory.is_dir() else inventory.parent
-    beside = folder / "validation.yml"
-    return suite.load(file or (beside if beside.is_file() else None), name)
+    return suite.load(file or suite.beside(inventory), name)
 
 
 def _run(inventory: Path, asked: ValidationOptions, form: Format, places: Places) -> int:

@@ -33,11 +33,15 @@ _PROBE_S = 20.0
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for; ``scope`` None is the system's for root and the user's own for others."""
+    """What the user asked for.
+
+    ``suite`` None is the own suite of ``suite_file`` or of the validation.yml beside the inventory, ``nightly`` where
+    there is neither; ``scope`` None is the system's for root and the user's own for others.
+    """
 
     inventory: Path
     at: str
-    suite: str | None = "nightly"
+    suite: str | None = None
     suite_file: Path | None = None
     options: Options = field(default_factory=Options)
     on_fail: str | None = None
@@ -65,7 +69,8 @@ def enable(request: Request) -> Enabled:
     """
     at = schedule.parse_at(request.at)
     target = hook.parse(request.on_fail) if request.on_fail is not None else None
-    chosen = suite.load(request.suite_file, request.suite)
+    file = request.suite_file or suite.beside(request.inventory.resolve())
+    chosen = suite.load(file, request.suite or (None if file else "nightly"))
     options = _absolute(request.options)
     cluster = inventory.load(request.inventory, options)
     name = shelf.job_name(request.inventory)

@@ -116,8 +116,7 @@ class _Night:
             _close(self._night, outcome="interrupted", message="It was ended from outside.")
             raise
         except Exception as error:  # noqa: BLE001 - nobody is there to read a traceback; the record and the hook tell it
-            words = str(error) if isinstance(error, ClusterctlError) else f"{type(error).__name__}: {error}"
-            self._update(outcome="failed", verdict=Verdict.ERROR, message=words)
+            self._update(outcome="failed", verdict=Verdict.ERROR, message=_words(error))
         self._compare()
         if record is not None:
             self._report(record)
@@ -128,7 +127,7 @@ class _Night:
     def _validate(self) -> ValidationRecord:
         self._tell("validating")
         job = self._job
-        chosen = suite.load(Path(job.suite_file) if job.suite_file else None, job.suite)
+        chosen = suite.load(Path(job.suite_file) if job.suite_file else suite.beside(Path(job.inventory)), job.suite)
         options = validation.ValidationOptions(
             inventory=self._options, suite=chosen, argv=self._argv("validate", "--suite", chosen.name)
         )
@@ -139,8 +138,8 @@ class _Night:
         self._tell("looking for drift")
         try:
             record = self._patiently(self._check)
-        except ClusterctlError as error:
-            return Drift(problem=str(error))
+        except Exception as error:  # noqa: BLE001 - what the validation found is not lost with it
+            return Drift(problem=_words(error))
         if record.outcome == "interrupted":
             raise KeyboardInterrupt
         return decide.drift_of(record)
@@ -242,6 +241,10 @@ class _Listener:
 
     def stopping(self, requests: int) -> None:
         """The record says it."""
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, ClusterctlError) else f"{type(error).__name__}: {error}"
 
 
 def _close(night: Night, **fields: Any) -> Night:

@@ -49,6 +49,7 @@ __all__ = [
     "Suite",
     "SweepOptions",
     "TrainingOptions",
+    "beside",
     "builtin",
     "load",
     "nearest",
@@ -65,6 +66,12 @@ def builtin(name: str) -> Suite:
     if name not in BUILTIN:
         raise ConfigError(f"There is no suite named '{name}'; {nearest(name, BUILTIN, 'the suites are')}")
     return BUILTIN[name]
+
+
+def beside(inventory: Path) -> Path | None:
+    """Return the ``validation.yml`` beside an inventory, or in its folder, None where there is none."""
+    found = (inventory if inventory.is_dir() else inventory.parent) / "validation.yml"
+    return found if found.is_file() else None
 
 
 def load(path: Path | None, name: str | None = None) -> Suite:
