@@ -243,18 +243,18 @@ def forget(path: Path, keep_runs: int | None, keep_days: float | None) -> int:
 
 
 def in_force(path: Path, check: str | None = None) -> References:
-    """Return what the figures of an inventory's cluster are held against.
+    """Return what the figures of an inventory's cluster are held against, as a validation.yml beside it has it.
 
     Args:
         path: the inventory.
         check: only this check's.
 
     Raises:
-        ConfigError: there is no history, or no run has such a check.
+        ConfigError: there is no history, no run has such a check, or the validation.yml is wrong.
         StoreError: the history cannot be read.
     """
     cluster = _cluster(path)
-    options = suite.HistoryOptions()
+    options = suite.load(suite.beside(path)).history
     with store.open() as history:
         runs = _some_runs(history, path, cluster)
         if check is not None:
