@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl import result as results
-from clusterctl import store
+from clusterctl import store, units
 from clusterctl.verdict import assess, references
 from clusterctl.verdict.published import Machine
 
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     from clusterctl.facts import NodeFacts
     from clusterctl.result import CheckResult, FigureKey
-    from clusterctl.suite import Suite
+    from clusterctl.suite import ReferenceEntry, Suite
     from clusterctl.verdict.outliers import Policy
+
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,37 @@ class Appraiser:
 
     def assess(self, found: CheckResult) -> CheckResult:
         """Return the result with comparisons and culprits; a FAIL of these is a suspicion (see :meth:`confirmed`)."""
-        return assess.assess(found, self._policy(), self._sources(found))
+        sources = self._sources(found)
+        if found.verdict is results.Verdict.PASS:
+            self._note_silent(found, sources)
+        return assess.assess(found, self._policy(), sources)
 
     def confirmed(self, first: CheckResult, second: CheckResult) -> CheckResult:
         """Return the second run of a check, blamed only for what the assessed first run shows as well."""
         return assess.confirmed(first, second, self._policy(), self._sources(second))
+
+    def _note_silent(self, found: CheckResult, sources: references.Sources) -> None:
+        """Tell of references of the user's that no figure has met: who wrote one believes that it watches.
+
+        Those for another number of nodes or ranks are not meant; a file may serve several clusters.
+        """
+        silent = [
+            _about(entry)
+            for entry in sources.entries
+            if entry.check == found.check
+            and not any(
+                references.find(
+                    [entry], found.check, figure, entry.nodes or sources.nodes, entry.ranks or sources.ranks
+                )
+                for figure in found.figures
+            )
+        ]
+        if silent:
+            more = f" and {len(silent) - _MOST_NAMED} more" if len(silent) > _MOST_NAMED else ""
+            told = ", ".join(silent[:_MOST_NAMED]) + more
+            self.notes.append(
+                f"{sources.file}: '{found.check}' measured nothing that its reference for {told} is about."
+            )
 
     def _policy(self) -> Policy:
         from clusterctl.verdict.outliers import Policy  # noqa: PLC0415 - numpy, for runs that measure
@@ -100,3 +128,10 @@ class Appraiser:
             return None
         ((model, gpus),) = models.items()
         return Machine(model, len(names), gpus)
+
+
+def _about(entry: ReferenceEntry) -> str:
+    """Return which figure a reference is for."""
+    size = "" if entry.size is None else f"of {units.size_words(entry.size)}"
+    given = (entry.backend, entry.operation, entry.quantity.replace("_", " "), entry.algorithm, size)
+    return " ".join(word for word in given if word)
