@@ -172,6 +172,15 @@ def test_what_only_one_run_shows_is_told_and_does_not_fail() -> None:
     assert after.reason.startswith("4 ranks on 4 nodes; in a first run and not in a second: node4: memory bandwidth")
 
 
+def test_a_figure_that_the_second_run_did_not_come_to_is_not_refuted() -> None:
+    first = assess.assess(result(TOGETHER), POLICY, lambda _figure: limit(2e9))
+    small = TOGETHER.model_copy(update={"size_bytes": 8, "value": 3e9})
+    after = assess.confirmed(first, result(small), POLICY, lambda _figure: limit(2e9))
+    assert after.verdict is Verdict.FAIL
+    assert after.reason.endswith("; a second run did not come to measure it")
+    assert [one.verdict for one in after.comparisons] == [Verdict.PASS, Verdict.FAIL]
+
+
 def test_two_runs_that_blame_different_ones_blame_nobody() -> None:
     first = assess.assess(result(*speeds(1.0, 1.01, 0.99, 0.5, 1.0, 1.02, 1, 1)), POLICY)
     second = result(*speeds(1.0, 0.5, 0.99, 1.0, 1.0, 1.02, 1, 1))

@@ -58,7 +58,7 @@ def confirmed(
 
     What the first alone showed is told in the reason of a PASS, since once is chance. A second run that ended badly by
     itself (a wrong answer, a hang) stands as it is; one that could not be run at all (ERROR, SKIP) confirms nothing and
-    refutes nothing, so that the first stands, and says so.
+    refutes nothing, so that the first stands, and says so. So does a figure that the second run had no time to measure.
 
     Args:
         first: the first run, assessed.
@@ -80,6 +80,12 @@ def confirmed(
         if one.verdict is Verdict.FAIL and _key(one.figure) not in before
         else one
         for one in again.comparisons
+    )
+    measured = {_key(figure) for figure in second.figures}
+    comparisons += tuple(
+        one.model_copy(update={"words": f"{one.words}; a second run did not come to measure it"})
+        for one in _failed(first.comparisons)
+        if _key(one.figure) not in measured
     )
     judged = _judged(second, comparisons, outliers.confirm(first.culprits, again.culprits))
     if judged.verdict is not Verdict.PASS:
