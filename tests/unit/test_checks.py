@@ -277,6 +277,11 @@ def test_an_unknown_check_gets_the_nearest_name(given: str, near: str) -> None:
         catalogue.select([given])
 
 
+def test_no_check_at_all_is_refused() -> None:
+    with pytest.raises(ConfigError, match="proves nothing"):
+        catalogue.select([])
+
+
 def test_checks_run_in_their_order_whatever_the_order_asked_for() -> None:
     assert [check.name for check in catalogue.select(["allreduce", "hello", "reachable"])] == ["hello", "allreduce"]
     with pytest.raises(ConfigError, match="the checks are: reachable, provisioned, skew, hello"):

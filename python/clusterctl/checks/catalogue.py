@@ -100,7 +100,7 @@ def select(names: Sequence[str] | None, suite: Suite | None = None) -> tuple[Che
         suite: whose options they take; None is everything, as nightly has it.
 
     Raises:
-        ConfigError: a name is unknown; the message gives the nearest one.
+        ConfigError: a name is unknown; the message gives the nearest one. Or there is none at all.
     """
     suite = suite or suites.builtin("nightly")
     if names is None:
@@ -108,6 +108,10 @@ def select(names: Sequence[str] | None, suite: Suite | None = None) -> tuple[Che
     nightly = suites.builtin("nightly").checks
     own = [check.name for check in suite.external]
     known = [*GROUND, *_MAKERS, *own]
+    if not names:
+        raise ConfigError(
+            f"--checks names no check, and a run without any proves nothing; the checks are: {', '.join(known)}."
+        )
     for name in names:
         if name not in known:
             hint = suites.nearest(name, known, "the checks are:")
