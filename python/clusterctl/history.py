@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from clusterctl import inventory as inventories
-from clusterctl import journal, result, store, suite
+from clusterctl import journal, medians, result, store, suite
 from clusterctl.errors import ConfigError
 from clusterctl.record import Record
 from clusterctl.report import units
@@ -549,7 +549,7 @@ def _entries(
             check=name,
             figure=figure.model_copy(update={"samples": ()}),
             median=median,
-            mad=statistics.median(abs(value - median) for value in values),
+            mad=medians.mad(values),
             runs=len(values),
             in_force=speaks is not None,
             lower=speaks.lower if speaks else None,

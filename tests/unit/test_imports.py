@@ -30,7 +30,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"ssh"}),
     frozenset({"inventory", "suite"}),
     frozenset({"content", "seal", "result", "events", "listings"}),
-    frozenset({"settings", "record", "units", "marked"}),
+    frozenset({"settings", "record", "units", "medians", "marked"}),
     frozenset({"errors"}),
     frozenset({"__init__"}),
 )

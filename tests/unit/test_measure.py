@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl.checks import base, ranks, samples
+from clusterctl import medians
+from clusterctl.checks import base, ranks
 from clusterctl.result import OutputLine
 
 if TYPE_CHECKING:
@@ -124,10 +125,10 @@ def test_nodes_and_controller_agree_on_intervals(measure: ModuleType) -> None:
     for count in (1, 5, 6, 7, 20, 199, 200, 201, 1000):
         drawn = [source.random() for _ in range(count)]
         for confidence in (0.9, 0.95, 0.999):
-            assert measure.median_interval(drawn, confidence) == samples.median_interval(drawn, confidence)
-        assert measure.mad(drawn) == samples.mad(drawn)
-    assert samples.median_interval([1.0] * 5, 0.95) is None
-    assert samples.median_interval([3.0, 1.0, 2.0, 6.0, 5.0, 4.0], 0.95) == (1.0, 6.0)
+            assert measure.median_interval(drawn, confidence) == medians.median_interval(drawn, confidence)
+        assert measure.mad(drawn) == medians.mad(drawn)
+    assert medians.median_interval([1.0] * 5, 0.95) is None
+    assert medians.median_interval([3.0, 1.0, 2.0, 6.0, 5.0, 4.0], 0.95) == (1.0, 6.0)
 
 
 class Voice:

@@ -9,7 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from clusterctl.checks import ranks, samples
+from clusterctl import medians
+from clusterctl.checks import ranks
 from clusterctl.launch import hostfile
 from clusterctl.result import Figure, Measurement, Verdict
 
@@ -202,7 +203,7 @@ def figures(
     """
     found = []
     for one in measured:
-        interval = samples.median_interval(one.samples, confidence)
+        interval = medians.median_interval(one.samples, confidence)
         ends = (one.host, one.peer) if one.peer else (one.host,)
         found.append(
             Figure(

@@ -7,7 +7,8 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.checks import base, ranks, samples
+from clusterctl import medians
+from clusterctl.checks import base, ranks
 from clusterctl.inventory import folded
 from clusterctl.result import Figure, Measurement, PairMatrix, Verdict
 from clusterctl.suite import PairsOptions
@@ -137,7 +138,7 @@ def _matrices(nodes: Sequence[str], measured: Iterable[ranks.Measured]) -> Itera
             first=tuple(ends[0] for ends, _ in ordered),
             second=tuple(ends[1] for ends, _ in ordered),
             value=tuple(_rounded(statistics.median(one.samples)) for _, one in ordered),
-            spread=tuple(_rounded(samples.mad(one.samples)) for _, one in ordered),
+            spread=tuple(_rounded(medians.mad(one.samples)) for _, one in ordered),
             complete=len(links) == len(nodes) * (len(nodes) - 1) // 2,
         )
 
@@ -156,7 +157,7 @@ def _figures(matrix: PairMatrix, confidence: float) -> Iterable[Figure]:
         **{(name,): values for name, values in of_node.items() if values},
     }
     for nodes, values in groups.items():
-        interval = samples.median_interval(values, confidence)
+        interval = medians.median_interval(values, confidence)
         yield Figure(
             quantity=matrix.quantity,
             backend="mpi",

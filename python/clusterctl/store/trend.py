@@ -7,11 +7,10 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clusterctl import medians
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-# A normal distribution's standard deviation over its median absolute deviation: 1 / Φ⁻¹(3/4).
-_SIGMA = 1.4826
 
 
 @dataclass(frozen=True)
@@ -55,9 +54,7 @@ def band(values: Sequence[float], noise: Noise) -> Band | None:
 
 
 def _around(values: Sequence[float], noise: Noise, least: float) -> tuple[float, float]:
-    median = statistics.median(values)
-    mad = statistics.median(abs(value - median) for value in values)
-    return median, max(least, noise.mads * _SIGMA * mad)
+    return statistics.median(values), max(least, noise.mads * medians.NORMAL * medians.mad(values))
 
 
 def _exp(value: float) -> float:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clusterctl import units
+from clusterctl import medians, units
 from clusterctl.result import Culprit
 from clusterctl.verdict import few, rankone
 from clusterctl.verdict.rankone import Fit
@@ -250,7 +250,7 @@ def _link_noise(common: float, noise: Floats) -> Floats:
     typical = float(np.median(noise))
     if not typical:
         return np.full(noise.size, common)
-    own = _OF_MEDIAN * rankone.NORMAL * noise / math.sqrt(_FEWEST_SAMPLES)
+    own = _OF_MEDIAN * medians.NORMAL * noise / math.sqrt(_FEWEST_SAMPLES)
     return np.maximum(common, np.minimum(common * noise / typical, np.hypot(common, own)))
 
 
@@ -369,4 +369,4 @@ def _relative_error(figure: Figure) -> float:
     if samples.size < _FEWEST:
         return 0.0
     mad = float(np.median(np.abs(samples - np.median(samples))))
-    return _OF_MEDIAN * rankone.NORMAL * mad / math.sqrt(samples.size) / figure.value
+    return _OF_MEDIAN * medians.NORMAL * mad / math.sqrt(samples.size) / figure.value

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from clusterctl.medians import NORMAL
+
 if TYPE_CHECKING:
     from typing import TypeAlias
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
 LEAST_LINKS = 3  # the median of two follows either of them, so with fewer links a node has no effect of its own
 SKIP = 3.0  # robust standard deviations beyond which a value has no say in the scale
-NORMAL = 1.4826  # 1 / 0.6745: standard deviation over MAD of the normal distribution
 _MOST_SWEEPS = 40
 _STILL = 1e-4  # a hundredth of a per cent, far below any effect that is reported
 # All nodes are polished at once. Where every pair is there that converges by itself; where pairs are missing, full

@@ -15,7 +15,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterctl import inventory, units
+from clusterctl import inventory, medians, units
 from clusterctl.result import Comparison, Reference, Verdict
 from clusterctl.suite import HistoryOptions
 from clusterctl.verdict import published
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from clusterctl.result import Figure
     from clusterctl.suite import ReferenceEntry
 
-_NORMAL = 1.4826  # standard deviation over MAD of the normal distribution
 _MAD_EFFICIENCY = 0.37  # a MAD is worth so many of its values' squares (Rousseeuw and Croux, 1993)
 _ENOUGH_FOR_MAD = 12  # values; of fewer a MAD may by chance be next to nothing
 _FILE = "validation.yml"
@@ -128,7 +127,7 @@ def from_history(
         return None
     logs = [math.log(value) for value in values]
     centre = statistics.median(logs)
-    scale = _NORMAL * statistics.median(abs(value - centre) for value in logs)
+    scale = medians.NORMAL * medians.mad(logs)
     dof = round(_MAD_EFFICIENCY * len(values))
     if len(values) < _ENOUGH_FOR_MAD:
         scale, dof = max(scale, _deviation(logs)), len(values) - 1

@@ -8,7 +8,7 @@ import re
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.checks import samples
+from clusterctl import medians
 from clusterctl.checks.parsers import UnreadableError
 from clusterctl.result import Figure
 
@@ -37,7 +37,7 @@ def figure(check: ExternalCheck, text: str, nodes: tuple[str, ...] = ()) -> Figu
     """
     printed = _matched(check.regex, text) if check.regex else _led_to(check, text)
     found = tuple(_number(value * check.scale) for value in printed)
-    interval = samples.median_interval(found, _CONFIDENCE)
+    interval = medians.median_interval(found, _CONFIDENCE)
     return Figure(
         quantity=check.measures,
         nodes=nodes,

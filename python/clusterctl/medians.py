@@ -1,4 +1,4 @@
-"""Medians of samples and their intervals: what the controller makes of the numbers that a rank printed."""
+"""Medians of samples, their intervals and how far samples lie from them, in plain Python."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+NORMAL = 1.4826  # standard deviation over MAD of the normal distribution, 1 / Φ⁻¹(3/4)
 _EXACT_UP_TO = 200  # samples; beyond it the normal distribution is as good as the binomial one
 
 
