@@ -182,5 +182,12 @@ class Cluster:
             self.on(node, "rm", f"{site}/planted.py", f"{site}/planted.pth")
 
 
+def patient(folder: Path, extends: str) -> Path:
+    """Write a suite that blames nobody for speed: other tests share the cores, so healthy nodes wait for each other."""
+    path = folder / "validation.yml"
+    path.write_text(f"extends: {extends}\noutliers: {{floor: 99 %}}\n", encoding="utf-8")
+    return path
+
+
 def result(record: ValidationRecord, check: str) -> CheckResult:
     return next(found for found in record.checks if found.check == check)
