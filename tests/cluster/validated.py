@@ -18,6 +18,7 @@ from clusterctl.sandbox import podman
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from clusterctl.result import CheckResult, ValidationEvent, ValidationRecord
     from clusterctl.sandbox import Sandbox
