@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import fcntl
 import json
 import os
@@ -12,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time as clock
-from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -507,7 +507,7 @@ class Server(BaseHTTPRequestHandler):
         """Quiet."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def serving(*answers: int, slow_s: float = 0.0) -> Iterator[tuple[str, list[Any]]]:
     handler = type("Handler", (Server,), {"answers": list(answers), "slow_s": slow_s})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -1035,6 +1035,34 @@ def test_enable_twice_and_disable(cron: list[str], inventory: Path, monkeypatch:
     assert cron[0] == "0 1 * * * mine\n"
     with pytest.raises(ConfigError, match="no job"):
         enabling.disable(two.job.job)
+
+
+@pytest.mark.parametrize(
+    ("rc", "err", "empty"),
+    [
+        (1, "no crontab for me", True),
+        (1, "crontab: can't open 'root': No such file or directory", True),  # busybox
+        (1, "", True),
+        (-9, "", False),
+        (1, "must be privileged", False),
+    ],
+)
+def test_a_crontab_that_was_not_read_is_not_taken_for_an_empty_one(
+    monkeypatch: pytest.MonkeyPatch, rc: int, err: str, empty: bool
+) -> None:
+    written: list[str] = []
+
+    def crontab_program(argv: list[str], **given: Any) -> subprocess.CompletedProcess[bytes]:
+        if argv[-1] == "-l":
+            return subprocess.CompletedProcess(argv, rc, b"", err.encode())
+        written.append(given["input"].decode())
+        return subprocess.CompletedProcess(argv, 0, b"", b"")
+
+    monkeypatch.setattr(timers.subprocess, "run", crontab_program)
+    monkeypatch.setattr(timers.shutil, "which", lambda name: f"/usr/bin/{name}")
+    with contextlib.nullcontext() if empty else pytest.raises(ConfigError, match="cannot be read"):
+        timers.with_cron("inv-1", ["/bin/true"], time(2))
+    assert len(written) == empty
 
 
 @pytest.mark.usefixtures("cron")

@@ -202,8 +202,9 @@ def _crontab() -> str:
     done = _run(["crontab", "-l"])
     if done.rc == 0:
         return done.out
-    if "no crontab" in done.err.lower() or not done.err.strip():
-        return ""
+    words = done.err.lower()
+    if "no crontab" in words or "no such file" in words or (done.rc == 1 and not (words + done.out).strip()):
+        return ""  # anything else is no empty one: what is written next would replace it
     raise ConfigError(f"The crontab cannot be read: {done.words}")
 
 
