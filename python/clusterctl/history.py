@@ -382,6 +382,8 @@ def _several(names: Sequence[str]) -> str:
 def _path(run: str) -> Path | None:
     """Return the record's path where a run is named by one, or by its folder."""
     path = Path(run)
+    if not run.strip():
+        raise ConfigError("A run's id is empty; give its beginning, 'last', 'last-1' or the file of a record.")
     if path.is_dir():
         return path / _RECORD
     return path if "/" in run or run.endswith(".json") or path.is_file() else None
@@ -531,7 +533,9 @@ def _newest_measured(
 def _entries(
     history: Store, cluster: str, record: ValidationRecord, name: str, options: suite.HistoryOptions
 ) -> Iterator[InForce]:
-    (check,) = (one for one in record.checks if one.check == name)
+    check = next((one for one in record.checks if one.check == name), None)
+    if check is None:  # the folder's record is not that of the run
+        return
     for key, figure in result.keys(record, check).items():
         values = history.reference_values(cluster, key, options.runs)
         if not values:

@@ -44,6 +44,8 @@ def bandwidths(time: Figure, ranks: int) -> tuple[Figure, ...]:
         time: the figure ``time`` of an operation and a size, in seconds.
         ranks: how many took part.
     """
+    if min(time.value, time.value if time.low is None else time.low) <= 0:
+        return ()  # a clock that stood still has no bandwidth
     size = float(time.size_bytes or 0)
     found = []
     for quantity, scale in (("algorithm_bandwidth", 1.0), ("bus_bandwidth", factor(time.operation, ranks))):

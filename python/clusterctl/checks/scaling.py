@@ -33,7 +33,7 @@ def figures(
     times = base.figures([one for one in measured if one.quantity == "time"], confidence, together=True)
     by_operation = {figure.operation: figure for figure in times}
     together, alone = by_operation.get(_TOGETHER), by_operation.get(_ALONE)
-    if together is None or alone is None:
+    if together is None or alone is None or min(together.value, together.low or together.value) <= 0:
         return times
     low, high = (
         None if end is None or over is None else over / (processes * end)

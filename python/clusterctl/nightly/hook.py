@@ -172,7 +172,10 @@ def _run(
 
     Its output goes to a file, so that nobody waits for a pipe that a child of it holds open.
     """
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    except OSError as error:
+        return f"has no place for its output: {log} cannot be written ({error.strerror})"
     with os.fdopen(descriptor, "wb") as output, stdin.open("rb") as record:
         try:
             process = subprocess.Popen(
