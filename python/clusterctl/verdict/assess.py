@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from clusterctl import units
 from clusterctl.result import CheckResult, Verdict
 from clusterctl.verdict import references as refs
+from clusterctl.verdict import unmeasured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -121,6 +122,7 @@ def _culprits(result: CheckResult, policy: Policy) -> tuple[Culprit, ...]:
     found = [one for group in groups for one in outliers.among_nodes(group, within)]
     for matrix in result.matrices:
         found += [one for one in outliers.among_links(matrix, within) if not _is_a_round(matrix, one)]
+    found += unmeasured.links(result.matrices)
     return outliers.merge(found)
 
 
