@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl import suite, validation
+from clusterctl import suite
 from clusterctl.result import Verdict
 from validated import Cluster, result
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
 
+LOOKS = 3
 SLOW = "50mbit"  # a node of the sandbox has a hundred times as much
 
 
@@ -27,11 +28,12 @@ def cluster(mpi_cluster: Cluster) -> Iterator[Cluster]:
 
 
 def look(cluster: Cluster, check: str) -> CheckResult:
-    """Run one check as the suite smoke has it, and once more where it names somebody."""
-    options = validation.ValidationOptions(
-        suite=suite.builtin("smoke"), checks=(check,), search=False, remembered=False
-    )
-    return result(validation.validate(cluster.box.inventory, options), check)
+    """Run one check as the suite smoke has it; again where nobody is named, for other tests use the same two cores."""
+    for _ in range(LOOKS):
+        found = result(cluster.validate(check, suite=suite.builtin("smoke"), search=False), check)
+        if found.verdict is Verdict.FAIL:
+            break
+    return found
 
 
 @contextlib.contextmanager
