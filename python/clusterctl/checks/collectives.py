@@ -14,6 +14,8 @@ from clusterctl.units import size_words, value_words
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from typing_extensions import Self
+
     from clusterctl.result import JobOutcome, RankReport
     from clusterctl.stack import NodeStack
 
@@ -30,19 +32,32 @@ def deadline_s(options: SweepOptions) -> float:
 
 
 @dataclass(frozen=True)
-class Collectives:
-    """Time and bandwidths of MPI's collectives between all slots."""
+class _Sweep:
+    """What the sweeps share: their options, the deadline that these take, and the way from times to figures."""
 
     options: SweepOptions = field(default_factory=SweepOptions)
-    name: str = "collectives"
-    title: str = "MPI's collectives over message sizes: right answers, time and bandwidths"
+    name: str = ""
+    title: str = ""
     per_node: bool = False
     deadline_s: float = deadline_s(SweepOptions())
 
     @classmethod
-    def of(cls, options: SweepOptions) -> Collectives:
+    def of(cls, options: SweepOptions) -> Self:
         """Return the check with these options, and the deadline that they take."""
         return cls(options, deadline_s=deadline_s(options))
+
+    def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
+        """Judge the answers, and make figures of the times."""
+        judgement = blame(base.judge(site, outcome))
+        return with_figures(judgement, site, outcome, self.options.confidence, judgement.ranks)
+
+
+@dataclass(frozen=True)
+class Collectives(_Sweep):
+    """Time and bandwidths of MPI's collectives between all slots."""
+
+    name: str = "collectives"
+    title: str = "MPI's collectives over message sizes: right answers, time and bandwidths"
 
     def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI is on every node that takes part
         """Return nothing: every node can."""
@@ -52,26 +67,13 @@ class Collectives:
         """Return the argv of one rank."""
         return base.rank_program("sweep_checks.py", self.name, deadline_s, *arguments(self.options))
 
-    def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
-        """Judge the answers, and make figures of the times."""
-        judgement = blame(base.judge(site, outcome))
-        return with_figures(judgement, site, outcome, self.options.confidence, judgement.ranks)
-
 
 @dataclass(frozen=True)
-class NcclSweep:
+class NcclSweep(_Sweep):
     """The same between GPUs, whose clocks are watched meanwhile."""
 
-    options: SweepOptions = field(default_factory=SweepOptions)
     name: str = "nccl_sweep"
     title: str = "NCCL's collectives over message sizes: right answers, time, bandwidths, and the GPUs' clocks"
-    per_node: bool = False
-    deadline_s: float = deadline_s(SweepOptions())
-
-    @classmethod
-    def of(cls, options: SweepOptions) -> NcclSweep:
-        """Return the check with these options, and the deadline that they take."""
-        return cls(options, deadline_s=deadline_s(options))
 
     def absent(self, stack: NodeStack) -> str:
         """Return whether NCCL is missing."""
@@ -92,19 +94,11 @@ class NcclSweep:
 
 
 @dataclass(frozen=True)
-class HorovodSweep:
+class HorovodSweep(_Sweep):
     """The same through Horovod: on the GPUs where every rank has one, else in main memory."""
 
-    options: SweepOptions = field(default_factory=SweepOptions)
     name: str = "horovod_sweep"
     title: str = "Horovod's collectives over message sizes: right answers, time and bandwidths"
-    per_node: bool = False
-    deadline_s: float = deadline_s(SweepOptions())
-
-    @classmethod
-    def of(cls, options: SweepOptions) -> HorovodSweep:
-        """Return the check with these options, and the deadline that they take."""
-        return cls(options, deadline_s=deadline_s(options))
 
     def absent(self, stack: NodeStack) -> str:
         """Return why a node cannot take part, empty when it can."""
@@ -115,11 +109,6 @@ class HorovodSweep:
         devices = ",".join(horovod.devices(site))
         more = (*arguments(self.options), "--devices", devices)
         return base.rank_program("horovod_checks.py", self.name, deadline_s, *more)
-
-    def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
-        """Judge the answers, and make figures of the times."""
-        judgement = blame(base.judge(site, outcome))
-        return with_figures(judgement, site, outcome, self.options.confidence, judgement.ranks)
 
 
 def arguments(options: SweepOptions) -> tuple[str, ...]:
