@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import signal
 import subprocess
@@ -172,6 +173,19 @@ def test_a_sweep_kills_its_own_job_alone() -> None:
         for reaper in reapers:
             reaper.join()
         others[1].wait()
+
+
+def test_shared_memory_that_nobody_has_mapped_is_swept_and_no_other() -> None:
+    places = [Path(f"/dev/shm/sm_segment.unit-{name}.{os.getpid()}") for name in ("orphan", "mapped")]  # noqa: S108
+    for place in places:
+        place.write_bytes(bytes(mmap.PAGESIZE))
+    try:
+        with places[1].open("r+b") as stream, mmap.mmap(stream.fileno(), 0):
+            job.sweep([HERE], f"unit-none-{os.getpid()}")
+            assert [place.exists() for place in places] == [False, True]
+    finally:
+        for place in places:
+            place.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,9 @@ STACKS_WAIT_S = 7.0  # longer than the controller waits for the nodes
 TERM_GRACE_S = 3.0  # mpirun needs a moment to tell its daemons; a paused node never answers it
 DRAIN_S = 1.0  # output that was written before the end is still read
 SWEEP_WAIT_S = 5.0
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Open MPI puts its segments
+SEGMENT = re.compile(r"(?:sm|vader)_segment\.")
+ORPHAN_WAIT_S = 0.3
 PEER_WAIT_S = 15.0
 PEERS_AT_ONCE = 32
 FLUSH_WAIT_S = 10.0
@@ -119,6 +122,28 @@ def shared_segments(pid: int) -> set[str]:
     return {match.group(1) for match in re.finditer(r"\s(/dev/shm/[^\n]+?)(?: \(deleted\))?\n", text)}
 
 
+def orphaned_segments() -> set[str]:
+    """Return Open MPI's shared memory of ours that no process has mapped: its ranks were killed by somebody else.
+
+    A rank maps a segment as soon as it has made it, so what is unmapped at two looks is nobody's, of whatever job.
+    """
+
+    def unmapped() -> set[str]:
+        files = [path for path in SHARED_MEMORY.glob("*_segment.*") if SEGMENT.match(path.name)]
+        if not files:
+            return set()
+        mapped = {
+            name for path in Path("/proc").iterdir() if path.name.isdigit() for name in shared_segments(int(path.name))
+        }
+        return {str(path) for path in files} - mapped
+
+    found = unmapped()
+    if found:
+        time.sleep(ORPHAN_WAIT_S)
+        found &= unmapped()
+    return found
+
+
 def kill(pid: int, job: str) -> bool:
     """Send KILL to a member, and to nobody who got its number in the meantime."""
     try:
@@ -172,7 +197,8 @@ def sweep(job: str, session: str = "", wait_s: float = SWEEP_WAIT_S) -> dict[str
                 litter |= segments | ({folder} if folder else set())
         time.sleep(0.05)
     left = [{"pid": pid, "command": command_of(pid)} for pid in members(job)]
-    removed = [] if left else [path for path in sorted(litter | daemon_folders(session)) if remove(path)]
+    litter |= daemon_folders(session) | orphaned_segments()
+    removed = [] if left else [path for path in sorted(litter) if remove(path)]
     return {"killed": [{"pid": pid, "command": text} for pid, text in killed.items()], "left": left, "removed": removed}
 
 
