@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import os
 import re
@@ -13,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import node_programs
 import pytest
 from clusterctl.checks import base
 from clusterctl.checks.collectives import NcclSweep
@@ -34,18 +34,7 @@ CPU_NODE = NodeStack(nccl="2.32.3", nccl_cuda="13")
 
 @pytest.fixture(scope="module")
 def program() -> ModuleType:
-    """Return the node's program as a module; it lies beside the module that it imports."""
-    folder = str(ROOT / "roles" / "validation" / "files")
-    sys.path.insert(0, folder)
-    try:
-        spec = importlib.util.spec_from_file_location("nccl_checks", f"{folder}/nccl_checks.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(folder)
-    return module
+    return node_programs.load("nccl_checks")
 
 
 def site(stack: dict[str, NodeStack]) -> base.Site:

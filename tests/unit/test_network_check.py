@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import node_programs
 import pytest
 from clusterctl.checks import base
 from clusterctl.checks.network import Network, path
@@ -208,18 +207,7 @@ def test_a_record_means_every_interface_in_its_networks() -> None:
 
 @pytest.fixture(scope="module")
 def program() -> ModuleType:
-    """Return the node's program as a module; it lies beside the module that it imports."""
-    folder = str(ROOT / "roles" / "validation" / "files")
-    sys.path.insert(0, folder)
-    try:
-        spec = importlib.util.spec_from_file_location("mpi_checks", f"{folder}/mpi_checks.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(folder)
-    return module
+    return node_programs.load("mpi_checks")
 
 
 def tree(root: Path, files: Mapping[str, str]) -> Path:

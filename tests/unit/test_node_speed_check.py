@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import node_programs
 import pytest
 from clusterctl.checks import base
 from clusterctl.checks.node_speed import NodeSpeed
@@ -26,18 +25,7 @@ NODES = ("node1", "node2", "node3", "node4", "node5")
 
 @pytest.fixture(scope="module")
 def program() -> ModuleType:
-    """Return the node's program as a module; it lies beside the modules that it imports."""
-    folder = str(ROOT / "roles" / "validation" / "files")
-    sys.path.insert(0, folder)
-    try:
-        spec = importlib.util.spec_from_file_location("node_checks", f"{folder}/node_checks.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(folder)
-    return module
+    return node_programs.load("node_checks")
 
 
 def site(nodes: tuple[str, ...] = NODES) -> base.Site:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import node_programs
 import pytest
 from clusterctl.checks import base
 from clusterctl.checks.pairs import Pairs
@@ -27,18 +26,7 @@ MIB = 2**20
 
 @pytest.fixture(scope="module")
 def program() -> ModuleType:
-    """Return the node's program as a module; it lies beside the modules that it imports."""
-    folder = str(ROOT / "roles" / "validation" / "files")
-    sys.path.insert(0, folder)
-    try:
-        spec = importlib.util.spec_from_file_location("pair_checks", f"{folder}/pair_checks.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(folder)
-    return module
+    return node_programs.load("pair_checks")
 
 
 # --- who meets whom ---------------------------------------------------------------------------------------------------
