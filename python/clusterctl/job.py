@@ -112,6 +112,7 @@ class _Answers:
         self.session = ""
         self.ending_s = 0.0
         self.late = False
+        self.heard = time.monotonic()
         self.ended: dict[str, Any] | None = None
         self.swept: dict[str, Any] | None = None
         self._on_line = on_line
@@ -122,6 +123,7 @@ class _Answers:
             event = json.loads(text)
         except json.JSONDecodeError:
             return  # a banner of the node's shell
+        self.heard = time.monotonic()
         kind = event.get("event") if isinstance(event, dict) else None
         if kind == "line":
             line = OutputLine(stream=str(event["stream"]), at_s=float(event["at"]), text=str(event["text"]))
@@ -246,7 +248,8 @@ def run(
             _send(process, request)
             limit = float("inf") if spec.deadline_s is None else spec.deadline_s
             limit += _STACKS_WAIT_S if spec.stacks else 0.0
-            _listen(process, answers, complaint, limit + _END_WAIT_S, meanwhile)
+            if not _listen(process, answers, complaint, limit + _END_WAIT_S, meanwhile):
+                complaint += f"\nnothing came from it for {time.monotonic() - answers.heard:.0f} s".encode()
         except BaseException as error:
             if isinstance(error, OSError):  # whoever took the output is gone
                 answers.on_data = None
@@ -372,15 +375,17 @@ def _listen(
     complaint: bytearray,
     wait_s: float,
     meanwhile: Callable[[], None] | None = None,
-) -> None:
-    """Read until the supervisor has said its last word, ssh has ended, or the wait is over."""
+) -> bool:
+    """Read until the supervisor has said its last word or ssh has ended, and return False if the wait is over first."""
     end = time.monotonic() + wait_s
     rest = b""
     with selectors.DefaultSelector() as selector:
         for stream in (process.stdout, process.stderr):
             if stream is not None and not stream.closed:
                 selector.register(stream, selectors.EVENT_READ)
-        while selector.get_map() and answers.ended is None and time.monotonic() < end:
+        while selector.get_map() and answers.ended is None:
+            if time.monotonic() > end:
+                return False
             if meanwhile is not None:
                 meanwhile()
             for key, _ in selector.select(_POLL_S):
@@ -393,6 +398,7 @@ def _listen(
                     *complete, rest = (rest + data).split(b"\n")
                     for line in complete:
                         answers.take(line.decode("utf-8", "replace"))
+    return True
 
 
 def _outcome(answers: _Answers, complaint: str) -> JobOutcome:
@@ -400,7 +406,7 @@ def _outcome(answers: _Answers, complaint: str) -> JobOutcome:
     last = lines[-1].at_s if lines else 0.0
     if answers.ended is None:
         said = [line for line in complaint.strip().splitlines() if line.strip()]
-        problem = said[-1] if said else "the connection to the launch node was lost"
+        problem = said[-1] if said else "ssh ended without a word"
         return JobOutcome("lost", last, argv=argv, lines=lines, problem=problem)
     ended = answers.ended
     seconds = float(ended["seconds"])

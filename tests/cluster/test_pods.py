@@ -56,6 +56,7 @@ sys.stdout.flush()
 if not alone:
     distributed.barrier()
     distributed.destroy_process_group()
+os._exit(0)  # Gloo's threads may outlive the interpreter, and then abort (pytorch/pytorch issue 190489)
 """
 START = f"""#!/usr/bin/python3
 import sys

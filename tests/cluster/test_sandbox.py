@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,6 +56,30 @@ def test_every_node_is_a_host_of_its_own(pair: Sandbox) -> None:
     assert node_key(pair, "node1") != node_key(pair, "node2")
     for node in pair.nodes:
         assert node.address in said(pair, node.name, "ip", "-4", "-brief", "address")
+
+
+@pytest.mark.parametrize(("name", "other"), [("node1", "node2"), ("node2", "node1")])
+def test_a_node_that_goes_takes_nobodys_connection_with_it(
+    pair: Sandbox, engine: podman.Podman, name: str, other: str
+) -> None:
+    gone = pair.node(name)
+    command = sandboxes.ssh_command(pair, pair.node(other), ("sh", "-c", "echo up; read _; echo still there"))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as session:
+        assert session.stdout
+        assert session.stdout.readline() == "up\n"
+        bridge = engine.text("network", "inspect", "--format", "{{.NetworkInterface}}", pair.network)
+        address = Path("/sys/class/net", bridge, "address")
+        before = address.read_text(encoding="ascii")
+        engine.run("stop", "--time", "0", gone.container)
+        try:
+            assert session.communicate("\n", timeout=10)[0] == "still there\n"
+            assert address.read_text(encoding="ascii") == before
+        finally:
+            engine.run("start", gone.container)
+            for _ in range(50):  # until its sshd is up again
+                if ssh(pair, name, "true").returncode == 0:
+                    break
+                time.sleep(0.2)
 
 
 def node_key(box: Sandbox, node: str) -> str:

@@ -45,7 +45,16 @@ class DeadLogin(job.Login):
         return ["sh", "-c", "echo 'ssh: connect to host node9 port 22: No route to host' >&2; exit 255"]
 
 
+class MuteLogin(job.Login):
+    """A node that stops in the middle, as one behind a cut cable does."""
+
+    def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
+        del connect_timeout_s
+        return ["sh", "-c", "exec sleep 300" if remote[-1] == job.SUPERVISOR else "exit 255"]
+
+
 HERE = HereLogin(Host(name="node1", address="127.0.0.1"))
+MUTE = MuteLogin(Host(name="node8", address="192.0.2.8"))
 GONE = DeadLogin(Host(name="node9", address="192.0.2.9"))
 
 
@@ -139,6 +148,12 @@ def test_a_node_that_is_gone_is_lost_with_ssh_s_own_words() -> None:
     outcome = job.run(GONE, spec("gone", "true"))
     assert (outcome.ending, outcome.problem) == ("lost", "ssh: connect to host node9 port 22: No route to host")
     assert [(sweep.host, sweep.problem) for sweep in outcome.sweeps] == [("node9", outcome.problem)]
+
+
+def test_a_node_that_stops_answering_is_lost_after_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "_END_WAIT_S", 0.1)
+    outcome = job.run(MUTE, spec("mute", "true", deadline_s=0.9))
+    assert (outcome.ending, outcome.problem) == ("lost", "nothing came from it for 1 s")
 
 
 def test_files_are_private_and_gone_afterwards() -> None:

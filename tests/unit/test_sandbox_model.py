@@ -171,7 +171,7 @@ def test_missing_programs_are_named_with_the_packages_that_bring_them(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
-        ConfigError, match=r"needs podman, ssh, ssh-keygen; install.*apt-get install .*podman runc crun"
+        ConfigError, match=r"needs podman, ssh, ssh-keygen, ip; install.*apt-get install .*podman runc crun"
     ):
         podman.find()
 

@@ -69,12 +69,12 @@ class Node(Record):
 
     @property
     def hardware_address(self) -> str:
-        """A locally administered MAC made of the address: a node that starts again keeps it.
+        """The MAC that goes with the address: a node that starts again keeps it.
 
         With a new one at each start, this machine would send to the former one until its neighbour entry, good for up
         to 45 s, has run out.
         """
-        return ":".join(f"{byte:02x}" for byte in b"\x02\x63" + IPv4Address(self.address).packed)
+        return hardware_address(self.address)
 
 
 class Sandbox(Record):
@@ -118,6 +118,11 @@ def check_name(name: str) -> None:
 def short_name(image: str) -> str:
     """Return what a registry calls the image: ``debian:12``."""
     return f"{image[:-2]}:{image[-2:]}"
+
+
+def hardware_address(address: str) -> str:
+    """Return a locally administered MAC made of an IPv4 address."""
+    return ":".join(f"{byte:02x}" for byte in b"\x02\x63" + IPv4Address(address).packed)
 
 
 def network_name(name: str) -> str:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from clusterctl.errors import ConfigError, HostFailedError
 
-PACKAGES = "podman runc crun netavark aardvark-dns iptables nftables catatonit mmdebstrap"
+PACKAGES = "podman runc crun netavark aardvark-dns iptables nftables catatonit mmdebstrap iproute2"
 Report: TypeAlias = Callable[[str], None]
 
 _OWN_CONF = Path(__file__).with_name("containers.conf")
@@ -63,7 +63,7 @@ def find() -> Podman:
         ConfigError: podman or its helpers are missing, or this user may not become root.
         HostFailedError: podman starts no container either way.
     """
-    programs = {name: shutil.which(name) for name in ("podman", "ssh", "ssh-keygen")}
+    programs = {name: shutil.which(name) for name in ("podman", "ssh", "ssh-keygen", "ip")}
     missing = [name for name, path in programs.items() if path is None]
     catatonit = shutil.which("catatonit", path=f"{os.environ.get('PATH', '')}:{_HELPER_FOLDERS}")
     if missing or catatonit is None:
