@@ -132,7 +132,8 @@ class Figure(_Plentiful):
 
     Attributes:
         quantity: what was measured: ``latency``, ``bandwidth``, ``time``, ``algorithm_bandwidth``, ``bus_bandwidth``,
-            ``memory_bandwidth``, ``compute``, ``gpu_clock``, ``efficiency``, or a user's own word.
+            ``memory_bandwidth``, ``compute``, ``gpu_clock``, ``efficiency``,
+            ``sent_again`` (the part of a link's TCP segments), or a user's own word.
         operation: ``allreduce``, ``broadcast``, ... for a collective; empty elsewhere.
         backend: what carried it: ``mpi``, ``nccl``, ``horovod``, ``gloo``; empty where that means nothing.
         algorithm: the library's algorithm where it is known or was forced.

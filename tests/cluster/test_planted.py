@@ -80,6 +80,7 @@ def test_a_node_that_loses_packets_is_named(cluster: Cluster) -> None:
         cluster.in_network_of("node2", "nft", "delete", "table", "inet", "planted")
     assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node2",)), found.reason
     assert [(one.kind, one.nodes) for one in found.culprits] == [("node", ("node2",))]
+    assert "of the TCP segments on its links to node[1,3-4] were sent again, so packets are lost" in found.reason
 
 
 def test_a_node_whose_processors_are_throttled_is_named(cluster: Cluster) -> None:

@@ -188,6 +188,23 @@ def test_what_ranks_say_while_they_are_ended_is_not_held_against_them() -> None:
     assert "no sign of life from rank 3 on node2" in judgement.reason
 
 
+def test_a_sign_of_life_counts_from_when_it_was_given() -> None:
+    """The launch node passed nothing on from the 16th second to the 23rd, the deadline was the 20th."""
+
+    def said(at_s: float, rank: int, event: str, **more: object) -> OutputLine:
+        words = {"clusterctl": 1, "event": event, "rank": rank, "host": f"node{rank // 2 + 1}", **more}
+        return OutputLine("stdout", at_s, json.dumps(words))
+
+    lines = [said(1.0, rank, "started") for rank in range(8) if rank not in {2, 3}]
+    for rank in (0, 1, 4, 5, 6, 7):
+        lines += [said(at_s + 1, rank, "waiting", s=at_s, step="MPI_Init") for at_s in (2.0, 8.5, 14.5)]
+        lines += [said(22.7, rank, "waiting", s=at_s, step="MPI_Init") for at_s in (16.5, 18.5, 20.5)]
+    outcome = JobOutcome("deadline", 27.0, 20.0, rc=1, lines=tuple(lines))
+    judgement = base.judge(site("healthy-5.0.7"), outcome)
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node2",)), judgement.reason
+    assert [report.seen_s for report in judgement.ranks] == [19.5, 19.5, 0.0, 0.0, 19.5, 19.5, 19.5, 19.5]
+
+
 def test_a_library_from_elsewhere_fails_every_check() -> None:
     elsewhere = dataclasses.replace(
         site("healthy-5.0.7"), libraries={**dict.fromkeys(SLOTS, LIBRARIES["5.0.7"]), "node2": "/opt/openmpi"}

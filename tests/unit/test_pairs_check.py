@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import socket
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from clusterctl.checks import base
 from clusterctl.checks.pairs import Pairs
 from clusterctl.result import JobOutcome, OutputLine, Verdict
 from clusterctl.suite import PairsOptions
-from clusterctl.verdict import outliers
+from clusterctl.verdict import lossy, outliers
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -145,6 +146,33 @@ def test_all_pairs_become_matrices_and_figures_of_nodes() -> None:
     assert (by_nodes["node1",].size_bytes, by_nodes["node1",].backend) == (MIB, "mpi")
     assert next(one.value for one in found.measurements if one.name == "measuring") == 1.5
     assert [one.nodes for one in outliers.among_links(bandwidth, outliers.Policy())] == [("node2", "node4")]
+
+
+def test_what_was_sent_again_is_a_figure_of_the_pair_both_ways_together() -> None:
+    def counted(rank: int, peer: str, sent: int, again: int) -> list[OutputLine]:
+        about = {"unit": "1", "better": "none", "backend": "tcp", "peer": peer}
+        counts = {"segments": sent, "segments_sent_again": again}
+        return [line("measured", rank, quantity=name, samples=[count], **about) for name, count in counts.items()]
+
+    answers = [answer(rank) for rank in range(4)]
+    found = judged(4, [*measured(4), *counted(3, "box2", 6000, 90), *counted(1, "box4", 4000, 410), *answers])
+    (figure,) = (one for one in found.figures if one.quantity == lossy.SENT_AGAIN)
+    assert (figure.nodes, figure.value, figure.unit, figure.better) == (("node2", "node4"), 0.05, "1", "none")
+
+
+def test_the_kernel_has_counted_segments(program: ModuleType) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as one,
+        server.accept()[0] as other,
+    ):
+        one.sendall(b"word")
+        assert other.recv(4) == b"word"
+        known = list(program.connections())
+        assert ("127.0.0.1", "127.0.0.1", 1, 0) in known  # a segment with data there
+        assert ("127.0.0.1", "127.0.0.1", 0, 0) in known  # and none back
+        one.sendall(b"still open")
+        assert other.recv(10) == b"still open"
 
 
 def test_what_was_not_measured_is_said() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 import statistics
@@ -17,7 +18,7 @@ from clusterctl.result import Figure, Measurement, Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from clusterctl.result import JobOutcome, OutputLine, PairMatrix, RankReport
+    from clusterctl.result import JobOutcome, PairMatrix, RankReport
     from clusterctl.stack import NodeStack
 
 PYTHON = "/usr/local/python_env/bin/python"
@@ -179,7 +180,7 @@ def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True) -> Judgemen
         outcome: how it ended, and all it printed.
         with_mpi: whether every rank is to have mapped the libmpi that was installed for it.
     """
-    output = ranks.read(_in_time(outcome), site.placement, site.names)
+    output = ranks.read(outcome.lines, site.placement, site.names, _until_s(outcome))
     verdict, reason, hosts = _verdict(site, outcome, output, with_mpi=with_mpi)
     return Judgement(
         verdict=verdict,
@@ -225,11 +226,9 @@ def figures(
     return tuple(found)
 
 
-def _in_time(outcome: JobOutcome) -> tuple[OutputLine, ...]:
-    """Return what was printed before the end was begun: a rank that is ended late dies in many ways, and says so."""
-    if outcome.ending != "deadline":
-        return outcome.lines
-    return tuple(line for line in outcome.lines if line.at_s <= outcome.ending_s)
+def _until_s(outcome: JobOutcome) -> float:
+    """Return the time from which on nothing counts that ranks say: one that is ended late dies in many ways."""
+    return outcome.ending_s if outcome.ending == "deadline" else math.inf
 
 
 def fail(judgement: Judgement, reason: str, hosts: Iterable[str]) -> Judgement:

@@ -13,6 +13,7 @@ from clusterctl.inventory import folded
 from clusterctl.result import Figure, Measurement, PairMatrix, Verdict
 from clusterctl.suite import PairsOptions
 from clusterctl.units import size_words, value_words
+from clusterctl.verdict.lossy import SENT_AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # A hung pair names itself as what it is busy with, by the host names that nodes give themselves.
 _STUCK = re.compile(r"pair \S+, (?P<size>\d+ (?:B|KiB|MiB))")
+_COUNTED = ("segments", "segments_sent_again")
 _BUDGETS = 3.0  # what a pair may take, in budgets: a slow link takes more than its own
 
 
@@ -80,7 +82,7 @@ class Pairs:
         matrices = tuple(_matrices(tuple(site.slots), measured))
         confidence = self.options.confidence
         figures = tuple(figure for matrix in matrices for figure in _figures(matrix, confidence))
-        judgement = replace(judgement, matrices=matrices, figures=figures)
+        judgement = replace(judgement, matrices=matrices, figures=(*figures, *_losses(measured)))
         if judgement.verdict is not Verdict.PASS:
             return judgement
         if len(site.slots) == 1:
@@ -170,6 +172,18 @@ def _figures(matrix: PairMatrix, confidence: float) -> Iterable[Figure]:
             confidence=confidence if interval else 0.0,
             better=matrix.better,
         )
+
+
+def _losses(measured: Iterable[ranks.Measured]) -> Iterable[Figure]:
+    """Return the part of their TCP segments that pairs sent again, where that were more than a few."""
+    sent: dict[tuple[str, ...], list[float]] = {}
+    for one in measured:
+        if one.quantity in _COUNTED and one.host and one.peer:
+            counts = sent.setdefault(tuple(sorted((one.host, one.peer))), [0.0, 0.0])
+            counts[_COUNTED.index(one.quantity)] += one.samples[0]
+    for nodes, (every, again) in sent.items():
+        if every:
+            yield Figure(quantity=SENT_AGAIN, backend="tcp", nodes=nodes, value=_rounded(again / every), unit="1")
 
 
 def _measured_nodes(matrix: PairMatrix) -> set[str]:

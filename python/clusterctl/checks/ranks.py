@@ -67,14 +67,19 @@ class Output:
         return tuple(report for report in self.ranks if report.state in states)
 
 
-def read(lines: Iterable[OutputLine], placement: Sequence[str], names: Mapping[str, str]) -> Output:
+def read(
+    lines: Iterable[OutputLine], placement: Sequence[str], names: Mapping[str, str], until_s: float = math.inf
+) -> Output:
     """Return what the ranks said of themselves.
+
+    A sign of life counts from when it was given: a busy launch node may pass on those of seconds in one go.
 
     Args:
         lines: the raw output, both streams.
         placement: the node on which each rank was to be, by the inventory's name; a rank that says nothing is reported
             as absent from there.
         names: the inventory's name of each host name that nodes give themselves.
+        until_s: what was said later is left out.
     """
     reports = {rank: RankReport(rank=rank, host=host, state="absent", ok=False) for rank, host in enumerate(placement)}
     other: list[str] = []
@@ -83,10 +88,13 @@ def read(lines: Iterable[OutputLine], placement: Sequence[str], names: Mapping[s
     printed: dict[int, str] = {}
     for line in lines:
         found, rest = _events(line.text)
-        if rest:
+        if rest and line.at_s <= until_s:
             other.append(rest)
         for event in found:
             rank = event["rank"]
+            at_s = _given_s(event, started.get(rank), line.at_s)
+            if at_s > until_s:
+                continue
             if event.get("event") == "measured":
                 measured.append(event)
                 continue
@@ -97,7 +105,7 @@ def read(lines: Iterable[OutputLine], placement: Sequence[str], names: Mapping[s
                 started[rank] = line.at_s
             before = reports.get(rank) or RankReport(rank=rank, host="", state="absent", ok=False)
             try:
-                reports[rank] = _updated(before, event, names, line.at_s)
+                reports[rank] = _updated(before, event, names, at_s)
             except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
                 other.append(line.text.strip())  # no answer of ours: that rank has none until it gives one
     return Output(
@@ -107,6 +115,14 @@ def read(lines: Iterable[OutputLine], placement: Sequence[str], names: Mapping[s
         measured=_whole(measured, names),
         printed=printed,
     )
+
+
+def _given_s(event: Mapping[str, Any], started_s: float | None, at_s: float) -> float:
+    """Return when a rank said something, in seconds since the job's start; ``at_s`` is when it came here."""
+    since = event.get("s") if event.get("event") == "waiting" else None
+    if started_s is None or not isinstance(since, float):
+        return at_s
+    return min(at_s, started_s + since)
 
 
 def _events(text: str) -> tuple[list[dict[str, Any]], str]:

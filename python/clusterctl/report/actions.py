@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.result import CheckResult, Culprit, ValidationRecord
 
 _Found: TypeAlias = "tuple[CheckResult, Culprit]"
-_NETWORK = {"latency", "bandwidth", "time", "algorithm_bandwidth", "bus_bandwidth"}
+_NETWORK = {"latency", "bandwidth", "time", "algorithm_bandwidth", "bus_bandwidth", "sent_again"}
 _MACHINE = {"memory_bandwidth", "compute", "gpu_clock"}
 _MOST_EVIDENCE = 8
 

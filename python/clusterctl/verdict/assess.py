@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from clusterctl import units
 from clusterctl.result import CheckResult, Verdict
+from clusterctl.verdict import lossy, unmeasured
 from clusterctl.verdict import references as refs
-from clusterctl.verdict import unmeasured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -123,6 +123,7 @@ def _culprits(result: CheckResult, policy: Policy) -> tuple[Culprit, ...]:
     for matrix in result.matrices:
         found += [one for one in outliers.among_links(matrix, within) if not _is_a_round(matrix, one)]
     found += unmeasured.links(result.matrices)
+    found += lossy.links(result.figures, result.matrices)
     return outliers.merge(found)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from clusterctl import medians, units
 from clusterctl.result import Culprit
-from clusterctl.verdict import few, rankone
+from clusterctl.verdict import few, lossy, rankone
 from clusterctl.verdict.rankone import Fit
 from clusterctl.verdict.tails import t_quantile
 
@@ -324,10 +324,12 @@ def _folded(group: Sequence[Culprit]) -> Culprit:
         _quantity(one.quantity, one.size_bytes)
         for one in group
         if (one.quantity, one.size_bytes) != (strongest.quantity, strongest.size_bytes)
+        and one.quantity != lossy.SENT_AGAIN
     ]
-    if not also:
-        return strongest
-    return strongest.model_copy(update={"words": f"{strongest.words} (so are {', '.join(dict.fromkeys(also))})"})
+    words = f"{strongest.words} (so are {', '.join(dict.fromkeys(also))})" if also else strongest.words
+    if strongest.quantity != lossy.SENT_AGAIN:
+        words = "; ".join([words, *(one.words.partition(": ")[2] for one in group if one.quantity == lossy.SENT_AGAIN)])
+    return strongest.model_copy(update={"words": words})
 
 
 def _badness(one: Culprit) -> tuple[float, float]:

@@ -13,6 +13,9 @@ count. A sample of bandwidth is the bytes of both ways over the time of both, fo
 suffices, so that a link that is slow one way, or that loses some packets, is seen as well. The lower rank of a pair
 decides when it is enough: the first byte of its messages says whether another one follows. The tournament is played
 several times, with a part of the budget each, so that what disturbs a pair for a moment touches a part of its samples.
+
+Where TCP carries it, the kernel has counted for each connection how many segments were sent and how many of them were
+sent again. That tells lost packets from a slow link, also where the median does not show them.
 """
 
 from __future__ import annotations
@@ -20,8 +23,11 @@ from __future__ import annotations
 import collections
 import os
 import random
+import socket
+import struct
 import sys
 import time
+from pathlib import Path
 from typing import Any, Iterator, Mapping, Sequence
 
 import measure
@@ -41,6 +47,8 @@ SMALL = 8192  # bytes; up to there a message takes about as long as one of one b
 SHARE = 0.7  # of the time until the deadline that the plan may take; slow links take more than their budget
 RESERVE = 0.85  # of the deadline; what is left is for the start and for the end
 TRIES = 200
+SENT_AGAIN_AT, SENT_AT = 100, 156  # tcpi_total_retrans and tcpi_data_segs_out in Linux's struct tcp_info, 32 bits each
+FEWEST_SENT_AGAIN, LEAST_SENT_AGAIN = 20, 0.005  # and share; below them it is told to nobody, for all links do it a bit
 PERIOD = 251  # a prime, so that no power of two of bytes is whole periods
 
 
@@ -281,6 +289,7 @@ def play(bench: Bench) -> None:
                     tell(rank, names[pair[1]], {key[1:]: found[key] for key in found if key[0] == pair[1]})
         bench.wait_for_all(f"the end of round {number} of {len(rounds)}")
     measuring_s = round(time.monotonic() - began, 6)
+    tell_losses(bench, names)
     rank.figures.update(measuring_s=measuring_s, rounds=len(rounds), waves=len(once), passes=PASSES)
 
 
@@ -290,6 +299,43 @@ def tell(rank: rank_program.Rank, peer: str, found: Mapping[tuple[str, int], Seq
         better, unit = ("lower", "us") if quantity == "latency" else ("higher", "B/s")
         link = {"backend": "mpi", "bytes": size, "peer": peer}
         measure.say(rank.voice, values, quantity=quantity, unit=unit, better=better, **link)
+
+
+def tell_losses(bench: Bench, names: Sequence[str]) -> None:
+    """Print how many segments went to whom, and how many again, where these were more than a few."""
+    mine = list(connections())
+    bench.rank.doing("the addresses of all")
+    addresses = bench.comm.allgather(sorted({local for local, *_ in mine}))
+    often = collections.Counter(address for of_one in addresses for address in of_one)
+    owners = {address: rank for rank, of_one in enumerate(addresses) for address in of_one if often[address] == 1}
+    sent_to: collections.Counter[str] = collections.Counter()
+    again_to: collections.Counter[str] = collections.Counter()
+    for _, peer, sent, again in mine:
+        if owners.get(peer, bench.rank.rank) != bench.rank.rank:
+            sent_to[names[owners[peer]]] += sent
+            again_to[names[owners[peer]]] += again
+    for peer, again in again_to.items():
+        if again >= max(FEWEST_SENT_AGAIN, LEAST_SENT_AGAIN * sent_to[peer]):
+            about = {"unit": "1", "better": "none", "backend": "tcp", "peer": peer}
+            measure.say(bench.rank.voice, [sent_to[peer]], quantity="segments", **about)
+            measure.say(bench.rank.voice, [again], quantity="segments_sent_again", **about)
+
+
+def connections() -> Iterator[tuple[str, str, int, int]]:
+    """Yield both addresses of each of this process's TCP connections, the segments with data sent, and those again."""
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        try:
+            if not str(entry.readlink()).startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(entry.name))) as one:
+                if one.type != socket.SOCK_STREAM or one.family not in (socket.AF_INET, socket.AF_INET6):
+                    continue
+                told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, SENT_AT + 4)
+                ends = [end()[0].replace("::ffff:", "") for end in (one.getsockname, one.getpeername)]
+            sent, again = (struct.unpack_from("=I", told, place)[0] for place in (SENT_AT, SENT_AGAIN_AT))
+        except (OSError, struct.error):  # it is closed, only listens, or is of an older kernel
+            continue
+        yield ends[0], ends[1], sent, again
 
 
 def work(rank: rank_program.Rank) -> int:

@@ -5,8 +5,9 @@ one a finding, each with ``"clusterctl": 1`` and an ``event``:
 
 ``started``  before anything is touched that may hang, so that a rank that hangs there is told from one that never came
              up.
-``waiting``  every ``--heartbeat`` seconds: what the rank is busy with. A rank that stops printing this before it has a
-             result is itself stuck (stopped, or its node is); those that go on are waiting for somebody.
+``waiting``  every ``--heartbeat`` seconds: what the rank is busy with, ``s`` seconds after it was up. A rank that stops
+             printing this before it has a result is itself stuck (stopped, or its node is); those that go on wait for
+             somebody.
 ``measured`` what was measured, with every sample; see ``measure.py``.
 ``result``   the verdict of this rank: ``ok``, how many values were compared, the wrong ones with expected and got, the
              libraries that are really mapped (``libraries``), what they say of themselves (``facts``, texts) and what
@@ -67,10 +68,15 @@ class Voice:
         self.size = int(environment.get("OMPI_COMM_WORLD_SIZE", "1")) if size is None else size
         self.check = check
         self.host = socket.gethostname()
+        self.began = time.monotonic()
 
     def say(self, event: str, **figures: Any) -> None:
         """Print one line."""
         os.write(1, self.line(event, figures))
+
+    def beat(self, step: str) -> None:
+        """Print a sign of life."""
+        self.say("waiting", s=round(time.monotonic() - self.began, 3), step=step)
 
     def say_in_turn(self, event: str, **figures: Any) -> None:
         """Print one of many lines, for each of which mpirun's daemon is waited for.
@@ -304,7 +310,7 @@ def watch(voice: Voice, worker: int, board: Board, heartbeat_s: float) -> int:
         if time.monotonic() >= beat_at:
             beat_at += heartbeat_s
             if not is_stopped(worker):  # a stopped worker gives no sign of life
-                voice.say("waiting", step=board.step)
+                voice.beat(board.step)
         time.sleep(POLL_S)
 
 

@@ -123,7 +123,7 @@ class Node:
                 beat_at += self.arguments.heartbeat
                 if not rank_program.is_stopped(child):
                     for voice in self.dumb.values():
-                        voice.say("waiting", step=self.board.step)
+                        voice.beat(self.board.step)
             time.sleep(rank_program.POLL_S)
         self.listen()
         if os.WIFSIGNALED(status):  # it took its workers with it
