@@ -183,10 +183,13 @@ class Cluster:
             self.on(node, "rm", f"{site}/planted.py", f"{site}/planted.pth")
 
 
-def patient(folder: Path, extends: str) -> Path:
-    """Write a suite that blames nobody for speed: other tests share the cores, so healthy nodes wait for each other."""
+def patient(folder: Path, extends: str, more: str = "") -> Path:
+    """Write a suite that blames nobody for speed: other tests share the cores, so healthy nodes wait for each other.
+
+    Lost packets are named all the same.
+    """
     path = folder / "validation.yml"
-    path.write_text(f"extends: {extends}\noutliers: {{floor: 99 %}}\n", encoding="utf-8")
+    path.write_text(f"extends: {extends}\noutliers: {{floor: 99 %}}\n{more}", encoding="utf-8")
     return path
 
 

@@ -48,7 +48,8 @@ SHARE = 0.7  # of the time until the deadline that the plan may take; slow links
 RESERVE = 0.85  # of the deadline; what is left is for the start and for the end
 TRIES = 200
 SENT_AGAIN_AT, SENT_AT = 100, 156  # tcpi_total_retrans and tcpi_data_segs_out in Linux's struct tcp_info, 32 bits each
-FEWEST_SENT_AGAIN, LEAST_SENT_AGAIN = 20, 0.005  # and share; below them it is told to nobody, for all links do it a bit
+FEWEST_SENT_AGAIN = 200  # segments; a message of 64 KiB that a rank was sent to sleep over is 45 of them
+LEAST_SENT_AGAIN = 0.005  # of all; what is below it no link is without
 PERIOD = 251  # a prime, so that no power of two of bytes is whole periods
 
 
