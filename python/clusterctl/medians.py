@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +18,16 @@ def mad(samples: Sequence[float]) -> float:
     """Return the median absolute deviation from the median, in the unit of the samples, of which there is one."""
     middle = statistics.median(samples)
     return statistics.median(abs(value - middle) for value in samples)
+
+
+def summary(samples: Sequence[float], confidence: float) -> dict[str, Any]:
+    """Return what a ``Figure`` says of its samples: ``value``, ``low``, ``high`` and ``confidence``.
+
+    There has to be a sample; too few have no interval, and then a confidence of 0.
+    """
+    low, high = median_interval(samples, confidence) or (None, None)
+    value = statistics.median(samples)
+    return {"value": value, "low": low, "high": high, "confidence": 0.0 if low is None else confidence}
 
 
 def median_interval(samples: Sequence[float], confidence: float) -> tuple[float, float] | None:

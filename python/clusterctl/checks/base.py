@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import signal
-import statistics
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -204,7 +203,6 @@ def figures(
     """
     found = []
     for one in measured:
-        interval = medians.median_interval(one.samples, confidence)
         ends = (one.host, one.peer) if one.peer else (one.host,)
         found.append(
             Figure(
@@ -214,13 +212,10 @@ def figures(
                 algorithm=one.algorithm,
                 size_bytes=one.size_bytes,
                 nodes=() if together else ends,
-                value=statistics.median(one.samples),
                 unit=one.unit,
-                low=interval[0] if interval else None,
-                high=interval[1] if interval else None,
-                confidence=confidence if interval else 0.0,
                 samples=one.samples,
                 better=one.better,
+                **medians.summary(one.samples, confidence),
             )
         )
     return tuple(found)

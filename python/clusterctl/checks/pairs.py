@@ -159,18 +159,14 @@ def _figures(matrix: PairMatrix, confidence: float) -> Iterable[Figure]:
         **{(name,): values for name, values in of_node.items() if values},
     }
     for nodes, values in groups.items():
-        interval = medians.median_interval(values, confidence)
         yield Figure(
             quantity=matrix.quantity,
             backend="mpi",
             size_bytes=matrix.size_bytes,
             nodes=nodes,
-            value=statistics.median(values),
             unit=matrix.unit,
-            low=interval[0] if interval else None,
-            high=interval[1] if interval else None,
-            confidence=confidence if interval else 0.0,
             better=matrix.better,
+            **medians.summary(values, confidence),
         )
 
 

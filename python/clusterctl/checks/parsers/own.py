@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import statistics
 from typing import TYPE_CHECKING, Any
 
 from clusterctl import medians
@@ -37,17 +36,13 @@ def figure(check: ExternalCheck, text: str, nodes: tuple[str, ...] = ()) -> Figu
     """
     printed = _matched(check.regex, text) if check.regex else _led_to(check, text)
     found = tuple(_number(value * check.scale) for value in printed)
-    interval = medians.median_interval(found, _CONFIDENCE)
     return Figure(
         quantity=check.measures,
         nodes=nodes,
-        value=statistics.median(found),
         unit=check.unit,
-        low=interval[0] if interval else None,
-        high=interval[1] if interval else None,
-        confidence=_CONFIDENCE if interval else 0.0,
         samples=found,
         better=check.better,
+        **medians.summary(found, _CONFIDENCE),
     )
 
 
