@@ -89,7 +89,7 @@ _SMOKE = Suite(
             **{name: CheckOptions() for name in (*_ANSWERS, *_STACK_ANSWERS)},
             "node_speed": NodeSpeedOptions(budget_s=0.25, precision=0.05),
             "pairs": PairsOptions(
-                budget_s=0.1, precision=0.05, latency_bytes=(8,), bandwidth_bytes=(65536, _MIB), max_rounds=16
+                budget_s=0.1, precision=0.05, latency_bytes=(8,), bandwidth_bytes=(_MIB,), max_rounds=16
             ),
         }
     ),
