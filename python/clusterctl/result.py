@@ -205,6 +205,12 @@ class PairMatrix(Record):
     spread: tuple[float, ...] = ()
     complete: bool = True
 
+    @property
+    def links(self) -> tuple[tuple[str, str], ...]:
+        """The names of both ends of each."""
+        names = self.nodes
+        return tuple((names[first], names[second]) for first, second in zip(self.first, self.second, strict=True))
+
 
 class Reference(Record):
     """What a figure is to be: ``value`` in ``unit``; it may miss it by the fractions ``lower`` and ``upper``.

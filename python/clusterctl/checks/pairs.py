@@ -151,9 +151,9 @@ def _figures(matrix: PairMatrix, confidence: float) -> Iterable[Figure]:
     Their samples are the links' medians, which stand in the matrix.
     """
     of_node: dict[str, list[float]] = {name: [] for name in matrix.nodes}
-    for first, second, value in zip(matrix.first, matrix.second, matrix.value, strict=True):
-        of_node[matrix.nodes[first]].append(value)
-        of_node[matrix.nodes[second]].append(value)
+    for link, value in zip(matrix.links, matrix.value, strict=True):
+        for name in link:
+            of_node[name].append(value)
     groups: Mapping[tuple[str, ...], Sequence[float]] = {
         (): matrix.value,
         **{(name,): values for name, values in of_node.items() if values},
@@ -183,7 +183,7 @@ def _losses(measured: Iterable[ranks.Measured]) -> Iterable[Figure]:
 
 
 def _measured_nodes(matrix: PairMatrix) -> set[str]:
-    return {matrix.nodes[number] for number in (*matrix.first, *matrix.second)}
+    return {name for link in matrix.links for name in link}
 
 
 def _words(matrices: Sequence[PairMatrix]) -> str:

@@ -135,11 +135,7 @@ def _is_a_round(matrix: PairMatrix, culprit: Culprit) -> bool:
     """
     if culprit.kind != "pair" or len(matrix.nodes) != _ENOUGH_NODES:
         return False
-    values = {
-        frozenset((matrix.nodes[first], matrix.nodes[second])): value
-        for first, second, value in zip(matrix.first, matrix.second, matrix.value, strict=True)
-        if value > 0
-    }
+    values = {frozenset(link): value for link, value in zip(matrix.links, matrix.value, strict=True) if value > 0}
     pair = frozenset(culprit.nodes)
     others = values.get(frozenset(matrix.nodes) - pair)
     rest = [value for ends, value in values.items() if len(ends & pair) == 1]

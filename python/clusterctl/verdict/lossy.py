@@ -30,7 +30,7 @@ def links(figures: Sequence[Figure], matrices: Sequence[PairMatrix]) -> tuple[Cu
         matrices: tell which links were measured.
     """
     lost = {frozenset(one.nodes): one.value for one in figures if one.quantity == SENT_AGAIN and one.value >= _MOST}
-    every = {frozenset((m.nodes[a], m.nodes[b])) for m in matrices for a, b in zip(m.first, m.second, strict=True)}
+    every = {frozenset(link) for matrix in matrices for link in matrix.links}
     order = tuple(dict.fromkeys(name for matrix in matrices for name in matrix.nodes))
     if len(every) > 1 and every == lost.keys():
         words = f"all links send {_range(lost.values())} of their TCP segments again, so packets are lost everywhere"

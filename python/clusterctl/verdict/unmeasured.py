@@ -21,10 +21,10 @@ def links(matrices: Sequence[PairMatrix]) -> tuple[Culprit, ...]:
     One missing link is a pair; several are blamed on the node that is at an end of all of them, and on nobody where
     there is no such node.
     """
-    played = {link for matrix in matrices for link in _pairs(matrix)}
+    played = {link for matrix in matrices for link in matrix.links}
     found = []
     for matrix in matrices:
-        absent = played - _pairs(matrix)
+        absent = played - set(matrix.links)
         shared = set.intersection(*(set(link) for link in absent)) if absent else set()
         if not shared or len(absent) > _MOST * len(played):
             continue
@@ -45,8 +45,3 @@ def links(matrices: Sequence[PairMatrix]) -> tuple[Culprit, ...]:
             )
         )
     return tuple(found)
-
-
-def _pairs(matrix: PairMatrix) -> set[tuple[str, str]]:
-    names = matrix.nodes
-    return {(names[first], names[second]) for first, second in zip(matrix.first, matrix.second, strict=True)}
