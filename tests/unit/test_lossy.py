@@ -72,6 +72,13 @@ def test_a_few_lost_packets_are_nobody_s_fault() -> None:
     assert lossy.links((), ()) == ()
 
 
+def test_a_figure_that_is_of_no_measured_link_blames_nobody() -> None:
+    """A check of the user's own may call its quantity so as well."""
+    one = Figure(quantity=lossy.SENT_AGAIN, nodes=("node1",), value=0.05, unit="1")
+    assert lossy.links([one], ()) == ()
+    assert lossy.links([one, *figures((1, 9))], [matrix(4)]) == ()
+
+
 def test_the_words_say_how_many() -> None:
     found = lossy.links((*figures((1, 2), (2, 3)), *figures((2, 4), share=0.07)), [matrix(4)])
     assert [one.words for one in found] == [

@@ -29,8 +29,12 @@ def links(figures: Sequence[Figure], matrices: Sequence[PairMatrix]) -> tuple[Cu
         figures: of a check; those of other quantities are left out.
         matrices: tell which links were measured.
     """
-    lost = {frozenset(one.nodes): one.value for one in figures if one.quantity == SENT_AGAIN and one.value >= _MOST}
     every = {frozenset(link) for matrix in matrices for link in matrix.links}
+    lost = {
+        frozenset(one.nodes): one.value
+        for one in figures
+        if one.quantity == SENT_AGAIN and one.value >= _MOST and frozenset(one.nodes) in every
+    }
     order = tuple(dict.fromkeys(name for matrix in matrices for name in matrix.nodes))
     if len(every) > 1 and every == lost.keys():
         words = f"all links send {_range(lost.values())} of their TCP segments again, so packets are lost everywhere"
