@@ -112,7 +112,6 @@ class _Answers:
         self.session = ""
         self.ending_s = 0.0
         self.late = False
-        self.heard = time.monotonic()
         self.ended: dict[str, Any] | None = None
         self.swept: dict[str, Any] | None = None
         self._on_line = on_line
@@ -123,7 +122,6 @@ class _Answers:
             event = json.loads(text)
         except json.JSONDecodeError:
             return  # a banner of the node's shell
-        self.heard = time.monotonic()
         kind = event.get("event") if isinstance(event, dict) else None
         if kind == "line":
             line = OutputLine(stream=str(event["stream"]), at_s=float(event["at"]), text=str(event["text"]))
@@ -248,8 +246,9 @@ def run(
             _send(process, request)
             limit = float("inf") if spec.deadline_s is None else spec.deadline_s
             limit += _STACKS_WAIT_S if spec.stacks else 0.0
-            if not _listen(process, answers, complaint, limit + _END_WAIT_S, meanwhile):
-                complaint += f"\nnothing came from it for {time.monotonic() - answers.heard:.0f} s".encode()
+            limit += _END_WAIT_S
+            if not _listen(process, answers, complaint, limit, meanwhile):
+                complaint += f"\nit did not answer within {limit:.0f} s".encode()
         except BaseException as error:
             if isinstance(error, OSError):  # whoever took the output is gone
                 answers.on_data = None

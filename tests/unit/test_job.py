@@ -153,7 +153,7 @@ def test_a_node_that_is_gone_is_lost_with_ssh_s_own_words() -> None:
 def test_a_node_that_stops_answering_is_lost_after_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "_END_WAIT_S", 0.1)
     outcome = job.run(MUTE, spec("mute", "true", deadline_s=0.9))
-    assert (outcome.ending, outcome.problem) == ("lost", "nothing came from it for 1 s")
+    assert (outcome.ending, outcome.problem) == ("lost", "it did not answer within 1 s")
 
 
 def test_files_are_private_and_gone_afterwards() -> None:

@@ -357,10 +357,10 @@ def _no_verdict(site: Site, outcome: JobOutcome, output: ranks.Output) -> tuple[
     gone = _unanswering(outcome)
     if outcome.ending == "stopped":
         return Verdict.ERROR, "it was stopped before it ended", ()
-    if outcome.ending in {"not_started", "lost"}:
-        started = outcome.ending == "lost"
-        words = "the connection to the launch node was lost" if started else "mpirun was not started"
-        return Verdict.ERROR, f"{words}: {outcome.problem}", gone
+    if outcome.ending == "not_started":
+        return Verdict.ERROR, f"mpirun was not started: {outcome.problem}", gone
+    if outcome.ending == "lost":
+        return Verdict.ERROR, f"the connection to the launch node was lost: {outcome.problem}", gone
     if outcome.ending == "deadline":
         reason = f"no rank came up within {outcome.ending_s:.0f} s"
     else:

@@ -309,13 +309,18 @@ def tell_losses(bench: Bench, names: Sequence[str], least: float) -> None:
     bench.rank.doing("the addresses of all")
     addresses = bench.comm.allgather(sorted({local for local, *_ in mine}))
     often = collections.Counter(address for of_one in addresses for address in of_one)
-    owners = {address: rank for rank, of_one in enumerate(addresses) for address in of_one if often[address] == 1}
+    others = {
+        address: names[rank]
+        for rank, of_one in enumerate(addresses)
+        for address in of_one
+        if rank != bench.rank.rank and often[address] == 1
+    }
     sent_to: collections.Counter[str] = collections.Counter()
     again_to: collections.Counter[str] = collections.Counter()
     for _, peer, sent, again in mine:
-        if owners.get(peer, bench.rank.rank) != bench.rank.rank:
-            sent_to[names[owners[peer]]] += sent
-            again_to[names[owners[peer]]] += again
+        if peer in others:
+            sent_to[others[peer]] += sent
+            again_to[others[peer]] += again
     for peer, again in again_to.items():
         if again >= max(FEWEST_SENT_AGAIN, least * sent_to[peer]):
             about = {"unit": "1", "better": "none", "backend": "tcp", "peer": peer}
