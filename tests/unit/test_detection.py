@@ -1,4 +1,4 @@
-"""The verdict on simulated clusters of known truth; `make test-sim` is the whole table (docs/detection.md)."""
+"""The verdict on simulated clusters of known truth; `make test-sim` prints the table of explanation/detection.md."""
 
 from __future__ import annotations
 

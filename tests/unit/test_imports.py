@@ -1,4 +1,4 @@
-"""The floors of docs/architecture.md: arrows point down, there are no circles, and the pure parts stay pure."""
+"""The layers of docs/explanation/architecture.md: imports point down, without cycles, and the pure parts stay pure."""
 
 from __future__ import annotations
 

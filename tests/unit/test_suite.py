@@ -370,11 +370,11 @@ def test_the_example_shows_every_key() -> None:
 
 
 def test_the_examples_of_the_docs_are_taken_as_they_stand() -> None:
-    text = (content.root() / "docs" / "suites.md").read_text(encoding="utf-8")
+    text = (content.root() / "docs" / "reference" / "suites.md").read_text(encoding="utf-8")
     examples = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert examples
     for example in examples:
-        own = suite.parse(example, "docs/suites.md")
+        own = suite.parse(example, "docs/reference/suites.md")
         assert (own.name, len(own.references), len(own.external)) == ("nightly", 1, 1)
         assert "training" not in own.checks
 
