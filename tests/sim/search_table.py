@@ -1,4 +1,4 @@
-"""How many launches the search needs, as the table of docs/explanation/search.md.
+"""How many launches the search needs, as the table of docs/measured/search.md.
 
     python tests/sim/search_table.py [--clusters N]
 
