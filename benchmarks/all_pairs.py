@@ -15,16 +15,17 @@ import os
 import statistics
 from pathlib import Path
 
-from clusterctl import suite, validation
-from clusterctl.inventory import Options
-from clusterctl.result import CheckResult, Verdict
+from clusterctl import suite
+from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.results import CheckResult, Verdict
+from clusterctl.validation import run as validation
 
 PROMISED_S = 30.0
 
 
 def pairs(inventory: Path, limit: str | None) -> CheckResult:
     options = validation.ValidationOptions(
-        inventory=dataclasses.replace(Options(), limit=limit),
+        inventory=dataclasses.replace(InventoryOptions(), limit=limit),
         suite=suite.builtin("smoke"),
         checks=("pairs",),
         search=False,

@@ -15,9 +15,14 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from clusterctl import inventory, ssh
 from clusterctl import sandbox as sandboxes
+from clusterctl.inventory import ansible_inventory
+from clusterctl.remote import ssh
+
+if TYPE_CHECKING:
+    from clusterctl.model import hosts as model_hosts
 
 NAME = "bench-doctor"
 AT_ONCE = 64
@@ -34,8 +39,8 @@ def doctor(path: Path) -> float:
     return time.perf_counter() - began
 
 
-def least(hosts: tuple[inventory.Host, ...]) -> float:
-    def one(host: inventory.Host) -> None:
+def least(hosts: tuple[model_hosts.Host, ...]) -> float:
+    def one(host: model_hosts.Host) -> None:
         subprocess.run(ssh.command(host, ["true"]), stdin=subprocess.DEVNULL, check=True)
 
     began = time.perf_counter()
@@ -59,7 +64,7 @@ def main() -> None:
         if path is None:
             sandboxes.down(NAME)
             path = sandboxes.up(sandboxes.SandboxSpec(name=NAME, nodes=options.nodes)).inventory
-        hosts = inventory.load(path).selected_hosts
+        hosts = ansible_inventory.load(path).selected_hosts
         looked, bare = [], []
         for _ in range(options.repeat):
             bare.append(least(hosts))

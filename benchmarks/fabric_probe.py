@@ -12,12 +12,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl import fabric, facts, inventory, netprobe, ssh
+from clusterctl.inventory import ansible_inventory
+from clusterctl.model import fabric
+from clusterctl.remote import facts, network_probe, ssh
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from clusterctl.inventory import Host
+    from clusterctl.model.hosts import Host
 
 
 def logins(hosts: Sequence[Host]) -> None:
@@ -51,11 +53,11 @@ def main() -> None:
     parser.add_argument("inventory", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
-    hosts = inventory.load(given.inventory).hosts
+    hosts = ansible_inventory.load(given.inventory).hosts
     found = fabric.candidates(facts.gather(hosts).facts)
 
     def probe() -> None:
-        failed = [one for one in netprobe.probe(hosts, found) if one.kind != "ok"]
+        failed = [one for one in network_probe.probe(hosts, found) if one.kind != "ok"]
         if failed:
             raise SystemExit(f"{len(failed)} connections failed, the first: {failed[0]}")
 

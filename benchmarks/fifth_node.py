@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from clusterctl import sandbox as sandboxes
-from clusterctl import settings
+from clusterctl.state import paths
 
 NAME = "bench-fifth"
 NODES = 4
@@ -41,7 +41,7 @@ def provision(nodes: int, environment: dict[str, str]) -> float:
 def cache_without_artifacts(folder: Path) -> None:
     """Give the run a cache with everything that is fetched and nothing that is built."""
     for name in ("sources", "wheels", "locks"):
-        known = settings.cache_dir().value / name
+        known = paths.cache_dir().value / name
         if known.is_dir():
             shutil.copytree(known, folder / name, copy_function=os.link)
 
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=1, help="how many nodes join, one after the other")
     options = parser.parse_args()
     sandboxes.down(NAME)
-    with tempfile.TemporaryDirectory(prefix=".bench-", dir=settings.cache_dir().value.parent) as scratch:
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=paths.cache_dir().value.parent) as scratch:
         environment = {**os.environ, "XDG_STATE_HOME": f"{scratch}/state"}
         if not options.warm:
             cache_without_artifacts(Path(scratch, "cache", "clusterctl"))

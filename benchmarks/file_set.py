@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from clusterctl import content, sandbox
-from clusterctl.inventory import ansible_program
+from clusterctl import sandbox
+from clusterctl.inventory.ansible_inventory import ansible_program
+from clusterctl.support import content
 
 FOLDER = "/etc/clusterctl-bench"
 FILES = {f"{FOLDER}/{number}.conf": f"# file {number}\n" + f"key{number} = value\n" * 20 for number in range(6)}

@@ -20,13 +20,18 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import pip
-from clusterctl import content, settings, ssh
 from clusterctl import sandbox as sandboxes
-from clusterctl.inventory import Host, load
+from clusterctl.inventory.ansible_inventory import load
+from clusterctl.remote import ssh
+from clusterctl.state import paths
+from clusterctl.support import content
+
+if TYPE_CHECKING:
+    from clusterctl.model.hosts import Host
 
 TARGET = 3
 LINK = "/usr/local/python_env"
@@ -94,7 +99,7 @@ def prepare(host: Host, inventory: Path, book: Path) -> str:
     play(inventory, book)
     marker = json.loads(on(host, "cat", f"{LINK}/.clusterctl.json"))
     wheels = sorted(marker["inputs"]["wheels"])
-    cache = settings.cache_dir().value / "wheels"
+    cache = paths.cache_dir().value / "wheels"
     push(host, cache, wheels, f"{PLACE}/wheels")
     push(host, Path(pip.__file__).parents[1], ["pip"], f"{PLACE}/pip")
     uv = next(iter(sorted(cache.glob("uv-*.whl"), reverse=True)))

@@ -16,8 +16,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl import suite, validation
-from clusterctl.result import Verdict
+from clusterctl import suite
+from clusterctl.model.results import Verdict
+from clusterctl.validation import run as validation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,9 +10,9 @@ a history that is too narrow by chance counts against both.
 from __future__ import annotations
 
 import numpy as np
-from clusterctl.result import Figure
+from clusterctl.analysis import references
+from clusterctl.model.results import Figure
 from clusterctl.suite import HistoryOptions
-from clusterctl.verdict import references
 
 FIGURES = 30
 NIGHTS = 200

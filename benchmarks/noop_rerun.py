@@ -18,15 +18,21 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from clusterctl import inventory, sandbox, ssh
+from clusterctl import sandbox
+from clusterctl.inventory import ansible_inventory
+from clusterctl.remote import ssh
+
+if TYPE_CHECKING:
+    from clusterctl.model import hosts as model_hosts
 
 FANOUT = 64
 TARGET = 15
 PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
 
 
-def floor(hosts: tuple[inventory.Host, ...]) -> float:
+def floor(hosts: tuple[model_hosts.Host, ...]) -> float:
     """One 'ssh node true' to every node."""
     start = time.perf_counter()
     with ThreadPoolExecutor(FANOUT) as pool:
@@ -46,7 +52,7 @@ def line(name: str, seconds: list[float]) -> str:
 
 
 def measure(path: Path, repeat: int) -> None:
-    hosts = inventory.load(path).hosts
+    hosts = ansible_inventory.load(path).hosts
     seconds, record = provision(path)
     print(f"first run on {len(hosts)} nodes: {record['outcome']}, {seconds:.1f} s")
     samples: dict[str, list[float]] = {"ssh node true": [], "provision with nothing to do": []}

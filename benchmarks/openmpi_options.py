@@ -17,7 +17,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from clusterctl import content, sandbox, settings
+from clusterctl import sandbox
+from clusterctl.state import paths
+from clusterctl.support import content
 
 NAME = "bench-options"
 
@@ -78,7 +80,7 @@ def playbook(scratch: Path, answer: Path) -> list[dict[str, Any]]:
 
 
 def measure(version: str, image: str, scratch: Path) -> dict[str, list[dict[str, Any]]]:
-    sources = settings.cache_dir().value / "sources"
+    sources = paths.cache_dir().value / "sources"
     sources.mkdir(parents=True, exist_ok=True)
     (scratch / "sources").symlink_to(sources)  # the source is fetched once for all runs; the artifacts are thrown away
     answer, book = scratch / "answer.json", scratch / "play.json"

@@ -21,11 +21,15 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterctl import sandbox as sandboxes
-from clusterctl import settings, ssh
-from clusterctl.inventory import Host, load
+from clusterctl.inventory.ansible_inventory import load
+from clusterctl.remote import ssh
+from clusterctl.state import paths
+
+if TYPE_CHECKING:
+    from clusterctl.model.hosts import Host
 
 NODES = 4
 COMPILER = ["gcc", "libc6-dev", "make", "perl", "zlib1g-dev", "xz-utils", "python3-dev", "python3-venv"]
@@ -105,7 +109,7 @@ def ours(scratch: Path) -> tuple[float, float, int, dict[str, Any], Path]:
     cache = scratch / "cache" / "clusterctl"
     cache.mkdir(parents=True)
     for name in ("sources", "wheels", "locks"):
-        known = settings.cache_dir().value / name
+        known = paths.cache_dir().value / name
         if known.is_dir():
             shutil.copytree(known, cache / name)
     environment = {**os.environ, "XDG_CACHE_HOME": str(scratch / "cache"), "XDG_STATE_HOME": str(scratch / "state")}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 import numpy as np
-from clusterctl.result import (
+from clusterctl.model.results import (
     CheckResult,
     Comparison,
     Culprit,

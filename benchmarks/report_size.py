@@ -50,7 +50,7 @@ def _child(*arguments: str) -> str:
 def make(nodes: int, place: Path) -> None:
     """Write a record of so many nodes, one of them slow; the verdict has still to find it."""
     import records  # noqa: PLC0415 - the child that makes it is not the one that is measured
-    from clusterctl.result import Verdict, worst  # noqa: PLC0415
+    from clusterctl.model.results import Verdict, worst  # noqa: PLC0415
 
     shape = records.Shape(
         nodes,
@@ -78,20 +78,26 @@ def plain(place: Path) -> dict[str, float]:
 
 def report(place: Path) -> dict[str, float]:
     """Read, judge and write everything."""
-    from clusterctl import writer  # noqa: PLC0415 - imports are no part of what is measured
-    from clusterctl.report import jsonl, junit, page, prometheus, table  # noqa: F401, PLC0415
-    from clusterctl.result import worst  # noqa: PLC0415
-    from clusterctl.verdict import assess, outliers  # noqa: PLC0415
+    from clusterctl.analysis import outliers, speed_verdict  # noqa: PLC0415
+    from clusterctl.model.results import worst  # noqa: PLC0415
+    from clusterctl.report import (  # noqa: F401, PLC0415
+        files,
+        jsonl,
+        junit,
+        page,
+        prometheus,
+        validation_table,
+    )
 
     began = time.process_time()
-    record = writer.read(place)
+    record = files.read(place)
     read = time.process_time()
-    checks = tuple(assess.assess(check, outliers.Policy()) for check in record.checks)
+    checks = tuple(speed_verdict.assess(check, outliers.OutlierPolicy()) for check in record.checks)
     record = record.model_copy(update={"checks": checks, "verdict": worst(checks)})
     judged = time.process_time()
     folder = place.parent
-    writer.write(record, writer.Places(folder / "p.html", folder / "j.xml", folder / "m.prom", folder / "l.jsonl"))
-    table.opening(record)
+    files.write(record, files.Places(folder / "p.html", folder / "j.xml", folder / "m.prom", folder / "l.jsonl"))
+    validation_table.opening(record)
     written = time.process_time()
     found = {host for check in checks for culprit in check.culprits for host in culprit.nodes}
     assert found == {record.hosts[len(record.hosts) // 3]}, f"the verdict names {found}"  # noqa: S101

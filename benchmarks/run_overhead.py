@@ -19,7 +19,9 @@ import sys
 import time
 from pathlib import Path
 
-from clusterctl import inventory, sandbox, ssh
+from clusterctl import sandbox
+from clusterctl.inventory import ansible_inventory
+from clusterctl.remote import ssh
 
 LIMIT_S = 1.5
 HUNG_S = 20  # mpirun 5.0.7 now and then does not end after the last rank has; such a pair is left out, and told
@@ -42,7 +44,7 @@ def timed(command: list[str], lines: int) -> tuple[float, float] | None:
 
 
 def measure(path: Path, repeat: int) -> None:
-    hosts = inventory.load(path).hosts
+    hosts = ansible_inventory.load(path).hosts
     ours = [PROGRAM, "run", str(path)]
     shown = subprocess.run([*ours, "--print", "--", "hostname"], check=True, capture_output=True, text=True).stdout
     bare = [*ssh.arguments(hosts[0]), f"timeout {HUNG_S} {shown.strip()}"]

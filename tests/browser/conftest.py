@@ -23,7 +23,7 @@ import records
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.result import ValidationRecord
+    from clusterctl.model.results import ValidationRecord
 
 SHAPES = {
     "healthy": records.Shape(16),

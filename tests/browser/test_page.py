@@ -13,7 +13,7 @@ from selenium.webdriver.common.keys import Keys
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clusterctl.result import PairMatrix, ValidationRecord
+    from clusterctl.model.results import PairMatrix, ValidationRecord
     from conftest import Browser
 
 ALL = pytest.mark.parametrize("name", ["healthy", "faulty", "large"])

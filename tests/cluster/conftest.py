@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl import sandbox as sandboxes
-from clusterctl.errors import ConfigError
 from clusterctl.sandbox import podman
+from clusterctl.support.errors import ConfigError
 from validated import NODES, Cluster, engine
 
 if TYPE_CHECKING:

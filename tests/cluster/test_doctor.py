@@ -8,14 +8,14 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl import doctor
+from clusterctl.diagnosis import doctor
 from validated import NODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from clusterctl.diagnosis import Diagnosis
+    from clusterctl.model.findings import Diagnosis
     from validated import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]

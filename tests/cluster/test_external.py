@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl import suite
-from clusterctl.result import Verdict
+from clusterctl.model.results import Verdict
 from validated import result
 
 if TYPE_CHECKING:

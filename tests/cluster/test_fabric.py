@@ -9,8 +9,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl import fabric, facts, inventory, netprobe
 from clusterctl import sandbox as sandboxes
+from clusterctl.inventory import ansible_inventory
+from clusterctl.model import fabric
+from clusterctl.remote import facts, network_probe
 from validated import NODES, Cluster
 
 if TYPE_CHECKING:
@@ -73,9 +75,9 @@ def record(cluster: Cluster, node: str) -> dict[str, Any]:
 
 
 def look(cluster: Cluster) -> tuple[fabric.Candidates, fabric.Decision]:
-    hosts = inventory.load(cluster.box.inventory).hosts
+    hosts = ansible_inventory.load(cluster.box.inventory).hosts
     found = fabric.candidates(facts.gather(hosts).facts)
-    return found, fabric.decide(found, netprobe.probe(hosts, found))
+    return found, fabric.decide(found, network_probe.probe(hosts, found))
 
 
 @contextlib.contextmanager

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl import content, settings
 from clusterctl import sandbox as sandboxes
+from clusterctl.state import paths
+from clusterctl.support import content
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -209,7 +210,7 @@ def test_a_source_with_another_sum_is_not_used(cluster: Cluster, tmp_path: Path)
 
 
 def test_an_archive_of_something_else_is_named_in_the_first_seconds(cluster: Cluster) -> None:
-    other = next((settings.cache_dir().value / "sources").glob("mpi4py-*.tar.gz"))
+    other = next((paths.cache_dir().value / "sources").glob("mpi4py-*.tar.gz"))
     sha256 = hashlib.sha256(other.read_bytes()).hexdigest()
     said = refused(cluster, horovod_archive=str(other), horovod_sha256=sha256)
     assert "node1: The source is no tree of Horovod: it has no horovod/__init__.py; name an archive of one." in said

@@ -6,12 +6,12 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl import validation
-from clusterctl.result import CheckProgress, Verdict
+from clusterctl.model.results import CheckProgress, Verdict
+from clusterctl.validation import run as validation
 from validated import NODES, result
 
 if TYPE_CHECKING:
-    from clusterctl.result import ValidationEvent
+    from clusterctl.model.results import ValidationEvent
     from validated import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]

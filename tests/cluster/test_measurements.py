@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl import suite, validation
-from clusterctl.result import Verdict
+from clusterctl import suite
+from clusterctl.model.results import Verdict
+from clusterctl.validation import run as validation
 from validated import NODES, result
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl import content
 from clusterctl import sandbox as sandboxes
+from clusterctl.support import content
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

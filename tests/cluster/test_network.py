@@ -7,13 +7,13 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl.result import Verdict
+from clusterctl.model.results import Verdict
 from validated import NODES, Cluster, result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.result import CheckResult
+    from clusterctl.model.results import CheckResult
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
 

@@ -10,8 +10,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl import inventory, journal, settings
-from clusterctl.nightly import crontab, enabling, shelf, timers
+from clusterctl.inventory import ansible_inventory
+from clusterctl.model import hosts
+from clusterctl.nightly import cron, install, scheduler, storage
+from clusterctl.state import locks, paths, snapshots
 from validated import CLUSTERCTL
 
 if TYPE_CHECKING:
@@ -46,13 +48,13 @@ class Nights:
         hook.chmod(0o755)
         suite = self.folder / "validation.yml"
         suite.write_text("name: quick\nchecks:\n  hello: true\n")
-        enabling.enable(
-            enabling.Request(
+        install.enable(
+            install.EnableRequest(
                 inventory=self.inventory,
                 at="02:00",
                 suite=None,
                 suite_file=suite,
-                options=inventory.Options(limit=",".join(PAIR)),  # two nodes take half the time of four
+                options=hosts.InventoryOptions(limit=",".join(PAIR)),  # two nodes take half the time of four
                 on_fail=f"'{hook}' --token '$(id)'",
                 scope="user",
                 wait_s=0.0,
@@ -75,16 +77,16 @@ class Nights:
 @pytest.fixture
 def nights(mpi_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nights:
     found = Nights(mpi_cluster, tmp_path)
-    seal = journal.read_seal(journal.cluster_id(found.inventory))
+    seal = snapshots.read(paths.cluster_id(found.inventory))
     monkeypatch.setenv("XDG_STATE_HOME", found.environment["XDG_STATE_HOME"])
-    journal.write_seal(journal.cluster_id(found.inventory), seal)
+    snapshots.write(paths.cluster_id(found.inventory), seal)
     # What is written where is proven apart from this: here it is what a night does.
     table = [""]
-    monkeypatch.setattr(timers, "no_systemd", lambda _scope: "this test starts the nights itself")
-    monkeypatch.setattr(timers, "_crontab", lambda: table[0])
-    monkeypatch.setattr(timers, "_write_crontab", lambda text: table.__setitem__(0, text))
+    monkeypatch.setattr(scheduler, "no_systemd", lambda _scope: "this test starts the nights itself")
+    monkeypatch.setattr(scheduler, "_crontab", lambda: table[0])
+    monkeypatch.setattr(scheduler, "_write_crontab", lambda text: table.__setitem__(0, text))
     found.enable()
-    assert crontab.has_block(table[0], shelf.job_name(found.inventory))
+    assert cron.has_block(table[0], storage.job_name(found.inventory))
     return found
 
 
@@ -124,17 +126,17 @@ def test_a_week_of_nights(nights: Nights) -> None:
 
 
 def test_a_host_that_is_held_is_a_missed_night_with_its_reason(nights: Nights) -> None:
-    held = inventory.load(nights.inventory).selected_hosts[1:2]
-    with journal.Lock(held, "clusterctl provision elsewhere.ini"):
+    held = ansible_inventory.load(nights.inventory).selected_hosts[1:2]
+    with locks.HostLock(held, "clusterctl provision elsewhere.ini"):
         code, missed = nights.run()
     assert (code, missed["outcome"], missed["verdict"]) == (10, "missed", None)
     assert "clusterctl provision elsewhere.ini" in missed["message"]
     assert nights.command("status").returncode == 10
-    assert str(settings.state_dir().value).startswith(str(nights.folder))
+    assert str(paths.state_dir().value).startswith(str(nights.folder))
 
 
 needs_crontab = pytest.mark.skipif(
-    shutil.which("crontab") is None or timers.no_systemd("system") == "",
+    shutil.which("crontab") is None or scheduler.no_systemd("system") == "",
     reason="there is no crontab program, or systemd runs here and takes precedence",
 )
 

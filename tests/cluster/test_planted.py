@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl import suite
-from clusterctl.result import Verdict
+from clusterctl.model.results import Verdict
 from validated import Cluster, result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.result import CheckResult
+    from clusterctl.model.results import CheckResult
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
 

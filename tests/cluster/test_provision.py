@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import pexpect
 import pytest
 from clusterctl import sandbox as sandboxes
-from clusterctl import settings
 from clusterctl.sandbox import podman
+from clusterctl.state import paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -178,7 +178,7 @@ def test_sudos_password_is_asked_once_and_kept_nowhere(cluster: Cluster) -> None
 @pytest.fixture
 def empty_cache(tmp_path: Path) -> Iterator[Path]:
     """Yield a cache with sources and no artifact, so that a run has to compile."""
-    sources = settings.cache_dir().value / "sources"
+    sources = paths.cache_dir().value / "sources"
     cache = tmp_path / "cache"
     cache.mkdir()
     if sources.is_dir():

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl import content, settings
 from clusterctl import sandbox as sandboxes
 from clusterctl.sandbox import podman
+from clusterctl.state import paths
+from clusterctl.support import content
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -131,7 +132,7 @@ def cluster(sandbox: Start, tmp_path_factory: pytest.TempPathFactory) -> Cluster
     )
 
     made = Cluster(sandbox("python", nodes=2), tmp_path_factory.mktemp("python"))
-    store = WheelStore(settings.cache_dir().value)
+    store = WheelStore(paths.cache_dir().value)
     target = Target.of("debian-12-x86_64-glibc2.36-py3.11")
     wanted = parse_requirements(["numpy", "uv"], "test")
     for path in store.files(store.lock("test_python_env", target, wanted, "test"), target, "test"):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl import sandbox as sandboxes
-from clusterctl import settings
-from clusterctl.errors import ConfigError
 from clusterctl.sandbox import podman
+from clusterctl.state import paths
+from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -186,7 +186,7 @@ def test_down_leaves_nothing(sandbox: Start, engine: podman.Podman, tmp_path: Pa
     assert sandboxes.down(box.name)
     assert not sandboxes.down(box.name)
     assert not inventory.exists()
-    assert not (settings.state_dir().value / "sandboxes" / box.name).exists()
+    assert not (paths.state_dir().value / "sandboxes" / box.name).exists()
     assert not engine.succeeds("container", "exists", box.nodes[0].container)
     assert not engine.succeeds("network", "exists", box.network)
     known_hosts = Path.home() / ".ssh" / "known_hosts"

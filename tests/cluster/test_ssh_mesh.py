@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl import content
 from clusterctl.sandbox import podman
+from clusterctl.support import content
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,14 +7,14 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl.checks import catalogue
-from clusterctl.result import CheckStarted, Verdict
+from clusterctl.model.results import CheckStarted, Verdict
+from clusterctl.validation.checks import registry
 from validated import NODES, Cluster, result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from clusterctl.result import CheckResult, ValidationEvent
+    from clusterctl.model.results import CheckResult, ValidationEvent
     from clusterctl.sandbox import Sandbox
 
     Start = Callable[..., Sandbox]
@@ -54,7 +54,7 @@ class Stack(Cluster):
                 started.append(event.check)
 
         record = self.validate("provisioned", on_event=hear)
-        assert started == list(catalogue.GROUND)
+        assert started == list(registry.GROUND)
         return result(record, "provisioned")
 
     @contextlib.contextmanager

@@ -10,8 +10,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl.checks import catalogue
-from clusterctl.result import ValidationRecord, Verdict
+from clusterctl.model.results import ValidationRecord, Verdict
+from clusterctl.validation.checks import registry
 from validated import NODES, PYTHON, patient, result
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def test_everything_passes_and_says_what_carried_it(cluster: Cluster, tmp_path: 
     assert done.returncode == 0, done.stderr + done.stdout
     record = ValidationRecord.model_validate_json(done.stdout)
     assert [check.check for check in record.checks] == [
-        *catalogue.GROUND,
-        *(check.name for check in catalogue.LAUNCHED),
+        *registry.GROUND,
+        *(check.name for check in registry.LAUNCHED),
     ]
     assert [check.check for check in record.checks if check.verdict is not Verdict.PASS] == ["nccl", "nccl_sweep"]
     assert result(record, "nccl").verdict is Verdict.SKIP

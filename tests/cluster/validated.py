@@ -13,14 +13,14 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from clusterctl import validation
 from clusterctl.sandbox import podman
+from clusterctl.validation import run as validation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from clusterctl.result import CheckResult, ValidationEvent, ValidationRecord
+    from clusterctl.model.results import CheckResult, ValidationEvent, ValidationRecord
     from clusterctl.sandbox import Sandbox
 
 CLUSTERCTL = [sys.executable, "-m", "clusterctl"]

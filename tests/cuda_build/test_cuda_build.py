@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl import sandbox as sandboxes
-from clusterctl import settings
 from clusterctl.sandbox import podman
+from clusterctl.state import paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ def toolkit() -> Path:
     found = next((Path(place) for place in places if place and Path(place, "include/cuda.h").is_file()), None)
     if found is None or not (found / "bin/nvcc").is_file():
         pytest.skip("no CUDA toolkit (12 or 13) in CUDA_HOME, in /usr/local/cuda or around the nvcc on PATH")
-    free = shutil.disk_usage(settings.cache_dir().value.parent).free
+    free = shutil.disk_usage(paths.cache_dir().value.parent).free
     if free < NEEDS_BYTES:
         pytest.skip(f"{free / 1e9:.0f} GB are free and a CUDA framework needs {NEEDS_BYTES / 1e9:.0f} GB")
     return found.resolve()

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl import inventory, ssh
+from clusterctl.inventory import ansible_inventory
+from clusterctl.remote import ssh
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def login() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Return ``login(node, *argv)``: a fresh, non-interactive session, as mpirun and ansible open them."""
-    cluster = inventory.load(Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "inventory" / "sandbox.ini")
+    cluster = ansible_inventory.load(Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "inventory" / "sandbox.ini")
 
     def run(node: str, *argv: str) -> subprocess.CompletedProcess[str]:
         command = ssh.command(cluster.host(node), argv)

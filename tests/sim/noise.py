@@ -15,15 +15,15 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from clusterctl import result, units
+from clusterctl.model import results, units
 
 FAR = 5.0
 
 
 def main() -> None:
-    runs: dict[tuple[str, int], list[tuple[result.PairMatrix, str]]] = defaultdict(list)
+    runs: dict[tuple[str, int], list[tuple[results.PairMatrix, str]]] = defaultdict(list)
     for path in sys.argv[1:]:
-        record = result.load(Path(path).read_bytes(), path)
+        record = results.load(Path(path).read_bytes(), path)
         for matrix in (matrix for check in record.checks for matrix in check.matrices):
             runs[matrix.quantity, matrix.size_bytes].append((matrix, path))
     for (quantity, size_bytes), found in sorted(runs.items()):

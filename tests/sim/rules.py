@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from clusterctl.verdict import outliers
+from clusterctl.analysis import outliers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.result import PairMatrix
+    from clusterctl.model.results import PairMatrix
     from numpy.typing import NDArray
 
 FIXED = 0.05  # what both usual rules call too slow
@@ -35,7 +35,7 @@ class Named:
 
 def ours(first: PairMatrix, second: PairMatrix) -> Named:
     """Name as ``clusterctl validate`` does: what two runs name, the second only where the first names anybody."""
-    policy = outliers.Policy()
+    policy = outliers.OutlierPolicy()
     suspected = outliers.merge(outliers.among_links(first, policy))
     if not suspected:
         return Named()

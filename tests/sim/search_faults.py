@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from clusterctl.verdict.search import Search
+from clusterctl.analysis.group_testing import GroupSearch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +80,7 @@ class Found:
     steps: int  # one after the other; the groups of a step run at once
     hung: int  # steps in which a group failed, each of which takes a deadline
     culprits: frozenset[tuple[str, frozenset[int]]]
-    search: Search
+    search: GroupSearch
 
 
 def seeded(seed: int) -> random.Random:
@@ -94,7 +94,7 @@ def names(nodes: int) -> list[str]:
 
 def play(nodes: int, fault: Fault) -> Found:
     """Let a search find a fault."""
-    search = Search(names(nodes))
+    search = GroupSearch(names(nodes))
     steps = hung = 0
     while not search.done:
         groups = [[int(name.removeprefix("node")) for name in group] for group in search.next()]

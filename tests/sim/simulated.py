@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from clusterctl.result import PairMatrix
+from clusterctl.model.results import PairMatrix
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

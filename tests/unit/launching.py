@@ -6,7 +6,11 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl import content, facts, inventory, job
+from clusterctl.inventory import ansible_inventory
+from clusterctl.model import hosts as model_hosts
+from clusterctl.model.facts import NodeFacts, Probe, ProbeFailure
+from clusterctl.remote import facts, supervised_job
+from clusterctl.support import content
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +24,7 @@ def artifact(name: str, version: str, **inputs: Any) -> dict[str, Any]:
             "ok": True, "inputs": inputs}  # fmt: skip
 
 
-def node(name: str, number: int = 1, *, version: str = "5.0.7", stack: bool = True, **changed: Any) -> facts.NodeFacts:
+def node(name: str, number: int = 1, *, version: str = "5.0.7", stack: bool = True, **changed: Any) -> NodeFacts:
     artifacts = [artifact("openmpi", version, configure=["./configure", "--without-ucx"]), artifact("mpi4py", "4.1.2")]
     if stack:
         framework = {"name": "pytorch", "version": "2.8.0", "cuda": ""}
@@ -37,14 +41,14 @@ def node(name: str, number: int = 1, *, version: str = "5.0.7", stack: bool = Tr
         "environment": {"PATH": "/usr/local/openmpi/bin:/usr/bin:/bin", "LD_LIBRARY_PATH": "/usr/local/openmpi/lib"},
         "artifacts": artifacts,
         "fabric": {"cidrs": ["10.0.0.0/24"], "interface": "eth0", "address": f"10.0.0.{number}"},
-        "watch": [{"path": job.SUPERVISOR, "kind": "file", "sha256": SUPERVISOR}],
+        "watch": [{"path": supervised_job.SUPERVISOR, "kind": "file", "sha256": SUPERVISOR}],
         **changed,
     }  # fmt: skip
-    return facts.NodeFacts.model_validate(told)
+    return NodeFacts.model_validate(told)
 
 
-def hosts(names: Iterable[str], slots: int | None = 4) -> tuple[inventory.Host, ...]:
-    return tuple(inventory.Host(name=name, address=name, slots=slots) for name in names)
+def hosts(names: Iterable[str], slots: int | None = 4) -> tuple[model_hosts.Host, ...]:
+    return tuple(model_hosts.Host(name=name, address=name, slots=slots) for name in names)
 
 
 class Site:
@@ -53,15 +57,17 @@ class Site:
     def __init__(self, monkeypatch: Any, names: Iterable[str], slots: int | None = 4, **changed: Any) -> None:
         self.hosts = hosts(names, slots)
         self.nodes = {host.name: node(host.name, number, **changed) for number, host in enumerate(self.hosts, 1)}
-        self.failures: dict[str, facts.ProbeFailure] = {}
-        monkeypatch.setattr(inventory, "load", self._load)
+        self.failures: dict[str, ProbeFailure] = {}
+        monkeypatch.setattr(ansible_inventory, "load", self._load)
         monkeypatch.setattr(facts, "gather", self._gather)
 
-    def _load(self, _path: Path, options: inventory.Options | None = None, **_: Any) -> inventory.Inventory:
+    def _load(
+        self, _path: Path, options: model_hosts.InventoryOptions | None = None, **_: Any
+    ) -> model_hosts.Inventory:
         limit = options.limit.split(",") if options and options.limit else [host.name for host in self.hosts]
-        return inventory.Inventory(Path("/inventory.ini"), self.hosts, tuple(limit), "digest")
+        return model_hosts.Inventory(Path("/inventory.ini"), self.hosts, tuple(limit), "digest")
 
-    def _gather(self, asked: Iterable[inventory.Host], **_: Any) -> facts.Probe:
+    def _gather(self, asked: Iterable[model_hosts.Host], **_: Any) -> Probe:
         names = [host.name for host in asked]
         there = {name: self.nodes[name] for name in names if name not in self.failures}
-        return facts.Probe(there, {name: self.failures[name] for name in names if name in self.failures})
+        return Probe(there, {name: self.failures[name] for name in names if name in self.failures})

@@ -1,40 +1,53 @@
-"""The layers of docs/explanation/architecture.md: imports point down, without cycles, and the pure parts stay pure."""
+"""The floors of docs/explanation/architecture.md: imports point down, without a cycle, and pure rooms do no I/O."""
 
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "python" / "clusterctl"
 
-# Top to bottom; a module imports only what stands below it, or a sibling inside its own folder.
+# Top to bottom. A module imports its own room and the rooms of the floors below.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"__main__"}),
     frozenset({"cli"}),
     frozenset({"nightly"}),
-    frozenset({"history", "provision", "validation", "run", "doctor", "init", "pod"}),
-    frozenset({"sync", "writer"}),
-    frozenset({"appraisal", "ground", "hunt"}),
-    frozenset({"job"}),
-    frozenset({"checks"}),
-    frozenset({"runner", "netprobe"}),
-    frozenset({"symptoms"}),
-    frozenset({"plan", "fabric", "launch"}),
-    frozenset({"report"}),
+    frozenset({"provisioning", "validation", "jobs", "report"}),
     frozenset({"diagnosis"}),
-    frozenset({"verdict"}),
-    frozenset({"stack"}),
-    frozenset({"facts", "journal", "store", "sandbox", "logins"}),
-    frozenset({"ssh"}),
-    frozenset({"inventory", "suite"}),
-    frozenset({"content", "seal", "result", "events", "listings"}),
-    frozenset({"settings", "record", "units", "medians", "marked"}),
-    frozenset({"errors"}),
+    frozenset({"launch", "inventory", "remote", "sandbox"}),
+    frozenset({"state"}),
+    frozenset({"analysis"}),
+    frozenset({"suite"}),
+    frozenset({"model"}),
+    frozenset({"support"}),
     frozenset({"__init__"}),
 )
-PURE = ("plan", "stack", "diagnosis", "symptoms", "fabric", "launch", "verdict", "report", "checks")
+MOST_ROOMS = 16
+# Modules that decide: data in, data out. Every module that they import, directly or not, is held to the same.
+PURE = (
+    "launch",
+    "analysis",
+    "model",
+    "report.actions",
+    "report.doctor_table",
+    "report.figure_words",
+    "report.jsonl",
+    "report.junit",
+    "report.page",
+    "report.prometheus",
+    "report.validation_table",
+    "validation.checks",
+    "diagnosis.skew",
+    "diagnosis.training_stack",
+    "diagnosis.rules",
+    "provisioning.plan",
+)
+# Pure modules may read files of the collection and of the package through these; nothing else of the machine.
+READS_OWN_CONTENT = frozenset({"support.content"})
 TOUCHING = frozenset(
     {
         "subprocess",
@@ -45,88 +58,142 @@ TOUCHING = frozenset(
         "os",
         "fcntl",
         "ansible_runner",
-        "ClusterShell",
         "sqlite3",
     }
 )
-HANDS = frozenset({"runner", "logins", "netprobe", "facts", "journal", "store", "sandbox"})
+ONLY_IMPORTER_OF_ANSIBLE_RUNNER = "provisioning.playbook"
 
 
-def modules() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
+@cache
+def modules() -> dict[str, Path]:
+    """Return every module of the package by its dotted name below ``clusterctl``."""
+    return {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def floor_of(top: str) -> int:
-    return next(number for number, names in enumerate(FLOORS) if top in names)
+def name_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 
 
-def top_of(path: Path) -> str:
-    relative = path.relative_to(PACKAGE)
-    return relative.parts[0].removesuffix(".py")
+def room(name: str) -> str:
+    return name.partition(".")[0]
 
 
-def is_type_only(node: ast.stmt) -> bool:
+def floor_of(name: str) -> int:
+    return next(number for number, names in enumerate(FLOORS) if room(name) in names)
+
+
+def is_type_only(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
-def imports(path: Path, *, types_too: bool) -> set[str]:
-    """Return every module that a file imports, functions' own imports included, as dotted names."""
+@cache
+def imports(name: str, *, types_too: bool) -> frozenset[str]:
+    """Return every module that a module imports, functions' own imports included, as dotted names."""
     found: set[str] = set()
 
     def walk(nodes: list[ast.stmt] | list[ast.AST]) -> None:
         for node in nodes:
-            if isinstance(node, ast.stmt) and is_type_only(node) and not types_too:
+            if is_type_only(node) and not types_too:
                 continue
             if isinstance(node, ast.Import):
                 found.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
-                assert node.level == 0, f"{path}: relative import"
+                assert node.level == 0, f"{name}: relative import"
                 found.update({f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)})
             walk(list(ast.iter_child_nodes(node)))
 
-    walk(ast.parse(path.read_text(encoding="utf-8")).body)
+    walk(ast.parse(modules()[name].read_text(encoding="utf-8")).body)
+    return frozenset(found)
+
+
+def own(name: str, *, types_too: bool) -> set[str]:
+    """Return the modules of ours that a module imports, by their dotted names below ``clusterctl``."""
+    found = {full.removeprefix("clusterctl.") for full in imports(name, types_too=types_too)}
+    return {full for full in found if full in modules()} - {name}
+
+
+def reached(name: str) -> dict[str, str]:
+    """Return every module of ours that importing a module brings in at run time, each with who imports it."""
+    found: dict[str, str] = {}
+    waiting = [name]
+    while waiting:
+        here = waiting.pop()
+        for other in own(here, types_too=False) - {"__init__"}:
+            if other not in found:
+                found[other] = here
+                waiting.append(other)
     return found
 
 
-def own(names: set[str]) -> set[str]:
-    """Return the first folder or module below ``clusterctl`` of each import of ours."""
-    parts = (name.split(".") for name in names if name.startswith("clusterctl."))
+def is_pure(name: str) -> bool:
+    return any(name == pure or name.startswith(f"{pure}.") for pure in PURE)
+
+
+def test_every_room_has_its_floor() -> None:
     known = {name for names in FLOORS for name in names}
-    return {part[1] for part in parts if part[1] in known}
+    assert {room(name) for name in modules()} == known
 
 
-def test_every_module_has_its_floor() -> None:
-    known = {name for names in FLOORS for name in names}
-    assert {top_of(path) for path in modules()} - known == set()
+def test_a_stranger_sees_few_rooms() -> None:
+    rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert len(rooms) <= MOST_ROOMS
+    assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py"}
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_module_imports_only_what_stands_below(path: Path) -> None:
-    here = top_of(path)
-    for other in own(imports(path, types_too=True)) - {here, "__init__"}:
-        assert floor_of(other) > floor_of(here), f"{here} imports {other}, which does not stand below it"
+@pytest.mark.parametrize("name", modules())
+def test_a_module_imports_only_what_stands_below(name: str) -> None:
+    for other in own(name, types_too=True) - {"__init__"}:
+        if room(other) != room(name):
+            assert floor_of(other) > floor_of(name), f"{name} imports {other}, which does not stand below it"
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_only_runner_imports_ansible_runner(path: Path) -> None:
-    if top_of(path) != "runner":
-        assert not any(name.split(".")[0] == "ansible_runner" for name in imports(path, types_too=True))
+def test_modules_import_each_other_without_a_cycle() -> None:
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, f"a cycle: {' -> '.join((*path[path.index(name) :], name))}"
+        if name not in done:
+            for other in sorted(own(name, types_too=False)):
+                if not name.startswith(f"{other}."):  # a package and its own modules
+                    visit(other, (*path, name))
+            done.add(name)
+
+    for name in modules():
+        visit(name, ())
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in modules() if top_of(path) in PURE], ids=lambda path: str(path.relative_to(PACKAGE))
-)
-def test_what_decides_touches_nothing(path: Path) -> None:
-    found = imports(path, types_too=False)
-    assert {name.split(".")[0] for name in found} & TOUCHING == set()
-    assert own(found) & HANDS == set()
+@pytest.mark.parametrize("name", modules())
+def test_only_one_module_imports_ansible_runner(name: str) -> None:
+    if name != ONLY_IMPORTER_OF_ANSIBLE_RUNNER:
+        assert not any(full.split(".")[0] == "ansible_runner" for full in imports(name, types_too=True))
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_only_the_command_line_prints_or_exits(path: Path) -> None:
-    if top_of(path) in {"cli", "__main__"}:
+@pytest.mark.parametrize("name", [name for name in modules() if is_pure(name)])
+def test_what_decides_touches_nothing_through_any_import(name: str) -> None:
+    chain = {name: "", **reached(name)}
+    for other, importer in chain.items():
+        if other in READS_OWN_CONTENT:
+            continue
+        touched = {full.split(".")[0] for full in imports(other, types_too=False)} & TOUCHING
+        assert touched == set(), f"{name} reaches {other} (imported by {importer or 'itself'}), which imports {touched}"
+
+
+@pytest.mark.parametrize("name", modules())
+def test_only_the_command_line_prints_or_exits(name: str) -> None:
+    if room(name) in {"cli", "__main__"}:
         return
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(modules()[name].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
-            assert name not in {"print", "sys.exit", "exit", "quit", "os._exit"}, f"line {node.lineno} calls {name}"
+            called = ast.unparse(node.func)
+            assert called not in {"print", "sys.exit", "exit", "quit", "os._exit"}, f"line {node.lineno} calls {called}"
+
+
+def test_a_class_name_means_one_thing() -> None:
+    places: dict[str, set[str]] = defaultdict(set)
+    for name, path in modules().items():
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].add(package)
+    assert {name: sorted(found) for name, found in places.items() if len(found) > 1} == {}

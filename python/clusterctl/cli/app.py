@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterctl import __version__
-from clusterctl.cli.main import COMMANDS
+from clusterctl.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from clusterctl.cli import options  # noqa: TC001 - typer reads the annotations 
 from clusterctl.cli.output import DataFormat
 
 if TYPE_CHECKING:
-    from clusterctl.history import InForce, References
+    from clusterctl.report.history import InForce, References
 
 app = typer.Typer(no_args_is_help=True, help="Accept, show or reset the runs that figures are compared with.")
 
@@ -27,8 +27,8 @@ def accept(
     form: Output = DataFormat.TEXT,
 ) -> None:
     """Let the history begin with a run; its figures count as good, whatever its verdict."""
-    from clusterctl import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
     from clusterctl.cli import output  # noqa: PLC0415
+    from clusterctl.report import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
 
     found = verb.accept(inventory, run)
     if form is DataFormat.JSON:
@@ -44,8 +44,8 @@ def accept(
 @app.command()
 def reset(inventory: options.Inventory, form: Output = DataFormat.TEXT) -> None:
     """Let the history begin anew: no run up to now counts, all are kept and can be accepted."""
-    from clusterctl import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
     from clusterctl.cli import output  # noqa: PLC0415
+    from clusterctl.report import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
 
     count = verb.reset(inventory)
     if form is DataFormat.JSON:
@@ -65,7 +65,7 @@ def show(
     form: Output = DataFormat.TEXT,
 ) -> None:
     """Show what the next run's figures are held against."""
-    from clusterctl import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.report import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
 
     found = verb.in_force(inventory, check)
     if form is DataFormat.JSON:
@@ -83,9 +83,9 @@ def _show(found: References, *, everything: bool) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
     from rich.text import Text  # noqa: PLC0415
 
-    from clusterctl import history as verb  # noqa: PLC0415
     from clusterctl.cli import output  # noqa: PLC0415
-    from clusterctl.report import units  # noqa: PLC0415
+    from clusterctl.report import figure_words  # noqa: PLC0415
+    from clusterctl.report import history as verb  # noqa: PLC0415
 
     console = output.console()
     shown = [one for one in found.entries if everything or not one.figure.nodes]
@@ -95,7 +95,7 @@ def _show(found: References, *, everything: bool) -> None:
             table.add_column(column, justify="right" if column in {"MEDIAN", "MAD", "RUNS"} else "left")
         for one in shown:
             unit = one.figure.unit
-            values = (units.figure(one.median, unit), units.figure(one.mad, unit), str(one.runs))
+            values = (figure_words.figure(one.median, unit), figure_words.figure(one.mad, unit), str(one.runs))
             table.add_row(one.check, Text(verb.about(one.figure)), *values, _limit(one, found.at_least))
         console.print(table)
     if found.baseline is None:

@@ -11,7 +11,7 @@ import typer
 from clusterctl.cli.output import DataFormat
 
 if TYPE_CHECKING:
-    from clusterctl.history import Comparison, Difference
+    from clusterctl.report.history import Difference, RunComparison
 
 _RUN = "An id or the beginning of one, last, last-1, or the path of a record or of a run's folder."
 _SHOWN = 40
@@ -31,7 +31,7 @@ def compare(
 
     Versions that differ are named; a difference is marked where it is beyond the noise.
     """
-    from clusterctl import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.report import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
 
     found = verb.compare(first, second, inventory)
     if form is DataFormat.JSON:
@@ -42,13 +42,13 @@ def compare(
     return 0
 
 
-def _show(found: Comparison, *, everything: bool) -> None:
+def _show(found: RunComparison, *, everything: bool) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
     from rich.text import Text  # noqa: PLC0415
 
-    from clusterctl import history as verb  # noqa: PLC0415
     from clusterctl.cli import output  # noqa: PLC0415
-    from clusterctl.report import units  # noqa: PLC0415
+    from clusterctl.report import figure_words  # noqa: PLC0415
+    from clusterctl.report import history as verb  # noqa: PLC0415
 
     console = output.console()
     for number, side in enumerate((found.first, found.second), 1):
@@ -65,7 +65,7 @@ def _show(found: Comparison, *, everything: bool) -> None:
         for column in ("CHECK", "FIGURE", "1", "2", "CHANGE", "NOISE", ""):
             table.add_column(column, justify="right" if column in {"1", "2", "CHANGE", "NOISE"} else "left")
         for one in shown:
-            values = [units.figure(value, one.unit) for value in (one.first, one.second)]
+            values = [figure_words.figure(value, one.unit) for value in (one.first, one.second)]
             table.add_row(
                 one.check, Text(verb.about(one)), *values, _change(one), f"{100 * one.noise:.0f} %", _mark(one)
             )

@@ -12,7 +12,7 @@ import typer
 from clusterctl.cli import options
 
 if TYPE_CHECKING:
-    from clusterctl.diagnosis import Diagnosis
+    from clusterctl.model.findings import Diagnosis
 
 _STYLES = {"ERROR": "red", "WARNING": "yellow"}
 _NARROW = 120  # columns; below, a cure has its own line under the cause
@@ -38,7 +38,7 @@ def doctor(
     Needs no provisioned cluster. Ends with 0 when nothing was found, 10 when there are errors or warnings, 4 when a
     host is out of reach.
     """
-    from clusterctl import doctor as verb  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.diagnosis import doctor as verb  # noqa: PLC0415 - see cli.main: --help stays quick
 
     asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
     found = verb.examine(inventory, verb.DoctorOptions(asked), _transient)
@@ -63,7 +63,7 @@ def _show(found: Diagnosis) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     from clusterctl.cli import output  # noqa: PLC0415
-    from clusterctl.report import doctor as report  # noqa: PLC0415
+    from clusterctl.report import doctor_table as report  # noqa: PLC0415
 
     console = output.console()
     narrow = console.width < _NARROW

@@ -13,8 +13,8 @@ from clusterctl.cli.output import VERDICT_STYLES, DataFormat
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from clusterctl.history import History
-    from clusterctl.result import Trend
+    from clusterctl.model.results import Trend
+    from clusterctl.report.history import History
 
 _SHOWN = 20
 _MOST_CHANGES = 12
@@ -37,7 +37,7 @@ def history(
     Oldest first. Needs no node; a run's id, or the beginning of it, is what 'compare' and 'baseline accept' take. The
     newest and the accepted run are never forgotten.
     """
-    from clusterctl import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.report import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
 
     gone = 0
     if keep_runs is not None or keep_days is not None:
@@ -99,8 +99,8 @@ def _show_trends(console: Console, trends: tuple[Trend, ...]) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
     from rich.text import Text  # noqa: PLC0415
 
-    from clusterctl import history as verb  # noqa: PLC0415
-    from clusterctl.report import units  # noqa: PLC0415
+    from clusterctl.report import figure_words  # noqa: PLC0415
+    from clusterctl.report import history as verb  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False)
     for column in ("FIGURE", "NOW", "LEAST", "MEDIAN", "MOST", "RUNS"):
@@ -109,14 +109,14 @@ def _show_trends(console: Console, trends: tuple[Trend, ...]) -> None:
     for trend in trends:
         values = sorted(point.value for point in trend.points)
         shown = (trend.figure.value, values[0], values[len(values) // 2], values[-1])
-        words = [units.figure(value, trend.figure.unit) for value in shown]
+        words = [figure_words.figure(value, trend.figure.unit) for value in shown]
         table.add_row(Text(verb.about(trend.figure)), *words, str(len(values)), Text(trend.changed_at))
     console.print()
     console.print(table)
 
 
 def _sentence(trend: Trend) -> str:
-    from clusterctl import history as verb  # noqa: PLC0415 - text output only
+    from clusterctl.report import history as verb  # noqa: PLC0415 - text output only
 
     words, before = verb.before_and_now(trend)
     return f"{trend.check}: {verb.about(trend.figure)} is {words} since {trend.changed_at}; before, {before}."

@@ -14,7 +14,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
 ) -> None:
     """Write a commented example inventory, with every variable in group_vars/all.yml beside it."""
-    from clusterctl.init import init as write  # noqa: PLC0415 - see cli.main
+    from clusterctl.cli.example_inventory import init as write  # noqa: PLC0415 - see cli.main
 
     for written in write(path, force=force):
         typer.echo(f"Wrote {written}", err=True)

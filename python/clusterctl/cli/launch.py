@@ -47,16 +47,16 @@ def launch(
     NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME for the interface that leads to node 0, and NCCL_IB_HCA where NCCL would
     take a port that does not serve; what is set already is kept. Says on stderr what it found.
     """
-    from clusterctl import pod  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.jobs import in_allocation  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    options = pod.LaunchOptions(nproc_per_node, master_addr, master_port, python, wait)
-    plan = pod.prepare(program or (), options, _tell)
+    options = in_allocation.LaunchOptions(nproc_per_node, master_addr, master_port, python, wait)
+    plan = in_allocation.prepare(program or (), options, _tell)
     for note in plan.notes:
         _tell(note)
     for setting in plan.settings:
         _tell(f"{setting.name}={setting.value}: {setting.reason}")
     if not show:
-        pod.become(plan)
+        in_allocation.become(plan)
     import shlex  # noqa: PLC0415 - only here
 
     words = ["env", *(f"--unset={name}" for name in plan.dropped), *(f"{it.name}={it.value}" for it in plan.settings)]

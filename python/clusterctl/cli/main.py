@@ -1,7 +1,7 @@
 """The entry point: finds the command, and turns whatever ends it into one sentence and an exit code.
 
-``clusterctl --help`` is answered from the table below without importing anything else, for typer alone costs four times
-the start of Python; a command imports its own module only.
+``clusterctl --help`` is answered from the table of commands alone: importing typer costs four times the start of
+Python. A command imports its own module only.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from clusterctl.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,32 +20,6 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 _UNEXPECTED = 1
 _COMPLETION = "_CLUSTERCTL_COMPLETE"
-
-
-class Command(NamedTuple):
-    """Where a command's code is, and what it is for in one line."""
-
-    module: str
-    attribute: str
-    summary: str
-
-
-COMMANDS = {
-    "init": Command("init", "init", "Write a commented example inventory."),
-    "provision": Command("provision", "provision", "Make one proven cluster of the inventory's hosts."),
-    "validate": Command("validate", "validate", "Prove the cluster again and name what is wrong."),
-    "doctor": Command("doctor", "doctor", "Look at the hosts, change nothing, say what would hurt."),
-    "run": Command("run", "run", "Start a program on the cluster by mpirun, horovodrun or torchrun."),
-    "launch": Command("launch", "launch", "Become torchrun inside a pod of an existing scheduler."),
-    "render": Command("render", "render", "Print the submission of a job for an existing scheduler."),
-    "history": Command("history", "history", "Show the runs of a cluster, their verdicts and what changed."),
-    "compare": Command("compare", "compare", "Put the figures of two runs side by side."),
-    "baseline": Command("baseline", "app", "Accept, show or reset the runs that figures are compared with."),
-    "report": Command("report", "report", "Write the reports of a run: page, JUnit, Prometheus, JSON lines."),
-    "nightly": Command("nightly", "app", "Validate every night, check drift, tell when the verdict changes."),
-    "sandbox": Command("sandbox", "app", "A cluster of containers on this machine, to try things on."),
-    "version": Command("version", "version", "Show the versions of clusterctl and of what it stands on."),
-}
 
 _HELP = """\
 Usage: clusterctl COMMAND [OPTIONS] [ARGUMENTS]
@@ -125,7 +101,7 @@ def _usage_errors() -> Any:
 
 def _explain(error: Exception, argv: Sequence[str]) -> int:
     """Print what ended the command: our own errors as they are, anything else with the place of its traceback."""
-    from clusterctl.errors import ClusterctlError  # noqa: PLC0415 - see _run
+    from clusterctl.support.errors import ClusterctlError  # noqa: PLC0415 - see _run
 
     if isinstance(error, ClusterctlError):
         sys.stderr.write(f"clusterctl: {error}\n")
@@ -148,10 +124,10 @@ def _keep_traceback(error: Exception) -> Path | None:
     import traceback  # noqa: PLC0415 - only here
     from datetime import datetime, timezone  # noqa: PLC0415 - only here
 
-    from clusterctl import settings  # noqa: PLC0415 - only here
+    from clusterctl.state import paths  # noqa: PLC0415 - only here
 
     try:
-        folder = settings.ensure_private(settings.state_dir().value / "crashes")
+        folder = paths.ensure_private(paths.state_dir().value / "crashes")
         place = folder / f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{os.getpid()}.txt"
         place.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
         place.chmod(0o600)

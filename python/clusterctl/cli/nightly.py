@@ -16,8 +16,8 @@ from clusterctl.cli import options
 if TYPE_CHECKING:
     from datetime import datetime, tzinfo
 
-    from clusterctl.inventory import Options
-    from clusterctl.nightly.model import Job, JobStatus, Night, Scope
+    from clusterctl.model.hosts import InventoryOptions
+    from clusterctl.nightly.records import Job, JobStatus, Night, Scope
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -106,14 +106,14 @@ def enable(
     running, a line in the crontab. The command or address of --on-fail hears of a change of the verdict, not of every
     bad night; it gets the night's record as JSON.
     """
-    from clusterctl.nightly import enabling, hook  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.nightly import install, notify  # noqa: PLC0415 - see cli.main: --help stays quick
 
     if user and system:
         raise typer.BadParameter("give one of --user and --system", param_hint="--system")
     scope: Scope | None = "system" if system else "user" if user else None
     asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, remote_user, private_key)
-    done = enabling.enable(
-        enabling.Request(
+    done = install.enable(
+        install.EnableRequest(
             inventory=inventory,
             at=at,
             suite=suite,
@@ -132,7 +132,7 @@ def enable(
         data = {"job": _public(job), "next": done.next.isoformat(), "notes": done.notes}
         typer.echo(json.dumps(data))
         return 0
-    tells = f", telling {hook.shown(job.hook)} when it changes" if job.hook else ""
+    tells = f", telling {notify.shown(job.hook)} when it changes" if job.hook else ""
     _say(f"Enabled: suite '{job.suite}' every night at {job.at}{tells}.")
     _say(f"  job   {job.job}, kept in {job.place.name}")
     _say(f"  next  {_local(done.next)}")
@@ -148,9 +148,10 @@ def run(inventory: Which = None, job: JobName = None, form: Output = Format.TEXT
     Ends with 0 when all is right, 10 when something is wrong, has drifted, or a host was not to be had, and 11 when the
     checks could not be run.
     """
-    from clusterctl.nightly import night, shelf  # noqa: PLC0415 - see cli.main
+    from clusterctl.nightly import run as night  # noqa: PLC0415 - see cli.main
+    from clusterctl.nightly import storage  # noqa: PLC0415 - see cli.main
 
-    found = shelf.read_job(_path(inventory, job))
+    found = storage.read_job(_path(inventory, job))
     _take_environment(found)
     came = night.run(found, _say if form is Format.TEXT else _silent)
     if form is Format.JSON:
@@ -167,9 +168,10 @@ def status(inventory: Which = None, job: JobName = None, form: Output = Format.T
     Without an inventory, all jobs. Ends with 0 when all is well, and 10 when the last verdict is bad, the last night
     was missed, or the schedule is gone.
     """
-    from clusterctl.nightly import outlook, shelf  # noqa: PLC0415 - see cli.main
+    from clusterctl.nightly import status as outlook  # noqa: PLC0415 - see cli.main
+    from clusterctl.nightly import storage  # noqa: PLC0415 - see cli.main
 
-    jobs = shelf.jobs() if inventory is None and job is None else [shelf.read_job(_path(inventory, job))]
+    jobs = storage.jobs() if inventory is None and job is None else [storage.read_job(_path(inventory, job))]
     found = [outlook.status(each) for each in jobs]
     if form is Format.JSON:
         typer.echo(json.dumps([each.model_dump(mode="json") for each in found]))
@@ -186,28 +188,30 @@ def status(inventory: Which = None, job: JobName = None, form: Output = Format.T
 @app.command()
 def disable(inventory: Which = None, job: JobName = None) -> int:
     """Remove the timer or cron line of an inventory; the records of its nights stay."""
-    from clusterctl.nightly import enabling, shelf  # noqa: PLC0415 - see cli.main
+    from clusterctl.nightly import install, storage  # noqa: PLC0415 - see cli.main
 
     path = _path(inventory, job)
-    gone = enabling.disable(path.parent.name)
-    _say(f"Disabled: {gone.inventory} is no longer validated at night; its nights stay in {shelf.folder_of(gone.job)}.")
+    gone = install.disable(path.parent.name)
+    _say(
+        f"Disabled: {gone.inventory} is no longer validated at night; its nights stay in {storage.folder_of(gone.job)}."
+    )
     return 0
 
 
 def _path(inventory: Path | None, job: str | None) -> Path:
     """Return the file of the job that is meant."""
-    from clusterctl.nightly import shelf  # noqa: PLC0415 - see cli.main
+    from clusterctl.nightly import storage  # noqa: PLC0415 - see cli.main
 
     if (inventory is None) == (job is None):
         raise typer.BadParameter("give an inventory, or --job", param_hint="INVENTORY")
     if inventory is not None:
-        return shelf.job_file(shelf.job_name(inventory))
+        return storage.job_file(storage.job_name(inventory))
     if job is not None and "/" in job:
         return Path(job)
-    return shelf.job_file(str(job))
+    return storage.job_file(str(job))
 
 
-def _with_become(asked: Options, *, become: bool) -> Options:
+def _with_become(asked: InventoryOptions, *, become: bool) -> InventoryOptions:
     import dataclasses  # noqa: PLC0415 - only here
 
     return dataclasses.replace(asked, become=become)
@@ -222,17 +226,17 @@ def _take_environment(job: Job) -> None:
 
 def _public(job: Job) -> dict[str, object]:
     """Return a job as it may be shown: the hook without its secrets."""
-    from clusterctl.nightly import hook  # noqa: PLC0415 - see cli.main
+    from clusterctl.nightly import notify  # noqa: PLC0415 - see cli.main
 
     data = job.model_dump(mode="json", exclude={"hook", "environment"})
-    return {**data, "hook": hook.shown(job.hook) if job.hook else ""}
+    return {**data, "hook": notify.shown(job.hook) if job.hook else ""}
 
 
 def _close(night: Night) -> None:
-    from clusterctl.nightly import decide  # noqa: PLC0415 - see cli.main
+    from clusterctl.nightly import policy  # noqa: PLC0415 - see cli.main
 
     if night.drift is not None:
-        _say(f"Drift: {decide.words_of(night.drift)}.")
+        _say(f"Drift: {policy.words_of(night.drift)}.")
     for words in night.problems:
         _say(f"Note: {words}")
     if night.outcome == "missed":
@@ -246,9 +250,9 @@ def _close(night: Night) -> None:
 
 
 def _show(found: JobStatus) -> None:
-    from clusterctl.nightly import timers  # noqa: PLC0415 - see cli.main
+    from clusterctl.nightly import scheduler  # noqa: PLC0415 - see cli.main
 
-    zone = timers.zone()
+    zone = scheduler.zone()
     _say(f"{found.inventory}: suite '{found.suite}' every night at {found.at} ({found.place.name})")
     _say(f"  job    {found.job}")
     _say(f"  next   {_local(found.next, zone) if found.next and found.scheduled else 'never: ' + found.problem}")
@@ -272,7 +276,7 @@ def _show(found: JobStatus) -> None:
 
 
 def _reason(night: Night) -> str:
-    from clusterctl.nightly import decide  # noqa: PLC0415 - see cli.main
+    from clusterctl.nightly import policy  # noqa: PLC0415 - see cli.main
 
     words = [night.message] if night.message else []
     if night.proof is not None:
@@ -280,14 +284,14 @@ def _reason(night: Night) -> str:
             f"{bad.check}: {bad.reason}" for bad in night.proof.bad[:2]
         ]
     if night.drift is not None and (night.drift.hosts or night.drift.problem):
-        words.append(f"drift: {decide.words_of(night.drift)}")
+        words.append(f"drift: {policy.words_of(night.drift)}")
     return "; ".join(words)
 
 
 def _local(moment: datetime, zone: tzinfo | None = None) -> str:
-    from clusterctl.nightly import timers  # noqa: PLC0415 - see cli.main
+    from clusterctl.nightly import scheduler  # noqa: PLC0415 - see cli.main
 
-    return f"{moment.astimezone(zone or timers.zone()):%a %Y-%m-%d %H:%M %Z}"
+    return f"{moment.astimezone(zone or scheduler.zone()):%a %Y-%m-%d %H:%M %Z}"
 
 
 def _tries(count: int) -> str:

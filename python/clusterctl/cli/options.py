@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 if TYPE_CHECKING:
-    from clusterctl.inventory import Options
+    from clusterctl.model.hosts import InventoryOptions
 
 _ANSIBLE = "Ansible's own options"
 
@@ -39,11 +39,11 @@ def of_inventory(
     vault_password_file: list[str] | None,
     user: str | None,
     private_key: str | None,
-) -> Options:
+) -> InventoryOptions:
     """Return what these options make of an inventory."""
-    from clusterctl.inventory import Options  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.model.hosts import InventoryOptions  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    return Options(
+    return InventoryOptions(
         limit=limit,
         extra_vars=tuple(extra_vars or ()),
         vault_ids=tuple(vault_id or ()),

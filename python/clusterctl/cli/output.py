@@ -61,9 +61,9 @@ def duration(seconds: float) -> str:
 
 def folded(hosts: Iterable[str]) -> str:
     """Return hosts as one word, node[1-3,7]."""
-    from clusterctl import inventory  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.model import nodeset  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    return inventory.folded(hosts)
+    return nodeset.folded(hosts)
 
 
 def plural(count: int, word: str) -> str:

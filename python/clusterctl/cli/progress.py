@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.cli import output
-from clusterctl.events import Finished, HostResult, Note, StageStarted, TaskStartedOnHost
+from clusterctl.model.events import Finished, HostResult, Note, StageStarted, TaskStartedOnHost
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.live import Live
     from typing_extensions import Self
 
-    from clusterctl.events import Event
-    from clusterctl.provision import Preview
+    from clusterctl.model.events import Event
+    from clusterctl.provisioning.run import Preview
 
 _NOTE_EVERY_S = 10.0
 _REFRESH_PER_S = 5
@@ -98,7 +98,7 @@ class Quiet:
     def event(self, event: Event) -> None:
         """Write the event, if asked to."""
         if self._stream:
-            from clusterctl.journal import event_data  # noqa: PLC0415 - not needed for the other formats
+            from clusterctl.state.runs import event_data  # noqa: PLC0415 - not needed for the other formats
 
             sys.stdout.write(json.dumps(event_data(event), default=str) + "\n")
             sys.stdout.flush()

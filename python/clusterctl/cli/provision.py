@@ -14,9 +14,9 @@ from clusterctl.cli.output import Format, shown_command
 
 if TYPE_CHECKING:
     from clusterctl.cli.progress import Quiet
-    from clusterctl.journal import RunRecord
-    from clusterctl.provision import Request
-    from clusterctl.validation import ValidationOptions
+    from clusterctl.model.run_record import RunRecord
+    from clusterctl.provisioning.run import ProvisionRequest
+    from clusterctl.validation.run import ValidationOptions
 
 _ANSIBLE = "Ansible's own options"
 
@@ -63,16 +63,16 @@ def provision(
     Looks at every host first and stops with one table if something stands in the way. What is already as it should be
     is left alone, so the command can be repeated at any time, also after an interruption.
     """
-    from clusterctl import inventory as inventories  # noqa: PLC0415 - see cli.main: --help stays quick
-    from clusterctl.provision import Request  # noqa: PLC0415
-    from clusterctl.provision import provision as carry_out  # noqa: PLC0415
+    from clusterctl.model import hosts  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.provisioning.run import ProvisionRequest  # noqa: PLC0415
+    from clusterctl.provisioning.run import provision as carry_out  # noqa: PLC0415
 
     for value in extra_vars or []:
         _check_extra_vars(value)
     vault_ids, vault_passwords = _vault_passwords(vault_id or [])
-    request = Request(
+    request = ProvisionRequest(
         inventory=inventory,
-        options=inventories.Options(
+        options=hosts.InventoryOptions(
             limit=limit,
             extra_vars=tuple(extra_vars or ()),
             vault_ids=vault_ids,
@@ -115,7 +115,7 @@ def _observer(form: Format, *, ask: bool) -> Quiet:
     return progress.Lines()
 
 
-def _report(record: RunRecord, form: Format, request: Request, *, more: bool) -> None:
+def _report(record: RunRecord, form: Format, request: ProvisionRequest, *, more: bool) -> None:
     """Show the record; ``more`` says that the validation follows."""
     if form is Format.JSONL:
         sys.stdout.write(json.dumps({"event": "Record", **record.model_dump(mode="json")}) + "\n")
@@ -128,11 +128,11 @@ def _report(record: RunRecord, form: Format, request: Request, *, more: bool) ->
         output.console().print(f"Next: {_next_step(request)}", markup=False, soft_wrap=True)
 
 
-def _answer_in_json(record: RunRecord, request: Request, asked: ValidationOptions | None) -> int:
+def _answer_in_json(record: RunRecord, request: ProvisionRequest, asked: ValidationOptions | None) -> int:
     """Write one object: the run's record, with the validation's under ``validation``."""
     code, proof = int(record.exit_code or 0), None
     if asked is not None:
-        from clusterctl import validation  # noqa: PLC0415 - see cli.main
+        from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
 
         proof = validation.validate(request.inventory, asked)
         code = int(validation.exit_code(proof))
@@ -141,7 +141,7 @@ def _answer_in_json(record: RunRecord, request: Request, asked: ValidationOption
     return code
 
 
-def _next_step(request: Request) -> str:
+def _next_step(request: ProvisionRequest) -> str:
     where = shlex.quote(str(request.inventory))
     if request.check:
         return f"'clusterctl provision {where}' does it."
@@ -186,7 +186,7 @@ def _ask(what: str, option: str) -> str:
         ConfigError: there is nobody to ask.
     """
     from clusterctl.cli import output  # noqa: PLC0415 - see cli.main
-    from clusterctl.errors import ConfigError  # noqa: PLC0415
+    from clusterctl.support.errors import ConfigError  # noqa: PLC0415
 
     if not output.is_interactive():
         raise ConfigError(f"{option} asks for {what}, and there is no terminal to ask on; keep it in an Ansible vault.")

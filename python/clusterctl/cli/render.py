@@ -21,7 +21,7 @@ class Kind(str, Enum):
     SLURM = "slurm"
 
 
-class Launcher(str, Enum):
+class RenderLauncher(str, Enum):
     """Who starts the ranks of an MPIJob."""
 
     MPIRUN = "mpirun"
@@ -47,9 +47,9 @@ def render(
         ),
     ] = None,
     launcher: Annotated[
-        Launcher,
+        RenderLauncher,
         typer.Option("--launcher", help="mpijob: mpirun starts the program's ranks, or one torchrun in each pod."),
-    ] = Launcher.MPIRUN,
+    ] = RenderLauncher.MPIRUN,
     variables: Annotated[
         list[str] | None, typer.Option("-x", metavar="NAME=VALUE", help="A variable of the job; may be repeated.")
     ] = None,
@@ -101,9 +101,9 @@ def render(
     every pod or step 'clusterctl launch' becomes torchrun, so the image needs clusterctl; only an MPIJob's ranks are
     started by mpirun.
     """
-    from clusterctl.launch import manifests  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.launch import submission  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    job = manifests.Submission(
+    job = submission.Submission(
         name=name,
         program=tuple(program or ()),
         image=image,
@@ -123,9 +123,9 @@ def render(
         partition=partition,
         account=account,
         time=time,
-        by_torchrun=launcher is Launcher.TORCHRUN,
+        by_torchrun=launcher is RenderLauncher.TORCHRUN,
     )
-    text = manifests.KINDS[kind.value](job)
+    text = submission.KINDS[kind.value](job)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     return 0
 

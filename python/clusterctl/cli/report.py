@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 if TYPE_CHECKING:
-    from clusterctl.result import ValidationRecord
+    from clusterctl.model.results import ValidationRecord
 
 _REPORTS = "Reports"
 _STYLES = {"PASS": "green", "FAIL": "red", "ERROR": "magenta", "SKIP": "dim"}
@@ -48,7 +48,7 @@ def report(
 
     Records of earlier versions are read too. Ends with 0 when the reports are written, whatever the verdict was.
     """
-    from clusterctl import writer  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.report import files  # noqa: PLC0415 - see cli.main: --help stays quick
 
     if schema:
         from clusterctl.report import schema as shipped  # noqa: PLC0415 - only here
@@ -57,15 +57,15 @@ def report(
         return 0
     if run is None:
         raise typer.BadParameter("give a run's id, the file of a record, or 'last'", param_hint="RUN_ID|FILE|last")
-    places = writer.Places(html, junit, prometheus, jsonl)
+    places = files.Places(html, junit, prometheus, jsonl)
     places.refuse_impossible()
-    path = writer.find(run)
-    record = writer.read(path)
+    path = files.find(run)
+    record = files.read(path)
     if not places.asked:
         show(record)
         return 0
     folder = path.resolve().parent
-    for written in writer.write(record, places, folder if (folder / "logs").is_dir() else None):
+    for written in files.write(record, places, folder if (folder / "logs").is_dir() else None):
         sys.stderr.write(f"{written}\n")
     return 0
 
@@ -76,7 +76,7 @@ def show(record: ValidationRecord) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     from clusterctl.cli import output  # noqa: PLC0415
-    from clusterctl.report import table as words  # noqa: PLC0415
+    from clusterctl.report import validation_table as words  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False)
     for column in ("CHECK", "VERDICT", "TIME", "REASON"):

@@ -104,9 +104,9 @@ def run(
     usage or a node that failed, 4 for a node that does not answer, 10 for nodes that differ, 124 after --timeout, 130
     after Ctrl-C.
     """
-    from clusterctl import run as verb  # noqa: PLC0415 - see cli.main: --help stays quick
-    from clusterctl.errors import ConfigError  # noqa: PLC0415
+    from clusterctl.jobs import run as verb  # noqa: PLC0415 - see cli.main: --help stays quick
     from clusterctl.launch.compose import Wish  # noqa: PLC0415
+    from clusterctl.support.errors import ConfigError  # noqa: PLC0415
 
     if not program or not program[0]:
         raise ConfigError("There is no program to start; name it behind '--', as in: -- ./program --its-option.")
@@ -139,7 +139,7 @@ def run(
 
 
 def _parameters(words: Iterable[str]) -> dict[str, str]:
-    from clusterctl.errors import ConfigError  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.support.errors import ConfigError  # noqa: PLC0415 - see cli.main: --help stays quick
 
     found: dict[str, str] = {}
     for word in words:

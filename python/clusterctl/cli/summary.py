@@ -6,10 +6,10 @@ import shlex
 from typing import TYPE_CHECKING
 
 from clusterctl.cli import output
-from clusterctl.errors import ExitCode
+from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
-    from clusterctl.journal import HostSummary, Problem, RunRecord
+    from clusterctl.model.run_record import HostSummary, Problem, RunRecord
 
 _MOST_SINGLE_ROWS = 24
 _MOST_CHANGES = 6

@@ -14,11 +14,11 @@ from clusterctl.cli import options, report
 from clusterctl.cli.output import Format, shown_command
 
 if TYPE_CHECKING:
-    from clusterctl.inventory import Options
-    from clusterctl.result import ValidationEvent
+    from clusterctl.model.hosts import InventoryOptions
+    from clusterctl.model.results import ValidationEvent
+    from clusterctl.report.files import Places
     from clusterctl.suite import Suite
-    from clusterctl.validation import ValidationOptions
-    from clusterctl.writer import Places
+    from clusterctl.validation.run import ValidationOptions
 
 # Written out, for the catalogue takes time to import and --help stays quick; a test holds them equal.
 _CHECKS = (
@@ -87,7 +87,8 @@ def validate(
     """
     if timeout is not None and not 0 < timeout < float("inf"):
         raise typer.BadParameter("a deadline is a positive number of seconds", param_hint="--timeout")
-    from clusterctl import validation, writer  # noqa: PLC0415 - see cli.main
+    from clusterctl.report import files  # noqa: PLC0415 - see cli.main
+    from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
 
     of_inventory = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
     names = [word.strip() for value in checks for word in value.split(",") if word.strip()] if checks else None
@@ -102,23 +103,24 @@ def validate(
         remembered=not no_history,
         argv=shown_command(sys.argv[1:]),
     )
-    return _run(inventory, asked, form, writer.Places(html, junit, prometheus, jsonl))
+    return _run(inventory, asked, form, files.Places(html, junit, prometheus, jsonl))
 
 
 def after_provision(inventory: Path, asked: ValidationOptions, form: Format) -> int:
     """Validate what ``clusterctl provision`` has just made, and return the exit code."""
-    from clusterctl import writer  # noqa: PLC0415 - see cli.main
+    from clusterctl.report import files  # noqa: PLC0415 - see cli.main
 
-    return _run(inventory, asked, form, writer.Places())
+    return _run(inventory, asked, form, files.Places())
 
 
-def in_short(inventory: Path, options: Options) -> ValidationOptions:
+def in_short(inventory: Path, options: InventoryOptions) -> ValidationOptions:
     """Return the short validation that ends a provision, with the references of a validation.yml beside the inventory.
 
     Raises:
         ConfigError: that file is wrong.
     """
-    from clusterctl import suite, validation  # noqa: PLC0415 - see cli.main
+    from clusterctl import suite  # noqa: PLC0415 - see cli.main
+    from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
 
     return validation.ValidationOptions(
         inventory=options, suite=_suite(inventory, suite.DEFAULT, None), argv=shown_command(sys.argv[1:])
@@ -133,12 +135,13 @@ def _suite(inventory: Path, name: str | None, file: Path | None) -> Suite:
 
 
 def _run(inventory: Path, asked: ValidationOptions, form: Format, places: Places) -> int:
-    from clusterctl import validation, writer  # noqa: PLC0415 - see cli.main
+    from clusterctl.report import files  # noqa: PLC0415 - see cli.main
+    from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
 
     places.refuse_impossible()
     tell = _Lines() if form is Format.TEXT else _stream if form is Format.JSONL else None
     record = validation.validate(inventory, asked, tell)
-    writer.write(record, places)
+    files.write(record, places)
     if form is Format.TEXT:
         report.show(record)
     else:
@@ -166,7 +169,7 @@ class _Lines:
         self._head = ""
 
     def __call__(self, event: ValidationEvent) -> None:
-        from clusterctl.result import CheckFinished, CheckProgress, CheckStarted  # noqa: PLC0415 - see cli.main
+        from clusterctl.model.results import CheckFinished, CheckProgress, CheckStarted  # noqa: PLC0415 - see cli.main
 
         if isinstance(event, CheckStarted):
             self._head = f"[{event.number}/{event.total}] {event.check}"
@@ -184,7 +187,7 @@ class _Lines:
     def _verdict(self, event: ValidationEvent) -> None:
         from rich.text import Text  # noqa: PLC0415 - text output only
 
-        from clusterctl.result import CheckFinished  # noqa: PLC0415 - see cli.main
+        from clusterctl.model.results import CheckFinished  # noqa: PLC0415 - see cli.main
 
         if not isinstance(event, CheckFinished):
             return

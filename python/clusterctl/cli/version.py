@@ -20,14 +20,15 @@ def version(
     form: Annotated[Format, typer.Option("--format", help="Text for people, or one JSON object.")] = Format.TEXT,
 ) -> None:
     """Show the versions of clusterctl and of what it stands on."""
-    from clusterctl import content, settings  # noqa: PLC0415 - completion needs none of it
-    from clusterctl.journal import versions  # noqa: PLC0415
+    from clusterctl.state import paths  # noqa: PLC0415 - completion needs none of it
+    from clusterctl.state.runs import versions  # noqa: PLC0415
+    from clusterctl.support import content  # noqa: PLC0415 - see cli.main
 
     found = versions()
     places = {
         "content": str(content.root()),
-        "state": str(settings.state_dir().value),
-        "cache": str(settings.cache_dir().value),
+        "state": str(paths.state_dir().value),
+        "cache": str(paths.cache_dir().value),
     }
     if form is Format.JSON:
         typer.echo(json.dumps({"versions": found, "places": places}))

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from clusterctl.errors import ConfigError
 from clusterctl.launch import environment, horovodrun, hostfile, mpirun, torchrun
+from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.facts import NodeFacts
+    from clusterctl.model.facts import NodeFacts
 
 _TORCH_PORT = 29500  # PyTorch's own default, for a line that is shown and not run
 # PRRTE 3.0 (Open MPI 5.0.7) loses the end of a rank that comes before its node has reported the launch, and then waits
@@ -70,7 +70,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """A launch line.
 
     ``environment`` is what the launcher's own has to hold. ``hosts`` has the node of each of mpirun's ranks. The last
@@ -98,7 +98,7 @@ class Plan:
         return self.argv[len(self.argv) - self.literal :]
 
 
-def compose(members: Mapping[str, Member], launch_node: str, wish: Wish, job: str = "") -> Plan:
+def compose(members: Mapping[str, Member], launch_node: str, wish: Wish, job: str = "") -> LaunchPlan:
     """Return the line that starts the job on the launch node.
 
     Args:
@@ -127,7 +127,7 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: Wish, job: st
         mca = dict(wish.mca)
     program, literal, counts = _program(members, slots, launch_node, wish, job)
     line = mpirun.argv(
-        mpirun.Launch(
+        mpirun.MpirunLaunch(
             version=first.version,
             hostfile="",
             slots=slots,
@@ -143,7 +143,7 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: Wish, job: st
         )
     )
     placed = tuple(slots) if counts else hostfile.placement(slots)
-    return Plan(
+    return LaunchPlan(
         argv=tuple(line),
         environment={**own, **environment.beside(variables)},
         hosts=placed,
@@ -207,7 +207,7 @@ def _horovodrun(
     variables: tuple[environment.Variable, ...],
     own: Mapping[str, str],
     version: str,
-) -> Plan:
+) -> LaunchPlan:
     if wish.network is Transport.UCX:
         raise ConfigError("horovodrun always has MPI go over TCP (pml ob1); use --launcher mpirun for UCX.")
     if wish.processes is not None:
@@ -216,7 +216,7 @@ def _horovodrun(
     names = {known.interface for known in fabrics if known and known.interface}
     program = with_python(wish.program)
     line = horovodrun.argv(
-        horovodrun.Launch(
+        horovodrun.HorovodrunLaunch(
             version=version,
             slots=slots,
             program=program,
@@ -231,7 +231,7 @@ def _horovodrun(
     given = {variable.name: variable.value for variable in variables if variable.value is not None}
     # It hands its whole environment to all ranks; the job's own folder for temporary files is on the launch node alone.
     temporary = {"TMPDIR": _TEMPORARY} if job else {}
-    return Plan(
+    return LaunchPlan(
         argv=tuple(line),
         environment={**own, **temporary, **given},
         hosts=hostfile.placement(slots),

@@ -6,8 +6,8 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterctl.errors import ConfigError
 from clusterctl.launch import hostfile, mpirun
+from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ _ITS_OWN = ("pml", "btl")
 
 
 @dataclass(frozen=True)
-class Launch:
+class HorovodrunLaunch:
     """What is to be launched.
 
     horovodrun gives the ranks every variable of its own environment, so there is nothing to export here. Without
@@ -38,7 +38,7 @@ class Launch:
     horovodrun: str = HOROVODRUN
 
 
-def argv(launch: Launch) -> list[str]:
+def argv(launch: HorovodrunLaunch) -> list[str]:
     """Return the tokens of the horovodrun line.
 
     Raises:
@@ -50,7 +50,7 @@ def argv(launch: Launch) -> list[str]:
             f"horovodrun sets {own} by itself (pml ob1, btl ^openib), and mpirun takes it once only; "
             "use --launcher mpirun for another choice."
         )
-    same = mpirun.Launch(
+    same = mpirun.MpirunLaunch(
         version=launch.version,
         hostfile="",
         slots=launch.slots,

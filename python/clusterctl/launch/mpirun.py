@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from clusterctl.errors import ConfigError
 from clusterctl.launch import hostfile
+from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +68,7 @@ def dialect(version: str) -> Dialect:
 
 
 @dataclass(frozen=True)
-class Launch:
+class MpirunLaunch:
     """What is to be launched.
 
     ``exported`` are variables that the ranks get, ``NAME`` of mpirun's environment or ``NAME=VALUE``. ``mca`` are
@@ -96,7 +96,7 @@ class Launch:
     mpirun: str = MPIRUN
 
 
-def argv(launch: Launch) -> list[str]:
+def argv(launch: MpirunLaunch) -> list[str]:
     """Return the tokens of the mpirun line.
 
     No binding (the checks ask whether answers are right, and nodes may be containers that see all cores) and one rank
@@ -127,7 +127,7 @@ def argv(launch: Launch) -> list[str]:
     return [*line, *launch.program]
 
 
-def count(launch: Launch) -> int:
+def count(launch: MpirunLaunch) -> int:
     """Return how many processes mpirun is to start.
 
     Raises:
@@ -185,7 +185,7 @@ def untagged(line: bytes) -> tuple[int | None, bytes]:
     return (int(match.group(1)), line[match.end() :]) if match else (None, line)
 
 
-def _hosts(launch: Launch) -> list[str]:
+def _hosts(launch: MpirunLaunch) -> list[str]:
     if launch.hostfile:
         return ["--hostfile", launch.hostfile]
     return ["-H", hostfile.words(launch.slots)]

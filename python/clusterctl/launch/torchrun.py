@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.errors import ConfigError
+from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl import journal, writer
-from clusterctl.errors import ClusterctlError
+from clusterctl.model.results import Verdict
+from clusterctl.report import files as writer
 from clusterctl.report import prometheus
-from clusterctl.result import Verdict
+from clusterctl.state import files
+from clusterctl.support.errors import ClusterctlError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.nightly.model import Job, Night
-    from clusterctl.result import ValidationRecord
+    from clusterctl.model.results import ValidationRecord
+    from clusterctl.nightly.records import Job, Night
 
 _GAUGES = {
     "clusterctl_night_verdict": "1 for the verdict of the last night, drift included, 0 for the others.",
@@ -84,7 +85,7 @@ def _folder(job: Job, night: Night) -> tuple[Path, int]:
 
 
 def _put(path: Path, text: str) -> None:
-    journal.write_atomically(path, text)
+    files.write_atomically(path, text)
 
 
 def _escaped(text: str) -> str:

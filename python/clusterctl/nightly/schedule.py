@@ -10,7 +10,7 @@ import re
 from datetime import datetime, time, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from clusterctl.errors import ConfigError
+from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

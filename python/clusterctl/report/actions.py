@@ -10,13 +10,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from clusterctl import inventory
+from clusterctl.model import nodeset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-    from clusterctl.result import CheckResult, Culprit, ValidationRecord
+    from clusterctl.model.results import CheckResult, Culprit, ValidationRecord
 
 _Found: TypeAlias = "tuple[CheckResult, Culprit]"
 _NETWORK = {"latency", "bandwidth", "time", "algorithm_bandwidth", "bus_bandwidth", "sent_again"}
@@ -88,7 +88,7 @@ def _of_culprit(found: list[_Found]) -> Action:
     since = [culprit.since for _, culprit in found if culprit.since is not None]
     return Action(
         kind=first.kind,
-        nodes=inventory.folded(first.nodes),
+        nodes=nodeset.folded(first.nodes),
         hosts=first.nodes,
         words=first.words,
         more=tuple(dict.fromkeys(culprit.words for _, culprit in found[1:] if culprit.words != first.words)),
@@ -105,7 +105,7 @@ def _of_check(check: CheckResult) -> Action:
     failed = [one.words for one in check.comparisons if one.verdict.value == "FAIL"]
     return Action(
         kind="check",
-        nodes=inventory.folded(check.hosts),
+        nodes=nodeset.folded(check.hosts),
         hosts=check.hosts,
         words=check.reason,
         more=(),

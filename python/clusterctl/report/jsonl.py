@@ -15,7 +15,7 @@ from clusterctl.report import actions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.result import CheckResult, ValidationRecord
+    from clusterctl.model.results import CheckResult, ValidationRecord
 
 
 def lines(record: ValidationRecord) -> Iterator[str]:

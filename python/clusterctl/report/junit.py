@@ -11,11 +11,11 @@ import shlex
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from clusterctl.report import actions, units
-from clusterctl.result import Verdict
+from clusterctl.model.results import Verdict
+from clusterctl.report import actions, figure_words
 
 if TYPE_CHECKING:
-    from clusterctl.result import CheckResult, Figure, RankReport, ValidationRecord
+    from clusterctl.model.results import CheckResult, Figure, RankReport, ValidationRecord
 
 # What XML 1.0 cannot carry, not even escaped: control characters, lone surrogates and the two non-characters.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -76,7 +76,7 @@ def _figures(record: ValidationRecord) -> dict[str, str]:
 
 
 def _name(check: CheckResult, figure: Figure) -> str:
-    about = units.about(figure)
+    about = figure_words.about(figure)
     return f"{check.check}: {about}" + (f" on {' and '.join(figure.nodes)}" if figure.nodes else "")
 
 
@@ -84,7 +84,7 @@ def _case(suite: ET.Element, check: CheckResult) -> None:
     case = ET.SubElement(
         suite,
         "testcase",
-        {"classname": "clusterctl.validation", "name": printable(check.check), "time": f"{check.seconds:.3f}"},
+        {"classname": "clusterctl.validation.run", "name": printable(check.check), "time": f"{check.seconds:.3f}"},
     )
     kind = _ELEMENTS.get(check.verdict)
     if kind is not None:

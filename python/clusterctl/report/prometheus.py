@@ -11,11 +11,11 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
+from clusterctl.model.results import Verdict
 from clusterctl.report import actions
-from clusterctl.result import Verdict
 
 if TYPE_CHECKING:
-    from clusterctl.result import Figure, Unit, ValidationRecord
+    from clusterctl.model.results import Figure, Unit, ValidationRecord
 
 _MOST_FIGURES = 20_000  # series a night; what is beyond it is counted in a metric of its own
 _UNITS: dict[Unit, tuple[str, float]] = {

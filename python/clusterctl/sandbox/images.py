@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from clusterctl import settings
-from clusterctl.errors import ConfigError
 from clusterctl.sandbox import apt
 from clusterctl.sandbox.model import SUITES, short_name
 from clusterctl.sandbox.podman import PACKAGES, failure
 from clusterctl.sandbox.tree import File, pack
+from clusterctl.state import paths
+from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ def _digest(image: str, *, recipe: bool) -> str:
 
 
 def _cache() -> Path:
-    return settings.ensure_private(settings.cache_dir().value / "images")
+    return paths.ensure_private(paths.cache_dir().value / "images")
 
 
 def _ensure_base(podman: Podman, image: str, report: Report) -> str:

@@ -18,16 +18,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
-from clusterctl import settings
-from clusterctl.errors import ConfigError, HostFailedError
 from clusterctl.sandbox import apt, images, podman
 from clusterctl.sandbox.model import (
     INVENTORY_MARK,
     LABEL,
     LOGIN_USER,
     SUITES,
-    Node,
     Sandbox,
+    SandboxNode,
     SandboxSpec,
     check_name,
     check_plain_path,
@@ -42,6 +40,8 @@ from clusterctl.sandbox.model import (
     why_not,
 )
 from clusterctl.sandbox.tree import File, pack
+from clusterctl.state import paths
+from clusterctl.support.errors import ConfigError, HostFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -128,7 +128,7 @@ def status(name: str) -> Sandbox:
     recorded = load(name)
     found = _containers(podman.find(), name)
 
-    def state(node: Node) -> State:
+    def state(node: SandboxNode) -> State:
         if node.container not in found:
             return "missing"
         if found[node.container] != "running":
@@ -168,18 +168,18 @@ def down(name: str, report: Report = lambda _text: None) -> bool:
 
 
 def _folder(name: str) -> Path:
-    return settings.state_dir().value / "sandboxes" / name
+    return paths.state_dir().value / "sandboxes" / name
 
 
 @contextmanager
 def _changing(report: Report) -> Iterator[None]:
     """Let one command at a time change sandboxes, and make a sentence of what the file system refuses meanwhile."""
     try:
-        with _locked(settings.ensure_private(settings.state_dir().value / "sandboxes"), report):
+        with _locked(paths.ensure_private(paths.state_dir().value / "sandboxes"), report):
             yield
     except OSError as error:
         raise podman.failure(
-            f"writing to {settings.state_dir().value} or {settings.cache_dir().value}", str(error)
+            f"writing to {paths.state_dir().value} or {paths.cache_dir().value}", str(error)
         ) from error
 
 
@@ -214,7 +214,7 @@ def _recorded(name: str) -> Sandbox | None:
 def _remember(sandbox: Sandbox, recorded: Sandbox | None) -> None:
     if recorded is not None and recorded.inventory != sandbox.inventory:
         recorded.inventory.unlink(missing_ok=True)
-    settings.ensure_private(_folder(sandbox.name))
+    paths.ensure_private(_folder(sandbox.name))
     text = sandbox.model_dump_json(indent=2, exclude={"nodes": {"__all__": {"state"}}})
     _write(_folder(sandbox.name) / "sandbox.json", text + "\n")
 
@@ -315,7 +315,7 @@ def _ensure_nodes(engine: Podman, sandbox: Sandbox, references: dict[str, str], 
     fresh = {node.image for node in todo if found.get(node.container) not in _WAKE}
     outfits = {image: _outfit(engine, sandbox, image, references[image], report) for image in fresh}
 
-    def bring(node: Node) -> None:
+    def bring(node: SandboxNode) -> None:
         state = found.get(node.container)
         if state in _WAKE:
             engine.run(_WAKE[state], node.container)
@@ -367,7 +367,7 @@ def _outfit(engine: Podman, sandbox: Sandbox, image: str, reference: str, report
     return pack(files, images.trust(engine, reference, report))
 
 
-def _host_key(engine: Podman, node: Node) -> str:
+def _host_key(engine: Podman, node: SandboxNode) -> str:
     """Wait for the node's sshd and return its public host key, read through podman and never over the network."""
     deadline = time.monotonic() + _BANNER_TIMEOUT_S
     while not _greets(node.address):
@@ -391,7 +391,7 @@ def _greets(address: str) -> bool:
         return False
 
 
-def _each(act: Callable[[Node], Result], nodes: Sequence[Node]) -> list[Result]:
+def _each(act: Callable[[SandboxNode], Result], nodes: Sequence[SandboxNode]) -> list[Result]:
     """Do something to every node, a few at a time, and return the results in order; the first failure ends it."""
     with ThreadPoolExecutor(max_workers=_WORKERS) as pool:
         futures = [pool.submit(act, node) for node in nodes]

@@ -9,8 +9,8 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from clusterctl.errors import ConfigError
-from clusterctl.record import Record
+from clusterctl.model.base import Record
+from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -58,7 +58,7 @@ class SandboxSpec:
             raise ConfigError(f"A sandbox needs an image; choose from {', '.join(SUITES)}.")
 
 
-class Node(Record):
+class SandboxNode(Record):
     """One container, known to ssh and Ansible as ``name``."""
 
     name: str
@@ -85,12 +85,12 @@ class Sandbox(Record):
     network: str
     subnet: str
     images: tuple[str, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[SandboxNode, ...]
     inventory: Path
     private_key: Path
     known_hosts: Path
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> SandboxNode:
         """Return the node of that name.
 
         Raises:
@@ -130,10 +130,10 @@ def network_name(name: str) -> str:
     return f"clusterctl-{name}"
 
 
-def plan_nodes(spec: SandboxSpec, subnet: IPv4Network) -> tuple[Node, ...]:
+def plan_nodes(spec: SandboxSpec, subnet: IPv4Network) -> tuple[SandboxNode, ...]:
     """Return the nodes of a specification: images in turn, addresses counted up from ``.11``."""
     return tuple(
-        Node(
+        SandboxNode(
             name=f"node{number}",
             container=f"{network_name(spec.name)}-node{number}",
             address=str(subnet[_FIRST_HOST + number]),
@@ -222,7 +222,7 @@ def known_hosts_text(host_keys: Mapping[str, str]) -> str:
     return "".join(f"{address} {' '.join(key.split()[:2])}\n" for address, key in host_keys.items())
 
 
-def hosts_text(node: Node) -> str:
+def hosts_text(node: SandboxNode) -> str:
     """Return a node's first /etc/hosts: what Debian's installer writes, the node's own name on loopback included."""
     return (
         "127.0.0.1\tlocalhost\n"
@@ -233,7 +233,7 @@ def hosts_text(node: Node) -> str:
     )
 
 
-def ssh_command(sandbox: Sandbox, node: Node, remote: Sequence[str]) -> list[str]:
+def ssh_command(sandbox: Sandbox, node: SandboxNode, remote: Sequence[str]) -> list[str]:
     """Return the argv that opens a shell on a node, or runs ``remote`` there, each token arriving as it is."""
     argv = ["ssh", "-i", str(sandbox.private_key), *ssh_options(sandbox), "-l", LOGIN_USER, "--", node.address]
     return [*argv, shlex.join(remote)] if remote else argv

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from clusterctl.errors import ConfigError, HostFailedError
+from clusterctl.support.errors import ConfigError, HostFailedError
 
 PACKAGES = "podman runc crun netavark aardvark-dns iptables nftables catatonit mmdebstrap iproute2"
 Report: TypeAlias = Callable[[str], None]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterctl.errors import ConfigError
 from clusterctl.suite.external import BENCHMARKS, ExternalCheck
 from clusterctl.suite.model import BUILTIN, DEFAULT, Suite
 from clusterctl.suite.options import (
@@ -25,6 +24,7 @@ from clusterctl.suite.options import (
 from clusterctl.suite.reading import nearest, parse
 from clusterctl.suite.thresholds import HistoryOptions, Limits, OutlierOptions, ReferenceEntry
 from clusterctl.suite.values import OPERATIONS
+from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, model_validator
 
-from clusterctl import units
-from clusterctl.record import Record
-from clusterctl.result import Better, Unit
+from clusterctl.model import units
+from clusterctl.model.base import Record
+from clusterctl.model.results import Better, Unit
 from clusterctl.suite.options import CHECKS, GROUND, SWEPT
 from clusterctl.suite.thresholds import Limits
 from clusterctl.suite.values import Count, Seconds, Text

@@ -6,16 +6,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import Field, SerializeAsAny, field_validator
 
-from clusterctl.record import Record
+from clusterctl.model.base import Record
 from clusterctl.suite.external import ExternalCheck
-from clusterctl.suite.options import (
-    CHECKS,
-    CheckOptions,
-    NodeSpeedOptions,
-    PairsOptions,
-    SweepOptions,
-    TrainingOptions,
-)
+from clusterctl.suite.options import CHECKS, CheckOptions, NodeSpeedOptions, PairsOptions, SweepOptions, TrainingOptions
 from clusterctl.suite.thresholds import HistoryOptions, OutlierOptions, ReferenceEntry
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterctl.record import Record
+from clusterctl.model.base import Record
 from clusterctl.suite.values import (
     OPERATIONS,
     Confidence,
@@ -20,7 +20,7 @@ from clusterctl.suite.values import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.result import Unit
+    from clusterctl.model.results import Unit
 
 _MIB = 1 << 20
 

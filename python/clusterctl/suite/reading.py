@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
 
-from clusterctl import marked, units
-from clusterctl.errors import ConfigError
-from clusterctl.record import Record
+from clusterctl.model import units
+from clusterctl.model.base import Record
 from clusterctl.suite.external import BENCHMARKS, NAME, ExternalCheck
 from clusterctl.suite.model import BUILTIN, Suite, ordered
 from clusterctl.suite.options import CHECKS, GROUND, QUANTITIES, CheckOptions
 from clusterctl.suite.thresholds import HistoryOptions, Limits, OutlierOptions, ReferenceEntry
+from clusterctl.support import yaml_lines
+from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pydantic_core import ErrorDetails
 
-    from clusterctl.marked import Document, Place
-    from clusterctl.result import Unit
+    from clusterctl.model.results import Unit
+    from clusterctl.support.yaml_lines import Document, Place
 
 R = TypeVar("R", bound=Record)
 
@@ -37,7 +38,7 @@ def parse(text: str, place: str) -> Suite:
     Raises:
         ConfigError: something in it is wrong; the message gives the line and the cure.
     """
-    return _File(marked.read(text, place)).suite()
+    return _File(yaml_lines.read(text, place)).suite()
 
 
 class _File:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, model_validator
 
-from clusterctl import units
-from clusterctl.record import Record
-from clusterctl.result import Unit
+from clusterctl.model import units
+from clusterctl.model.base import Record
+from clusterctl.model.results import Unit
 from clusterctl.suite.values import Count, Fraction, Share, Size, Text, between, whole
 
 

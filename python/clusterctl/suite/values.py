@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator
 
-from clusterctl import units
+from clusterctl.model import units
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
-from clusterctl import content
+from clusterctl.support import content
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source
-from clusterctl import content
+from clusterctl.support import content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl import content
+from clusterctl.support import content
 
 sys.path.insert(0, str(content.collections_path()))
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, node_probe
-from clusterctl import content
-from clusterctl.facts import NodeFacts
+from clusterctl.model.facts import NodeFacts
+from clusterctl.support import content
 
 if TYPE_CHECKING:
     from conftest import RunModule

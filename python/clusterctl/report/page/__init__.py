@@ -14,10 +14,10 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from clusterctl import inventory
-from clusterctl.report import actions, jsonl, units
+from clusterctl.model import nodeset
+from clusterctl.model.results import Verdict
+from clusterctl.report import actions, figure_words, jsonl
 from clusterctl.report.page import checks, pictures, topology
-from clusterctl.result import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from jinja2 import Template
 
-    from clusterctl.result import ValidationRecord
+    from clusterctl.model.results import ValidationRecord
 
 _POLICY = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -57,7 +57,7 @@ def document(record: ValidationRecord, logs: Mapping[str, str] | None = None) ->
         verdict=record.verdict.value,
         headline=_headline(record, len(todo)),
         took=_duration((record.finished - record.started).total_seconds()),
-        where=inventory.folded(record.hosts),
+        where=nodeset.folded(record.hosts),
         networks=_networks(record),
         todo=todo,
         failed=[one for check in record.checks for one in check.comparisons if one.verdict is Verdict.FAIL],
@@ -78,11 +78,11 @@ def _template() -> Template:
 
     surroundings = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     surroundings.filters |= {
-        "figure": units.figure,
-        "size": units.size,
-        "about": units.about,
+        "figure": figure_words.figure,
+        "size": figure_words.size,
+        "about": figure_words.about,
         "night": _night,
-        "folded": inventory.folded,
+        "folded": nodeset.folded,
     }
     return surroundings.from_string(_own("page.html.j2"))
 
@@ -125,7 +125,7 @@ def _networks(record: ValidationRecord) -> list[tuple[str, str]]:
     by_network: dict[str, list[str]] = {}
     for host, network in record.fabric.items():
         by_network.setdefault(network, []).append(host)
-    return [(network, inventory.folded(hosts)) for network, hosts in by_network.items()]
+    return [(network, nodeset.folded(hosts)) for network, hosts in by_network.items()]
 
 
 def _duration(seconds: float) -> str:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from clusterctl import inventory
-from clusterctl.result import Verdict
+from clusterctl.model import nodeset
+from clusterctl.model.results import Verdict
 
 if TYPE_CHECKING:
-    from clusterctl.result import CheckResult, Comparison, Figure, RankReport
+    from clusterctl.model.results import CheckResult, Comparison, Figure, RankReport
 
 _RANKS = 48  # that are not well; those that are well share lines
 _PROBLEMS = 12
@@ -120,4 +120,4 @@ def _left_out(check: CheckResult) -> tuple[tuple[str, str], ...]:
 
 @lru_cache(maxsize=64)
 def _folded(hosts: tuple[str, ...]) -> str:
-    return inventory.folded(hosts)
+    return nodeset.folded(hosts)

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clusterctl import inventory
-from clusterctl.report import actions, units
+from clusterctl.model import nodeset
+from clusterctl.report import actions, figure_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from clusterctl.result import CheckResult, Comparison, Figure, PairMatrix, Trend, ValidationRecord
+    from clusterctl.model.results import CheckResult, Comparison, Figure, PairMatrix, Trend, ValidationRecord
 
 MOST_NODES = 512  # with a row of their own; beyond it, blocks of nodes have one
 _BLOCKS = 256
@@ -58,7 +58,7 @@ def sweeps(record: ValidationRecord) -> list[dict[str, Any]]:
                         "check": check.check,
                         "title": " ".join(word for word in (operation or check.check, backend, algorithm) if word),
                         "quantity": quantity,
-                        "name": units.quantity(quantity),
+                        "name": figure_words.quantity(quantity),
                         "unit": figures[0].unit,
                         **_curve(figures, references),
                     }
@@ -123,7 +123,7 @@ def _matrix(check: CheckResult, matrix: PairMatrix, *, spreads: bool) -> dict[st
     data: dict[str, Any] = {
         "check": check.check,
         "quantity": matrix.quantity,
-        "title": f"{units.quantity(matrix.quantity)} {units.size(matrix.size_bytes)}",
+        "title": f"{figure_words.quantity(matrix.quantity)} {figure_words.size(matrix.size_bytes)}",
         "unit": matrix.unit,
         "better": matrix.better,
         "median": median,
@@ -188,7 +188,7 @@ def _worst(
     found: list[Any] = []
     for row in np.flatnonzero(low).tolist():
         others = [names[column] for column in np.flatnonzero(share[row] < _LOW).tolist() if column != row]
-        who = f"{names[row]} ↔ {inventory.folded(others)}"
+        who = f"{names[row]} ↔ {nodeset.folded(others)}"
         found.append([who, float(np.nanmedian(both[row])), float(np.nanmedian(share[row]))])
     rest = np.where(low[:, np.newaxis] | low[np.newaxis, :], np.nan, share)
     rows, columns = np.triu_indices(len(names))
@@ -242,7 +242,7 @@ def _blocks(
     who[at] = np.stack([first[order], second[order]], axis=1)
     dense = np.full((count, count), np.nan)
     dense[rows, columns] = flat
-    names = [inventory.folded(matrix.nodes[start * size : (start + 1) * size]) for start in range(count)]
+    names = [nodeset.folded(matrix.nodes[start * size : (start + 1) * size]) for start in range(count)]
     return dense, names, who
 
 
@@ -274,7 +274,7 @@ def _goodness(values: NDArray[np.float32], better: str) -> NDArray[np.float64]:
 def _column(check: CheckResult, figure: Figure, values: NDArray[np.float32]) -> dict[str, Any]:
     return {
         "check": check.check,
-        "title": units.about(figure.model_copy(update={"backend": ""})),
+        "title": figure_words.about(figure.model_copy(update={"backend": ""})),
         "unit": figure.unit,
         "better": figure.better,
         "values": _packed(values.astype("<f4")),
@@ -298,9 +298,9 @@ def _curve(figures: Iterable[Figure], references: dict[tuple[Any, ...], Comparis
 
 
 def _trend(trend: Trend) -> dict[str, Any]:
-    on = f" on {inventory.folded(trend.figure.nodes)}" if trend.figure.nodes else ""
+    on = f" on {nodeset.folded(trend.figure.nodes)}" if trend.figure.nodes else ""
     return {
-        "title": f"{units.about(trend.figure)}{on}",
+        "title": f"{figure_words.about(trend.figure)}{on}",
         "unit": trend.figure.unit,
         "points": [[int(one.at.timestamp()), one.value, one.verdict.value, one.run_id] for one in trend.points],
         "changed": trend.changed_at,

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.report import actions, units
+from clusterctl.report import actions, figure_words
 
 if TYPE_CHECKING:
-    from clusterctl.result import Culprit, ValidationRecord
+    from clusterctl.model.results import Culprit, ValidationRecord
 
 _ALL = 64  # nodes up to which each has its place; beyond it, the bad ones and as many others as have room
 _ROOM = 40  # nodes at most where not all have a place, the bad ones always
@@ -19,7 +19,7 @@ _LINKS = 40  # bad links at most
 
 
 @dataclass(frozen=True)
-class Node:
+class DrawnNode:
     """A node's place; ``state`` is ``good``, ``bad``, ``lost`` or ``end`` (of a bad link)."""
 
     name: str
@@ -34,7 +34,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Link:
+class DrawnLink:
     """A line between two nodes; ``bad`` where the link itself is, else one of a bad node's."""
 
     x1: float
@@ -49,8 +49,8 @@ class Link:
 class Drawing:
     """What the page draws; ``hidden`` counts nodes without a place."""
 
-    nodes: tuple[Node, ...]
-    links: tuple[Link, ...]
+    nodes: tuple[DrawnNode, ...]
+    links: tuple[DrawnLink, ...]
     networks: tuple[str, ...]
     hidden: int
     named: bool
@@ -104,11 +104,11 @@ def _shown(hosts: tuple[str, ...], wanted: set[str]) -> list[str]:
     return [host for host in hosts if host in kept]
 
 
-def _node(name: str, number: int, total: int, *, state: str, title: str, network: int) -> Node:
+def _node(name: str, number: int, total: int, *, state: str, title: str, network: int) -> DrawnNode:
     angle = 2 * math.pi * number / total - math.pi / 2
     x, y = math.cos(angle), math.sin(angle)
     far = _RADIUS + 12
-    return Node(
+    return DrawnNode(
         name=name,
         x=round(x * _RADIUS, 1),
         y=round(y * _RADIUS, 1),
@@ -121,11 +121,11 @@ def _node(name: str, number: int, total: int, *, state: str, title: str, network
     )
 
 
-def _pair(where: dict[str, Node], culprit: Culprit) -> Link:
+def _pair(where: dict[str, DrawnNode], culprit: Culprit) -> DrawnLink:
     one, other = (where[name] for name in culprit.nodes[:2])
-    size = units.size(culprit.size_bytes)
+    size = figure_words.size(culprit.size_bytes)
     return _line(one, other, bad=True, title=culprit.words or f"{one.name} to {other.name} {size}")
 
 
-def _line(one: Node, other: Node, *, bad: bool, title: str) -> Link:
-    return Link(one.x, one.y, other.x, other.y, bad, title)
+def _line(one: DrawnNode, other: DrawnNode, *, bad: bool, title: str) -> DrawnLink:
+    return DrawnLink(one.x, one.y, other.x, other.y, bad, title)

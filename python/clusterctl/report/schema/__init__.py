@@ -6,7 +6,7 @@ import json
 from importlib import resources
 from typing import Any
 
-from clusterctl.result import ValidationRecord
+from clusterctl.model.results import ValidationRecord
 
 FILE = f"validation-{ValidationRecord.model_fields['schema_version'].default}.json"
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl import inventory, ssh
+from clusterctl.inventory import ansible_inventory
+from clusterctl.remote import ssh
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,7 @@ class Supervised:
     """A supervisor on a node, as the controller runs it."""
 
     def __init__(self, node: str, job: str, argv: list[str], **request: Any) -> None:
-        cluster = inventory.load(Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "inventory" / "sandbox.ini")
+        cluster = ansible_inventory.load(Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "inventory" / "sandbox.ini")
         self.process = subprocess.Popen(
             ssh.command(cluster.host(node), SUPERVISOR), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

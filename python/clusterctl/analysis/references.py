@@ -1,0 +1,214 @@
+"""What a figure is to be, and what comes of holding it against that.
+
+Three may speak, in this order: the user's file, the history of this cluster, the table of published figures. The first
+one that knows the figure speaks, and the reference says who it was.
+
+The history speaks of logarithms, so that a tenth too slow is the same distance everywhere. Its limit lies as far out as
+chance puts one of so many figures: the scale is the normalised median absolute deviation of the last good runs, which
+is a poor guess when these are few, so the quantile is Student's (see :func:`from_history`), not the normal one.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from clusterctl.analysis import published, robust_stats
+from clusterctl.analysis.student_t import t_quantile
+from clusterctl.model import nodeset, units
+from clusterctl.model.results import Comparison, Reference, Verdict
+from clusterctl.suite import HistoryOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from clusterctl.model.results import Figure
+    from clusterctl.suite import ReferenceEntry
+
+_MAD_EFFICIENCY = 0.37  # a MAD is worth so many of its values' squares (Rousseeuw and Croux, 1993)
+_ENOUGH_FOR_MAD = 12  # values; of fewer a MAD may by chance be next to nothing
+_FILE = "validation.yml"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Who may speak of the figures of one check's run; call it with a figure.
+
+    Attributes:
+        check: the check's name.
+        nodes: how many nodes took part.
+        ranks: how many ranks took part.
+        entries: the references of the user's file.
+        file: how the report calls that file.
+        history: returns the values of a figure in the last good runs, newest first.
+        options: when the history speaks.
+        level: how often a healthy run of the check may have any figure beyond its history.
+        figures: how many figures of the check are compared; they share that level.
+        machine: the GPUs that took part, None where there were none.
+    """
+
+    check: str
+    nodes: int
+    ranks: int
+    entries: Sequence[ReferenceEntry] = ()
+    file: str = _FILE
+    history: Callable[[Figure], Sequence[float]] | None = None
+    options: HistoryOptions = field(default_factory=HistoryOptions)
+    level: float = 0.01
+    figures: int = 1
+    machine: published.MachineType | None = None
+
+    def __call__(self, figure: Figure) -> Reference | None:
+        """Return what this figure is to be, None where nobody knows."""
+        found = find(self.entries, self.check, figure, self.nodes, self.ranks, self.file)
+        if found is None and self.history is not None:
+            values = self.history(figure)[: self.options.runs]
+            found = from_history(values, figure, self.options, self.level / max(1, self.figures))
+        if found is None and self.machine is not None:
+            found = published.find(figure, self.machine)
+        return found
+
+
+def find(
+    entries: Sequence[ReferenceEntry], check: str, figure: Figure, nodes: int, ranks: int, file: str = _FILE
+) -> Reference | None:
+    """Return the entry of the user's file that speaks of a figure.
+
+    What an entry leaves out is any. Of those that match, the one that gives most speaks, and of equals the last.
+
+    Args:
+        entries: in the order of the file, in the units of what they are about.
+        check: the check that measured the figure.
+        figure: what was measured.
+        nodes: how many nodes took part.
+        ranks: how many ranks took part.
+        file: how the report is to call the file.
+    """
+    has = (figure.operation, figure.backend, figure.algorithm, figure.size_bytes, nodes, ranks)
+    best: tuple[int, ReferenceEntry] | None = None
+    for entry in entries:
+        if (entry.check, entry.quantity) != (check, figure.quantity) or entry.unit not in {None, figure.unit}:
+            continue
+        given = [(wanted, real) for wanted, real in zip(entry.about, has, strict=True) if wanted not in {"", None}]
+        if all(wanted == real for wanted, real in given) and (best is None or len(given) >= best[0]):
+            best = (len(given), entry)
+    if best is None:
+        return None
+    entry = best[1]
+    return Reference(
+        value=entry.value, lower=entry.lower, upper=entry.upper, unit=figure.unit, source="file", citation=file
+    )
+
+
+def from_history(
+    values: Sequence[float], figure: Figure, options: HistoryOptions, level: float = 0.001
+) -> Reference | None:
+    """Return what a figure was on the last good runs, and how far it may stray from that on its bad side.
+
+    The limit lies z scaled MADs out, in logarithms, and never nearer than the floor. z is ``options.mads``, or the
+    quantile of Student's t that a healthy figure exceeds with probability ``level`` if that is more. A MAD is worth
+    37 % of the values it was made of (Rousseeuw and Croux, *Alternatives to the Median Absolute Deviation*, JASA 88,
+    1993), which gives the degrees of freedom. Of fewer than 12 values it may by chance be next to nothing, so there the
+    standard deviation counts where it is larger; the runs were good ones, so it is not made of outliers. Nor is the
+    limit nearer than the second worst of them: figures with two states (ranks on one core or on two) have a small MAD.
+
+    Args:
+        values: of the last good runs, in the figure's unit.
+        figure: what was measured now.
+        options: how many runs it takes, and the least that counts.
+        level: how often a healthy figure may lie beyond the limit.
+
+    Returns:
+        None where the runs are too few, or the figure has no bad side.
+    """
+    if figure.better == "none" or len(values) < options.at_least or min(values) <= 0:
+        return None
+    logs = [math.log(value) for value in values]
+    centre = statistics.median(logs)
+    scale = robust_stats.NORMAL * robust_stats.mad(logs)
+    dof = round(_MAD_EFFICIENCY * len(values))
+    if len(values) < _ENOUGH_FOR_MAD:
+        scale, dof = max(scale, _deviation(logs)), len(values) - 1
+    # The median of few runs strays as well: its variance adds pi/2n to that of the figure.
+    spread = scale * math.sqrt(1 + math.pi / 2 / len(values))
+    higher = figure.better == "higher"
+    # What came twice on good runs is no news; the worst of them alone may be an accident.
+    seen = sorted(centre - value if higher else value - centre for value in logs)[-2]
+    distance = max(max(options.mads, t_quantile(level, dof)) * spread, math.log1p(options.floor), seen)
+    return Reference(
+        value=math.exp(centre),
+        lower=math.expm1(-distance) if higher else None,
+        upper=None if higher else math.expm1(min(distance, 700.0)),
+        unit=figure.unit,
+        source="history",
+        citation=f"median of the last {len(values)} good runs",
+    )
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation; the standard library's reckons in fractions, which takes far longer."""
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def compare(figure: Figure, reference: Reference) -> Comparison:
+    """Hold a figure against its reference.
+
+    Beyond a limit is a FAIL. Against the history it takes the figure's whole interval: a night on which the samples
+    scattered so much that the figure might as well be within is no proof of anything.
+
+    Raises:
+        ValueError: they are in units of different kinds.
+    """
+    value = units.converted(reference.value, reference.unit, figure.unit)
+    reference = reference.model_copy(update={"value": value, "unit": figure.unit})
+    best, worst = figure.value, figure.value
+    if reference.source == "history":
+        best = figure.high if figure.high is not None else best
+        worst = figure.low if figure.low is not None else worst
+    low = reference.lower is not None and best < value * (1 + reference.lower)
+    high = reference.upper is not None and worst > value * (1 + reference.upper)
+    return Comparison(
+        figure=figure.model_copy(update={"samples": ()}),
+        reference=reference,
+        verdict=Verdict.FAIL if low or high else Verdict.PASS,
+        words=f"{about(figure)}: {units.value_words(figure.value, figure.unit)}{_of_what(figure)}, "
+        f"{_distance(figure, reference)} ({reference.citation or reference.source})",
+    )
+
+
+def badness(comparison: Comparison) -> float:
+    """Return how far a figure is from its reference, as a factor; 1 is on it."""
+    value, wanted = comparison.figure.value, comparison.reference.value
+    if value <= 0 or wanted <= 0:
+        return math.inf
+    return max(value / wanted, wanted / value)
+
+
+def about(figure: Figure) -> str:
+    """Return 'allreduce of 64 MiB', 'node3: memory bandwidth', 'nccl allgather of 1 GiB'."""
+    words = figure.operation.replace("_", " ") or figure.quantity.replace("_", " ")
+    if figure.operation and figure.backend not in {"", "mpi"}:
+        words = f"{figure.backend} {words}"
+    if figure.size_bytes is not None:
+        words += f" of {units.size_words(figure.size_bytes)}"
+    if figure.algorithm:
+        words += f" ({figure.algorithm})"
+    return f"{nodeset.folded(figure.nodes)}: {words}" if figure.nodes else words
+
+
+def _of_what(figure: Figure) -> str:
+    """Return ' of bus bandwidth' behind a value whose subject is named by an operation."""
+    return f" of {figure.quantity.replace('_', ' ')}" if figure.operation and figure.quantity != "time" else ""
+
+
+def _distance(figure: Figure, reference: Reference) -> str:
+    wanted = units.value_words(reference.value, reference.unit)
+    part = figure.value / reference.value - 1
+    if abs(part) < 0.0005:  # noqa: PLR2004 - 0.05 %, which rounds to nothing
+        return f"as {wanted}"
+    if part > 1:
+        return f"{figure.value / reference.value:.3g} times {wanted}"
+    return f"{units.percent(abs(part))} {'above' if part > 0 else 'below'} {wanted}"

@@ -1,0 +1,88 @@
+"""Outliers among so few values that a median of deviations says little: every explanation is tried.
+
+With four nodes there are six links. An explanation is one suspect or two; the one that leaves the smallest squares is
+taken where each of its suspects is significant beside what is left (Student's t of a least-squares coefficient), at a
+level that all explanations share. That is the extreme deviate test of Grubbs (*Procedures for Detecting Outlying
+Observations in Samples*, Technometrics 11, 1969) for suspects that may be more than one value: all links of a node.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from clusterctl.analysis.student_t import t_quantile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.analysis.link_model import Floats
+
+_MOST_SUSPECTS = 2
+_SINGULAR = 1e-9
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the values have in common, and the suspects (columns) with effect and score each."""
+
+    level: float
+    suspects: tuple[tuple[int, float, float], ...] = ()
+
+
+def explain(
+    values: Floats, columns: Floats, level: float, floor: float, scale: Callable[[float], Floats]
+) -> Explanation:
+    """Find one suspect or two that explain what is large.
+
+    Args:
+        values: logarithms, large ones being bad.
+        columns: a row for each value and a column for each suspect, 1 where the suspect takes part.
+        level: how often anybody may be named where all values differ by normal chance alone.
+        floor: the least effect, as a logarithm.
+        scale: turns the common standard deviation of the values into one for each, at least as large.
+    """
+    found = Explanation(float(np.median(values)))
+    for number in range(1, _MOST_SUSPECTS + 1):
+        dof = values.size - 1 - number
+        if dof < 1:
+            break
+        better = _best(values, columns, number, level, floor, scale)
+        found = better or found
+    return found
+
+
+def _best(
+    values: Floats, columns: Floats, number: int, level: float, floor: float, scale: Callable[[float], Floats]
+) -> Explanation | None:
+    """Return the explanation by so many suspects that leaves the smallest squares, None where it does not convince."""
+    sets = np.array(list(combinations(range(columns.shape[1]), number)))
+    designs = np.concatenate((np.ones((len(sets), values.size, 1)), columns[:, sets].transpose(1, 0, 2)), axis=2)
+    squares = designs.transpose(0, 2, 1) @ designs
+    sets, designs, squares = (each[np.linalg.det(squares) > _SINGULAR] for each in (sets, designs, squares))
+    if not len(sets):
+        return None
+    inverses = np.linalg.inv(squares)
+    effects = (inverses @ (designs.transpose(0, 2, 1) @ values)[:, :, None])[:, :, 0]
+    left = ((values - (designs @ effects[:, :, None])[:, :, 0]) ** 2).sum(axis=1)
+    left[(effects[:, 1:] <= 0).any(axis=1)] = np.inf  # nobody is suspected of being good
+    best = int(np.argmin(left))
+    if not math.isfinite(left[best]):
+        return None
+    dof = values.size - 1 - number
+    threshold = t_quantile(level / len(sets), dof)
+    each = scale(math.sqrt(left[best] / dof))
+    suspects = []
+    for column, effect, share in zip(sets[best], effects[best, 1:], np.sqrt(np.diag(inverses[best])[1:]), strict=True):
+        own = each[columns[:, column] > 0]
+        error = max(
+            share * math.sqrt(float((own**2).mean())), floor / threshold
+        )  # the floor decides where all is equal
+        suspects.append((int(column), float(effect), float(effect) / error))
+    if any(effect <= floor or score <= threshold for _, effect, score in suspects):
+        return None
+    return Explanation(float(effects[best, 0]), tuple(suspects))

@@ -1,0 +1,221 @@
+"""From right answers to a verdict on speed: hold figures against references and against each other.
+
+Only a PASS is looked at: whoever gave a wrong answer, or none, has his verdict already.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from typing import TYPE_CHECKING
+
+from clusterctl.analysis import missing_links, packet_loss
+from clusterctl.analysis import references as refs
+from clusterctl.model import units
+from clusterctl.model.results import CheckResult, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from clusterctl.analysis.outliers import OutlierPolicy
+    from clusterctl.model.results import Comparison, Culprit, Figure, PairMatrix, Reference
+
+_MOST_NAMED = 3
+_ENOUGH_NODES = 4  # in a matrix, to tell a node from a link
+_MOST_EVIDENCE = 40
+_MOST_LINKS = 8
+
+
+def assess(
+    result: CheckResult, policy: OutlierPolicy, references: Callable[[Figure], Reference | None] | None = None
+) -> CheckResult:
+    """Add comparisons and culprits to a PASS, and turn it into a FAIL where one of them is bad.
+
+    A FAIL is a suspicion until the check was run once more: see :func:`confirmed`.
+
+    Args:
+        result: what the check found.
+        policy: when a node or a link stands out.
+        references: returns what a figure is to be, None where nobody knows.
+    """
+    if result.verdict is not Verdict.PASS:
+        return result
+    return _judged(result, tuple(_compared(result, references)), _culprits(result, policy))
+
+
+def suspects(result: CheckResult) -> bool:
+    """Whether an assessed result is a FAIL by its figures alone, so that a second run has to confirm it."""
+    return result.verdict is Verdict.FAIL and bool(result.culprits or _failed(result.comparisons))
+
+
+def confirmed(
+    first: CheckResult,
+    second: CheckResult,
+    policy: OutlierPolicy,
+    references: Callable[[Figure], Reference | None] | None = None,
+) -> CheckResult:
+    """Return the second of two runs of a check, blaming only what both of them show.
+
+    What the first alone showed is told in the reason of a PASS, since once is chance. A second run that ended badly by
+    itself (a wrong answer, a hang) stands as it is; one that could not be run at all (ERROR, SKIP) confirms nothing and
+    refutes nothing, so that the first stands, and says so. So does a figure that the second run had no time to measure.
+
+    Args:
+        first: the first run, assessed.
+        second: the second run, not yet assessed.
+        policy: when a node or a link stands out.
+        references: returns what a figure is to be, None where nobody knows.
+    """
+    from clusterctl.analysis import outliers  # noqa: PLC0415 - numpy, for runs that measure
+
+    if second.verdict in {Verdict.ERROR, Verdict.SKIP}:
+        words = f"{first.reason}; a second run confirmed nothing: {second.reason}"
+        return first.model_copy(update={"reason": words})
+    if second.verdict is Verdict.FAIL:
+        return second
+    again = assess(second, policy, references)
+    before = {_key(one.figure) for one in _failed(first.comparisons)}
+    comparisons = tuple(
+        one.model_copy(update={"verdict": Verdict.PASS, "words": f"{one.words}, in one run of two"})
+        if one.verdict is Verdict.FAIL and _key(one.figure) not in before
+        else one
+        for one in again.comparisons
+    )
+    measured = {_key(figure) for figure in second.figures}
+    comparisons += tuple(
+        one.model_copy(update={"words": f"{one.words}; a second run did not come to measure it"})
+        for one in _failed(first.comparisons)
+        if _key(one.figure) not in measured
+    )
+    judged = _judged(second, comparisons, outliers.confirm(first.culprits, again.culprits))
+    if judged.verdict is not Verdict.PASS:
+        return judged
+    once = [one.words for one in first.culprits] + [one.words for one in _failed(first.comparisons)]
+    seen = f"; in a first run and not in a second: {'; '.join(once[:_MOST_NAMED])}" if once else ""
+    return judged.model_copy(update={"reason": judged.reason + seen})
+
+
+def _compared(result: CheckResult, references: Callable[[Figure], Reference | None] | None) -> Iterable[Comparison]:
+    """Yield the figures that have a reference beside it.
+
+    The history does not speak of one node's links where a matrix of enough nodes does: that tells the node from the
+    moment. Few links have no interval, and on a busy machine a node's few may all be slow for the second they took.
+    """
+    told = {(matrix.quantity, matrix.size_bytes) for matrix in result.matrices if len(matrix.nodes) >= _ENOUGH_NODES}
+    for figure in result.figures:
+        reference = references(figure) if references else None
+        if reference is None:
+            continue
+        if reference.source == "history" and figure.nodes and (figure.quantity, figure.size_bytes) in told:
+            continue
+        yield refs.compare(figure, reference)
+
+
+def _culprits(result: CheckResult, policy: OutlierPolicy) -> tuple[Culprit, ...]:
+    if not (result.matrices or any(figure.nodes for figure in result.figures)):
+        return ()
+    from clusterctl.analysis import outliers  # noqa: PLC0415 - numpy, for runs that measure
+
+    groups = _by_node(result)
+    within = policy.over(policy.families * max(1, len(groups) + len(result.matrices)))
+    found = [one for group in groups for one in outliers.among_nodes(group, within)]
+    for matrix in result.matrices:
+        found += [one for one in outliers.among_links(matrix, within) if not _is_a_round(matrix, one)]
+    found += missing_links.links(result.matrices)
+    found += packet_loss.links(result.figures, result.matrices)
+    return outliers.merge(found)
+
+
+def _is_a_round(matrix: PairMatrix, culprit: Culprit) -> bool:
+    """Whether what a pair of four nodes shows is shown by the other two nodes as well, at the same time.
+
+    The two pairs play one round of the tournament, so what slows both down is the moment: four nodes that are
+    containers of one machine share its cores, and who is put on one core with his partner is slower than across two.
+    """
+    if culprit.kind != "pair" or len(matrix.nodes) != _ENOUGH_NODES:
+        return False
+    values = {frozenset(link): value for link, value in zip(matrix.links, matrix.value, strict=True) if value > 0}
+    pair = frozenset(culprit.nodes)
+    others = values.get(frozenset(matrix.nodes) - pair)
+    rest = [value for ends, value in values.items() if len(ends & pair) == 1]
+    if others is None or pair not in values or not rest:
+        return False
+    middle = statistics.median(rest)
+    distances = [math.log(value / middle) for value in (others, values[pair])]
+    return distances[0] * distances[1] > 0 and abs(distances[0]) > abs(distances[1]) / 2
+
+
+def _by_node(result: CheckResult) -> list[list[Figure]]:
+    """Return the figures of single nodes, those that may be compared together.
+
+    A node's links are left out where the matrix they are of is there: it tells a node from a link.
+    """
+    in_matrices = {(matrix.quantity, matrix.size_bytes) for matrix in result.matrices}
+    groups: dict[tuple[object, ...], list[Figure]] = {}
+    for figure in result.figures:
+        if len(figure.nodes) == 1 and (figure.quantity, figure.size_bytes) not in in_matrices:
+            groups.setdefault(_kind(figure), []).append(figure)
+    return list(groups.values())
+
+
+def _judged(result: CheckResult, comparisons: tuple[Comparison, ...], culprits: tuple[Culprit, ...]) -> CheckResult:
+    added = {"comparisons": comparisons, "culprits": culprits}
+    failed = sorted(_failed(comparisons), key=refs.badness, reverse=True)
+    if not culprits and not failed:
+        return result.model_copy(update=added)
+    named = [one.words for one in culprits] + [one.words for one in failed]
+    more = f"; and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+    hosts = [host for one in culprits for host in one.nodes] + [host for one in failed for host in one.figure.nodes]
+    return result.model_copy(
+        update={
+            **added,
+            "verdict": Verdict.FAIL,
+            "reason": "; ".join(named[:_MOST_NAMED]) + more,
+            "hosts": tuple(dict.fromkeys(hosts)),
+            "evidence": tuple(itertools.islice(_evidence(result.matrices, culprits, failed), _MOST_EVIDENCE)),
+        }
+    )
+
+
+def _evidence(
+    matrices: Sequence[PairMatrix], culprits: Sequence[Culprit], failed: Sequence[Comparison]
+) -> Iterable[str]:
+    for culprit in culprits:
+        score = f" (score {culprit.score:.3g})" if culprit.score is not None else ""
+        yield f"{culprit.words}{score}"
+        for matrix in matrices:
+            if (matrix.quantity, matrix.size_bytes) == (culprit.quantity, culprit.size_bytes):
+                yield from _links(matrix, culprit)
+    for one in failed:
+        figure = one.figure
+        if figure.low is None or figure.high is None:
+            yield one.words
+        else:
+            low, high = (units.value_words(end, figure.unit) for end in (figure.low, figure.high))
+            yield f"{one.words}; {units.percent(figure.confidence)} interval {low} to {high}"
+
+
+def _links(matrix: PairMatrix, culprit: Culprit) -> Iterable[str]:
+    """Return the links of a culprit's nodes, worst first; those that are good show that it is not all of them."""
+    import numpy as np  # noqa: PLC0415 - runs that measure have it already
+
+    who = [matrix.nodes.index(name) for name in culprit.nodes if name in matrix.nodes]
+    first, second, values = np.asarray(matrix.first), np.asarray(matrix.second), np.asarray(matrix.value)
+    its = np.flatnonzero(np.isin(first, who) | np.isin(second, who))
+    its = its[np.argsort(values[its] if matrix.better == "higher" else -values[its], kind="stable")]
+    for at in its[:_MOST_LINKS]:
+        ends = f"{matrix.nodes[first[at]]} - {matrix.nodes[second[at]]}"
+        yield f"  {ends}: {units.value_words(float(values[at]), matrix.unit)}"
+
+
+def _failed(comparisons: Iterable[Comparison]) -> list[Comparison]:
+    return [one for one in comparisons if one.verdict is Verdict.FAIL]
+
+
+def _kind(figure: Figure) -> tuple[object, ...]:
+    return (figure.quantity, figure.operation, figure.backend, figure.algorithm, figure.size_bytes, figure.unit)
+
+
+def _key(figure: Figure) -> tuple[object, ...]:
+    return (*_kind(figure), figure.nodes)

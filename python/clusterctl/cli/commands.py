@@ -1,0 +1,31 @@
+"""The table of commands: name, module and summary of each, and no other import."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """Where a command's code is, and what it is for in one line."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
+COMMANDS = {
+    "init": Command("init", "init", "Write a commented example inventory."),
+    "provision": Command("provision", "provision", "Make one proven cluster of the inventory's hosts."),
+    "validate": Command("validate", "validate", "Prove the cluster again and name what is wrong."),
+    "doctor": Command("doctor", "doctor", "Look at the hosts, change nothing, say what would hurt."),
+    "run": Command("run", "run", "Start a program on the cluster by mpirun, horovodrun or torchrun."),
+    "launch": Command("launch", "launch", "Become torchrun inside a pod of an existing scheduler."),
+    "render": Command("render", "render", "Print the submission of a job for an existing scheduler."),
+    "history": Command("history", "history", "Show the runs of a cluster, their verdicts and what changed."),
+    "compare": Command("compare", "compare", "Put the figures of two runs side by side."),
+    "baseline": Command("baseline", "app", "Accept, show or reset the runs that figures are compared with."),
+    "report": Command("report", "report", "Write the reports of a run: page, JUnit, Prometheus, JSON lines."),
+    "nightly": Command("nightly", "app", "Validate every night, check drift, tell when the verdict changes."),
+    "sandbox": Command("sandbox", "app", "A cluster of containers on this machine, to try things on."),
+    "version": Command("version", "version", "Show the versions of clusterctl and of what it stands on."),
+}

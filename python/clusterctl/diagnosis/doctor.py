@@ -1,0 +1,198 @@
+"""The verb doctor: look at the hosts, change nothing, say what would hurt.
+
+The story: read the inventory and look at every node in one trip; then have the nodes connect to each other's ports and
+log in to each other; and put what was seen into findings. Nothing is written on any node, and
+nothing stays running there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from clusterctl import __version__
+from clusterctl.diagnosis import training_stack
+from clusterctl.diagnosis.rules import registry as rules
+from clusterctl.diagnosis.rules.evidence import View
+from clusterctl.inventory import ansible_inventory
+from clusterctl.model import fabric
+from clusterctl.model.facts import ProbeFailure, cluster_user, slots_of
+from clusterctl.model.findings import Diagnosis
+from clusterctl.model.hosts import InventoryOptions
+from clusterctl.remote import facts, login_probe, network_probe, ssh
+from clusterctl.support.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from clusterctl.model.fabric import Candidates, PairResult
+    from clusterctl.model.facts import FailureKind, NodeFacts, Probe
+    from clusterctl.model.hosts import Host, Inventory
+
+# Together with what the controller needs they stay below a minute, whatever hangs.
+_FACTS_S = 30.0
+_LOGIN_S = 5
+_LOGINS_S = 15.0
+_ANSWER_S = 25.0
+_CONNECT_S = 5.0
+_NOT_REACHED: frozenset[FailureKind] = frozenset({"unreachable", "timeout", "refused", "host_key"})
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """What the user asked for."""
+
+    inventory: InventoryOptions = field(default_factory=InventoryOptions)
+
+
+def examine(
+    path: Path, options: DoctorOptions | None = None, tell: Callable[[str], None] = lambda _text: None
+) -> Diagnosis:
+    """Look at the hosts of an inventory, provisioned or not.
+
+    Args:
+        path: the inventory.
+        options: what the user asked for.
+        tell: hears a short text for every step.
+
+    Raises:
+        ConfigError: the inventory or an option is wrong.
+    """
+    cluster = ansible_inventory.load(path, (options or DoctorOptions()).inventory)
+    started = datetime.now(timezone.utc)
+    hosts = cluster.selected_hosts
+    with ssh.control_folder() as control:
+        tell(f"looking at {_hosts(len(hosts))}")
+        probe = _look(hosts, control)
+        tell(f"trying logins and ports between {_hosts(len(probe.facts))}")
+        view = _between(cluster, probe, control)
+    align = {host.name: str(host.variables.get("nccl_align", "framework")) for host in hosts}
+    return Diagnosis(
+        clusterctl_version=__version__,
+        inventory=str(cluster.path),
+        started=started,
+        finished=datetime.now(timezone.utc),
+        hosts=tuple(host.name for host in hosts),
+        unreachable=tuple(name for name, failure in probe.failures.items() if failure.kind in _NOT_REACHED),
+        findings=rules.diagnose(view, align),
+        notes=rules.notes(view),
+    )
+
+
+def exit_code(found: Diagnosis) -> ExitCode:
+    """Return what the command line ends with: 4 (a host is out of reach), 10 (there are findings) or 0."""
+    if found.unreachable:
+        return ExitCode.UNREACHABLE
+    return ExitCode.VALIDATION_FAILED if found.findings else ExitCode.OK
+
+
+def _look(hosts: Sequence[Host], control: Path) -> Probe:
+    by_ssh = [replace(host, become=False) for host in hosts if host.by_ssh]  # what ranks will see: no sudo
+    probe = facts.gather(
+        by_ssh,
+        artifacts=training_stack.ARTIFACTS,
+        libraries=training_stack.LIBRARIES,
+        resolve=[host.name for host in hosts],
+        leftovers=True,
+        timeout_s=_FACTS_S,
+        control_dir=control,
+    )
+    for host in hosts:
+        if not host.by_ssh:
+            why = f"{host.name} is not reached by plain ssh with a key; give it one, so that doctor can look."
+            probe.failures[host.name] = ProbeFailure(host.name, "error", why)
+    return probe
+
+
+def _between(cluster: Inventory, probe: Probe, control: Path) -> View:
+    """Have the nodes that answer try each other, and return all that was seen."""
+    hosts = cluster.selected_hosts
+    there = [replace(host, become=False) for host in hosts if host.name in probe.facts]
+    found, pinned = _candidates(there, probe.facts)
+    pairs = () if found is None else _pairs(there, found, control)
+    # Afterwards, not beside it: logins cost processor time, and what starves looks like a firewall.
+    tried = login_probe.gather(
+        _logins(hosts, there, probe),
+        login_timeout_s=_LOGIN_S,
+        budget_s=_LOGINS_S,
+        timeout_s=_ANSWER_S,
+        control_dir=control,
+    )
+    return View(
+        hosts=hosts,
+        nodes=probe.facts,
+        failures=probe.failures,
+        logins=tried,
+        slots={host.name: slots_of(host, probe.facts[host.name]) for host in there},
+        candidates=found,
+        pairs=pairs,
+        pinned=pinned,
+    )
+
+
+def _pairs(there: Sequence[Host], found: Candidates, control: Path) -> tuple[PairResult, ...]:
+    """Have nodes connect to each other, and believe in a failure when it has been seen twice."""
+    first = network_probe.probe(there, found, timeout_s=_CONNECT_S, control_dir=control)
+    if all(one.kind == "ok" for one in first):
+        return first
+    failed = {(one.network, one.source, one.target) for one in first if one.kind != "ok"}
+    again = network_probe.probe(there, found, timeout_s=2 * _CONNECT_S, control_dir=control)
+    return tuple(
+        one if (one.network, one.source, one.target) in failed else replace(one, kind="ok", problem="") for one in again
+    )
+
+
+def _logins(hosts: Sequence[Host], there: Sequence[Host], probe: Probe) -> list[login_probe.Login]:
+    """Say who logs in to whom: everybody to all who may be there, beginning with the next in the inventory."""
+    targets = {
+        host.name: login_probe.LoginTarget(host.name, _cluster_address(host), _cluster_port(host))
+        for host in hosts
+        if host.name in probe.facts or probe.failures[host.name].kind not in {"unreachable", "timeout"}
+    }
+    names = list(targets)
+    plan = []
+    for host in there:
+        at = names.index(host.name)
+        plan.append(
+            login_probe.Login(
+                host,
+                tuple(targets[name] for name in names[at + 1 :] + names[:at]),
+                cluster_user(host, probe.facts[host.name]),
+            )
+        )
+    return plan
+
+
+def _cluster_address(host: Host) -> str:
+    return str(host.variables.get("cluster_address") or host.address)
+
+
+def _cluster_port(host: Host) -> int:
+    given = str(host.variables.get("cluster_port") or host.port)
+    return int(given) if given.isdigit() else host.port
+
+
+def _candidates(there: Sequence[Host], nodes: Mapping[str, NodeFacts]) -> tuple[Candidates | None, str]:
+    """Return the networks to try, and why what was pinned cannot be taken."""
+    if len(there) < 2:  # noqa: PLR2004 - a network joins two
+        return None, ""
+    cidrs = _words([host.variables.get("fabric_cidr") for host in there])
+    interfaces = _words([host.variables.get("fabric_interfaces") for host in there])
+    try:
+        return fabric.candidates(dict(nodes), cidrs=cidrs, interfaces=interfaces), ""
+    except ConfigError as error:
+        return None, str(error).rstrip(".")
+
+
+def _words(given: Sequence[Any]) -> tuple[str, ...]:
+    """Return the words of variables that are a text, a list or nothing, each once."""
+    found: list[str] = []
+    for value in given:
+        found += value.replace(",", " ").split() if isinstance(value, str) else map(str, value or ())
+    return tuple(dict.fromkeys(found))
+
+
+def _hosts(count: int) -> str:
+    return "1 host" if count == 1 else f"{count} hosts"

@@ -1,0 +1,110 @@
+"""All that was seen of a cluster, and who is to blame for what fails between nodes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from clusterctl.diagnosis import skew
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from clusterctl.model.fabric import Candidates, PairResult
+    from clusterctl.model.facts import NodeFacts, ProbeFailure
+    from clusterctl.model.hosts import Host
+    from clusterctl.remote.login_probe import LoginReport
+
+Pair = tuple[str, str]  # source and target
+
+FEW_PAIRS = 3  # so many get a line each; more are one line
+_SHOWN_PAIRS = 4
+
+
+@dataclass(frozen=True)
+class View:
+    """What was seen. A host is in ``nodes`` or in ``failures``; ``logins`` has those that could be asked.
+
+    ``candidates`` is None where no networks were looked at, and ``pinned`` says why a pinned one cannot be taken.
+    """
+
+    hosts: tuple[Host, ...]
+    nodes: Mapping[str, NodeFacts]
+    failures: Mapping[str, ProbeFailure] = field(default_factory=dict)
+    logins: Mapping[str, LoginReport] = field(default_factory=dict)
+    slots: Mapping[str, int] = field(default_factory=dict)
+    candidates: Candidates | None = None
+    pairs: tuple[PairResult, ...] = ()
+    pinned: str = ""
+
+    def host(self, name: str) -> Host:
+        """Return the host of that name."""
+        return next(host for host in self.hosts if host.name == name)
+
+    @property
+    def provisioned(self) -> dict[str, NodeFacts]:
+        """The nodes on which something of the cluster was installed."""
+        return {name: node for name, node in self.nodes.items() if skew.provisioned(node)}
+
+    def addresses(self, name: str) -> set[str]:
+        """Return every address that a node has or is reached at."""
+        host, node = self.host(name), self.nodes.get(name)
+        found = {entry.address for link in (node.interfaces if node else ()) for entry in link.addresses}
+        return found | {host.address, str(host.variables.get("cluster_address") or host.address)}
+
+
+@dataclass(frozen=True)
+class Blame:
+    """A node that most failures point to: as the ``source`` of connections, or as their ``target``."""
+
+    host: str
+    role: Literal["source", "target"]
+    others: tuple[str, ...]
+
+
+def blame(failed: Iterable[Pair], hosts: int) -> tuple[tuple[Blame, ...], tuple[Pair, ...]]:
+    """Find the nodes that explain failures between nodes.
+
+    A node is to blame where the failures of one direction reach more than half of the others, and two at least; the one
+    that explains most comes first, and what it explains is set aside.
+
+    Args:
+        failed: sources and targets.
+        hosts: how many nodes there are.
+
+    Returns:
+        Who is to blame, and the pairs for which nobody alone is.
+    """
+    left = dict.fromkeys(failed)
+    found: list[Blame] = []
+    while left:
+        ends: dict[tuple[str, Literal["source", "target"]], list[Pair]] = defaultdict(list)
+        for pair in left:  # a node at which everybody fails is likelier than everybody failing at once
+            ends[pair[1], "target"].append(pair)
+            ends[pair[0], "source"].append(pair)
+        (host, role), explained = max(ends.items(), key=lambda entry: (len(entry[1]), entry[0][1] == "target"))
+        if len(explained) < 2 or len(explained) * 2 <= hosts - 1:  # noqa: PLR2004 - one pair blames nobody
+            break
+        others = tuple(source if role == "target" else target for source, target in explained)
+        found.append(Blame(host, role, others))
+        for pair in explained:
+            del left[pair]
+    return tuple(found), tuple(left)
+
+
+def is_everywhere(failed: int, tried: int, hosts: int) -> bool:
+    """Whether so much fails between nodes that no node is to blame: more than three quarters of what was tried."""
+    return hosts > 2 and failed * 4 > tried * 3  # noqa: PLR2004 - two are a pair
+
+
+def shown(pairs: Iterable[Pair]) -> str:
+    """Return pairs as a person reads them: the first few, and how many more there are."""
+    words = [f"from {source} to {target}" for source, target in pairs]
+    more = f" and {len(words) - _SHOWN_PAIRS} more" if len(words) > _SHOWN_PAIRS else ""
+    return ", ".join(words[:_SHOWN_PAIRS]) + more
+
+
+def ends(pairs: Iterable[Pair]) -> tuple[str, ...]:
+    """Return every node that is in a pair, once."""
+    return tuple(dict.fromkeys(name for pair in pairs for name in pair))

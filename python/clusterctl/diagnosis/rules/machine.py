@@ -1,0 +1,176 @@
+"""Is each machine by itself fit for jobs: its session, its limits, its space, its clock, its GPUs?"""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+from clusterctl.diagnosis.skew import PROVISION, artifact, compare
+from clusterctl.model.findings import Finding, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from clusterctl.diagnosis.rules.evidence import View
+    from clusterctl.model.facts import NodeFacts
+    from clusterctl.remote.login_probe import Clock
+
+_MIB = 1 << 20
+_GIB = 1 << 30
+# A rank of Open MPI 5 takes 16 MiB for its own segment of shared memory (btl_sm, segment_size's default).
+_SHM_OF_A_RANK = 16 * _MIB
+SHM = "/dev/shm"  # noqa: S108 - its name, for people
+_LEAST_SHM = 128 * _MIB  # containers get 64 MiB unless somebody asks for more, which is not enough for NCCL
+_LITTLE_DISK, _NO_DISK = _GIB, 100 * _MIB
+# The defaults of kernels and of systemd are 64 KiB and 8 MiB; verbs pin all that is sent.
+_LEAST_MEMLOCK = 16 * _MIB
+_FILES_OF_A_JOB = 64  # and one for each rank that a rank talks to
+_CLOCK_WARNING_S, _CLOCK_ERROR_S = 2.0, 60.0  # make and Horovod's logs; certificates and Kerberos
+_SWAPPED_PART = 0.1
+_SHOWN_LEFTOVERS = 2
+
+
+def findings(view: View) -> Iterator[Finding]:
+    """Return what is wrong with machines."""
+    yield from _artifacts(view.nodes)
+    yield from _session(view.nodes)
+    yield from _leftovers(view.nodes)
+    yield from _gpus(view.nodes)
+    yield from _limits(view)
+    yield from _space(view)
+    yield from _cores(view)
+    yield from clocks({name: report.clock for name, report in view.logins.items() if report.clock is not None})
+
+
+def _artifacts(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    """Tell what is installed and not whole; what is not there at all is no damage."""
+    for host, node in nodes.items():
+        for found in node.artifacts:
+            if not found.ok and (found.target or "leads nowhere" in found.problem):
+                cause = f"{found.name} is not as it was installed: {found.problem}"
+                yield Finding("artifacts", "error", (host,), cause, PROVISION)
+
+
+def _session(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    """Tell where a job's session would not find Open MPI, which is what mpirun over ssh starts with."""
+    for host, node in nodes.items():
+        if artifact(node, "openmpi") is None or "PATH" not in node.environment:
+            continue
+        wanted = ["/usr/local/openmpi/bin"]
+        wanted += ["/usr/local/horovod/bin"] if artifact(node, "horovod") else []
+        folders = [folder.rstrip("/") for folder in node.environment["PATH"].split(":")]
+        missing = [folder for folder in wanted if folder not in folders]
+        cure = f"{PROVISION} (role environment), or find what sets PATH in /etc/environment or a start-up file"
+        if missing:
+            cause = f"PATH of a session without a terminal lacks {' and '.join(missing)}"
+            yield Finding("session", "error", (host,), cause, cure)
+        library = next((one for one in node.libraries if one.soname == "libmpi.so.40"), None)
+        if library is not None and not library.path:
+            cause = "a session's loader finds no libmpi.so.40: LD_LIBRARY_PATH lacks /usr/local/openmpi/lib"
+            yield Finding("session", "error", (host,), cause, cure.replace("sets PATH", "sets LD_LIBRARY_PATH"))
+
+
+def _leftovers(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    for host, node in nodes.items():
+        if not node.leftovers:
+            continue
+        shown = "; ".join(
+            f"{one.pid} of {one.user}, {_age(one.age_s)} old: {one.command[:60]}"
+            for one in node.leftovers[:_SHOWN_LEFTOVERS]
+        )
+        more = len(node.leftovers) - _SHOWN_LEFTOVERS
+        cause = f"{_ranks(len(node.leftovers))} left over from jobs whose launcher is gone ({shown}"
+        cause += f"; and {more} more)" if more > 0 else ")"
+        pids = " ".join(str(one.pid) for one in node.leftovers[:8])
+        yield Finding("leftovers", "error", (host,), cause, f"end them there: 'kill {pids}'")
+
+
+def _ranks(count: int) -> str:
+    return "a rank is" if count == 1 else f"{count} ranks are"
+
+
+def _age(seconds: float) -> str:
+    if seconds < 120:  # noqa: PLR2004
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"  # noqa: PLR2004
+
+
+def _gpus(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    """Compare nodes that have GPUs; one without may be meant to have none."""
+    able = {host: node for host, node in nodes.items() if node.gpus}
+    counts = {host: str(len(node.gpus)) for host, node in able.items()}
+    cure = "look with 'nvidia-smi' and in the kernel's log for one that has dropped out"
+    yield from compare("gpus", "error", "the number of GPUs", counts, cure)
+    models = {host: ", ".join(sorted({gpu.name for gpu in node.gpus if gpu.name})) for host, node in able.items()}
+    cure = "run jobs on nodes of one model with --limit, since the slowest sets the pace"
+    yield from compare("gpus", "warning", "the GPUs' model", models, cure)
+
+
+def _limits(view: View) -> Iterator[Finding]:
+    ranks = sum(view.slots.values())
+    needed = _FILES_OF_A_JOB + ranks
+    for host, node in view.nodes.items():
+        memlock, files = node.limits.get("memlock"), node.limits.get("nofile")
+        uses_rdma = any(port.state == "ACTIVE" for device in node.rdma for port in device.ports)
+        if uses_rdma and memlock is not None and memlock.soft is not None and memlock.soft < _LEAST_MEMLOCK:
+            cause = f"a session may lock {memlock.soft // 1024} KiB of memory, and RDMA locks all that it sends"
+            cure = "set memlock to unlimited in /etc/security/limits.d"
+            yield Finding("memlock", "error", (host,), cause, cure)
+        if files is not None and files.soft is not None and files.soft < needed:
+            cause = f"a session may open {files.soft} files, and a job of {ranks} ranks needs about {needed}"
+            yield Finding("open files", "warning", (host,), cause, "raise nofile in /etc/security/limits.d")
+
+
+def _space(view: View) -> Iterator[Finding]:
+    for host, node in view.nodes.items():
+        needed = max(_LEAST_SHM, _SHM_OF_A_RANK * view.slots.get(host, 1))
+        if "storage" not in _blind(node) and node.shm_bytes < needed:
+            size = f"has {node.shm_bytes // _MIB} MiB" if node.shm_bytes else "is not there"
+            cause = f"{SHM} {size}, and its ranks need about {needed // _MIB} MiB"
+            yield Finding(
+                "shared memory", "warning", (host,), cause, "mount it larger, in containers with --shm-size=1g"
+            )
+        for disk in node.disk:
+            if not disk.total_bytes or disk.free_bytes >= _LITTLE_DISK:
+                continue
+            full = disk.free_bytes < _NO_DISK
+            severity: Severity = "error" if full else "warning"
+            cause = f"less than {'100 MiB' if full else '1 GiB'} is free in {disk.path}"
+            yield Finding("disk", severity, (host,), cause, f"free space in {disk.path}")
+        if node.memory_bytes and node.swap_used_bytes > max(_GIB, _SWAPPED_PART * node.memory_bytes):
+            cause = "more than a tenth of its memory is in swap, and ranks that wait for a disk have all others wait"
+            yield Finding("swap", "warning", (host,), cause, "find who uses the memory, then 'swapoff -a'")
+
+
+def _blind(node: NodeFacts) -> set[str]:
+    """Return the sections that the probe could not fill."""
+    return {problem.partition(":")[0] for problem in node.problems}
+
+
+def _cores(view: View) -> Iterator[Finding]:
+    for host, node in view.nodes.items():
+        slots = view.slots.get(host, 0)
+        if node.threads and slots > node.threads:
+            cause = f"it has {slots} slots and {node.threads} hardware threads, so that ranks take turns"
+            yield Finding("cores", "warning", (host,), cause, "give it fewer slots in the inventory")
+    smt = {
+        host: "on" if node.threads > node.cores else "off"
+        for host, node in view.nodes.items()
+        if node.threads and node.cores
+    }
+    yield from compare("cores", "warning", "hyperthreading", smt, "set it alike in the firmware of all nodes")
+
+
+def clocks(found: Mapping[str, Clock]) -> Iterator[Finding]:
+    """Name nodes whose clock is away from the median of all by more than the measurement's own error."""
+    if len(found) < 2:  # noqa: PLR2004 - a difference needs two
+        return
+    middle = statistics.median(clock.offset_s for clock in found.values())
+    unsure = statistics.median(clock.uncertainty_s for clock in found.values())
+    for host, clock in found.items():
+        away = clock.offset_s - middle
+        least = abs(away) - clock.uncertainty_s - unsure
+        if least > _CLOCK_WARNING_S:
+            severity: Severity = "error" if least > _CLOCK_ERROR_S else "warning"
+            cause = f"its clock is {abs(away):.1f} s {'ahead of' if away > 0 else 'behind'} most nodes'"
+            yield Finding("clock", severity, (host,), cause, "have chrony or systemd-timesyncd set it")

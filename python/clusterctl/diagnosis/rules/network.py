@@ -1,0 +1,243 @@
+"""Do the nodes share a network in which any port of one reaches any other, and what are its interfaces worth?"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+from clusterctl.diagnosis.rules.evidence import FEW_PAIRS, blame, ends, is_everywhere, shown
+from clusterctl.diagnosis.skew import PROVISION, compare, provisioned
+from clusterctl.model import fabric, nodeset
+from clusterctl.model.findings import Finding, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from clusterctl.diagnosis.rules.evidence import Pair, View
+    from clusterctl.model.fabric import Network, PairKind, PairResult
+    from clusterctl.model.facts import Interface, NodeFacts
+
+_SOFTWARE = frozenset({"bridge", "tun", "virtual"})  # kinds of interfaces that programs make on their own
+_WORDS: Mapping[PairKind, str] = {
+    "refused": "are refused",
+    "timeout": "time out",
+    "wrong_source": "arrive with another source address",
+    "wrong_node": "are answered by another node",
+    "error": "could not be tried",
+}
+_CURES: Mapping[PairKind, str] = {
+    "refused": "let the firewall pass TCP to all ports between nodes: MPI and NCCL listen on ephemeral ones",
+    "timeout": "let the firewall pass TCP to all ports between nodes: MPI and NCCL listen on ephemeral ones",
+    "wrong_source": "look for address translation or a route over another interface between them",
+    "wrong_node": "look for an address that two machines have",
+    "error": "see that the nodes answer, and run doctor again",
+}
+
+
+def findings(view: View) -> Iterator[Finding]:
+    """Return what is wrong with networks, and with RDMA."""
+    yield from _duplicates(view)
+    yield from _missing(view.nodes)
+    yield from _recorded(view.nodes)
+    network, problem = _judged(view)
+    if problem:
+        yield problem
+    if network is not None:
+        yield from _connections(view, network)
+        yield from _links(view, network)
+    yield from _rdma(view.nodes)
+
+
+def _judged(view: View) -> tuple[Network | None, Finding | None]:
+    """Return the network that jobs go over: the one that was written down, else the one that would be."""
+    everybody = tuple(view.nodes)
+    if view.pinned:
+        return None, Finding("network", "error", everybody, view.pinned, "correct fabric_cidr or fabric_interfaces")
+    found = view.candidates
+    if found is None or len(view.nodes) < 2:  # noqa: PLR2004 - a network joins two
+        return None, None
+    written = {node.fabric.cidrs for node in view.nodes.values() if node.fabric is not None}
+    if len(written) == 1:
+        cidrs = next(iter(written))
+        network = next((one for one in found.networks if set(one.cidrs) == set(cidrs)), None)
+        if network is None:
+            cause = f"jobs are told to use {', '.join(cidrs)}, and not every node has an address of its own there"
+            return None, Finding("network", "error", everybody, f"{cause} ({_why(view)})", PROVISION)
+        return network, None
+    if not found.networks:
+        cause = f"no network is common to them ({_why(view)})"
+        return None, Finding("network", "error", everybody, cause, "give every node an address in one network")
+    return fabric.decide(found, view.pairs).network or found.networks[0], None
+
+
+def _why(view: View) -> str:
+    rejected = view.candidates.rejected if view.candidates else ()
+    telling = [f"{one.network} on {nodeset.folded(one.hosts)}: {one.reason}" for one in rejected]
+    return "; ".join(telling[:3]) or "there is none that is up"
+
+
+def _connections(view: View, network: Network) -> Iterator[Finding]:
+    kinds: dict[PairKind, dict[Pair, PairResult]] = defaultdict(dict)
+    for result in view.pairs:
+        if result.network == network.key and result.kind != "ok":
+            kinds[result.kind][result.source, result.target] = result
+    for kind, failed in kinds.items():
+        severity: Severity = "warning" if kind == "error" else "error"
+        check = "network" if kind == "error" else "ports"
+        tried = len([one for one in view.pairs if one.network == network.key])
+        if is_everywhere(len(failed), tried, len(view.nodes)):
+            cause = f"connections between them in {network.key} {_WORDS[kind]}"
+            yield Finding(check, severity, ends(failed), cause, _CURES[kind])
+            continue
+        blamed, rest = blame(failed, len(view.nodes))
+        for one in blamed:
+            others = nodeset.folded(one.others)
+            where = f"from {others} to it" if one.role == "target" else f"from it to {others}"
+            detail = ""
+            if kind == "error":
+                pair = (one.others[0], one.host) if one.role == "target" else (one.host, one.others[0])
+                detail = f" ({failed[pair].problem})"
+            cause = f"connections {where} in {network.key} {_WORDS[kind]}{detail}"
+            yield Finding(check, severity, (one.host,), cause, _CURES[kind])
+        yield from _alone(network, kind, rest, failed, severity, check)
+
+
+def _alone(
+    network: Network,
+    kind: PairKind,
+    rest: Sequence[Pair],
+    failed: Mapping[Pair, PairResult],
+    severity: Severity,
+    check: str,
+) -> Iterator[Finding]:
+    """Tell of two nodes that get on with others: one line where it is both ways, and one where there are many."""
+    if len({frozenset(pair) for pair in rest}) > FEW_PAIRS:
+        cause = f"connections in {network.key} {_WORDS[kind]}: {shown(rest)}"
+        yield Finding(check, severity, ends(rest), cause, _CURES[kind])
+        return
+    told: set[Pair] = set()
+    for source, target in rest:
+        if (source, target) in told:
+            continue
+        told |= {(source, target), (target, source)}
+        both = (target, source) in rest
+        where = f"between {source} and {target}" if both else f"from {source} to {target}"
+        detail = f" ({failed[source, target].problem})" if kind == "error" else ""
+        cause = f"connections {where} in {network.key} {_WORDS[kind]}{detail}"
+        yield Finding(check, severity, (source, target), cause, _CURES[kind])
+
+
+def _recorded(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    written = {host: ", ".join(node.fabric.cidrs) for host, node in nodes.items() if node.fabric is not None}
+    yield from compare("network", "error", "the network that jobs are told to use", written)
+
+
+def _duplicates(view: View) -> Iterator[Finding]:
+    """Name addresses that several nodes have: jobs that try them reach the wrong machine, often themselves."""
+    for (address, name, is_software), hosts in _shared(view).items():
+        if not is_software:
+            cause = f"all have the address {address} ({name})"
+            yield Finding("network", "error", hosts, cause, "give each machine an address of its own")
+            continue
+        loose = tuple(host for host in hosts if view.nodes[host].fabric is None)
+        if loose:  # jobs may try it
+            severity: Severity = "error" if any(provisioned(view.nodes[host]) for host in loose) else "warning"
+            cause = f"{name} has the address {address} on each of them, and Open MPI and NCCL would try it"
+            cure = "run 'clusterctl provision', whose role fabric tells them the network that joins the nodes"
+            yield Finding("network", severity, loose, cause, cure)
+
+
+def kept_out(view: View) -> Iterator[str]:
+    """Tell of docker0 and the like where jobs are told another network: nothing is wrong, and it is good to know."""
+    for (address, name, is_software), hosts in _shared(view).items():
+        networks = {cidr for host in hosts for cidr in getattr(view.nodes[host].fabric, "cidrs", ())}
+        if is_software and networks and all(view.nodes[host].fabric for host in hosts):
+            same = f"{name} has the address {address} on each of {nodeset.folded(hosts)}"
+            yield f"{same}; Open MPI and NCCL are told to use {', '.join(sorted(networks))}, other programs are not."
+
+
+def _shared(view: View) -> dict[tuple[str, str, bool], tuple[str, ...]]:
+    """Return who has the same address: by address, interface, and whether that is one that software makes."""
+    having: dict[tuple[str, str, bool], list[str]] = defaultdict(list)
+    for host, node in view.nodes.items():
+        for link in node.interfaces:
+            for entry in link.addresses:
+                if link.up and link.kind != "loopback" and entry.family == 4 and entry.scope == "global":  # noqa: PLR2004
+                    having[entry.address, link.name, link.kind in _SOFTWARE].append(host)
+    return {key: tuple(hosts) for key, hosts in having.items() if len(hosts) > 1 and not _one_machine(view, hosts)}
+
+
+def _missing(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    """Name who has no address in a network in which most nodes have one, and fewer networks than any of those.
+
+    A node in as many networks may stand in another rack, and is reached by routing.
+    """
+    having: dict[str, dict[str, str]] = defaultdict(dict)
+    for host, node in nodes.items():
+        for link in node.interfaces:
+            for entry in link.addresses:
+                if link.up and link.kind not in {"loopback", *_SOFTWARE} and entry.family == 4:  # noqa: PLR2004
+                    cidr = str(ipaddress.ip_network(f"{entry.address}/{entry.prefix}", strict=False))
+                    having[cidr][host] = link.name
+    counts = Counter(host for links in having.values() for host in links)
+    for cidr, links in having.items():
+        least = min(counts[host] for host in links)
+        without = tuple(host for host in nodes if host not in links and counts[host] < least)
+        if without and len(links) > 2 and len(links) * 2 > len(nodes):  # noqa: PLR2004 - two do not make a habit
+            names = "/".join(sorted(set(links.values())))
+            cause = f"it has no address in {cidr} ({names}), in which {nodeset.folded(links)} have one"
+            yield Finding("network", "warning", without, cause, "bring that interface up there, if jobs are to use it")
+
+
+def _one_machine(view: View, hosts: Sequence[str]) -> bool:
+    return len({(view.nodes[host].hostname, view.nodes[host].ssh.host_keys) for host in hosts}) == 1
+
+
+def _links(view: View, network: Network) -> Iterator[Finding]:
+    links = {
+        host: _interface(view.nodes[host], name) for host, name in network.interfaces.items() if host in view.nodes
+    }
+    speeds = {host: f"{link.speed_mbps} Mb/s" if link and link.speed_mbps else "" for host, link in links.items()}
+    mtus = {host: str(link.mtu) if link and link.mtu else "" for host, link in links.items()}
+    what = f"of the interface in {network.key}"
+    yield from compare("network", "warning", f"the speed {what}", speeds, "look at the cable and at the switch's port")
+    yield from compare("network", "warning", f"the MTU {what}", mtus, "set the same MTU on all nodes and on the switch")
+
+
+def _interface(node: NodeFacts, name: str) -> Interface | None:
+    return next((link for link in node.interfaces if link.name == name), None)
+
+
+def _rdma(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    for host, node in nodes.items():
+        for choice in fabric.rdma(node):
+            if choice.state == "ACTIVE" and choice.link_layer == "Ethernet" and choice.gid_index is None:
+                cause = f"{choice.device} port {choice.port} has no RoCE v2 GID for IPv4, so RDMA over it is not routed"
+                cure = "give its interface an IPv4 address, and switch on RoCE v2"
+                yield Finding("rdma", "error", (host,), cause, cure)
+    yield from _rdma_ports(nodes)
+
+
+def _rdma_ports(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    """Compare RDMA ports of one name between nodes; a port that is down everywhere is one that nobody uses."""
+    states: dict[str, dict[str, str]] = defaultdict(dict)
+    rates: dict[str, dict[str, str]] = defaultdict(dict)
+    for host, node in nodes.items():
+        for device in node.rdma:
+            for port in device.ports:
+                name = f"{device.name} port {port.number}"
+                states[name][host] = port.state or "in no known state"
+                if port.state == "ACTIVE" and port.rate_gbps:
+                    rates[name][host] = f"{port.rate_gbps:g} Gb/s ({port.link_layer})"
+    for name, found in states.items():
+        active = [host for host, state in found.items() if state == "ACTIVE"]
+        for state in sorted(set(found.values()) - {"ACTIVE"}) if active else ():
+            down = tuple(host for host, other in found.items() if other == state)
+            cause = f"RDMA {name} is {state}, and ACTIVE on {nodeset.folded(active)}"
+            cure = "look at the cable and at the switch, and on InfiniBand at the subnet manager"
+            yield Finding("rdma", "error", down, cause, cure)
+    for name, found in rates.items():
+        yield from compare(
+            "rdma", "warning", f"the rate of RDMA {name}", found, "look at the cable and at the switch's port"
+        )

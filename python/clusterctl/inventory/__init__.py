@@ -1,0 +1,1 @@
+"""Reading an inventory through ansible-inventory."""

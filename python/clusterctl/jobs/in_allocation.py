@@ -1,0 +1,231 @@
+"""The verb ``launch``: look at this very machine, decide, and become torchrun.
+
+A pod or a job step has neither an inventory nor another machine to ask: the scheduler's variables say which node this
+is, and the node's own program, started here instead of over ssh, says what its network is like.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from pydantic import ValidationError
+
+from clusterctl.launch import allocation_line, scheduler_env, torchrun
+from clusterctl.model import fabric
+from clusterctl.model.facts import NodeFacts
+from clusterctl.support import content
+from clusterctl.support.errors import ConfigError, HostFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_PROBE_S = 30.0
+_RETRY_S = 1.0
+_ACTIVE = "ACTIVE"
+_DEVICES = Path("/dev")
+_CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
+_CGROUP_V1 = Path("/sys/fs/cgroup/cpu")
+_PIECE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]|\[[0-9,-]+\])*")
+_RANGES = re.compile(r"([^\[]*)\[([^\]]*)\]([^\[]*)")
+_PYTHON_WORD = re.compile(r"python3?")
+_HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """What the user asks for; None and '' mean that it is found out.
+
+    ``wait_s`` is how long the master's name may take to appear in the name service: a scheduler starts the pods of a
+    job in any order, and a name is there only when its pod is.
+    """
+
+    nproc_per_node: int | None = None
+    master_addr: str = ""
+    master_port: int = 0
+    python: str = ""
+    wait_s: float = 60.0
+
+
+def prepare(
+    program: Sequence[str],
+    options: LaunchOptions,
+    tell: Callable[[str], None],
+    environment: Mapping[str, str] | None = None,
+) -> allocation_line.AllocationPlan:
+    """Decide what this process becomes, and change nothing.
+
+    Raises:
+        ConfigError: the variables, an option or the program are wrong, the master's name means nothing here, or there
+            is no Python with PyTorch.
+        HostFailedError: this machine could not be looked at.
+    """
+    known = os.environ if environment is None else environment
+    _refuse_program(program)
+    where = scheduler_env.place(
+        known,
+        _unfolded(scheduler_env.nodelist(known)),
+        master_addr=options.master_addr,
+        master_port=options.master_port,
+    )
+    python = options.python or _python()
+    machine = _look(where, options.wait_s, tell)
+    return allocation_line.plan(where, machine, known, program, python=python, nproc_per_node=options.nproc_per_node)
+
+
+def become(plan: allocation_line.AllocationPlan, environment: Mapping[str, str] | None = None) -> NoReturn:
+    """Replace this process by what was decided, which keeps its number, its signals and its place among the others.
+
+    Raises:
+        ConfigError: it cannot be started.
+    """
+    known = os.environ if environment is None else environment
+    job = {name: value for name, value in known.items() if name not in plan.dropped}
+    job |= {setting.name: setting.value for setting in plan.settings}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(plan.argv[0], list(plan.argv), job)  # noqa: S606 - an argv list, and no shell
+    except OSError as error:
+        raise ConfigError(f"{plan.argv[0]} cannot be started: {error.strerror}; name another with --python.") from None
+
+
+def _refuse_program(program: Sequence[str]) -> None:
+    """Raise where there is nothing to start; torchrun would say it in forty lines, once for each process."""
+    if not program or not program[0]:
+        raise ConfigError("There is no program to start; name it behind '--', as in 'clusterctl launch -- train.py'.")
+    words = program[1:] if len(program) > 1 and _PYTHON_WORD.fullmatch(program[0]) else program
+    if words[0].endswith(".py") and not Path(words[0]).is_file():
+        raise ConfigError(f"The script {words[0]} is not there (looked from {Path.cwd()}); give its path in this pod.")
+    if not words[0].startswith("-") and not words[0].endswith(".py") and shutil.which(words[0]) is None:
+        raise ConfigError(f"The program {words[0]} is not there; give its path in this pod, or put it on PATH.")
+
+
+def _unfolded(nodelist: str) -> tuple[str, ...]:
+    """Return the hosts of Slurm's list in its own order, in which it counts nodes; a NodeSet would sort them."""
+    if not nodelist:
+        return ()
+    from ClusterShell.NodeSet import NodeSet, NodeSetException  # noqa: PLC0415 - 60 ms, for Slurm only
+    from ClusterShell.NodeUtils import GroupResolver  # noqa: PLC0415
+
+    pieces = _PIECE.findall(nodelist)
+    hosts: list[str] = []
+    if ",".join(pieces) != nodelist:
+        raise ConfigError(f"Slurm's list of nodes {nodelist!r} has more in it than names and ranges.")
+    try:
+        for piece in pieces:
+            start, ranges, end = match.groups() if (match := _RANGES.fullmatch(piece)) else (piece, "", "")
+            words = [f"{start}[{one}]{end}" for one in ranges.split(",")] if ranges else [piece]
+            for word in words:  # a list of Slurm's means hosts, whatever groups this machine may have defined
+                hosts += NodeSet(word, resolver=GroupResolver())
+    except NodeSetException as error:
+        raise ConfigError(f"Slurm's list of nodes {nodelist!r} cannot be read: {error}.") from None
+    return tuple(hosts)
+
+
+def _look(where: scheduler_env.RankPlace, wait_s: float, tell: Callable[[str], None]) -> allocation_line.LocalMachine:
+    """Ask this machine for its facts, until the master's name means something."""
+    end = time.monotonic() + wait_s
+    told = False
+    while True:
+        node = _facts((where.master_addr,) if where.master_addr else ())
+        meaning = next((name for name in node.names if name.name == where.master_addr), None)
+        if not where.master_addr or (meaning is not None and meaning.addresses):
+            break
+        problem = meaning.problem if meaning is not None else "no answer"
+        if time.monotonic() + _RETRY_S > end:
+            raise ConfigError(
+                f"{where.master_said_by} is {where.master_addr}, which does not resolve here ({problem}); see that "
+                "node 0 is running and that its name is right."
+            )
+        if not told:
+            tell(f"waiting up to {wait_s:g} s for {where.master_addr} to resolve ({problem})")
+            told = True
+        time.sleep(_RETRY_S)
+    return allocation_line.LocalMachine(
+        node=node,
+        master_addresses=meaning.addresses if meaning is not None else (),
+        rdma=tuple(_rdma_port(choice) for choice in fabric.rdma(node)),
+        gpu_devices=_gpu_devices(),
+        cpu_quota=_cpu_quota(),
+    )
+
+
+def _facts(resolve: Sequence[str]) -> NodeFacts:
+    request = json.dumps({"resolve": list(resolve), "artifacts": []})
+    place = content.root() / "plugins" / "module_utils" / "node_probe.py"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", str(place), request],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_S,
+            check=False,
+        )
+        return NodeFacts.model_validate_json(done.stdout)
+    except subprocess.TimeoutExpired:
+        raise HostFailedError(
+            f"Looking at this machine took more than {_PROBE_S:g} s; is a file system hung?"
+        ) from None
+    except ValidationError:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise HostFailedError(f"Looking at this machine failed: {last}.") from None
+
+
+def _rdma_port(choice: fabric.RdmaChoice) -> allocation_line.LocalRdmaPort:
+    active = choice.state == _ACTIVE
+    return allocation_line.LocalRdmaPort(
+        choice.device,
+        choice.port,
+        choice.link_layer,
+        active,
+        choice.rate_gbps,
+        "" if choice.usable or not active else choice.reason,
+    )
+
+
+def _gpu_devices() -> int:
+    """Count the GPUs whose device files are here; the bus shows a pod all of the host's."""
+    return sum(
+        1
+        for path in _DEVICES.glob("nvidia[0-9]*")
+        if path.name.removeprefix("nvidia").isdigit() and stat.S_ISCHR(path.stat().st_mode)
+    )
+
+
+def _cpu_quota() -> float | None:
+    """Return the CPUs that the container's limit comes to; None where there is none."""
+    with suppress(OSError, ValueError):
+        quota, period = _CGROUP_V2.read_text(encoding="ascii").split()
+        return None if quota == "max" else int(quota) / int(period)
+    with suppress(OSError, ValueError):
+        amount = int((_CGROUP_V1 / "cpu.cfs_quota_us").read_text(encoding="ascii"))
+        return None if amount < 0 else amount / int((_CGROUP_V1 / "cpu.cfs_period_us").read_text(encoding="ascii"))
+    return None
+
+
+def _python() -> str:
+    """Return the first Python that has PyTorch: the cluster's, the one that is running, or the one on PATH."""
+    found = (torchrun.PYTHON, sys.executable, shutil.which("python3"), shutil.which("python"))
+    candidates = [path for path in dict.fromkeys(found) if path and os.access(path, os.X_OK)]
+    for path in candidates:
+        done = subprocess.run(
+            [path, "-c", _HAS_TORCH], stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROBE_S, check=False
+        )
+        if done.returncode == 0:
+            return path
+    raise ConfigError(
+        f"No Python here has PyTorch (looked at {', '.join(candidates) or 'PATH'}); install torch, or name the Python "
+        "that has it with --python."
+    )

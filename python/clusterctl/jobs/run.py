@@ -1,0 +1,404 @@
+"""The verb run: start the user's program on all nodes, bring its output and its exit code, leave nothing behind.
+
+The story: read the inventory, look at every node, refuse what would hurt (the gate), compose the launch line, copy the
+code where asked to, see that the program is everywhere, and hand the line to the supervisor on the launch node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import shlex
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from clusterctl.diagnosis import skew, training_stack
+from clusterctl.inventory import ansible_inventory
+from clusterctl.launch import compose, environment, mpirun, torchrun
+from clusterctl.launch.compose import Launcher, Member, Wish
+from clusterctl.model import fabric
+from clusterctl.model.facts import cluster_user, slots_of
+from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.nodeset import folded
+from clusterctl.remote import facts, ssh, supervised_job, sync
+from clusterctl.support import content
+from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode, HostFailedError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from clusterctl.launch.compose import LaunchPlan
+    from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.hosts import Host, Inventory
+    from clusterctl.model.results import JobOutcome
+
+Prefix: TypeAlias = Literal["none", "rank", "host"]
+Take: TypeAlias = "Callable[[str, bytes], None]"
+
+TIMED_OUT = 124  # as timeout(1) has it
+_SIGNALLED = 128
+_OPENMPI = "openmpi"
+_PROBE_TIMEOUT_S = 30.0
+_MOST_NAMED = 6
+_MOST_LINE = 64 * 1024
+# A node that freezes answers nobody, and a job without a deadline would wait for it for ever.
+_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
+_INPUTS = {"openmpi": ["configure"]}
+
+
+class GateError(ClusterctlError):
+    """The nodes differ in what a job must not find different (exit 10)."""
+
+    exit_code = ExitCode.VALIDATION_FAILED
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the user asked for, besides what the launch line is made of."""
+
+    wish: Wish
+    inventory: InventoryOptions = field(default_factory=InventoryOptions)
+    launch_node: str | None = None
+    sync: Path | None = None
+    prefix: Prefix = "none"
+    gate: bool = True
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True)
+class _JobTeam:
+    """The nodes of the job; the launch node is one of them."""
+
+    hosts: Mapping[str, Host]
+    facts: Mapping[str, NodeFacts]
+    users: Mapping[str, str | None]
+    launch_node: str
+    control: Path
+
+    def login(self, name: str) -> supervised_job.JobLogin:
+        return supervised_job.JobLogin(self.hosts[name], self.users[name], self.control)
+
+    @property
+    def logins(self) -> list[supervised_job.JobLogin]:
+        return [self.login(name) for name in self.hosts]
+
+
+def shown(path: Path, options: RunOptions, tell: Callable[[str], None]) -> str:
+    """Return the launch line as it can be pasted on the launch node; nothing is started or copied.
+
+    Raises:
+        ClusterctlError: as :func:`run`.
+    """
+    with _team(path, options, tell) as team:
+        return _plan(team, options).shown()
+
+
+def run(path: Path, options: RunOptions, take: Take, tell: Callable[[str], None]) -> int:
+    """Run the user's program and stay until nothing of it is left.
+
+    Args:
+        path: the inventory.
+        options: what the user asked for.
+        take: gets the output as it comes, ``stdout`` or ``stderr`` and bytes; nothing of it is kept here.
+        tell: gets sentences for the user.
+
+    Returns:
+        The job's own exit code; 128 and its number where a signal ended the launcher; 124 after the deadline.
+
+    Raises:
+        ConfigError: something asked for cannot be, and nothing was started.
+        GateError: the nodes differ.
+        UnreachableError: a node does not answer, or the launch node was lost.
+        HostFailedError: the code could not be copied, or the job was ended on the node by somebody else.
+    """
+    for word in options.wish.exported:
+        environment.parse(word)
+    with _team(path, options, tell) as team:
+        job_id = f"run-{secrets.token_hex(6)}"
+        plan = _plan(team, options, job_id)
+        if options.sync is not None:
+            _sync(team, options.sync, tell)
+        _refuse_missing(team, _started(options))
+        first = team.facts[team.launch_node]
+        session = {name: value for name, value in first.environment.items() if name in environment.ALWAYS}
+        spec = supervised_job.JobSpec(
+            job=job_id,
+            argv=plan.argv,
+            deadline_s=options.timeout_s,
+            environment={**session, **plan.environment},
+            port=plan.port,
+            literal=plan.literal,
+            directory=_started(options).directory,
+        )
+        prefixer = Prefixer(plan.hosts, options.prefix, take) if plan.tags else None
+        others = [team.login(name) for name in team.hosts if name != team.launch_node]
+        outcome = supervised_job.run(team.login(team.launch_node), spec, peers=others, on_data=prefixer or take)
+        if prefixer is not None:
+            prefixer.end()
+    return _concluded(outcome, team.launch_node, options, tell)
+
+
+class Prefixer:
+    """Take mpirun's tags off the lines of output, and put the rank or the node in their place."""
+
+    def __init__(self, hosts: Sequence[str], prefix: Prefix, take: Take) -> None:
+        """Begin with nothing.
+
+        Args:
+            hosts: the node of each rank.
+            prefix: what to begin lines with.
+            take: gets what is made of them.
+        """
+        self._hosts, self._prefix, self._take = hosts, prefix, take
+        self._rest: dict[str, bytes] = {"stdout": b"", "stderr": b""}
+
+    def __call__(self, stream: str, data: bytes) -> None:
+        """Take some output; the last, incomplete line waits for its end."""
+        *complete, rest = (self._rest[stream] + data).split(b"\n")
+        if len(rest) > _MOST_LINE:
+            complete.append(rest)
+            rest = b""
+        self._rest[stream] = rest
+        if complete:
+            self._take(stream, b"".join(self._line(line) + b"\n" for line in complete))
+
+    def end(self) -> None:
+        """Pass on what has no end of line."""
+        for stream, rest in self._rest.items():
+            if rest:
+                self._take(stream, self._line(rest))
+                self._rest[stream] = b""
+
+    def _line(self, line: bytes) -> bytes:
+        rank, text = mpirun.untagged(line)
+        if rank is None or self._prefix == "none":
+            return text
+        name = self._hosts[rank] if self._prefix == "host" and rank < len(self._hosts) else str(rank)
+        return b"[%s] %s" % (name.encode(), text)
+
+
+# --- the nodes --------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _team(path: Path, options: RunOptions, tell: Callable[[str], None]) -> Any:
+    """Yield the nodes, looked at and found fit, with shared connections that end afterwards."""
+    cluster = ansible_inventory.load(path, options.inventory, remembered=True)
+    hosts = {host.name: _ours(host) for host in cluster.selected_hosts}
+    launch_node = options.launch_node or next(iter(hosts))
+    if launch_node not in hosts:
+        names = ", ".join(list(hosts)[:_MOST_NAMED]) + (" and more" if len(hosts) > _MOST_NAMED else "")
+        raise ConfigError(f"The launch node '{launch_node}' is none of the selected hosts: {names}.")
+    with ssh.control_folder() as control:
+        nodes = _look(cluster, hosts, control)
+        users = {name: cluster_user(hosts[name], node) for name, node in nodes.items()}
+        _refuse_unprovisioned(cluster, nodes)
+        _gate(cluster, nodes, options, tell)
+        _refuse_strangers(nodes)
+        yield _JobTeam(hosts, nodes, users, launch_node, control)
+
+
+def _ours(host: Host) -> Host:
+    if not host.by_ssh:
+        raise ConfigError(
+            f"{host.name} is not reached by plain ssh with a key, which a job needs; give it one, or leave it out with "
+            "--limit."
+        )
+    return replace(host, become=False, ssh_args=(*host.ssh_args, *_ALIVE))  # what ranks will see: no sudo
+
+
+def _look(cluster: Inventory, hosts: Mapping[str, Host], control: Path) -> dict[str, NodeFacts]:
+    watch = [{"path": supervised_job.SUPERVISOR, "kind": "file"}]
+    probe = facts.gather(
+        hosts.values(),
+        watch=dict.fromkeys(hosts, watch),
+        artifacts=[
+            {**entry, "inputs": [*entry.get("inputs", ()), *_INPUTS.get(str(entry["name"]), ())]}
+            for entry in training_stack.ARTIFACTS
+        ],
+        libraries=training_stack.LIBRARIES,
+        timeout_s=_PROBE_TIMEOUT_S,
+        control_dir=control,
+    )
+    if probe.failures:
+        whys = [failure.message for failure in probe.failures.values()]
+        more = f" And {len(whys) - _MOST_NAMED} more nodes." if len(whys) > _MOST_NAMED else ""
+        left = "" if len(whys) == len(hosts) else " A run without them: --limit."
+        raise UnreachableError(" ".join(whys[:_MOST_NAMED]) + more + left)
+    return {host.name: probe.facts[host.name] for host in cluster.selected_hosts}
+
+
+def _refuse_unprovisioned(cluster: Inventory, nodes: Mapping[str, NodeFacts]) -> None:
+    program = hashlib.sha256((content.role_files("validation") / "job_supervisor.py").read_bytes()).hexdigest()
+    bare, other = [], []
+    for name, node in nodes.items():
+        if not node.artifact(_OPENMPI).ok:
+            bare.append(name)
+        elif not any(entry.get("sha256") == program for entry in node.watch):
+            other.append(name)
+    cure = f"run 'clusterctl provision {shlex.quote(str(cluster.path))}' first."
+    if bare:
+        why = nodes[bare[0]].artifact(_OPENMPI).problem or f"/usr/local/{_OPENMPI} does not exist"
+        raise ConfigError(f"{folded(bare)} {_have(bare)} no Open MPI of clusterctl's ({why}); {cure}")
+    if other:
+        raise ConfigError(f"{supervised_job.SUPERVISOR} on {folded(other)} is not this clusterctl's; {cure}")
+
+
+def _gate(cluster: Inventory, nodes: Mapping[str, NodeFacts], options: RunOptions, tell: Callable[[str], None]) -> None:
+    if not options.gate or len(nodes) < 2:  # noqa: PLR2004 - one node cannot differ
+        return
+    aligned = {host.name: str(host.variables.get("nccl_align", "framework")) for host in cluster.selected_hosts}
+    found = skew.skew(nodes, aligned)
+    errors = [finding for finding in found if finding.severity == "error"]
+    for finding in found:
+        if not errors and finding.severity != "error":
+            tell(f"Note: {folded(finding.hosts)}: {finding.cause}; {finding.cure}.")
+    if errors:
+        words = "; ".join(f"{folded(one.hosts)}: {one.cause} ({one.cure})" for one in errors[:_MOST_NAMED])
+        raise GateError(f"The nodes differ: {words}. --no-gate runs it nevertheless.")
+
+
+def _refuse_strangers(nodes: Mapping[str, NodeFacts]) -> None:
+    """Refuse nodes that have no network in common; where the role fabric has been, it has proven one."""
+    if len(nodes) < 2 or all(node.fabric for node in nodes.values()):  # noqa: PLR2004 - one node needs none
+        return
+    found = fabric.candidates(nodes)
+    if not found.networks:
+        lines = "\n".join(f"  {line}" for line in fabric.matrix(found))
+        raise ConfigError(
+            "The nodes have no network in common; give each an address of its own in one, or choose nodes by --limit:\n"
+            + lines
+        )
+
+
+# --- the line ---------------------------------------------------------------------------------------------------------
+
+
+def _started(options: RunOptions) -> Wish:
+    """Return the wish with the folder in which the program starts: the one asked for, else the copied one."""
+    if options.wish.directory or options.sync is None:
+        return options.wish
+    return replace(options.wish, directory=os.path.abspath(options.sync))  # noqa: PTH100 - links stay as they are called
+
+
+def _plan(team: _JobTeam, options: RunOptions, job_id: str = "") -> LaunchPlan:
+    wish = replace(_started(options), tagged=options.prefix != "none")
+    if wish.directory and not wish.directory.startswith("/"):
+        raise ConfigError(f"--chdir is {wish.directory!r}; it takes an absolute path, which nodes share.")
+    _refuse_without_stack(team.facts, wish.launcher)
+    members = {
+        name: Member(
+            facts=_as_user(node, team.users[name]),
+            slots=slots_of(team.hosts[name], node),
+            version=node.artifact(_OPENMPI).version,
+            has_ucx=any(
+                str(word).startswith("--with-ucx") for word in node.artifact(_OPENMPI).inputs.get("configure", ())
+            ),
+        )
+        for name, node in team.facts.items()
+    }
+    return compose.compose(members, team.launch_node, wish, job_id)
+
+
+def _as_user(node: NodeFacts, user: str | None) -> NodeFacts:
+    return node if user is None else node.model_copy(update={"user": node.user.model_copy(update={"name": user})})
+
+
+def _refuse_without_stack(nodes: Mapping[str, NodeFacts], launcher: Launcher) -> None:
+    have = {name: training_stack.of(node) for name, node in nodes.items()}
+    if launcher is Launcher.TORCHRUN:
+        without = [name for name, one in have.items() if one.framework != "pytorch"]
+        lack, cure = "PyTorch", "provision them with python_env_framework: pytorch"
+    elif launcher is Launcher.HOROVODRUN:
+        without = [name for name, one in have.items() if not one.horovod]
+        lack, cure = "Horovod", "provision them with horovod_install: auto"
+    else:
+        return
+    if without:
+        raise ConfigError(
+            f"--launcher {launcher.value} needs {lack}, which {folded(without)} {_have(without)} not; {cure}, or leave "
+            "them out with --limit."
+        )
+
+
+def _have(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"
+
+
+# --- the program ------------------------------------------------------------------------------------------------------
+
+
+def _sync(team: _JobTeam, folder: Path, tell: Callable[[str], None]) -> None:
+    place = Path(os.path.abspath(folder))  # noqa: PTH100 - nodes get it under the name that the user typed
+    if not place.is_dir():
+        raise ConfigError(f"{place} is no folder; --sync takes the folder of your program.")
+    paths = {name: node.environment.get("PATH", "") for name, node in team.facts.items()}
+    has_rsync = {one.host: bool(one.found.get("rsync")) for one in supervised_job.look(team.logins, ["rsync"], paths)}
+    count = sync.copy(place, team.logins, has_rsync)
+    tell(f"{count} files of {place} are on {folded(team.hosts)}.")
+
+
+def _refuse_missing(team: _JobTeam, wish: Wish) -> None:
+    """Find out which nodes lack the program, its script or the folder, before anything is started."""
+    program = compose.with_python(wish.program)
+    names = [
+        *([] if wish.launcher is Launcher.TORCHRUN and program[0] in {"-m", torchrun.script(program)} else [program[0]])
+    ]
+    script = torchrun.script(program)
+    names += [_here(script)] if script and _here(script) not in names else []
+    paths = {name: node.environment.get("PATH", "") for name, node in team.facts.items()}
+    looks = supervised_job.look(team.logins, names, paths, wish.directory)
+    silent = [one for one in looks if one.problem]
+    if silent:
+        raise UnreachableError("; ".join(f"{one.host}: {one.problem}" for one in silent[:_MOST_NAMED]) + ".")
+    adrift = [one.host for one in looks if not one.has_folder]
+    if adrift:
+        raise ConfigError(
+            f"The folder {wish.directory} is not on {folded(adrift)}; --sync copies one to all nodes, --chdir names "
+            "another."
+        )
+    for name in names:
+        missing = [one.host for one in looks if not one.found.get(name)]
+        blocked = [one.host for one in looks if one.found.get(name) and name == program[0] and name not in one.runs]
+        if missing or blocked:
+            raise ConfigError(_missing_words(name, missing, blocked, looks))
+
+
+def _here(name: str) -> str:
+    """Return a script's name as a path, since Python does not look into PATH."""
+    return name if "/" in name else f"./{name}"
+
+
+def _missing_words(
+    name: str, missing: Sequence[str], blocked: Sequence[str], looks: Sequence[supervised_job.Look]
+) -> str:
+    if not missing:
+        return f"{name} may not be executed on {folded(blocked)}; run 'chmod +x' there, or name its interpreter first."
+    where = "the PATH of the nodes' sessions" if "/" not in name else f"{looks[0].folder}"
+    looked = "" if name.startswith("/") else f" (looked in {where})"
+    if len(missing) < len(looks):
+        return f"{name} is missing on {folded(missing)}{looked}; --sync DIR copies your code to all nodes."
+    return f"{name} is on none of the nodes{looked}; give its full path, or copy it there with --sync DIR."
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def _concluded(outcome: JobOutcome, launch_node: str, options: RunOptions, tell: Callable[[str], None]) -> int:
+    for swept in outcome.sweeps:
+        for words in (*swept.left, swept.problem):
+            if words:
+                tell(f"May still be running on {swept.host}: {words}")
+    if outcome.ending == "not_started":
+        raise HostFailedError(f"The job could not be started on {launch_node}: {outcome.problem}.")
+    if outcome.ending == "lost":
+        raise UnreachableError(f"The connection to the launch node {launch_node} was lost: {outcome.problem}.")
+    if outcome.ending == "stopped":
+        raise HostFailedError(f"Somebody on {launch_node} ended the job.")
+    if outcome.ending == "deadline":
+        tell(f"The job had not ended after {options.timeout_s:g} s and was ended.")
+        return TIMED_OUT
+    return _SIGNALLED + (outcome.signal or 0) if outcome.rc is None else outcome.rc

@@ -1,0 +1,249 @@
+"""torchrun inside a pod or a job step: what this machine's network and GPUs ask for, and the line it comes to."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.launch import torchrun
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from clusterctl.launch.scheduler_env import RankPlace
+    from clusterctl.model.facts import NodeFacts, Route
+
+# torchrun reads every option's default from PET_…; those of another rendezvous would overrule the static one.
+_OTHER_RENDEZVOUS = ("PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF", "PET_STANDALONE")
+_NO_GPU = frozenset({"", "-1", "none", "NoDevFiles"})
+_UNSAID = frozenset({"all", "void"})  # every GPU there is; or somebody else (CDI) puts them in
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - spoken of, not written to
+_SMALL_SHM_BYTES = 128 << 20
+_SMALL_MEMLOCK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class LocalRdmaPort:
+    """A port of an RDMA device of this machine; ``problem`` says why NCCL cannot use it although it is active."""
+
+    device: str
+    number: int
+    link_layer: str
+    is_active: bool
+    rate_gbps: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class LocalMachine:
+    """This very machine or pod: its facts, what the master's name means to it, its GPUs and its share of the CPUs."""
+
+    node: NodeFacts
+    master_addresses: tuple[str, ...] = ()
+    rdma: tuple[LocalRdmaPort, ...] = ()
+    gpu_devices: int = 0
+    cpu_quota: float | None = None
+
+
+@dataclass(frozen=True)
+class EnvironmentSetting:
+    """A variable that the job gets, and why."""
+
+    name: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class AllocationPlan:
+    """What this process is to become: the tokens, the variables to add and to take away, and what was found."""
+
+    argv: tuple[str, ...]
+    settings: tuple[EnvironmentSetting, ...]
+    dropped: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def plan(
+    where: RankPlace,
+    machine: LocalMachine,
+    environment: Mapping[str, str],
+    program: Sequence[str],
+    *,
+    python: str,
+    nproc_per_node: int | None = None,
+) -> AllocationPlan:
+    """Decide what this process becomes.
+
+    Raises:
+        ConfigError: there is no program, or something is malformed.
+    """
+    count, why = processes(machine, environment, nproc_per_node)
+    argv = torchrun.argv(
+        torchrun.Torchrun(
+            nnodes=where.nodes,
+            nproc_per_node=count,
+            program=tuple(program),
+            node_rank=where.rank if where.master_addr else None,
+            master_addr=where.master_addr,
+            master_port=where.master_port,
+            python=python,
+        )
+    )
+    settings, kept = _wanted(where, machine, environment)
+    dropped = tuple(name for name in _OTHER_RENDEZVOUS if name in environment)
+    meeting = f"node {where.rank} of {where.nodes}, meeting at {where.master_addr} port {where.master_port}"
+    notes = [
+        f"{meeting} ({where.master_said_by})" if where.master_addr else "the only node",
+        f"{count} {'process' if count == 1 else 'processes'} on this node ({why})",
+        *where.notes,
+        *kept,
+        *_findings(where, machine),
+        *(f"{name} is taken away, for it asks torchrun for another rendezvous" for name in dropped),
+    ]
+    return AllocationPlan(tuple(argv), settings, dropped, tuple(notes))
+
+
+def processes(machine: LocalMachine, environment: Mapping[str, str], asked: int | None = None) -> tuple[int, str]:
+    """Return how many processes torchrun starts on this node, and why.
+
+    What was asked for, else a number in ``PET_NPROC_PER_NODE``, else one for each GPU that the variables of CUDA or of
+    NVIDIA's container runtime leave visible, else one for each core.
+    """
+    if asked is not None:
+        return asked, "--nproc-per-node"
+    given = environment.get("PET_NPROC_PER_NODE", "")
+    if given.isdigit() and int(given) > 0:
+        return int(given), f"PET_NPROC_PER_NODE={given}"
+    gpus, why = _gpus(machine, environment)
+    if gpus and given != "cpu":
+        return gpus, why
+    cores = max(1, machine.node.cores)
+    if machine.cpu_quota is not None and machine.cpu_quota < cores:
+        return max(1, int(machine.cpu_quota)), f"no GPU, and a CPU limit of {machine.cpu_quota:g}"
+    return cores, f"no GPU, and {cores} cores"
+
+
+def interface_to(node: NodeFacts, addresses: Iterable[str]) -> tuple[str, str]:
+    """Return the interface that leads to the master and why it is that one, or ('', why there is none).
+
+    The role ``fabric``'s own choice comes first. Then: where the master's address is this machine's own, the interface
+    that bears it; where it is a loopback address, as some operators set it on node 0, the default route's; else the
+    route with the longest prefix.
+    """
+    present = {interface.name: interface for interface in node.interfaces}
+    if node.fabric is not None and node.fabric.interface in present and present[node.fabric.interface].up:
+        return node.fabric.interface, f"the cluster's network {', '.join(node.fabric.cidrs)}"
+    found = [ipaddress.ip_address(address.partition("%")[0]) for address in addresses]
+    found.sort(key=lambda address: address.version)
+    own = {
+        ipaddress.ip_address(address.address): interface.name
+        for interface in node.interfaces
+        for address in interface.addresses
+        if interface.kind != "loopback"
+    }
+    for address in found:
+        if address in own:
+            return own[address], f"it bears the master's address {address}"
+    outside = [address for address in found if not address.is_loopback]
+    for address in outside or [ipaddress.ip_address("0.0.0.0")] * bool(found):  # noqa: S104 - looked up, not bound
+        name = _route(node.routes, address)
+        if name in present and present[name].kind != "loopback":
+            return name, f"the route to {address} leads there" if outside else "the default route leads there"
+    return "", f"no route leads to {', '.join(map(str, found)) or 'the master'}"
+
+
+def _wanted(
+    where: RankPlace, machine: LocalMachine, environment: Mapping[str, str]
+) -> tuple[tuple[EnvironmentSetting, ...], tuple[str, ...]]:
+    """Return the variables that this machine's network asks for, and a note for each that the user had set already."""
+    asked: list[EnvironmentSetting] = []
+    if where.nodes > 1:
+        name, why = interface_to(machine.node, machine.master_addresses)
+        if name:
+            asked += [
+                EnvironmentSetting("NCCL_SOCKET_IFNAME", f"={name}", why),
+                EnvironmentSetting("GLOO_SOCKET_IFNAME", name, why),
+            ]
+        asked += _devices(machine.rdma)
+    kept = [f"{it.name}={environment[it.name]} is kept as it was set" for it in asked if it.name in environment]
+    return tuple(it for it in asked if it.name not in environment), tuple(kept)
+
+
+def _devices(ports: Sequence[LocalRdmaPort]) -> list[EnvironmentSetting]:
+    """Name the RDMA ports for NCCL, but only where it would otherwise take one that does not serve.
+
+    NCCL takes every active port by itself, and a list that is not needed is a common cause of failure.
+    """
+    active = [port for port in ports if port.is_active]
+    usable = [port for port in active if not port.problem]
+    if not usable:
+        return []
+    fastest = max(usable, key=lambda port: (port.rate_gbps or 0.0, port.link_layer == "InfiniBand"))
+    chosen = [port for port in usable if port.link_layer == fastest.link_layer]
+    left = [port for port in active if port not in chosen]
+    if not left:
+        return []
+    reasons = [
+        f"{port.device} port {port.number} {port.problem or f'is {port.link_layer}, not {fastest.link_layer}'}"
+        for port in left
+    ]
+    names = ",".join(f"{port.device}:{port.number}" for port in chosen)
+    return [EnvironmentSetting("NCCL_IB_HCA", f"={names}", "; ".join(reasons))]
+
+
+def _findings(where: RankPlace, machine: LocalMachine) -> list[str]:
+    """Say what of this machine will hurt the job, without changing it."""
+    notes = []
+    active = [port for port in machine.rdma if port.is_active]
+    if machine.rdma and not active:
+        names = ", ".join(dict.fromkeys(port.device for port in machine.rdma))
+        notes.append(f"no port of {names} is active, so NCCL takes sockets")
+    memlock = machine.node.limits.get("memlock")
+    if active and memlock and memlock.soft is not None and memlock.soft < _SMALL_MEMLOCK_BYTES:
+        notes.append(f"memlock is {memlock.soft >> 10} KiB, and RDMA locks memory; give the container IPC_LOCK")
+    if 0 < machine.node.shm_bytes < _SMALL_SHM_BYTES:
+        notes.append(f"{_SHARED_MEMORY} has {machine.node.shm_bytes >> 20} MiB, which NCCL and data loaders soon fill")
+    if where.nodes > 1 and machine.master_addresses:
+        notes += _doubts(where, machine)
+        name, why = interface_to(machine.node, machine.master_addresses)
+        if not name:
+            notes.append(f"no interface is pinned, since {why}")
+    return notes
+
+
+def _doubts(where: RankPlace, machine: LocalMachine) -> list[str]:
+    found = {ipaddress.ip_address(address.partition("%")[0]) for address in machine.master_addresses}
+    own = {
+        ipaddress.ip_address(address.address)
+        for interface in machine.node.interfaces
+        for address in interface.addresses
+    }
+    said = f"{where.master_addr} ({', '.join(sorted(map(str, found)))})"
+    if where.rank > 0 and all(address.is_loopback for address in found):
+        return [f"{said} means this very machine, which is right only if node 0 runs here as well"]
+    if where.rank == 0 and not any(address.is_loopback or address in own for address in found):
+        return [f"{said} is no address of this node 0, which is right only behind a service's address"]
+    return []
+
+
+def _gpus(machine: LocalMachine, environment: Mapping[str, str]) -> tuple[int, str]:
+    for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+        value = environment.get(name)
+        if value is None or value in _UNSAID:
+            continue
+        if value in _NO_GPU:
+            return 0, f"{name}={value}"
+        return len([word for word in value.split(",") if word]), f"the GPUs of {name}={value}"
+    count = machine.gpu_devices
+    return count, f"{count} {'GPU' if count == 1 else 'GPUs'}"
+
+
+def _route(routes: Sequence[Route], address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+    leading = [
+        (ipaddress.ip_network(route.destination, strict=False).prefixlen, -route.metric, route.interface)
+        for route in routes
+        if route.family == address.version and address in ipaddress.ip_network(route.destination, strict=False)
+    ]
+    return max(leading, default=(0, 0, ""))[2]

@@ -1,0 +1,355 @@
+"""The submission of a job to an existing scheduler: Run:AI's command, two of Kubeflow's manifests, a Slurm script.
+
+Inside, ``clusterctl launch`` reads what the scheduler sets; only MPIJob's launcher starts the ranks itself, by mpirun.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from clusterctl.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+NETWORKS = "k8s.v1.cni.cncf.io/networks"  # Multus and its kin attach these networks to the pod
+GPU = "nvidia.com/gpu"
+RENDEZVOUS_PORT = 29500
+
+_LABEL = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
+_DNS_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_DNS_NAME = rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*"
+_KEY_PART = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_RESOURCE = re.compile(rf"{_DNS_NAME}/{_KEY_PART}")
+_KEY = re.compile(rf"(?:{_DNS_NAME}/)?{_KEY_PART}")
+_ATTACHMENT = re.compile(rf"(?:{_DNS_LABEL}/)?{_DNS_NAME}(?:@[a-z0-9][a-z0-9.-]{{0,14}})?")
+_QUANTITY = re.compile(r"[1-9][0-9]*(?:\.[0-9]+)?(?:m|[kMGTPE]i?)?")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@#+-]*")
+_SLURM_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,-]*")
+_SLURM_TIME = re.compile(r"(?:[0-9]+-)?[0-9]+(?::[0-9]+){0,2}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LONGEST_LABEL = 63
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a mount point in a manifest
+# A root's mpirun refuses to start unless told twice, by each series under names of its own.
+_AS_ROOT = tuple(f"{name}_ALLOW_RUN_AS_ROOT{end}" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM"))
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job as the user names it; its sizes are those of ``clusterctl run``.
+
+    ``nproc_per_node`` None leaves it to the pod: its GPUs, else its cores. ``rdma`` are extended resources (name and
+    count) of each pod, ``networks`` the network attachments, ``annotations`` further ones. ``cpus``, ``memory`` and
+    ``shm_size`` are Kubernetes quantities; for Slurm, ``cpus`` is a whole number.
+    """
+
+    name: str
+    program: tuple[str, ...]
+    image: str = ""
+    nodes: int = 1
+    gpus_per_node: int = 0
+    nproc_per_node: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    rdma: Mapping[str, int] = field(default_factory=dict)
+    networks: tuple[str, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    namespace: str = ""
+    project: str = ""
+    cpus: str = ""
+    memory: str = ""
+    shm_size: str = ""
+    working_dir: str = ""
+    partition: str = ""
+    account: str = ""
+    time: str = ""
+    by_torchrun: bool = False
+
+
+def runai(job: Submission) -> str:
+    """Return the command line that submits the job to Run:AI (its command line since 2.18), quoted for a shell.
+
+    Raises:
+        ConfigError: a value is malformed, missing, or means nothing to Run:AI.
+    """
+    _refuse(job, "runai", ("namespace", "partition", "account", "time", "by_torchrun", "shm_size"))
+    line = ["runai", "training", "pytorch", "submit", job.name]
+    line += ["--project", job.project] if job.project else []
+    line += ["--image", job.image]
+    # The first node is the master's pod; all of them train.
+    line += ["--workers", str(job.nodes - 1)] if job.nodes > 1 else []
+    if job.gpus_per_node:
+        line += ["--gpu-devices-request", str(job.gpus_per_node)]
+        line += ["--master-gpu-devices-request", str(job.gpus_per_node)] if job.nodes > 1 else []
+    for name, count in job.rdma.items():
+        line += ["--extended-resource", f"{name}={count}"]
+        line += ["--master-extended-resource", f"{name}={count}"] if job.nodes > 1 else []
+    for name, value in _annotations(job).items():
+        line += ["--annotation", f"{name}={value}"]
+    line += ["--capability", "IPC_LOCK"] if job.rdma else []
+    line += ["--cpu-core-request", job.cpus] if job.cpus else []
+    line += ["--cpu-memory-request", job.memory] if job.memory else []
+    line += ["--working-dir", job.working_dir] if job.working_dir else []
+    for name, value in job.environment.items():
+        line += ["-e", f"{name}={_literal(value)}"]
+    line += ["--large-shm", "--command", "--", *map(_literal, _in_pod(job))]
+    return shlex.join(line)
+
+
+def pytorchjob(job: Submission) -> str:
+    """Return a PyTorchJob (kubeflow.org/v1) as YAML.
+
+    ``nprocPerNode`` is left out on purpose: with it the operator's ``WORLD_SIZE`` counts processes instead of pods.
+
+    Raises:
+        ConfigError: a value is malformed, missing, or means nothing to Kubeflow.
+    """
+    _refuse(job, "pytorchjob", ("project", "partition", "account", "time", "by_torchrun"))
+    pod = _pod(job, "pytorch", _in_pod(job), _environment(job.environment))  # the operator looks for that name
+    replicas = {"Master": 1, "Worker": job.nodes - 1}
+    return _text(
+        "kubeflow.org/v1",
+        "PyTorchJob",
+        job,
+        {
+            "runPolicy": {"cleanPodPolicy": "Running"},
+            "pytorchReplicaSpecs": {
+                kind: {"replicas": count, "restartPolicy": "Never", "template": pod}
+                for kind, count in replicas.items()
+                if count
+            },
+        },
+    )
+
+
+def mpijob(job: Submission) -> str:
+    """Return an MPIJob (kubeflow.org/v2beta1) as YAML.
+
+    By default its launcher starts ``nproc_per_node`` ranks a pod with mpirun, for MPI and Horovod programs; with
+    ``by_torchrun`` one ``clusterctl launch`` a pod. The workers' pods run what the operator gives them, sshd.
+
+    Raises:
+        ConfigError: a value is malformed, missing, or means nothing to Kubeflow.
+    """
+    _refuse(job, "mpijob", ("project", "partition", "account", "time"))
+    slots = job.nproc_per_node or job.gpus_per_node
+    if not slots and not job.by_torchrun:
+        raise ConfigError("An MPIJob needs to know its ranks; give --nproc-per-node, or --gpus-per-node.")
+    start = dict.fromkeys(_AS_ROOT, "1")
+    line = ["mpirun", "-np", str(job.nodes * (1 if job.by_torchrun else slots)), "--bind-to", "none"]
+    line += ["--map-by", "ppr:1:node" if job.by_torchrun else "slot"]
+    handed_on = {**job.environment}
+    if job.by_torchrun:
+        handed_on = {
+            "MASTER_ADDR": f"{job.name}-worker-0.{job.name}",
+            "MASTER_PORT": str(RENDEZVOUS_PORT),
+            **handed_on,
+        }
+    for name in ("PATH", "LD_LIBRARY_PATH", *handed_on):
+        line += ["-x", name]
+    line += _in_pod(job) if job.by_torchrun else list(job.program)
+    # The launcher's pod computes nothing, so it asks for no GPU and no RDMA.
+    launcher = _pod(
+        Submission(job.name, job.program, job.image, annotations=job.annotations, working_dir=job.working_dir),
+        "launcher",
+        line,
+        _environment({**start, **handed_on}),
+    )
+    return _text(
+        "kubeflow.org/v2beta1",
+        "MPIJob",
+        job,
+        {
+            "slotsPerWorker": 1 if job.by_torchrun else slots,
+            "runPolicy": {"cleanPodPolicy": "Running"},
+            "mpiReplicaSpecs": {
+                "Launcher": {"replicas": 1, "restartPolicy": "Never", "template": launcher},
+                "Worker": {"replicas": job.nodes, "restartPolicy": "Never", "template": _pod(job, "worker", [], [])},
+            },
+        },
+    )
+
+
+def slurm(job: Submission) -> str:
+    """Return a batch script for ``sbatch``, whose srun starts one ``clusterctl launch`` on each node.
+
+    With an image, srun is asked for it as NVIDIA's pyxis understands it (``--container-image``).
+
+    Raises:
+        ConfigError: a value is malformed, missing, or means nothing to Slurm.
+    """
+    _refuse(
+        job,
+        "slurm",
+        ("project", "namespace", "rdma", "networks", "annotations", "shm_size", "by_torchrun"),
+        image=False,
+    )
+    options = {
+        "job-name": job.name,
+        "nodes": job.nodes,
+        "ntasks-per-node": 1,
+        "gpus-per-node": job.gpus_per_node or None,
+        "cpus-per-task": job.cpus or None,
+        "mem": job.memory or None,
+        "time": job.time or None,
+        "partition": job.partition or None,
+        "account": job.account or None,
+    }
+    step = ["srun", f"--nodes={job.nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
+    # srun has not taken the batch script's --cpus-per-task since Slurm 22.05.
+    step += [f"--cpus-per-task={job.cpus}"] if job.cpus else []
+    step += [f"--container-image={job.image}"] if job.image else []
+    there = "--container-workdir" if job.image else "--chdir"
+    step += [f"{there}={job.working_dir}"] if job.working_dir else []
+    lines = ["#!/bin/bash"]
+    lines += [f"#SBATCH --{name}={value}" for name, value in options.items() if value is not None]
+    lines += ["", "set -euo pipefail", ""]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in job.environment.items()]
+    return "\n".join([*lines, shlex.join([*step, *_in_pod(job)]), ""])
+
+
+KINDS: Mapping[str, Callable[[Submission], str]] = {
+    "runai": runai,
+    "mpijob": mpijob,
+    "pytorchjob": pytorchjob,
+    "slurm": slurm,
+}
+
+
+def _in_pod(job: Submission) -> list[str]:
+    count = [f"--nproc-per-node={job.nproc_per_node}"] if job.nproc_per_node else []
+    return ["clusterctl", "launch", *count, "--", *job.program]
+
+
+def _literal(word: str) -> str:
+    """Return a word of a container's command or environment as it has to be written to arrive as it is.
+
+    Kubernetes puts a variable's value in the place of ``$(NAME)`` and one dollar in the place of two.
+    """
+    return word.replace("$", "$$") if "$$" in word or "$(" in word else word
+
+
+def _environment(variables: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "value": _literal(value)} for name, value in variables.items()]
+
+
+def _annotations(job: Submission) -> dict[str, str]:
+    return {**({NETWORKS: ",".join(job.networks)} if job.networks else {}), **job.annotations}
+
+
+def _pod(job: Submission, container: str, command: Sequence[str], environment: list[dict[str, str]]) -> dict[str, Any]:
+    limits: dict[str, Any] = {GPU: job.gpus_per_node} if job.gpus_per_node else {}
+    limits |= dict(job.rdma)
+    limits |= {name: value for name, value in (("cpu", job.cpus), ("memory", job.memory)) if value}
+    volume = {"medium": "Memory", **({"sizeLimit": job.shm_size} if job.shm_size else {})}
+    parts: dict[str, Any] = {
+        "name": container,
+        "image": job.image,
+        "command": [_literal(word) for word in command],
+        "workingDir": job.working_dir,
+        "env": environment,
+        "resources": {"limits": limits} if limits else {},
+        # RDMA locks the memory that it works on, which a container may not without being allowed to.
+        "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}} if job.rdma else {},
+        # A container's own /dev/shm has 64 MiB, which NCCL and data loaders soon fill.
+        "volumeMounts": [{"name": "dshm", "mountPath": _SHARED_MEMORY}],
+    }
+    template: dict[str, Any] = {"metadata": {"annotations": _annotations(job)}} if _annotations(job) else {}
+    template["spec"] = {
+        "containers": [{name: value for name, value in parts.items() if value}],
+        "volumes": [{"name": "dshm", "emptyDir": volume}],
+    }
+    return template
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes a manifest's parts in full each time; an anchor is what no reader expects."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        del data
+        return True
+
+
+def _text(version: str, kind: str, job: Submission, spec: Mapping[str, Any]) -> str:
+    metadata = {"name": job.name, **({"namespace": job.namespace} if job.namespace else {})}
+    document = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": dict(spec)}
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 16)
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+_OPTIONS = {"by_torchrun": "--launcher torchrun", "networks": "--network-attachment", "rdma": "--rdma-resource"}
+_OPTIONS |= {"annotations": "--annotation", "shm_size": "--shm-size"}
+
+
+def _refuse(job: Submission, kind: str, meaningless: Sequence[str], *, image: bool = True) -> None:
+    """Raise where a value is missing, malformed, or of no meaning to the scheduler."""
+    for name in meaningless:
+        if getattr(job, name):
+            raise ConfigError(f"{_OPTIONS.get(name, f'--{name}')} means nothing to {kind}; leave it out.")
+    if not job.program or not job.program[0]:
+        raise ConfigError("There is no program to start; name it behind '--', as in '-- train.py --epochs 3'.")
+    if image and not job.image:
+        raise ConfigError(f"{kind} needs a container image with clusterctl and PyTorch in it; give --image.")
+    if job.nodes < 1 or job.gpus_per_node < 0 or (job.nproc_per_node is not None and job.nproc_per_node < 1):
+        raise ConfigError(
+            f"A job has one node and one process at least, not {job.nodes} nodes with {job.gpus_per_node} GPUs and "
+            f"{job.nproc_per_node} processes."
+        )
+    _refuse_name(job)
+    if job.environment.keys() & {"WORLD_SIZE", "RANK"}:
+        raise ConfigError(
+            "WORLD_SIZE and RANK are the scheduler's to set, a different one in each pod; leave them out."
+        )
+    for name in job.environment:
+        _match(_VARIABLE, name, "environment variable", "letters, digits and '_'")
+    for name, value in {**job.environment, **job.annotations}.items():
+        if not value.isprintable():
+            raise ConfigError(f"The value of {name} has a control character in it; leave it out.")
+    _refuse_words(job, whole_cpus=kind == "slurm")
+
+
+def _refuse_name(job: Submission) -> None:
+    longest = _LONGEST_LABEL - len(f"-worker-{job.nodes}")
+    if not _LABEL.fullmatch(job.name) or len(job.name) > longest:
+        raise ConfigError(
+            f"{job.name!r} is no name for a job; it has lowercase letters, digits and '-' (RFC 1123), begins with a "
+            f"letter, and has {longest} characters at most, for pods and services are named after it."
+        )
+
+
+def _refuse_words(job: Submission, *, whole_cpus: bool) -> None:
+    for value, pattern, what, cure in (
+        (job.image, _IMAGE, "image", "a reference such as registry/name:tag"),
+        (job.namespace, re.compile(_DNS_LABEL), "namespace", "lowercase letters, digits and '-'"),
+        (job.project, re.compile(_DNS_LABEL), "project", "lowercase letters, digits and '-'"),
+        (job.cpus, re.compile(r"[1-9][0-9]*") if whole_cpus else _QUANTITY, "number of CPUs", "a number such as 8"),
+        (job.memory, _QUANTITY, "amount of memory", "a quantity such as 64Gi (64G for Slurm)"),
+        (job.shm_size, _QUANTITY, "size of /dev/shm", "a quantity such as 16Gi"),
+        (job.partition, _SLURM_WORD, "partition", "a name, or several joined by commas"),
+        (job.account, _SLURM_WORD, "account", "a name"),
+        (job.time, _SLURM_TIME, "time", "MINUTES, HOURS:MINUTES:SECONDS or DAYS-HOURS"),
+    ):
+        if value:
+            _match(pattern, value, what, cure)
+    if whole_cpus and job.memory.endswith(("i", "m", "k", "E", "P")):
+        raise ConfigError(f"{job.memory!r} is no amount of memory for Slurm; write it as 64G.")
+    if job.working_dir and not (job.working_dir.startswith("/") and job.working_dir.isprintable()):
+        raise ConfigError(f"{job.working_dir!r} is no working directory; give its whole path, which begins with '/'.")
+    for name, count in job.rdma.items():
+        _match(_RESOURCE, name, "extended resource", "a name such as rdma/hca_shared_devices_a")
+        if count < 1:
+            raise ConfigError(f"{count} of {name} is nothing to ask for; give 1 or more.")
+    for network in job.networks:
+        _match(_ATTACHMENT, network, "network attachment", "[NAMESPACE/]NAME[@INTERFACE]")
+    for name in job.annotations:
+        _match(_KEY, name, "annotation's name", "[PREFIX/]NAME")
+
+
+def _match(pattern: re.Pattern[str], value: str, what: str, cure: str) -> None:
+    if not pattern.fullmatch(value):
+        raise ConfigError(f"{value!r} is no {what}; give {cure}.")

@@ -1,0 +1,1 @@
+"""Frozen types that cross the seams between rooms; this room does no I/O."""

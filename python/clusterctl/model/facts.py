@@ -1,0 +1,312 @@
+"""Types of the facts of a node: what the probe program reports, and why a node did not answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from clusterctl.model.hosts import Host
+
+
+FailureKind: TypeAlias = Literal["unreachable", "refused", "host_key", "no_python", "no_sudo", "timeout", "error"]
+
+
+WatchEntry: TypeAlias = dict[str, Any]
+
+
+USER_VARIABLE = "ssh_mesh_user"
+
+
+class Fact(BaseModel):
+    """Frozen; keys that a newer probe adds are passed over, so that an older reader can still read its records."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Distribution(Fact):
+    """The operating system as /etc/os-release names it; ``family`` is Debian, RedHat or Linux."""
+
+    id: str
+    version_id: str
+    name: str
+    family: str
+    major: str
+
+
+class Python(Fact):
+    """The interpreter that answered."""
+
+    version: str
+    executable: str
+    has_packaging: bool
+
+
+class Cuda(Fact):
+    """What of CUDA is there; ``major`` follows the driver, or the toolkit where there is no driver.
+
+    ``first_branches`` holds by CUDA major the first branch of NVIDIA's driver that runs it.
+    """
+
+    major: int | None = None
+    driver_version: str = ""
+    toolkit_version: str = ""
+    libcuda: bool = False
+    first_branches: dict[int, int] = {}
+
+
+class Disk(Fact):
+    """Space of the file system that holds a path."""
+
+    path: str
+    free_bytes: int
+    total_bytes: int
+
+
+class Address(Fact):
+    """One address of an interface; scope is global, site, link or host."""
+
+    family: Literal[4, 6]
+    address: str
+    prefix: int
+    scope: str
+
+
+class Interface(Fact):
+    """A network interface; ``kind`` is physical, bridge, bond, vlan, veth, infiniband, loopback and so on."""
+
+    name: str
+    kind: str
+    mac: str = ""
+    mtu: int | None = None
+    up: bool = False
+    carrier: bool = False
+    speed_mbps: int | None = None
+    driver: str = ""
+    master: str = ""
+    addresses: tuple[Address, ...] = ()
+    rx_bytes: int | None = None  # since the interface came up
+    tx_bytes: int | None = None
+
+
+class Route(Fact):
+    """A route of the main table; ``gateway`` is None for a network on the link."""
+
+    family: Literal[4, 6]
+    destination: str
+    gateway: str | None
+    interface: str
+    metric: int
+
+
+class Gid(Fact):
+    """One entry of a port's GID table; ``type`` is ``IB/RoCE v1`` or ``RoCE v2``, as the kernel writes it."""
+
+    index: int
+    gid: str
+    type: str = ""
+    netdev: str = ""
+
+
+class RdmaPort(Fact):
+    """A port of an RDMA device.
+
+    ``state`` and ``physical_state`` are the kernel's words without their number (ACTIVE, DOWN, INIT; LinkUp,
+    Disabled, Polling), ``link_layer`` is InfiniBand or Ethernet. Entries of the GID table that are all zero are left
+    out. ``rx_bytes`` and ``tx_bytes`` count RDMA's own traffic.
+    """
+
+    number: int
+    state: str = ""
+    physical_state: str = ""
+    link_layer: str = ""
+    rate_gbps: float | None = None
+    netdev: str = ""
+    gids: tuple[Gid, ...] = ()
+    rx_bytes: int | None = None
+    tx_bytes: int | None = None
+
+
+class RdmaDevice(Fact):
+    """An RDMA device of /sys/class/infiniband."""
+
+    name: str
+    driver: str = ""
+    node_guid: str = ""
+    ports: tuple[RdmaPort, ...] = ()
+
+
+class Fabric(Fact):
+    """What the role ``fabric`` decided for this node and wrote to /etc/clusterctl/fabric.json.
+
+    ``cidrs`` are the cluster's networks for MPI and NCCL, ``interface`` and ``address`` this node's own in them.
+    """
+
+    cidrs: tuple[str, ...] = ()
+    interface: str = ""
+    address: str = ""
+
+
+class Resolution(Fact):
+    """What a name means to this node; ``problem`` says why it means nothing."""
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    problem: str = ""
+
+
+class Leftover(Fact):
+    """A process of an MPI, Horovod or torchrun job whose launcher is gone; ``why`` says how that was seen."""
+
+    pid: int
+    user: str
+    command: str
+    age_s: float
+    why: str
+
+
+class Gpu(Fact):
+    """A GPU on the bus; ``driver`` is empty when none has taken it."""
+
+    bus: str
+    name: str = ""
+    uuid: str = ""
+    driver: str = ""
+
+
+class Limit(Fact):
+    """A resource limit; None means unlimited."""
+
+    soft: int | None
+    hard: int | None
+
+
+class User(Fact):
+    """The login user; ``sudo`` is None when nobody asked whether it works."""
+
+    name: str
+    uid: int
+    home: str
+    sudo: bool | None = None
+
+
+class SshDaemon(Fact):
+    """The node's host keys ("ssh-ed25519 AAAA…", ed25519 first) and the port its daemon answers on."""
+
+    host_keys: tuple[str, ...] = ()
+    port: int = 22
+
+
+class Artifact(Fact):
+    """An installed artifact as its marker and manifest show it; ``problem`` is a sentence unless ``ok``.
+
+    ``inputs`` holds what was asked for of everything that shaped it.
+    """
+
+    name: str
+    link: str
+    target: str
+    version: str
+    key: str
+    ok: bool
+    problem: str = ""
+    inputs: dict[str, Any] = Field(default_factory=dict)
+
+
+class LibraryFile(Fact):
+    """A library's file in a session's reach.
+
+    ``real`` has the links resolved, ``version`` is the release it belongs to ('' where nothing tells), and ``via`` says
+    why it is in reach: LD_LIBRARY_PATH, /etc/ld.so.cache, default folders, or asked for by the reader.
+    """
+
+    path: str
+    real: str
+    version: str = ""
+    via: str = ""
+
+
+class Library(LibraryFile):
+    """The file that a session's loader takes for a name; an empty ``path``: none.
+
+    ``others`` are files in its reach that it does not take, and those that the reader asked for.
+    """
+
+    soname: str
+    others: tuple[LibraryFile, ...] = ()
+
+
+class NodeFacts(Fact):
+    """Everything one node said of itself in one trip; empty values are explained in ``problems``."""
+
+    schema_version: int
+    hostname: str
+    fqdn: str
+    time: float  # seconds since the epoch, by the node's clock
+    kernel: str
+    machine: str
+    distribution: Distribution
+    glibc: str
+    python: Python
+    platform: str
+    cuda: Cuda = Cuda()
+    cores: int
+    threads: int
+    memory_bytes: int
+    swap_bytes: int = 0
+    swap_used_bytes: int = 0
+    disk: tuple[Disk, ...] = ()
+    shm_bytes: int = 0
+    interfaces: tuple[Interface, ...] = ()
+    routes: tuple[Route, ...] = ()
+    rdma: tuple[RdmaDevice, ...] = ()
+    fabric: Fabric | None = None
+    names: tuple[Resolution, ...] = ()  # its own host name first, then those that the reader asked for
+    leftovers: tuple[Leftover, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    limits: dict[str, Limit] = {}
+    environment: dict[str, str] = {}
+    environment_source: str = ""
+    user: User
+    ssh: SshDaemon = SshDaemon()
+    tools: dict[str, bool | str] = {}
+    artifacts: tuple[Artifact, ...] = ()
+    libraries: tuple[Library, ...] = ()
+    watch: tuple[WatchEntry, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def artifact(self, name: str) -> Artifact:
+        """Return what is known of an artifact by its public name; one that nobody looked for is not ``ok``."""
+        link = f"/usr/local/{name}"
+        missing = Artifact(name=name, link=link, target="", version="", key="", ok=False)
+        return next((found for found in self.artifacts if found.link == link), missing)
+
+
+@dataclass(frozen=True)
+class ProbeFailure:
+    """Why a node gave no record; the message names host, address and port and says what to do."""
+
+    host: str
+    kind: FailureKind
+    message: str
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The answers by host name; each host asked is in exactly one of the two."""
+
+    facts: dict[str, NodeFacts] = field(default_factory=dict)
+    failures: dict[str, ProbeFailure] = field(default_factory=dict)
+
+
+def slots_of(host: Host, node: NodeFacts) -> int:
+    """Return how many ranks a node takes: the inventory's word, else one per GPU, else one per core."""
+    return host.slots or len(node.gpus) or max(1, node.cores)
+
+
+def cluster_user(host: Host, node: NodeFacts) -> str | None:
+    """Return whom jobs run as on a node, None where that is the login user."""
+    user = host.variables.get(USER_VARIABLE)
+    return user if isinstance(user, str) and user and user != node.user.name else None

@@ -1,0 +1,469 @@
+"""What a validation run found: frozen records with a schema version, from which every report is made."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from pydantic import Field, ValidationError
+
+from clusterctl.model import units
+from clusterctl.model.base import Record
+from clusterctl.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+
+Ending: TypeAlias = Literal["exited", "deadline", "stopped", "not_started", "lost"]
+Unit: TypeAlias = units.Unit
+Better: TypeAlias = Literal["higher", "lower", "none"]
+
+
+@dataclass(frozen=True)
+class OutputLine:
+    """One line of the command's output, ``at_s`` seconds after its start."""
+
+    stream: str
+    at_s: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep found on one node.
+
+    ``killed`` and ``left`` are command lines; ``problem`` says why the node could not be swept.
+    """
+
+    host: str
+    killed: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """How a job ended.
+
+    ``rc`` is None when a ``signal`` or nobody ended it; ``problem`` says why it was never started or was lost. Its end
+    was begun at ``ending_s`` and was over at ``seconds``, both counted from its start.
+    """
+
+    ending: Ending
+    seconds: float
+    ending_s: float = 0.0
+    rc: int | None = None
+    signal: int | None = None
+    argv: tuple[str, ...] = ()
+    lines: tuple[OutputLine, ...] = ()
+    problem: str = ""
+    sweeps: tuple[Sweep, ...] = ()
+    stacks: tuple[Stack, ...] = ()  # of the ranks that were there at the deadline, where they were asked for
+
+
+class Verdict(str, Enum):
+    """Four different words: no result at all is an ERROR, never a PASS."""
+
+    PASS = "PASS"  # noqa: S105 - a verdict, no password
+    FAIL = "FAIL"
+    SKIP = "SKIP"
+    ERROR = "ERROR"
+
+
+class WrongAnswer(Record):
+    """One answer that was not the known one."""
+
+    what: str
+    expected: str
+    got: str
+
+
+class _Plentiful(Record):
+    """Of which a run has a hundred thousand: which fields were given is not kept, for that is most of an object."""
+
+    def model_post_init(self, _context: object, /) -> None:
+        """Let all share one set; whoever copies one copies the set with it."""
+        object.__setattr__(self, "__pydantic_fields_set__", _NOT_KEPT)
+
+
+_NOT_KEPT: set[str] = set()
+
+
+class RankReport(_Plentiful):
+    """What one rank said of itself; ``host`` is the inventory's name of its node.
+
+    ``state`` is the last sign of life: ``absent`` (not even started), ``started`` (nothing since), ``waiting`` (alive,
+    busy with ``step``) or ``answered``. It came ``seen_s`` seconds after the start of the job. ``libraries`` are the
+    mapped files of other libraries than MPI's, ``facts`` what they say of themselves, ``figures`` what was measured
+    (the name of each ends in its unit).
+    """
+
+    rank: int
+    host: str
+    state: Literal["absent", "started", "waiting", "answered"] = "answered"
+    ok: bool = True
+    library_version: str = ""
+    library_path: str = ""
+    seconds: float = 0.0
+    compared: int = 0
+    wrong: int = 0
+    problems: tuple[WrongAnswer, ...] = ()
+    libraries: dict[str, str] = Field(default_factory=dict)
+    facts: dict[str, str] = Field(default_factory=dict)
+    figures: dict[str, float] = Field(default_factory=dict)
+    step: str = ""
+    seen_s: float = 0.0
+
+
+class Measurement(Record):
+    """A plain figure with its unit, reported beside the verdict and never judged."""
+
+    name: str
+    value: float
+    unit: Unit
+
+
+class Figure(_Plentiful):
+    """Something that was measured again and again, and that can be compared: with references, nodes and other nights.
+
+    Attributes:
+        quantity: what was measured: ``latency``, ``bandwidth``, ``time``, ``algorithm_bandwidth``, ``bus_bandwidth``,
+            ``memory_bandwidth``, ``compute``, ``gpu_clock``, ``efficiency``,
+            ``sent_again`` (the part of a link's TCP segments), or a user's own word.
+        operation: ``allreduce``, ``broadcast``, ... for a collective; empty elsewhere.
+        backend: what carried it: ``mpi``, ``nccl``, ``horovod``, ``gloo``; empty where that means nothing.
+        algorithm: the library's algorithm where it is known or was forced.
+        size_bytes: bytes of the message, as nccl-tests counts them.
+        nodes: whom it is about, by inventory name: one node, the two ends of a link, nobody for all together.
+        value: the median of the samples, in ``unit``.
+        low: lower end of the median's confidence interval.
+        high: its upper end.
+        confidence: probability that this interval was to have; 0 where there is no interval.
+        samples: every sample, in the order in which they were taken.
+        better: which way is good; ``none`` is reported and never judged.
+    """
+
+    quantity: str
+    operation: str = ""
+    backend: str = ""
+    algorithm: str = ""
+    size_bytes: int | None = None
+    nodes: tuple[str, ...] = ()
+    value: float
+    unit: Unit
+    low: float | None = None
+    high: float | None = None
+    confidence: float = 0.0
+    samples: tuple[float, ...] = ()
+    better: Better = "none"
+
+
+class FigureKey(Record):
+    """What has to be the same for two figures to be compared; a new version of the software begins a new key.
+
+    ``subject`` is the figure's nodes joined by a space; ``versions`` are sorted by name.
+    """
+
+    check: str
+    quantity: str
+    operation: str
+    backend: str
+    algorithm: str
+    size_bytes: int | None
+    subject: str
+    unit: Unit
+    nodes: int
+    ranks: int
+    versions: tuple[tuple[str, str], ...]
+
+    @property
+    def text(self) -> str:
+        """The key as one line of JSON, for a database's column."""
+        return json.dumps(self.model_dump(mode="json"), separators=(",", ":"), sort_keys=True)
+
+
+class PairMatrix(Record):
+    """One quantity between pairs of nodes, a link an entry; the samples of each stand in the check's raw log.
+
+    ``first``, ``second`` (indices into ``nodes``, first < second), ``value`` (medians, in ``unit``) and ``spread`` (the
+    median absolute deviation of a link's samples, in ``unit``) are of equal length. ``complete`` says whether all pairs
+    were measured, or a sample of the tournament's rounds.
+    """
+
+    quantity: str
+    size_bytes: int
+    unit: Unit
+    better: Better
+    nodes: tuple[str, ...]
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+    value: tuple[float, ...]
+    spread: tuple[float, ...] = ()
+    complete: bool = True
+
+    @property
+    def links(self) -> tuple[tuple[str, str], ...]:
+        """The names of both ends of each."""
+        names = self.nodes
+        return tuple((names[first], names[second]) for first, second in zip(self.first, self.second, strict=True))
+
+
+class Reference(Record):
+    """What a figure is to be: ``value`` in ``unit``; it may miss it by the fractions ``lower`` and ``upper``.
+
+    ``lower`` is at most 0 and ``upper`` at least 0 (-0.1 is ten per cent below ``value``); None is no limit on that
+    side. ``source`` says who spoke: the user's file, a published figure (``citation`` says where) or this cluster's own
+    history (``citation`` says which runs).
+    """
+
+    value: float
+    lower: float | None = None
+    upper: float | None = None
+    unit: Unit
+    source: Literal["file", "published", "history"]
+    citation: str = ""
+
+
+class Comparison(Record):
+    """A figure beside its reference."""
+
+    figure: Figure  # without its samples
+    reference: Reference
+    verdict: Verdict
+    words: str  # "allreduce of 64 MiB: 1.1 GB/s, 12 % below 1.25 GB/s (median of the last 9 good runs)"
+
+
+class Culprit(Record):
+    """Who stands out, by how much, and what shows it.
+
+    Attributes:
+        kind: ``node``, ``pair`` (of nodes), or ``together`` (only when all take part at once).
+        nodes: one name for a node, two for a pair, the smallest set that shows it otherwise.
+        quantity: what was measured, empty where a job hung or crashed.
+        ratio: measured over expected (0.1: a tenth of its neighbours), None where nothing was measured.
+        score: robust modified z-score, None where there is none.
+        tested: how many nodes or pairs were compared to find it, None where none were.
+        words: one sentence that names it, with the figures.
+        since: the first of the consecutive runs that named it, None where this is the first.
+    """
+
+    kind: Literal["node", "pair", "together"]
+    nodes: tuple[str, ...]
+    quantity: str = ""
+    size_bytes: int | None = None
+    ratio: float | None = None
+    score: float | None = None
+    tested: int | None = None
+    words: str
+    since: datetime | None = None
+
+
+class Launch(Record):
+    """One launch of a search: who took part, and what came of it."""
+
+    nodes: tuple[str, ...]
+    ok: bool
+    seconds: float
+    words: str = ""
+
+
+class Stack(Record):
+    """Where a stuck rank was; ``tool`` took it (``py-spy``, ``gdb`` or ``kernel``)."""
+
+    host: str
+    pid: int
+    rank: int | None = None
+    tool: str
+    text: str
+
+
+class Search(Record):
+    """The search for whoever makes a job hang or crash."""
+
+    check: str
+    bound: int  # launches it may take for one bad node
+    launches: tuple[Launch, ...]
+    culprits: tuple[Culprit, ...] = ()
+    words: str
+
+
+class TrendPoint(Record):
+    """A figure of an earlier run."""
+
+    run_id: str
+    at: datetime
+    value: float
+    verdict: Verdict
+
+
+class Trend(Record):
+    """A figure over the runs, oldest first, this run last; ``changed_at`` is the run from which on it is another."""
+
+    check: str
+    figure: Figure  # of this run, without its samples
+    points: tuple[TrendPoint, ...]
+    changed_at: str = ""
+
+
+class CheckResult(Record):
+    """One check's verdict with the evidence beside it."""
+
+    check: str
+    verdict: Verdict
+    reason: str
+    hosts: tuple[str, ...] = ()  # whom the reason names; empty when it is about all
+    seconds: float = 0.0
+    deadline_s: float = 0.0
+    command: tuple[str, ...] = ()  # argv on the launch node
+    repeat: str = ""  # what to paste on the controller to see it again
+    left_out: dict[str, str] = Field(default_factory=dict)  # nodes that could not take part, each with the reason
+    ranks: tuple[RankReport, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    matrices: tuple[PairMatrix, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()  # of figures that had a reference
+    culprits: tuple[Culprit, ...] = ()  # worst first
+    search: Search | None = None  # of whoever made it hang or crash
+    stacks: tuple[Stack, ...] = ()  # of ranks that were stuck at the deadline
+    log: str = ""  # path of the raw output, relative to the run's folder
+    evidence: tuple[str, ...] = ()  # the lines that show it; empty on PASS
+    left_behind: tuple[str, ...] = ()  # "host: process" that could not be ended, or "host: why nobody could look"
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether somebody has to look at it."""
+        return self.verdict in {Verdict.FAIL, Verdict.ERROR}
+
+
+@dataclass(frozen=True)
+class CheckStarted:
+    """A check began; its result comes within the deadline."""
+
+    check: str
+    number: int
+    total: int
+    deadline_s: float
+
+
+@dataclass(frozen=True)
+class CheckProgress:
+    """A sign of life within a check."""
+
+    check: str
+    text: str
+
+
+@dataclass(frozen=True)
+class CheckFinished:
+    """A check has its verdict."""
+
+    result: CheckResult
+
+
+ValidationEvent: TypeAlias = CheckStarted | CheckProgress | CheckFinished
+
+
+class ValidationRecord(Record):
+    """A whole validation run; :func:`load` reads it back, also where an older clusterctl wrote it."""
+
+    schema_version: Literal[2] = 2
+    clusterctl_version: str
+    run_id: str
+    inventory: str
+    started: datetime
+    finished: datetime
+    launch_node: str
+    hosts: tuple[str, ...]
+    slots: dict[str, int]
+    openmpi_version: str = ""
+    suite: str = "smoke"
+    versions: dict[str, str] = Field(default_factory=dict)  # of the software that figures depend on: openmpi, nccl, ...
+    fabric: dict[str, str] = Field(default_factory=dict)  # by node, the interface and network that carry jobs
+    trends: tuple[Trend, ...] = ()
+    notes: tuple[str, ...] = ()  # what the reader has to know besides: the history was set aside, a check was repeated
+    folder: str = ""  # where the record and the logs lie
+    verdict: Verdict
+    checks: tuple[CheckResult, ...]
+
+
+def keys(record: ValidationRecord, check: CheckResult) -> dict[FigureKey, Figure]:
+    """Return the figures of a check of this record, each under the key that its history has."""
+    key = key_maker(check, len(record.hosts), record.versions)
+    return {key(figure): figure for figure in check.figures}
+
+
+def key_maker(check: CheckResult, hosts: int, versions: Mapping[str, str]) -> Callable[[Figure], FigureKey]:
+    """Return what gives figures of a check the key that they have in the history.
+
+    Args:
+        check: the check that measured them.
+        hosts: how many nodes were asked; they count where the check has no ranks of its own.
+        versions: of the run's software.
+    """
+    nodes = len({report.host for report in check.ranks if report.state == "answered"}) or hosts
+    sorted_versions = tuple(sorted(versions.items()))
+
+    def key(figure: Figure) -> FigureKey:
+        return FigureKey(
+            check=check.check,
+            quantity=figure.quantity,
+            operation=figure.operation,
+            backend=figure.backend,
+            algorithm=figure.algorithm,
+            size_bytes=figure.size_bytes,
+            subject=" ".join(figure.nodes),
+            unit=figure.unit,
+            nodes=nodes,
+            ranks=len(check.ranks),
+            versions=sorted_versions,
+        )
+
+    return key
+
+
+def worst(checks: Iterable[CheckResult]) -> Verdict:
+    """Return the verdict of a whole: FAIL over ERROR over PASS; SKIP only where everything was skipped.
+
+    No result at all is an ERROR.
+    """
+    found = {check.verdict for check in checks}
+    for verdict in (Verdict.FAIL, Verdict.ERROR, Verdict.PASS, Verdict.SKIP):
+        if verdict in found:
+            return verdict
+    return Verdict.ERROR
+
+
+def load(text: str | bytes, place: str) -> ValidationRecord:
+    """Read a record that was written as JSON, of this or an earlier schema.
+
+    Args:
+        text: the JSON.
+        place: where it comes from, for the message.
+
+    Raises:
+        ConfigError: it is no record, is damaged, or a newer clusterctl wrote it.
+    """
+    try:
+        data = json.loads(text)
+        del text  # tens of megabytes of a large cluster, in the moment that needs most
+        if not isinstance(data, dict) or "schema_version" not in data:
+            raise ConfigError(f"{place} is no record of a validation: it has no schema_version.")
+        version = data["schema_version"]
+        if version == 1:  # what came with 2 has defaults that say "not measured"
+            data["schema_version"] = 2
+        elif version != 2:  # noqa: PLR2004 - the schema of this module
+            raise ConfigError(
+                f"{place} has schema {version}, which this clusterctl does not know; read it with a newer one."
+            )
+        return ValidationRecord.model_validate(data)
+    except ValueError as error:
+        problem = error.errors()[0] if isinstance(error, ValidationError) else None
+        where = ".".join(str(part) for part in problem["loc"]) if problem else ""
+        words = f"{where}: {problem['msg']}" if problem else f"it is no JSON ({error})"
+        raise ConfigError(f"{place} is damaged: {words}; take another run's record.") from None
+    except RecursionError:
+        raise ConfigError(f"{place} is no record of a validation: it is nested too deeply.") from None

@@ -1,0 +1,69 @@
+"""The record of a provision run: outcome per host, problems, and why each host was provisioned."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+from pydantic import Field
+
+from clusterctl.model.base import Record
+
+HostOutcome: TypeAlias = Literal["ok", "changed", "failed", "unreachable", "not run"]
+
+
+RunOutcome: TypeAlias = Literal[
+    "running", "done", "nothing to do", "failed", "unreachable", "interrupted", "bad configuration"
+]
+
+
+class HostSummary(Record):
+    """What a run did to one host."""
+
+    host: str
+    outcome: HostOutcome
+    ok: int = 0
+    changed: int = 0
+    failed: int = 0
+    unreachable: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    changes: tuple[str, ...] = ()
+    failed_stage: str = ""
+    failed_task: str = ""
+    message: str = ""
+
+
+class Problem(Record):
+    """One finding that stopped a run before anything was changed."""
+
+    host: str
+    subject: str
+    problem: str
+    cure: str = ""
+    kind: Literal["configuration", "host", "unreachable"] = "host"
+
+
+class RunRecord(Record):
+    """The whole of a run; its schema version changes whenever a reader of an older one would be misled."""
+
+    schema_version: Literal[1] = 1
+    verb: str
+    run_id: str
+    argv: tuple[str, ...]
+    inventory: str
+    cluster_id: str
+    versions: dict[str, str]
+    user: str
+    pid: int
+    started: datetime
+    finished: datetime | None = None
+    outcome: RunOutcome = "running"
+    exit_code: int | None = None
+    message: str = ""
+    reasons: dict[str, str] = Field(default_factory=dict)  # host → why it was provisioned
+    drifted: dict[str, str] = Field(default_factory=dict)  # host → what was not as its last run had left it
+    problems: tuple[Problem, ...] = ()
+    hosts: tuple[HostSummary, ...] = ()
+    told: tuple[str, ...] = ()  # what roles decided for the whole cluster, a sentence each
+    folder: str = ""

@@ -1,0 +1,34 @@
+"""In what state a successful run left each host: what a later run compares to find out whether there is work."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from clusterctl.model.base import Record
+
+
+class HostSnapshot(Record):
+    """One host's seal.
+
+    ``watch`` holds the path states of the seam between the roles' modules and the node's probe: each has a ``path``, a
+    ``kind`` and whatever is to stay equal. ``inputs`` and ``members`` are digests, so that no variable's value is kept.
+    """
+
+    run_id: str
+    inputs: dict[str, str]
+    members: str
+    platform: str
+    host_keys: tuple[str, ...]
+    user: str
+    watch: tuple[dict[str, Any], ...]
+    gpus: str = ""
+
+
+class Snapshot(Record):
+    """The seals of a cluster's hosts, and what a run with ``--limit`` tells its hosts about the others."""
+
+    schema_version: Literal[1] = 1
+    members: tuple[dict[str, Any], ...] = ()
+    hosts: dict[str, HostSnapshot] = Field(default_factory=dict)

@@ -1,0 +1,67 @@
+"""A job's marked block in a user's crontab; every other line stays as it is; pure."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from clusterctl.nightly import schedule, systemd
+from clusterctl.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import time
+
+
+def line(argv: Sequence[str], at: time) -> str:
+    """Return the crontab line that runs a night.
+
+    The shell's quoting comes first, then cron's own: to it an unescaped ``%`` is the end of the command (crontab(5)).
+
+    Raises:
+        ConfigError: a word cannot be written into a crontab; crons differ in what they make of a backslash.
+    """
+    for word in argv:
+        systemd.refuse_control_characters(word)
+        if "\\" in word:
+            raise ConfigError(f"{word!r} holds a backslash, which crons read in different ways; rename it.")
+    command = shlex.join(argv).replace("%", "\\%")
+    return f"{schedule.cron_fields(at)} {command}"
+
+
+def with_block(text: str, job: str, entry: str) -> str:
+    """Return a crontab with this job's block, in place of an earlier one or at the end."""
+    kept = without_block(text, job)
+    kept += "" if kept.endswith("\n") or not kept else "\n"
+    return f"{kept}{_first(job)}\n{entry}\n{_last(job)}\n"
+
+
+def without_block(text: str, job: str) -> str:
+    """Return a crontab without this job's block; every other byte is as it was.
+
+    Raises:
+        ConfigError: the block has no end, or there are several.
+    """
+    first, last = _first(job), _last(job)
+    lines = text.splitlines(keepends=True)
+    bare = [each.rstrip("\n") for each in lines]
+    if first not in bare and last not in bare:
+        return text
+    if bare.count(first) != 1 or bare.count(last) != 1 or bare.index(first) > bare.index(last):
+        raise ConfigError(
+            f"The crontab's lines between '{first}' and '{last}' are damaged; put them right with 'crontab -e'."
+        )
+    return "".join(lines[: bare.index(first)] + lines[bare.index(last) + 1 :])
+
+
+def has_block(text: str, job: str) -> bool:
+    """Whether this job has a block with a line in it."""
+    return without_block(text, job) != text
+
+
+def _first(job: str) -> str:
+    return f"# clusterctl nightly {job}: begin (written by 'clusterctl nightly enable')"
+
+
+def _last(job: str) -> str:
+    return f"# clusterctl nightly {job}: end"

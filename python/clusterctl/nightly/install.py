@@ -1,0 +1,245 @@
+"""The story of ``nightly enable`` and ``nightly disable``.
+
+Check everything while somebody is there to hear it, write the job, and have the machine start it every night.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl import suite
+from clusterctl.inventory import ansible_inventory
+from clusterctl.model import nodeset
+from clusterctl.model.hosts import InventoryOptions
+from clusterctl.nightly import notify, schedule, scheduler, storage
+from clusterctl.nightly.records import Job
+from clusterctl.remote import facts
+from clusterctl.state import paths
+from clusterctl.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from datetime import time
+
+    from clusterctl.model.hosts import Inventory
+    from clusterctl.nightly.records import HookTarget, SchedulePlace, Scope
+
+# What a night needs of the environment in which it was enabled; none of them holds a secret.
+_KEPT = ("PATH", "LANG", "LC_ALL", "ANSIBLE_CONFIG", "ANSIBLE_VAULT_PASSWORD_FILE")
+_WITHOUT_AGENT = ("-o", "IdentityAgent=none", "-o", "ControlPath=none")
+_PROBE_S = 20.0
+
+
+@dataclass(frozen=True)
+class EnableRequest:
+    """What the user asked for.
+
+    ``suite`` None is the own suite of ``suite_file`` or of the validation.yml beside the inventory, ``nightly`` where
+    there is neither; ``scope`` None is the system's for root and the user's own for others.
+    """
+
+    inventory: Path
+    at: str
+    suite: str | None = None
+    suite_file: Path | None = None
+    options: InventoryOptions = field(default_factory=InventoryOptions)
+    on_fail: str | None = None
+    scope: Scope | None = None
+    keep_days: int = 30
+    wait_s: float = 3600.0
+    reports: Path | None = None
+    prometheus: Path | None = None
+
+
+@dataclass(frozen=True)
+class Enabled:
+    """A job that stands, when it runs first, and what its owner should know, a sentence each."""
+
+    job: Job
+    next: datetime
+    notes: tuple[str, ...] = ()
+
+
+def enable(request: EnableRequest) -> Enabled:
+    """Have an inventory validated every night, in place of what was enabled for it before.
+
+    Raises:
+        ConfigError: something of it is wrong, or the schedule cannot be written; then what was before still stands.
+    """
+    at = schedule.parse_at(request.at)
+    target = notify.parse(request.on_fail) if request.on_fail is not None else None
+    file = request.suite_file or suite.beside(request.inventory.resolve())
+    chosen = suite.load(file, request.suite or (None if file else "nightly"))
+    options = _absolute(request.options)
+    cluster = ansible_inventory.load(request.inventory, options)
+    name = storage.job_name(request.inventory)
+    before = _before(name)
+    scope: Scope = request.scope or ("system" if os.geteuid() == 0 else "user")
+    job = _job(request, name, chosen.name, options, target, at)
+    for folder in (request.reports, request.prometheus.absolute().parent if request.prometheus else None):
+        if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
+            raise ConfigError(f"The folder {folder} does not exist or cannot be written; make it first.")
+    storage.write_job(job)  # first, so that a timer never starts what is not there
+    try:
+        place, notes = _schedule(name, at, scope)
+    except BaseException:
+        _restore(before, name)
+        raise
+    job = job.model_copy(update={"place": place})
+    storage.write_job(job)
+    if before is not None and _elsewhere(before.place, place):
+        try:
+            scheduler.remove(before.place, name)
+        except ConfigError as error:  # the new one stands; that both do is to be known
+            notes += (f"What was enabled before, {before.place.name}, still stands: {error}",)
+    now = datetime.now(timezone.utc)
+    notes += (*scheduler.notes(place), *_skipped(at, now), *_agent(cluster))
+    return Enabled(job, schedule.next_after(at, scheduler.zone(), now), notes)
+
+
+def disable(name: str) -> Job:
+    """Remove the schedule of a job and its file; the records of its nights stay.
+
+    Raises:
+        ConfigError: there is no such job, or something of it cannot be removed.
+    """
+    job = storage.read_job(storage.job_file(name))
+    scheduler.remove(job.place, name)
+    storage.forget_job(name)
+    return job
+
+
+def program() -> list[str]:
+    """Return how a night starts this clusterctl."""
+    script = Path(sys.executable).with_name("clusterctl")
+    return [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-m", "clusterctl"]
+
+
+def _schedule(name: str, at: time, scope: Scope) -> tuple[SchedulePlace, tuple[str, ...]]:
+    if scope == "system" and os.geteuid() != 0:
+        raise ConfigError("--system writes to /etc/systemd/system, which takes root; give --user, or use sudo.")
+    argv = [*program(), "nightly", "run", "--job", str(storage.job_file(name))]
+    why = scheduler.no_systemd(scope)
+    if not why:
+        return scheduler.with_systemd(name, argv, at, scope), ()
+    return scheduler.with_cron(name, argv, at), (f"systemd is not used, for {why}: a cron line does it.",)
+
+
+def _job(
+    request: EnableRequest, name: str, chosen: str, options: InventoryOptions, target: HookTarget | None, at: time
+) -> Job:
+    from clusterctl.nightly.records import SchedulePlace  # noqa: PLC0415 - a name for the moment before it is known
+
+    kept = {key: os.environ[key] for key in _KEPT if os.environ.get(key)}
+    homes = {
+        "HOME": str(Path.home()),
+        "XDG_STATE_HOME": str(paths.state_dir().value.parent),
+        "XDG_CACHE_HOME": str(paths.cache_dir().value.parent),
+    }
+    return Job(
+        job=name,
+        inventory=str(request.inventory.resolve()),
+        since=datetime.now(timezone.utc),
+        at=f"{at:%H:%M}",
+        suite=chosen,
+        suite_file=str(request.suite_file.resolve()) if request.suite_file else None,
+        limit=options.limit,
+        extra_vars=options.extra_vars,
+        vault_ids=options.vault_ids,
+        vault_password_files=options.vault_password_files,
+        user=options.user,
+        private_key=options.private_key,
+        become=options.become,
+        environment={**kept, **homes},
+        folder=str(Path.cwd()),
+        hook=target,
+        wait_s=request.wait_s,
+        keep_days=request.keep_days,
+        reports=str(request.reports.resolve()) if request.reports else None,
+        prometheus=str(request.prometheus.absolute()) if request.prometheus else None,
+        place=SchedulePlace(method="cron", scope="user", name=""),
+    )
+
+
+def _absolute(options: InventoryOptions) -> InventoryOptions:
+    """Return the options with every path as it is from anywhere, and refuse what needs somebody at a terminal.
+
+    Raises:
+        ConfigError: a password is to be typed, or a variable's value would have to be kept.
+    """
+    if any(not value.startswith("@") for value in options.extra_vars):
+        raise ConfigError(
+            "A night takes extra variables from files alone (-e @FILE), for their values may be secrets and its file "
+            "would hold them."
+        )
+    ids = []
+    for value in options.vault_ids:
+        label, at, source = value.rpartition("@")
+        if source.startswith("prompt"):
+            raise ConfigError("Nobody is there at night to type a vault password; give --vault-id LABEL@FILE.")
+        ids.append(f"{label}{at}{_existing(source, '--vault-id')}")
+    return replace(
+        options,
+        extra_vars=tuple("@" + _existing(value[1:], "--extra-vars") for value in options.extra_vars),
+        vault_ids=tuple(ids),
+        vault_password_files=tuple(_existing(value, "--vault-password-file") for value in options.vault_password_files),
+        private_key=_existing(options.private_key, "--private-key") if options.private_key else None,
+    )
+
+
+def _existing(value: str, option: str) -> str:
+    path = Path(value).expanduser().absolute()
+    if not os.access(path, os.R_OK):
+        raise ConfigError(f"{option} names {value}, which does not exist or cannot be read.")
+    return str(path)
+
+
+def _before(name: str) -> Job | None:
+    return storage.read_job(storage.job_file(name)) if storage.job_file(name).exists() else None
+
+
+def _restore(before: Job | None, name: str) -> None:
+    if before is None:
+        storage.forget_job(name)
+    else:
+        storage.write_job(before)
+
+
+def _elsewhere(before: SchedulePlace, now: SchedulePlace) -> bool:
+    return (before.method, before.scope, before.name) != (now.method, now.scope, now.name)
+
+
+def _skipped(at: time, now: datetime) -> tuple[str, ...]:
+    days = schedule.skipped_nights(at, scheduler.zone(), now)
+    if not days:
+        return ()
+    return (
+        f"On {days[0]} the clock leaves out {at:%H:%M}, so that night has no run; another time has one every night.",
+    )
+
+
+def _agent(cluster: Inventory) -> tuple[str, ...]:
+    """Say who lets us in only through the ssh agent of whoever sits here now."""
+    if not os.environ.get("SSH_AUTH_SOCK") or shutil.which("ssh") is None:
+        return ()
+    hosts = [
+        replace(host, become=False, ssh_args=(*host.ssh_args, *_WITHOUT_AGENT))
+        for host in cluster.selected_hosts
+        if host.by_ssh
+    ]
+    refused = [
+        name for name, failure in facts.gather(hosts, timeout_s=_PROBE_S).failures.items() if failure.kind == "refused"
+    ]
+    if not refused:
+        return ()
+    verb = "lets" if len(refused) == 1 else "let"
+    words = (
+        f"{nodeset.folded(refused)} {verb} nobody in without the ssh agent, which is not there at night; give a key "
+        "that a file holds (ansible_ssh_private_key_file or --private-key)."
+    )
+    return (words,)

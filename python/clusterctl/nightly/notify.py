@@ -1,0 +1,249 @@
+"""Tell somebody: start a program or POST to an address, each try in a process group of its own that is ended.
+
+A hook that fails, hangs, floods its output or leaves something running costs the night nothing but the time that
+:class:`Policy` gives it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from clusterctl.nightly import systemd, webhook_post
+from clusterctl.nightly.records import HookResult, HookTarget
+from clusterctl.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+RECORD = "CLUSTERCTL_NIGHT"
+VALIDATION = "CLUSTERCTL_VALIDATION"
+LOG = "hook.log"
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_MOST_SAID = 64 * 1024  # bytes of its output that are kept
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How much patience there is, in seconds; the pause doubles from one try to the next."""
+
+    attempts: int = 4
+    attempt_s: float = 60.0
+    pause_s: float = 5.0
+    deadline_s: float = 240.0
+    grace_s: float = 2.0
+
+
+@dataclass(frozen=True)
+class _Try:
+    ok: bool
+    final: bool
+    words: str
+
+
+def parse(text: str) -> HookTarget:
+    """Read what was given for --on-fail.
+
+    Raises:
+        ConfigError: it is neither an address for a POST nor a command that can be started.
+    """
+    if _SCHEME.match(text):
+        return HookTarget(url=_checked_url(text))
+    try:
+        argv = shlex.split(text)
+    except ValueError:
+        raise ConfigError("--on-fail has an unbalanced quote; give a command with its arguments, or a URL.") from None
+    if not argv:
+        raise ConfigError("--on-fail is empty; give a command with its arguments, or a URL.")
+    program = shutil.which(argv[0])
+    if program is None:
+        raise ConfigError(f"--on-fail names the program {argv[0]!r}, which is not there or cannot be started.")
+    return HookTarget(command=(str(Path(program).absolute()), *argv[1:]))
+
+
+def shown(target: HookTarget) -> str:
+    """Return whom it tells, without what may be a secret."""
+    if target.url:
+        parts = urlsplit(target.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/…"
+    return PurePosixPath(target.command[0]).name + (" …" if target.command[1:] else "")
+
+
+def call(
+    target: HookTarget,
+    record: Path,
+    variables: Mapping[str, str],
+    folder: Path,
+    policy: RetryPolicy | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> HookResult:
+    """Tell somebody, again where that failed, until the patience is at its end; never raises for the hook's sake.
+
+    Args:
+        target: whom.
+        record: the file that a program finds on its standard input, and that a POST carries.
+        variables: what a program finds in its environment besides the night's own.
+        folder: where a program runs.
+        policy: the patience.
+        sleep: waits between two tries.
+    """
+    policy = policy or RetryPolicy()
+    began = time.monotonic()
+    attempt, last = 0, _Try(ok=False, final=True, words="there was no time")
+    pause = policy.pause_s
+    while attempt < policy.attempts:
+        left = policy.deadline_s - (time.monotonic() - began)
+        if left <= 0:
+            break
+        attempt += 1
+        last = _attempt(target, record, variables, folder, min(policy.attempt_s, left), policy.grace_s)
+        if last.ok or last.final or attempt == policy.attempts:
+            break
+        left = policy.deadline_s - (time.monotonic() - began)
+        if left <= pause:
+            break
+        sleep(pause)
+        pause *= 2
+    return HookResult(
+        at=datetime.now(timezone.utc),
+        ok=last.ok,
+        attempts=attempt,
+        seconds=round(time.monotonic() - began, 3),
+        words=f"{shown(target)} {last.words}",
+    )
+
+
+def _attempt(
+    target: HookTarget, record: Path, variables: Mapping[str, str], folder: Path, timeout_s: float, grace_s: float
+) -> _Try:
+    environment = {**os.environ, **variables, RECORD: str(record)}
+    log = record.with_name(LOG)
+    if target.command:
+        rc = _run(list(target.command), record, environment, folder, log, timeout_s, grace_s)
+        if isinstance(rc, str):
+            return _Try(ok=False, final=True, words=rc)
+        if rc is None:
+            return _Try(ok=False, final=False, words=f"did not end within {timeout_s:.0f} s and was ended")
+        how = f"was ended by signal {-rc}" if rc < 0 else f"ended with {rc}"
+        return _Try(ok=rc == 0, final=False, words=how if rc == 0 else f"{how}; what it said is in {log}")
+    environment |= {webhook_post.ADDRESS: target.url, webhook_post.TIMEOUT: str(timeout_s)}
+    said = record.with_name(".hook-answer")
+    try:
+        argv = [sys.executable, "-I", str(Path(webhook_post.__file__))]
+        rc = _run(argv, record, environment, folder, said, timeout_s + grace_s, grace_s)
+        if rc is None:
+            return _Try(ok=False, final=False, words=f"did not answer within {timeout_s:.0f} s")
+        return _answer(said)
+    finally:
+        said.unlink(missing_ok=True)
+
+
+def _answer(said: Path) -> _Try:
+    try:
+        found = json.loads(said.read_bytes().splitlines()[-1])
+        return _Try(ok=bool(found["ok"]), final=bool(found["final"]), words=str(found["words"]))
+    except (OSError, ValueError, LookupError, TypeError):
+        return _Try(ok=False, final=False, words="could not be asked")
+
+
+def _run(
+    argv: list[str],
+    stdin: Path,
+    environment: Mapping[str, str],
+    folder: Path,
+    log: Path,
+    timeout_s: float,
+    grace_s: float,
+) -> int | str | None:
+    """Return the exit code, None where it was ended at its deadline, or why it could not be started.
+
+    Its output goes to a file, so that nobody waits for a pipe that a child of it holds open.
+    """
+    try:
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    except OSError as error:
+        return f"has no place for its output: {log} cannot be written ({error.strerror})"
+    with os.fdopen(descriptor, "wb") as output, stdin.open("rb") as record:
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=record,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=folder if folder.is_dir() else None,
+                env=dict(environment),
+                start_new_session=True,
+            )
+        except OSError as error:
+            return f"could not be started: {error.strerror}"
+        try:
+            return _wait(process, log, timeout_s)
+        finally:
+            _end(process, grace_s)
+            with contextlib.suppress(OSError):
+                if log.stat().st_size > _MOST_SAID:
+                    os.truncate(log, _MOST_SAID)
+
+
+def _wait(process: subprocess.Popen[bytes], log: Path, timeout_s: float) -> int | None:
+    """Wait until it ends, is late, or has said so much that the disk is in danger."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(timeout=max(0.01, min(0.2, end - time.monotonic())))
+        if log.stat().st_size > 100 * _MOST_SAID:
+            return None
+    return None
+
+
+def _end(process: subprocess.Popen[bytes], grace_s: float) -> None:
+    """End the whole process group, also what it left running in the background."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            break
+        except PermissionError:  # somebody else's program with our group, such as sudo's
+            pass
+        end = time.monotonic() + grace_s
+        while _group_lives(process) and time.monotonic() < end:
+            time.sleep(0.02)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=grace_s)
+
+
+def _group_lives(process: subprocess.Popen[bytes]) -> bool:
+    process.poll()  # a zombie of ours counts as a member
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _checked_url(text: str) -> str:
+    systemd.refuse_control_characters(text)
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme.lower() in {"http", "https"} and bool(parts.hostname) and " " not in text
+        _ = parts.port
+    except ValueError:
+        good = False
+    if not good:
+        raise ConfigError("--on-fail is no address that takes a POST; it begins with http:// or https:// and a host.")
+    return text

@@ -1,0 +1,149 @@
+"""What a night comes to, whether it is other than the one before, and which old nights go; pure."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from clusterctl.model import nodeset
+from clusterctl.model.results import Verdict
+from clusterctl.nightly.records import BadCheck, Drift, HostDrift, Proof
+from clusterctl.suite import GROUND
+from clusterctl.support.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from clusterctl.model.results import CheckResult, ValidationRecord
+    from clusterctl.model.run_record import RunRecord
+    from clusterctl.nightly.records import Night
+
+_SKEW = "skew"
+_MOST_NAMED = 5
+
+
+def proof_of(record: ValidationRecord) -> Proof:
+    """Return what a night keeps of a validation."""
+    bad = tuple(
+        BadCheck(
+            check=check.check, verdict=check.verdict, reason=check.reason, hosts=check.hosts, certain=_certain(check)
+        )
+        for check in record.checks
+        if check.is_bad
+    )
+    return Proof(
+        run_id=record.run_id,
+        folder=record.folder,
+        verdict=record.verdict,
+        bad=bad,
+        culprits=tuple(culprit for check in record.checks for culprit in check.culprits),
+        checks=len(record.checks),
+        skew="; ".join(check.reason for check in bad if check.check == _SKEW),
+    )
+
+
+def drift_of(run: RunRecord) -> Drift:
+    """Return what a provision in check mode says of drift.
+
+    A host has drifted where something is not as it was left, or where Ansible would change something; an inventory that
+    was edited and changes nothing on a host is no drift of that host.
+    """
+    changes = {host.host: host.changes for host in run.hosts if host.outcome == "changed"}
+    names = [host.host for host in run.hosts if host.host in changes or host.host in run.drifted]
+    problem = ""
+    if run.exit_code != ExitCode.OK:
+        told = [f"{one.host}: {one.problem}" for one in run.problems]
+        told += [f"{host.host}: {host.message}" for host in run.hosts if host.outcome in {"failed", "unreachable"}]
+        problem = _some(tuple(dict.fromkeys(told))) or run.message or f"the check ended with {run.exit_code}"
+    return Drift(
+        hosts=tuple(
+            HostDrift(host=name, why=run.drifted.get(name, ""), changes=changes.get(name, ())) for name in names
+        ),
+        problem=problem,
+        run_id=run.run_id,
+        folder=run.folder,
+    )
+
+
+def verdict_of(proof: Proof | None, drift: Drift | None) -> Verdict:
+    """Return the verdict of a night: drift is a FAIL, and what nobody could look at is an ERROR."""
+    if proof is None:
+        return Verdict.ERROR
+    if proof.verdict is Verdict.FAIL or (drift is not None and drift.hosts):
+        return Verdict.FAIL
+    if proof.verdict is not Verdict.PASS or drift is None or drift.problem:
+        return Verdict.ERROR
+    return Verdict.PASS
+
+
+def state_of(night: Night) -> tuple[str, ...]:
+    """Return what two nights have to share for the second to be no news.
+
+    That is the verdict, which checks are bad and of whom they are certain, the culprits, and which hosts have drifted.
+    Figures and wordings are left out: they are others every night.
+    """
+    verdict = night.verdict.value if night.verdict is not None else Verdict.ERROR.value
+    found: set[str] = set()
+    if night.proof is not None:
+        found |= {f"{bad.check} {bad.verdict.value} {' '.join(sorted(bad.certain))}".strip() for bad in night.proof.bad}
+        found |= {f"{one.kind} {' '.join(sorted(one.nodes))} {one.quantity}".strip() for one in night.proof.culprits}
+    if night.drift is not None:
+        found |= {f"drift {host.host}" for host in night.drift.hosts}
+        found |= {"drift unknown"} if night.drift.problem else set()
+    if night.outcome == "failed":
+        found.add("could not run")
+    return (verdict, *sorted(found))
+
+
+def change(before: Sequence[str], now: Sequence[str]) -> str:
+    """Return in words how a night differs from the one that was last told; empty where it does not.
+
+    Args:
+        before: its :func:`state_of`; nothing stands for a good one, for nobody is told of a first good night.
+        now: that of this night.
+    """
+    was = tuple(before) or (Verdict.PASS.value,)
+    if was == tuple(now):
+        return ""
+    words = f"{was[0]} -> {now[0]}" if was[0] != now[0] else f"still {now[0]}"
+    new = [each for each in now[1:] if each not in was[1:]]
+    gone = [each for each in was[1:] if each not in now[1:]]
+    return "; ".join([words, *([f"new: {_some(new)}"] if new else []), *([f"gone: {_some(gone)}"] if gone else [])])
+
+
+def words_of(drift: Drift) -> str:
+    """Return what has drifted, in a sentence without a full stop."""
+    if drift.problem:
+        return f"nobody could look: {drift.problem}"
+    if not drift.hosts:
+        return "every host is as its last provision left it"
+    by_words: dict[str, list[str]] = {}
+    for host in drift.hosts:
+        would = f"provision would change {_some(host.changes)}" if host.changes else ""
+        by_words.setdefault(", and ".join(word for word in (host.why, would) if word), []).append(host.host)
+    return "; ".join(f"{nodeset.folded(hosts)}: {words}" for words, hosts in by_words.items())
+
+
+def to_prune(nights: Iterable[tuple[str, datetime]], now: datetime, keep_days: int) -> tuple[str, ...]:
+    """Return the nights that are older than asked for, oldest first; the newest of all always stays.
+
+    Args:
+        nights: the name of each, and when it began.
+        now: the present.
+        keep_days: for how many days one is kept. Another day is added, for the schedule looks back as far as that.
+    """
+    ordered = sorted(nights, key=lambda night: night[1])
+    limit = now - timedelta(days=keep_days + 1)
+    return tuple(name for name, started in ordered[:-1] if started < limit)
+
+
+def _certain(check: CheckResult) -> tuple[str, ...]:
+    if check.check in GROUND:
+        return check.hosts
+    return tuple(dict.fromkeys(rank.host for rank in check.ranks if rank.compared and rank.wrong))
+
+
+def _some(words: Sequence[str]) -> str:
+    more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
+    return ", ".join(words[:_MOST_NAMED]) + more

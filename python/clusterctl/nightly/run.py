@@ -1,0 +1,256 @@
+"""The story of one night: prove the cluster, look for drift, write the reports, tell of a change, forget the old."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from clusterctl import suite
+from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.results import Verdict
+from clusterctl.nightly import notify, reports, schedule, scheduler, storage
+from clusterctl.nightly import policy as decide
+from clusterctl.nightly.records import Drift, Night, Told
+from clusterctl.provisioning import run as provisioning
+from clusterctl.support.errors import ClusterctlError, ExitCode, LockedError
+from clusterctl.validation import run as validation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import tzinfo
+
+    from clusterctl.model.events import Event
+    from clusterctl.model.results import ValidationEvent, ValidationRecord
+    from clusterctl.nightly.records import Job
+
+_T = TypeVar("_T")
+_ASK_AGAIN_S = 10.0
+
+
+@dataclass(frozen=True)
+class Hands:
+    """What a night is carried out with; tests bring their own clock and their own patience."""
+
+    policy: notify.RetryPolicy = field(default_factory=notify.RetryPolicy)
+    sleep: Callable[[float], None] = time.sleep
+    zone: Callable[[], tzinfo] = scheduler.zone
+    ask_again_s: float = _ASK_AGAIN_S
+
+
+def run(job: Job, tell: Callable[[str], None] = lambda _text: None, hands: Hands | None = None) -> Night:
+    """Carry out a night, and keep its record whatever happens.
+
+    Args:
+        job: what to do.
+        tell: hears a short text for every step.
+        hands: what to do it with.
+
+    Returns:
+        The record: ``missed`` where another run held a host for longer than the job waits, or where the night before
+        is still at it.
+
+    Raises:
+        ConfigError: the state folder cannot be written.
+    """
+    hands = hands or Hands()
+    started = datetime.now(timezone.utc)
+    kept = storage.nights(job.job)
+    name, folder = storage.new_night(job.job, started)
+    begun = [night.started for night in kept if night.outcome != "missed"]
+    at, zone = schedule.parse_at(job.at), hands.zone()
+    lost = schedule.missed(at, zone, job.since, started, [*begun, started], job.keep_days)
+    night = Night(
+        job=job.job,
+        night=name,
+        inventory=job.inventory,
+        suite=job.suite,
+        scheduled_for=schedule.due(at, zone, job.since, started),
+        started=started,
+        missed=tuple(slot for slot in lost if not begun or slot > max(begun)),
+        folder=str(folder),
+    )
+    storage.write_night(night)
+    for slot in reversed(night.missed):
+        tell(f"The night of {slot.astimezone(zone):%Y-%m-%d %H:%M} was missed: nothing ran.")
+    try:
+        with storage.lock(job.job):
+            return _Night(job, night, tell, hands).go()
+    except LockedError as error:  # of the job; those of hosts are waited for
+        return _close(night, outcome="missed", message=str(error))
+
+
+def exit_code(night: Night) -> ExitCode:
+    """Return what the command ends with: 0, 10 (bad, drifted or missed) or 11 (nothing could be found out)."""
+    if night.outcome == "missed" or night.verdict is Verdict.FAIL:
+        return ExitCode.VALIDATION_FAILED
+    return ExitCode.OK if night.verdict is Verdict.PASS else ExitCode.VALIDATION_ERROR
+
+
+class _Night:
+    """One night, once it is the only one of its job."""
+
+    def __init__(self, job: Job, night: Night, tell: Callable[[str], None], hands: Hands) -> None:
+        self._job, self._night, self._tell, self._hands = job, night, tell, hands
+        self._until = time.monotonic() + job.wait_s
+        self._options = InventoryOptions(
+            limit=job.limit,
+            extra_vars=job.extra_vars,
+            vault_ids=job.vault_ids,
+            vault_password_files=job.vault_password_files,
+            user=job.user,
+            private_key=job.private_key,
+            become=job.become,
+        )
+
+    def go(self) -> Night:
+        record = None
+        try:
+            record = self._patiently(self._validate)
+            drift = self._drift()
+            proof = decide.proof_of(record)
+            self._update(outcome="done", proof=proof, drift=drift, verdict=decide.verdict_of(proof, drift))
+        except LockedError as error:
+            return _close(self._night, outcome="missed", message=str(error))
+        except KeyboardInterrupt:
+            _close(self._night, outcome="interrupted", message="It was ended from outside.")
+            raise
+        except Exception as error:  # noqa: BLE001 - nobody is there to read a traceback; the record and the hook tell it
+            self._update(outcome="failed", verdict=Verdict.ERROR, message=_words(error))
+        self._compare()
+        if record is not None:
+            self._report(record)
+        night = self._call()
+        self._prune()
+        return night
+
+    def _validate(self) -> ValidationRecord:
+        self._tell("validating")
+        job = self._job
+        chosen = suite.load(Path(job.suite_file) if job.suite_file else suite.beside(Path(job.inventory)), job.suite)
+        options = validation.ValidationOptions(
+            inventory=self._options, suite=chosen, argv=self._argv("validate", "--suite", chosen.name)
+        )
+        return validation.validate(Path(self._job.inventory), options, self._hear)
+
+    def _drift(self) -> Drift:
+        """Look for drift; a night that could not has its verdict of the validation all the same."""
+        self._tell("looking for drift")
+        try:
+            record = self._patiently(self._check)
+        except Exception as error:  # noqa: BLE001 - what the validation found is not lost with it
+            return Drift(problem=_words(error))
+        if record.outcome == "interrupted":
+            raise KeyboardInterrupt
+        return decide.drift_of(record)
+
+    def _check(self) -> Any:
+        request = provisioning.ProvisionRequest(
+            inventory=Path(self._job.inventory),
+            options=self._options,
+            check=True,
+            trust_seals=True,
+            argv=self._argv("provision", "--check"),
+        )
+        return provisioning.provision(request, _NightListener(self._tell))
+
+    def _argv(self, verb: str, *options: str) -> tuple[str, ...]:
+        return ("clusterctl", verb, self._job.inventory, *options)
+
+    def _hear(self, event: ValidationEvent) -> None:
+        result = getattr(event, "result", None)
+        if result is not None:
+            self._tell(f"{result.verdict.value:5} {result.check}: {result.reason}")
+
+    def _patiently(self, act: Callable[[], _T]) -> _T:
+        """Do it, waiting for whoever holds a host; past the night's patience, their name is the error."""
+        said = ""
+        while True:
+            try:
+                return act()
+            except LockedError as error:
+                if time.monotonic() + self._hands.ask_again_s > self._until:
+                    raise
+                if str(error) != said:
+                    said = str(error)
+                    self._tell(f"waiting: {said}")
+                self._hands.sleep(self._hands.ask_again_s)
+
+    def _update(self, **fields: Any) -> None:
+        self._night = Night.model_validate({**self._night.model_dump(), **fields})
+        storage.write_night(self._night)
+
+    def _compare(self) -> None:
+        before = storage.told(self._job.job)
+        self._update(
+            finished=datetime.now(timezone.utc),
+            change=decide.change(before.state if before else (), decide.state_of(self._night)),
+        )
+
+    def _report(self, record: ValidationRecord) -> None:
+        written, problems = reports.write(self._job, self._night, record)
+        self._update(reports=written, problems=(*self._night.problems, *problems))
+
+    def _call(self) -> Night:
+        """Tell of a change; what could not be told is told by the next night, for it is still a change then."""
+        night = self._night
+        if not night.change:
+            return night
+        if self._job.hook is not None:
+            self._tell(f"the verdict changed ({night.change}): telling {notify.shown(self._job.hook)}")
+            variables = {notify.VALIDATION: night.reports["record"]} if "record" in night.reports else {}
+            told = notify.call(
+                self._job.hook,
+                storage.write_night(night),
+                variables,
+                Path(self._job.folder),
+                self._hands.policy,
+                self._hands.sleep,
+            )
+            self._update(hook=told)
+            if not told.ok:
+                self._tell(f"the hook failed: {told.words}")
+                return self._night
+        storage.write_told(self._job.job, Told(night=night.night, state=decide.state_of(night)))
+        return self._night
+
+    def _prune(self) -> None:
+        kept = {night.night: night for night in storage.nights(self._job.job)}
+        begun = [(name, night.started) for name, night in kept.items()]
+        for name in decide.to_prune(begun, datetime.now(timezone.utc), self._job.keep_days):
+            with contextlib.suppress(OSError):
+                storage.remove_night(kept[name])
+
+
+class _NightListener:
+    """Hears a provision in check mode, which asks nobody."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    def phase(self, text: str) -> None:
+        self._tell(text)
+
+    def event(self, event: Event) -> None:
+        """Events are in the run's own folder."""
+
+    def confirm(self, preview: provisioning.Preview) -> bool:
+        for host, why in preview.reasons.items():
+            self._tell(f"{host}: {why}")
+        return True
+
+    def stopping(self, requests: int) -> None:
+        """The record says it."""
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, ClusterctlError) else f"{type(error).__name__}: {error}"
+
+
+def _close(night: Night, **fields: Any) -> Night:
+    closed = Night.model_validate({**night.model_dump(), "finished": datetime.now(timezone.utc), **fields})
+    storage.write_night(closed)
+    return closed

@@ -1,0 +1,206 @@
+"""Where the nights of a job lie: its file, their records, what the hook was last told, and the lock while one runs.
+
+Everything is below the state folder with mode 0700, each file with 0600.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, TypeVar
+
+from pydantic import ValidationError
+
+from clusterctl.model.base import Record
+from clusterctl.nightly.records import Job, Night, Told
+from clusterctl.state import files, paths
+from clusterctl.support.errors import ConfigError, LockedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+_R = TypeVar("_R", bound=Record)
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+_LONGEST_STEM = 40
+_TRIES, _PAUSE_S = 10, 0.05
+JOB_FILE = "job.json"
+NIGHT_FILE = "night.json"
+
+
+def job_name(inventory: Path) -> str:
+    """Return the name of an inventory's job: safe in file names, units and crontabs, and of this state folder alone."""
+    resolved = inventory.resolve()
+    stem = _UNSAFE.sub("-", resolved.stem).strip("-")[:_LONGEST_STEM] or "inventory"
+    whole = os.fsencode(resolved) + b"\0" + os.fsencode(paths.state_dir().value)
+    return f"{stem}-{hashlib.sha256(whole).hexdigest()[:8]}"
+
+
+def folder_of(job: str) -> Path:
+    """Return where a job's files lie."""
+    return paths.state_dir().value / "nightly" / job
+
+
+def job_file(job: str) -> Path:
+    """Return the path of a job's file."""
+    return folder_of(job) / JOB_FILE
+
+
+def write_job(job: Job) -> None:
+    """Write a job's file.
+
+    Raises:
+        ConfigError: the state folder cannot be written.
+    """
+    paths.private_folder(folder_of(job.job))
+    files.write_atomically(job_file(job.job), job.model_dump_json(indent=1) + "\n")
+
+
+def forget_job(job: str) -> None:
+    """Remove the job's file; the records of its nights stay until they are too old for the next job of that name."""
+    job_file(job).unlink(missing_ok=True)
+
+
+def read_job(path: Path) -> Job:
+    """Read a job's file.
+
+    Raises:
+        ConfigError: it is not there, is damaged, or a newer clusterctl wrote it.
+    """
+    try:
+        return _read(path, Job)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"There is no job {path}; 'clusterctl nightly enable INVENTORY --at 02:00' makes one."
+        ) from None
+
+
+def jobs() -> list[Job]:
+    """Return all jobs, by name.
+
+    Raises:
+        ConfigError: the file of one is damaged.
+    """
+    root = paths.state_dir().value / "nightly"
+    return [read_job(path) for path in sorted(root.glob(f"*/{JOB_FILE}"))]
+
+
+def new_night(job: str, started: datetime) -> tuple[str, Path]:
+    """Make the folder of a night; its name sorts by time.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    name = f"{started:%Y%m%dT%H%M%SZ}-{os.getpid()}"
+    return name, paths.private_folder(folder_of(job) / "nights" / name)
+
+
+def write_night(night: Night) -> Path:
+    """Write the record of a night and return where."""
+    path = Path(night.folder) / NIGHT_FILE
+    files.write_atomically(path, night.model_dump_json(indent=1) + "\n")
+    return path
+
+
+def nights(job: str) -> list[Night]:
+    """Return the kept nights, newest first; damaged records are left out."""
+    found = []
+    for path in sorted((folder_of(job) / "nights").glob(f"*/{NIGHT_FILE}"), reverse=True):
+        with contextlib.suppress(ConfigError, FileNotFoundError):
+            found.append(_read(path, Night))
+    return found
+
+
+def remove_night(night: Night) -> None:
+    """Remove a night and the reports that it wrote elsewhere; nothing else in their folder is touched."""
+    for path in map(Path, night.reports.values()):
+        if path.parent.name == night.night:
+            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # somebody keeps something else there
+                path.parent.rmdir()
+    shutil.rmtree(night.folder, ignore_errors=True)
+
+
+def told(job: str) -> Told | None:
+    """Return what the hook was last told; None where it never was."""
+    try:
+        return _read(folder_of(job) / "told.json", Told)
+    except (ConfigError, FileNotFoundError):  # the worst that comes of it is that somebody is told twice
+        return None
+
+
+def write_told(job: str, told_now: Told) -> None:
+    """Keep what the hook was told."""
+    files.write_atomically(folder_of(job) / "told.json", told_now.model_dump_json() + "\n")
+
+
+@contextlib.contextmanager
+def lock(job: str) -> Iterator[None]:
+    """Let one night of a job run at a time; the kernel lets go when the process ends.
+
+    Raises:
+        LockedError: another one is running.
+    """
+    path = paths.private_folder(folder_of(job)) / "lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    with os.fdopen(descriptor, "r+", encoding="utf-8") as stream:
+        if not _taken(stream):
+            who = stream.read(20).strip() or "that is just starting"
+            raise LockedError(f"A night of {job} is still running (process {who}); wait for it to end.")
+        stream.truncate(0)
+        stream.write(str(os.getpid()))
+        stream.flush()
+        try:
+            yield
+        finally:
+            stream.truncate(0)
+
+
+def _taken(stream: IO[str]) -> bool:
+    """Take the lock, past somebody who has it for a moment to see whether a night runs (:func:`is_running`)."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(_PAUSE_S)
+    return False
+
+
+def is_running(job: str) -> bool:
+    """Whether a night of the job runs now."""
+    try:
+        with (folder_of(job) / "lock").open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _read(path: Path, kind: type[_R]) -> _R:
+    try:
+        data = json.loads(path.read_bytes())
+        version = data.get("schema_version") if isinstance(data, dict) else None
+        if isinstance(version, int) and version > 1:
+            raise ConfigError(
+                f"{path} has schema {version}, which this clusterctl does not know; use the newer one that wrote it."
+            )
+        return kind.model_validate(data)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        raise ConfigError(f"{path} is damaged ({where}: {problem['msg']}); enable it again.") from None
+    except ValueError:
+        raise ConfigError(f"{path} is damaged (it is no JSON); enable it again.") from None
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None

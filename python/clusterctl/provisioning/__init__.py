@@ -1,0 +1,1 @@
+"""Provisioning: from bare hosts to one cluster."""

@@ -1,0 +1,201 @@
+"""Decide whether there is anything to do: facts and seals in, a decision with its reasons out; no I/O."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.model.snapshot import HostSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from clusterctl.model.events import HostResult
+
+_MOST_PATHS_NAMED = 3
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """What of a node's facts decides.
+
+    ``watch`` is the present state of the paths that its seal names; ``gpus`` counts those that NVIDIA's driver has
+    taken, with the driver's version, since they decide which builds a node gets. ``lost_address`` is the address that
+    Open MPI and NCCL are told to use there, where the node no longer has it.
+    """
+
+    platform: str
+    host_keys: tuple[str, ...]
+    user: str
+    watch: tuple[Mapping[str, Any], ...] = ()
+    gpus: str = ""
+    lost_address: str = ""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run would be made from; only digests of variables, for secrets may be among them."""
+
+    inventory: str
+    content: str
+    version: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """One digest for each, by the words that a reason names it with."""
+        return {
+            "the inventory": self.inventory,
+            "the content of the playbook": self.content,
+            "clusterctl's version": self.version,
+            "an option": digest_of(dict(self.options)),
+        }
+
+
+@dataclass(frozen=True)
+class ProvisionPlan:
+    """Whom to provision and why; ``reasons`` is empty when every host is as its last run left it.
+
+    ``drifted`` are the hosts on which something is not as it was left, each with what it is, whatever else was changed
+    (the inventory, an option).
+    """
+
+    reasons: Mapping[str, str]
+    drifted: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def work(self) -> bool:
+        """Whether Ansible has to run at all."""
+        return bool(self.reasons)
+
+
+def digest_of(value: Any) -> str:
+    """Return the sha256 (hex) of a value's canonical JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":"), default=str).encode()).hexdigest()
+
+
+def members_digest(states: Mapping[str, NodeState], seals: Mapping[str, HostSnapshot], hosts: Sequence[str]) -> str:
+    """Return the digest of what every node knows of the others.
+
+    A host that did not answer and is not to be provisioned either counts as what its seal says of it, so that one
+    switched-off machine does not make all the others look changed.
+    """
+    members: list[tuple[str, str, tuple[str, ...], str]] = []
+    for name in sorted(hosts):
+        known: NodeState | HostSnapshot | None = states.get(name) or seals.get(name)
+        members.append(
+            (name, known.platform, tuple(sorted(known.host_keys)), known.gpus) if known else (name, "", (), "")
+        )
+    return digest_of(members)
+
+
+def decide(
+    selected: Sequence[str],
+    states: Mapping[str, NodeState],
+    seals: Mapping[str, HostSnapshot],
+    inputs: Inputs,
+    members: str,
+) -> ProvisionPlan:
+    """Compare each selected host with its seal.
+
+    Args:
+        selected: the hosts that ``--limit`` leaves.
+        states: how they are now; a host without a state could not be looked at from outside Ansible.
+        seals: how their last successful run left them.
+        inputs: what a run now would be made from.
+        members: :func:`members_digest` of the whole cluster now.
+    """
+    reasons: dict[str, str] = {}
+    for name in selected:
+        reason = _reason(states.get(name), seals.get(name), inputs, members)
+        if reason:
+            reasons[name] = reason
+    pairs = {name: (states[name], seals[name]) for name in selected if name in states and name in seals}
+    drifted = {name: words for name, (state, seal) in pairs.items() if (words := _drift(state, seal))}
+    return ProvisionPlan(reasons, drifted)
+
+
+def _reason(state: NodeState | None, seal: HostSnapshot | None, inputs: Inputs, members: str) -> str:
+    if seal is None:
+        return "not provisioned yet, or its last run was partial or did not finish"
+    changed = [name for name, digest in inputs.digests.items() if seal.inputs.get(name) != digest]
+    if changed:
+        return f"{' and '.join(changed)} changed"
+    if state is None:
+        return "it can be looked at through Ansible only"
+    return _drift(state, seal) or ("another node is new or has changed" if seal.members != members else "")
+
+
+def _drift(state: NodeState, seal: HostSnapshot) -> str:
+    """Return what of the host itself is no longer as it was left."""
+    for name, before, after in (
+        ("platform", seal.platform, state.platform),
+        ("login user", seal.user, state.user),
+        ("host key", sorted(seal.host_keys), sorted(state.host_keys)),
+        ("set of GPUs, or their driver,", seal.gpus, state.gpus),
+    ):
+        if before != after:
+            return f"its {name} changed"
+    if state.lost_address:
+        return f"it has no longer the address {state.lost_address}, which its jobs are told to use"
+    differing = differences(seal.watch, state.watch)
+    if differing:
+        more = f" and {len(differing) - _MOST_PATHS_NAMED} more" if len(differing) > _MOST_PATHS_NAMED else ""
+        return f"{', '.join(differing[:_MOST_PATHS_NAMED])}{more} {'differs' if len(differing) == 1 else 'differ'}"
+    return ""
+
+
+def differences(sealed: Iterable[Mapping[str, Any]], present: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the paths whose present state is not the sealed one, in the sealed order."""
+    now = {_key(entry): entry for entry in present}
+    found: dict[str, None] = {}
+    for entry in sealed:
+        other = now.get(_key(entry), {})
+        if any(other.get(name) != value for name, value in entry.items()):
+            found.setdefault(str(entry.get("path")))
+    return list(found)
+
+
+def _key(entry: Mapping[str, Any]) -> str:
+    return str(entry.get("path"))
+
+
+def watch_of(results: Iterable[HostResult]) -> dict[str, tuple[dict[str, Any], ...]]:
+    """Return per host what its tasks said should hold from now on; of two words on one path the later one counts."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for result in results:
+        if result.outcome in {"ok", "changed"}:
+            for entry in result.watch:
+                found.setdefault(result.host, {})[_key(entry)] = entry
+    return {host: tuple(entries.values()) for host, entries in found.items()}
+
+
+def snapshots_after(
+    run_id: str,
+    hosts: Sequence[str],
+    states: Mapping[str, NodeState],
+    watch: Mapping[str, tuple[dict[str, Any], ...]],
+    inputs: Inputs,
+    members: str,
+) -> dict[str, HostSnapshot]:
+    """Return the seals of hosts that a full run has just left in order.
+
+    A host of which nothing can be watched gets none: an empty list would hold whatever happens to it.
+    """
+    seals: dict[str, HostSnapshot] = {}
+    for name in hosts:
+        state = states.get(name)
+        if state is not None and watch.get(name):
+            seals[name] = HostSnapshot(
+                run_id=run_id,
+                inputs=inputs.digests,
+                members=members,
+                platform=state.platform,
+                host_keys=state.host_keys,
+                user=state.user,
+                watch=watch[name],
+                gpus=state.gpus,
+            )
+    return seals

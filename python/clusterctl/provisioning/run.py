@@ -1,0 +1,500 @@
+"""The verb provision: bare hosts in, one cluster out, and a record of how it went.
+
+The story: read the inventory, take the lock, look at every node over one ssh each, stop with one table if a node cannot
+be used, decide whether there is anything to do at all, run Ansible if so, and seal what was left in order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from clusterctl import __version__
+from clusterctl.inventory import ansible_inventory
+from clusterctl.model import run_record
+from clusterctl.model.events import HostResult, TaskStartedOnHost
+from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.snapshot import Snapshot
+from clusterctl.provisioning import plan, playbook
+from clusterctl.remote import facts
+from clusterctl.state import locks, paths, runs, snapshots
+from clusterctl.support import content
+from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clusterctl.model.events import Event
+    from clusterctl.model.facts import NodeFacts, Probe, ProbeFailure
+    from clusterctl.model.hosts import Host, Inventory
+
+PREFLIGHT = "preflight"
+_UNREACHABLE_KINDS = frozenset({"unreachable", "refused", "host_key", "timeout"})
+_ANSIBLE_TYPE = re.compile(r": <class '[\w.]+'> cannot be converted.*")  # its inner name for a text
+_PROBE_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class ProvisionRequest:
+    """What the user asked for."""
+
+    inventory: Path
+    options: InventoryOptions = field(default_factory=InventoryOptions)
+    tags: tuple[str, ...] = ()
+    skip_tags: tuple[str, ...] = ()
+    check: bool = False
+    trust_seals: bool = False  # in check mode, ask Ansible only where a host is not as its last run left it
+    diff: bool = False
+    verbosity: int = 0
+    forks: int = playbook.DEFAULT_FORKS
+    become_password: str | None = field(default=None, repr=False)
+    argv: tuple[str, ...] = ()  # as it may be shown and kept: no value of an extra variable
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a success leaves the hosts in the state that the inventory asks for."""
+        return not (self.tags or self.skip_tags or self.check)
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What is about to be done, for a user who may still say no."""
+
+    inventory: Path
+    platforms: Mapping[str, tuple[str, ...]]  # platform → hosts
+    reasons: Mapping[str, str]  # host → why
+
+
+class Observer(Protocol):
+    """Whoever shows the run while it goes on."""
+
+    def phase(self, text: str) -> None:
+        """Hear that something begins which has no events of its own."""
+
+    def event(self, event: Event) -> None:
+        """Hear an event."""
+
+    def confirm(self, preview: Preview) -> bool:
+        """Let the user decide, where there is one; False ends the run with nothing changed."""
+
+    def stopping(self, requests: int) -> None:
+        """Hear that the user asked to stop, for the first or a further time."""
+
+
+def provision(request: ProvisionRequest, observer: Observer) -> run_record.RunRecord:
+    """Make one cluster of the inventory's hosts.
+
+    Returns:
+        The record of the run; its ``exit_code`` says how it ended.
+
+    Raises:
+        ConfigError: the inventory or an option is wrong, or another run holds a host; nothing was changed.
+    """
+    observer.phase("reading the inventory")
+    extra_vars = [_extra_vars_content(value) for value in request.options.extra_vars]
+    cluster = ansible_inventory.load(request.inventory, request.options)
+    _check_files(cluster, request.options)
+    _check_tags(request)
+    with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
+        run = runs.start("provision", cluster.path, request.argv, runs.versions())
+        try:
+            return _Provision(request, observer, cluster, run, plan.digest_of(extra_vars)).go()
+        except KeyboardInterrupt:
+            run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=_now())
+            raise
+        except ClusterctlError as error:
+            run.update(outcome="failed", exit_code=int(error.exit_code), message=str(error), finished=_now())
+            raise
+        except BaseException as error:
+            run.update(
+                outcome="failed", exit_code=int(ExitCode.BAD_CONFIG), message=type(error).__name__, finished=_now()
+            )
+            raise
+        finally:
+            run.close()
+
+
+class _Provision:
+    """One run, from the lock to the record."""
+
+    def __init__(
+        self, request: ProvisionRequest, observer: Observer, cluster: Inventory, run: runs.Run, extra_vars: str
+    ) -> None:
+        self._request = request
+        self._observer = observer
+        self._cluster = cluster
+        self._run = run
+        self._extra_vars = extra_vars  # their digest
+        self._tally = Tally()
+
+    def go(self) -> run_record.RunRecord:
+        cluster, request = self._cluster, self._request
+        sealed = snapshots.read(self._run.record.cluster_id)
+        seals = sealed.hosts
+        self._observer.phase(f"looking at {len(cluster.hosts)} hosts")
+        probe = self._look({name: list(seal.watch) for name, seal in seals.items()})
+        refused = [
+            _connection_problem(failure) for name, failure in probe.failures.items() if name in set(cluster.selected)
+        ]
+        if refused:
+            return self._stop_before_anything(
+                refused, reachable=[n for n in cluster.selected if n not in probe.failures]
+            )
+
+        states = {name: _state(node) for name, node in probe.facts.items()}
+        inputs = self._inputs()
+        names = [host.name for host in cluster.hosts]
+        members = plan.members_digest(states, seals, names)
+        decision = plan.decide(cluster.selected, states, seals, inputs, members)
+        reasons = dict(decision.reasons)
+        if not reasons and not request.is_full and not request.trust_seals:
+            reasons = dict.fromkeys(cluster.selected, "asked for by an option")
+        if not reasons:
+            hosts = [run_record.HostSummary(host=name, outcome="ok") for name in cluster.selected]
+            return self._finish("nothing to do", ExitCode.OK, hosts=hosts)
+        if not self._observer.confirm(Preview(cluster.path, _platforms(cluster.selected_hosts, states), reasons)):
+            return self._finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
+
+        if not request.check:
+            snapshots.forget_hosts(self._run.record.cluster_id, cluster.selected)
+        self._run.update(reasons=reasons, drifted=dict(decision.drifted))
+        limit = ",".join(reasons) if request.check and request.trust_seals else request.options.limit
+        end = self._play(limit=limit, tags=request.tags, known_members=sealed.members)
+        record = self._judge(end)
+        if record.exit_code == ExitCode.OK and request.is_full:
+            self._seal(inputs, states, sealed)
+        return record
+
+    def _look(self, watch: Mapping[str, list[dict[str, Any]]]) -> Probe:
+        """Look at all hosts that a plain ssh can reach, also those outside the limit: the others refer to them."""
+        hosts = [host for host in self._cluster.hosts if host.by_ssh]
+        if self._request.become_password is not None:  # sudo asks, and only Ansible may answer
+            hosts = [dataclasses.replace(host, become=False) for host in hosts]
+        probe = facts.gather(hosts, watch=watch, timeout_s=_PROBE_TIMEOUT_S)
+        self._run.facts({name: _plain(node) for name, node in probe.facts.items()})
+        return probe
+
+    def _inputs(self) -> plan.Inputs:
+        options = self._request.options
+        return plan.Inputs(
+            inventory=self._cluster.digest,
+            content=content.digest(),
+            version=__version__,
+            options={
+                "extra_vars": self._extra_vars,
+                "become": str(options.become),
+                "user": options.user or "",
+            },
+        )
+
+    def _play(
+        self, limit: str | None, tags: tuple[str, ...], known_members: tuple[dict[str, Any], ...]
+    ) -> playbook.End:
+        request, options = self._request, self._request.options
+        play = playbook.Play(
+            playbook=content.playbook("provision"),
+            inventory=self._cluster.path,
+            limit=limit,
+            tags=tags,
+            skip_tags=request.skip_tags,
+            extra_vars=options.extra_vars,
+            check=request.check,
+            diff=request.diff,
+            verbosity=request.verbosity,
+            forks=request.forks,
+            become=options.become,
+            user=options.user,
+            private_key=options.private_key,
+            vault_ids=options.vault_ids,
+            vault_password_files=options.vault_password_files,
+            variables={"preflight_known_members": known_members} if limit is not None and known_members else {},
+            become_password=request.become_password,
+            vault_passwords=options.vault_passwords,
+        )
+        cancel = playbook.Cancel()
+        with cancel.on_signals(self._observer.stopping):
+            return playbook.run(
+                play, paths.private_folder(self._run.folder / runs.PRIVATE), self._run.log, self._hear, cancel
+            )
+
+    def _hear(self, event: Event) -> None:
+        self._tally.add(event)
+        self._run.event(event)
+        self._observer.event(event)
+
+    def _stop_before_anything(self, problems: list[run_record.Problem], reachable: list[str]) -> run_record.RunRecord:
+        """Let preflight speak about the hosts that can be reached, so that all problems stand in one table."""
+        end = None
+        if reachable:
+            self._observer.phase("looking for further problems; nothing will be changed")
+            end = self._play(limit=",".join(reachable), tags=(PREFLIGHT,), known_members=())
+            problems += self._tally.problems()
+        if end is not None and end.status == "canceled":
+            return self._finish("interrupted", ExitCode.INTERRUPTED)
+        unreachable = [problem.host for problem in problems if problem.kind == "unreachable"]
+        outcome, code = _verdict_of(problems)
+        known = {problem.host for problem in problems}
+        summaries = [
+            run_record.HostSummary(
+                host=name,
+                outcome="unreachable" if name in unreachable else "failed" if name in known else "not run",
+                failed_stage="connection" if name not in reachable else PREFLIGHT if name in known else "",
+                message=next((problem.problem for problem in problems if problem.host == name), ""),
+            )
+            for name in self._cluster.selected
+        ]
+        return self._finish(
+            outcome,
+            code,
+            problems=problems,
+            hosts=summaries,
+            message="Nothing was changed.",
+        )
+
+    def _judge(self, end: playbook.End) -> run_record.RunRecord:
+        """Make the verdict from what happened on each host; Ansible's own code says 4 for a parse error too."""
+        hosts = self._tally.summaries(self._cluster.selected, end)
+        problems = self._tally.problems()
+        if end.status == "canceled":
+            return self._finish("interrupted", ExitCode.INTERRUPTED, hosts=hosts)
+        if problems:
+            return self._finish(*_verdict_of(problems), hosts=hosts, problems=problems)
+        if end.unreachable:
+            return self._finish("unreachable", ExitCode.UNREACHABLE, hosts=hosts)
+        if end.failed:
+            return self._finish("failed", ExitCode.HOST_FAILED, hosts=hosts)
+        if end.rc != 0 or not self._tally.hosts:
+            message = "; ".join(end.complaints) or f"Ansible ended with {end.rc} before it reached a host."
+            return self._finish("bad configuration", ExitCode.BAD_CONFIG, hosts=hosts, message=message)
+        return self._finish("done", ExitCode.OK, hosts=hosts, told=self._tally.told())
+
+    def _finish(self, outcome: run_record.RunOutcome, code: ExitCode, **fields: Any) -> run_record.RunRecord:
+        return self._run.update(outcome=outcome, exit_code=int(code), finished=_now(), **fields)
+
+    def _seal(self, inputs: plan.Inputs, states: Mapping[str, plan.NodeState], before: Snapshot) -> None:
+        """Seal the hosts that were provisioned; the others keep theirs while the inventory names them."""
+        names = [host.name for host in self._cluster.hosts]
+        fresh = plan.snapshots_after(
+            self._run.record.run_id,
+            self._cluster.selected,
+            states,
+            plan.watch_of(self._tally.results),
+            inputs,
+            plan.members_digest(states, before.hosts, names),
+        )
+        kept = {
+            name: seal for name, seal in before.hosts.items() if name in names and name not in self._cluster.selected
+        }
+        snapshots.write(
+            self._run.record.cluster_id,
+            Snapshot(members=self._tally.members() or before.members, hosts={**kept, **fresh}),
+        )
+
+
+class Tally:
+    """Counts what happened on each host."""
+
+    def __init__(self) -> None:
+        """Nothing happened yet."""
+        self.results: list[HostResult] = []
+        self.hosts: dict[str, list[HostResult]] = defaultdict(list)
+        self._began: dict[str, float] = {}
+
+    def add(self, event: Event) -> None:
+        """Take an event into account."""
+        if isinstance(event, HostResult):
+            self.results.append(event)
+            self.hosts[event.host].append(event)
+        elif isinstance(event, TaskStartedOnHost):
+            self._began.setdefault(event.host, event.at)
+
+    def problems(self) -> list[run_record.Problem]:
+        """Return what preflight found, and what Ansible says of a role's variables, each once per host."""
+        found: dict[tuple[str, str, str], run_record.Problem] = {}
+        for result in self.results:
+            if result.outcome not in {"failed", "unreachable"}:
+                continue
+            for problem in _problems_of(result):
+                found.setdefault((problem.host, problem.subject, problem.problem), problem)
+        return list(found.values())
+
+    def members(self) -> tuple[dict[str, Any], ...]:
+        """Return what preflight made of the nodes: the members of the cluster."""
+        found = [result.data["members"] for result in self.results if result.data.get("members")]
+        return tuple(found[-1]) if found else ()
+
+    def told(self) -> tuple[str, ...]:
+        """Return what roles have to say of the whole cluster."""
+        return tuple(dict.fromkeys(text for result in self.results for text in result.data.get("told") or ()))
+
+    def summaries(self, names: Sequence[str], end: playbook.End) -> list[run_record.HostSummary]:
+        """Return one summary per host, in the given order."""
+        return [self._summary(name, end) for name in names]
+
+    def _summary(self, name: str, end: playbook.End) -> run_record.HostSummary:
+        results = self.hosts.get(name, [])
+        counts = {word: sum(result.outcome == word for result in results) for word in ("ok", "changed", "skipped")}
+        failure = next((r for r in reversed(results) if r.outcome in {"failed", "unreachable"}), None)
+        changes = tuple(dict.fromkeys(phrase for r in results if r.outcome == "changed" for phrase in _phrases(r)))
+        if name in end.unreachable:
+            outcome: run_record.HostOutcome = "unreachable"
+        elif name in end.failed:
+            outcome = "failed"
+        elif counts["changed"]:
+            outcome = "changed"
+        else:
+            outcome = "ok" if results else "not run"
+        if outcome not in {"failed", "unreachable"}:
+            failure = None
+        return run_record.HostSummary(
+            host=name,
+            outcome=outcome,
+            failed=sum(result.outcome == "failed" for result in results),
+            unreachable=sum(result.outcome == "unreachable" for result in results),
+            seconds=round(max((r.at for r in results), default=0.0) - self._began.get(name, 0.0), 1)
+            if results
+            else 0.0,
+            changes=changes,
+            failed_stage=failure.stage if failure else "",
+            failed_task=failure.task if failure else "",
+            message=failure.message if failure else "",
+            **counts,
+        )
+
+
+def _phrases(result: HostResult) -> tuple[str, ...]:
+    return result.changes or (result.task,)
+
+
+def _problems_of(result: HostResult) -> list[run_record.Problem]:
+    """Return the problems that one result carries."""
+    found = [
+        run_record.Problem(
+            host=str(item.get("host") or result.host),
+            subject=str(item.get("check") or ""),
+            problem=str(item.get("problem") or ""),
+            cure=str(item.get("cure") or ""),
+            kind=_kind(item),
+        )
+        for item in result.data.get("problems") or []
+        if isinstance(item, dict)
+    ]
+    found.extend(
+        run_record.Problem(
+            host=result.host, subject=result.stage, problem=_ANSIBLE_TYPE.sub("", str(error)), kind="configuration"
+        )
+        for error in result.data.get("argument_errors") or []
+    )
+    if "assertion" in result.data:  # a role's assertions refuse what was asked for; they say nothing of the host
+        found.append(
+            run_record.Problem(host=result.host, subject=result.stage, problem=result.message, kind="configuration")
+        )
+    return found
+
+
+def _verdict_of(problems: Sequence[run_record.Problem]) -> tuple[run_record.RunOutcome, ExitCode]:
+    """Return how a run ends that these problems stopped: who cannot be reached weighs most, for it hides the rest."""
+    kinds = {problem.kind for problem in problems}
+    if "unreachable" in kinds:
+        return "unreachable", ExitCode.UNREACHABLE
+    if "configuration" in kinds:
+        return "bad configuration", ExitCode.BAD_CONFIG
+    return "failed", ExitCode.HOST_FAILED
+
+
+def _kind(item: Mapping[str, Any]) -> Literal["configuration", "host", "unreachable"]:
+    kind = item.get("kind")
+    return kind if kind in {"configuration", "unreachable"} else "host"
+
+
+def _connection_problem(failure: ProbeFailure) -> run_record.Problem:
+    return run_record.Problem(
+        host=failure.host,
+        subject=failure.kind,
+        problem=failure.message,
+        kind="unreachable" if failure.kind in _UNREACHABLE_KINDS else "host",
+    )
+
+
+def _state(node: NodeFacts) -> plan.NodeState:
+    return plan.NodeState(
+        platform=node.platform,
+        host_keys=tuple(node.ssh.host_keys),
+        user=node.user.name,
+        watch=tuple(_plain(entry) for entry in node.watch),
+        gpus=_gpus(node),
+        lost_address=_lost_address(node),
+    )
+
+
+def _lost_address(node: NodeFacts) -> str:
+    if node.fabric is None:
+        return ""
+    links = [link for link in node.interfaces if link.name == node.fabric.interface]
+    present = {entry.address for link in links for entry in link.addresses}
+    return "" if node.fabric.address in present else node.fabric.address
+
+
+def _gpus(node: NodeFacts) -> str:
+    taken = [gpu for gpu in node.gpus if gpu.driver == "nvidia"]
+    return f"{len(taken)} with driver {node.cuda.driver_version}" if taken else ""
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    data = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+    return dict(data)
+
+
+def _platforms(hosts: Sequence[Host], states: Mapping[str, plan.NodeState]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for host in hosts:
+        found[states[host.name].platform if host.name in states else "unknown"].append(host.name)
+    return {name: tuple(members) for name, members in found.items()}
+
+
+def _check_files(cluster: Inventory, options: InventoryOptions) -> None:
+    """Refuse a key or password file that cannot be read, before ssh or Ansible says it once per host."""
+    keys = {host.private_key: host.name for host in cluster.selected_hosts if host.private_key and host.by_ssh}
+    for key, name in keys.items():
+        whose = "--private-key" if options.private_key else f"ansible_ssh_private_key_file of {name}"
+        _readable(Path(key), whose)
+
+
+def _readable(path: Path, whose: str) -> None:
+    try:
+        with path.expanduser().open("rb"):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{whose} names {path}, which cannot be read: {error.strerror}.") from None
+
+
+def _check_tags(request: ProvisionRequest) -> None:
+    """Refuse a tag that no task has: Ansible would do nothing and call it a success."""
+    wanted = [*request.tags, *request.skip_tags]
+    special = {"all", "always", "never", "tagged", "untagged"}
+    if not set(wanted) - special:
+        return
+    known = playbook.known_tags(content.playbook("provision"))
+    for tag in wanted:
+        if tag not in special and tag not in known:
+            raise ConfigError(f"No task has the tag '{tag}'; known tags are {', '.join(known)}.")
+
+
+def _extra_vars_content(value: str) -> str:
+    """Return a value, or the digest of the file that it names."""
+    if not value.startswith("@"):
+        return value
+    try:
+        return hashlib.sha256(Path(value[1:]).expanduser().read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"--extra-vars names {value[1:]}, which cannot be read: {error.strerror}.") from None
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)

@@ -1,0 +1,1 @@
+"""Work on nodes over ssh: commands, programs, facts, copies."""

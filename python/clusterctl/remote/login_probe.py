@@ -1,0 +1,232 @@
+"""How the nodes reach each other by ssh, and what their clocks say: one connection per node, all at once.
+
+The program on the node is ``plugins/module_utils/login_probe.py``. Its stdin is the rope: when this process ends, so
+does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from clusterctl.remote import ssh
+from clusterctl.support import content
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from clusterctl.model.hosts import Host
+
+LoginKind: TypeAlias = Literal["key_changed", "key_unknown", "refused", "name", "closed", "timeout", "error"]
+
+# Twin of login_probe.BOOT.
+_BOOT = "import sys;exec(compile(sys.stdin.buffer.read(int(sys.argv[1])),'login_probe','exec'))"
+_CLOCK_ROUNDS = 5
+_LONGEST_LINE = 1 << 20
+_MOST_EVIDENCE = 300
+_KINDS: tuple[tuple[LoginKind, re.Pattern[str]], ...] = tuple(
+    (kind, re.compile(pattern, re.IGNORECASE))  # type: ignore[misc]
+    for kind, pattern in (
+        ("key_changed", r"HOST IDENTIFICATION HAS CHANGED|Offending \S+ key"),
+        ("key_unknown", r"No \S+ host key is known|Host key verification failed"),
+        ("refused", r"Permission denied|not available|nologin|account is locked"),
+        ("name", r"Could not resolve|Name or service not known"),
+        ("closed", r"Connection refused"),
+        ("timeout", r"timed? ?out|No route to host|unreachable|Connection (?:closed|reset)"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class LoginTarget:
+    """A node as others log in to it: by name where there is a mesh, else at the address and port."""
+
+    name: str
+    address: str
+    port: int = 22
+
+
+@dataclass(frozen=True)
+class Login:
+    """Who logs in to whom; ``as_user`` is whose login is tried, None for the login user's."""
+
+    host: Host
+    targets: tuple[LoginTarget, ...]
+    as_user: str | None = None
+
+
+@dataclass(frozen=True)
+class LoginFailure:
+    """A login that did not work, and what ssh said."""
+
+    target: str
+    kind: LoginKind
+    said: str
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How far a node's clock is ahead of this machine's; the truth lies within ``uncertainty_s`` of it."""
+
+    offset_s: float
+    uncertainty_s: float
+
+
+@dataclass(frozen=True)
+class LoginReport:
+    """What one node found out.
+
+    ``mesh`` tells whether the role ssh_mesh was ever there. Without it, ``keyless`` says that there is nothing to log
+    in with, so that nothing was tried, and ``stopped_early`` that two logins were refused and no more tried.
+    ``untried`` counts the logins for which time ran out. ``problem`` says why there is no answer.
+    """
+
+    mesh: bool = False
+    passed: int = 0
+    failures: tuple[LoginFailure, ...] = ()
+    untried: int = 0
+    stopped_early: bool = False
+    keyless: bool = False
+    clock: Clock | None = None
+    problem: str = ""
+
+
+def gather(
+    logins: Sequence[Login],
+    *,
+    login_timeout_s: int = 5,
+    budget_s: float = 20,
+    timeout_s: float = 45,
+    fanout: int = 64,
+    control_dir: Path | None = None,
+) -> dict[str, LoginReport]:
+    """Have every node log in to its targets, and ask it for the time.
+
+    Args:
+        logins: who tries what, each target in the order in which it is to be tried.
+        login_timeout_s: how long a node waits for another to answer.
+        budget_s: after so long a node tries no more.
+        timeout_s: after so long a node itself is given up.
+        fanout: nodes at a time.
+        control_dir: see :func:`clusterctl.remote.ssh.arguments`.
+    """
+    program = (content.root() / "plugins" / "module_utils" / "login_probe.py").read_bytes()
+
+    async def everyone() -> list[LoginReport]:
+        turn = asyncio.Semaphore(fanout)
+
+        async def one(login: Login) -> LoginReport:
+            request = {
+                "targets": [{"name": to.name, "address": to.address, "port": to.port} for to in login.targets],
+                "timeout_s": login_timeout_s,
+                "budget_s": budget_s,
+                "clock": _CLOCK_ROUNDS,
+            }
+            async with turn:
+                return await _ask(login, program, json.dumps(request).encode() + b"\n", timeout_s, control_dir)
+
+        return await asyncio.gather(*(one(login) for login in logins))
+
+    return {login.host.name: report for login, report in zip(logins, asyncio.run(everyone()), strict=True)}
+
+
+def kind_of(said: str) -> LoginKind:
+    """Return what ssh's words mean."""
+    return next((kind for kind, pattern in _KINDS if pattern.search(said)), "error")
+
+
+async def _ask(login: Login, program: bytes, request: bytes, timeout_s: float, control_dir: Path | None) -> LoginReport:
+    remote = [login.host.python, "-I", "-c", _BOOT, str(len(program))]
+    argv = ssh.command(login.host, remote, as_user=login.as_user, control_dir=control_dir)
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=_LONGEST_LINE
+    )
+    complaint = asyncio.create_task(_all_of(process.stderr))
+    try:
+        return await asyncio.wait_for(_talk(process, program + request), timeout_s)
+    except asyncio.TimeoutError:
+        return LoginReport(problem=f"no answer within {timeout_s:g} s")
+    except (OSError, ValueError):  # it ended in the middle of the talk
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(process.wait(), 1)
+            said = (await asyncio.wait_for(complaint, 1)).decode("utf-8", "replace").strip().splitlines()
+            return LoginReport(problem=(said[-1] if said else "it ended without a word")[:_MOST_EVIDENCE])
+        return LoginReport(problem="it gave no readable answer")
+    finally:
+        complaint.cancel()
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+async def _all_of(stream: asyncio.StreamReader | None) -> bytes:
+    return await stream.read() if stream is not None else b""
+
+
+async def _talk(process: asyncio.subprocess.Process, opening: bytes) -> LoginReport:
+    if process.stdin is None or process.stdout is None:  # pragma: no cover - they are always pipes here
+        raise OSError
+    process.stdin.write(opening)
+    await process.stdin.drain()
+    await _event(process.stdout, "ready")
+    rounds = []
+    for _ in range(_CLOCK_ROUNDS):
+        sent = time.time()
+        process.stdin.write(b"\n")
+        await process.stdin.drain()
+        theirs = float((await _event(process.stdout, "clock"))["time"])
+        rounds.append((sent, theirs, time.time()))
+    found = await _event(process.stdout, "logins")
+    process.stdin.close()
+    await process.wait()
+    return read(found, clock_of(rounds))
+
+
+async def _event(stream: asyncio.StreamReader, wanted: str) -> dict[str, Any]:
+    """Return the next event of that kind, passing over what a login script prints."""
+    while line := await stream.readline():
+        if line.startswith(b'{"event":"'):
+            event = json.loads(line)
+            if event["event"] == wanted:
+                return dict(event)
+    raise OSError
+
+
+def clock_of(rounds: Sequence[tuple[float, float, float]]) -> Clock | None:
+    """Work out a clock's offset from the quickest of several exchanges (sent, the node's time, received).
+
+    The node read its clock somewhere between sending and receiving, so half the round trip bounds the error
+    (F. Cristian, "Probabilistic clock synchronization", Distributed Computing 3, 1989).
+    """
+    if not rounds:
+        return None
+    sent, theirs, received = min(rounds, key=lambda entry: entry[2] - entry[0])
+    return Clock(offset_s=theirs - (sent + received) / 2, uncertainty_s=max(0.0, received - sent) / 2)
+
+
+def read(event: Mapping[str, Any], clock: Clock | None) -> LoginReport:
+    """Make a report of the program's last words."""
+    if event.get("problem"):
+        return LoginReport(clock=clock, problem=str(event["problem"]))
+    return LoginReport(
+        mesh=bool(event["mesh"]),
+        passed=int(event["passed"]),
+        failures=tuple(
+            LoginFailure(str(entry["target"]), kind_of(str(entry["said"])), str(entry["said"]))
+            for entry in event["failures"]
+        ),
+        untried=0 if event["keyless"] else int(event["untried"]),
+        stopped_early=bool(event["stopped_early"]),
+        keyless=bool(event["keyless"]),
+        clock=clock,
+    )

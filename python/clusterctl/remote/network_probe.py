@@ -1,0 +1,211 @@
+"""Prove candidate networks by real connections between the nodes, with one ssh per node.
+
+The program that listens and connects is ``plugins/module_utils/fabric_probe.py``; it travels over the connection's
+stdin. Two phases: when every node has told on which ports it listens, every node gets its targets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import signal
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.model import fabric
+from clusterctl.model.fabric import PairResult
+from clusterctl.remote import ssh
+from clusterctl.support import content
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from clusterctl.model.fabric import Candidates, PairKind
+    from clusterctl.model.hosts import Host
+
+# Twin of the starter in facts.py: argv[1] says how many bytes of stdin are the program, the lines after it are its own.
+_BOOT = "import sys;exec(compile(sys.stdin.buffer.read(int(sys.argv[1])),'fabric_probe','exec'))"
+_LOGIN_S = 30.0  # from the first login until the last node listens
+_MOST_LINE_BYTES = 1 << 20
+_GRACE_S = 10.0  # for the answer to come back, and for a login to end
+_LOGINS_AT_ONCE = 64
+_MOST_EVIDENCE = 200
+
+
+def probe(
+    hosts: Sequence[Host],
+    candidates: Candidates,
+    *,
+    timeout_s: float = 5,
+    control_dir: Path | None = None,
+    seed: int = 0,
+) -> tuple[PairResult, ...]:
+    """Connect the nodes with each other in every candidate network.
+
+    Args:
+        hosts: the nodes, reachable by plain ssh; those without an address in the candidates take no part.
+        candidates: what to prove.
+        timeout_s: how long one connection may take; all are tried at once, and those that timed out once more.
+        control_dir: folder of shared connections, see :func:`clusterctl.remote.ssh.arguments`.
+        seed: of the sample that is taken where there are more than 32 nodes.
+
+    Returns:
+        A result for every pair and network, those that came through included. A node that cannot be asked has the
+        result ``error`` in all its pairs; nothing is raised for it.
+    """
+    names = [host.name for host in hosts]
+    taking_part = {name for network in candidates.networks for name in network.addresses}
+    asked = [host for host in hosts if host.name in taking_part]
+    if len(asked) < 2 or not candidates.networks:  # noqa: PLR2004 - a pair has two ends
+        return ()
+    plan = fabric.pairs([name for name in names if name in taking_part], seed)
+    return asyncio.run(_probe(asked, candidates, plan, timeout_s, control_dir))
+
+
+async def _probe(
+    hosts: Sequence[Host],
+    candidates: Candidates,
+    plan: Sequence[tuple[str, str]],
+    timeout_s: float,
+    control_dir: Path | None,
+) -> tuple[PairResult, ...]:
+    token = secrets.token_hex(16)
+    program = (content.root() / "plugins" / "module_utils" / "fabric_probe.py").read_bytes()
+    peers = {host.name: _Peer(host, program, control_dir) for host in hosts}
+    turn = asyncio.Semaphore(_LOGINS_AT_ONCE)
+
+    async def opened(peer: _Peer) -> None:
+        addresses = {one.key: one.addresses[peer.name] for one in candidates.networks if peer.name in one.addresses}
+        lifetime_s = _LOGIN_S * (1 + len(peers) / _LOGINS_AT_ONCE) + 2 * timeout_s + _GRACE_S
+        async with turn:
+            await peer.open({"name": peer.name, "token": token, "addresses": addresses, "lifetime_s": lifetime_s})
+
+    try:
+        await asyncio.gather(*(opened(peer) for peer in peers.values()))
+        targets = _targets(candidates, plan, peers)
+        await asyncio.gather(*(peer.call(targets[name], timeout_s) for name, peer in peers.items()))
+    finally:
+        await asyncio.gather(*(peer.close() for peer in peers.values()))
+    return _results(candidates, plan, peers)
+
+
+class _Peer:
+    """One node's end of the probe; ``problem`` says why it could not be asked."""
+
+    def __init__(self, host: Host, program: bytes, control_dir: Path | None) -> None:
+        self.name = host.name
+        self.ports: dict[str, int] = {}
+        self.problems: dict[str, str] = {}  # by network, why it does not listen
+        self.results: dict[tuple[str, str], tuple[PairKind, str]] = {}  # by network and target
+        self.problem = ""
+        self._host, self._program, self._control_dir = host, program, control_dir
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def open(self, request: Mapping[str, Any]) -> None:
+        remote = [self._host.python, "-I", "-c", _BOOT, str(len(self._program))]
+        argv = ssh.command(self._host, remote, control_dir=self._control_dir)
+        pipe = asyncio.subprocess.PIPE
+        try:
+            # A group of its own, so that whatever ssh starts (a ProxyCommand) can be ended with it.
+            self._process = await asyncio.create_subprocess_exec(
+                *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=_MOST_LINE_BYTES
+            )
+        except FileNotFoundError:
+            self.problem = "there is no ssh client on this machine"
+            return
+        answer = await self._ask(self._program + json.dumps(request).encode() + b"\n", 1, _LOGIN_S)
+        self.ports = {str(network): int(port) for network, port in answer.get("ports", {}).items()}
+        self.problems = {str(network): str(why) for network, why in answer.get("problems", {}).items()}
+
+    async def call(self, targets: Sequence[Mapping[str, Any]], timeout_s: float) -> None:
+        if self.problem:
+            return
+        order = json.dumps({"targets": list(targets), "timeout_s": timeout_s}).encode() + b"\n"
+        answer = await self._ask(order, 2, 2 * timeout_s + _GRACE_S)
+        self.results = {(network, target): (kind, why) for network, target, kind, why in answer.get("results", ())}
+
+    async def _ask(self, words: bytes, phase: int, within_s: float) -> dict[str, Any]:
+        """Write to the node and return its answer; {} and ``problem`` where none comes."""
+        try:
+            return await asyncio.wait_for(self._exchange(words, phase), within_s)
+        except asyncio.TimeoutError:
+            self.problem = f"no answer over ssh within {within_s:g} s"
+        except (OSError, ValueError) as error:
+            self.problem = f"its answer cannot be read ({error})"
+        return {}
+
+    async def _exchange(self, words: bytes, phase: int) -> dict[str, Any]:
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None or process.stderr is None:
+            raise ValueError("ssh was not started")
+        process.stdin.write(words)
+        with contextlib.suppress(ConnectionError):  # stderr tells more
+            await process.stdin.drain()
+        mark = f'{{"fabric":{phase},'.encode()
+        while line := await process.stdout.readline():
+            if line.startswith(mark):  # and not what a login script prints
+                answer: dict[str, Any] = json.loads(line)
+                return answer
+        said = (await process.stderr.read()).decode("utf-8", "replace").strip().splitlines()
+        self.problem = f"ssh ended: {said[-1][:_MOST_EVIDENCE] if said else 'nothing on stderr'}"
+        return {}
+
+    async def close(self) -> None:
+        """End the node's program by the end of its stdin, and ssh itself if it does not follow."""
+        process = self._process
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), _GRACE_S)
+        except asyncio.TimeoutError:
+            pass
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+
+
+def _targets(
+    candidates: Candidates, plan: Sequence[tuple[str, str]], peers: Mapping[str, _Peer]
+) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for network in candidates.networks:
+        for source, target in plan:
+            port = peers[target].ports.get(network.key)
+            if port is not None and source in network.addresses:
+                found[source].append(
+                    {
+                        "network": network.key,
+                        "source": network.addresses[source],
+                        "name": target,
+                        "address": network.addresses[target],
+                        "port": port,
+                    }
+                )
+    return found
+
+
+def _results(
+    candidates: Candidates, plan: Sequence[tuple[str, str]], peers: Mapping[str, _Peer]
+) -> tuple[PairResult, ...]:
+    return tuple(
+        _result(network.key, peers[source], peers[target])
+        for network in candidates.networks
+        for source, target in plan
+        if source in network.addresses and target in network.addresses
+    )
+
+
+def _result(network: str, source: _Peer, target: _Peer) -> PairResult:
+    kind, problem = source.results.get((network, target.name), ("error", ""))
+    if kind == "error" and not problem:
+        culprit = target if target.problem or network in target.problems else source
+        problem = f"{culprit.name}: {culprit.problem or culprit.problems.get(network) or 'it told no result'}"
+    return PairResult(network, source.name, target.name, problem, kind)

@@ -1,0 +1,103 @@
+"""The one place that builds an ssh command line; everything in it is a token, nothing a shell string.
+
+It also keeps and ends the connections that such commands share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from clusterctl.model.hosts import Host
+
+
+def arguments(host: Host, *, control_dir: Path | None = None, connect_timeout_s: int = 10) -> list[str]:
+    """Return the argv up to and including the destination.
+
+    Strictness of host keys is the inventory's and the user's ssh configuration's; nothing here relaxes it.
+
+    Args:
+        host: whom to reach.
+        control_dir: folder (short path, mode 0700) of a shared connection that lives for a minute; None for a
+            connection of its own.
+        connect_timeout_s: seconds until an address that does not answer is given up.
+    """
+    argv = ["ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={connect_timeout_s}", "-p", str(host.port)]
+    if host.private_key:
+        argv += ["-i", host.private_key, "-o", "IdentitiesOnly=yes"]
+    if host.user:
+        argv += ["-l", host.user]
+    if control_dir is not None:
+        argv += ["-o", "ControlMaster=auto", "-o", "ControlPersist=60s", "-o", f"ControlPath={control_dir}/%C"]
+    argv += host.ssh_args
+    return [*argv, "--", host.address]
+
+
+def command(
+    host: Host,
+    remote: Sequence[str],
+    *,
+    as_user: str | None = None,
+    control_dir: Path | None = None,
+    connect_timeout_s: int = 10,
+) -> list[str]:
+    """Return the whole argv that runs ``remote`` on the host.
+
+    ssh hands the remote shell one string; each token is quoted here so that it arrives as the token it was.
+
+    Args:
+        host: where to run it.
+        remote: argv on the node.
+        as_user: run it through ``sudo -n`` as this user; None runs it as the login user.
+        control_dir: see :func:`arguments`.
+        connect_timeout_s: see :func:`arguments`.
+    """
+    argv = list(remote)
+    if as_user is not None and as_user != host.user:
+        argv = ["sudo", "-n", "-H", "-u", as_user, "--", *argv]
+    return [*arguments(host, control_dir=control_dir, connect_timeout_s=connect_timeout_s), shlex.join(argv)]
+
+
+@contextlib.contextmanager
+def control_folder() -> Iterator[Path]:
+    """Yield a folder (mode 0700) for shared ssh connections, and close them all afterwards.
+
+    A unix socket's path ends at 108 bytes, so it cannot lie in the state folder.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    base = runtime if runtime and os.access(runtime, os.W_OK) and len(runtime) < 40 else None  # noqa: PLR2004
+    folder = Path(tempfile.mkdtemp(prefix="clusterctl-", dir=base))
+    try:
+        yield folder
+    finally:
+        close_connections(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def close_connections(folder: Path) -> None:
+    """Ask every ssh master whose socket lies in ``folder`` to end."""
+    asked = [
+        subprocess.Popen(
+            ["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "--", "any"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for socket in folder.glob("*")
+        if socket.is_socket()
+    ]
+    for process in asked:
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

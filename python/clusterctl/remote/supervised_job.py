@@ -1,0 +1,418 @@
+"""Run one command on a node under a deadline, and leave nothing of it behind on any node.
+
+The command is started by ``job_supervisor.py`` on the node, fed over ssh. Its stdin is the rope: when this process
+ends, however it ends, ssh closes it and the supervisor ends the command by itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import IO, TYPE_CHECKING, Any
+
+from clusterctl.model.results import Ending, JobOutcome, OutputLine, Stack, Sweep
+from clusterctl.remote import ssh
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    from clusterctl.model.hosts import Host
+
+PROGRAMS = "/usr/local/libexec/clusterctl"
+SUPERVISOR = f"{PROGRAMS}/job_supervisor.py"
+STACKS = f"{PROGRAMS}/rank_stacks.py"
+
+_END_WAIT_S = 25.0  # TERM, KILL, the node's own sweep and that of its peers have their own, shorter limits
+_SWEEP_WAIT_S = 15.0
+_SWEEP_CONNECT_S = 5
+_SWEEPS_AT_ONCE = 64
+_STACKS_WAIT_S = 6.0  # the supervisor waits a little longer, a node's own limit is shorter
+_STACKS_KEPT = 256  # one of every node before a second one of any
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class JobLogin:
+    """How to run something on a host as the cluster's user."""
+
+    host: Host
+    as_user: str | None = None
+    control_dir: Path | None = None
+
+    def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
+        """Return the argv that runs ``remote`` there."""
+        return ssh.command(
+            self.host,
+            remote,
+            as_user=self.as_user,
+            control_dir=self.control_dir,
+            connect_timeout_s=connect_timeout_s,
+        )
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What to run.
+
+    ``{work_dir}`` in ``argv`` becomes the private folder that holds ``files`` while the job lasts and, if ``port``,
+    ``{port}`` one that is free on the node; not in the last ``literal`` tokens, which are the user's. It starts in
+    ``directory``, else in the home. Without ``deadline_s`` it may last. With ``stacks``, the outcome says where its
+    ranks were when the deadline passed, which takes some seconds more.
+    """
+
+    job: str
+    argv: tuple[str, ...]
+    deadline_s: float | None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    port: bool = False
+    literal: int = 0
+    directory: str = ""
+    stacks: bool = False
+
+
+@dataclass(frozen=True)
+class Look:
+    """Where a node has the files it was asked for.
+
+    ``found`` is by what was asked for, empty where it is missing; ``runs`` are those that may be executed. ``problem``
+    says why the node could not be asked.
+    """
+
+    host: str
+    found: Mapping[str, str] = field(default_factory=dict)
+    runs: frozenset[str] = frozenset()
+    folder: str = ""
+    has_folder: bool = False
+    problem: str = ""
+
+
+class StoppedError(Exception):
+    """Somebody in another thread wanted the job to end before it did."""
+
+
+class _Answers:
+    """The supervisor's lines, taken apart as they come."""
+
+    def __init__(
+        self, on_line: Callable[[OutputLine], None] | None, on_data: Callable[[str, bytes], None] | None
+    ) -> None:
+        self.lines: list[OutputLine] = []
+        self.argv: tuple[str, ...] = ()
+        self.session = ""
+        self.ending_s = 0.0
+        self.late = False
+        self.ended: dict[str, Any] | None = None
+        self.swept: dict[str, Any] | None = None
+        self._on_line = on_line
+        self.on_data = on_data
+
+    def take(self, text: str) -> None:
+        try:
+            event = json.loads(text)
+        except json.JSONDecodeError:
+            return  # a banner of the node's shell
+        kind = event.get("event") if isinstance(event, dict) else None
+        if kind == "line":
+            line = OutputLine(stream=str(event["stream"]), at_s=float(event["at"]), text=str(event["text"]))
+            self.lines.append(line)
+            if self._on_line is not None:
+                self._on_line(line)
+        elif kind == "data":
+            if self.on_data is not None:
+                self.on_data(str(event["stream"]), base64.b64decode(event["data"]))
+        elif kind == "started":
+            self.argv = tuple(event["argv"])
+            self.session = str(event["session"])
+        elif kind == "swept" and event.get("host") is None:
+            self.swept = event
+        elif kind == "ending":
+            self.ending_s = float(event["at"])
+            self.late = event.get("reason") == "deadline"
+        elif kind == "ended":
+            self.ended = event
+
+
+class _Stacks:
+    """Where the ranks are, asked of every node at once while the supervisor waits with the end."""
+
+    def __init__(self, logins: Sequence[JobLogin], job: str) -> None:
+        self._logins, self._job = logins, job
+        self._answers: list[Future[list[Stack]]] = []
+        self._until = 0.0
+
+    def take(self, process: subprocess.Popen[bytes]) -> None:
+        """Ask, or look whether all have answered and let the supervisor go on; this never waits."""
+        if not self._until:
+            self._until = time.monotonic() + _STACKS_WAIT_S
+            pool = ThreadPoolExecutor(min(_SWEEPS_AT_ONCE, len(self._logins)))
+            self._answers = [pool.submit(self._ask, login) for login in self._logins]
+            pool.shutdown(wait=False)
+        elif time.monotonic() > self._until or all(answer.done() for answer in self._answers):
+            self._until = float("inf")
+            with contextlib.suppress(OSError):
+                _stdin(process).write(b"\n")
+                _stdin(process).flush()
+
+    def found(self) -> tuple[Stack, ...]:
+        """Return what has come: one stack of every node, then the others."""
+        known = [answer.result() for answer in self._answers if answer.done()]
+        first = [stack for stacks in known for stack in stacks[:1]]
+        return tuple([*first, *(stack for stacks in known for stack in stacks[1:])][:_STACKS_KEPT])
+
+    def _ask(self, login: JobLogin) -> list[Stack]:
+        left = self._until - time.monotonic()
+        if not 0 < left <= _STACKS_WAIT_S:
+            return []
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, subprocess.SubprocessError):
+            done = subprocess.run(
+                login.command([login.host.python, STACKS, self._job], connect_timeout_s=_SWEEP_CONNECT_S),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=left,
+                check=False,
+                start_new_session=True,
+            )
+            answer = json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
+            return [Stack(host=login.host.name, **entry) for entry in answer["stacks"]]
+        return []
+
+
+def run(
+    login: JobLogin,
+    spec: JobSpec,
+    *,
+    peers: Iterable[JobLogin] = (),
+    on_line: Callable[[OutputLine], None] | None = None,
+    on_data: Callable[[str, bytes], None] | None = None,
+    stop: threading.Event | None = None,
+) -> JobOutcome:
+    """Run the command and stay until nothing of it is left.
+
+    Whenever it did not simply end with exit code 0, every node is swept. On an interrupt (any exception) the command is
+    ended, the nodes are swept, and the exception goes on.
+
+    Args:
+        login: the node to run on.
+        spec: what to run.
+        peers: the other nodes that processes of the job may be on, by the names under which nodes know each other.
+        on_line: called with every line of output as it comes.
+        on_data: called with the output's bytes as they come, and its stream; nothing of it is kept then.
+        stop: once it is set, the job is ended as by an interrupt, for Ctrl-C reaches only the main thread.
+
+    Raises:
+        StoppedError: ``stop`` was set, and nothing of the job is left.
+    """
+    others = list(peers)
+    request = {
+        "job": spec.job,
+        "argv": list(spec.argv),
+        "environment": dict(spec.environment),
+        "deadline_s": spec.deadline_s,
+        "files": dict(spec.files),
+        "raw": on_data is not None,
+        "port": spec.port,
+        "literal": spec.literal,
+        "directory": spec.directory,
+        "stacks": spec.stacks,
+        "peers": [{"name": peer.host.name, "argv": _sweep_argv(peer, spec.job)} for peer in others],
+    }
+    answers = _Answers(on_line, on_data)
+    stacks = _Stacks([login, *others], spec.job)
+
+    def meanwhile() -> None:
+        if stop is not None and stop.is_set():
+            raise StoppedError
+        if spec.stacks and answers.late:
+            stacks.take(process)
+
+    command = login.command([login.host.python, SUPERVISOR])
+    # A session of its own: the terminal's Ctrl-C is for us, and ssh must live to bring the supervisor's last words.
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        complaint = bytearray()
+        try:
+            _send(process, request)
+            limit = float("inf") if spec.deadline_s is None else spec.deadline_s
+            limit += _STACKS_WAIT_S if spec.stacks else 0.0
+            limit += _END_WAIT_S
+            if not _listen(process, answers, complaint, limit, meanwhile):
+                complaint += f"\nit did not answer within {limit:.0f} s".encode()
+        except BaseException as error:
+            if isinstance(error, OSError):  # whoever took the output is gone
+                answers.on_data = None
+            with contextlib.suppress(OSError):
+                _stdin(process).close()
+            _listen(process, answers, complaint, _END_WAIT_S)
+            process.kill()
+            sweep([login, *others], spec.job, answers.session)
+            raise
+        finally:
+            process.kill()
+            with contextlib.suppress(OSError):  # what could not be sent to a node that is gone
+                _stdin(process).close()
+    outcome = replace(_outcome(answers, complaint.decode("utf-8", "replace")), stacks=stacks.found())
+    if outcome.ending == "exited" and outcome.rc == 0 and not _found(answers.swept):
+        return outcome
+    own = () if answers.swept is None else (_sweep_of(login.host.name, answers.swept),)
+    elsewhere = sweep([*others] if own else [login, *others], spec.job, answers.session)
+    return replace(outcome, sweeps=(*own, *elsewhere))
+
+
+def sweep(logins: Sequence[JobLogin], job: str, session: str = "") -> tuple[Sweep, ...]:
+    """Kill what is left of a job on these nodes, all at once, and say what it was.
+
+    Args:
+        logins: the nodes.
+        job: the job's id.
+        session: ``host-pid`` of its mpirun where that is known, by which PRRTE names folders in /tmp.
+    """
+    if not logins:
+        return ()
+    with ThreadPoolExecutor(min(_SWEEPS_AT_ONCE, len(logins))) as pool:
+        return tuple(pool.map(lambda login: _sweep_one(login, job, session), logins))
+
+
+def look(logins: Sequence[JobLogin], names: Sequence[str], paths: Mapping[str, str], directory: str = "") -> list[Look]:
+    """Ask nodes, all at once, where they have these files.
+
+    Args:
+        logins: the nodes.
+        names: paths, from ``directory`` or the home where they are not absolute, or bare names of programs.
+        paths: by host name, the PATH in which bare names are looked for.
+        directory: a folder on the nodes.
+    """
+
+    def one(login: JobLogin) -> Look:
+        name = login.host.name
+        request = {"names": list(names), "path": paths.get(name, ""), "directory": directory}
+        try:
+            done = subprocess.run(
+                login.command([login.host.python, SUPERVISOR, "--look"]),
+                input=json.dumps(request).encode() + b"\n",
+                capture_output=True,
+                timeout=_SWEEP_WAIT_S,
+                check=False,
+                start_new_session=True,
+            )
+        except subprocess.TimeoutExpired:
+            return Look(name, problem=f"did not answer within {_SWEEP_WAIT_S:.0f} s")
+        for text in reversed(done.stdout.decode("utf-8", "replace").splitlines()):
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+                answer = json.loads(text)
+                return Look(name, answer["found"], frozenset(answer["runs"]), answer["folder"], bool(answer["is"]))
+        reason = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        return Look(name, problem=reason[-1] if reason else f"the look ended with code {done.returncode}")
+
+    with ThreadPoolExecutor(min(_SWEEPS_AT_ONCE, max(1, len(logins)))) as pool:
+        return list(pool.map(one, logins))
+
+
+def _sweep_argv(login: JobLogin, job: str) -> list[str]:
+    return [login.host.python, SUPERVISOR, "--sweep", job]
+
+
+def _sweep_one(login: JobLogin, job: str, session: str) -> Sweep:
+    name = login.host.name
+    try:
+        done = subprocess.run(
+            login.command([*_sweep_argv(login, job), "--session", session], connect_timeout_s=_SWEEP_CONNECT_S),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SWEEP_WAIT_S,
+            check=False,
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired:
+        return Sweep(name, problem=f"did not answer within {_SWEEP_WAIT_S:.0f} s")
+    for text in reversed(done.stdout.decode("utf-8", "replace").splitlines()):
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            return _sweep_of(name, json.loads(text))
+    reason = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return Sweep(name, problem=reason[-1] if reason else f"the sweep ended with code {done.returncode}")
+
+
+def _sweep_of(name: str, answer: Mapping[str, Any]) -> Sweep:
+    return Sweep(
+        name,
+        killed=tuple(entry["command"] for entry in answer["killed"]),
+        left=tuple(entry["command"] for entry in answer["left"]),
+    )
+
+
+def _found(answer: Mapping[str, Any] | None) -> bool:
+    return answer is None or bool(answer["killed"] or answer["left"])
+
+
+def _stdin(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    if process.stdin is None:  # pragma: no cover - it is always a pipe here
+        raise AssertionError
+    return process.stdin
+
+
+def _send(process: subprocess.Popen[bytes], request: Mapping[str, Any]) -> None:
+    # A node that refuses the login closes the pipe; what ssh says of it is read afterwards.
+    with contextlib.suppress(BrokenPipeError):
+        _stdin(process).write(json.dumps(request).encode() + b"\n")
+        _stdin(process).flush()
+
+
+def _listen(
+    process: subprocess.Popen[bytes],
+    answers: _Answers,
+    complaint: bytearray,
+    wait_s: float,
+    meanwhile: Callable[[], None] | None = None,
+) -> bool:
+    """Read until the supervisor has said its last word or ssh has ended, and return False if the wait is over first."""
+    end = time.monotonic() + wait_s
+    rest = b""
+    with selectors.DefaultSelector() as selector:
+        for stream in (process.stdout, process.stderr):
+            if stream is not None and not stream.closed:
+                selector.register(stream, selectors.EVENT_READ)
+        while selector.get_map() and answers.ended is None:
+            if time.monotonic() > end:
+                return False
+            if meanwhile is not None:
+                meanwhile()
+            for key, _ in selector.select(_POLL_S):
+                data = os.read(key.fd, 65536)
+                if not data:
+                    selector.unregister(key.fileobj)
+                elif key.fileobj is process.stderr:
+                    complaint += data
+                else:
+                    *complete, rest = (rest + data).split(b"\n")
+                    for line in complete:
+                        answers.take(line.decode("utf-8", "replace"))
+    return True
+
+
+def _outcome(answers: _Answers, complaint: str) -> JobOutcome:
+    lines, argv = tuple(answers.lines), answers.argv
+    last = lines[-1].at_s if lines else 0.0
+    if answers.ended is None:
+        said = [line for line in complaint.strip().splitlines() if line.strip()]
+        problem = said[-1] if said else "ssh ended without a word"
+        return JobOutcome("lost", last, argv=argv, lines=lines, problem=problem)
+    ended = answers.ended
+    seconds = float(ended["seconds"])
+    reason = str(ended["reason"])
+    if reason in {"not_started", "bad_request"}:
+        return JobOutcome("not_started", seconds, argv=argv, lines=lines, problem=str(ended["problem"]))
+    ending: Ending = "exited" if reason == "exited" else "deadline" if reason == "deadline" else "stopped"
+    ending_s = answers.ending_s or seconds
+    number = ended.get("signal")
+    return JobOutcome(ending, seconds, ending_s, rc=ended["rc"], signal=number, argv=argv, lines=lines)

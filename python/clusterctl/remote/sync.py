@@ -1,0 +1,166 @@
+"""Copy a folder of code to the same place on many nodes, all at once, over the controller's own ssh."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.model.nodeset import folded
+from clusterctl.remote import ssh
+from clusterctl.support.errors import ConfigError, HostFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clusterctl.remote.supervised_job import JobLogin
+
+_AT_ONCE = 16
+_MOST_NAMED = 3
+
+
+def files(folder: Path) -> list[str]:
+    """Return what of a folder is to be copied, relative to it: everything but .git and what .gitignore names.
+
+    Raises:
+        ConfigError: it is no folder, or there is no git to read its .gitignore with.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder; --sync takes the folder of your program.")
+    if shutil.which("git") is None:
+        if any(folder.rglob(".gitignore")):
+            raise ConfigError(f"{folder} has a .gitignore, which nobody can read without git; install git.")
+        return _walk(folder)
+    with tempfile.TemporaryDirectory() as elsewhere:  # an empty repository knows no file, so all are told
+        git = ["git", f"--git-dir={elsewhere}/git", f"--work-tree={folder}"]
+        for argv in (
+            ["git", "init", "--quiet", "--bare", f"{elsewhere}/git"],
+            [*git, "-C", str(folder), "ls-files", "-z", "--others", "--exclude-standard"],
+        ):
+            done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+            if done.returncode != 0:
+                words = done.stderr.decode("utf-8", "replace").strip()
+                raise ConfigError(f"git cannot list what is in {folder}: {words}.")
+    names = [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
+    nested = [name for name in names if name.endswith("/")]  # a repository in a subfolder is told as one name
+    inside = [f"{name}{entry}" for name in nested for entry in files(folder / name)]
+    return sorted([*(name for name in names if not name.endswith("/")), *inside])
+
+
+def _walk(folder: Path) -> list[str]:
+    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return sorted(str(path) for path in found if ".git" not in path.parts)
+
+
+def copy(folder: Path, logins: Sequence[JobLogin], has_rsync: Mapping[str, bool]) -> int:
+    """Copy the folder to the same absolute path on every node, and return how many files that are.
+
+    Nothing is removed there. With rsync on both sides only what is another travels, else everything, as one tar stream.
+
+    Args:
+        folder: absolute path.
+        logins: the nodes.
+        has_rsync: by host name.
+
+    Raises:
+        ConfigError: the folder cannot be read.
+        HostFailedError: a node could not take it; the message names the nodes.
+    """
+    names = files(folder)
+    here = shutil.which("rsync") is not None
+    rsync = [login for login in logins if here and has_rsync.get(login.host.name) and _is_plain(login)]
+    others = [login for login in logins if login not in rsync]
+    problems: dict[str, str] = {}
+    with tempfile.TemporaryFile() as pack:
+        if others:
+            _pack(folder, names, pack)
+            pack.flush()
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for login, problem in zip(rsync, pool.map(lambda one: _by_rsync(folder, names, one), rsync), strict=True):
+                problems |= {login.host.name: problem} if problem else {}
+            for login, problem in zip(others, pool.map(lambda one: _by_tar(folder, pack, one), others), strict=True):
+                problems |= {login.host.name: problem} if problem else {}
+    if problems:
+        by_why: dict[str, list[str]] = {}
+        for name, why in problems.items():
+            by_why.setdefault(why, []).append(name)
+        words = "; ".join(f"{folded(hosts)}: {why}" for why, hosts in list(by_why.items())[:_MOST_NAMED])
+        raise HostFailedError(
+            f"{folder} could not be copied to the same place everywhere ({words}); take a folder that the cluster's "
+            "user may write on all nodes."
+        )
+    return len(names)
+
+
+def rsync_argv(folder: Path, login: JobLogin) -> list[str]:
+    """Return the argv that copies the files named on stdin (separated by NUL) to one node."""
+    *transport, _, address = ssh.arguments(login.host, control_dir=login.control_dir)
+    line = ["rsync", "--archive", "--from0", "--files-from=-", "--mkpath", f"--rsh={_for_rsync(transport)}"]
+    if login.as_user is not None and login.as_user != login.host.user:
+        line += [f"--rsync-path={shlex.join(['sudo', '-n', '-H', '-u', login.as_user, '--', 'rsync'])}"]
+    place = f"[{address}]" if ":" in address else address
+    return [*line, "--", f"{folder}/", f"{place}:{folder}/"]
+
+
+def _is_plain(login: JobLogin) -> bool:
+    """Whether rsync, which takes ssh's words as one text, can be told them."""
+    return not any("'" in word and '"' in word for word in ssh.arguments(login.host, control_dir=login.control_dir))
+
+
+def _for_rsync(words: Sequence[str]) -> str:
+    """Join words as rsync takes them apart: at blanks, with either kind of quotes and no backslashes."""
+    return " ".join(f'"{word}"' if "'" in word else f"'{word}'" for word in words)
+
+
+def _by_rsync(folder: Path, names: Sequence[str], login: JobLogin) -> str:
+    done = subprocess.run(
+        rsync_argv(folder, login),
+        input=b"".join(os.fsencode(name) + b"\0" for name in names),
+        capture_output=True,
+        check=False,
+        start_new_session=True,
+    )
+    return _reason(done)
+
+
+def _pack(folder: Path, names: Sequence[str], pack: object) -> None:
+    with tarfile.open(fileobj=pack, mode="w", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
+        for name in names:
+            member = tar.gettarinfo(str(folder / name), arcname=name)
+            if member is None:  # a socket
+                continue
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            if member.isreg():
+                with (folder / name).open("rb") as file:
+                    tar.addfile(member, file)
+            else:
+                tar.addfile(member)
+
+
+def _by_tar(folder: Path, pack: object, login: JobLogin) -> str:
+    # Constant text; the folder comes by position. tar changes the times of files, not of the folder that was there.
+    script = 'mkdir -p -- "$1" && exec tar -x --no-same-owner -f - -C "$1"'
+    # Each node reads the pack from its beginning, by a descriptor of its own.
+    with Path(f"/proc/self/fd/{pack.fileno()}").open("rb") as own:  # type: ignore[attr-defined]
+        done = subprocess.run(
+            login.command(["sh", "-c", script, "sh", str(folder)]),
+            stdin=own,
+            capture_output=True,
+            check=False,
+            start_new_session=True,
+        )
+    return _reason(done)
+
+
+def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
+    if done.returncode == 0:
+        return ""
+    words = [line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+    return words[0] if words else f"it ended with code {done.returncode}"

@@ -1,0 +1,47 @@
+"""The rows of doctor's table, and the words under it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.model import nodeset
+
+if TYPE_CHECKING:
+    from clusterctl.model.findings import Diagnosis
+
+
+@dataclass(frozen=True)
+class DoctorRow:
+    """One finding as the table shows it; ``nodes`` is one word, node[1-3]."""
+
+    severity: str
+    check: str
+    nodes: str
+    cause: str
+    cure: str
+
+
+def rows(found: Diagnosis) -> tuple[DoctorRow, ...]:
+    """Return one row per finding, worst first."""
+    return tuple(
+        DoctorRow(one.severity.upper(), one.check, nodeset.folded(one.hosts), one.cause, one.cure)
+        for one in found.findings
+    )
+
+
+def closing(found: Diagnosis) -> tuple[str, ...]:
+    """Return what stands under the table: what could not be looked at, and the count."""
+    seconds = (found.finished - found.started).total_seconds()
+    errors = len([one for one in found.findings if one.severity == "error"])
+    warnings = len(found.findings) - errors
+    counts = [_count(number, word) for number, word in ((errors, "error"), (warnings, "warning")) if number]
+    words = " and ".join(counts) or "nothing wrong was found"
+    hosts = _count(len(found.hosts), "host")
+    seen = len(found.hosts) - len(found.unreachable)
+    reached = hosts if seen == len(found.hosts) else f"{hosts}, {seen} of them within reach"
+    return (*(f"Note: {note}" for note in found.notes), f"{reached}: {words} ({seconds:.1f} s).")
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -1,0 +1,186 @@
+"""The reports of a record as files: finds the record and its logs, writes each file whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.model import results
+from clusterctl.state import paths
+from clusterctl.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from clusterctl.model.results import CheckResult, ValidationRecord
+
+RECORD = "validation.json"
+LAST = "last"
+_LOG_HEAD = 16_000  # bytes of a raw log that go into the page: how it began,
+_LOG_TAIL = 32_000  # and how it ended
+_LOGS = 1_000_000  # bytes of all logs together
+_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where which report goes; None is not asked for."""
+
+    html: Path | None = None
+    junit: Path | None = None
+    prometheus: Path | None = None
+    jsonl: Path | None = None
+
+    @property
+    def asked(self) -> dict[str, Path]:
+        """The options that were given, each with its file."""
+        every = {"--html": self.html, "--junit": self.junit, "--prometheus": self.prometheus, "--jsonl": self.jsonl}
+        return {option: path for option, path in every.items() if path is not None}
+
+    def refuse_impossible(self) -> None:
+        """Say before a long run what would go wrong after it.
+
+        Raises:
+            ConfigError: a folder does not exist, or a path is no regular file.
+        """
+        for option, path in self.asked.items():
+            if not path.absolute().parent.is_dir():
+                raise ConfigError(f"The folder of {path} does not exist; make it, or give {option} another place.")
+            if path.exists() and not path.is_file():
+                raise ConfigError(f"{path} is no regular file, and {option} replaces what it names; give it another.")
+
+
+def write(record: ValidationRecord, places: Places, folder: Path | None = None) -> tuple[Path, ...]:
+    """Write the reports that are asked for.
+
+    Args:
+        record: what they are made of.
+        places: where they go.
+        folder: of the run, with its logs; None takes the one that the record names.
+
+    Returns:
+        The files, in the order of the options.
+
+    Raises:
+        ConfigError: a file cannot be written.
+    """
+    for option, path in places.asked.items():
+        try:
+            _replace(path, _parts(option, record, folder))
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error.strerror}.") from None
+    return tuple(places.asked.values())
+
+
+def find(word: str) -> Path:
+    """Return the file of a record.
+
+    Args:
+        word: a file, the folder of a run, the beginning of a run's id, or ``last``.
+
+    Raises:
+        ConfigError: there is none, or several.
+    """
+    path = Path(word)
+    if path.is_dir() and (path / RECORD).is_file():
+        return path / RECORD
+    if path.is_file():
+        return path
+    if path.name != word or path.suffix == ".json":
+        raise ConfigError(f"{word} does not exist; give the file of a record, a run's id or '{LAST}'.")
+    found = sorted(_records(), key=lambda one: one.parent.name)
+    if word == LAST and found:
+        return found[-1]
+    known = [one for one in found if one.parent.name.startswith(word)]
+    if not known:
+        state = paths.state_dir().value / "clusters"
+        raise ConfigError(f"No run below {state} has an id that begins with {word}; 'clusterctl history' shows them.")
+    if len(known) > 1:
+        names = ", ".join(one.parent.name for one in known[:_NAMED]) + (", …" if len(known) > _NAMED else "")
+        raise ConfigError(f"{len(known)} runs have an id that begins with {word} ({names}); give more of it.")
+    return known[0]
+
+
+def read(path: Path) -> ValidationRecord:
+    """Read a record.
+
+    Raises:
+        ConfigError: it cannot be read, is none, or a newer clusterctl wrote it.
+    """
+    try:
+        return results.load(path.read_bytes(), str(path))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def logs(record: ValidationRecord, folder: Path | None = None) -> dict[str, str]:
+    """Return the raw output of the checks, by name: beginning and end of each, of bad checks first."""
+    place = (folder or Path(record.folder)).resolve()
+    if not (folder or record.folder) or not place.is_dir():
+        return {}
+    left, found = _LOGS, {}
+    for check in sorted(record.checks, key=lambda one: not one.is_bad):
+        text = _log(place, check) if check.log and left > 0 else ""
+        if text:
+            found[check.check] = text
+            left -= len(text)
+    return found
+
+
+def _log(folder: Path, check: CheckResult) -> str:
+    path = (folder / check.log).resolve()
+    if not path.is_relative_to(folder):  # a record from elsewhere must not choose which of our files are shown
+        return ""
+    try:
+        with path.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size <= _LOG_HEAD + _LOG_TAIL:
+                return stream.read(_LOG_HEAD + _LOG_TAIL).decode("utf-8", "replace")
+            head = stream.read(_LOG_HEAD).decode("utf-8", "replace")
+            stream.seek(size - _LOG_TAIL)
+            tail = stream.read(_LOG_TAIL).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return f"{head}\n… {size - _LOG_HEAD - _LOG_TAIL} bytes are left out here; the whole is {path} …\n{tail}"
+
+
+def _records() -> Iterator[Path]:
+    """Yield the records of all clusters; ``latest`` is a link to a folder that is met anyway."""
+    found = (paths.state_dir().value / "clusters").glob(f"*/runs/*/{RECORD}")
+    return (path for path in found if not path.parent.is_symlink())
+
+
+def _parts(option: str, record: ValidationRecord, folder: Path | None) -> Iterable[str]:
+    # Each imports what it is made with, the page most of all; nobody pays for what was not asked for.
+    if option == "--html":
+        from clusterctl.report import page  # noqa: PLC0415
+
+        return [page.document(record, logs(record, folder))]
+    if option == "--junit":
+        from clusterctl.report import junit  # noqa: PLC0415
+
+        return [junit.document(record)]
+    if option == "--prometheus":
+        from clusterctl.report import prometheus  # noqa: PLC0415
+
+        return [prometheus.document(record)]
+    from clusterctl.report import jsonl  # noqa: PLC0415
+
+    return jsonl.lines(record)
+
+
+def _replace(path: Path, parts: Iterable[str]) -> None:
+    """Replace a file by one that others may read (as the umask has it): a collector runs as another user."""
+    place = path.resolve()  # of a link, the file that it names
+    beside = place.with_name(f".{place.name}.{os.getpid()}")
+    try:
+        with beside.open("w", encoding="utf-8", errors="replace", newline="\n") as stream:
+            stream.writelines(parts)
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.replace(place)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,1 @@
+"""Files that clusterctl keeps on the controller: paths, locks, runs, snapshots, history."""

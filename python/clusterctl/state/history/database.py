@@ -1,0 +1,480 @@
+"""The history of all clusters of this controller."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import sqlite3
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from clusterctl.analysis import trend
+from clusterctl.model import results
+from clusterctl.model.results import Trend, TrendPoint, Verdict
+from clusterctl.state import paths
+from clusterctl.state.history import file, packing, rows
+from clusterctl.state.history.errors import StoreError, explained, is_damage
+from clusterctl.state.history.series import Series
+from clusterctl.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from clusterctl.model.results import CheckResult, Culprit, Figure, FigureKey, ValidationRecord
+    from clusterctl.state.history.entries import Baseline, Past, StoredRun
+
+KEEP_DAYS = 400  # a year of nights and a month to compare it with
+MOST_TRENDS = 500
+_LAST = re.compile(r"last(?:-(?P<back>\d{1,6}))?")
+_MOST_NAMED = 4
+_NOTHING_SAID = {Verdict.SKIP.value, Verdict.ERROR.value}
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _guarded(method: Callable[Concatenate[Store, _P], _T]) -> Callable[Concatenate[Store, _P], _T]:
+    """Turn what the file does to us into a sentence; where it is damaged, set it aside and try once more."""
+
+    @functools.wraps(method)
+    def guarded(self: Store, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if self._within:  # only the outermost call can be repeated
+            return method(self, *args, **kwargs)
+        self._within = True
+        try:
+            try:
+                return method(self, *args, **kwargs)
+            except sqlite3.DatabaseError as error:
+                if not is_damage(error):
+                    raise
+                self._begin_again(error)
+            return method(self, *args, **kwargs)
+        except sqlite3.DatabaseError as error:
+            if type(error) not in {sqlite3.DatabaseError, sqlite3.OperationalError}:
+                raise  # a mistake of ours
+            raise explained(error, self.path) from None
+        except ValueError as error:  # a flipped bit in a word or in JSON, which sqlite itself does not see
+            words = str(error).splitlines()[0]
+            raise StoreError(
+                f"The history {self.path} holds a damaged line ({words}); move it away, and a new one begins with the "
+                "runs whose folders are still there."
+            ) from None
+        finally:
+            self._within = False
+
+    return guarded
+
+
+class Store:
+    """An open history; a context manager. Not to be shared between threads.
+
+    Attributes:
+        path: its file.
+        warnings: what happened to the file, a sentence each: it was damaged and set aside, a run's folder could not be
+            read. Nothing of it stops anybody.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Use :func:`clusterctl.state.history.open` instead."""
+        self.path = path
+        self.warnings: list[str] = []
+        self._adopted: set[str] = set()
+        self._series: Series | None = None
+        self._within = False
+        try:
+            self._db, self._writable = file.connect(path)
+        except sqlite3.DatabaseError as error:
+            self._begin_again(error)
+
+    def __enter__(self) -> Self:
+        """Use it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    @_guarded
+    def add(self, cluster: str, record: ValidationRecord) -> None:
+        """Keep a run, all of it or nothing; one that is there already is replaced. Forgets what is over a year old.
+
+        Raises:
+            StoreError: the disk is full or cannot be written, or another process writes for long.
+        """
+        self._adopt(cluster, but=record.run_id)
+        record = self.since(cluster, record)
+        with self._transaction():
+            rows.insert(self._db, cluster, record)
+            rows.prune(self._db, cluster, None, KEEP_DAYS)
+
+    @_guarded
+    def accept(self, cluster: str, run: str) -> StoredRun:
+        """Let the history begin with a run, whose figures count as good from now on, whatever its verdict.
+
+        Args:
+            cluster: whose history.
+            run: as :meth:`find` takes it.
+
+        Raises:
+            ConfigError: there is no such run.
+            StoreError: the history cannot be written.
+        """
+        found = self.find(run, cluster)
+        with self._transaction():
+            rows.begin(self._db, cluster, found.run_id)
+        return found.model_copy(update={"accepted": True})
+
+    @_guarded
+    def reset(self, cluster: str) -> None:
+        """Let the history begin anew: no run up to now counts for references; all of them stay and can be accepted.
+
+        Raises:
+            ConfigError: the cluster has no history.
+            StoreError: the history cannot be written.
+        """
+        self._adopt(cluster)
+        self._must_be_known(cluster)
+        with self._transaction():
+            rows.begin(self._db, cluster, None)
+
+    @_guarded
+    def prune(self, cluster: str | None = None, *, keep_runs: int | None = None, keep_days: float | None = None) -> int:
+        """Forget old runs, never the newest, nor the accepted one that is in force.
+
+        Args:
+            cluster: whose runs; None is all clusters'.
+            keep_runs: keep so many of a cluster's newest.
+            keep_days: keep those that are no older.
+
+        Returns:
+            How many were forgotten.
+
+        Raises:
+            StoreError: the history cannot be written.
+        """
+        names = [cluster] if cluster is not None else self.clusters()
+        with self._transaction():
+            gone = sum(rows.prune(self._db, name, keep_runs, keep_days) for name in names)
+        self._db.execute("PRAGMA incremental_vacuum").fetchall()
+        return gone
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    @_guarded
+    def clusters(self) -> list[str]:
+        """Return the names of all clusters that have a history."""
+        return [str(row[0]) for row in self._db.execute("SELECT name FROM clusters ORDER BY name")]
+
+    @_guarded
+    def runs(self, cluster: str | None = None, last: int | None = None) -> tuple[StoredRun, ...]:
+        """Return the runs of a cluster (None: of all), newest first, at most ``last`` of them."""
+        self._adopt_of(cluster)
+        return rows.stored(self._db, cluster, last)
+
+    @_guarded
+    def find(self, run: str, cluster: str | None = None) -> StoredRun:
+        """Return one run.
+
+        Args:
+            run: its id or the beginning of it, ``last``, or ``last-1`` for the one before.
+            cluster: among whose runs; None is all clusters'.
+
+        Raises:
+            ConfigError: there is none, or several begin so.
+        """
+        self._adopt_of(cluster)
+        if cluster is not None:
+            self._must_be_known(cluster)
+        runs = rows.ids(self._db, cluster)
+        whose = "the history" if cluster is None else f"the history of {cluster}"
+        if not runs:
+            raise ConfigError(f"There is no run in {whose} yet; 'clusterctl validate INVENTORY' begins it.")
+        if match := _LAST.fullmatch(run):
+            back = int(match["back"] or 0)
+            if back >= len(runs):
+                raise ConfigError(f"There is no run '{run}', for {whose} has {len(runs)}.")
+            return rows.stored(self._db, cluster, number=runs[back][0])[0]
+        found = [row for row in runs if row[1] == run] or [row for row in runs if run and row[1].startswith(run)]
+        if not found:
+            raise ConfigError(f"There is no run '{run}' in {whose}; 'clusterctl history INVENTORY' shows those it has.")
+        if len(found) > 1:
+            names = ", ".join(row[1] for row in found[:_MOST_NAMED]) + (", …" if len(found) > _MOST_NAMED else "")
+            raise ConfigError(f"Several runs begin with '{run}' ({names}); give more of the id.")
+        return rows.stored(self._db, cluster, number=found[0][0])[0]
+
+    @_guarded
+    def record(self, run: str, cluster: str | None = None) -> ValidationRecord:
+        """Return the whole record of a run: that of its folder, or where that is gone, the one kept here.
+
+        What is kept here has no samples and no matrices of more than 20,000 links.
+
+        Args:
+            run: as :meth:`find` takes it.
+            cluster: among whose runs; None is all clusters'.
+
+        Raises:
+            ConfigError: there is no such run, or its record is damaged.
+        """
+        found = self.find(run, cluster)
+        place = _runs_folder(found.cluster) / found.run_id / "validation.json"
+        try:
+            return results.load(place.read_bytes(), str(place))
+        except OSError:
+            pass  # forgotten long ago
+        except ConfigError as error:
+            self._warn(str(error))
+        try:
+            return packing.unpack_record(rows.record(self._db, found), f"The record of {found.run_id} in {self.path}")
+        except packing.BrokenError as error:
+            raise ConfigError(
+                f"The record of {found.run_id} in {self.path} is damaged ({error}); take another run."
+            ) from None
+
+    @_guarded
+    def baseline(self, cluster: str) -> Baseline | None:
+        """Return where the cluster's history begins, None where all of it counts."""
+        return rows.baseline(self._db, cluster)
+
+    @_guarded
+    def past(self, cluster: str, key: FigureKey, limit: int | None = None) -> tuple[Past, ...]:
+        """Return the figure's earlier values since the baseline, newest first, at most ``limit``."""
+        return tuple(islice(self._of(cluster, key.check).past(key), limit))
+
+    @_guarded
+    def reference_values(self, cluster: str, key: FigureKey, limit: int) -> tuple[float, ...]:
+        """Return the figure's values in the last good runs since the baseline, newest first, at most ``limit``.
+
+        Good are runs in which the check's verdict was PASS, and the accepted one.
+
+        Raises:
+            StoreError: the history cannot be read.
+        """
+        return tuple(islice(self._of(cluster, key.check).good_values(key), limit))
+
+    # --- what this run means beside the others ------------------------------------------------------------------------
+
+    @_guarded
+    def since(self, cluster: str, record: ValidationRecord) -> ValidationRecord:
+        """Return the record with the first of the consecutive runs that named each culprit.
+
+        A run in which the check was SKIP or ERROR, or in which the culprit's nodes took no part, does not count.
+
+        Raises:
+            StoreError: the history cannot be read.
+        """
+        if not any(check.culprits for check in record.checks):
+            return record
+        self._adopt(cluster, but=record.run_id)
+        checks = tuple(
+            check.model_copy(
+                update={"culprits": tuple(self._with_since(cluster, record, check, c) for c in check.culprits)}
+            )
+            for check in record.checks
+        )
+        return record.model_copy(update={"checks": checks})
+
+    @_guarded
+    def trends(
+        self, cluster: str, record: ValidationRecord, points: int = 30, noise: trend.Noise | None = None
+    ) -> tuple[Trend, ...]:
+        """Return how the figures worth showing went over the runs since the baseline, this run last.
+
+        Those of culprits come first, then those that miss their reference, then those about all nodes together; at
+        most :data:`MOST_TRENDS`. ``changed_at`` follows :func:`clusterctl.analysis.trend.changed_at`.
+
+        Raises:
+            StoreError: the history cannot be read.
+        """
+        wanted = [(rank, check, figure) for check in record.checks for rank, figure in _worth_showing(check)]
+        wanted.sort(key=lambda one: one[0])
+        asked: dict[str, list[Figure]] = {}
+        for _, check, figure in wanted[:MOST_TRENDS]:
+            asked.setdefault(check.check, []).append(figure)
+        found: dict[int, Trend] = {}
+        for check in record.checks:
+            chosen = check.model_copy(update={"figures": tuple(asked.get(check.check, ()))})
+            for key, figure in results.keys(record, chosen).items():
+                found[id(figure)] = self._trend(cluster, record, check, key, figure, points, noise or trend.Noise())
+        return tuple(found[id(figure)] for _, _, figure in wanted[:MOST_TRENDS] if id(figure) in found)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _begin_again(self, error: sqlite3.DatabaseError) -> None:
+        if not is_damage(error) and type(error) is not sqlite3.DatabaseError:
+            raise explained(error, self.path) from None
+        if hasattr(self, "_db"):
+            self._db.close()
+        aside = file.set_aside(self.path)
+        if aside is not None:
+            self._warn(
+                f"The history {self.path} was damaged ({error}) and is set aside as {aside}; a new one begins with the "
+                "runs whose folders are still there, and no baseline is in force."
+            )
+        self._adopted.clear()
+        self._series = None
+        try:
+            self._db, self._writable = file.connect(self.path)
+        except sqlite3.DatabaseError as again:
+            raise explained(again, self.path) from None
+
+    def _warn(self, words: str) -> None:
+        if words not in self.warnings:
+            self.warnings.append(words)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        if not self._writable:
+            raise StoreError(f"The history {self.path} cannot be written; make it writable, or set XDG_STATE_HOME.")
+        self._series = None
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    def _must_be_known(self, cluster: str) -> None:
+        if rows.cluster_number(self._db, cluster) is None:
+            raise ConfigError(f"There is no history of {cluster} yet; 'clusterctl validate' begins it.")
+
+    def _adopt_of(self, cluster: str | None) -> None:
+        """Take in the folders of a cluster, or of all that have any."""
+        if cluster is not None:
+            self._adopt(cluster)
+            return
+        with suppress(OSError):
+            for place in sorted((paths.state_dir().value / "clusters").iterdir()):
+                self._adopt(place.name)
+
+    def _adopt(self, cluster: str, but: str = "") -> None:
+        """Take in the runs whose folders are there and whose lines are not, once an opening.
+
+        So a new database, or one that a full disk kept from hearing of a run, learns of them. Runs older than the
+        oldest one kept were forgotten on purpose; so the newest one is always kept.
+        """
+        if cluster in self._adopted or not self._writable:
+            return
+        self._adopted.add(cluster)
+        for run_id in sorted(self._missing(cluster) - {but}):  # one at a time, for a record may be large
+            place = _runs_folder(cluster) / run_id / "validation.json"
+            try:
+                record = results.load(place.read_bytes(), str(place))
+                with self._transaction():
+                    rows.insert(self._db, cluster, record)
+            except OSError:
+                continue  # it runs, or never came to a record
+            except ConfigError as error:
+                self._warn(f"A run is missing in the history: {error}")
+            except sqlite3.OperationalError as error:
+                if is_damage(error):
+                    raise
+                self._warn(str(explained(error, self.path)))  # what is there can be read nevertheless
+                return
+
+    def _missing(self, cluster: str) -> set[str]:
+        try:
+            folders = {path.name for path in _runs_folder(cluster).iterdir() if not path.is_symlink()}
+        except OSError:
+            return set()
+        base = rows.baseline(self._db, cluster)
+        known = {row[1] for row in rows.ids(self._db, cluster)}
+        kept = known - {base.run_id if base else ""}
+        oldest = min(kept, default="")
+        return {name for name in folders - known if name > oldest}
+
+    def _of(self, cluster: str, check: str) -> Series:
+        """Return the series of a check; the last one asked for is kept, for figures are asked for check by check."""
+        self._adopt(cluster)
+        if self._series is None or self._series.about != (cluster, check):
+            self._series = Series(self._db, self.path, self._warn, cluster, check)
+        return self._series
+
+    def _trend(
+        self,
+        cluster: str,
+        record: ValidationRecord,
+        check: CheckResult,
+        key: FigureKey,
+        figure: Figure,
+        points: int,
+        noise: trend.Noise,
+    ) -> Trend:
+        earlier: list[TrendPoint] = []
+        for past in self._of(cluster, check.check).past(key):
+            if past.run_id != record.run_id and past.started <= record.started.timestamp():
+                earlier.append(
+                    TrendPoint(run_id=past.run_id, at=rows.moment(past.started), value=past.value, verdict=past.verdict)
+                )
+            if len(earlier) >= points - 1:
+                break
+        shown = [
+            *reversed(earlier),
+            TrendPoint(run_id=record.run_id, at=record.started, value=figure.value, verdict=check.verdict),
+        ]
+        place = trend.changed_at([point.value for point in shown], noise)
+        return Trend(
+            check=check.check,
+            figure=figure.model_copy(update={"samples": ()}),
+            points=tuple(shown),
+            changed_at="" if place is None else shown[place].run_id,
+        )
+
+    def _with_since(self, cluster: str, record: ValidationRecord, check: CheckResult, culprit: Culprit) -> Culprit:
+        """Follow the consecutive earlier runs that named it; each has its own ``since``, so that one is enough."""
+        found = self._db.execute(
+            "SELECT r.started, r.hosts, x.verdict, x.culprits FROM runs r "
+            "JOIN results x ON x.run = r.id AND x.name = ? JOIN clusters c ON c.id = r.cluster "
+            "WHERE c.name = ? AND r.run_id <> ? AND r.started <= ? "
+            "ORDER BY r.started DESC, r.run_id DESC",
+            (check.check, cluster, record.run_id, record.started.timestamp()),
+        )
+        for started, hosts, verdict, culprits in found:
+            if verdict in _NOTHING_SAID or not set(culprit.nodes) <= set(json.loads(hosts)):
+                continue
+            for other in rows.culprits_of(culprits):
+                if _same(culprit, other):
+                    return culprit.model_copy(update={"since": other.since or rows.moment(started)})
+            break
+        return culprit.model_copy(update={"since": None})
+
+
+def _worth_showing(check: CheckResult) -> Iterator[tuple[int, Figure]]:
+    """Yield the figures that a reader may ask about, each with its rank, less is more."""
+    culprits = {frozenset(culprit.nodes) for culprit in check.culprits}
+    named = {name for culprit in culprits for name in culprit}
+    missed = {_about(one.figure) for one in check.comparisons if one.verdict is not Verdict.PASS}
+    for figure in check.figures:
+        if figure.nodes and named.issuperset(figure.nodes) and any(one.issuperset(figure.nodes) for one in culprits):
+            yield 0, figure
+        elif missed and _about(figure) in missed:
+            yield 1, figure
+        elif not figure.nodes:
+            yield 2, figure
+
+
+def _about(figure: Figure) -> tuple[Any, ...]:
+    return (figure.quantity, figure.operation, figure.backend, figure.algorithm, figure.size_bytes, figure.nodes)
+
+
+def _same(one: Culprit, other: Culprit) -> bool:
+    """Whether two runs name the same: a slow link shows now at one size, now at another."""
+    return (one.kind, set(one.nodes), one.quantity) == (other.kind, set(other.nodes), other.quantity)
+
+
+def _runs_folder(cluster: str) -> Path:
+    return paths.state_dir().value / "clusters" / cluster / "runs"

@@ -1,0 +1,101 @@
+"""How records, keys and figures lie in the database: compressed, with a checksum, for a flipped bit is no figure."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zlib
+from array import array
+from typing import TYPE_CHECKING, Any
+
+import zstandard
+
+from clusterctl.model import results
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.model.results import ValidationRecord
+
+_CHECKSUM = 4  # bytes
+# A record as it is stored leaves out the samples (medians and intervals stay), what is made of the history itself, and
+# matrices of more links than 200 nodes have; all of that lies in the run's folder as long as that is kept.
+_MOST_LINKS = 20_000
+_WITHOUT: Any = {"trends": True, "checks": {"__all__": {"figures": {"__all__": {"samples"}}}}}
+
+
+class BrokenError(ValueError):
+    """A column does not hold what was written into it."""
+
+
+def pack_record(record: ValidationRecord) -> bytes:
+    """Return a record as one compressed column."""
+    if any(len(matrix.value) > _MOST_LINKS for check in record.checks for matrix in check.matrices):
+        slim = [
+            check.model_copy(update={"matrices": tuple(m for m in check.matrices if len(m.value) <= _MOST_LINKS)})
+            for check in record.checks
+        ]
+        record = record.model_copy(update={"checks": tuple(slim)})
+    return _compress(record.model_dump_json(exclude=_WITHOUT).encode())
+
+
+def unpack_record(data: bytes, place: str) -> ValidationRecord:
+    """Return the record again.
+
+    Raises:
+        ConfigError: it is damaged.
+        BrokenError: so are its compressed bytes.
+    """
+    return results.load(_decompress(data), place)
+
+
+def pack_keys(keys: Sequence[str]) -> bytes:
+    """Return a layout's keys as one compressed column."""
+    return _compress(json.dumps(list(keys)).encode())
+
+
+def unpack_keys(data: bytes) -> dict[str, int]:
+    """Return the place of each key.
+
+    Raises:
+        BrokenError: the column is damaged.
+    """
+    try:
+        return {str(key): place for place, key in enumerate(json.loads(_decompress(data)))}
+    except ValueError as error:
+        raise BrokenError(str(error)) from None
+
+
+def pack_figures(values: Sequence[float]) -> bytes:
+    """Return values as 8 bytes each, least significant first, and a checksum."""
+    packed = array("d", values)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    data = packed.tobytes()
+    return data + zlib.crc32(data).to_bytes(_CHECKSUM, "little")
+
+
+def unpack_figures(data: bytes) -> array[float]:
+    """Return the values again.
+
+    Raises:
+        BrokenError: the column is damaged.
+    """
+    body, check = data[:-_CHECKSUM], data[-_CHECKSUM:]
+    if len(body) % 8 or zlib.crc32(body).to_bytes(_CHECKSUM, "little") != check:
+        raise BrokenError("the checksum of figures is wrong")
+    values = array("d", body)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
+
+
+def _compress(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(data)
+
+
+def _decompress(data: bytes) -> bytes:
+    try:
+        return zstandard.ZstdDecompressor().decompress(data)
+    except zstandard.ZstdError as error:
+        raise BrokenError(str(error)) from None

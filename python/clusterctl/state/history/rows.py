@@ -1,0 +1,177 @@
+"""The statements that read and write whole runs; each takes an open connection, and whoever calls begins and ends."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from datetime import datetime, timezone
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from clusterctl.model import results
+from clusterctl.model.results import Culprit, Verdict
+from clusterctl.state.history import packing
+from clusterctl.state.history.entries import Baseline, StoredResult, StoredRun
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+
+    from clusterctl.model.results import ValidationRecord
+
+_DAY_S = 86_400.0
+_OF_CLUSTER = "FROM runs r JOIN clusters c ON c.id = r.cluster WHERE (? IS NULL OR c.name = ?)"
+_NEWEST_FIRST = "ORDER BY r.started DESC, r.run_id DESC"
+
+
+def moment(seconds: float) -> datetime:
+    """Return a column's seconds since 1970 as a time."""
+    return datetime.fromtimestamp(seconds, timezone.utc)
+
+
+def cluster_number(db: sqlite3.Connection, cluster: str) -> int | None:
+    """Return the number of a cluster, None where it has no history."""
+    row = db.execute("SELECT id FROM clusters WHERE name = ?", (cluster,)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def ids(db: sqlite3.Connection, cluster: str | None) -> list[tuple[int, str, float]]:
+    """Return number, id and start of the runs of a cluster (None: of all), newest first."""
+    return db.execute(f"SELECT r.id, r.run_id, r.started {_OF_CLUSTER} {_NEWEST_FIRST}", (cluster, cluster)).fetchall()
+
+
+def baseline(db: sqlite3.Connection, cluster: str) -> Baseline | None:
+    """Return where a cluster's history begins, None where all of it counts."""
+    row = db.execute(
+        "SELECT coalesce(r.run_id, ''), b.begins, b.at FROM baselines b JOIN clusters c ON c.id = b.cluster "
+        "LEFT JOIN runs r ON r.id = b.run WHERE c.name = ? ORDER BY b.id DESC LIMIT 1",
+        (cluster,),
+    ).fetchone()
+    return None if row is None else Baseline(run_id=row[0], begins=moment(row[1]), at=moment(row[2]))
+
+
+def stored(
+    db: sqlite3.Connection, cluster: str | None, last: int | None = None, number: int | None = None
+) -> tuple[StoredRun, ...]:
+    """Return runs with their checks, newest first: the last ones of a cluster, or the one of that number."""
+    rows = db.execute(
+        f"SELECT r.id, c.name, r.run_id, r.started, r.verdict, r.suite, r.hosts, r.versions {_OF_CLUSTER} "
+        f"AND (? IS NULL OR r.id = ?) {_NEWEST_FIRST} LIMIT ?",
+        (cluster, cluster, number, number, -1 if last is None else last),
+    ).fetchall()
+    begins = {name: baseline(db, name) for name in {str(row[1]) for row in rows}}
+    return tuple(
+        StoredRun(
+            cluster=name,
+            run_id=run_id,
+            started=moment(started),
+            verdict=Verdict(verdict),
+            suite=suite,
+            hosts=tuple(json.loads(hosts)),
+            versions=json.loads(versions),
+            accepted=(base := begins[name]) is not None and base.run_id == run_id,
+            results=_results(db, at),
+        )
+        for at, name, run_id, started, verdict, suite, hosts, versions in rows
+    )
+
+
+def record(db: sqlite3.Connection, found: StoredRun) -> bytes:
+    """Return the packed record of a run."""
+    row = db.execute(f"SELECT r.record {_OF_CLUSTER} AND r.run_id = ?", (found.cluster, found.cluster, found.run_id))
+    return bytes(row.fetchone()[0])
+
+
+def insert(db: sqlite3.Connection, cluster: str, record: ValidationRecord) -> None:
+    """Write a run with its checks, in place of what is there under its id."""
+    db.execute("INSERT INTO clusters (name) VALUES (?) ON CONFLICT DO NOTHING", (cluster,))
+    known = cluster_number(db, cluster)
+    db.execute(
+        "INSERT INTO runs (cluster, run_id, started, verdict, suite, hosts, versions, record) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (cluster, run_id) DO UPDATE SET started = excluded.started, "
+        "verdict = excluded.verdict, suite = excluded.suite, hosts = excluded.hosts, versions = excluded.versions, "
+        "record = excluded.record",
+        (
+            known,
+            record.run_id,
+            record.started.timestamp(),
+            record.verdict.value,
+            record.suite,
+            json.dumps(record.hosts),
+            json.dumps(record.versions),
+            packing.pack_record(record),
+        ),
+    )
+    number = db.execute("SELECT id FROM runs WHERE cluster = ? AND run_id = ?", (known, record.run_id)).fetchone()[0]
+    db.execute("DELETE FROM results WHERE run = ?", (number,))
+    for check in record.checks:
+        figures = {
+            key.text: figure.value for key, figure in results.keys(record, check).items() if math.isfinite(figure.value)
+        }
+        db.execute(
+            "INSERT INTO results (run, name, verdict, layout, reason, culprits, figures) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                number,
+                check.check,
+                check.verdict.value,
+                _layout(db, list(figures)),
+                check.reason,
+                json.dumps([culprit.model_dump(mode="json") for culprit in check.culprits]),
+                packing.pack_figures(list(figures.values())),
+            ),
+        )
+
+
+def begin(db: sqlite3.Connection, cluster: str, run_id: str | None) -> None:
+    """Let the cluster's history begin with a run, or now where it is None."""
+    known, now = cluster_number(db, cluster), time.time()
+    if run_id is None:
+        db.execute("INSERT INTO baselines (cluster, at, run, begins) VALUES (?, ?, NULL, ?)", (known, now, now))
+    else:
+        db.execute(
+            "INSERT INTO baselines (cluster, at, run, begins) "
+            "SELECT ?, ?, id, started FROM runs WHERE cluster = ? AND run_id = ?",
+            (known, now, known, run_id),
+        )
+
+
+def prune(db: sqlite3.Connection, cluster: str, keep_runs: int | None, keep_days: float | None) -> int:
+    """Forget runs beyond a count or an age, but the accepted one and the newest; return how many."""
+    base = baseline(db, cluster)
+    kept = base.run_id if base else ""
+    oldest = -math.inf if keep_days is None else time.time() - keep_days * _DAY_S
+    gone = [
+        (number,)
+        for place, (number, run_id, started) in enumerate(ids(db, cluster))
+        if run_id != kept and place and (started < oldest or (keep_runs is not None and place >= keep_runs))
+    ]
+    db.executemany("DELETE FROM runs WHERE id = ?", gone)
+    if gone:
+        db.execute("DELETE FROM layouts WHERE NOT EXISTS (SELECT 1 FROM results WHERE results.layout = layouts.id)")
+    return len(gone)
+
+
+def _results(db: sqlite3.Connection, number: int) -> tuple[StoredResult, ...]:
+    rows = db.execute("SELECT name, verdict, reason, culprits FROM results WHERE run = ? ORDER BY id", (number,))
+    return tuple(
+        StoredResult(check=name, verdict=Verdict(verdict), reason=reason, culprits=culprits_of(culprits))
+        for name, verdict, reason, culprits in rows
+    )
+
+
+def culprits_of(text: str) -> tuple[Culprit, ...]:
+    """Return the culprits of a column."""
+    return tuple(Culprit.model_validate(one) for one in json.loads(text))
+
+
+def _layout(db: sqlite3.Connection, keys: Sequence[str]) -> int | None:
+    if not keys:
+        return None
+    digest = blake2b("\n".join(keys).encode(), digest_size=16).digest()
+    row = db.execute("SELECT id FROM layouts WHERE digest = ?", (digest,)).fetchone()
+    if row is None:
+        return db.execute(
+            "INSERT INTO layouts (digest, keys) VALUES (?, ?)", (digest, packing.pack_keys(keys))
+        ).lastrowid
+    return int(row[0])

@@ -1,0 +1,150 @@
+"""What a run leaves on the controller: its record, its events, the cluster's seal, and the lock while it lasts.
+
+Everything lies below the state folder with mode 0700; nothing written here holds a secret: option values that may be
+one are reduced to their names before they come here, inventories to a digest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import shutil
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from clusterctl import __version__
+from clusterctl.model.run_record import RunRecord
+from clusterctl.state import files, paths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from clusterctl.model.events import Event
+
+KEPT_RUNS = 50
+PRIVATE = "ansible"  # the part of a run's folder that is gone when the run ends: it holds the environment
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a record carries."""
+    return {
+        "clusterctl": __version__,
+        "ansible-core": metadata.version("ansible-core"),
+        "ansible-runner": metadata.version("ansible-runner"),
+        "python": platform.python_version(),
+    }
+
+
+def _private_stream(path: Path) -> IO[str]:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8")
+
+
+class Run:
+    """The folder of one run, open for writing."""
+
+    def __init__(self, record: RunRecord, folder: Path) -> None:
+        """Use :func:`start` instead."""
+        self.record = record
+        self.folder = folder
+        self._events: IO[str] = _private_stream(folder / "events.jsonl")
+        self._save()
+
+    @property
+    def log(self) -> Path:
+        """Where Ansible's own output goes."""
+        return self.folder / "ansible.log"
+
+    def event(self, event: Event) -> None:
+        """Append one event."""
+        self._events.write(json.dumps(event_data(event), default=str) + "\n")
+        self._events.flush()
+
+    def facts(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Keep what the nodes said of themselves."""
+        files.write_atomically(
+            self.folder / "facts.json", json.dumps(facts, indent=1, sort_keys=True, default=str) + "\n"
+        )
+
+    def update(self, **fields: Any) -> RunRecord:
+        """Change fields of the record and write it."""
+        self.record = RunRecord.model_validate({**self.record.model_dump(), **fields})
+        self._save()
+        return self.record
+
+    def close(self) -> None:
+        """Close the files."""
+        self._events.close()
+
+    def _save(self) -> None:
+        files.write_atomically(self.folder / "run.json", self.record.model_dump_json(indent=1) + "\n")
+
+
+def event_data(event: Event) -> dict[str, Any]:
+    """Return an event as plain data, with its kind under ``event``."""
+    return {"event": type(event).__name__, **dataclasses.asdict(event)}
+
+
+def start(verb: str, inventory: Path, argv: Sequence[str], versions: dict[str, str]) -> Run:
+    """Open the record of a new run and forget the oldest ones.
+
+    Raises:
+        ConfigError: the state folder cannot be written.
+    """
+    name = paths.cluster_id(inventory)
+    runs = paths.private_folder(paths.state_dir().value / "clusters" / name / "runs")
+    now = datetime.now(timezone.utc)
+    run_id = f"{now:%Y%m%dT%H%M%SZ}-{verb}-{os.getpid()}"
+    folder = paths.private_folder(runs / run_id)
+    record = RunRecord(
+        verb=verb,
+        run_id=run_id,
+        argv=tuple(argv),
+        inventory=str(inventory),
+        cluster_id=name,
+        versions=versions,
+        user=user_name(),
+        pid=os.getpid(),
+        started=now,
+        folder=str(folder),
+    )
+    run = Run(record, folder)
+    latest = runs / f".latest.{os.getpid()}"
+    latest.unlink(missing_ok=True)
+    latest.symlink_to(run_id, target_is_directory=True)
+    latest.replace(runs / "latest")
+    _forget(runs)
+    return run
+
+
+def _forget(runs: Path) -> None:
+    folders = sorted(path for path in runs.iterdir() if path.is_dir() and not path.is_symlink())
+    for old in folders[:-KEPT_RUNS]:
+        shutil.rmtree(old, ignore_errors=True)
+    for folder in folders[-KEPT_RUNS:]:
+        if not Path("/proc", folder.name.rpartition("-")[2]).exists():  # killed before it could tidy up
+            shutil.rmtree(folder / PRIVATE, ignore_errors=True)
+
+
+def user_name() -> str:
+    """Return the name of the user who runs this process, or the uid where it has no name."""
+    import getpass  # noqa: PLC0415 - its modules cost the start of every command
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def read_runs(inventory: Path) -> Iterator[RunRecord]:
+    """Yield the kept runs of an inventory, newest first; unreadable ones are left out."""
+    runs = paths.state_dir().value / "clusters" / paths.cluster_id(inventory) / "runs"
+    if not runs.is_dir():
+        return
+    for folder in sorted((path for path in runs.iterdir() if not path.is_symlink()), reverse=True):
+        with contextlib.suppress(OSError, ValueError):
+            yield RunRecord.model_validate_json((folder / "run.json").read_bytes())

@@ -1,0 +1,81 @@
+"""Where the playbooks, roles and plugins are: in a checkout or in an installed wheel.
+
+This is the only module that knows which of the two is running.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+from clusterctl.support.errors import ConfigError
+
+_COLLECTION = Path("ansible_collections") / "clusterctl" / "hpc"
+_PACKAGE = Path(__file__).resolve().parents[1]  # clusterctl
+_SHAPING_FOLDERS = ("playbooks", "roles", "plugins")
+
+
+@cache
+def root() -> Path:
+    """Return the folder that holds ``playbooks/``, ``roles/`` and ``plugins/``.
+
+    Raises:
+        ConfigError: neither a checkout nor an installed wheel is around this module.
+    """
+    installed = _PACKAGE / "_collections" / _COLLECTION
+    if (installed / "playbooks").is_dir():
+        return installed
+    checkout = _PACKAGE.parent.parent
+    if (checkout / "galaxy.yml").is_file() and (checkout / "playbooks").is_dir():
+        return checkout
+    raise ConfigError(
+        f"No playbooks were found beside {_PACKAGE}; reinstall clusterctl with 'pip install --force-reinstall'."
+    )
+
+
+@cache
+def collections_path() -> Path:
+    """Return the folder to name in ``ANSIBLE_COLLECTIONS_PATH``.
+
+    A checkout gets a link ``.ansible/collections/ansible_collections/clusterctl/hpc`` to itself, made on first use.
+    """
+    here = root()
+    if here.parts[-3:] == _COLLECTION.parts:
+        return here.parents[2]
+    base = here / ".ansible" / "collections"
+    link = base / _COLLECTION
+    if not link.is_symlink() or link.resolve() != here:
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(here, target_is_directory=True)
+    return base
+
+
+def playbook(name: str) -> Path:
+    """Return the path of a playbook by its bare name, for example ``provision``."""
+    return root() / "playbooks" / f"{name}.yml"
+
+
+def role_files(role: str) -> Path:
+    """Return the folder of the files that a role puts on nodes."""
+    return root() / "roles" / role / "files"
+
+
+def probe_program() -> str:
+    """Return the source text of the stdlib-only program that looks at a node."""
+    return (root() / "plugins" / "module_utils" / "node_probe.py").read_text(encoding="utf-8")
+
+
+@cache
+def digest() -> str:
+    """Return the sha256 (hex) of everything in the content tree that can change what a run does to a node."""
+    total = hashlib.sha256()
+    for folder in _SHAPING_FOLDERS:
+        for path in sorted((root() / folder).rglob("*")):
+            relative = path.relative_to(root())
+            if not path.is_file() or "__pycache__" in relative.parts or "molecule" in relative.parts:
+                continue
+            total.update(f"{relative}\0".encode())
+            total.update(hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()

@@ -1,0 +1,1 @@
+"""Validation: the checks that prove a cluster, and the run that starts them."""

@@ -1,0 +1,42 @@
+"""The checks of answers: mpi4py with numpy on every slot, each compared with an answer known beforehand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.validation.checks import base
+
+if TYPE_CHECKING:
+    from clusterctl.diagnosis.training_stack import NodeStack
+    from clusterctl.model.results import JobOutcome
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One operation of MPI, many types, sizes and roots."""
+
+    name: str
+    title: str
+    deadline_s: float = 45.0
+    per_node: bool = False
+
+    def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI is on every node that takes part
+        """Return nothing: every node can."""
+        return ""
+
+    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
+        """Return the argv of one rank."""
+        return base.rank_program("mpi_checks.py", self.name, deadline_s)
+
+    def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
+        """Judge the answers; the program has compared them, rank by rank."""
+        return base.judge(site, outcome)
+
+
+POINT_TO_POINT = Answers("point_to_point", "Python objects and buffers from rank to rank")
+BROADCAST = Answers("broadcast", "one root's buffers and objects reach everybody")
+SCATTER = Answers("scatter", "everybody gets their part")
+GATHER = Answers("gather", "one root gets everybody's part")
+REDUCE = Answers("reduce", "sums and maxima at one root")
+ALLREDUCE = Answers("allreduce", "minima, maxima and sums everywhere")

@@ -1,0 +1,192 @@
+"""The sweeps: collectives over message sizes, for MPI, NCCL and Horovod, proved once and measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from clusterctl.model import nodeset
+from clusterctl.model.results import Figure, Verdict
+from clusterctl.model.units import size_words, value_words
+from clusterctl.suite import SweepOptions
+from clusterctl.validation.checks import base, bus_bandwidth, horovod, nccl, rank_output
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Self
+
+    from clusterctl.diagnosis.training_stack import NodeStack
+    from clusterctl.model.results import JobOutcome, RankReport
+
+_START_S = 60.0
+_PROOF_S = 1.0  # of a point, beside the measuring
+_BUDGETS = 6  # what a point may take, in budgets: the fewest samples are waited for where one takes long
+_OWN_BUFFER = "its own send buffer"  # as sweep_checks.py calls it
+
+
+def deadline_s(options: SweepOptions) -> float:
+    """Return the seconds for a whole sweep: some for each of its points."""
+    points = len(options.operations) * len(options.sizes)
+    return _START_S + points * (_PROOF_S + _BUDGETS * options.budget_s)
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """What the sweeps share: their options, the deadline that these take, and the way from times to figures."""
+
+    options: SweepOptions = field(default_factory=SweepOptions)
+    name: str = ""
+    title: str = ""
+    per_node: bool = False
+    deadline_s: float = deadline_s(SweepOptions())
+
+    @classmethod
+    def of(cls, options: SweepOptions) -> Self:
+        """Return the check with these options, and the deadline that they take."""
+        return cls(options, deadline_s=deadline_s(options))
+
+    def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
+        """Judge the answers, and make figures of the times."""
+        judgement = blame(base.judge(site, outcome))
+        return with_figures(judgement, site, outcome, self.options.confidence, judgement.ranks)
+
+
+@dataclass(frozen=True)
+class Collectives(_Sweep):
+    """Time and bandwidths of MPI's collectives between all slots."""
+
+    name: str = "collectives"
+    title: str = "MPI's collectives over message sizes: right answers, time and bandwidths"
+
+    def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI is on every node that takes part
+        """Return nothing: every node can."""
+        return ""
+
+    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
+        """Return the argv of one rank."""
+        return base.rank_program("sweep_checks.py", self.name, deadline_s, *arguments(self.options))
+
+
+@dataclass(frozen=True)
+class NcclSweep(_Sweep):
+    """The same between GPUs, whose clocks are watched meanwhile."""
+
+    name: str = "nccl_sweep"
+    title: str = "NCCL's collectives over message sizes: right answers, time, bandwidths, and the GPUs' clocks"
+
+    def absent(self, stack: NodeStack) -> str:
+        """Return whether NCCL is missing."""
+        return nccl.NCCL.absent(stack)
+
+    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
+        """Return the argv of one rank."""
+        return base.rank_program("nccl_checks.py", self.name, deadline_s, *arguments(self.options))
+
+    def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
+        """Judge which NCCL answered, the answers and the GPUs' state, and make figures of the times."""
+        judgement = blame(nccl.judged(site, outcome))
+        if judgement.verdict is Verdict.SKIP:
+            return judgement
+        players = [report for report in judgement.ranks if "points" in report.facts]
+        shared = next((report.facts["shared"] for report in players if "shared" in report.facts), "")
+        return with_figures(judgement, site, outcome, self.options.confidence, players, shared)
+
+
+@dataclass(frozen=True)
+class HorovodSweep(_Sweep):
+    """The same through Horovod: on the GPUs where every rank has one, else in main memory."""
+
+    name: str = "horovod_sweep"
+    title: str = "Horovod's collectives over message sizes: right answers, time and bandwidths"
+
+    def absent(self, stack: NodeStack) -> str:
+        """Return why a node cannot take part, empty when it can."""
+        return horovod.absent(stack)
+
+    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
+        """Return the argv of one rank."""
+        devices = ",".join(horovod.devices(site))
+        more = (*arguments(self.options), "--devices", devices)
+        return base.rank_program("horovod_checks.py", self.name, deadline_s, *more)
+
+
+def arguments(options: SweepOptions) -> tuple[str, ...]:
+    """Return a sweep's options as the programs take them."""
+    return (
+        "--operations",
+        ",".join(options.operations),
+        "--sizes",
+        ",".join(str(size) for size in options.sizes),
+        "--budget",
+        f"{options.budget_s:g}",
+        "--confidence",
+        f"{options.confidence:g}",
+        "--precision",
+        f"{options.precision:g}",
+    )
+
+
+def blame(judgement: base.Judgement) -> base.Judgement:
+    """Name the ranks whose send buffer changed by itself: what they sent is wrong in everybody's answers."""
+    own = [report for report in judgement.ranks if any(one.what.startswith(_OWN_BUFFER) for one in report.problems)]
+    if judgement.verdict is not Verdict.FAIL or not own or len(own) == len(judgement.ranks):
+        return judgement
+    return base.fail(judgement, base.wrong_words(own), [report.host for report in own])
+
+
+def with_figures(
+    judgement: base.Judgement,
+    site: base.Site,
+    outcome: JobOutcome,
+    confidence: float,
+    players: Sequence[RankReport],
+    shared: str = "",
+) -> base.Judgement:
+    """Return a judgement with the figures of a sweep; a PASS without any is an ERROR.
+
+    Args:
+        judgement: over the answers.
+        site: where it ran.
+        outcome: all it printed.
+        confidence: probability of the medians' intervals.
+        players: the ranks that took part.
+        shared: why there is no bandwidth, where ranks share a GPU and no bus lies between them.
+    """
+    measured = rank_output.read(outcome.lines, site.placement, site.names).measured
+    times = base.figures([one for one in measured if one.quantity == "time"], confidence, together=True)
+    others = base.figures([one for one in measured if one.quantity != "time"], confidence)
+    widths = [] if shared else [figure for time in times for figure in bus_bandwidth.bandwidths(time, len(players))]
+    judgement = replace(judgement, figures=(*times, *widths, *others))
+    if judgement.verdict is not Verdict.PASS:
+        return judgement
+    if not times:
+        left_out = next((report.facts["left_out"] for report in players if "left_out" in report.facts), "nothing")
+        return replace(judgement, verdict=Verdict.ERROR, reason=f"nothing was measured; left out: {left_out}")
+    return base.passed(judgement, "; ".join(_words(judgement, widths or times, players, shared)))
+
+
+def _words(
+    judgement: base.Judgement, figures: Sequence[Figure], players: Sequence[RankReport], shared: str
+) -> list[str]:
+    """Return what a PASS proves, its largest allreduce, and what was left out."""
+    words = [judgement.reason]
+    best = max((one for one in figures if one.quantity in {"bus_bandwidth", "time"}), key=_weight, default=None)
+    if best is not None:
+        what = f"{best.operation.replace('_', '-')} of {size_words(best.size_bytes or 0)}"
+        how = "bus bandwidth" if best.quantity == "bus_bandwidth" else "an operation"
+        words.append(f"{what}: {value_words(best.value, best.unit)} {'of ' if how[0] == 'b' else ''}{how}")
+    if shared:
+        words.append(f"bandwidths are not meaningful and left out ({shared})")
+    left_out = next((report.facts["left_out"] for report in players if "left_out" in report.facts), "")
+    if left_out:
+        words.append(f"left out: {left_out}")
+    without = [report for report in judgement.ranks if "no_gpu" in report.facts]
+    if without:
+        words.append(f"no GPU on {nodeset.folded(base.unique(report.host for report in without))}")
+    return words
+
+
+def _weight(figure: Figure) -> tuple[bool, int]:
+    """Rank figures by how much they tell: allreduce first, then the largest."""
+    return figure.operation == "allreduce", figure.size_bytes or 0

@@ -1,0 +1,95 @@
+"""``hello``: a C program on every slot of every node, all with one and the same MPI library."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.model.results import Verdict
+from clusterctl.validation.checks import base
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from clusterctl.diagnosis.training_stack import NodeStack
+    from clusterctl.model.results import JobOutcome, RankReport
+
+_RELEASE = re.compile(r"Open MPI v[^\s,]+")
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Every rank of a compiled program reports its host and the library it has mapped."""
+
+    name: str = "hello"
+    title: str = "every rank is up, with one MPI library"
+    deadline_s: float = 60.0
+    per_node: bool = False
+
+    def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI is on every node that takes part
+        """Return nothing: every node can."""
+        return ""
+
+    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
+        """Return the argv of one rank."""
+        return base.rank_program("mpi_checks.py", self.name, deadline_s)
+
+    def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
+        """Judge presence and sameness.
+
+        Nodes of one platform must have mapped the same file and give the same version text; across platforms, whose
+        builds differ by nature, the release must be the same.
+        """
+        judgement = base.judge(site, outcome)
+        answered = [report for report in judgement.ranks if report.state == "answered"]
+        complete = len(answered) == len(judgement.ranks)
+        skew = _skew(site, answered) if answered and complete else None
+        if skew is not None:
+            return base.fail(judgement, *skew)
+        if judgement.verdict is not Verdict.PASS:
+            return judgement
+        elsewhere = base.misplaced(site, answered)
+        if elsewhere is not None:
+            return base.fail(judgement, *elsewhere)
+        release = _release(answered[0])
+        return base.passed(judgement, f"{judgement.reason}, all {release}")
+
+
+def _skew(site: base.Site, reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] | None:
+    """Find the nodes whose library is not everybody's."""
+    found = _odd_ones(reports, _release, "releases")
+    if found is not None:
+        return found
+    platforms = {site.platforms.get(report.host, "") for report in reports}
+    for platform in sorted(platforms):
+        alike = [report for report in reports if site.platforms.get(report.host, "") == platform]
+        found = _odd_ones(alike, lambda report: report.library_version, "builds") or _odd_ones(
+            alike, lambda report: report.library_path, "library files"
+        )
+        if found is not None:
+            return found
+    return None
+
+
+def _odd_ones(
+    reports: Sequence[RankReport], key: Callable[[RankReport], str], what: str
+) -> tuple[str, tuple[str, ...]] | None:
+    """Name whoever differs from the majority; where there is none, everybody, for nobody knows who is right."""
+    counts = Counter(key(report) for report in reports)
+    if len(counts) == 1:
+        return None
+    (usual, most), (_, second) = counts.most_common(2)
+    odd = [report for report in reports if most == second or key(report) != usual]
+    by_value: dict[str, list[str]] = {}
+    for report in odd:
+        by_value.setdefault(key(report) or "none", []).append(report.host)
+    words = "; ".join(f"{', '.join(base.unique(hosts))}: {value}" for value, hosts in by_value.items())
+    rest = "" if most == second else f"; all others: {usual or 'none'}"
+    return f"different {what} of MPI: {words}{rest}", base.unique(report.host for report in odd)
+
+
+def _release(report: RankReport) -> str:
+    match = _RELEASE.match(report.library_version)
+    return match.group(0) if match else report.library_version or "an unnamed library"

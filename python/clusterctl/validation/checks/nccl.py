@@ -1,0 +1,203 @@
+"""``nccl``: NCCL's own collectives between the GPUs; where there is no GPU, the proof that NCCL is found and loads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.model import nodeset
+from clusterctl.model.results import Measurement, Verdict
+from clusterctl.validation.checks import base
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.diagnosis.training_stack import NodeStack
+    from clusterctl.model.results import JobOutcome, RankReport
+
+_TIME, _BUS = "_us", "_bus_bytes_per_s"  # how the program's figures end
+
+
+@dataclass(frozen=True)
+class Nccl:
+    """Collectives of NCCL, bootstrapped by MPI, one rank a slot.
+
+    Nodes without a GPU take part as far as they can: NCCL is loaded there. Where no node has one, the verdict is SKIP,
+    and its reason tells what was loaded.
+    """
+
+    name: str = "nccl"
+    title: str = "NCCL's collectives on the GPUs: right answers, time and bus bandwidth"
+    deadline_s: float = 180.0
+    per_node: bool = False
+
+    def absent(self, stack: NodeStack) -> str:
+        """Return whether NCCL is missing."""
+        if stack.nccl:
+            return ""
+        return "no NCCL" if stack.gpus else "no GPU and no NCCL"
+
+    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
+        """Return the argv of one rank."""
+        return base.rank_program("nccl_checks.py", self.name, deadline_s)
+
+    def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
+        """Judge which NCCL answered, then the answers."""
+        judgement = judged(site, outcome)
+        if judgement.verdict is not Verdict.PASS:
+            return judgement
+        version = judgement.ranks[0].facts.get("nccl_version", "")
+        reason = "; ".join(_words(judgement.ranks, version, bare(judgement.ranks)))
+        return base.passed(judgement, reason, *_figures(judgement.ranks))
+
+
+NCCL = Nccl()
+
+
+def judged(site: base.Site, outcome: JobOutcome) -> base.Judgement:
+    """Judge what all checks of NCCL have in common; where no node has a GPU, that is a SKIP.
+
+    The library comes first: wrong answers and refusals may come from nothing but a wrong one.
+    """
+    judgement = base.judge(site, outcome)
+    if judgement.verdict is Verdict.ERROR:
+        return judgement
+    loaded = [report for report in judgement.ranks if report.facts.get("nccl_version")]
+    wrong = _other_library(site, loaded) or _other_header(loaded) or _skew(loaded)
+    if wrong is not None:
+        return base.fail(judgement, *wrong)
+    if judgement.verdict is not Verdict.PASS:
+        return judgement
+    missing = _without_gpu(site, judgement.ranks)
+    if missing is not None:
+        return base.fail(judgement, *missing)
+    without = bare(judgement.ranks)
+    if len(without) == len(site.slots):
+        facts = judgement.ranks[0].facts
+        where = f"NCCL {facts.get('nccl_version', '')} loads there ({facts.get('nccl_path', '')})"
+        reason = f"no GPU on {nodeset.folded(without)}; {where}"
+        return base.Judgement(Verdict.SKIP, reason, (), judgement.ranks, judgement.measurements)
+    return judgement
+
+
+def bare(reports: Sequence[RankReport]) -> tuple[str, ...]:
+    """Return the nodes without a GPU."""
+    return base.unique(report.host for report in reports if "gpu" not in report.facts)
+
+
+def _other_library(site: base.Site, reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] | None:
+    """Find ranks that have loaded another libnccl than the installed one."""
+    other = []
+    for report in reports:
+        facts, stack = report.facts, site.stack.get(report.host)
+        same = bool(facts.get("nccl_path")) and facts["nccl_path"] == facts.get("nccl_installed")
+        if not same or (stack is not None and facts["nccl_version"] != stack.nccl):
+            other.append(report)
+    if not other:
+        return None
+    first = other[0]
+    stack, facts = site.stack.get(first.host), first.facts
+    installed = f"NCCL {stack.nccl} " if stack is not None else "one "
+    reason = (
+        f"{base.named(other)} loaded NCCL {facts['nccl_version']} of {facts.get('nccl_path') or 'an unknown file'} and "
+        f"not the installed {installed}of {facts.get('nccl_installed') or '/usr/local/nccl, where there is none'}: "
+        "'ldconfig -p' and LD_LIBRARY_PATH there show why"
+    )
+    return reason, base.unique(report.host for report in other)
+
+
+def _other_header(reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] | None:
+    """Find nodes where a program that was compiled against NCCL's header does not get that NCCL."""
+    other = [
+        report
+        for report in reports
+        if "proof_version" in report.facts
+        and (report.facts["proof_header"], report.facts["proof_path"])
+        != (report.facts["proof_version"], report.facts["nccl_path"])
+    ]
+    if not other:
+        return None
+    facts = other[0].facts
+    reason = (
+        f"on {other[0].host} a program compiled against NCCL {facts['proof_header']} gets {facts['proof_version']} of "
+        f"{facts['proof_path']}, and Python gets {facts['nccl_version']} of {facts['nccl_path']}"
+    )
+    return reason, base.unique(report.host for report in other)
+
+
+def _skew(reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] | None:
+    """Name whoever has another version than most; where there is no majority, everybody."""
+    ranking = Counter(report.facts["nccl_version"] for report in reports).most_common(2)
+    if len(ranking) < 2:  # noqa: PLR2004 - two are needed to differ
+        return None
+    (usual, most), (_, second) = ranking
+    odd = [report for report in reports if most == second or report.facts["nccl_version"] != usual]
+    by_version: dict[str, list[str]] = {}
+    for report in odd:
+        by_version.setdefault(report.facts["nccl_version"], []).append(report.host)
+    words = "; ".join(f"{version} on {nodeset.folded(base.unique(hosts))}" for version, hosts in by_version.items())
+    rest = "" if most == second else f"; all others: {usual}"
+    return f"different versions of NCCL: {words}{rest}", base.unique(report.host for report in odd)
+
+
+def _without_gpu(site: base.Site, reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] | None:
+    """Find nodes that have GPUs, with a driver, and ranks that could open none."""
+    blind = [r for r in reports if "gpu" not in r.facts and r.host in site.stack and site.stack[r.host].gpus]
+    if not blind:
+        return None
+    gpus = site.stack[blind[0].host].gpus
+    reason = (
+        f"{base.named(blind)} found no GPU where the node has {gpus}: "
+        f"{blind[0].facts.get('no_gpu') or 'no reason was given'}"
+    )
+    return reason, base.unique(report.host for report in blind)
+
+
+def _words(reports: Sequence[RankReport], version: str, without: Sequence[str]) -> list[str]:
+    """Return what a PASS proves, and what it leaves out."""
+    players = [report for report in reports if "largest" in report.facts]
+    gpus, hosts = len(_gpus(players)), len({report.host for report in players})
+    compared = sum(report.compared for report in players)
+    where = f"{_count(len(players), 'rank')} on {_count(gpus, 'GPU')} of {_count(hosts, 'node')}"
+    words = [f"{where}, {compared:,} values right, NCCL {version}"]
+    best = {name: value for report in players for name, value in report.figures.items() if name.endswith(_BUS)}
+    allreduce = [name for name in best if name.startswith("allreduce_")]
+    shared = next((report.facts["shared"] for report in players if "shared" in report.facts), "")
+    if allreduce:
+        size = allreduce[-1].removesuffix(_BUS).removeprefix("allreduce_")
+        words.append(f"allreduce of {size} at {best[allreduce[-1]] / 1e9:.4g} GB/s of bus bandwidth")
+    elif shared:
+        words.append(f"bus bandwidth is not meaningful and left out ({shared})")
+    elif len(players) == 1:
+        words.append("bus bandwidth needs a second GPU")
+    aside = [report for report in reports if "aside" in report.facts]
+    if aside:
+        words.append(f"{base.named(aside)} stood aside ({aside[0].facts['aside']})")
+    beside = [report for report in reports if "nccl_beside" in report.facts]
+    if beside:
+        words.append(f"mapped beside it on {beside[0].host}: {beside[0].facts['nccl_beside']}")
+    if without:
+        words.append(f"no GPU on {nodeset.folded(without)}, where NCCL {version} loads")
+    return words
+
+
+def _gpus(reports: Sequence[RankReport]) -> set[tuple[str, str]]:
+    return {(report.host, report.facts.get("gpu_place", "")) for report in reports}
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _figures(reports: Sequence[RankReport]) -> list[Measurement]:
+    """Return times and bus bandwidths by collective and size; one rank has noted them all."""
+    players = [report for report in reports if "largest" in report.facts]
+    figures = [Measurement(name="gpus", value=len(_gpus(players)), unit="GPUs")]
+    for report in players:
+        for name, value in report.figures.items():
+            if name.endswith(_BUS):
+                figures.append(Measurement(name=f"{name.removesuffix(_BUS)}_bus", value=value, unit="B/s"))
+            elif name.endswith(_TIME):
+                figures.append(Measurement(name=f"{name.removesuffix(_TIME)}_time", value=value, unit="us"))
+    return figures

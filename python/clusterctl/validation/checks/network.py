@@ -1,0 +1,268 @@
+"""``network``: what is sent between the nodes goes over the network that is meant for it, as the counters tell."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from clusterctl.model.nodeset import folded
+from clusterctl.model.results import Measurement, Verdict
+from clusterctl.validation.checks import base
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from clusterctl.diagnosis.training_stack import NodeStack
+    from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.results import JobOutcome, RankReport
+
+# Headers only add to what is counted, and other traffic (ssh, a file server) is counted as well, so that a carrier has
+# carried the job when it shows nearly all of it; the rest is room for what a card counts late.
+CARRIED = 0.9
+_TOLD = 0.05  # below it a carrier is not worth a word
+_RX, _TX = "_rx_bytes", "_tx_bytes"
+_MIB = 2**20
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """An interface or an RDMA port of a node, and by how much its counters rose.
+
+    ``below`` are the interfaces that count an interface's bytes as well (a bond's members); of an RDMA port they are
+    its network interfaces.
+    """
+
+    name: str
+    rx_bytes: float
+    tx_bytes: float
+    below: tuple[str, ...] = ()
+    link_layer: str = ""
+
+    @property
+    def is_rdma(self) -> bool:
+        """Whether it is an RDMA port."""
+        return bool(self.link_layer)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one node's counters say of the exchange.
+
+    Bytes that are counted twice (on a bond and on its members) belong to the uppermost, which is what was asked for;
+    ``carriers`` are without what belongs to those above them.
+    """
+
+    host: str
+    sent_bytes: float
+    received_bytes: float
+    pml: str
+    active: tuple[str, ...]
+    carriers: tuple[Carrier, ...]
+
+    def share(self, carriers: Iterable[Carrier]) -> float:
+        """Return which part of the exchange these carriers show, of both directions the smaller part."""
+        chosen = tuple(carriers)
+        rx, tx = sum(carrier.rx_bytes for carrier in chosen), sum(carrier.tx_bytes for carrier in chosen)
+        return min(rx / max(1.0, self.received_bytes), tx / max(1.0, self.sent_bytes))
+
+
+@dataclass(frozen=True)
+class NetworkCheck:
+    """Bytes between nodes go over the fabric's interface, or over RDMA where UCX was chosen; one node has none."""
+
+    name: str = "network"
+    title: str = "the nodes' fabric carries the job"
+    deadline_s: float = 45.0
+    per_node: bool = False
+
+    def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI is on every node that takes part
+        """Return nothing: every node can."""
+        return ""
+
+    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
+        """Return the argv of one rank."""
+        return base.rank_program("mpi_checks.py", self.name, deadline_s)
+
+    def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
+        """Judge the answers, then what carried them."""
+        judgement = base.judge(site, outcome)
+        if judgement.verdict is not Verdict.PASS:
+            return judgement
+        if len(site.slots) == 1:
+            return _skip(judgement, "there is one node alone, and no network to look at")
+        readings = [reading(report) for report in judgement.ranks if "sent_bytes" in report.figures]
+        unread = [node for node in site.slots if node not in {found.host for found in readings}]
+        if unread:
+            return base.fail(judgement, f"no counters came from {folded(unread)}", unread)
+        faults = {found: fault for found in readings if (fault := _fault(site, found)) is not None}
+        if faults:
+            return _failed(judgement, faults)
+        carriers = {found: _carriers(site, found) for found in readings}
+        if not all(carriers.values()):
+            silent = folded([found.host for found, names in carriers.items() if not names])
+            return _skip(judgement, f"no interface and no RDMA port of {silent} counted what was sent")
+        least = min(found.share(c for c in found.carriers if c.name in names) for found, names in carriers.items())
+        return base.passed(
+            judgement,
+            f"{judgement.reason}: {_went(readings, carriers)}{_meant(site)}",
+            Measurement(name="carried", value=round(least, 3), unit="1"),
+        )
+
+
+def path(node: NodeFacts) -> base.FabricPath | None:
+    """Return the interfaces that a node's fabric record means: its own, and those with an address in its networks."""
+    if node.fabric is None or not node.fabric.interface:
+        return None
+    networks = [ipaddress.ip_network(cidr, strict=False) for cidr in node.fabric.cidrs]
+
+    def inside(address: str) -> bool:
+        return any(ipaddress.ip_address(address) in network for network in networks)
+
+    more = [entry.name for entry in node.interfaces if any(inside(address.address) for address in entry.addresses)]
+    return base.FabricPath(base.unique((node.fabric.interface, *more)), node.fabric.cidrs)
+
+
+def reading(report: RankReport) -> Reading:
+    """Return what a node's first rank has read, every byte counted once."""
+    figures = report.figures
+    names = [name.removesuffix(_RX) for name in figures if name.endswith(_RX)]
+    counted = [_carrier(name, figures[name + _RX], figures[name + _TX], report.facts.get(name, "")) for name in names]
+    return Reading(
+        host=report.host,
+        sent_bytes=figures["sent_bytes"],
+        received_bytes=figures.get("received_bytes", 0.0),
+        pml=report.facts.get("pml", ""),
+        active=tuple(report.facts.get("rdma", "").split()),
+        carriers=tuple(_own(carrier, counted) for carrier in counted),
+    )
+
+
+def _carrier(name: str, rx_bytes: float, tx_bytes: float, words: str) -> Carrier:
+    first, _, below = words.partition(" ")
+    return Carrier(name, rx_bytes, tx_bytes, tuple(below.split()), "" if first in {"", "over"} else first)
+
+
+def _own(carrier: Carrier, counted: Sequence[Carrier]) -> Carrier:
+    """Return the carrier without the bytes that came to it from above."""
+    above = [other for other in counted if _lies_on(other, carrier)]
+    rx = carrier.rx_bytes - sum(other.rx_bytes for other in above)
+    tx = carrier.tx_bytes - sum(other.tx_bytes for other in above)
+    return Carrier(carrier.name, max(0.0, rx), max(0.0, tx), carrier.below, carrier.link_layer)
+
+
+def _lies_on(upper: Carrier, lower: Carrier) -> bool:
+    """Whether a byte of one is counted on the other as well.
+
+    IP over InfiniBand goes through the port; RDMA over Ethernet passes the interface by, or is counted there, too.
+    """
+    if lower.link_layer == "InfiniBand":
+        return upper.name in lower.below
+    return lower.name in upper.below and upper.link_layer != "InfiniBand"
+
+
+def _of_fabric(fabric: base.FabricPath, found: Reading) -> tuple[Carrier, ...]:
+    """Return what counts as the fabric: its interfaces, and the RDMA ports behind them."""
+    behind = set(fabric.interfaces)
+    for _ in found.carriers:  # a VLAN on a bond on two ports: as deep as there are carriers, at most
+        behind |= {name for carrier in found.carriers if carrier.name in behind for name in carrier.below}
+    return tuple(
+        carrier
+        for carrier in found.carriers
+        if carrier.name in fabric.interfaces or (carrier.is_rdma and behind & set(carrier.below))
+    )
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """What is wrong on a node: the same ``what`` on several nodes is told once, with the ``figures`` of one of them."""
+
+    what: str
+    figures: str
+
+
+def _fault(site: base.Site, found: Reading) -> _Fault | None:
+    """Find what is wrong with what carried a node's bytes."""
+    fabric = site.fabric.get(found.host)
+    if fabric is not None:
+        right = _of_fabric(fabric, found)
+        others = [carrier for carrier in found.carriers if carrier not in right]
+        meant = f"{_names(fabric.interfaces)} ({', '.join(fabric.cidrs)})"
+        if found.share(right) < CARRIED:
+            what = f"not all of what was sent went over the fabric, {meant}"
+            return _Fault(what, _counted(found, (_names(fabric.interfaces), right), _most(found, others)))
+        beside = [carrier for carrier in others if found.share([carrier]) >= CARRIED]
+        if beside:
+            what = f"what went over the fabric, {meant}, went through another network as well"
+            return _Fault(what, _counted(found, (_names(fabric.interfaces), right), beside))
+    ports = [carrier for carrier in found.carriers if carrier.is_rdma]
+    if found.pml == "ucx" and found.active and found.share(ports) < CARRIED:
+        others = [carrier for carrier in found.carriers if not carrier.is_rdma]
+        what = f"UCX was chosen, and not all of what was sent went over RDMA, {_names(found.active)}"
+        return _Fault(what, _counted(found, (_names(found.active), ports), _most(found, others)))
+    return None
+
+
+def _names(names: Iterable[str]) -> str:
+    return " and ".join(names)
+
+
+def _most(found: Reading, carriers: Iterable[Carrier]) -> list[Carrier]:
+    """Return those that carried a part worth a word, most first."""
+    told = [carrier for carrier in carriers if found.share([carrier]) > _TOLD]
+    return sorted(told, key=lambda carrier: -found.share([carrier]))[:_MOST_NAMED]
+
+
+def _counted(found: Reading, right: tuple[str, Sequence[Carrier]], others: Sequence[Carrier]) -> str:
+    """Return 'of 64 MiB out and 64 MiB in eth0 counted 0.0 and 0.0, eth1 64.2 and 64.2'."""
+    rows = [right, *((carrier.name, [carrier]) for carrier in others)]
+    words = [
+        f"{name} {sum(c.tx_bytes for c in group) / _MIB:.1f} and {sum(c.rx_bytes for c in group) / _MIB:.1f}"
+        for name, group in rows
+    ]
+    whole = f"of {found.sent_bytes / _MIB:.0f} MiB out and {found.received_bytes / _MIB:.0f} MiB in"
+    return f"{whole} were counted by {', by '.join(words)}"
+
+
+def _failed(judgement: base.Judgement, faults: dict[Reading, _Fault]) -> base.Judgement:
+    """Name every node once, with the figures of the first of those that have the same; all figures are evidence."""
+    alike: dict[str, list[Reading]] = {}
+    for found, fault in faults.items():
+        alike.setdefault(fault.what, []).append(found)
+    words = []
+    for what, group in alike.items():
+        whose = f" on {group[0].host}" if len(group) > 1 else ""
+        words.append(f"{folded([found.host for found in group])}: {what}: {faults[group[0]].figures}{whose}")
+    failed = base.fail(judgement, "; ".join(words), [found.host for found in faults])
+    return replace(failed, evidence=tuple(f"{found.host}: {fault.figures}" for found, fault in faults.items()))
+
+
+def _carriers(site: base.Site, found: Reading) -> tuple[str, ...]:
+    """Return the names of what carried a node's bytes, those of the fabric where it has one."""
+    fabric = site.fabric.get(found.host)
+    chosen = found.carriers if fabric is None else _of_fabric(fabric, found)
+    alone = [carrier.name for carrier in chosen if found.share([carrier]) >= CARRIED]
+    if alone or found.share(chosen) < CARRIED:
+        return tuple(alone)
+    return tuple(sorted(carrier.name for carrier in chosen if found.share([carrier]) > _TOLD))
+
+
+def _went(readings: Sequence[Reading], carriers: dict[Reading, tuple[str, ...]]) -> str:
+    """Return '64 MiB from each node went over eth0', or the nodes of every interface where their names differ."""
+    by_names: dict[str, list[str]] = {}
+    for found, names in carriers.items():
+        by_names.setdefault(_names(names), []).append(found.host)
+    words = ", ".join(f"{names} on {folded(hosts)}" for names, hosts in by_names.items())
+    if len(by_names) == 1:
+        words = next(iter(by_names))
+    return f"{max(found.sent_bytes for found in readings) / _MIB:.0f} MiB from each node went over {words}"
+
+
+def _meant(site: base.Site) -> str:
+    """Return ', the fabric' where every node has a record of it."""
+    return ", the fabric" if all(node in site.fabric for node in site.slots) else ""
+
+
+def _skip(judgement: base.Judgement, reason: str) -> base.Judgement:
+    return base.Judgement(Verdict.SKIP, reason, (), judgement.ranks, judgement.measurements)

@@ -1,0 +1,89 @@
+"""``node_speed``: memory bandwidth and computing of every node by itself, to tell a slow node from a slow link."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from clusterctl.model.nodeset import folded
+from clusterctl.model.results import Verdict
+from clusterctl.model.units import value_words
+from clusterctl.suite import NodeSpeedOptions
+from clusterctl.validation.checks import base, rank_output
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.diagnosis.training_stack import NodeStack
+    from clusterctl.model.results import Figure, JobOutcome
+
+QUANTITIES = {"memory_bandwidth": "memory", "compute": "compute"}
+# Nodes that are containers of one machine take turns, and nobody knows how many there are before they are asked.
+_TURN_S = 2.0
+
+
+@dataclass(frozen=True)
+class NodeSpeed:
+    """Every node measures itself; whoever is slower than its neighbours is for the verdict to say."""
+
+    options: NodeSpeedOptions = field(default_factory=NodeSpeedOptions)
+    name: str = "node_speed"
+    title: str = "memory bandwidth and computing of every node"
+    deadline_s: float = 60.0
+    per_node: bool = True
+
+    def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - numpy is on every node that takes part
+        """Return nothing: every node can."""
+        return ""
+
+    def measuring_s(self, site: base.Site) -> float:
+        """Return the seconds that it may take; a deadline that the user has set holds as it is."""
+        if self.options.deadline_s is not None:
+            return 0.0
+        return min(len(site.slots), 32) * (_TURN_S + 2 * len(QUANTITIES) * self.options.budget_s)
+
+    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
+        """Return the argv of a node's process."""
+        options = self.options
+        return base.rank_program(
+            "node_checks.py",
+            self.name,
+            deadline_s,
+            "--budget",
+            f"{options.budget_s:g}",
+            "--confidence",
+            f"{options.confidence:g}",
+            "--precision",
+            f"{options.precision:g}",
+        )
+
+    def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
+        """Judge what was computed and how the GPUs are, and make figures of what was measured."""
+        site = base.one_a_node(site)
+        judgement = base.judge(site, outcome)
+        measured = rank_output.read(outcome.lines, site.placement, site.names).measured
+        figures = base.figures([one for one in measured if one.quantity in QUANTITIES], self.options.confidence)
+        judgement = replace(judgement, figures=figures)
+        if judgement.verdict is not Verdict.PASS:
+            return judgement
+        for quantity in QUANTITIES:
+            known = {name for figure in figures if figure.quantity == quantity for name in figure.nodes}
+            unmeasured = [node for node in site.slots if node not in known]
+            if unmeasured:
+                reason = f"the time did not suffice to measure the {quantity.replace('_', ' ')} of {folded(unmeasured)}"
+                return replace(judgement, verdict=Verdict.ERROR, reason=reason, hosts=tuple(unmeasured))
+        return base.passed(judgement, f"{judgement.reason}; {_words(figures)}")
+
+
+def _words(figures: Sequence[Figure]) -> str:
+    """Return 'memory 21.3 GB/s in the middle, 20.9 GB/s on node3' for each quantity, with the slowest node."""
+    words = []
+    for quantity, called in QUANTITIES.items():
+        group = [figure for figure in figures if figure.quantity == quantity]
+        middle = value_words(statistics.median(figure.value for figure in group), group[0].unit)
+        slowest = min(group, key=lambda figure: figure.value)
+        words.append(
+            f"{called} {middle} in the middle, {value_words(slowest.value, slowest.unit)} on {slowest.nodes[0]}"
+        )
+    return "; ".join(words)

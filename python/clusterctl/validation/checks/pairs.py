@@ -1,0 +1,213 @@
+"""``pairs``: latency and bandwidth between all pairs of nodes, from a tournament inside one job."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from clusterctl.analysis import robust_stats
+from clusterctl.analysis.packet_loss import SENT_AGAIN
+from clusterctl.model.nodeset import folded
+from clusterctl.model.results import Figure, Measurement, PairMatrix, Verdict
+from clusterctl.model.units import size_words, value_words
+from clusterctl.suite import PairsOptions
+from clusterctl.validation.checks import base, rank_output
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from clusterctl.diagnosis.training_stack import NodeStack
+    from clusterctl.model.results import JobOutcome
+
+# A hung pair names itself as what it is busy with, by the host names that nodes give themselves.
+_STUCK = re.compile(r"pair \S+, (?P<size>\d+ (?:B|KiB|MiB))")
+_COUNTED = ("segments", "segments_sent_again")
+_BUDGETS = 3.0  # what a pair may take, in budgets: a slow link takes more than its own
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Every node measures with every other one; whoever stands out is for the verdict to say."""
+
+    options: PairsOptions = field(default_factory=PairsOptions)
+    name: str = "pairs"
+    title: str = "latency and bandwidth between all pairs of nodes"
+    deadline_s: float = 60.0
+    per_node: bool = True
+
+    def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI is on every node that takes part
+        """Return nothing: every node can."""
+        return ""
+
+    def measuring_s(self, site: base.Site) -> float:
+        """Return the seconds that the rounds may take; the program fits its plan into what it gets.
+
+        A deadline that the user has set holds as it is.
+        """
+        if self.options.deadline_s is not None:
+            return 0.0
+        count = len(site.slots)
+        rounds = min(count, self.options.max_rounds or count)
+        sizes = len(self.options.latency_bytes) + len(self.options.bandwidth_bytes)
+        return _BUDGETS * rounds * sizes * self.options.budget_s
+
+    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
+        """Return the argv of a node's process."""
+        options = self.options
+        return base.rank_program(
+            "pair_checks.py",
+            self.name,
+            deadline_s,
+            "--latency",
+            ",".join(str(size) for size in options.latency_bytes),
+            "--bandwidth",
+            ",".join(str(size) for size in options.bandwidth_bytes),
+            "--budget",
+            f"{options.budget_s:g}",
+            "--confidence",
+            f"{options.confidence:g}",
+            "--precision",
+            f"{options.precision:g}",
+            "--max-rounds",
+            str(options.max_rounds or 0),
+        )
+
+    def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
+        """Judge what came through, and make matrices and figures of what was measured."""
+        site = base.one_a_node(site)
+        judgement = _name_the_stuck(base.judge(site, outcome))
+        measured = rank_output.read(outcome.lines, site.placement, site.names).measured
+        matrices = tuple(_matrices(tuple(site.slots), measured))
+        confidence = self.options.confidence
+        figures = tuple(figure for matrix in matrices for figure in _figures(matrix, confidence))
+        judgement = replace(judgement, matrices=matrices, figures=(*figures, *_losses(measured)))
+        if judgement.verdict is not Verdict.PASS:
+            return judgement
+        if len(site.slots) == 1:
+            return replace(judgement, verdict=Verdict.SKIP, reason="there is one node alone, and no pair to measure")
+        unmeasured = set(site.slots) - {name for matrix in matrices for name in _measured_nodes(matrix)}
+        if not matrices or unmeasured:
+            whom = f"the links of {folded(sorted(unmeasured))}" if matrices else "any pair"
+            return replace(judgement, verdict=Verdict.ERROR, reason=f"the time did not suffice to measure {whom}")
+        told = judgement.ranks[0].figures
+        more = [Measurement(name="measuring", value=told["measuring_s"], unit="s")] if "measuring_s" in told else []
+        return base.passed(judgement, f"{judgement.reason}; {_words(matrices)}", *more)
+
+
+def _name_the_stuck(judgement: base.Judgement) -> base.Judgement:
+    """Name the pair that hangs: all others wait for the end of the round, which says nothing about them.
+
+    A node that gives no sign of life has been named already, and is more to blame than whoever waits for it.
+    """
+    stuck = [report for report in judgement.ranks if report.state == "waiting" and _STUCK.fullmatch(report.step)]
+    if judgement.verdict is not Verdict.FAIL or not stuck or judgement.reason.startswith("no sign of life"):
+        return judgement
+    if any(not report.ok for report in judgement.ranks if report.state == "answered"):
+        return judgement
+    by_step: dict[str, list[str]] = {}
+    for report in stuck:
+        by_step.setdefault(report.step, []).append(report.host)
+    words = []
+    for step, hosts in by_step.items():
+        found = _STUCK.fullmatch(step)
+        size = found["size"] if found else ""
+        words.append(f"pair {'-'.join(hosts)}, {size}")
+    waiting = len([report for report in judgement.ranks if report.state == "waiting"]) - len(stuck)
+    others = f"; {waiting} others wait for the end of the round" if waiting else ""
+    return base.fail(judgement, f"stuck: {'; '.join(words)}{others}", [report.host for report in stuck])
+
+
+def _matrices(nodes: Sequence[str], measured: Iterable[rank_output.Measured]) -> Iterable[PairMatrix]:
+    """Return a matrix for each quantity and size, in the order in which they were measured."""
+    place = {name: number for number, name in enumerate(nodes)}
+    groups: dict[tuple[str, int], dict[tuple[int, int], rank_output.Measured]] = {}
+    for one in measured:
+        if one.size_bytes is None or one.host not in place or one.peer not in place or one.host == one.peer:
+            continue
+        ends = sorted((place[one.host], place[one.peer]))
+        groups.setdefault((one.quantity, one.size_bytes), {})[ends[0], ends[1]] = one
+    for (quantity, size), links in groups.items():
+        some = next(iter(links.values()))
+        ordered = sorted(links.items())
+        yield PairMatrix(
+            quantity=quantity,
+            size_bytes=size,
+            unit=some.unit,
+            better=some.better,
+            nodes=tuple(nodes),
+            first=tuple(ends[0] for ends, _ in ordered),
+            second=tuple(ends[1] for ends, _ in ordered),
+            value=tuple(_rounded(statistics.median(one.samples)) for _, one in ordered),
+            spread=tuple(_rounded(robust_stats.mad(one.samples)) for _, one in ordered),
+            complete=len(links) == len(nodes) * (len(nodes) - 1) // 2,
+        )
+
+
+def _figures(matrix: PairMatrix, confidence: float) -> Iterable[Figure]:
+    """Return the median of all links, and of each node's links: what the history keeps.
+
+    Their samples are the links' medians, which stand in the matrix.
+    """
+    of_node: dict[str, list[float]] = {name: [] for name in matrix.nodes}
+    for link, value in zip(matrix.links, matrix.value, strict=True):
+        for name in link:
+            of_node[name].append(value)
+    groups: Mapping[tuple[str, ...], Sequence[float]] = {
+        (): matrix.value,
+        **{(name,): values for name, values in of_node.items() if values},
+    }
+    for nodes, values in groups.items():
+        yield Figure(
+            quantity=matrix.quantity,
+            backend="mpi",
+            size_bytes=matrix.size_bytes,
+            nodes=nodes,
+            unit=matrix.unit,
+            better=matrix.better,
+            **robust_stats.summary(values, confidence),
+        )
+
+
+def _losses(measured: Iterable[rank_output.Measured]) -> Iterable[Figure]:
+    """Return the part of their TCP segments that pairs sent again, where that were more than a few."""
+    sent: dict[tuple[str, ...], list[float]] = {}
+    for one in measured:
+        if one.quantity in _COUNTED and one.host and one.peer:
+            counts = sent.setdefault(tuple(sorted((one.host, one.peer))), [0.0, 0.0])
+            counts[_COUNTED.index(one.quantity)] += one.samples[0]
+    for nodes, (every, again) in sent.items():
+        if every:
+            yield Figure(quantity=SENT_AGAIN, backend="tcp", nodes=nodes, value=_rounded(again / every), unit="1")
+
+
+def _measured_nodes(matrix: PairMatrix) -> set[str]:
+    return {name for link in matrix.links for name in link}
+
+
+def _words(matrices: Sequence[PairMatrix]) -> str:
+    """Return the latency of the smallest and the bandwidth of the largest message, and the worst link of the latter."""
+    by_size = sorted(matrices, key=lambda matrix: matrix.size_bytes)
+    told = [
+        next((matrix for matrix in by_size if matrix.quantity == "latency"), None),
+        next((matrix for matrix in reversed(by_size) if matrix.quantity == "bandwidth"), None),
+    ]
+    shown = [matrix for matrix in told if matrix is not None]
+    words = [
+        f"{one.quantity} {value_words(statistics.median(one.value), one.unit)} of {size_words(one.size_bytes)}"
+        for one in shown
+    ]
+    last = shown[-1]
+    worst = (max if last.better == "lower" else min)(range(len(last.value)), key=last.value.__getitem__)
+    link = f"{last.nodes[last.first[worst]]}-{last.nodes[last.second[worst]]}"
+    links = len(last.value)
+    every = "all" if last.complete else f"{links} of {len(last.nodes) * (len(last.nodes) - 1) // 2}"
+    return (
+        f"{every} pairs: {', '.join(words)} in the middle, {value_words(last.value[worst], last.unit)} on the worst"
+        f" link, {link}"
+    )
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")

@@ -1,0 +1,202 @@
+"""Read what the ranks printed: one report a rank, and the lines that are nobody's."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ConfigDict, Field, FiniteFloat, ValidationError
+
+from clusterctl.model.base import Record
+from clusterctl.model.results import Better, RankReport, Unit, WrongAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from clusterctl.model.results import OutputLine
+
+# A line of ours begins with one of two keys; mpirun may glue two ranks' lines together or put words before them.
+_BEGIN = re.compile(r'\{"(?:clusterctl|rank)"')
+_DECODER = json.JSONDecoder()
+
+
+class Measured(Record):
+    """What a rank measured again and again; ``host`` and ``peer`` (the other end) are the inventory's names."""
+
+    rank: int
+    host: str
+    peer: str = ""
+    quantity: str
+    operation: str = ""
+    backend: str = ""
+    algorithm: str = ""
+    size_bytes: int | None = None
+    unit: Unit
+    better: Better
+    samples: tuple[FiniteFloat, ...] = Field(min_length=1)
+
+
+class _Part(Measured):
+    """A line of it, as the rank printed it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    size_bytes: int | None = Field(default=None, alias="bytes")
+    part: int = 0
+    parts: int = 1
+
+
+@dataclass(frozen=True)
+class Output:
+    """The ranks in order, the lines that no rank of ours wrote, when the last rank was up, and what was measured.
+
+    Measurements that came in part only are left out. ``printed`` is by rank what a program of the user's printed there.
+    """
+
+    ranks: tuple[RankReport, ...]
+    other: tuple[str, ...]
+    all_started_s: float = 0.0
+    measured: tuple[Measured, ...] = ()
+    printed: Mapping[int, str] = field(default_factory=dict)
+
+    def in_state(self, *states: str) -> tuple[RankReport, ...]:
+        """Return the ranks in any of these states."""
+        return tuple(report for report in self.ranks if report.state in states)
+
+
+def read(
+    lines: Iterable[OutputLine], placement: Sequence[str], names: Mapping[str, str], until_s: float = math.inf
+) -> Output:
+    """Return what the ranks said of themselves.
+
+    A sign of life counts from when it was given: a busy launch node may pass on those of seconds in one go.
+
+    Args:
+        lines: the raw output, both streams.
+        placement: the node on which each rank was to be, by the inventory's name; a rank that says nothing is reported
+            as absent from there.
+        names: the inventory's name of each host name that nodes give themselves.
+        until_s: what was said later is left out.
+    """
+    reports = {rank: RankReport(rank=rank, host=host, state="absent", ok=False) for rank, host in enumerate(placement)}
+    other: list[str] = []
+    started: dict[int, float] = {}
+    measured: list[dict[str, Any]] = []
+    printed: dict[int, str] = {}
+    for line in lines:
+        found, rest = _events(line.text)
+        if rest and line.at_s <= until_s:
+            other.append(rest)
+        for event in found:
+            rank = event["rank"]
+            at_s = _given_s(event, started.get(rank), line.at_s)
+            if at_s > until_s:
+                continue
+            if event.get("event") == "measured":
+                measured.append(event)
+                continue
+            if event.get("event") == "output":
+                printed[rank] = printed.get(rank, "") + str(event.get("text", "")) + "\n" * bool(event.get("whole"))
+                continue
+            if event.get("event") == "started":
+                started[rank] = line.at_s
+            before = reports.get(rank) or RankReport(rank=rank, host="", state="absent", ok=False)
+            try:
+                reports[rank] = _updated(before, event, names, at_s)
+            except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+                other.append(line.text.strip())  # no answer of ours: that rank has none until it gives one
+    return Output(
+        ranks=tuple(reports[rank] for rank in sorted(reports)),
+        other=tuple(other),
+        all_started_s=max(started.values(), default=0.0),
+        measured=_whole(measured, names),
+        printed=printed,
+    )
+
+
+def _given_s(event: Mapping[str, Any], started_s: float | None, at_s: float) -> float:
+    """Return when a rank said something, in seconds since the job's start; ``at_s`` is when it came here."""
+    since = event.get("s") if event.get("event") == "waiting" else None
+    if started_s is None or not isinstance(since, float):
+        return at_s
+    return min(at_s, started_s + since)
+
+
+def _events(text: str) -> tuple[list[dict[str, Any]], str]:
+    """Take the JSON objects out of a line; return them and what else it held."""
+    events: list[dict[str, Any]] = []
+    rest: list[str] = []
+    at = 0
+    while (match := _BEGIN.search(text, at)) is not None:
+        try:
+            value, end = _DECODER.raw_decode(text, match.start())
+        except (json.JSONDecodeError, RecursionError):
+            break
+        if type(value.get("rank")) is int:  # True is none
+            events.append(value)
+        rest.append(text[at : match.start()])
+        at = end
+    rest.append(text[at:])
+    return events, "".join(rest).strip()
+
+
+def _whole(events: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> tuple[Measured, ...]:
+    """Put the parts of every measurement together."""
+    groups: dict[tuple[object, ...], list[_Part]] = {}
+    for event in events:
+        ends = {end: names.get(str(event[end]), str(event[end])) for end in ("host", "peer") if end in event}
+        try:
+            part = _Part.model_validate({**event, **ends})
+        except ValidationError:
+            continue  # half a line, or a number that is none
+        groups.setdefault(tuple(part.model_dump(exclude={"samples", "part", "parts"}).values()), []).append(part)
+    found = []
+    for group in groups.values():
+        group.sort(key=lambda part: part.part)
+        if [part.part for part in group] == list(range(group[0].parts)):  # else one was lost, or came twice
+            samples = tuple(value for part in group for value in part.samples)
+            found.append(Measured(**group[0].model_dump(exclude={"samples", "part", "parts"}), samples=samples))
+    return tuple(found)
+
+
+def _updated(before: RankReport, event: Mapping[str, Any], names: Mapping[str, str], at_s: float) -> RankReport:
+    host = names.get(str(event.get("host", "")), str(event.get("host", ""))) or before.host
+    kind = event.get("event", "hello")  # the C program has one kind of line and gives it no name
+    if before.state == "answered" and kind in {"started", "waiting"}:  # it goes on to MPI_Finalize, and may wait there
+        return before.model_copy(update={"seen_s": at_s, "step": str(event.get("step", ""))})
+    if kind == "started":
+        return before.model_copy(update={"host": host, "state": "started", "seen_s": at_s})
+    if kind == "waiting":
+        step = str(event.get("step", ""))
+        return before.model_copy(update={"host": host, "state": "waiting", "step": step, "seen_s": at_s})
+    figures = {str(name): float(value) for name, value in event.get("figures", {}).items()}
+    unfit = {name: value for name, value in figures.items() if not math.isfinite(value)}  # a record holds none of them
+    return RankReport(
+        rank=before.rank,
+        host=host,
+        seen_s=at_s,
+        ok=bool(event.get("ok", True)) and not unfit,
+        library_version=str(event.get("library_version", "")),
+        library_path=str(event.get("library_path", "")),
+        seconds=_finite(event.get("seconds", 0.0)),
+        compared=int(event.get("compared", 0)),
+        wrong=int(event.get("wrong", 0)),
+        problems=tuple(
+            WrongAnswer(what=str(entry["what"]), expected=str(entry["expected"]), got=str(entry["got"]))
+            for entry in event.get("problems", [])
+        )
+        + tuple(WrongAnswer(what=name, expected="a finite number", got=str(value)) for name, value in unfit.items()),
+        libraries={str(name): str(path) for name, path in event.get("libraries", {}).items()},
+        facts={str(name): str(text) for name, text in event.get("facts", {}).items()},
+        figures={name: value for name, value in figures.items() if math.isfinite(value)},
+    )
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no figure")
+    return number

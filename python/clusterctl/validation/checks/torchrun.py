@@ -1,0 +1,88 @@
+"""``torchrun``: PyTorch's own launcher, started by mpirun on every node, trains one model over all ranks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from clusterctl.model.results import Measurement, Verdict
+from clusterctl.validation.checks import base, scaling
+
+if TYPE_CHECKING:
+    from clusterctl.diagnosis.training_stack import NodeStack
+    from clusterctl.model.results import JobOutcome
+
+# What torchrun says of the worker that ended first.
+_ROOT_CAUSE = re.compile(
+    r"Root Cause[^\n]*\n(?:[^\n]*\n){1,6}?\s*rank\s*: (?P<rank>\d+) [^\n]*\n\s*exitcode\s*: (?P<code>-?\d+) [^\n]*?"
+    r"(?:\((?P<signal>SIG\w+)\))?\s*\n"
+)
+
+
+@dataclass(frozen=True)
+class TorchrunCheck:
+    """A model trained by DistributedDataParallel is the one that a single process gets."""
+
+    name: str = "torchrun"
+    title: str = "torchrun under mpirun trains what one process trains"
+    deadline_s: float = 120.0
+    per_node: bool = True
+
+    def absent(self, stack: NodeStack) -> str:
+        """Return whether PyTorch is missing."""
+        return base.without_pytorch(stack)
+
+    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
+        """Return the argv of a node's own process, which starts torchrun."""
+        return base.rank_program(
+            "torch_checks.py",
+            self.name,
+            deadline_s,
+            "--slots",
+            ",".join(str(slots) for slots in site.slots.values()),
+            "--first-node",
+            next(iter(site.slots)),
+            "--backend",
+            _backend(site),
+        )
+
+    def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
+        """Judge the answers, who gave them, and what carried them."""
+        judgement = base.judge(site, outcome, with_mpi=False)
+        if judgement.verdict is not Verdict.PASS:
+            return base.blame(_with_root_cause(judgement, outcome))
+        elsewhere = base.misplaced(site, judgement.ranks)
+        if elsewhere is not None:
+            return base.fail(judgement, *elsewhere)
+        wrong = base.carried_by(judgement.ranks, _backend(site))
+        if wrong is not None:
+            return base.fail(judgement, *wrong)
+        told = judgement.ranks[0].figures
+        found = scaling.figures(site, outcome, len(judgement.ranks), told.get("tokens", 0.0))
+        loss = f"loss {told['loss']:.6g} as of one process"
+        judgement = base.passed(
+            judgement,
+            f"{judgement.reason} over {_backend(site)}, {loss}{scaling.words(found)}",
+            Measurement(name="loss", value=told["loss"], unit="1"),
+            Measurement(name="single_process_loss", value=told["single_process_loss"], unit="1"),
+        )
+        return replace(judgement, figures=found)
+
+
+def _backend(site: base.Site) -> str:
+    return "nccl" if base.gpus(site) else "gloo"
+
+
+def _with_root_cause(judgement: base.Judgement, outcome: JobOutcome) -> base.Judgement:
+    """Name the worker that ended without a word of its own, by what torchrun says of it."""
+    found = _ROOT_CAUSE.search("\n".join(line.text for line in outcome.lines if line.stream == "stderr") + "\n")
+    if found is None or any(not report.ok and report.state == "answered" for report in judgement.ranks):
+        return judgement
+    report = next((report for report in judgement.ranks if report.rank == int(found["rank"])), None)
+    if report is None:
+        return judgement
+    how = f"was killed by {found['signal']}" if found["signal"] else f"ended with code {found['code']}"
+    return base.fail(
+        judgement, f"rank {report.rank} on {report.host} {how}, and torchrun ended the others", [report.host]
+    )

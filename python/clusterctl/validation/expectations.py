@@ -1,0 +1,139 @@
+"""Hold what a check measured against the user's references, the cluster's own history and published figures."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.analysis import references, speed_verdict
+from clusterctl.analysis.published import MachineType
+from clusterctl.model import results, units
+from clusterctl.state import history as store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clusterctl.analysis.outliers import OutlierPolicy
+    from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.results import CheckResult, FigureKey
+    from clusterctl.suite import ReferenceEntry, Suite
+
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """What the figures of a run depend on besides the check: the cluster's id in the history, and the software."""
+
+    cluster: str
+    hosts: int
+    versions: Mapping[str, str]
+
+
+class Appraiser:
+    """The judge of one run's figures; :attr:`notes` says what kept it from looking at the history."""
+
+    def __init__(
+        self, suite: Suite, run: MeasuredRun, nodes: Mapping[str, NodeFacts], *, remembered: bool = True
+    ) -> None:
+        """Begin with nothing read.
+
+        Args:
+            suite: the user's references, and when a figure stands out.
+            run: which history is this run's.
+            nodes: whoever may take part, for their GPUs.
+            remembered: whether the history may speak.
+        """
+        self._suite, self._run, self._nodes = suite, run, nodes
+        self._remembered = remembered
+        self.notes: list[str] = []
+
+    def assess(self, found: CheckResult) -> CheckResult:
+        """Return the result with comparisons and culprits; a FAIL of these is a suspicion (see :meth:`confirmed`)."""
+        sources = self._sources(found)
+        if found.verdict is results.Verdict.PASS:
+            self._note_silent(found, sources)
+        return speed_verdict.assess(found, self._policy(), sources)
+
+    def confirmed(self, first: CheckResult, second: CheckResult) -> CheckResult:
+        """Return the second run of a check, blamed only for what the assessed first run shows as well."""
+        return speed_verdict.confirmed(first, second, self._policy(), self._sources(second))
+
+    def _note_silent(self, found: CheckResult, sources: references.Sources) -> None:
+        """Tell of references of the user's that no figure has met: who wrote one believes that it watches.
+
+        Those for another number of nodes or ranks are not meant; a file may serve several clusters.
+        """
+        silent = [
+            _about(entry)
+            for entry in sources.entries
+            if entry.check == found.check
+            and not any(
+                references.find(
+                    [entry], found.check, figure, entry.nodes or sources.nodes, entry.ranks or sources.ranks
+                )
+                for figure in found.figures
+            )
+        ]
+        if silent:
+            more = f" and {len(silent) - _MOST_NAMED} more" if len(silent) > _MOST_NAMED else ""
+            told = ", ".join(silent[:_MOST_NAMED]) + more
+            self.notes.append(
+                f"{sources.file}: '{found.check}' measured nothing that its reference for {told} is about."
+            )
+
+    def _policy(self) -> OutlierPolicy:
+        from clusterctl.analysis.outliers import OutlierPolicy  # noqa: PLC0415 - numpy, for runs that measure
+
+        wanted = self._suite.outliers
+        return OutlierPolicy(floor=wanted.floor, false_alarms=wanted.false_alarms_per_run)
+
+    def _sources(self, found: CheckResult) -> references.Sources:
+        taking_part = {report.host for report in found.ranks if report.state == "answered"}
+        past = functools.cache(lambda: self._past(found))  # only a check that passed is compared at all
+        suite = self._suite
+        return references.Sources(
+            check=found.check,
+            nodes=len(taking_part) or self._run.hosts,
+            ranks=len(found.ranks),
+            entries=suite.every_reference,
+            file=suite.path or "validation.yml",
+            history=lambda figure: past().get(id(figure), ()),
+            options=suite.history,
+            figures=len(found.figures),
+            machine=self._machine(taking_part or set(self._nodes)),
+        )
+
+    def _past(self, found: CheckResult) -> dict[int, Sequence[float]]:
+        """Return the values of the last good runs, by the identity of the figure of this result."""
+        if not (self._remembered and found.figures):
+            return {}
+        try:
+            with store.open() as history:
+                key = results.key_maker(found, self._run.hosts, self._run.versions)
+                past = {id(figure): self._values(history, key(figure)) for figure in found.figures}
+                self.notes += [words for words in history.warnings if words not in self.notes]
+        except store.StoreError as error:
+            self.notes += [str(error)] if str(error) not in self.notes else []
+            return {}
+        return past
+
+    def _values(self, history: store.Store, key: FigureKey) -> Sequence[float]:
+        return history.reference_values(self._run.cluster, key, self._suite.history.runs)
+
+    def _machine(self, names: set[str]) -> MachineType | None:
+        """Return the GPUs of the nodes that took part, where all are of one model."""
+        models = Counter(gpu.name for name in names if name in self._nodes for gpu in self._nodes[name].gpus)
+        if len(models) != 1:
+            return None
+        ((model, gpus),) = models.items()
+        return MachineType(model, len(names), gpus)
+
+
+def _about(entry: ReferenceEntry) -> str:
+    """Return which figure a reference is for."""
+    size = "" if entry.size is None else f"of {units.size_words(entry.size)}"
+    given = (entry.backend, entry.operation, entry.quantity.replace("_", " "), entry.algorithm, size)
+    return " ".join(word for word in given if word)

@@ -1,0 +1,149 @@
+"""The search against simulated clusters of known truth: whom it names, and after how many launches."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl.analysis.group_testing import GroupSearch, bound
+from search_faults import BadNodes, Flaky, FromSize, Several, Together, names, play, seeded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NEVER = FromSize(10**6)
+
+
+def a_node(*nodes: int) -> set[tuple[str, frozenset[int]]]:
+    return {("node", frozenset({node})) for node in nodes}
+
+
+def as_one(kind: str, nodes: Iterable[int]) -> set[tuple[str, frozenset[int]]]:
+    return {(kind, frozenset(nodes))}
+
+
+def test_the_bound_is_the_one_that_was_promised() -> None:
+    assert all(bound(nodes) == 2 * math.ceil(math.log2(nodes)) + 4 for nodes in range(1, 10_001))
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["fails-alone", "needs-a-partner"])
+def test_one_bad_node_is_named_within_the_bound_wherever_it_is(alone: bool) -> None:
+    for nodes in range(1 if alone else 3, 65):
+        for bad in range(nodes):
+            found = play(nodes, BadNodes(frozenset({bad}), alone))
+            assert found.culprits == a_node(bad), (nodes, bad)
+            assert found.launches <= found.search.bound, (nodes, bad)
+
+
+@pytest.mark.parametrize("nodes", [100, 129, 1000, 4097, 10_000])
+def test_one_bad_node_of_many_is_named_within_the_bound(nodes: int) -> None:
+    dice = seeded(nodes)
+    for bad in (0, nodes - 1, *dice.sample(range(nodes), 8)):
+        found = play(nodes, BadNodes(frozenset({bad}), alone=dice.random() < 0.5))
+        assert found.culprits == a_node(bad)
+        assert found.launches <= found.search.bound
+
+
+def test_a_bad_pair_is_named_and_neither_of_its_ends_alone() -> None:
+    for nodes in range(3, 17):
+        for pair in itertools.combinations(range(nodes), 2):
+            found = play(nodes, Together(frozenset(pair)))
+            assert found.culprits == as_one("pair", pair), (nodes, pair)
+            assert found.launches <= found.search.bound + 18, (nodes, pair)
+
+
+def test_two_nodes_alone_are_told_apart_where_that_can_be() -> None:
+    assert play(2, BadNodes(frozenset({1}))).culprits == a_node(1)
+    together = play(2, Together(frozenset({0, 1})))
+    assert together.culprits == as_one("pair", (0, 1))
+    assert "there is no third node to tell which" in together.search.words
+    both = play(2, BadNodes(frozenset({0, 1})))
+    assert both.culprits == frozenset()
+    assert "no single node's fault" in both.search.words
+
+
+@pytest.mark.parametrize("many", [2, 3])
+def test_several_bad_nodes_are_all_named(many: int) -> None:
+    dice = seeded(many)
+    for nodes in (8, 9, 15, 16, 33, 100, 1000):
+        for _ in range(20):
+            bad = dice.sample(range(nodes), many)
+            found = play(nodes, BadNodes(frozenset(bad), alone=dice.random() < 0.5))
+            assert found.culprits == a_node(*bad), (nodes, bad)
+            assert found.launches <= many * found.search.bound
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 5, 7, 8, 16, 33, 100])
+def test_a_fault_of_size_is_no_node_s_and_told_with_its_size(nodes: int) -> None:
+    for size in range(2, nodes + 1):
+        found = play(nodes, FromSize(size))
+        [(kind, members)] = found.culprits
+        assert (kind, len(members)) == ("together", size), (nodes, size)
+
+
+def test_three_that_fail_only_together_are_named() -> None:
+    dice = seeded(3)
+    for nodes in (4, 5, 8, 16, 100):
+        for _ in range(10):
+            three = dice.sample(range(nodes), 3)
+            assert play(nodes, Together(frozenset(three))).culprits == as_one("together", three), (nodes, three)
+
+
+def test_a_bad_node_does_not_hide_a_bad_pair() -> None:
+    dice = seeded(4)
+    for _ in range(30):
+        bad, *pair = dice.sample(range(64), 3)
+        found = play(64, Several((BadNodes(frozenset({bad})), Together(frozenset(pair)))))
+        assert found.culprits == a_node(bad) | as_one("pair", pair)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8, 100, 10_000])
+def test_what_does_not_come_again_is_nobody_s(nodes: int) -> None:
+    found = play(nodes, NEVER)
+    assert found.culprits == frozenset()
+    assert found.search.words == f"it did not come again in {found.launches} launches"
+    assert found.launches <= 7
+
+
+def test_what_fails_on_every_node_alone_is_no_node_s_fault() -> None:
+    for nodes in (2, 3, 4, 8, 100):
+        found = play(nodes, FromSize(1))
+        assert found.culprits == frozenset()
+        assert "look at what they share" in found.search.words
+
+
+@pytest.mark.parametrize(("probability", "named", "wrong"), [(0.8, 0.9, 0.03), (0.5, 0.6, 0.05), (0.3, 0.1, 0.05)])
+def test_a_fault_that_comes_now_and_then_is_named_or_nobody_is(probability: float, named: float, wrong: float) -> None:
+    dice = seeded(5)
+    right = false = 0
+    for _ in range(200):
+        nodes = dice.choice((4, 8, 16, 33, 100))
+        bad = dice.randrange(nodes)
+        found = play(nodes, Flaky(BadNodes(frozenset({bad}), alone=False), probability, dice))
+        right += found.culprits == a_node(bad)
+        false += not found.culprits <= a_node(bad)
+    assert right >= 200 * named
+    assert false <= 200 * wrong
+
+
+def test_the_limit_is_never_exceeded_and_what_still_fails_is_said() -> None:
+    found = GroupSearch(names(64), limit=6)
+    while not found.done:
+        found.tell([not Together(frozenset({3, 40})).hits([int(name[4:]) for name in group]) for group in found.next()])
+    assert found.launches <= 6
+    assert found.words == "stopped after 5 launches; node[0-63] still fail"
+
+
+def test_the_words_say_what_the_launches_showed() -> None:
+    words = play(8, BadNodes(frozenset({5}))).search.words
+    assert words == "node5: 3 of 3 launches with it failed; 5 of 5 launches without passed"
+
+
+def test_wrong_use_is_refused() -> None:
+    for nodes in ([], ["node1", "node1"]):
+        with pytest.raises(ValueError, match="each of them once"):
+            GroupSearch(nodes)
+    with pytest.raises(ValueError, match="4 answers are expected, not 1"):
+        GroupSearch(names(8)).tell([True])

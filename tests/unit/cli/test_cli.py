@@ -1,0 +1,183 @@
+"""The command line as a user meets it: a process, its exit code, and what it writes where."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from clusterctl.cli import main as entry
+from clusterctl.cli import output, summary
+from clusterctl.cli.output import shown_command
+from clusterctl.model.run_record import HostSummary
+
+PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
+
+
+def run(*arguments: str | Path, state: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "XDG_STATE_HOME": str(state), **variables}
+    return subprocess.run(
+        [PROGRAM, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def test_help_names_every_command_and_imports_nothing_heavy(tmp_path: Path) -> None:
+    done = run("--help", state=tmp_path)
+    assert done.returncode == 0
+    assert all(f"  {name} " in done.stdout for name in entry.COMMANDS)
+    program = "import sys; from clusterctl.cli.main import main; main(['--help']); print(sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert not any(
+        f"'{name}'" in loaded for name in ("typer", "click", "rich", "pydantic", "asyncio", "ansible_runner")
+    )
+
+
+def test_no_command_is_wrong_usage(tmp_path: Path) -> None:
+    done = run(state=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Usage: clusterctl COMMAND" in done.stderr
+
+
+@pytest.mark.parametrize("command", sorted(entry.COMMANDS))
+def test_every_command_explains_itself(tmp_path: Path, command: str) -> None:
+    done = run(command, "--help", state=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Usage: clusterctl" in done.stdout
+
+
+def test_as_a_module(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "clusterctl", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("clusterctl ")
+    found = json.loads(run("version", "--format", "json", state=tmp_path).stdout)
+    assert set(found["versions"]) == {"clusterctl", "ansible-core", "ansible-runner", "python"}
+
+
+def test_completion(tmp_path: Path) -> None:
+    done = run(
+        state=tmp_path,
+        _CLUSTERCTL_COMPLETE="complete_bash",
+        _TYPER_COMPLETE_ARGS="clusterctl ",
+        COMP_WORDS="clusterctl pro",
+        COMP_CWORD="1",
+    )
+    assert done.stdout.split() == ["provision"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["bogus"], 2, "No such command"),
+        (["provision"], 2, "Missing argument"),
+        (["provision", "{good}", "--bogus"], 2, "No such option"),
+        (["provision", "{good}", "--forks", "0"], 2, "--forks"),
+        (["provision", "{good}", "--format", "xml"], 2, "--format"),
+        (["provision", "{good}", "-e", "novalue"], 2, "'novalue' is not key=value, a JSON mapping or @file"),
+        (["provision", "{good}", "-e", "{broken"], 2, "must be a JSON or YAML mapping"),
+        (["provision", "{good}", "-e", "a='b"], 2, "unbalanced quotes"),
+        (["provision", "{good}", "-e", "@/nix"], 2, "/nix does not exist"),
+        (["provision", "{good}", "-K"], 1, "no terminal"),
+        (["provision", "{good}", "--vault-id", "prod@prompt"], 1, "no terminal"),
+        (["provision", "{good}", "--vault-password-file", "/nix"], 1, "vault"),
+        (["provision", "{good}", "--private-key", "/nix"], 1, "/nix, which cannot be read"),
+        (["provision", "{good}", "--limit", "nobody"], 1, "'nobody' matches no host"),
+        (["provision", "{good}", "--tags", "nothing"], 1, "known tags are"),
+        (["provision", "{nowhere}"], 1, "does not exist; 'clusterctl init"),
+        (["provision", "{empty}"], 1, "names no host"),
+        (["provision", "{broken}"], 1, "cannot be parsed"),
+    ],
+)
+def test_bad_input_gets_one_sentence(tmp_path: Path, arguments: list[str], code: int, says: str) -> None:
+    places = {name: tmp_path / f"{name}.yml" for name in ("good", "nowhere", "empty", "broken")}
+    places["good"].write_text("nodes: {hosts: {node1: {ansible_host: 127.0.0.1, ansible_port: 1}}}\n", encoding="utf-8")
+    places["empty"].write_text("", encoding="utf-8")
+    places["broken"].write_text("a: [b", encoding="utf-8")
+    done = run(*(word.format(**places) if word[1:-1] in places else word for word in arguments), state=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not list(tmp_path.rglob("crashes"))
+
+
+def test_the_unexpected_is_a_sentence_and_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    secret = tmp_path / "clusterctl" / "crashes"
+    error = RuntimeError("boom\nand more")
+    assert entry._explain(error, ["version"]) == 1  # noqa: SLF001 - the last line of defence has no other door
+    (place,) = secret.iterdir()
+    assert "RuntimeError: boom" in place.read_text(encoding="utf-8")
+    assert place.stat().st_mode & 0o777 == 0o600
+
+
+def test_init_writes_an_inventory_that_loads(tmp_path: Path) -> None:
+    target = tmp_path / "my cluster" / "inventory.ini"
+    assert run("init", target, state=tmp_path).returncode == 0
+    done = run("provision", target, "--limit", "nobody", state=tmp_path)
+    assert "its hosts are: node1, node2" in done.stderr
+    again = run("init", target, state=tmp_path)
+    assert again.returncode == 1
+    assert f"{target} exists" in again.stderr
+    target.write_text("mine", encoding="utf-8")
+    assert run("init", target, "--force", state=tmp_path).returncode == 0
+    assert "[nodes]" in target.read_text(encoding="utf-8")
+
+
+def test_json_goes_to_stdout_alone(tmp_path: Path) -> None:
+    inventory = tmp_path / "i.ini"
+    inventory.write_text("node1 ansible_host=127.0.0.1 ansible_port=1\n", encoding="utf-8")
+    done = run("provision", inventory, "--format", "json", "-e", "token=hunter2", state=tmp_path)
+    record = json.loads(done.stdout)
+    assert (done.returncode, record["exit_code"], record["problems"][0]["host"]) == (4, 4, "node1")
+    assert done.stderr == ""
+    kept = "".join(path.read_text(encoding="utf-8") for path in tmp_path.rglob("*") if path.is_file())
+    assert "hunter2" not in kept
+    lines = run("provision", inventory, "--format", "jsonl", state=tmp_path).stdout.splitlines()
+    assert json.loads(lines[-1])["event"] == "Record"
+
+
+def test_text_names_the_problem_in_a_table(tmp_path: Path) -> None:
+    inventory = tmp_path / "i.ini"
+    inventory.write_text("node[1:3] ansible_host=127.0.0.1 ansible_port=1\n", encoding="utf-8")
+    done = run("provision", inventory, state=tmp_path)
+    assert done.returncode == 4
+    assert done.stdout == ""
+    assert "What stands in the way" in done.stderr
+    assert "Stopped before anything was changed" in done.stderr
+
+
+def test_what_is_shown_of_a_command_holds_no_value() -> None:
+    pairs = {
+        "-e": "-e",
+        "a=1 b=2": "a=…",
+        "--extra-vars=token=x": "--extra-vars=token=…",
+        "-etoken=x": "-etoken=…",
+        "--extra-vars": "--extra-vars",
+        '{"a": "x"}': "{…}",
+        "-v": "-v",
+    }
+    assert shown_command(list(pairs)) == ("clusterctl", *pairs.values())
+    assert shown_command(["-e", "@f"]) == ("clusterctl", "-e", "@f")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.04, "0.0s"), (9.94, "9.9s"), (59.9, "59s"), (72, "1m12s"), (3780, "1h03m")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert output.duration(seconds) == text
+
+
+def test_folded_hosts() -> None:
+    assert output.folded(["node1", "node2", "node3", "gpu7"]) in {"gpu7,node[1-3]", "node[1-3],gpu7"}
+
+
+def test_many_alike_hosts_are_one_row() -> None:
+    hosts = tuple(HostSummary(host=f"n{number}", outcome="ok") for number in range(1, 65))
+    assert [name for name, _ in summary._rows(hosts)] == ["n[1-64]"]  # noqa: SLF001 - seen without a terminal

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl.inventory import ansible_inventory
+from clusterctl.model.hosts import InventoryOptions
+from clusterctl.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_reads_ini(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "inventory.ini",
+        "[nodes]\nnode2 ansible_host=192.0.2.2 slots=4\nnode1 ansible_port=2222\n"
+        "[nodes:vars]\nansible_user=me\nansible_become=true\n"
+        "ansible_ssh_common_args='-o UserKnownHostsFile=/a/b -o X=y'\n",
+    )
+    found = ansible_inventory.load(path)
+    assert [host.name for host in found.hosts] == ["node2", "node1"], "the inventory's order"
+    second, first = found.hosts
+    assert (second.address, second.slots, second.user, second.become) == ("192.0.2.2", 4, "me", True)
+    assert (first.address, first.port, first.slots) == ("node1", 2222, None)
+    assert first.ssh_args == ("-o", "UserKnownHostsFile=/a/b", "-o", "X=y")
+    assert found.selected == ("node2", "node1")
+
+
+def test_reads_yaml_folder_and_script(tmp_path: Path) -> None:
+    write(tmp_path, "one.yml", "nodes:\n  hosts:\n    node1: {ansible_host: 192.0.2.1}\n")
+    assert [host.address for host in ansible_inventory.load(tmp_path / "one.yml").hosts] == ["192.0.2.1"]
+    folder = tmp_path / "folder"
+    (folder / "group_vars").mkdir(parents=True)
+    write(folder, "hosts.yml", "nodes:\n  hosts:\n    node1:\n    node2:\n")
+    write(folder / "group_vars", "nodes.yml", "slots: 3\n")
+    assert [(host.name, host.slots) for host in ansible_inventory.load(folder).hosts] == [("node1", 3), ("node2", 3)]
+    script = write(
+        tmp_path,
+        "dynamic.sh",
+        '#!/bin/sh\necho \'{"nodes": {"hosts": ["d1"]}, "_meta": {"hostvars": {"d1": {"ansible_port": 23}}}}\'\n',
+    )
+    script.chmod(0o755)
+    assert [(host.name, host.port) for host in ansible_inventory.load(script).hosts] == [("d1", 23)]
+
+
+def test_the_digest_follows_every_variable(tmp_path: Path) -> None:
+    path = write(tmp_path, "i.ini", "node1 a=1\nnode2\n")
+    before = ansible_inventory.load(path).digest
+    assert ansible_inventory.load(path).digest == before
+    write(tmp_path, "i.ini", "node1 a=2\nnode2\n")
+    assert ansible_inventory.load(path).digest != before
+
+
+def test_limit(tmp_path: Path) -> None:
+    path = write(tmp_path, "i.ini", "[a]\nnode1\nnode2\n[b]\nnode3\n")
+    found = ansible_inventory.load(path, InventoryOptions(limit="b:node1"))
+    assert [host.name for host in found.selected_hosts] == ["node1", "node3"]
+    with pytest.raises(ConfigError, match=r"limit 'nobody' matches no host .*node1, node2, node3"):
+        ansible_inventory.load(path, InventoryOptions(limit="nobody"))
+
+
+def test_who_is_beyond_plain_ssh(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "i.ini",
+        "plain\nlocal ansible_connection=local\nsecret ansible_password=x\ntemplated ansible_host='{{ base }}.7'\n",
+    )
+    assert {host.name: host.by_ssh for host in ansible_inventory.load(path).hosts} == {
+        "plain": True,
+        "local": False,
+        "secret": False,
+        "templated": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("empty.ini", "", "names no host|is empty"),
+        ("empty.yml", "", "names no host|is empty"),
+        ("group.ini", "[nodes]\n", "names no host"),
+        ("broken.yml", "a: [b", "cannot be parsed: While parsing a flow sequence"),
+        ("broken.ini", "[nodes\nnode1\n", "cannot be parsed"),
+        ("space.yml", 'all:\n  hosts:\n    "node 1": {}\n', "'node 1', which is no host name"),
+        ("semicolon.ini", "[nodes]\nnode;1\n", "'node;1', which is no host name"),
+        ("newline.yml", 'all:\n  hosts:\n    "node\\n1": {}\n', r"'node\\n1', which is no host name"),
+        ("dash.ini", "[nodes]\n-node1\n", "'-node1', which is no host name"),
+        ("address.ini", "node1 ansible_host='-oProxyCommand=x'\n", "neither a name nor an address"),
+        ("user.ini", "node1 ansible_user=-lroot\n", "which is no user name"),
+        ("port.ini", "node1 ansible_port=99999\n", "ansible_port of node1 is 99999"),
+        ("slots.ini", "node1 slots=0\n", "slots of node1 is 0"),
+        ("quote.yml", 'all:\n  hosts:\n    node1:\n      ansible_ssh_common_args: "-o \'x"\n', "unbalanced quote"),
+    ],
+)
+def test_bad_inventories_get_one_sentence(tmp_path: Path, name: str, text: str, says: str) -> None:
+    path = write(tmp_path, name, text)
+    with pytest.raises(ConfigError, match=says) as caught:
+        ansible_inventory.load(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_inventory_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist; 'clusterctl init"):
+        ansible_inventory.load(tmp_path / "none.ini")
+
+
+def test_missing_vault_password(tmp_path: Path) -> None:
+    """The file was made with 'ansible-vault encrypt', password 'right'."""
+    path = write(tmp_path, "i.ini", "[nodes]\nnode1\n")
+    (tmp_path / "group_vars").mkdir()
+    password = write(tmp_path, "password", "right\n")
+    secret = write(tmp_path / "group_vars", "nodes.yml", "slots: 5\n")
+    program = ansible_inventory.ansible_program("ansible-vault")
+    subprocess.run([program, "encrypt", "--vault-password-file", password, secret], check=True, capture_output=True)
+    with pytest.raises(ConfigError, match="give --vault-password-file or --vault-id"):
+        ansible_inventory.load(path)
+    wrong = write(tmp_path, "wrong", "wrong\n")
+    with pytest.raises(ConfigError, match="vault"):
+        ansible_inventory.load(path, InventoryOptions(vault_password_files=(str(wrong),)))
+    with pytest.raises(ConfigError, match="vault"):
+        ansible_inventory.load(path, InventoryOptions(vault_password_files=(str(tmp_path / "nix"),)))
+    assert ansible_inventory.load(path, InventoryOptions(vault_password_files=(str(password),))).hosts[0].slots == 5
+    typed = InventoryOptions(vault_ids=("prod@prompt",), vault_passwords={"prod": "right"})
+    assert ansible_inventory.load(path, typed).hosts[0].slots == 5
+    assert "right" not in repr(typed)

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from clusterctl.inventory import ansible_inventory, cache
+from clusterctl.model import hosts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: Any) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars" / "all.yml").write_text("slots: 2\n")
+    (tmp_path / "inventory.ini").write_text("[nodes]\nnode1\nnode2\n")
+    return tmp_path / "inventory.ini"
+
+
+def kept(place: Path) -> int:
+    return len(list((place.parent / "state" / "clusterctl" / "listings").glob("*.json")))
+
+
+def slots(place: Path, **options: Any) -> int | None:
+    return ansible_inventory.load(place, hosts.InventoryOptions(**options), remembered=True).hosts[0].slots
+
+
+def test_an_answer_is_remembered_until_something_changes(place: Path, monkeypatch: Any) -> None:
+    assert (slots(place), kept(place)) == (2, 1)
+    (file,) = (place.parent / "state" / "clusterctl" / "listings").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    with monkeypatch.context() as patch:
+        patch.setattr(ansible_inventory.subprocess, "run", lambda *_, **__: pytest.fail("asked again"))
+        assert slots(place) == 2
+    (place.parent / "group_vars" / "all.yml").write_text("slots: 3\n")
+    assert (slots(place), kept(place)) == (3, 2)
+    (place.parent / "host_vars").mkdir()
+    (place.parent / "host_vars" / "node1.yml").write_text("slots: 4\n")
+    assert slots(place) == 4
+    assert slots(place, extra_vars=("slots=5",)) == 5
+    monkeypatch.setenv("ANSIBLE_HASH_BEHAVIOUR", "merge")
+    assert (slots(place), kept(place)) == (4, 5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda place: place.chmod(0o755),
+        lambda place: (place.parent / "ansible.cfg").write_text("[defaults]\nvars_plugins = x\n"),
+        lambda place: (place.parent / "group_vars" / "nodes.yml").write_text("x: 1\nansible_become_pass: y\n"),
+        lambda place: (place.parent / "group_vars" / "nodes.yml").write_text("api_token: y\n"),
+    ],
+)
+def test_what_may_depend_on_more_or_is_secret_is_not_kept(place: Path, change: Any) -> None:
+    change(place)
+    if place.stat().st_mode & 0o100:
+        place.write_text("#!/bin/sh\necho '" + json.dumps({"nodes": {"hosts": ["node1"]}}) + "'\n")
+    ansible_inventory.load(place, remembered=True)
+    assert kept(place) == 0
+
+
+def test_nobody_else_is_content_with_it(place: Path) -> None:
+    ansible_inventory.load(place)
+    assert kept(place) == 0
+    assert cache.key(place, ["x", "--vault-password-file=y"], {}) == ""
+    assert cache.key(place, ["x", "--extra-vars=@file"], {}) == ""
+    assert cache.key(place, ["x"], {"ANSIBLE_VAULT_PASSWORD_FILE": "x"}) == ""
+    assert cache.key(place.parent, ["x"], {}) == ""
+    assert cache.key(place, ["x"], {}) != ""

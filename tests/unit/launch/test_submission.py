@@ -1,0 +1,348 @@
+"""Submissions: held against the published schemas, read back as their scheduler would, and never made of strings."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import referencing
+import referencing.jsonschema
+import yaml
+from clusterctl.cli import render as command
+from clusterctl.launch import submission
+from clusterctl.launch.submission import Submission
+from clusterctl.support.errors import ConfigError
+
+SCHEMAS = Path(__file__).resolve().parents[2] / "data" / "schemas"
+NASTY = ("python", "train.py", "--title", 'it\'s "$HOME" & `ls`; $(id)', "--deep", "$$(NAME)", "a: b # c", "", "é\n- x")
+JOB = Submission(
+    name="bert-large",
+    program=NASTY,
+    image="registry.example:5000/team/train:1.2@sha256:" + 64 * "a",
+    nodes=4,
+    gpus_per_node=8,
+    nproc_per_node=8,
+    environment={"NCCL_DEBUG": "INFO", "TITLE": "yes: no # 'x'"},
+    rdma={"rdma/hca_shared_devices_a": 1, "nvidia.com/roce-b": 2},
+    networks=("default/roce-a", "roce-b@net2"),
+    annotations={"sidecar.istio.io/inject": "false"},
+    cpus="64",
+    memory="512Gi",
+    working_dir="/srv/my job",
+)
+KUBEFLOW = {"namespace": "training", "shm_size": "64Gi"}
+SMALL = Submission(name="a", program=("train.py",), image="train")
+
+
+def changed(job: Submission = JOB, **values: Any) -> Submission:
+    return Submission(**{**vars(job), **values})
+
+
+def strict(schema: Any) -> Any:
+    """Refuse what a schema does not name, as 'kubectl --validate=strict' does; the cluster itself would drop it."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    known = {name: strict(value) for name, value in schema.items()}
+    if "properties" in known and "additionalProperties" not in known:
+        known["additionalProperties"] = False
+    return known
+
+
+def validator(name: str) -> Any:
+    pods = strict(json.loads((SCHEMAS / "kubernetes-podspec.json").read_text(encoding="utf-8")))
+    schema = strict(yaml.safe_load((SCHEMAS / name).read_text(encoding="utf-8")))
+    schema["properties"]["metadata"] = {"type": "object"}
+    resource = referencing.Resource.from_contents(pods, default_specification=referencing.jsonschema.DRAFT202012)
+    registry = referencing.Registry().with_resource("kubernetes-podspec.json", resource)
+    return jsonschema.Draft202012Validator(schema, registry=registry)
+
+
+PYTORCHJOB, MPIJOB = validator("pytorchjob-v1.yaml"), validator("mpijob-v2beta1.yaml")
+
+
+def containers(document: Any) -> dict[str, Any]:
+    replicas = next(value for name, value in document["spec"].items() if name.endswith("ReplicaSpecs"))
+    return {kind: replica["template"]["spec"]["containers"][0] for kind, replica in replicas.items()}
+
+
+def as_kubernetes_expands(word: str) -> str:
+    """Return what the kubelet makes of a word where no variable of that name is set: two dollars are one."""
+    return word.replace("$$", "$")
+
+
+def in_pod(line: list[str]) -> tuple[str, ...]:
+    assert line[:2] == ["clusterctl", "launch"]
+    return tuple(line[line.index("--") + 1 :])
+
+
+@pytest.mark.parametrize("job", [changed(**KUBEFLOW), SMALL, changed(SMALL, nodes=2)], ids=["full", "small", "two"])
+def test_a_pytorchjob_is_what_the_operator_takes(job: Submission) -> None:
+    document = yaml.safe_load(submission.pytorchjob(job))
+    PYTORCHJOB.validate(document)
+    assert (document["apiVersion"], document["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
+    replicas = {kind: it["replicas"] for kind, it in document["spec"]["pytorchReplicaSpecs"].items()}
+    assert sum(replicas.values()) == job.nodes
+    assert replicas["Master"] == 1
+    for container in containers(document).values():
+        assert container["name"] == "pytorch"  # the operator writes its variables into that one alone
+        assert in_pod([as_kubernetes_expands(word) for word in container["command"]]) == job.program
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        changed(**KUBEFLOW),
+        changed(SMALL, nproc_per_node=2),
+        changed(**KUBEFLOW, by_torchrun=True),
+        changed(SMALL, nodes=2, by_torchrun=True),
+    ],
+    ids=["full", "small", "torchrun", "torchrun-small"],
+)
+def test_an_mpijob_is_what_the_operator_takes(job: Submission) -> None:
+    document = yaml.safe_load(submission.mpijob(job))
+    MPIJOB.validate(document)
+    assert (document["apiVersion"], document["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
+    assert document["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] == job.nodes
+    found = containers(document)
+    assert "command" not in found["Worker"]  # the operator starts sshd there
+    line = [as_kubernetes_expands(word) for word in found["Launcher"]["command"]]
+    ranks = job.nodes if job.by_torchrun else job.nodes * int(job.nproc_per_node or 0)
+    assert line[:3] == ["mpirun", "-np", str(ranks)]
+    assert document["spec"]["slotsPerWorker"] * job.nodes == ranks
+    assert tuple(line[-len(job.program) :]) == job.program
+    variables = {it["name"]: it["value"] for it in found["Launcher"]["env"]}
+    assert variables.items() >= job.environment.items()
+    handed_on = [line[number + 1] for number, word in enumerate(line) if word == "-x"]
+    assert set(handed_on) >= set(job.environment)
+    if job.by_torchrun:
+        assert variables["MASTER_ADDR"] == f"{job.name}-worker-0.{job.name}"
+        assert {"MASTER_ADDR", "MASTER_PORT"} <= set(handed_on)
+
+
+def test_pods_with_rdma_get_the_devices_the_networks_and_leave_to_lock_memory() -> None:
+    document = yaml.safe_load(submission.pytorchjob(changed(**KUBEFLOW)))
+    for replica in document["spec"]["pytorchReplicaSpecs"].values():
+        template = replica["template"]
+        assert template["metadata"]["annotations"] == {
+            "k8s.v1.cni.cncf.io/networks": "default/roce-a,roce-b@net2",
+            "sidecar.istio.io/inject": "false",
+        }
+        container = template["spec"]["containers"][0]
+        assert container["resources"]["limits"] == {
+            "nvidia.com/gpu": 8,
+            "rdma/hca_shared_devices_a": 1,
+            "nvidia.com/roce-b": 2,
+            "cpu": "64",
+            "memory": "512Gi",
+        }
+        assert container["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
+        assert container["volumeMounts"] == [{"name": "dshm", "mountPath": "/dev/shm"}]  # noqa: S108 - a mount point
+        assert template["spec"]["volumes"] == [{"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": "64Gi"}}]
+    assert "securityContext" not in submission.pytorchjob(SMALL)
+    launcher = containers(yaml.safe_load(submission.mpijob(changed(**KUBEFLOW))))["Launcher"]
+    assert "resources" not in launcher
+
+
+@pytest.mark.parametrize("name", ["1.5", "true", "null", "2026-11-21", "0x10", "yes"])
+def test_words_that_yaml_takes_for_something_else_stay_words(name: str) -> None:
+    job = changed(SMALL, program=("run", name), environment={"VALUE": name})
+    container = containers(yaml.safe_load(submission.pytorchjob(job)))["Master"]
+    assert container["command"][-1] == name
+    assert container["env"] == [{"name": "VALUE", "value": name}]
+    PYTORCHJOB.validate(yaml.safe_load(submission.pytorchjob(job)))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("spec", "pytorchReplicaSpecs", "Master", "replica"), 1),
+        (("spec", "pytorchReplicaSpecs", "Master", "replicas"), "1"),
+        (("spec", "pytorchReplicaSpecs", "Master", "template", "spec", "container"), []),
+        (("spec", "pytorchReplicaSpecs", "Master", "template", "metadata", "annotations"), {"a": False}),
+        (("spec", "nprocPerNode"), 8),
+        (("spec", "slotsPerWorker"), 8),
+    ],
+)
+def test_the_schema_refuses_what_the_operator_would(path: tuple[str, ...], value: object) -> None:
+    document = yaml.safe_load(submission.pytorchjob(changed(SMALL, annotations={"a": "b"})))
+    place = document
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    with pytest.raises(jsonschema.ValidationError):
+        PYTORCHJOB.validate(document)
+
+
+def test_the_schema_of_a_container_is_kubernetes_own() -> None:
+    document = yaml.safe_load(submission.mpijob(changed(SMALL, nproc_per_node=1)))
+    containers(document)["Launcher"]["command"] = "mpirun"
+    with pytest.raises(jsonschema.ValidationError, match="is not of type 'array'"):
+        MPIJOB.validate(document)
+
+
+def test_runai_gets_one_line_that_a_shell_takes_apart_again() -> None:
+    text = submission.runai(changed(project="team-a"))
+    words = shlex.split(text)
+    before, _, after = " ".join(words[:-1]).partition(" --command -- ")
+    assert before.startswith("runai training pytorch submit bert-large --project team-a --image registry.example:5000/")
+    assert "--workers 3 --gpu-devices-request 8 --master-gpu-devices-request 8" in before
+    assert (
+        "--extended-resource rdma/hca_shared_devices_a=1 --master-extended-resource rdma/hca_shared_devices_a=1"
+        in before
+    )
+    assert "--annotation k8s.v1.cni.cncf.io/networks=default/roce-a,roce-b@net2" in before
+    assert "--capability IPC_LOCK" in before
+    assert "-e NCCL_DEBUG=INFO" in before
+    assert before.endswith("--large-shm")
+    assert after.startswith("clusterctl launch --nproc-per-node=8 -- python train.py")
+    line = words[words.index("--command") + 2 :]
+    assert in_pod([as_kubernetes_expands(word) for word in line]) == NASTY
+    assert "--workers" not in submission.runai(SMALL)
+
+
+SLURM = changed(
+    image="",
+    rdma={},
+    networks=(),
+    annotations={},
+    memory="512G",
+    working_dir="",
+    partition="gpu",
+    account="lab",
+    time="2-00",
+)
+
+
+def test_a_slurm_script_gives_its_step_the_very_words(tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text(submission.slurm(SLURM), encoding="utf-8")
+    assert subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True, check=False).stderr == ""
+    asked = [line.removeprefix("#SBATCH ") for line in script.read_text().splitlines() if line.startswith("#SBATCH")]
+    assert asked == [
+        *("--job-name=bert-large", "--nodes=4", "--ntasks-per-node=1", "--gpus-per-node=8", "--cpus-per-task=64"),
+        *("--mem=512G", "--time=2-00", "--partition=gpu", "--account=lab"),
+    ]
+    step = [sys.executable, "-c", "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['TITLE']]))"]
+    (tmp_path / "srun").write_text("#!/bin/sh\n" + f'exec {shlex.join(step)} "$@"\n')
+    (tmp_path / "srun").chmod(0o755)
+    done = subprocess.run(
+        ["bash", str(script)],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    words, title = json.loads(done.stdout)
+    assert title == JOB.environment["TITLE"]
+    assert words[:3] == ["--nodes=4", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
+    assert in_pod(words[words.index("clusterctl") :]) == NASTY
+
+
+def test_a_slurm_script_ends_as_its_step_does(tmp_path: Path) -> None:
+    (tmp_path / "srun").write_text("#!/bin/sh\nexit 13\n")
+    (tmp_path / "srun").chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", submission.slurm(SLURM)], env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, check=False
+    )
+    assert done.returncode == 13
+
+
+def test_an_image_for_slurm_is_asked_for_as_pyxis_does() -> None:
+    text = submission.slurm(changed(SLURM, image="team/train:1", working_dir="/w"))
+    assert "--container-image=team/train:1 --container-workdir=/w clusterctl launch" in text
+    assert "--chdir=/w clusterctl launch" in submission.slurm(changed(SLURM, working_dir="/w"))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"name": ""}, "'' is no name for a job"),
+        ({"name": "Bert"}, "'Bert' is no name for a job; .*RFC 1123"),
+        ({"name": "bert_large"}, "is no name for a job"),
+        ({"name": "bert-"}, "is no name for a job"),
+        ({"name": "4bert"}, "begins with a letter"),
+        ({"name": "a" * 55}, "has 54 characters at most"),
+        ({"name": "a\n"}, "is no name for a job"),
+        ({"program": ()}, "There is no program to start"),
+        ({"image": ""}, "pytorchjob needs a container image"),
+        ({"image": "a b"}, "'a b' is no image"),
+        ({"image": "--privileged"}, "'--privileged' is no image"),
+        ({"nodes": 0}, "one node and one process at least"),
+        ({"environment": {"A-B": "1"}}, "'A-B' is no environment variable"),
+        ({"environment": {"RANK": "1"}}, "WORLD_SIZE and RANK are the scheduler's to set"),
+        ({"environment": {"A": "x\ny"}}, "The value of A has a control character"),
+        ({"rdma": {"hca": 1}}, "'hca' is no extended resource; give a name such as rdma/"),
+        ({"rdma": {"rdma/hca": 0}}, "0 of rdma/hca is nothing to ask for"),
+        ({"networks": ("a b",)}, "'a b' is no network attachment"),
+        ({"annotations": {"a b": "c"}}, "'a b' is no annotation's name"),
+        ({"memory": "64 GB"}, "'64 GB' is no amount of memory"),
+        ({"working_dir": "rel"}, "'rel' is no working directory"),
+        ({"namespace": "A"}, "'A' is no namespace"),
+        ({"partition": "gpu"}, "--partition means nothing to pytorchjob"),
+        ({"by_torchrun": True}, "--launcher torchrun means nothing to pytorchjob"),
+    ],
+)
+def test_what_is_malformed_is_named(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        submission.pytorchjob(changed(SMALL, **values))
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "words"),
+    [
+        ("slurm", {"rdma": {"rdma/a": 1}}, "--rdma-resource means nothing to slurm"),
+        ("slurm", {"memory": "64Gi"}, "is no amount of memory for Slurm; write it as 64G"),
+        ("slurm", {"cpus": "0.5"}, "'0.5' is no number of CPUs"),
+        ("slurm", {"time": "tomorrow"}, "'tomorrow' is no time"),
+        ("slurm", {"partition": "a b"}, "'a b' is no partition"),
+        ("runai", {"shm_size": "1Gi"}, "--shm-size means nothing to runai"),
+        ("mpijob", {}, "An MPIJob needs to know its ranks"),
+    ],
+)
+def test_what_means_nothing_to_a_scheduler_is_refused(kind: str, values: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        submission.KINDS[kind](changed(SMALL, **values))
+
+
+def render(*arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "clusterctl", "render", *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def test_the_command_prints_the_submission_alone() -> None:
+    assert {kind.value for kind in command.Kind} == set(submission.KINDS)
+    common = ("--name", "bert", "--image", "train:1", "--nodes", "2", "--gpus-per-node", "8")
+    rdma = ("--rdma-resource", "rdma/a=1", "--network-attachment", "roce", "--annotation", "a=b", "-x", "A=b=c")
+    done = render("pytorchjob", *common, *rdma, "--", "train.py", "--lr", "0.1")
+    assert (done.returncode, done.stderr) == (0, "")
+    container = containers(yaml.safe_load(done.stdout))["Worker"]
+    assert container["command"] == ["clusterctl", "launch", "--", "train.py", "--lr", "0.1"]
+    assert container["env"] == [{"name": "A", "value": "b=c"}]
+    torchrun = render("mpijob", "--launcher", "torchrun", *common, "--", "train.py")
+    assert "clusterctl" in containers(yaml.safe_load(torchrun.stdout))["Launcher"]["command"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("slurm", "--name", "a"), 1, "There is no program to start"),
+        (("swarm", "--name", "a", "--", "x"), 2, "'swarm' is not one of"),
+        (("slurm", "--name", "a", "-x", "A", "--", "x"), 2, "'A' has no NAME=VALUE in it"),
+        (("runai", "--name", "a", "--image", "i", "--rdma-resource", "rdma/a=x", "--", "x"), 2, "is no number"),
+        (("slurm", "--name", "A", "--", "x"), 1, "'A' is no name for a job"),
+    ],
+)
+def test_bad_input_ends_with_one_sentence(arguments: tuple[str, ...], code: int, words: str) -> None:
+    done = render(*arguments)
+    assert done.returncode == code
+    assert words in " ".join(done.stderr.split())
+    assert done.stdout == ""

@@ -1,0 +1,187 @@
+"""What the nodes of a mesh are told: members in, texts out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from clusterctl.support import content
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+sys.path.insert(0, str(content.collections_path()))
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules as rules
+
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIwwYGMGDwWPrygxQ4O3kv+UcH3baMHTl4kBu/CfhWR4"
+USER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIALi599DvvDwMySq11LrlGoa5zscn2pIVvFVI3NuVmul"
+OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIjo692h6EyqWaITe9OwUfqkqO4qAhVWfzHXC/tiVj5k"
+
+
+def member(number: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "name": f"node{number}",
+        "address": f"10.0.0.{number}",
+        "port": 22,
+        "host_keys": [HOST_KEY],
+        "aliases": [],
+        "platform": "p",
+        "slots": 2,
+        **changes,
+    }
+
+
+def lines_of(*members: dict[str, Any]) -> list[str]:
+    """What a node remembers that was told of these members."""
+    return (rules.authorized_keys(members, rules.Options()) + rules.known_hosts(members)).splitlines()
+
+
+class TestDoor:
+    @pytest.mark.parametrize(
+        ("changes", "telling"),
+        [
+            ({"name": "-oProxyCommand=x"}, "no host name"),
+            ({"name": "a b"}, "no host name"),
+            ({"name": "*"}, "no host name"),
+            ({"aliases": ["ok", "x\nHost *"]}, "no host name"),
+            ({"address": "node2"}, "address"),
+            ({"port": 0}, "port"),
+            ({"port": "22"}, "port"),
+            ({"host_keys": ["ssh-ed25519 AAAA\nevil"]}, "public key"),
+            ({"user_key": 'command="rm" ssh-ed25519 AAAA'}, "public key"),
+        ],
+    )
+    def test_what_would_break_a_file_is_refused(self, changes: dict[str, Any], telling: str) -> None:
+        with pytest.raises(rules.MeshError, match=telling):
+            rules.check_members([member(1, **changes)])
+
+    def test_no_members_and_double_members(self) -> None:
+        with pytest.raises(rules.MeshError, match="empty"):
+            rules.check_members([])
+        with pytest.raises(rules.MeshError, match="node1 2 times"):
+            rules.check_members([member(1), member(1)])
+
+    @pytest.mark.parametrize(
+        ("user", "options"),
+        [
+            ("a b", rules.Options()),
+            ("alice", rules.Options(key_name="../x")),
+            ("alice", rules.Options(key_options=['command="a\nb"'])),
+            ("alice", rules.Options(client_options={"Port": "22\nHost *"})),
+            ("alice", rules.Options(client_options={"Bad Name": "x"})),
+        ],
+    )
+    def test_malformed_options(self, user: str, options: rules.Options) -> None:
+        with pytest.raises(rules.MeshError):
+            rules.check_options(user, options)
+
+
+class TestFiles:
+    def test_known_hosts_names_the_port_that_the_key_was_seen_on(self) -> None:
+        text = rules.known_hosts([member(1, aliases=["login"]), member(2, port=2222, address="fd00::2")])
+        assert text.splitlines() == [
+            f"node1,login,10.0.0.1 {HOST_KEY}",
+            f"[node2]:2222,[fd00::2]:2222 {HOST_KEY}",
+        ]
+
+    def test_authorized_keys_with_options(self) -> None:
+        options = rules.Options(key_options=["no-pty"], from_members_only=True)
+        text = rules.authorized_keys([member(1, user_key=USER_KEY), member(2)], options)
+        assert text == f'no-pty,from="10.0.0.1,10.0.0.2" {USER_KEY} clusterctl:node1\n'
+
+    @pytest.mark.parametrize(
+        ("asked", "user", "expected"),
+        [
+            ("node2", "root", {"hostname": "10.0.0.2", "port": "2222", "stricthostkeychecking": "true"}),
+            ("10.0.0.2", "root", {"hostname": "10.0.0.2", "port": "2222"}),
+            ("node1", "root", {"hostname": "10.0.0.1", "port": "22", "userknownhostsfile": "/dev/null"}),
+            ("elsewhere", "root", {"hostname": "elsewhere", "stricthostkeychecking": "ask"}),
+        ],
+    )
+    def test_ssh_itself_reads_the_client_config_so(
+        self, tmp_path: Path, asked: str, user: str, expected: dict[str, str]
+    ) -> None:
+        path = tmp_path / "config"
+        path.write_text(rules.client_config([member(1), member(2, port=2222)], user, rules.Options()))
+        done = subprocess.run(["ssh", "-G", "-F", str(path), asked], capture_output=True, text=True, check=True)
+        said = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+        assert {key: said.get(key) for key in expected} == expected
+
+    def test_the_key_is_named_for_the_clusters_user_alone(self, tmp_path: Path) -> None:
+        path = tmp_path / "config"
+        path.write_text(rules.client_config([member(1)], "somebody-else", rules.Options()))
+        done = subprocess.run(["ssh", "-G", "-F", str(path), "node1"], capture_output=True, text=True, check=True)
+        assert "id_clusterctl" not in done.stdout
+
+    def test_strictness_can_be_given_up(self) -> None:
+        text = rules.client_config([member(1)], "alice", rules.Options(strict_host_keys=False))
+        assert "StrictHostKeyChecking no" in text
+
+
+class TestMemory:
+    def test_a_member_is_rebuilt_from_the_lines_about_it(self) -> None:
+        whole = member(3, port=2222, aliases=["io"], user_key=USER_KEY, host_keys=[HOST_KEY, OTHER_KEY])
+        recalled = rules.recall([lines_of(whole)])
+        assert recalled == {
+            "node3": {key: whole[key] for key in ("name", "address", "port", "aliases", "host_keys", "user_key")}
+        }
+
+    def test_lines_with_options_are_understood(self) -> None:
+        options = rules.Options(key_options=['environment="A=b c"'], from_members_only=True)
+        text = rules.authorized_keys([member(3, user_key=USER_KEY)], options)
+        assert rules.recall([text.splitlines()])["node3"]["user_key"] == USER_KEY
+
+    def test_only_lines_about_the_asked_hosts_are_given(self) -> None:
+        lines = [*lines_of(member(1, user_key=USER_KEY), member(2, port=2222, user_key=OTHER_KEY)), "# a comment", ""]
+        assert rules.remembered_lines(lines, ["node2"]) == lines_of(member(2, port=2222, user_key=OTHER_KEY))
+
+    def test_what_most_nodes_say_counts(self) -> None:
+        old, new = lines_of(member(3, user_key=OTHER_KEY)), lines_of(member(3, user_key=USER_KEY))
+        assert rules.recall([old, new, new])["node3"]["user_key"] == USER_KEY
+
+    def test_fresh_keys_win_then_known_then_remembered(self) -> None:
+        members = [member(1, user_key=OTHER_KEY), member(2, user_key=OTHER_KEY), member(3)]
+        recalled = rules.recall([lines_of(*[member(i, user_key=HOST_KEY) for i in (1, 2, 3)])])
+        done = rules.complete(members, {"node1": USER_KEY}, recalled, [])
+        assert [entry["user_key"] for entry in done] == [USER_KEY, OTHER_KEY, HOST_KEY]
+        assert done[0]["slots"] == 2
+
+    def test_hosts_of_the_inventory_are_kept_and_others_forgotten(self) -> None:
+        recalled = rules.recall([lines_of(member(2, user_key=USER_KEY), member(9, user_key=USER_KEY))])
+        done = rules.complete([member(1)], {}, recalled, ["node1", "node2", "node3"])
+        assert [entry["name"] for entry in done] == ["node1", "node2"]
+
+
+class TestProof:
+    def test_ring_all_and_none(self) -> None:
+        assert rules.logins(["a", "b", "c"], "ring") == {"a": ["b"], "b": ["c"], "c": ["a"]}
+        assert rules.logins(["a"], "ring") == {"a": ["a"]}
+        assert rules.logins(["a", "b"], "all") == {"a": ["a", "b"], "b": ["a", "b"]}
+        assert rules.logins(["a"], "none") == {"a": []}
+
+    @pytest.mark.parametrize(
+        ("said", "telling"),
+        [
+            # captured from OpenSSH 9.2 on Debian 12
+            (
+                "No ED25519 host key is known for 10.0.0.2 and you have requested strict checking.\r\n",
+                "not vouched for",
+            ),
+            ("Host key verification failed.\r\n", "not vouched for"),
+            ("alice@10.0.0.2: Permission denied (publickey,password).\r\n", "refuses the key of user alice"),
+            ("ssh: connect to host 10.0.0.2 port 22: No route to host\r\n", "firewall"),
+            ("ssh: Could not resolve hostname node2: Name or service not known\r\n", "cannot be resolved"),
+            ("ssh timed out after 20 s", "firewall"),
+            ("This account is currently not available.\n", "no login shell"),
+            ("", "no answer"),
+        ],
+    )
+    def test_a_failed_login_names_both_ends_and_a_cure(self, said: str, telling: str) -> None:
+        target = {"name": "node2", "address": "10.0.0.2", "port": 2222, "obstacles": ["sshd has AllowUsers bob"]}
+        sentence = rules.login_failure("node1", target, "alice", said)
+        assert sentence.startswith("node1 cannot open a shell on node2 (10.0.0.2 port 2222): ")
+        assert telling in sentence
+        assert sentence.endswith("On node2: sshd has AllowUsers bob.")

@@ -1,0 +1,395 @@
+"""The rules of preflight: facts in, problems out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from clusterctl.support import content
+
+sys.path.insert(0, str(content.collections_path()))
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils import preflight_rules as rules
+
+DATA = Path(__file__).resolve().parents[2] / "data" / "preflight"
+FAILURES = yaml.safe_load((DATA / "failures.yml").read_text(encoding="utf-8"))
+SCRATCH = "/var/tmp"  # noqa: S108 - a name in facts, nothing is written there
+LIMITS = rules.Limits(
+    supported={"debian": ["12", "13"], "ubuntu": ["22.04"], "rocky": ["9"]},
+    min_disk_bytes={"/usr/local": 1000, SCRATCH: 500},
+    min_builder_disk_bytes={SCRATCH: 2000},
+)
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI"
+
+
+def node(number: int = 1, **changes: Any) -> dict[str, Any]:
+    """A healthy node in the form of node_facts, with some sections replaced."""
+    return {
+        "hostname": f"node{number}",
+        "fqdn": f"node{number}",
+        "distribution": {"id": "debian", "version_id": "12", "family": "Debian", "major": "12"},
+        "python": {"version": "3.11.2"},
+        "platform": "debian-12-x86_64-glibc2.36-py3.11",
+        "cores": 4,
+        "gpus": [],
+        "disk": [{"path": "/usr/local", "free_bytes": 5000}, {"path": SCRATCH, "free_bytes": 5000}],
+        "interfaces": [
+            {"name": "lo", "addresses": [{"address": "127.0.0.1"}]},
+            {"name": "eth0", "addresses": [{"address": f"10.0.0.{number}"}]},
+        ],
+        "routes": [{"destination": "0.0.0.0/0", "interface": "eth0"}],
+        "user": {"name": "cluster", "uid": 1000, "sudo": True},
+        "ssh": {"host_keys": [f"{KEY}{number}"], "port": 22},
+        **changes,
+    }
+
+
+def member_of(number: int, **changes: Any) -> dict[str, Any]:
+    name = f"node{number}"
+    settings = rules.Settings(name=name, reached_at=f"10.0.0.{number}", resolved=[f"10.0.0.{number}"])
+    return {**rules.member(settings, node(number))[0], **changes}
+
+
+def checks(problems: list[rules.Problem]) -> list[tuple[str, str]]:
+    return [(one.host, one.check) for one in problems]
+
+
+class TestLookFailure:
+    @pytest.mark.parametrize("case", FAILURES, ids=lambda case: f"{case['check']}: {case['text'][-40:]}")
+    def test_captured_failures_are_named(self, case: dict[str, str]) -> None:
+        found = rules.look_failure("n", case["text"])
+        assert found.check == case["check"]
+        assert found.problem
+        assert found.cure
+        assert "\n" not in found.problem
+        assert "Data could not be sent" not in found.problem
+
+    def test_the_missing_interpreter_is_not_taken_for_a_missing_name(self) -> None:
+        text = next(case["text"] for case in FAILURES if case["check"] == "python")
+        assert "python9: not found" in rules.look_failure("n", text).problem
+
+    def test_an_unknown_failure_keeps_its_words(self) -> None:
+        found = rules.look_failure("n", "the moon\nis in the wrong phase")
+        assert found.check == "error"
+        assert "the moon is in the wrong phase" in found.problem
+
+
+class TestNode:
+    def test_a_healthy_node_has_no_problem(self) -> None:
+        assert rules.node_problems("node1", node(), LIMITS, builder=True) == []
+
+    @pytest.mark.parametrize(
+        ("identity", "release", "supported"),
+        [
+            ("debian", "12", True),
+            ("debian", "11", False),
+            ("ubuntu", "22.04", True),
+            ("ubuntu", "22.10", False),
+            ("rocky", "9.4", True),
+            ("rocky", "90", False),
+            ("rocky", "8.9", False),
+            ("arch", "", False),
+        ],
+    )
+    def test_distributions(self, identity: str, release: str, supported: bool) -> None:
+        facts = node(distribution={"id": identity, "version_id": release})
+        found = rules.node_problems("n", facts, LIMITS, builder=False)
+        assert checks(found) == ([] if supported else [("n", "distribution")])
+
+    @pytest.mark.parametrize(("version", "works"), [("3.9.2", True), ("3.10.0", True), ("3.8.19", False)])
+    def test_python(self, version: str, works: bool) -> None:
+        found = rules.node_problems("n", node(python={"version": version}), LIMITS, builder=False)
+        assert checks(found) == ([] if works else [("n", "python")])
+
+    @pytest.mark.parametrize("sudo", [None, False])
+    def test_tasks_that_do_not_run_as_root_are_named_with_their_user(self, sudo: bool | None) -> None:
+        user = {"name": "alice", "uid": 1001, "sudo": sudo}
+        (found,) = rules.node_problems("n", node(user=user), LIMITS, builder=False)
+        assert found.check == "sudo"
+        assert "alice" in found.problem
+        assert "ansible_become" in found.cure
+
+    def test_a_full_disk_is_named_with_both_figures(self) -> None:
+        limits = rules.Limits(supported={"debian": ["12"]}, min_disk_bytes={"/usr/local": 4 * 1024**3})
+        disk = [{"path": "/usr/local", "free_bytes": 1024**3}]
+        (found,) = rules.node_problems("n", node(disk=disk), limits, builder=False)
+        assert "/usr/local has 1.0 GiB free, 4.0 GiB are needed" in found.problem
+
+    def test_only_a_builder_needs_the_builders_disk(self) -> None:
+        disk = [{"path": "/usr/local", "free_bytes": 5000}, {"path": SCRATCH, "free_bytes": 1000}]
+        assert rules.node_problems("n", node(disk=disk), LIMITS, builder=False) == []
+        assert checks(rules.node_problems("n", node(disk=disk), LIMITS, builder=True)) == [("n", "disk")]
+
+    def test_a_node_without_host_keys_is_named(self) -> None:
+        found = rules.node_problems("n", node(ssh={"host_keys": [], "port": 22}), LIMITS, builder=False)
+        assert checks(found) == [("n", "host_key")]
+
+
+class TestBuilders:
+    def test_the_first_of_each_platform(self) -> None:
+        assert rules.builders({"a": "p1", "b": "p1", "c": "p2"}, []) == {"a", "c"}
+
+    def test_a_choice_wins(self) -> None:
+        assert rules.builders({"a": "p1", "b": "p1"}, ["b"]) == {"b"}
+
+
+class TestMember:
+    def test_what_the_others_see(self) -> None:
+        settings = rules.Settings(
+            name="n1", reached_at="10.0.0.1", resolved=["10.0.0.1"], cluster_aliases=["ib1"], slots=2
+        )
+        entry, problems = rules.member(settings, node(fqdn="node1.example.org", ssh={"host_keys": [KEY], "port": 2222}))
+        assert problems == []
+        assert entry == {
+            "name": "n1",
+            "address": "10.0.0.1",
+            "port": 2222,
+            "host_keys": [KEY],
+            "aliases": ["ib1", "node1", "node1.example.org"],
+            "platform": "debian-12-x86_64-glibc2.36-py3.11",
+            "slots": 2,
+            "provides": [],
+            "gpus": 0,
+            "cuda": {"driver_major": 0, "driver_version": "", "toolkit_version": ""},
+        }
+
+    def test_what_a_build_could_rely_on(self) -> None:
+        found = rules.provides(node(cuda={"toolkit_version": "12.4", "libcuda": True}, tools={"ucx": True}))
+        assert found == ["cuda_toolkit", "libcuda", "ucx"]
+        assert rules.provides(node(cuda={"toolkit_version": "", "libcuda": True})) == ["libcuda"]
+
+    def test_slots_come_from_gpus_and_then_from_cores(self) -> None:
+        settings = rules.Settings(name="n1", reached_at="10.0.0.1", resolved=["10.0.0.1"])
+        assert rules.member(settings, node())[0]["slots"] == 4
+        assert rules.member(settings, node(gpus=[{"name": "H"}] * 8))[0]["slots"] == 8
+
+    def test_localhost_and_addresses_are_no_aliases(self) -> None:
+        settings = rules.Settings(name="n1", reached_at="10.0.0.1", resolved=["10.0.0.1"])
+        entry, _ = rules.member(settings, node(hostname="n1", fqdn="localhost.localdomain"))
+        assert entry["aliases"] == []
+
+    def test_an_alias_that_is_no_host_name_is_dropped(self) -> None:
+        settings = rules.Settings(name="n1", reached_at="10.0.0.1", resolved=["10.0.0.1"], cluster_aliases=["a b", "*"])
+        assert rules.member(settings, node(hostname="n1", fqdn="n1"))[0]["aliases"] == []
+
+    def test_the_name_it_is_reached_by_is_an_alias_and_its_own_address_is_taken(self) -> None:
+        settings = rules.Settings(name="n1", reached_at="n1.lan", resolved=["192.0.2.9", "10.0.0.1"])
+        entry, problems = rules.member(settings, node(hostname="n1", fqdn="n1"))
+        assert problems == []
+        assert (entry["address"], entry["aliases"]) == ("10.0.0.1", ["n1.lan"])
+
+    @pytest.mark.parametrize(
+        ("changes", "telling"),
+        [
+            ({"reached_at": "203.0.113.7", "resolved": ["203.0.113.7"]}, "203.0.113.7"),
+            ({"reached_at": "127.0.0.1", "resolved": ["127.0.0.1"]}, "127.0.0.1"),
+            ({"reached_at": "gone.lan", "resolved": []}, "gone.lan"),
+            ({"cluster_address": "10.0.0.300"}, "no address"),
+            ({"cluster_address": "10.9.9.9"}, "none of its interfaces"),
+        ],
+    )
+    def test_an_address_the_others_cannot_use_is_a_problem(self, changes: dict[str, Any], telling: str) -> None:
+        settings = rules.Settings(**{"name": "n1", "reached_at": "10.0.0.1", "resolved": ["10.0.0.1"], **changes})
+        _, (found,) = rules.member(settings, node())
+        assert found.check == "address"
+        assert telling in found.problem
+        assert "cluster_address=10.0.0.1" in found.cure  # the default route's interface has it
+
+    def test_a_cluster_of_one_may_be_reached_by_loopback(self) -> None:
+        settings = rules.Settings(name="localhost", reached_at="localhost", resolved=["127.0.0.1"])
+        entry, problems = rules.member(settings, node(), alone=True)
+        assert (entry["address"], problems) == ("127.0.0.1", [])
+
+
+class TestSettings:
+    def test_numbers_are_read_and_nonsense_is_a_problem(self) -> None:
+        good, none = rules.settings("n", {"slots": "4", "cluster_port": 2222}, ["10.0.0.1"])
+        assert (good.slots, good.cluster_port, none) == (4, 2222, [])
+        bad, found = rules.settings("n", {"slots": "many", "cluster_port": 99999}, ["10.0.0.1"])
+        assert (bad.slots, bad.cluster_port) == (None, None)
+        assert [one.variable for one in found] == ["cluster_port", "slots"]
+
+
+class TestMembership:
+    def test_fresh_members_win_known_ones_fill_in_and_strangers_go(self) -> None:
+        fresh = [member_of(2, slots=9)]
+        known = [member_of(1, user_key="k1"), member_of(2, slots=1), member_of(7)]
+        merged, missing = rules.merge_members(fresh, known, ["node1", "node2", "node3"])
+        assert [(entry["name"], entry["slots"]) for entry in merged] == [("node1", 4), ("node2", 9)]
+        assert merged[0]["user_key"] == "k1"
+        assert missing == ["node3"]
+
+    def test_a_healthy_cluster(self) -> None:
+        members = [member_of(1), member_of(2)]
+        assert rules.membership_problems(members, {"node1": "node1", "node2": "node2"}, ["node1", "node2"]) == []
+
+    def test_equal_host_names(self) -> None:
+        names = {"node1": "debian", "node2": "debian", "node3": "node3"}
+        found = rules.membership_problems([member_of(i) for i in (1, 2, 3)], names, names)
+        assert checks(found) == [("node1", "hostname"), ("node2", "hostname")]
+        assert "node2" in found[0].problem
+
+    def test_swapped_names(self) -> None:
+        names = {"node1": "node2", "node2": "node1"}
+        found = rules.membership_problems([member_of(1), member_of(2)], names, names)
+        assert checks(found) == [("node1", "hostname"), ("node2", "hostname")]
+
+    def test_equal_addresses_also_with_a_member_of_an_earlier_run(self) -> None:
+        members = [member_of(1, address="10.0.0.9"), member_of(2, address="10.0.0.9")]
+        found = rules.membership_problems(members, {"node2": "node2"}, ["node2"])
+        assert checks(found) == [("node2", "address")]
+        assert "node1" in found[0].problem
+
+    def test_cloned_machines_are_told_once_each_whatever_the_number_of_keys(self) -> None:
+        keys = ["ssh-ed25519 AAAA", "ssh-rsa BBBB"]
+        members = [member_of(i, host_keys=keys) for i in (1, 2, 3)]
+        names = {f"node{i}": f"node{i}" for i in (1, 2, 3)}
+        found = rules.membership_problems(members, names, names)
+        assert checks(found) == [("node1", "host_key"), ("node2", "host_key"), ("node3", "host_key")]
+        assert "node2, node3" in found[0].problem
+
+    def test_shared_host_keys_may_be_wanted(self) -> None:
+        members = [member_of(i, host_keys=["k"]) for i in (1, 2)]
+        assert rules.membership_problems(members, {}, ["node1", "node2"], require_unique_host_keys=False) == []
+
+
+def at(offset_s: float, width_s: float = 0.4) -> rules.Clock:
+    """A clock that is that far ahead of the controller's, looked at by a task of that length."""
+    started = 1000.0
+    return rules.clock(started, started + width_s / 2 + offset_s, started + width_s)
+
+
+class TestClocks:
+    def test_bounds_hold_the_truth(self) -> None:
+        its = at(3.0)
+        assert its.low_s <= 3.0 <= its.high_s
+
+    def test_clocks_that_agree(self) -> None:
+        assert rules.clock_problems({"a": at(0.0), "b": at(4.0), "c": at(1.0)}, 5) == []
+
+    def test_a_controller_that_is_wrong_blames_nobody(self) -> None:
+        assert rules.clock_problems({"a": at(-3600.0), "b": at(-3601.0)}, 5) == []
+
+    @pytest.mark.parametrize("offset_s", [9.0, -9.0])
+    def test_of_two_the_one_that_differs_from_the_controller_is_named(self, offset_s: float) -> None:
+        (found,) = rules.clock_problems({"a": at(0.0), "b": at(offset_s)}, 5)
+        assert found.host == "b"
+        assert "9.0 s" in found.problem
+        assert ("ahead" if offset_s > 0 else "behind") in found.problem
+
+    def test_the_odd_one_of_many_is_named_in_fitting_units(self) -> None:
+        (found,) = rules.clock_problems({"a": at(0.1), "b": at(-7200.0), "c": at(0.0), "d": at(0.2)}, 5)
+        assert found.host == "b"
+        assert "2.0 hours behind" in found.problem
+
+    def test_two_far_apart_on_both_sides_of_the_middle_name_each_other(self) -> None:
+        found = rules.clock_problems({"a": at(3.5), "b": at(-3.5), "c": at(0.0)}, 5)
+        assert checks(found) == [("a", "clock"), ("b", "clock")]
+        assert "that of b" in found[0].problem
+
+    def test_a_slow_look_proves_nothing(self) -> None:
+        assert rules.clock_problems({"a": at(0.0), "b": at(8.0, width_s=20.0)}, 5) == []
+
+    def test_one_clock_alone_agrees_with_itself(self) -> None:
+        assert rules.clock_problems({"a": at(1000.0)}, 5) == []
+
+
+SPECS: dict[str, dict[str, Any]] = {
+    "openmpi": {
+        "openmpi_version": {"type": "str", "default": "5.0.7"},
+        "openmpi_jobs": {"type": "int", "default": 0},
+        "openmpi_family": {"type": "str", "choices": ["4", "5"], "default": "5"},
+        "openmpi_options": {"type": "list", "elements": "str", "default": []},
+        "openmpi_extra": {"type": "dict"},
+        "openmpi_token": {"type": "int", "no_log": True},
+    },
+    "python": {"python_x": {"type": "str"}},
+    "python_env": {"python_env_wheels": {"type": "list", "elements": "str", "default": []}},
+}
+
+
+class TestVariables:
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("openmpi_version", "5.0.7"),
+            ("openmpi_version", 5),
+            ("openmpi_jobs", "8"),
+            ("openmpi_options", ["--a"]),
+            ("openmpi_extra", None),
+            ("openmpi_extra", {}),
+            ("__openmpi_thing", 1),
+            ("ansible_user", "x"),
+            ("openmpiversion", "not in the namespace"),
+            ("preflight_node", {}),
+            ("python_env_wheels", []),
+        ],
+    )
+    def test_what_is_right_or_not_ours(self, name: str, value: object) -> None:
+        assert rules.VariableRules(SPECS).problems("n", name, value) == []
+
+    @pytest.mark.parametrize(
+        ("name", "value", "telling"),
+        [
+            ("openmpi_jobs", "many", "'many', which is no int"),
+            ("openmpi_options", {"a": 1}, "which is no list"),
+            ("openmpi_family", "6", "it may be 4, 5"),
+            ("openmpi_version", 4.1, "a number loses its last zeros"),
+            ("openmpi_version", None, "no value"),
+            ("python_env_wheel", [], "no variable of role python_env"),
+        ],
+    )
+    def test_what_is_wrong(self, name: str, value: object, telling: str) -> None:
+        (problem,) = rules.VariableRules(SPECS).problems("n", name, value)
+        assert telling in problem.problem
+        assert problem.variable == name
+
+    def test_the_nearest_right_name_is_told(self) -> None:
+        (found,) = rules.VariableRules(SPECS).problems("n", "openmpi_verison", "5.0.7")
+        assert "did you mean openmpi_version?" in found.cure
+
+    def test_ones_own_variables_can_be_named(self) -> None:
+        assert rules.VariableRules(SPECS, ["openmpi_mine"]).problems("n", "openmpi_mine", 1) == []
+
+    def test_a_secret_is_not_shown(self) -> None:
+        (found,) = rules.VariableRules(SPECS).problems("n", "openmpi_token", "hunter2")
+        assert "hunter2" not in found.problem + found.cure
+
+    def test_each_host_is_told_though_the_value_is_judged_once(self) -> None:
+        judge = rules.VariableRules(SPECS)
+        found = [one for i in range(3) for one in judge.problems(f"n{i}", "openmpi_jobs", "many")]
+        assert [one.host for one in found] == ["n0", "n1", "n2"]
+        assert len({one.problem for one in found}) == 1
+        assert judge.judged == 1
+
+
+class TestKinds:
+    @pytest.mark.parametrize(
+        ("check", "kind"),
+        [
+            ("variable", "configuration"),
+            ("disk", "host"),
+            ("host_key", "host"),
+            ("refused", "unreachable"),
+            ("unknown_host_key", "unreachable"),
+        ],
+    )
+    def test_whose_the_cure_is(self, check: str, kind: str) -> None:
+        assert rules.Problem("n", check, "p", "c").as_dict()["kind"] == kind
+
+
+class TestTable:
+    def test_equal_problems_fold_and_the_head_counts(self) -> None:
+        one = [rules.Problem(f"node{i}", "disk", "full", "empty it") for i in range(1, 4)]
+        text = rules.table([*one, rules.Problem("node9", "clock", "late", "set it")], 12)
+        assert text.splitlines() == [
+            "2 problems on 4 of 12 hosts; nothing has been changed.",
+            "node1, node2, node3: full; empty it.",
+            "node9: late; set it.",
+        ]
+
+    def test_many_names_are_counted(self) -> None:
+        assert rules.shortened([str(i) for i in range(20)], 3) == "0, 1, 2 and 17 more"

@@ -1,0 +1,162 @@
+"""What the check of an installed Horovod makes of real output, and what it refuses."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[3]
+DATA = REPOSITORY / "tests/data/horovod"
+
+
+def load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / f"roles/horovod/files/{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+horovod_check = load("horovod_check")
+SAID = (DATA / "check-build.txt").read_text()
+LDD = (DATA / "ldd.txt").read_text()
+
+
+def promise(**changes: Any) -> dict[str, Any]:
+    return {
+        "framework": "pytorch",
+        "controllers": ["MPI", "Gloo"],
+        "operations": ["MPI", "Gloo"],
+        "openmpi_key": "",
+        "nccl": "/usr/local/nccl",
+        "nccl_key": "",
+        "folder": "",
+        **changes,
+    }
+
+
+def test_what_check_build_ticks_is_read() -> None:
+    assert horovod_check.built_in(SAID) == {
+        "frameworks": ["PyTorch"],
+        "controllers": ["Gloo", "MPI"],
+        "operations": ["Gloo", "MPI"],
+    }
+    horovod_check.compare_build(promise(), SAID)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said", "sentence"),
+    [
+        (
+            {"framework": "tensorflow"},
+            SAID,
+            "have the frameworks TensorFlow, and horovodrun --check-build names PyTorch",
+        ),
+        ({"operations": ["MPI", "Gloo", "NCCL"]}, SAID, "tensor operations Gloo, MPI, NCCL, and .* names Gloo, MPI"),
+        ({"controllers": ["MPI"]}, SAID, "the controllers MPI, and .* names Gloo, MPI"),
+        ({}, SAID.replace("[X]", "[ ]"), "the frameworks PyTorch, and .* names none"),
+        ({}, "Traceback:\nImportError: no torch\n", "names no Frameworks; it said: ImportError: no torch"),
+        ({}, "", "names no Frameworks; it said: nothing"),
+    ],
+)
+def test_what_differs_is_named(changes: dict[str, Any], said: str, sentence: str) -> None:
+    with pytest.raises(horovod_check.WrongError, match=sentence):
+        horovod_check.compare_build(promise(**changes), said)
+
+
+def test_what_the_loader_finds_is_read() -> None:
+    libraries = horovod_check.resolved(LDD + "\tlibnccl.so.2 => not found\n")
+    assert libraries["libmpi.so.40"] == "/usr/local/openmpi/lib/libmpi.so.40"
+    assert libraries["libtorch_cpu.so"].endswith("/torch/lib/libtorch_cpu.so")
+    assert libraries["libnccl.so.2"] == ""
+    assert "linux-vdso.so.1" not in libraries
+
+
+@pytest.fixture
+def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with artifacts below, whose ``ldd`` is what the test writes to the file ``said``."""
+    for name, library in (("openmpi", "libmpi.so.40"), ("nccl", "libnccl.so.2"), ("other", "libmpi.so.40")):
+        (tmp_path / name / "lib").mkdir(parents=True)
+        (tmp_path / name / "lib" / library).touch()
+        (tmp_path / name / ".clusterctl.json").write_text(json.dumps({"key": f"key of {name}"}))
+    real = horovod_check.subprocess.run
+
+    def run(argv: list[str], **options: Any) -> Any:
+        assert argv[0] == "ldd"
+        return real(["cat", str(tmp_path / "said")], **{**options, "env": os.environ})
+
+    monkeypatch.setattr(horovod_check.subprocess, "run", run)
+    return tmp_path
+
+
+def linked(folder: Path, *names: str) -> str:
+    return "".join(f"\t{name} => {folder}/{place} (0x00007f)\n" for place in names for name in [Path(place).name])
+
+
+def check(folder: Path, ldd: str, **changes: Any) -> None:
+    (folder / "said").write_text(ldd)
+    wanted = promise(openmpi_key="key of openmpi", nccl=str(folder / "nccl"), **changes)
+    horovod_check.check_libraries(wanted, "mpi_lib.so")
+
+
+NCCL = {"operations": ["MPI", "Gloo", "NCCL"], "nccl_key": "key of nccl"}
+
+
+def test_the_cluster_s_own_libraries_pass(libraries: Path) -> None:
+    check(libraries, linked(libraries, "openmpi/lib/libmpi.so.40"))
+    check(libraries, linked(libraries, "openmpi/lib/libmpi.so.40", "nccl/lib/libnccl.so.2"), **NCCL)
+    without_driver = linked(libraries, "openmpi/lib/libmpi.so.40") + "\tlibcuda.so.1 => not found\n"
+    check(libraries, without_driver)
+
+
+def test_a_host_without_an_nccl_of_its_own_runs_on_the_framework_s(libraries: Path) -> None:
+    ldd = linked(libraries, "openmpi/lib/libmpi.so.40") + "\tlibnccl.so.2 => /opt/torch/libnccl.so.2 (0x0)\n"
+    with pytest.raises(horovod_check.WrongError, match=r"/opt/torch/libnccl.so.2, which is no build of the cluster"):
+        check(libraries, ldd, **NCCL)
+    (libraries / "nccl").rename(libraries / "gone")
+    check(libraries, ldd, **NCCL)
+
+
+@pytest.mark.parametrize(
+    ("places", "changes", "sentence"),
+    [
+        (["other/lib/libmpi.so.40"], {}, "libmpi.so.40, which is of build key of other, not of the installed Open MPI"),
+        ([], {}, "was not linked with Open MPI"),
+        (["openmpi/lib/libmpi.so.40"], NCCL, "was not linked with NCCL"),
+        (["openmpi/lib/libmpi.so.40", "nccl/lib/libnccl.so.2"], {}, "and no NCCL was asked for"),
+    ],
+)
+def test_a_wrong_library_is_named(libraries: Path, places: list[str], changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(horovod_check.WrongError, match=sentence):
+        check(libraries, linked(libraries, *places), **changes)
+
+
+def test_a_missing_library_is_named(libraries: Path) -> None:
+    with pytest.raises(horovod_check.WrongError, match=re.escape("mpi_lib.so lacks libtorch.so")):
+        check(libraries, linked(libraries, "openmpi/lib/libmpi.so.40") + "\tlibtorch.so => not found\n")
+
+
+def test_horovodrun_is_asked_as_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "horovodrun"
+    program.write_text(f'#!/bin/sh\ntest "$1" = --check-build && cat {DATA}/check-build.txt\n')
+    program.chmod(0o755)
+    assert horovod_check.main([json.dumps(promise()), str(program)]) == 0
+    assert json.loads(capsys.readouterr().out)["frameworks"] == ["PyTorch"]
+    assert horovod_check.main([json.dumps(promise(framework="tensorflow")), str(program)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("On ")
+    assert said.count("\n") == 1
+
+
+def test_a_python_without_horovod_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert horovod_check.main([json.dumps(promise())]) == 1
+    assert f"{sys.executable} cannot import Horovod with PyTorch: No module named 'horovod'." in capsys.readouterr().err

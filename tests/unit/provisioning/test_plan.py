@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from clusterctl.model.events import HostResult
+from clusterctl.provisioning import plan
+from clusterctl.provisioning.plan import Inputs, NodeState
+
+INPUTS = Inputs(inventory="i", content="c", version="1", options={"become": "True"})
+WATCH = (
+    {"path": "/etc/hosts", "kind": "file", "mode": "0644", "sha256": "aa"},
+    {"path": "/usr/local/openmpi", "kind": "link", "target": "openmpi-5"},
+)
+STATES = {
+    "node1": NodeState("debian-12", ("ssh-ed25519 A",), "me", WATCH),
+    "node2": NodeState("debian-12", ("ssh-ed25519 B",), "me", WATCH),
+}
+HOSTS = ["node1", "node2"]
+
+
+def sealed() -> dict[str, plan.HostSeal]:
+    members = plan.members_digest(STATES, {}, HOSTS)
+    return plan.snapshots_after("run", HOSTS, STATES, {"node1": WATCH, "node2": WATCH}, INPUTS, members)
+
+
+def decide(states: dict[str, NodeState], inputs: Inputs = INPUTS, selected: list[str] = HOSTS) -> dict[str, str]:
+    seals = sealed()
+    names = sorted(set(HOSTS) | set(states))
+    return dict(plan.decide(selected, states, seals, inputs, plan.members_digest(states, seals, names)).reasons)
+
+
+def test_nothing_to_do_when_all_is_as_it_was_left() -> None:
+    assert decide(STATES) == {}
+
+
+def test_a_new_host_is_provisioned_and_the_others_have_to_meet_it() -> None:
+    states = {**STATES, "node3": NodeState("debian-12", ("ssh-ed25519 C",), "me")}
+    reasons = decide(states, selected=["node1", "node2", "node3"])
+    assert "not provisioned yet" in reasons["node3"]
+    assert reasons["node1"] == "another node is new or has changed"
+
+
+def test_an_address_that_went_away_is_a_reason() -> None:
+    states = {**STATES, "node2": replace(STATES["node2"], lost_address="10.0.0.2")}
+    assert decide(states) == {"node2": "it has no longer the address 10.0.0.2, which its jobs are told to use"}
+
+
+def test_what_has_drifted_is_told_apart_from_what_was_asked_for() -> None:
+    states = {**STATES, "node2": replace(STATES["node2"], watch=({**WATCH[0], "sha256": "bb"}, WATCH[1]))}
+    members = plan.members_digest(states, {}, HOSTS)
+    found = plan.decide(HOSTS, states, sealed(), replace(INPUTS, inventory="x"), members)
+    assert dict(found.reasons) == dict.fromkeys(HOSTS, "the inventory changed")
+    assert dict(found.drifted) == {"node2": "/etc/hosts differs"}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        (replace(INPUTS, inventory="x"), "the inventory changed"),
+        (replace(INPUTS, content="x"), "the content of the playbook changed"),
+        (replace(INPUTS, version="2"), "clusterctl's version changed"),
+        (replace(INPUTS, inventory="x", options={"become": "False"}), "the inventory and an option changed"),
+    ],
+)
+def test_other_inputs_mean_work_everywhere(inputs: Inputs, says: str) -> None:
+    assert decide(STATES, inputs) == {"node1": says, "node2": says}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"platform": "debian-13"}, "its platform changed"),
+        ({"user": "you"}, "its login user changed"),
+        ({"gpus": "8 with driver 580.65"}, "its set of GPUs, or their driver, changed"),
+        ({"host_keys": ("ssh-ed25519 X",)}, "its host key changed"),
+        ({"watch": ({**WATCH[0], "sha256": "bb"}, WATCH[1])}, "/etc/hosts differs"),
+        ({"watch": ({**WATCH[0], "mode": "0600"}, WATCH[1])}, "/etc/hosts differs"),
+        ({"watch": (WATCH[1],)}, "/etc/hosts differs"),
+        ({"watch": ()}, "/etc/hosts, /usr/local/openmpi differ"),
+        ({"watch": (WATCH[0], {"path": "/usr/local/openmpi", "kind": "absent"})}, "/usr/local/openmpi differs"),
+    ],
+)
+def test_drift_is_named(change: dict[str, object], says: str) -> None:
+    states = {**STATES, "node2": replace(STATES["node2"], **change)}
+    assert decide(states)["node2"] == says
+
+
+def test_facts_beyond_the_sealed_ones_do_not_matter() -> None:
+    more = ({**WATCH[0], "size": 7}, WATCH[1], {"path": "/etc/other", "kind": "file"})
+    assert decide({**STATES, "node2": replace(STATES["node2"], watch=more)}) == {}
+
+
+def test_a_host_that_only_ansible_reaches_is_always_provisioned() -> None:
+    assert decide({"node1": STATES["node1"]}) == {"node2": "it can be looked at through Ansible only"}
+
+
+def test_a_switched_off_host_outside_the_limit_changes_nothing() -> None:
+    assert decide({"node1": STATES["node1"]}, selected=["node1"]) == {}
+
+
+def test_a_changed_host_outside_the_limit_is_news_for_the_others() -> None:
+    states = {**STATES, "node2": replace(STATES["node2"], host_keys=("ssh-ed25519 X",))}
+    assert decide(states, selected=["node1"]) == {"node1": "another node is new or has changed"}
+
+
+def result(host: str, path: str, sha256: str, outcome: str = "ok") -> HostResult:
+    return HostResult(at=1, host=host, stage="s", task="t", outcome=outcome, watch=({"path": path, "sha256": sha256},))  # type: ignore[arg-type]
+
+
+def test_the_last_word_on_a_path_counts() -> None:
+    results = [result("a", "/x", "1"), result("a", "/y", "2"), result("a", "/x", "3"), result("a", "/x", "4", "failed")]
+    assert plan.watch_of(results) == {"a": ({"path": "/x", "sha256": "3"}, {"path": "/y", "sha256": "2"})}
+
+
+def test_a_host_with_nothing_to_watch_gets_no_seal() -> None:
+    assert plan.snapshots_after("run", HOSTS, STATES, {"node1": WATCH}, INPUTS, "m").keys() == {"node1"}

@@ -1,0 +1,277 @@
+"""The supervisor and its controller with real processes; ssh alone is left out, its pipe is the same."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl.model.hosts import Host
+from clusterctl.remote import supervised_job
+from clusterctl.support import content
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.model.results import OutputLine
+
+SUPERVISOR = content.role_files("validation") / "job_supervisor.py"
+# A child that leaves its parent's session and ignores TERM, as a stuck rank's relatives may.
+STUBBORN = ("sh", "-c", "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 300' & echo up; sleep 300")
+
+
+class HereLogin(supervised_job.JobLogin):
+    """A node that is this machine."""
+
+    def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
+        assert remote[0] == self.host.python
+        assert Path(remote[1]).parent == Path(supervised_job.PROGRAMS)
+        assert connect_timeout_s > 0
+        return [sys.executable, str(SUPERVISOR.parent / Path(remote[1]).name), *remote[2:]]
+
+
+class DeadLogin(supervised_job.JobLogin):
+    """A node that is gone."""
+
+    def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
+        del remote, connect_timeout_s
+        return ["sh", "-c", "echo 'ssh: connect to host node9 port 22: No route to host' >&2; exit 255"]
+
+
+class MuteLogin(supervised_job.JobLogin):
+    """A node that stops in the middle, as one behind a cut cable does."""
+
+    def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
+        del connect_timeout_s
+        return ["sh", "-c", "exec sleep 300" if remote[-1] == supervised_job.SUPERVISOR else "exit 255"]
+
+
+HERE = HereLogin(Host(name="node1", address="127.0.0.1"))
+MUTE = MuteLogin(Host(name="node8", address="192.0.2.8"))
+GONE = DeadLogin(Host(name="node9", address="192.0.2.9"))
+
+
+def spec(name: str, *argv: str, deadline_s: float = 30, **more: object) -> supervised_job.JobSpec:
+    return supervised_job.JobSpec(f"unit-{name}-{os.getpid()}", argv, deadline_s, **more)  # type: ignore[arg-type]
+
+
+def carrying(name: str) -> list[str]:
+    """The processes of this machine that carry the job's id."""
+    wanted = f"CLUSTERCTL_JOB=unit-{name}-{os.getpid()}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in (path / "environ").read_bytes().split(b"\0"):
+                found.append(path.name)
+        except OSError:
+            continue
+    return found
+
+
+def test_a_job_that_ends_by_itself() -> None:
+    heard: list[OutputLine] = []
+    outcome = supervised_job.run(HERE, spec("plain", "sh", "-c", "echo out; echo err >&2"), on_line=heard.append)
+    assert (outcome.ending, outcome.rc, outcome.sweeps) == ("exited", 0, ())
+    assert {(line.stream, line.text) for line in outcome.lines} == {("stdout", "out"), ("stderr", "err")}
+    assert tuple(heard) == outcome.lines
+
+
+def test_the_deadline_ends_what_ignores_term() -> None:
+    outcome = supervised_job.run(HERE, spec("deadline", *STUBBORN, deadline_s=1))
+    assert outcome.ending == "deadline"
+    assert 1 <= outcome.ending_s < 2
+    assert outcome.seconds < 10
+    assert carrying("deadline") == []
+
+
+def test_an_interrupt_ends_it_and_goes_on() -> None:
+    def interrupt(_line: OutputLine) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        supervised_job.run(HERE, spec("interrupt", *STUBBORN), on_line=interrupt)
+    assert carrying("interrupt") == []
+
+
+def test_a_supervisor_told_to_end_ends_its_job() -> None:
+    process = subprocess.Popen([sys.executable, str(SUPERVISOR)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    name = f"unit-term-{os.getpid()}"
+    process.stdin.write(json.dumps({"job": name, "argv": STUBBORN, "deadline_s": 60}).encode() + b"\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    assert carrying("term")
+    process.send_signal(signal.SIGTERM)
+    events = [json.loads(line) for line in process.stdout]
+    assert process.wait(20) == 0
+    assert events[-1]["reason"] == f"signal {int(signal.SIGTERM)}"
+    assert carrying("term") == []
+
+
+def test_a_controller_that_does_not_read_cannot_stop_the_deadline() -> None:
+    process = subprocess.Popen([sys.executable, str(SUPERVISOR)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    name = f"unit-flood-{os.getpid()}"
+    request = {"job": name, "argv": ["sh", "-c", "exec yes clusterctl"], "deadline_s": 1}
+    process.stdin.write(json.dumps(request).encode() + b"\n")
+    process.stdin.flush()
+    end = time.monotonic() + 15
+    time.sleep(1.5)
+    while carrying("flood") and time.monotonic() < end:
+        time.sleep(0.1)
+    assert carrying("flood") == []
+    process.kill()
+    process.communicate()
+
+
+def test_a_line_of_any_length_and_of_any_bytes_arrives() -> None:
+    program = "import sys; sys.stdout.buffer.write(b'x' * 200000 + b'\\n\\xff\\x00end')"
+    outcome = supervised_job.run(HERE, spec("bytes", sys.executable, "-c", program))
+    assert "".join(line.text for line in outcome.lines) == "x" * 200000 + "\ufffd\0end"
+
+
+def test_what_cannot_be_started_is_said() -> None:
+    outcome = supervised_job.run(HERE, spec("missing", "/no/such/mpirun"))
+    assert outcome.ending == "not_started"
+    assert "/no/such/mpirun" in outcome.problem
+
+
+def test_a_node_that_is_gone_is_lost_with_ssh_s_own_words() -> None:
+    outcome = supervised_job.run(GONE, spec("gone", "true"))
+    assert (outcome.ending, outcome.problem) == ("lost", "ssh: connect to host node9 port 22: No route to host")
+    assert [(sweep.host, sweep.problem) for sweep in outcome.sweeps] == [("node9", outcome.problem)]
+
+
+def test_a_node_that_stops_answering_is_lost_after_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervised_job, "_END_WAIT_S", 0.1)
+    outcome = supervised_job.run(MUTE, spec("mute", "true", deadline_s=0.9))
+    assert (outcome.ending, outcome.problem) == ("lost", "it did not answer within 1 s")
+
+
+def test_files_are_private_and_gone_afterwards() -> None:
+    outcome = supervised_job.run(
+        HERE,
+        spec(
+            "files", "sh", "-c", 'stat -c %a "$1"; cat "$1/hostfile"', "sh", "{work_dir}", files={"hostfile": "node1\n"}
+        ),
+    )
+    assert [line.text for line in outcome.lines] == ["700", "node1"]
+    assert not Path(outcome.argv[-1]).exists()
+
+
+def test_a_sweep_kills_its_own_job_alone() -> None:
+    others = [
+        subprocess.Popen(["sleep", "300"], env={**os.environ, "CLUSTERCTL_JOB": f"unit-{name}-{os.getpid()}"})
+        for name in ("mine", "theirs")
+    ]
+    # A daemon of Open MPI carries the id on its command line, in two tokens that stand together.
+    daemon = subprocess.Popen(["sh", "-c", "sleep 300; true", "--mca", "clusterctl_job", f"unit-mine-{os.getpid()}"])
+    reapers = [threading.Thread(target=process.wait) for process in (others[0], daemon)]
+    for reaper in reapers:
+        reaper.start()
+    try:
+        (swept,) = supervised_job.sweep([HERE], f"unit-mine-{os.getpid()}")
+        assert sorted(words.split()[0] for words in swept.killed) == ["sh", "sleep"]
+        assert others[0].returncode == daemon.returncode == -signal.SIGKILL
+        assert others[1].poll() is None
+    finally:
+        for process in (*others, daemon):
+            process.kill()
+        for reaper in reapers:
+            reaper.join()
+        others[1].wait()
+
+
+def test_shared_memory_that_nobody_has_mapped_is_swept_and_no_other() -> None:
+    places = [Path(f"/dev/shm/sm_segment.unit-{name}.{os.getpid()}") for name in ("orphan", "mapped")]  # noqa: S108
+    for place in places:
+        place.write_bytes(bytes(mmap.PAGESIZE))
+    try:
+        with places[1].open("r+b") as stream, mmap.mmap(stream.fileno(), 0):
+            supervised_job.sweep([HERE], f"unit-none-{os.getpid()}")
+            assert [place.exists() for place in places] == [False, True]
+    finally:
+        for place in places:
+            place.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [
+        b"",
+        b"no json\n",
+        b'{"job": "x", "argv": ["true"], "deadline_s": 1}\n',
+        b'{"job": "unit-bad-1", "argv": [], "deadline_s": 1}\n',
+        b'{"job": "unit-bad-1", "argv": ["true"], "deadline_s": -1}\n',
+        b'{"job": "unit-bad-1", "argv": ["true"], "deadline_s": 1, "files": {"../x": ""}}\n',
+        b'{"job": "unit-bad-1", "argv": ["true"], "deadline_s": 1, "peers": [{"name": "-oX=x", "argv": []}]}\n',
+    ],
+)
+def test_a_bad_request_is_refused(request_line: bytes) -> None:
+    done = subprocess.run([sys.executable, str(SUPERVISOR)], input=request_line, capture_output=True, check=False)
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["reason"]) == (2, "bad_request")
+    assert answer["problem"]
+
+
+RANKS = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import rank_program
+
+def where_it_hangs():
+    time.sleep(300)
+
+arguments = rank_program.parser("A rank.", ["stuck"]).parse_args(["--check", "stuck"])
+rank_program.run(arguments, lambda rank: where_it_hangs())
+"""
+
+
+def test_the_stacks_of_stuck_ranks_are_taken_before_they_are_ended() -> None:
+    environment = {"OMPI_COMM_WORLD_RANK": "3"}
+    command = (sys.executable, "-c", RANKS, str(SUPERVISOR.parent))
+    outcome = supervised_job.run(
+        HERE, spec("stacks", *command, deadline_s=2, stacks=True, environment=environment), peers=[GONE]
+    )
+    assert (outcome.ending, carrying("stacks")) == ("deadline", [])
+    assert 2 <= outcome.ending_s < 3
+    assert outcome.seconds < 2 + 6 + 4
+    [stack] = outcome.stacks  # of the process that works, not of the one that watches over it
+    assert (stack.host, stack.rank) == ("node1", 3)
+    assert "sleeping" in stack.text
+    assert "in where_it_hangs" in stack.text
+    assert stack.tool in {"faulthandler", "gdb", "py-spy"}
+
+
+def test_an_interrupt_does_not_wait_for_stacks() -> None:
+    process = subprocess.Popen([sys.executable, str(SUPERVISOR)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    request = {"job": f"unit-wait-{os.getpid()}", "argv": ["sleep", "300"], "deadline_s": 0.5, "stacks": True}
+    process.stdin.write(json.dumps(request).encode() + b"\n")
+    process.stdin.flush()
+    for line in process.stdout:
+        if b'"ending"' in line:
+            break
+    began = time.monotonic()
+    process.stdin.close()
+    ended = [json.loads(line) for line in process.stdout][-1]
+    assert ended["reason"] == "stdin_closed"
+    assert time.monotonic() - began < 3
+    assert process.wait(10) == 0
+    process.stdout.close()
+
+
+def test_nobody_takes_stacks_where_nobody_asked() -> None:
+    outcome = supervised_job.run(HERE, spec("quiet", "sleep", "300", deadline_s=1))
+    assert (outcome.ending, outcome.stacks) == ("deadline", ())
+    assert outcome.seconds < 3

@@ -1,0 +1,181 @@
+"""Names, addresses and texts of a sandbox."""
+
+from __future__ import annotations
+
+import tarfile
+from io import BytesIO
+from ipaddress import IPv4Network
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from clusterctl.inventory import ansible_inventory
+from clusterctl.sandbox import model, podman, tree
+from clusterctl.sandbox.model import Sandbox, SandboxNode, SandboxSpec
+from clusterctl.support.errors import ConfigError, ExitCode
+
+# /proc/net/route of a machine with podman's default network and a default route.
+ROUTES = """\
+Iface	Destination	Gateway 	Flags	RefCnt	Use	Metric	Mask		MTU	Window	IRTT
+eth0	00000000	010200C0	0003	0	0	0	00000000	0	0	0
+podman0	0000580A	00000000	0001	0	0	0	0000FFFF	0	0	0
+eth0	000200C0	00000000	0001	0	0	0	00FFFFFF	0	0	0
+"""
+
+
+def sandbox(folder: Path, spec: SandboxSpec | None = None) -> Sandbox:
+    spec = spec or SandboxSpec(nodes=3, images=("debian12", "debian13"))
+    subnet = IPv4Network("10.90.7.0/24")
+    return Sandbox(
+        name=spec.name,
+        network=model.network_name(spec.name),
+        subnet=str(subnet),
+        images=spec.images,
+        nodes=model.plan_nodes(spec, subnet),
+        inventory=folder / "inventory.ini",
+        private_key=folder / "id_ed25519",
+        known_hosts=folder / "known_hosts",
+    )
+
+
+@pytest.mark.parametrize("name", ["", "-a", "A", "a b", "a;b", "a\nb", "a_b", "../a", "a" * 41])
+def test_names_that_are_none_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="is no sandbox name"):
+        SandboxSpec(name=name)
+
+
+@pytest.mark.parametrize("nodes", [-1, 0, 65])
+def test_a_sandbox_has_one_to_64_nodes(nodes: int) -> None:
+    with pytest.raises(ConfigError, match=f"1 to 64 nodes, not {nodes}"):
+        SandboxSpec(nodes=nodes)
+
+
+@pytest.mark.parametrize("images", [(), ("debian11",), ("debian12", "--privileged")])
+def test_unknown_images_are_refused(images: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="choose from debian12, debian13"):
+        SandboxSpec(images=images)
+
+
+def test_images_are_dealt_in_turn_and_addresses_counted_up(tmp_path: Path) -> None:
+    nodes = sandbox(tmp_path).nodes
+    assert [(node.name, node.container, node.address, node.image) for node in nodes] == [
+        ("node1", "clusterctl-sandbox-node1", "10.90.7.11", "debian12"),
+        ("node2", "clusterctl-sandbox-node2", "10.90.7.12", "debian13"),
+        ("node3", "clusterctl-sandbox-node3", "10.90.7.13", "debian12"),
+    ]
+
+
+def test_the_largest_sandbox_fits_its_subnet() -> None:
+    nodes = model.plan_nodes(SandboxSpec(name="x" * 40, nodes=model.MAX_NODES), IPv4Network("10.90.7.0/24"))
+    assert nodes[-1].address == "10.90.7.74"
+    assert len(nodes[-1].container) <= 63  # the longest label of a host name
+
+
+def test_growing_is_possible_and_everything_else_is_not(tmp_path: Path) -> None:
+    recorded = sandbox(tmp_path)
+    mixed = ("debian12", "debian13")
+    assert model.why_not(recorded, SandboxSpec(nodes=3, images=mixed)) is None
+    assert model.why_not(recorded, SandboxSpec(nodes=9, images=mixed)) is None
+    assert model.why_not(recorded, SandboxSpec(nodes=2, images=mixed)) == "has 3 nodes, not 2"
+    assert model.why_not(recorded, SandboxSpec(nodes=3)) == "is made of debian12 + debian13, not of debian12"
+
+
+def test_routes_are_read_and_the_default_route_is_no_network() -> None:
+    assert model.used_networks(ROUTES) == [IPv4Network("10.88.0.0/16"), IPv4Network("192.0.2.0/24")]
+
+
+def test_a_free_subnet_overlaps_with_nothing_in_use() -> None:
+    used = [IPv4Network("10.90.0.0/24"), IPv4Network("10.90.2.0/23")]
+    assert [str(subnet) for subnet in islice(model.free_subnets(used), 2)] == ["10.90.1.0/24", "10.90.4.0/24"]
+    assert list(model.free_subnets([IPv4Network("10.0.0.0/8")])) == []
+
+
+def test_ansible_reads_the_inventory_as_it_is_meant(tmp_path: Path) -> None:
+    box = sandbox(tmp_path)
+    box.inventory.write_text(model.inventory_text(box))
+    hosts = ansible_inventory.load(box.inventory).hosts
+    assert [(host.name, host.address, host.slots) for host in hosts] == [
+        ("node1", "10.90.7.11", 2),
+        ("node2", "10.90.7.12", 2),
+        ("node3", "10.90.7.13", 2),
+    ]
+    assert {(host.user, host.become, host.private_key) for host in hosts} == {("cluster", True, str(box.private_key))}
+    assert hosts[0].ssh_args == model.ssh_options(box)
+
+
+@pytest.mark.parametrize("path", ["/home/a b", "/home/a'b", "/home/%d", "/home/a\nb"])
+def test_paths_that_ssh_options_cannot_carry_are_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match="XDG_STATE_HOME"):
+        model.check_plain_path(Path(path))
+    model.check_plain_path(Path("/home/Some.User-1/.local/state/clusterctl"))
+
+
+def test_known_hosts_has_addresses_and_keys_without_comments() -> None:
+    assert model.known_hosts_text({"10.90.7.11": "ssh-ed25519 AAAAC3Nz node1"}) == "10.90.7.11 ssh-ed25519 AAAAC3Nz\n"
+
+
+def test_remote_tokens_arrive_as_they_were_given(tmp_path: Path) -> None:
+    box = sandbox(tmp_path)
+    argv = model.ssh_command(box, box.node("node2"), ["echo", "a  b", "$HOME"])
+    assert argv[-3:] == ["--", "10.90.7.12", "echo 'a  b' '$HOME'"]
+    assert model.ssh_command(box, box.node("node2"), [])[-2:] == ["--", "10.90.7.12"]
+
+
+@pytest.mark.parametrize("name", ["node4", "-oProxyCommand=x", ""])
+def test_a_node_that_is_none_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="it has node1 to node3"):
+        sandbox(tmp_path).node(name)
+
+
+def test_a_packed_tree_keeps_owners_modes_and_the_links_of_other_archives() -> None:
+    other = BytesIO()
+    with tarfile.open(fileobj=other, mode="w") as archive:
+        link = tarfile.TarInfo("etc/ssl/certs/a.0")
+        link.type, link.linkname = tarfile.SYMTYPE, "a.pem"
+        archive.addfile(link)
+    files = {"home/x/.ssh": tree.File(None, 0o700, 1000), "home/x/.ssh/key": tree.File(b"secret", 0o600, 1000)}
+    with tarfile.open(fileobj=BytesIO(tree.pack(files, other.getvalue()))) as packed:
+        found = {member.name: (member.isdir(), member.mode, member.uid, member.linkname) for member in packed}
+        assert packed.extractfile("home/x/.ssh/key").read() == b"secret"  # type: ignore[union-attr]
+    assert found["home/x/.ssh"] == (True, 0o700, 1000, "")
+    assert found["home/x/.ssh/key"] == (False, 0o600, 1000, "")
+    assert found["etc/ssl/certs/a.0"][3] == "a.pem"
+
+
+# What podman 4.3.1 said when it imported an image into a full file system.
+FULL = """\
+Getting image source signatures
+Copying blob sha256:7bc2c07b16e2ff3cc401ab44657040b9955e54efdbeaa18f22e2cda839baf23c
+Error: writing blob: storing blob to file "/mnt/storage23131/1": write /mnt/storage23131/1: no space left on device
+"""
+# What podman 4.3.1 said to 'create' with a name that was taken.
+TAKEN = (
+    'Error: creating container storage: the container name "x" is already in use by c59cd807700b. You have to remove '
+    "that container to be able to reuse that name: that name is already in use\n"
+)
+
+
+def test_a_full_disk_is_called_one() -> None:
+    error = podman.failure("podman import", FULL)
+    assert str(error).startswith("The disk is full: podman import found no space left")
+    assert error.exit_code is ExitCode.HOST_FAILED
+
+
+def test_podmans_last_words_are_passed_on_without_its_prefix() -> None:
+    assert str(podman.failure("podman create", TAKEN)).startswith("podman create failed: creating container storage: ")
+    assert str(podman.failure("podman create", "")) == "podman create failed: it gave no reason"
+
+
+def test_missing_programs_are_named_with_the_packages_that_bring_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        ConfigError, match=r"needs podman, ssh, ssh-keygen, ip; install.*apt-get install .*podman runc crun"
+    ):
+        podman.find()
+
+
+def test_a_node_keeps_its_hardware_address() -> None:
+    node = SandboxNode(name="node1", container="c", address="10.90.2.11", image="debian12")
+    assert node.hardware_address == "02:63:0a:5a:02:0b"

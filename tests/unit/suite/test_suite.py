@@ -1,0 +1,386 @@
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, get_args
+
+import pytest
+from clusterctl import suite
+from clusterctl.model import units
+from clusterctl.model.results import Unit
+from clusterctl.support import content, yaml_lines
+from clusterctl.support.errors import ConfigError
+from clusterctl.validation.checks import registry
+from pydantic import ValidationError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EXAMPLE = content.root() / "inventories" / "example" / "validation.yml"
+
+
+def refused(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        suite.parse(text, "validation.yml")
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.endswith((".", "?"))
+    return message
+
+
+# --- units ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(4096, 4096), ("4096", 4096), ("64 KiB", 65536), ("64KiB", 65536), ("1.5 MiB", 1572864), ("1 MB", 10**6), (0, 0)],
+)
+def test_sizes(given: object, expected: int) -> None:
+    assert units.size(given) == expected
+
+
+@pytest.mark.parametrize(
+    "given", ["64M", "64 Mb", "-1", "1.5", "", "MiB", True, None, "nan", [1], "1 2", pytest.param(10**400, id="huge")]
+)
+def test_no_sizes(given: object) -> None:
+    with pytest.raises(ValueError, match="no "):
+        units.size(given)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "words"),
+    [
+        (1.25e9, "B/s", "1.25 GB/s"),
+        (999.96e6, "B/s", "1,000 MB/s"),
+        (0.0, "B/s", "0 B/s"),
+        (12, "B/s", "12 B/s"),
+        (18.44, "us", "18.4 us"),
+        (1234.0, "us", "1.23 ms"),
+        (0.5, "us", "0.5 us"),
+        (61.0, "s", "61 s"),
+        (0.25, "s", "250 ms"),
+        (3.2e12, "FLOP/s", "3.2 TFLOP/s"),
+        (0.873, "1", "0.873"),
+        (123456.0, "tokens/s", "123,456 tokens/s"),
+        (8, "nodes", "8 nodes"),
+    ],
+)
+def test_values_in_words(value: float, unit: Unit, words: str) -> None:
+    assert units.value_words(value, unit) == words
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 1024, 1536, 65536, 1 << 20, (1 << 20) + 1, 64 << 20, 3 << 30])
+def test_a_size_in_words_is_that_size_again(size: int) -> None:
+    assert units.size(units.size_words(size)) == size
+
+
+def test_every_unit_of_a_record_is_read_as_itself() -> None:
+    for unit in get_args(Unit):
+        assert units.unit(unit) == (unit, 1.0)
+    assert units.unit("GB/s") == ("B/s", 1e9)
+    assert units.unit("ms") == ("s", 1e-3)
+    assert all(units.unit(name)[1] > 0 for name in units.known())
+    with pytest.raises(ValueError, match="'Gb/s' is no unit"):
+        units.unit("Gb/s")
+
+
+@pytest.mark.parametrize(("part", "words"), [(0.1, "10 %"), (0.004, "0.4 %"), (0.123, "12 %"), (9.0, "900 %")])
+def test_fractions(part: float, words: str) -> None:
+    assert units.percent(part) == words
+    assert units.fraction("-10 %") == units.fraction("-0.1") == units.fraction(-0.1)
+
+
+# --- YAML that knows its lines ----------------------------------------------------------------------------------------
+
+
+def test_lines_and_words_that_are_no_truth_values() -> None:
+    document = yaml_lines.read("on: mpi\nchecks:\n  pairs:\n    - no\n    - true\n", "f")
+    assert document.data == {"on": "mpi", "checks": {"pairs": ["no", True]}}
+    assert document.where(("checks", "pairs", 1)) == "f, line 5"
+    assert document.where(("checks", "pairs", "nothing", 3)) == "f, line 3"
+    assert yaml_lines.read("", "f").data is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: b: c", "a: [1", "\ta: 1", "a: 1\na: 2", "? [1]\n: 2", "--- 1\n--- 2", "a: !!python/name:os.system", "a: \x01",
+     "a: 2020-13-45", "&a [*a]", "%", "- " * 100000],
+    ids=["colon", "bracket", "tab", "twice", "key", "two", "tag", "control", "date", "loop", "percent", "deep"],
+)  # fmt: skip
+def test_no_yaml(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^f\b") as caught:
+        yaml_lines.read(text, "f")
+    assert "\n" not in str(caught.value)
+
+
+def test_aliases_of_aliases_end() -> None:
+    rows = ["a0: &a0 [1, 2, 3, 4, 5, 6, 7, 8, 9]"]
+    rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
+    with pytest.raises(ConfigError, match="more than 100,000 values"):
+        yaml_lines.read("\n".join(rows), "f")
+
+
+# --- the built-in suites ----------------------------------------------------------------------------------------------
+
+
+def test_every_check_has_its_place_in_the_catalogue() -> None:
+    known = list(suite.CHECKS)
+    made = [check.name for check in registry.LAUNCHED]
+    assert made == [name for name in known if name in made]
+    assert set(suite.QUANTITIES) <= set(known)
+
+
+@pytest.mark.parametrize("name", list(suite.BUILTIN))
+def test_a_built_in_suite_is_its_own_default(name: str) -> None:
+    found = suite.load(None, name)
+    assert found.name == name
+    assert suite.Suite.model_validate_json(found.model_dump_json()).name == name
+    assert list(found.checks) == [check for check in suite.CHECKS if check in found.checks]
+    for check, options in found.checks.items():
+        assert type(options) is suite.CHECKS[check]
+    assert [check.name for check in registry.build(found)] == [
+        check.name for check in registry.LAUNCHED if check.name in found.checks
+    ]
+
+
+def test_smoke_is_quick_and_the_default() -> None:
+    smoke = suite.load(None)
+    assert smoke.name == "smoke"
+    assert not {"training", "collectives", "nccl_sweep", "horovod_sweep"} & set(smoke.checks)
+    pairs = smoke.options("pairs", suite.PairsOptions)
+    rounds = pairs.max_rounds or 0
+    assert pairs.budget_s * rounds * (len(pairs.latency_bytes) + len(pairs.bandwidth_bytes)) < 5
+    assert set(suite.builtin("full").checks) == set(suite.builtin("nightly").checks) == set(suite.CHECKS)
+
+
+def test_options_of_a_check_that_the_suite_does_not_run_are_nightlys() -> None:
+    nightly = suite.builtin("nightly").options("collectives", suite.SweepOptions)
+    assert suite.builtin("smoke").options("collectives", suite.SweepOptions) == nightly
+    with pytest.raises(TypeError, match="pairs has PairsOptions, no SweepOptions"):
+        suite.builtin("smoke").options("pairs", suite.SweepOptions)
+
+
+def test_an_unknown_suite() -> None:
+    with pytest.raises(ConfigError, match=r"There is no suite named 'nigthly'; did you mean 'nightly'\?"):
+        suite.builtin("nigthly")
+    with pytest.raises(ConfigError, match=r"the suites are smoke, nightly, full\.$"):
+        suite.load(None, "xyz")
+
+
+# --- the user's file --------------------------------------------------------------------------------------------------
+
+
+def test_extending_changes_only_what_is_given() -> None:
+    own = suite.parse(
+        "extends: nightly\nchecks:\n  pairs: {bandwidth_bytes: 64 KiB, budget_s: 200 ms}\n  training: false\n"
+        "  hello: {deadline_s: 2 min}\n",
+        "f",
+    )
+    nightly = suite.builtin("nightly")
+    assert own.name == "nightly"
+    assert set(own.checks) == set(nightly.checks) - {"training"}
+    before = nightly.options("pairs", suite.PairsOptions)
+    pairs = own.options("pairs", suite.PairsOptions)
+    assert (pairs.bandwidth_bytes, pairs.budget_s) == ((65536,), 0.2)
+    assert (pairs.latency_bytes, pairs.max_rounds) == (before.latency_bytes, before.max_rounds)
+    assert next(iter(registry.build(own))).deadline_s == 120
+
+
+def test_checks_are_put_in_their_order() -> None:
+    own = suite.parse("checks:\n  training:\n  hello: true\n  node_speed: {budget_s: 1}\n", "f")
+    assert (own.name, list(own.checks)) == ("own", ["hello", "node_speed", "training"])
+
+
+def test_a_name_chooses_between_the_file_and_what_is_built_in(tmp_path: Path) -> None:
+    path = tmp_path / "validation.yml"
+    path.write_text(
+        "name: ours\nextends: nightly\nchecks: {training: false}\noutliers: {floor: 5 %}\n"
+        "external:\n- {name: disk, command: ./disk.sh}\n",
+        encoding="utf-8",
+    )
+    ours = suite.load(path)
+    assert ours == suite.load(path, "ours")
+    assert ours.name == "ours"
+    smoke = suite.load(path, "smoke")
+    assert smoke.checks == suite.builtin("smoke").checks
+    assert (smoke.outliers.floor, smoke.external) == (0.05, ())
+    with pytest.raises(ConfigError, match=r"no suite named 'our' in .*; did you mean 'ours'\?"):
+        suite.load(path, "our")
+    path.write_text("extends: nightly\nchecks: {training: false}\n", encoding="utf-8")
+    assert "training" not in suite.load(path, "nightly").checks
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"There is no file .*nothing\.yml"):
+        suite.load(tmp_path / "nothing.yml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        suite.load(tmp_path)
+    (tmp_path / "latin.yml").write_bytes(b"name: caf\xe9\n")
+    with pytest.raises(ConfigError, match="no UTF-8"):
+        suite.load(tmp_path / "latin.yml")
+
+
+REFERENCE = "references:\n- check: collectives\n  quantity: bus_bandwidth\n"
+LATENCY = "{check: pairs, quantity: latency, value: 1, upper: 0.1, "
+EXTERNAL = "external:\n- name: disk\n  command: ./disk.sh\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty; begin with 'extends: nightly'"),
+        ("# only words\n", "is empty"),
+        ("[1]", "has to be keys with values"),
+        ("42", "and this is a number"),
+        ("extend: nightly", "line 1: extend: there is no key 'extend'; did you mean 'extends'?"),
+        ("extends: nigtly", "no suite named 'nigtly'; did you mean 'nightly'?"),
+        ("extends: [smoke]", "no suite named"),
+        ("name: nightly\nextends: full", "line 1: name: 'nightly' is the name of a built-in suite"),
+        ("name: a b", "is no word of small letters"),
+        ("name: ours", "the suite runs nothing; begin with 'extends: nightly'"),
+        ("extends: smoke\nchecks: [pairs]", "line 2: checks: 'checks' has to be keys with values"),
+        ("checks:\n  pears: {}", "line 2: checks.pears: there is no check named 'pears'; did you mean 'pairs'?"),
+        ("checks:\n  skew: true", "'skew' is always looked at"),
+        ("checks:\n  pairs: 3", "line 2: checks.pairs: 'pairs' (or true, or false) has to be keys with values"),
+        ("checks:\n  pairs:\n    budgets_s: 3", "line 3: checks.pairs.budgets_s: there is no key 'budgets_s'; did you"),
+        ("checks:\n  hello:\n    budget_s: 3", "there is no key 'budget_s'; the keys are deadline_s."),
+        ("checks:\n  pairs:\n    budget_s: abc", "line 3: checks.pairs.budget_s: 'abc' is no number."),
+        ("checks:\n  pairs:\n    budget_s: 3 MiB", "'3 MiB' is no time such as 30, 200 ms or 2 min."),
+        ("checks:\n  pairs:\n    budget_s: 0", "0 is not above 0"),
+        ("checks:\n  pairs:\n    budget_s: .inf", "inf is no finite number"),
+        ("checks:\n  pairs:\n    budget_s: true", "True is no number"),
+        ("checks:\n  pairs:\n    budget_s:", "None is no number"),
+        ("checks:\n  pairs:\n    confidence: 2", "2 is not between 50 % and 99.99 %"),
+        ("checks:\n  pairs:\n    max_rounds: 1.5", "'1.5' is no whole number"),
+        ("checks:\n  pairs:\n    bandwidth_bytes: [64 KiB, 1 Mb]", "'1 Mb' is no size"),
+        ("checks:\n  pairs:\n    bandwidth_bytes: 64M", "'64M' is no size; write '64 MiB'"),
+        ("checks:\n  pairs:\n    bandwidth_bytes: [1 GiB]", "not at most 64 MiB"),
+        ("checks:\n  pairs:\n    bandwidth_bytes: [8, 8 B]", "a value stands there twice"),
+        ("checks:\n  pairs:\n    bandwidth_bytes: []", "the list is empty"),
+        ("checks:\n  collectives:\n    operations: [alreduce]", "'alreduce' is not known; did you mean 'allreduce'?"),
+        ("checks: {pairs: {}, pairs: {}}", "line 1: 'pairs' stands there twice"),
+        (f"{REFERENCE}  value: 1\n", "neither lower nor upper is given"),
+        (f"{REFERENCE}  value: 1 GB/s\n  lower: 10 %\n  upper: -10 %\n", "lower (0.1) is above upper (-0.1)"),
+        (f"{REFERENCE}  value: 1 GB/s\n  lower: 0.9\n  upper: 1.1\n", "at most 0, upper at least 0"),
+        (f"{REFERENCE}  value: 1 GB/s\n  lower: -120 %\n", "above -100 %"),
+        (f"{REFERENCE}  value: 1 GB/s\n  lower: -10 GB/s\n", "is no fraction"),
+        (f"{REFERENCE}  value: 3 ms\n  lower: -10 %\n", "bus_bandwidth of 'collectives' is in B/s, not in s."),
+        (f"{REFERENCE}  value: 3 Gb/s\n  lower: -10 %\n", "'Gb/s' is no unit"),
+        (f"{REFERENCE}  value: 3 GB/s\n  unit: s\n  lower: -10 %\n", "the value is in GB/s, and the unit is s"),
+        (f"{REFERENCE}  value: -3 GB/s\n  lower: -10 %\n", "is not above 0"),
+        (f"{REFERENCE}  lower: -10 %\n", "line 2: references.value: 'value' is missing."),
+        (f"{REFERENCE}  value: 3 GB/s\n  lower: -10 %\n  sizes: 8\n", "no key 'sizes'; did you mean 'size'?"),
+        ("references: {}", "'references' has to be a list"),
+        ("references: [pairs]", "a reference has to be keys with values"),
+        ("references:\n- {check: pairs, quantity: latncy, value: 1, upper: 0.1}", "did you mean 'latency'?"),
+        ("references:\n- {check: pears, quantity: latency, value: 1, upper: 0.1}", "did you mean 'pairs'?"),
+        ("references:\n- {check: hello, quantity: latency, value: 1, upper: 0.1}", "'hello' measures nothing"),
+        (
+            f"references:\n- {LATENCY}size: 8}}\n- {LATENCY}size: 8 B}}",
+            "line 3: references: a reference for this latency of 'pairs' stands above already",
+        ),
+        (f"{EXTERNAL}- name: disk\n  command: ./b\n", "line 4: external.name: two checks are named 'disk'"),
+        (f"{EXTERNAL}  on: mpx\n", "'mpx' is not known; did you mean 'mpi'?"),
+        (f"{EXTERNAL}  parser: nccl_tests\n", "did you mean 'nccl-tests'?"),
+        (f"{EXTERNAL}  regex: '(a)'\n  json_path: b\n", "regex and json_path are given; give one of them"),
+        (f"{EXTERNAL}  regex: '(a'\n", "the regular expression is wrong"),
+        (f"{EXTERNAL}  regex: 'a'\n", "name the one with the figure"),
+        (f"{EXTERNAL}  json_path: 'a b'\n", "is no path such as"),
+        (f"{EXTERNAL}  unit: MB\n", "'MB' is no unit"),
+        (
+            f"{EXTERNAL}  regex: '(a)'\n  unit: MB/s\n  reference: {{value: 3 ms, lower: -0.1}}\n",
+            "is in s, and the fig",
+        ),
+        (f"{EXTERNAL}  regex: '(a)'\n  reference: {{value: 3, lowr: -0.1}}\n", "no key 'lowr'; did you mean 'lower'?"),
+        (f"{EXTERNAL}  reference: {{value: 3, lower: -0.1}}\n", "a reference needs a figure"),
+        (f"{EXTERNAL}  ranks_per_node: 2\n", "ranks_per_node is for 'on: mpi'"),
+        ("external:\n- name: hello\n  command: ./a\n", "one of clusterctl's own checks"),
+        ("external:\n- name: A-b\n  command: ./a\n", "no word of small letters"),
+        ("external:\n- name: a\n  command: ''\n", "the command is empty"),
+        ('external:\n- name: a\n  command: "echo \'a"\n', "cannot be split into words: no closing quotation"),
+        ("external:\n- name: a\n  command: [sleep, 5]\n", "5 is no text; put it in quotes"),
+        (f"{EXTERNAL}checks: {{disk: true}}\n", "stands under 'external' and runs without being named here"),
+        ("extends: smoke\noutliers: {flor: 1}", "no key 'flor'; did you mean 'floor'?"),
+        ("extends: smoke\noutliers: {floor: 300 %}", "3 is not between 0 and 1"),
+        ("extends: smoke\nhistory: {runs: 3}", "at_least (5) is above runs (3)"),
+        ("extends: smoke\nhistory: {mads: 0}", "mads 0 is not above 0"),
+    ],
+    ids=lambda value: re.sub(r"\W+", "-", value)[:60] if len(value) < 400 else "long",
+)
+def test_what_is_wrong_is_told_in_one_sentence(text: str, words: str) -> None:
+    assert words in refused(text)
+
+
+def test_values_are_turned_into_the_unit_of_what_they_are_about() -> None:
+    own = suite.parse(
+        "extends: smoke\nreferences:\n- {check: pairs, quantity: latency, value: 0.02 ms, upper: 10 %, size: 8}\n"
+        "- {check: pairs, quantity: bandwidth, value: 1.1e9, lower: -10 %}\n",
+        "f",
+    )
+    latency, bandwidth = own.references
+    assert (latency.value, latency.unit, latency.upper) == (pytest.approx(20.0), "us", 0.1)
+    assert (bandwidth.value, bandwidth.unit, bandwidth.lower) == (1.1e9, "B/s", -0.1)
+
+
+def test_a_check_of_the_users_own() -> None:
+    own = suite.parse(
+        "external:\n- name: disk\n  command: dd if=/dev/zero of='/tmp/a b' bs=1M\n  on: each_node\n"
+        "  regex: '([\\d.]+) MB/s'\n  unit: MB/s\n  better: higher\n  reference: {value: 1.2 GB/s, lower: -10 %}\n",
+        "f",
+    )
+    (disk,) = own.external
+    assert disk.command == ("dd", "if=/dev/zero", "of=/tmp/a b", "bs=1M")
+    assert (disk.unit, disk.scale, disk.on) == ("B/s", 1e6, "each_node")
+    (entry,) = own.every_reference
+    assert (entry.check, entry.quantity, entry.value, entry.unit) == ("disk", "disk", 1.2e9, "B/s")
+    assert suite.ExternalCheck.model_validate_json(disk.model_dump_json()) == disk
+
+
+@pytest.mark.parametrize(
+    ("keys", "scale", "value"),
+    [
+        ("unit: MB/s\n  reference: {value: 200, lower: -0.1}", 1e6, 200e6),
+        ("unit: MB/s\n  reference: {value: 0.2 GB/s, lower: -0.1}", 1e6, 200e6),
+        ("unit: MB/s\n  scale: 8\n  reference: {value: 200, lower: -0.1}", 8e6, 200e6),
+        ("reference: {value: 200, lower: -0.1}", 1, 200),
+        ("scale: 3\n  reference: {value: 200, lower: -0.1}", 3, 200),
+    ],
+    ids=["same", "own", "scaled", "plain", "plain-scaled"],
+)
+def test_a_reference_beside_a_check_is_in_the_checks_unit(keys: str, scale: float, value: float) -> None:
+    own = suite.parse(f"{EXTERNAL}  regex: '(a)'\n  {keys}\n", "f")
+    assert [one.scale for one in own.external] == [scale]
+    assert [one.value for one in own.every_reference] == [value]
+    again = suite.Suite.model_validate_json(own.model_dump_json())
+    assert again.external == own.external
+
+
+def test_a_reference_without_unit_takes_the_figures() -> None:
+    own = suite.parse(f"{EXTERNAL}  regex: '(a)'\n  unit: ms\n  reference: {{value: 3 ms, upper: 10 %}}\n", "f")
+    assert [(one.value, one.unit) for one in own.every_reference] == [(pytest.approx(0.003), "s")]
+
+
+def test_the_example_shows_every_key() -> None:
+    text = EXAMPLE.read_text(encoding="utf-8")
+    shown = suite.load(EXAMPLE)
+    assert shown.external
+    assert shown.references
+    models = [suite.HistoryOptions, suite.OutlierOptions, suite.ExternalCheck, suite.ReferenceEntry]
+    keys = {key for model in (*models, *suite.CHECKS.values()) for key in model.model_fields}
+    keys |= {"name", "extends", "checks", "references", "external", "outliers", "history"}
+    missing = {key for key in keys if re.search(rf"^[\s#{{-]*.*\b{key}:", text, re.MULTILINE) is None}
+    assert missing == set()
+
+
+def test_the_examples_of_the_docs_are_taken_as_they_stand() -> None:
+    text = (content.root() / "docs" / "reference" / "suites.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert examples
+    for example in examples:
+        own = suite.parse(example, "docs/reference/suites.md")
+        assert (own.name, len(own.references), len(own.external)) == ("nightly", 1, 1)
+        assert "training" not in own.checks
+
+
+def test_a_record_of_a_suite_is_strict() -> None:
+    with pytest.raises(ValidationError):
+        suite.Suite.model_validate({"name": "a", "checks": {}, "what": 1})

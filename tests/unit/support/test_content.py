@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from clusterctl.support import content
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+ORDER = [
+    "preflight",
+    "hosts",
+    "ssh_mesh",
+    "environment",
+    "openmpi",
+    "fabric",
+    "python_env",
+    "mpi4py",
+    "nccl",
+    "horovod",
+    "validation",
+]
+
+
+def roles() -> list[str]:
+    return sorted(path.parents[1].name for path in (content.root() / "roles").glob("*/tasks/main.yml"))
+
+
+def test_ansible_finds_the_collection() -> None:
+    collection = content.collections_path() / "ansible_collections" / "clusterctl" / "hpc"
+    assert (collection / "roles" / "preflight").is_dir()
+
+
+def test_the_digest_follows_what_runs_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content, "root", lambda: tmp_path)
+    (tmp_path / "roles" / "x" / "molecule").mkdir(parents=True)
+    (tmp_path / "roles" / "x" / "main.yml").write_text("a", encoding="utf-8")
+    before = content.digest.__wrapped__()
+    (tmp_path / "roles" / "x" / "molecule" / "verify.yml").write_text("a", encoding="utf-8")
+    assert content.digest.__wrapped__() == before
+    (tmp_path / "roles" / "x" / "main.yml").write_text("b", encoding="utf-8")
+    assert content.digest.__wrapped__() != before
+
+
+def whole_roles() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The plays, and the tasks that bring a whole role; those that bring its refusals alone come before any change."""
+    plays = yaml.safe_load(content.playbook("provision").read_text(encoding="utf-8"))
+    tasks = [task for play in plays for task in play["tasks"]]
+    return plays, [task for task in tasks if "tasks_from" not in task["ansible.builtin.import_role"]]
+
+
+def test_every_role_is_provisioned_in_order() -> None:
+    plays, tasks = whole_roles()
+    named = [task["ansible.builtin.import_role"]["name"] for task in tasks]
+    assert named == [f"clusterctl.hpc.{name}" for name in ORDER if name in roles()]
+    tagged = [name for name, task in zip(named, tasks, strict=True) if name.rpartition(".")[2] in task["tags"]]
+    assert tagged == named, "each role answers to its own name as a tag"
+    assert not any(play["gather_facts"] for play in plays)
+
+
+def test_every_role_is_told_who_is_there() -> None:
+    for task in whole_roles()[1]:
+        role = task["ansible.builtin.import_role"]["name"].rpartition(".")[2]
+        path = content.root() / "roles" / role / "meta" / "argument_specs.yml"
+        options = yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"]["main"].get("options", {})
+        wanted = {name for name in options if name in {f"{role}_members", f"{role}_node"}}
+        assert wanted <= set(task.get("vars", {})), role
+
+
+EXAMPLE = content.root() / "inventories" / "example"
+HEAD = """\
+---
+## Every variable of every role with its default. A line with one '#' is a variable, or belongs to the one above it:
+## remove the '# ' from what you change. Variables of single hosts go into host_vars/HOST.yml in the same way.
+"""
+# What the playbook or the wrapper passes and no user sets.
+PASSED = re.compile(r"preflight_known_members|\w+_members|\w+_node|\w+_inventory")
+
+
+def shown_roles() -> list[str]:
+    return [name for name in ORDER if (content.root() / "roles" / name / "defaults" / "main.yml").is_file()]
+
+
+def example_text() -> str:
+    """Return what the example has to be: each role's defaults, commented out, and their comments doubly."""
+    text = HEAD
+    for role in shown_roles():
+        text += f"\n## --- {role} {'-' * (110 - len(role))}\n"
+        lines = (content.root() / "roles" / role / "defaults" / "main.yml").read_text(encoding="utf-8").splitlines()
+        above: list[str] = []  # the comment that stands above a variable
+        hidden = False
+        for line in lines[1:]:
+            if line.startswith("#"):
+                above.append(f"#{line}")
+            elif not line:
+                above, hidden = [*above, ""], False
+            elif line[0] not in " -":
+                hidden = bool(PASSED.fullmatch(line.partition(":")[0]))
+                text += "" if hidden else "".join(f"{words}\n" for words in [*above, f"# {line}"])
+                above = []
+            elif not hidden:
+                text += f"# {line}\n"
+    return text
+
+
+def test_the_example_shows_every_variable_with_its_default() -> None:
+    """Run this file as a program to write the example anew."""
+    assert (EXAMPLE / "group_vars" / "all.yml").read_text(encoding="utf-8") == example_text()
+
+
+def test_the_example_names_what_the_roles_know() -> None:
+    shown = set(re.findall(r"^# ([a-z][a-z0-9_]*):", example_text(), flags=re.MULTILINE))
+    known = set()
+    for role in shown_roles():
+        path = content.root() / "roles" / role / "meta" / "argument_specs.yml"
+        for entry in yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"].values():
+            known |= set(entry.get("options", {}))
+    assert {name for name in known if not PASSED.fullmatch(name)} == shown
+
+
+def test_the_example_uncommented_is_what_the_roles_default_to() -> None:
+    given = yaml.safe_load(re.sub(r"^# ", "", example_text(), flags=re.MULTILINE)) or {}
+    for role in shown_roles():
+        path = content.root() / "roles" / role / "defaults" / "main.yml"
+        for name, value in yaml.safe_load(path.read_text(encoding="utf-8")).items():
+            if not PASSED.fullmatch(name):
+                assert given[name] == value, name
+
+
+if __name__ == "__main__":
+    (EXAMPLE / "group_vars" / "all.yml").write_text(example_text(), encoding="utf-8")

@@ -1,0 +1,296 @@
+"""The check ``network``: verdicts over what ranks print, and the node's program on trees like the kernel's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import node_programs
+import pytest
+from clusterctl.model.facts import NodeFacts
+from clusterctl.model.results import JobOutcome, OutputLine, Verdict
+from clusterctl.validation.checks import base
+from clusterctl.validation.checks.network import NetworkCheck, path
+from test_checks import load
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+
+ROOT = Path(__file__).parents[4]
+MPI = "/usr/local/openmpi-5.0.7-ccfb70564932dd67"
+FIRST, SECOND = "10.90.7.0/24", "10.213.7.0/24"
+MIB = 2**20
+ETH0 = base.FabricPath(("eth0",), (FIRST,))
+ETH1 = base.FabricPath(("eth1",), (SECOND,))
+
+
+def site(fabric: base.FabricPath | None, nodes: tuple[str, ...] = ("node1", "node2"), slots: int = 1) -> base.Site:
+    return base.Site(
+        version="5.0.7",
+        slots=dict.fromkeys(nodes, slots),
+        names={node: node for node in nodes},
+        libraries=dict.fromkeys(nodes, MPI),
+        fabric={} if fabric is None else dict.fromkeys(nodes, fabric),
+    )
+
+
+def captured(name: str, fabric: base.FabricPath | None) -> base.Judgement:
+    where = site(fabric, ("node1", "node2", "node3", "node4"), 2)
+    return NetworkCheck().judge(where, load(f"network-{name}-5.0.7"))
+
+
+def said(counted: Mapping[str, float], pml: str = "ob1", **facts: str) -> dict[str, Any]:
+    """What a node's first rank says when its carriers counted so many MiB, the same in both directions."""
+    figures = {f"{name}{way}": mib * MIB for name, mib in counted.items() for way in ("_rx_bytes", "_tx_bytes")}
+    return {
+        "facts": {"pml": pml, "rdma": "", **facts},
+        "figures": {"sent_bytes": 64 * MIB, "received_bytes": 64 * MIB, **figures},
+    }
+
+
+def judged(fabric: base.FabricPath | None, *nodes: dict[str, Any]) -> base.Judgement:
+    names = tuple(f"node{number}" for number in range(1, len(nodes) + 1))
+    lines = []
+    for rank, (host, words) in enumerate(zip(names, nodes, strict=True)):
+        head = {"clusterctl": 1, "event": "result", "check": "network", "rank": rank, "host": host, "ok": True}
+        more = {"compared": 9, "wrong": 0, "library_path": f"{MPI}/lib/libmpi.so.40.40.7"}
+        lines.append(OutputLine("stdout", 1.0, json.dumps({**head, **more, **words})))
+    return NetworkCheck().judge(site(fabric, names), JobOutcome("exited", 2.0, rc=0, lines=tuple(lines)))
+
+
+def test_what_carried_a_job_is_told_where_no_fabric_is_recorded() -> None:
+    assert captured("second", None).reason.endswith(" values right: 64 MiB from each node went over eth1")
+    both = captured("both", None)
+    assert both.verdict is Verdict.PASS
+    assert both.reason.endswith("64 MiB from each node went over eth0 and eth1")
+
+
+def test_the_fabric_s_interface_passes_with_the_share_that_it_carried() -> None:
+    judgement = captured("second", ETH1)
+    assert judgement.verdict is Verdict.PASS
+    assert (
+        judgement.reason
+        == "8 ranks on 4 nodes, 33,816,584 values right: 64 MiB from each node went over eth1, the fabric"
+    )
+    assert {figure.name: figure.value for figure in judgement.measurements}["carried"] == pytest.approx(1, abs=0.02)
+
+
+def test_another_interface_than_the_fabric_s_is_named_with_the_figures() -> None:
+    judgement = captured("second", ETH0)
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node1", "node2", "node3", "node4"))
+    assert judgement.reason == (
+        "node[1-4]: not all of what was sent went over the fabric, eth0 (10.90.7.0/24): of 64 MiB out and 64 MiB in"
+        " were counted by eth0 0.0 and 0.0, by eth1 64.6 and 64.4 on node1"
+    )
+    assert judgement.evidence[3].startswith(
+        "node4: of 64 MiB out and 64 MiB in were counted by eth0 0.0 and 0.0, by eth1"
+    )
+
+
+def test_half_over_another_network_is_not_over_the_fabric() -> None:
+    judgement = captured("both", ETH1)
+    assert judgement.verdict is Verdict.FAIL
+    assert "by eth1 32.1 and 32.1, by eth0 32.1 and 32.1 on node1" in judgement.reason
+
+
+def test_only_the_node_that_is_wrong_is_named() -> None:
+    judgement = judged(ETH0, said({"eth0": 64.2}), said({"eth0": 0.1, "eth1": 64.2}), said({"eth0": 64.3}))
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node2",))
+    assert judgement.reason.startswith(
+        "node2: not all of what was sent went over the fabric, eth0 (10.90.7.0/24): of 64"
+    )
+
+
+def test_counters_that_show_nothing_are_a_fault_of_the_fabric_and_else_no_proof() -> None:
+    assert judged(ETH0, said({"eth0": 64}), said({})).hosts == ("node2",)
+    nothing = judged(None, said({"eth0": 64}), said({}))
+    assert (nothing.verdict, nothing.reason) == (
+        Verdict.SKIP,
+        "no interface and no RDMA port of node2 counted what was sent",
+    )
+
+
+@pytest.mark.parametrize(
+    ("interface", "counted", "relations"),
+    [
+        ("bond0", {"bond0": 64.1, "eth1": 32, "eth2": 32.1}, {"bond0": "over eth1 eth2"}),
+        ("br0", {"br0": 64.1, "eth0": 64.3}, {"br0": "over eth0"}),
+        ("bond0.7", {"bond0.7": 64.1, "bond0": 64.2, "eth1": 64.3}, {"bond0.7": "over bond0", "bond0": "over eth1"}),
+        ("ib0", {"ib0": 64.1, "mlx5_0/1": 64.4}, {"mlx5_0/1": "InfiniBand ib0"}),
+    ],
+    ids=["bond", "bridge", "vlan on a bond", "IP over InfiniBand"],
+)
+def test_a_byte_that_is_counted_below_as_well_is_not_wrong(
+    interface: str, counted: dict[str, float], relations: dict[str, str]
+) -> None:
+    fabric = base.FabricPath((interface,), (FIRST,))
+    judgement = judged(fabric, *[said(counted, **relations)] * 2)
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+    assert judgement.reason.endswith(f"went over {interface}, the fabric")
+    assert judged(None, *[said(counted, **relations)] * 2).reason.endswith(f"went over {interface}")
+
+
+def test_what_went_through_a_vlan_or_a_tunnel_did_not_go_over_what_lies_below_it() -> None:
+    vlan = judged(ETH0, *[said({"eth0.9": 64.1, "eth0": 64.3}, **{"eth0.9": "over eth0"})] * 2)
+    assert vlan.verdict is Verdict.FAIL
+    assert "by eth0 0.2 and 0.2, by eth0.9 64.1 and 64.1" in vlan.reason
+    tunnel = judged(ETH0, *[said({"wg0": 64.1, "eth0": 67})] * 2)
+    assert tunnel.verdict is Verdict.FAIL
+    assert "went through another network as well" in tunnel.reason
+
+
+ROCE = {"mlx5_0/1": "Ethernet eth1", "mlx5_1/1": "Ethernet eth2"}
+
+
+def test_rdma_counts_as_the_fabric_whose_port_it_is() -> None:
+    over = said({"eth1": 0.1, "mlx5_0/1": 65, "mlx5_1/1": 0}, pml="ucx", **{**ROCE, "rdma": "mlx5_0/1 mlx5_1/1"})
+    right = judged(ETH1, over, over)
+    assert right.verdict is Verdict.PASS
+    assert right.reason.endswith("went over mlx5_0/1, the fabric")
+    wrong = judged(ETH0, over, over)
+    assert wrong.verdict is Verdict.FAIL
+    assert "by eth0 0.0 and 0.0, by mlx5_0/1 65.0 and 65.0" in wrong.reason
+
+
+def test_ucx_that_passes_rdma_by_is_named_even_on_the_right_interface() -> None:
+    sockets = said({"eth1": 64.3, "mlx5_0/1": 0}, pml="ucx", **{"mlx5_0/1": ROCE["mlx5_0/1"], "rdma": "mlx5_0/1"})
+    for fabric in (ETH1, None):
+        judgement = judged(fabric, sockets, sockets)
+        assert judgement.verdict is Verdict.FAIL
+        assert "UCX was chosen, and not all of what was sent went over RDMA, mlx5_0/1: of 64 MiB" in judgement.reason
+        assert "by mlx5_0/1 0.0 and 0.0, by eth1 64.3 and 64.3" in judgement.reason
+    on_purpose = said({"eth1": 64.3, "mlx5_0/1": 0}, **{"mlx5_0/1": ROCE["mlx5_0/1"], "rdma": "mlx5_0/1"})
+    assert judged(ETH1, on_purpose, on_purpose).verdict is Verdict.PASS
+    ports_down = said({"eth1": 64.3, "mlx5_0/1": 0}, pml="ucx", **{"mlx5_0/1": ROCE["mlx5_0/1"]})
+    assert judged(ETH1, ports_down, ports_down).verdict is Verdict.PASS
+
+
+def test_ip_over_infiniband_is_no_rdma() -> None:
+    words = {"mlx5_0/1": "InfiniBand ib0", "rdma": "mlx5_0/1"}
+    judgement = judged(None, *[said({"ib0": 64.1, "mlx5_0/1": 64.6}, pml="ucx", **words)] * 2)
+    assert judgement.verdict is Verdict.FAIL
+    assert "by mlx5_0/1 0.5 and 0.5, by ib0 64.1 and 64.1" in judgement.reason
+
+
+def test_one_node_alone_has_no_network_to_look_at() -> None:
+    judgement = judged(ETH0, {"facts": {}, "figures": {}})
+    assert (judgement.verdict, judgement.reason) == (
+        Verdict.SKIP,
+        "there is one node alone, and no network to look at",
+    )
+
+
+def test_a_node_that_read_no_counters_is_named() -> None:
+    judgement = judged(ETH0, said({"eth0": 64}), {"facts": {}, "figures": {}})
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node2",))
+    assert judgement.reason == "no counters came from node2"
+
+
+def test_a_record_means_every_interface_in_its_networks() -> None:
+    node = json.loads((ROOT / "tests" / "data" / "stack" / "node.json").read_text(encoding="utf-8"))
+    address = {"family": 4, "address": "10.7.0.5", "prefix": 24, "scope": "global"}
+    other = {"family": 4, "address": "10.8.0.5", "prefix": 24, "scope": "global"}
+    node["interfaces"] = [
+        {"name": "eth0", "kind": "physical", "addresses": [other]},
+        {"name": "eth1", "kind": "physical", "addresses": [address]},
+        {"name": "eth2", "kind": "physical", "addresses": [{**address, "address": "10.9.0.5"}]},
+    ]
+    assert path(NodeFacts.model_validate(node)) is None
+    node["fabric"] = {"cidrs": ["10.7.0.0/24", "10.9.0.0/24"], "interface": "eth2", "address": "10.9.0.5"}
+    assert path(NodeFacts.model_validate(node)) == base.FabricPath(("eth2", "eth1"), ("10.7.0.0/24", "10.9.0.0/24"))
+
+
+# --- the node's program -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def program() -> ModuleType:
+    return node_programs.load("mpi_checks")
+
+
+def tree(root: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n", encoding="ascii")
+    return root
+
+
+def test_counters_and_relations_are_read_as_the_kernel_writes_them(program: ModuleType, tmp_path: Path) -> None:
+    def interface(name: str, received: int, sent: int, kind: int = 1) -> dict[str, str]:
+        statistics = f"net/{name}/statistics"
+        return {
+            f"net/{name}/type": str(kind),
+            f"{statistics}/rx_bytes": str(received),
+            f"{statistics}/tx_bytes": str(sent),
+        }
+
+    def port(name: str, received: int, sent: int, layer: str, state: str = "4: ACTIVE") -> dict[str, str]:
+        folder = f"infiniband/{name.replace('/', '/ports/')}"
+        return {
+            f"{folder}/counters/port_rcv_data": str(received),
+            f"{folder}/counters/port_xmit_data": str(sent),
+            f"{folder}/link_layer": layer,
+            f"{folder}/state": state,
+        }
+
+    root = tree(
+        tmp_path,
+        {
+            **interface("lo", 5, 5, 772),
+            **interface("bond0", 10, 20),
+            **interface("eth1", 4, 8),
+            **interface("eth2", 6, 12),
+            **interface("ib0", 1, 2, 32),
+            **port("mlx5_0/1", 100, 200, "Ethernet"),
+            **port("mlx5_1/1", 7, 8, "InfiniBand"),
+            **port("mlx5_2/1", 0, 0, "InfiniBand", "1: DOWN"),
+            "infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0": "bond0",
+            "infiniband/mlx5_0/ports/1/gid_attrs/ndevs/1": "bond0",
+            "infiniband/mlx5_1/device/net/ib0/type": "32",
+            "infiniband/mlx5_3/ports/1/state": "4: ACTIVE",  # a driver without these counters
+        },
+    )
+    for member in ("eth1", "eth2"):
+        (root / "net" / "bond0" / f"lower_{member}").symlink_to(root / "net" / member)
+    assert program.counters(root) == {
+        "bond0": (10, 20),
+        "eth1": (4, 8),
+        "eth2": (6, 12),
+        "ib0": (1, 2),
+        "mlx5_0/1": (400, 800),
+        "mlx5_1/1": (28, 32),
+        "mlx5_2/1": (0, 0),
+    }
+    related = {name: words for name, words in program.relations(root).items() if words}
+    assert related.pop("mlx5_3/1", "").strip() == ""
+    assert related == {
+        "bond0": "over eth1 eth2",
+        "mlx5_0/1": "Ethernet bond0",
+        "mlx5_1/1": "InfiniBand ib0",
+        "mlx5_2/1": "InfiniBand",
+    }
+    assert program.active_ports(root) == ["mlx5_0/1", "mlx5_1/1", "mlx5_3/1"]
+
+
+@pytest.mark.parametrize("nodes", [[[0, 1], [2, 3]], [[0], [1, 2, 3], [4, 5]], [[0, 3], [1, 4, 5], [2]]])
+def test_every_node_sends_and_gets_about_as_much_whatever_its_slots(
+    program: ModuleType, nodes: list[list[int]]
+) -> None:
+    routes = program.routes_of(nodes)
+    whose = {rank: number for number, ranks in enumerate(nodes) for rank in ranks}
+    assert sorted(source for source, _, _ in routes) == sorted(whose)
+    assert all(whose[target] == (whose[source] + 1) % len(nodes) for source, target, _ in routes)
+    for number in range(len(nodes)):
+        pieces = sum(pieces for source, _, pieces in routes if whose[source] == number)
+        assert program.PIECES - len(nodes[number]) < pieces <= program.PIECES
+
+
+def test_what_counted_nothing_and_touches_nothing_is_not_told(program: ModuleType) -> None:
+    risen = {"eth0": (9, 9), "eth1": (0, 0), "bond0": (0, 0), **{f"veth{number}": (1, 1) for number in range(40)}}
+    told = program.worth_telling(risen, {"bond0": "over eth1"})
+    assert told[:2] == ["bond0", "eth0"]
+    assert "eth1" not in told
+    assert len(told) <= 2 * program.MOST_CARRIERS

@@ -1,0 +1,35 @@
+"""What a run's figures are held against, beyond what the verdict's own tests prove."""
+
+from __future__ import annotations
+
+from clusterctl import suite
+from clusterctl.model.results import CheckResult, Figure, Verdict
+from clusterctl.validation import expectations
+
+TEXT = """\
+extends: smoke
+references:
+  - {check: pairs, quantity: bandwidth, size: 1 MiB, value: 1 GB/s, lower: -10 %}
+  - {check: pairs, quantity: bandwidth, size: 3 MiB, value: 1 GB/s, lower: -10 %}
+  - {check: pairs, quantity: bandwidth, size: 1 MiB, nodes: 64, value: 2 GB/s, lower: -10 %}
+  - {check: collectives, quantity: time, operation: allreduce, value: 1 s, upper: 10 %}
+"""
+
+
+def appraised(verdict: Verdict = Verdict.PASS) -> tuple[CheckResult, list[str]]:
+    run = expectations.MeasuredRun("here", 4, {})
+    judge = expectations.Appraiser(suite.parse(TEXT, "validation.yml"), run, {}, remembered=False)
+    figure = Figure(
+        quantity="bandwidth", backend="mpi", size_bytes=1 << 20, value=1e9, unit="B/s", better="higher", samples=(1e9,)
+    )
+    return judge.assess(CheckResult(check="pairs", verdict=verdict, reason="", figures=(figure,))), judge.notes
+
+
+def test_a_reference_that_meets_no_figure_is_told_and_one_for_other_clusters_is_not() -> None:
+    found, notes = appraised()
+    assert [one.reference.value for one in found.comparisons] == [1e9]
+    assert notes == ["validation.yml: 'pairs' measured nothing that its reference for bandwidth of 3 MiB is about."]
+
+
+def test_of_a_check_that_failed_no_reference_is_missed() -> None:
+    assert appraised(Verdict.FAIL)[1] == []

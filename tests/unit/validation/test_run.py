@@ -1,0 +1,284 @@
+"""What the verb decides before it launches anything; the launching itself is proved in tests/cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from clusterctl.model import facts, results
+from clusterctl.model.hosts import Host
+from clusterctl.model.results import JobOutcome, OutputLine, ValidationRecord, Verdict
+from clusterctl.support import content
+from clusterctl.support.errors import ExitCode
+from clusterctl.validation import gate
+from clusterctl.validation import run as validation
+from clusterctl.validation.checks import base, registry
+
+if TYPE_CHECKING:
+    from clusterctl.model.facts import NodeFacts
+    from clusterctl.remote import supervised_job
+
+WANTED = {"/usr/local/libexec/clusterctl/mpi_checks.py": "abc"}
+
+
+def node(**changed: Any) -> NodeFacts:
+    artifacts = [
+        {"name": name, "link": f"/usr/local/{name}", "target": "/x", "version": "1", "key": "k", "ok": True}
+        for name in ("openmpi", "python_env", "mpi4py")
+    ]
+    given = {
+        "schema_version": 2,
+        "hostname": "node1",
+        "fqdn": "node1",
+        "time": 0.0,
+        "kernel": "6.1",
+        "machine": "x86_64",
+        "distribution": {"id": "debian", "version_id": "12", "name": "Debian", "family": "Debian", "major": "12"},
+        "glibc": "2.36",
+        "python": {"version": "3.11.2", "executable": "/usr/bin/python3", "has_packaging": True},
+        "platform": "debian-12-x86_64-glibc2.36-py3.11",
+        "cores": 8,
+        "threads": 16,
+        "memory_bytes": 1,
+        "user": {"name": "cluster", "uid": 1000, "home": "/home/cluster"},
+        "artifacts": artifacts,
+        "watch": [{"path": path, "kind": "file", "sha256": digest} for path, digest in WANTED.items()],
+        **changed,
+    }
+    return facts.NodeFacts.model_validate(given)
+
+
+@pytest.mark.parametrize(
+    ("slots", "gpus", "cores", "expected"), [(3, 4, 8, 3), (None, 4, 8, 4), (None, 0, 8, 8), (None, 0, 0, 1)]
+)
+def test_slots_are_the_inventory_s_then_one_per_gpu_then_one_per_core(
+    slots: int | None, gpus: int, cores: int, expected: int
+) -> None:
+    there = node(cores=cores, gpus=[{"bus": f"0000:0{number}:00.0"} for number in range(gpus)])
+    assert facts.slots_of(Host("node1", "10.0.0.1", slots=slots), there) == expected
+
+
+def test_a_node_that_has_everything_is_ready() -> None:
+    assert gate.not_ready(node(), WANTED) == ""
+
+
+def test_what_a_node_lacks_is_said() -> None:
+    assert gate.not_ready(node(artifacts=[]), WANTED) == "Open MPI: /usr/local/openmpi does not exist"
+    assert "the programs in /usr/local/libexec/clusterctl" in gate.not_ready(node(watch=[]), WANTED)
+    broken = [*node().model_dump()["artifacts"]]
+    broken[2] |= {"ok": False, "problem": "1 of 9 files are missing or changed, first MPI.so"}
+    assert gate.not_ready(node(artifacts=broken), WANTED) == (
+        "mpi4py: 1 of 9 files are missing or changed, first MPI.so"
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code"),
+    [
+        (Verdict.PASS, ExitCode.OK),
+        (Verdict.FAIL, ExitCode.VALIDATION_FAILED),
+        (Verdict.ERROR, ExitCode.VALIDATION_ERROR),
+        (Verdict.SKIP, ExitCode.VALIDATION_ERROR),
+    ],
+)
+def test_exit_codes(verdict: Verdict, code: ExitCode) -> None:
+    record = ValidationRecord.model_construct(verdict=verdict)
+    assert validation.exit_code(record) is code
+
+
+def test_the_deadline_grows_with_the_ranks_and_where_they_share_a_core() -> None:
+    def deadline(slots: int, cores: int) -> float:
+        return base.deadline_s(registry.LAUNCHED[0], base.Site("5.0.7", {"node1": slots}, cores={"node1": cores}))
+
+    assert deadline(8, 8) < deadline(1024, 1024) < 120
+    assert deadline(8, 16) == deadline(8, 8)
+    assert deadline(8, 2) > 3 * deadline(8, 8)
+
+
+def test_the_watched_programs_are_those_that_the_role_brings() -> None:
+    tasks = Path(__file__).parents[3] / "roles" / "validation" / "tasks" / "main.yml"
+    text = tasks.read_text(encoding="utf-8")
+    assert all(f"path: {entry['path']}\n" in text for entry in gate.watch_entries())
+    assert {path.name for path in (tasks.parents[1] / "files").iterdir()} == set(gate.programs())
+
+
+def test_an_extra_that_is_half_there_is_told_from_one_that_was_never_wanted() -> None:
+    never = {"link": "/usr/local/horovod", "target": "", "version": "", "key": "", "ok": False, "name": "horovod"}
+    half = {**never, "problem": "1 of 9 files are missing or changed, first mpi_lib_v2.so"}
+    there = node().model_dump()["artifacts"]
+    never["problem"] = "/usr/local/horovod does not exist"
+    assert gate.broken_extras(node(artifacts=[*there, never])) == []
+    assert gate.broken_extras(node(artifacts=[*there, half])) == [f"Horovod: {half['problem']}"]
+
+
+# --- a cluster on which only some nodes can do everything -------------------------------------------------------------
+
+
+def provisioned(name: str, pytorch: str) -> NodeFacts:
+    """Return facts of a node that carries everything but Horovod and, perhaps, PyTorch."""
+    there = [*node().model_dump()["artifacts"]]
+    there[0] |= {"version": "5.0.7"}
+    if pytorch:
+        there[1] |= {"inputs": {"framework": {"name": "pytorch", "version": pytorch, "cuda": "", "nccl": ""}}}
+    files = content.role_files("validation")
+    watch = [
+        {"path": entry["path"], "sha256": hashlib.sha256((files / Path(entry["path"]).name).read_bytes()).hexdigest()}
+        for entry in gate.watch_entries()
+    ]
+    return node(hostname=name, fqdn=name, artifacts=there, watch=watch)
+
+
+class Launched:
+    """Stand in for the launching: keep what was to be run, and have every rank answer that it found nothing wrong."""
+
+    def __init__(self) -> None:
+        self.hosts: list[str] = []
+        self.specs: list[supervised_job.JobSpec] = []
+        self.peers: list[list[str]] = []
+
+    def run(
+        self, login: supervised_job.JobLogin, spec: supervised_job.JobSpec, *, peers: Any, on_line: Any, stop: Any
+    ) -> JobOutcome:
+        assert stop is None  # nobody searches
+        self.hosts.append(login.host.name)
+        self.specs.append(spec)
+        self.peers.append([peer.host.name for peer in peers])
+        slots = [line.split(" slots=") for line in spec.files["hostfile"].splitlines()]
+        places = [name for name, count in slots for _ in range(int(count))]
+        figures = {"loss": 0.5, "single_process_loss": 0.5}
+        said = [
+            {"event": "result", "check": "torchrun", "rank": rank, "host": place, "compared": 1, "figures": figures}
+            | {"facts": {"backend": "gloo"}}
+            for rank, place in enumerate(places)
+        ]
+        lines = tuple(OutputLine("stdout", 1.0, json.dumps({"clusterctl": 1, **event})) for event in said)
+        for line in lines:
+            on_line(line)
+        return JobOutcome("exited", 2.0, 2.0, rc=0, lines=lines)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launched:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    stand_in = Launched()
+    monkeypatch.setattr(validation.supervised_job, "run", stand_in.run)
+    return stand_in
+
+
+def validated(tmp_path: Path, pytorch: dict[str, str], **options: Any) -> ValidationRecord:
+    names = ["node1", "node2", "node3", "node4"]
+    inventory = tmp_path / "inventory.ini"
+    inventory.write_text("".join(f"{name} ansible_host=10.0.0.1 slots=2\n" for name in names), encoding="utf-8")
+    known = {name: provisioned(name, pytorch.get(name, "")) for name in names}
+    given = validation.ValidationOptions(
+        checks=("torchrun", "horovod"), probe=facts.Probe(facts=known, failures={}), **options
+    )
+    return validation.validate(inventory, given)
+
+
+def test_a_check_runs_where_it_can_and_names_the_others(launched: Launched, tmp_path: Path) -> None:
+    record = validated(tmp_path, dict.fromkeys(("node3", "node4"), "2.13.0"))
+    torchrun, horovod = record.checks[-2:]
+    assert record.verdict is Verdict.PASS, [check.reason for check in record.checks]
+    assert torchrun.reason.endswith("; not on node[1-2]: no PyTorch")
+    assert torchrun.left_out == {"node1": "no PyTorch", "node2": "no PyTorch"}
+    assert (horovod.verdict, horovod.reason) == (Verdict.SKIP, "no Horovod on node[1-4]")
+    assert set(horovod.left_out) == {"node1", "node2", "node3", "node4"}
+    assert launched.hosts == ["node3"]  # the launch node cannot take part, so another one launches
+    assert launched.peers == [["node4"]]
+    (spec,) = launched.specs
+    assert spec.files["hostfile"] == "node3 slots=2\nnode4 slots=2\n"
+    line = " ".join(spec.argv)
+    assert "-np 2 --bind-to none --map-by ppr:1:node" in line
+    assert line.endswith("--slots 2,2 --first-node node3 --backend gloo")
+    assert record.launch_node == "node1"
+    assert ValidationRecord.model_validate_json(record.model_dump_json()) == record
+
+
+def test_the_launch_node_that_was_asked_for_launches_what_it_can(launched: Launched, tmp_path: Path) -> None:
+    record = validated(tmp_path, dict.fromkeys(("node1", "node2", "node4"), "2.13.0"), launch_node="node4")
+    assert launched.hosts == ["node4"]
+    assert launched.specs[0].files["hostfile"] == "node4 slots=2\nnode1 slots=2\nnode2 slots=2\n"
+    assert record.checks[-2].reason.endswith("; not on node3: no PyTorch")
+
+
+def test_what_is_wrong_with_a_stack_is_said_before_anything_is_launched(launched: Launched, tmp_path: Path) -> None:
+    record = validated(tmp_path, {"node1": "2.13.0", "node2": "2.13.0", "node3": "2.12.1", "node4": "2.13.0"})
+    found = record.checks[1]
+    assert (found.check, found.verdict, found.hosts) == ("provisioned", Verdict.FAIL, ("node3",))
+    assert found.reason.startswith("node3: framework PyTorch 2.12.1 is installed, and most nodes have PyTorch 2.13.0; ")
+    assert record.verdict is Verdict.FAIL
+    assert launched.specs[0].files["hostfile"].count("slots=2") == 4  # MPI is none of its business, so the node stays
+
+
+@pytest.mark.usefixtures("launched")
+def test_a_run_that_is_interrupted_is_no_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> JobOutcome:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(validation.supervised_job, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        validated(tmp_path, dict.fromkeys(("node1", "node2", "node3", "node4"), "2.13.0"))
+    (kept,) = {path.resolve() for path in (tmp_path / "state").glob("clusterctl/clusters/*/runs/*/validation.json")}
+    record = results.load(kept.read_bytes(), str(kept))
+    assert [check.verdict for check in record.checks[-2:]] == [Verdict.ERROR, Verdict.SKIP]
+    assert record.verdict is Verdict.ERROR
+
+
+# --- the gate before anything is launched -----------------------------------------------------------------------------
+
+
+def with_other_mpi(monkeypatch: pytest.MonkeyPatch, **changed: str) -> None:
+    """Have node2 carry an Open MPI that is not the others'."""
+
+    def make(name: str, pytorch: str) -> NodeFacts:
+        made = provisioned_as_ever(name, pytorch)
+        artifacts = [entry.model_copy(update=changed if name == "node2" else {}) for entry in made.artifacts[:1]]
+        return made.model_copy(update={"artifacts": (*artifacts, *made.artifacts[1:])})
+
+    provisioned_as_ever = provisioned
+    monkeypatch.setitem(globals(), "provisioned", make)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"version": "5.0.6"}, "node2: Open MPI is 5.0.6, and 5.0.7 on most nodes"),
+        ({"key": "other"}, "node2: the build of Open MPI is 5.0.7-other, and 5.0.7-k on most nodes"),
+    ],
+)
+def test_nothing_is_launched_on_nodes_that_differ(
+    launched: Launched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], words: str
+) -> None:
+    with_other_mpi(monkeypatch, **changed)
+    record = validated(tmp_path, {})
+    found = record.checks[2]
+    assert (found.check, found.verdict, found.hosts) == ("skew", Verdict.FAIL, ("node2",))
+    assert found.reason == f"{words}; run 'clusterctl provision' again"
+    assert {check.reason for check in record.checks[3:]} == {"the nodes differ; --no-gate runs it nevertheless"}
+    assert (record.verdict, launched.specs) == (Verdict.FAIL, [])
+
+
+def test_without_the_gate_nodes_that_differ_are_tried(
+    launched: Launched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_other_mpi(monkeypatch, version="5.0.6")
+    record = validated(tmp_path, dict.fromkeys(("node1", "node2"), "2.13.0"), gate=False)
+    assert (record.checks[2].check, record.checks[2].verdict, record.checks[2].reason) == (
+        "skew",
+        Verdict.SKIP,
+        "--no-gate",
+    )
+    assert launched.hosts == ["node1"]
+    assert "--no-gate" in record.checks[1].repeat
+
+
+def test_a_warning_is_told_and_stops_nothing(launched: Launched, tmp_path: Path) -> None:
+    record = validated(tmp_path, dict.fromkeys(("node3", "node4"), "2.13.0"))
+    found = record.checks[2]
+    assert (found.check, found.verdict) == ("skew", Verdict.PASS)
+    assert found.reason.startswith("nothing that stops a job; node[1-2]: no training framework is installed")
+    assert launched.hosts == ["node3"]
