@@ -90,7 +90,7 @@ def test_all_problems_in_one_answer_and_nothing_is_changed(pair: Sandbox, tmp_pa
         "plain: slots is 'many'",
         "good: its address ",
         "clone: its ssh host key is also that of good",
-        "good, clone, plain, silent, snake: ssh_mesh_verfy is no variable of role ssh_mesh",
+        "good, clone, plain, silent, snake: ssh_mesh_verfy is not a variable of role ssh_mesh",
         "did you mean ssh_mesh_verify?",
     ):
         assert line in message

@@ -1,12 +1,13 @@
 """Which network carries the cluster's jobs, and what its RDMA ports offer: facts in, decision out; no I/O.
 
-The rules themselves are ``plugins/module_utils/fabric_rules.py``, which the role ``fabric`` uses as well; here they get
+The rules themselves are ``plugins/module_utils/fabric_rules``, which the role ``fabric`` uses as well; here they get
 types. How a candidate is proven is :mod:`clusterctl.remote.network_probe`'s.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import sys
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -105,11 +106,12 @@ class RdmaChoice:
 
 @cache
 def _rules() -> Any:
-    path = content.root() / "plugins" / "module_utils" / "fabric_rules.py"
+    path = content.root() / "plugins" / "module_utils" / "fabric_rules" / "__init__.py"
     spec = importlib.util.spec_from_file_location("clusterctl_fabric_rules", path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} cannot be read; reinstall clusterctl.")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its own modules are imported relative to it
     spec.loader.exec_module(module)
     return module
 

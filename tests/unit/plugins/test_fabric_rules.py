@@ -205,10 +205,10 @@ def test_of_pinned_interfaces_each_node_takes_its_first() -> None:
         ({"interfaces": ["eth1"]}, "fabric_interfaces eth1: node3 has no address"),
         ({"interfaces": ["eth9"]}, r"fabric_interfaces eth9: node\[1-4\] have no address"),
         ({"cidrs": ["172.17.0.0/16"]}, r"172.17.0.1 there is also the address of node\[2-4\]"),
-        ({"cidrs": ["10.0.0.0/33"]}, "'10.0.0.0/33', which is no network"),
+        ({"cidrs": ["10.0.0.0/33"]}, "'10.0.0.0/33', which is not a network"),
         ({"cidrs": ["10.0.0.5/24"]}, "10.0.0.0/24 is probably meant"),
         ({"cidrs": ["eth0"]}, "a network is written like"),
-        ({"interfaces": ["a/b"]}, "no interface's name"),
+        ({"interfaces": ["a/b"]}, "not the name of an interface"),
     ],
 )
 def test_a_pin_that_cannot_be_kept_is_refused(pin: dict[str, list[str]], said: str) -> None:

@@ -187,7 +187,7 @@ class TestMember:
             ({"reached_at": "203.0.113.7", "resolved": ["203.0.113.7"]}, "203.0.113.7"),
             ({"reached_at": "127.0.0.1", "resolved": ["127.0.0.1"]}, "127.0.0.1"),
             ({"reached_at": "gone.lan", "resolved": []}, "gone.lan"),
-            ({"cluster_address": "10.0.0.300"}, "no address"),
+            ({"cluster_address": "10.0.0.300"}, "not an IP address"),
             ({"cluster_address": "10.9.9.9"}, "none of its interfaces"),
         ],
     )
@@ -334,12 +334,12 @@ class TestVariables:
     @pytest.mark.parametrize(
         ("name", "value", "telling"),
         [
-            ("openmpi_jobs", "many", "'many', which is no int"),
-            ("openmpi_options", {"a": 1}, "which is no list"),
+            ("openmpi_jobs", "many", "'many', which is not of type int"),
+            ("openmpi_options", {"a": 1}, "which is not of type list"),
             ("openmpi_family", "6", "it may be 4, 5"),
             ("openmpi_version", 4.1, "a number loses its last zeros"),
             ("openmpi_version", None, "no value"),
-            ("python_env_wheel", [], "no variable of role python_env"),
+            ("python_env_wheel", [], "not a variable of role python_env"),
         ],
     )
     def test_what_is_wrong(self, name: str, value: object, telling: str) -> None:

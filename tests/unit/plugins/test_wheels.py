@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import wheels as w
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import pip as runner
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import store
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels.errors import PipFailedError
 
 DATA = Path(__file__).parents[2] / "data" / "pip"
 # older than any Python that a controller may have, so that pip's own answer to a marker is always the wrong one
@@ -65,7 +68,7 @@ def names(found: list[w.Wheel]) -> list[str]:
     ],
 )
 def test_what_is_no_requirement_is_refused(text: str) -> None:
-    with pytest.raises(w.WheelError, match=r"python_env_requirements: .* is no requirement"):
+    with pytest.raises(w.WheelError, match=r"python_env_requirements: .* is not a requirement"):
         w.parse_requirements([text], "python_env_requirements")
 
 
@@ -97,7 +100,7 @@ def test_markers_are_judged_as_the_node_would(tmp_path: Path) -> None:
 
 def test_what_pip_left_out_is_asked_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # a pip that hides its markers elsewhere judges by its own Python
-    monkeypatch.setattr(w, "_RUN_PIP", w._RUN_PIP.replace('"default_environment", None', '"elsewhere", None'))  # noqa: SLF001
+    monkeypatch.setattr(runner, "_RUN_PIP", runner._RUN_PIP.replace('"default_environment", None', '"elsewhere", None'))  # noqa: SLF001
     folder = tmp_path / "given"
     make_wheel(folder, "top", "1.0", 'old; python_version < "3.10"', "many[more]")
     make_wheel(folder, "old", "2.0")
@@ -168,9 +171,9 @@ def test_an_index_among_others_that_is_away_may_be_the_one_that_has_it(
         assert "frame==2.0+cpu" in wanted.read_text(encoding="utf-8"), "nothing worse is asked for"
         said = "WARNING: Retrying (Retry(total=0, ...\nERROR: Could not find a version that satisfies the requirement"
         nothing = "frame==2.0+cpu (from versions: 2.0)\nERROR: No matching distribution found for frame==2.0+cpu"
-        raise w._PipFailedError(f"{said} {nothing}\n")  # noqa: SLF001
+        raise PipFailedError(f"{said} {nothing}\n")
 
-    monkeypatch.setattr(w, "_pip", pip)
+    monkeypatch.setattr(store, "run_pip", pip)
     with pytest.raises(w.WheelError, match=r"of frame==2\.0\+cpu; .*One index did not answer"):
         choose(w.WheelStore(tmp_path / "cache"), "frame==2.0+cpu", "frame==2.0", base=())
 
@@ -287,7 +290,7 @@ def test_a_source_archive_with_another_sum_is_refused_before_it_is_run(tmp_path:
     [
         ({"name": "top", "version": "1.0"}, "no known sha256"),
         ({"name": "top", "version": "1.0", "sha256": "abc"}, "no known sha256"),
-        ({"name": "top", "version": "-r x", "sha256": "0" * 64}, "no name and version"),
+        ({"name": "top", "version": "-r x", "sha256": "0" * 64}, "not the name and version"),
     ],
 )
 def test_a_source_archive_needs_a_name_a_version_and_a_sum(entry: dict[str, str], message: str) -> None:

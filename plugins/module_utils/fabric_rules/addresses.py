@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read from the facts of a node which addresses other nodes can reach."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import defaultdict
+from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+if TYPE_CHECKING:
+    from .model import Facts
+
+IpNetwork = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
+
+# Kinds that may join subnets by routing. A bridge, tunnel or veth with a subnet per node belongs to an overlay.
+ROUTED_KINDS = frozenset({"physical", "bond", "infiniband", "vlan"})
+
+
+class Link(NamedTuple):
+    """One address of one interface of a node."""
+
+    interface: str
+    kind: str
+    up: bool
+    speed_mbps: Optional[int]
+    mtu: Optional[int]
+    address: str
+    network: str
+
+
+def links(node: Facts) -> List[Link]:
+    """Return the addresses of a node that another node could reach, also those of interfaces that are down."""
+    found = []
+    for interface in node.get("interfaces") or ():
+        if interface["kind"] == "loopback":
+            continue
+        for entry in interface.get("addresses") or ():
+            address = ipaddress.ip_address(entry["address"])
+            if address.is_link_local or address.is_loopback or entry.get("scope") in {"host", "link"}:
+                continue
+            found.append(
+                Link(
+                    interface=interface["name"],
+                    kind=interface["kind"],
+                    up=bool(interface.get("up") and interface.get("carrier")),
+                    speed_mbps=interface.get("speed_mbps"),
+                    mtu=interface.get("mtu"),
+                    address=str(address),
+                    network=str(ipaddress.ip_network(f"{address}/{entry['prefix']}", strict=False)),
+                )
+            )
+    return found
+
+
+def default_interface(node: Facts) -> str:
+    """Return the interface of the default route with the least metric, IPv4 before IPv6; '' if it is missing."""
+    routes = [route for route in node.get("routes") or () if str(route["destination"]) in {"0.0.0.0/0", "::/0"}]
+    routes = [route for route in routes if route["interface"] != "lo"]
+    routes.sort(key=lambda route: (route["family"], route["metric"]))
+    return str(routes[0]["interface"]) if routes else ""
+
+
+def shared_addresses(table: Mapping[str, Sequence[Link]]) -> Dict[str, Tuple[str, ...]]:
+    """Return the addresses that more than one node has, with those nodes."""
+    owners: Dict[str, Dict[str, None]] = defaultdict(dict)
+    for host, its in table.items():
+        for link in its:
+            owners[link.address][host] = None
+    return {address: tuple(hosts) for address, hosts in owners.items() if len(hosts) > 1}
+
+
+def is_address(text: str) -> bool:
+    """Tell whether a text is an IP address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_inside(link: Link, network: IpNetwork) -> bool:
+    """Tell whether a link's address belongs to a network."""
+    return ipaddress.ip_address(link.address) in network

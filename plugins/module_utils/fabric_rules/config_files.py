@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write the text of the configuration files that tell Open MPI, PRRTE and NCCL the network."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence
+
+if TYPE_CHECKING:
+    from .model import Network, Rejection
+
+
+def openmpi_include(network: Network, host: str) -> str:
+    """Return the value of *_if_include on a node: its own subnets in CIDR form.
+
+    Subnets of other nodes would cause a warning. Open MPI does not read IPv6 in CIDR form, so an IPv6 network is given
+    by the name of the interface.
+    """
+    address = ipaddress.ip_address(network.addresses[host])
+    if address.version == 6:  # noqa: PLR2004
+        return network.interfaces[host]
+    return ",".join(cidr for cidr in network.cidrs if address in ipaddress.ip_network(cidr))
+
+
+def prrte_include(network: Network) -> str:
+    """Return the value of prte_if_include: the names of the interfaces of all nodes.
+
+    PRRTE passes its own value to the daemons of the other nodes, and skips a name that a node does not have. The CIDR
+    form does not work: PRRTE 3.0 (Open MPI 5.0.7) fails to match it behind an interface without an IPv4 address.
+    """
+    return ",".join(dict.fromkeys(network.interfaces.values()))
+
+
+def files(network: Optional[Network], host: str, settings: Mapping[str, str]) -> Dict[str, str]:
+    """Return the text of the files on a node, under the keys ``openmpi``, ``prrte`` and ``nccl``.
+
+    Args:
+        network: the decision; None empties the files.
+        host: the node.
+        settings: more variables of NCCL.
+    """
+    if network is None:
+        return {"openmpi": "", "prrte": "", "nccl": "".join(f"{name}={settings[name]}\n" for name in sorted(settings))}
+    include = openmpi_include(network, host)
+    nccl = {"NCCL_SOCKET_IFNAME": f"={network.interfaces[host]}", **settings}
+    return {
+        "openmpi": f"btl_tcp_if_include = {include}\noob_tcp_if_include = {include}\n",
+        "prrte": f"prte_if_include = {prrte_include(network)}\n",
+        "nccl": "".join(f"{name}={nccl[name]}\n" for name in sorted(nccl)),
+    }
+
+
+def record(network: Network, host: str, rejected: Sequence[Rejection] = ()) -> Dict[str, Any]:
+    """Return the content of /etc/clusterctl/fabric.json on a node.
+
+    Args:
+        network: the decision.
+        host: the node.
+        rejected: rejections that follow from facts; the words of a probe may differ the next time.
+    """
+    return {
+        "schema_version": 1,
+        "cidrs": list(network.cidrs),
+        "interface": network.interfaces[host],
+        "address": network.addresses[host],
+        "rejected": {one.network: one.reason for one in rejected},
+    }

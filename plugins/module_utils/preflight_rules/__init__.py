@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of the role preflight, as pure functions: facts and variables in, problems out.
+
+They run on the controller only. A problem is a sentence that says what is wrong, with its cure. Neither names the host,
+so that equal problems of many hosts share one line.
+"""
+
+from __future__ import annotations
+
+from .clocks import Clock, clock, clock_problems
+from .look_failure import look_failure
+from .member import Settings, cuda_of, member, node_addresses, provides, settings
+from .membership import membership_problems, merge_members
+from .model import Limits, Problem
+from .node import builders, node_problems
+from .variables import VariableRules
+from .words import shortened, table
+
+__all__ = [
+    "Clock",
+    "Limits",
+    "Problem",
+    "Settings",
+    "VariableRules",
+    "builders",
+    "clock",
+    "clock_problems",
+    "cuda_of",
+    "look_failure",
+    "member",
+    "membership_problems",
+    "merge_members",
+    "node_addresses",
+    "node_problems",
+    "provides",
+    "settings",
+    "shortened",
+    "table",
+]

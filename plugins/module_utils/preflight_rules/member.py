@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Describe a node as a member of the cluster: address, port, names, slots and libraries."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+from .model import Problem
+from .words import shown_value
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
+
+_MAX_PORT = 65535
+
+_MAX_SLOTS = 65535
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The variables of one host that its membership depends on.
+
+    ``resolved`` are the addresses of ``reached_at`` (ansible_host or the name), looked up on the controller.
+    """
+
+    name: str
+    reached_at: str
+    resolved: Sequence[str] = ()
+    cluster_address: str | None = None
+    cluster_port: int | None = None
+    cluster_aliases: Sequence[str] = ()
+    slots: int | None = None
+
+
+def settings(host: str, its: Mapping[str, Any], resolved: Sequence[str]) -> tuple[Settings, list[Problem]]:
+    """Return the variables of a host that its membership depends on.
+
+    Args:
+        host: its inventory name.
+        its: its variables.
+        resolved: the addresses of ansible_host (or the name), looked up on the controller.
+
+    Returns:
+        The settings, and a problem for each variable that is not valid.
+    """
+    found: list[Problem] = []
+
+    def number(name: str, most: int) -> int | None:
+        given = its.get(name)
+        if given is None:
+            return None
+        try:
+            value = int(given)
+        except (TypeError, ValueError):
+            value = 0
+        if 0 < value <= most:
+            return value
+        cure = f"correct {name} of this host in the inventory"
+        found.append(
+            Problem(
+                host, "variable", f"{name} is {shown_value(given)}, which is not a number from 1 to {most}", cure, name
+            )
+        )
+        return None
+
+    address = its.get("cluster_address")
+    aliases = its.get("cluster_aliases") or []
+    made = Settings(
+        name=host,
+        reached_at=str(its.get("ansible_host") or host),
+        resolved=resolved,
+        cluster_address=None if address is None else str(address),
+        cluster_port=number("cluster_port", _MAX_PORT),
+        cluster_aliases=[str(one) for one in ([aliases] if isinstance(aliases, str) else aliases)],
+        slots=number("slots", _MAX_SLOTS),
+    )
+    return made, found
+
+
+def member(settings: Settings, node: Mapping[str, Any], *, alone: bool = False) -> tuple[dict[str, Any], list[Problem]]:
+    """Describe a node as the others see it.
+
+    Args:
+        settings: its variables.
+        node: its facts.
+        alone: whether it is the only member, for which a loopback address is enough.
+
+    Returns:
+        The member (see the role's README) and its problems.
+    """
+    own = node_addresses(node)
+    address, problems = _address(settings, own, _default_address(node), alone=alone)
+    # The port on which the node itself answered: behind a port forward, the controller uses another one.
+    port = settings.cluster_port or int((node.get("ssh") or {}).get("port") or 22)
+    names = [*settings.cluster_aliases, node.get("hostname", ""), node.get("fqdn", "")]
+    if not _is_address(settings.reached_at):
+        names.append(settings.reached_at)
+    aliases = [
+        name
+        for name in dict.fromkeys(map(str, names))
+        if name != settings.name
+        and _NAME.fullmatch(name)
+        and not name.startswith("localhost")
+        and not _is_address(name)
+    ]
+    entry = {
+        "name": settings.name,
+        "address": address,
+        "port": port,
+        "host_keys": sorted((node.get("ssh") or {}).get("host_keys") or []),
+        "aliases": aliases,
+        "platform": str(node.get("platform", "")),
+        "slots": settings.slots or len(node.get("gpus") or []) or int(node.get("cores") or 1),
+        "provides": provides(node),
+        "gpus": len([gpu for gpu in node.get("gpus") or [] if gpu.get("driver") == "nvidia"]),
+        "cuda": cuda_of(node),
+    }
+    return entry, problems
+
+
+def cuda_of(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the CUDA major that the driver can run (0 without a driver), and the versions of driver and toolkit."""
+    cuda = node.get("cuda") or {}
+    driver = str(cuda.get("driver_version") or "")
+    return {
+        "driver_major": int(cuda.get("major") or 0) if driver else 0,
+        "driver_version": driver,
+        "toolkit_version": str(cuda.get("toolkit_version") or ""),
+    }
+
+
+def provides(node: Mapping[str, Any]) -> list[str]:
+    """Return the libraries that a build can rely on here."""
+    cuda, tools = node.get("cuda") or {}, node.get("tools") or {}
+    found = {"cuda_toolkit": cuda.get("toolkit_version"), "libcuda": cuda.get("libcuda"), "ucx": tools.get("ucx")}
+    return [name for name, there in found.items() if there]
+
+
+def node_addresses(node: Mapping[str, Any]) -> dict[str, str]:
+    """Return the addresses of a node's interfaces, each with its interface's name."""
+    found: dict[str, str] = {}
+    for interface in node.get("interfaces") or []:
+        for entry in interface.get("addresses") or []:
+            found[str(entry.get("address", ""))] = str(interface.get("name", ""))
+    return found
+
+
+def _default_address(node: Mapping[str, Any]) -> str:
+    """Return the IPv4 address of the interface with the default route; '' if it is unknown."""
+    for route in node.get("routes") or []:
+        if route.get("destination") == "0.0.0.0/0":
+            for address, interface in node_addresses(node).items():
+                if interface == route.get("interface") and "." in address:
+                    return address
+    return ""
+
+
+def _address(settings: Settings, own: Mapping[str, str], suggestion: str, *, alone: bool) -> tuple[str, list[Problem]]:
+    """Choose the address by which the other nodes reach a node; '' and a problem if there is no such address.
+
+    ``own`` is empty if the node could not tell its addresses; then the inventory decides.
+    """
+    reached_at, given = settings.reached_at, settings.cluster_address
+    address, problem = "", ""
+    if given is not None:
+        if not _is_address(given):
+            problem = f"cluster_address is {given!r}, which is not an IP address"
+        elif own and given not in own:
+            problem = f"none of its interfaces has its cluster_address {given}"
+        else:
+            address = given
+    else:
+        mine = [one for one in settings.resolved if not own or one in own]
+        outside = [one for one in mine if alone or not ipaddress.ip_address(one).is_loopback]
+        if not settings.resolved:
+            problem = f"{reached_at} does not resolve to an address on this machine"
+        elif not mine:
+            problem = f"it is reached at {reached_at}, an address that none of its interfaces has"
+        elif not outside:
+            problem = f"it is reached at {reached_at}, which every node has itself"
+        else:
+            address = outside[0]
+    if not problem:
+        return address, []
+    cure = f"set cluster_address={suggestion or 'ADDRESS'} for it, the address by which the other nodes reach it"
+    return "", [Problem(settings.name, "address", problem, cure)]
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check one node by itself: distribution, Python, root, disk and host keys."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+from .model import Limits, Problem
+
+_GIB = 1024**3
+
+
+def node_problems(host: str, node: Mapping[str, Any], limits: Limits, *, builder: bool) -> list[Problem]:
+    """Return the problems of one node: distribution, Python, root, disk, host keys.
+
+    Args:
+        host: its inventory name.
+        node: its facts.
+        limits: what to compare with.
+        builder: whether the node may compile, which needs more disk.
+    """
+    found = [*_platform(host, node, limits), *_root(host, node), *_disk(host, node, limits, builder=builder)]
+    if not (node.get("ssh") or {}).get("host_keys"):
+        found.append(
+            Problem(
+                host,
+                "host_key",
+                "its sshd has no readable host key under /etc/ssh",
+                "run 'ssh-keygen -A' on it and restart sshd",
+            )
+        )
+    return found
+
+
+def _platform(host: str, node: Mapping[str, Any], limits: Limits) -> Iterable[Problem]:
+    distribution = node.get("distribution") or {}
+    name, release = str(distribution.get("id", "")), str(distribution.get("version_id", ""))
+    releases = [str(one) for one in limits.supported.get(name, ())]
+    if not any(release == one or release.startswith(f"{one}.") for one in releases):
+        known = "; ".join(f"{one} {', '.join(map(str, its))}" for one, its in limits.supported.items())
+        yield Problem(
+            host,
+            "distribution",
+            f"{name or 'an unnamed distribution'} {release} is not supported",
+            f"use one of: {known}; or add it to preflight_supported at your own risk",
+        )
+    python = str((node.get("python") or {}).get("version", "0"))
+    if _numbers(python) < _numbers(limits.min_python):
+        yield Problem(
+            host,
+            "python",
+            f"Python {python} is too old, {limits.min_python} is the oldest that works",
+            "install a newer Python and set ansible_python_interpreter to it",
+        )
+
+
+def _root(host: str, node: Mapping[str, Any]) -> Iterable[Problem]:
+    user = node.get("user") or {}
+    if user.get("sudo") is not True:  # true only if the probe itself ran as root
+        name = user.get("name") or "the login user"
+        cure = f"set ansible_become=true in the inventory or give --become ({name} needs sudo), or log in as root"
+        yield Problem(host, "sudo", f"tasks run as {name}, not as root", cure)
+
+
+def _disk(host: str, node: Mapping[str, Any], limits: Limits, *, builder: bool) -> Iterable[Problem]:
+    wanted = dict(limits.min_disk_bytes)
+    if builder:
+        for path, size in limits.min_builder_disk_bytes.items():
+            wanted[path] = max(size, wanted.get(path, 0))
+    free = {entry["path"]: entry["free_bytes"] for entry in node.get("disk") or []}
+    for path, size in wanted.items():
+        if path in free and free[path] < size:
+            purpose = " to build on it" if builder and path in limits.min_builder_disk_bytes else ""
+            yield Problem(
+                host,
+                "disk",
+                f"{path} has {_size(free[path])} free, {_size(size)} are needed{purpose}",
+                f"free some space there or grow the file system under {path}",
+            )
+
+
+def builders(platforms: Mapping[str, str], chosen: Sequence[str]) -> set[str]:
+    """Return the hosts that may have to compile: the chosen ones, or the first host of each platform.
+
+    Args:
+        platforms: host name to platform id, in the inventory's order.
+        chosen: names that the user gives.
+    """
+    if chosen:
+        return set(chosen)
+    first: dict[str, str] = {}
+    for host, platform in platforms.items():
+        first.setdefault(platform, host)
+    return set(first.values())
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def _size(count: float) -> str:
+    return f"{count / _GIB:.1f} GiB"

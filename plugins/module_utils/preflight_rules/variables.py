@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check variables of the inventory against the argument specs of the roles."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: ignore[import-untyped]
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+from .model import Problem
+from .words import cut, shown_value
+
+# Facts that preflight itself sets: they have its prefix, but they are not variables of the user.
+_OUTPUTS = frozenset({"preflight_node", "preflight_members"})
+
+
+class VariableRules:
+    """Checks variables against the argument specs of all roles; each distinct value is checked once."""
+
+    def __init__(self, specs: Mapping[str, Mapping[str, Any]], ignored: Iterable[str] = ()) -> None:
+        """Take the argument specs of the roles, and the variables to skip.
+
+        Args:
+            specs: role name to its options (variable name to its spec).
+            ignored: variables that are not checked.
+        """
+        self._specs = specs
+        self._ignored = frozenset(ignored) | _OUTPUTS
+        # The longest role name wins: python_env_x belongs to python_env, even beside a role 'python'.
+        self._roles = sorted(specs, key=len, reverse=True)
+        self._known: dict[tuple[str, str], list[tuple[str, str]]] = {}
+
+    @property
+    def judged(self) -> int:
+        """The number of distinct values that were checked."""
+        return len(self._known)
+
+    def role_of(self, name: str) -> str | None:
+        """Return the role that a variable belongs to by its prefix, None for any other variable."""
+        if name in self._ignored:
+            return None
+        return next((role for role in self._roles if name.startswith(f"{role}_")), None)
+
+    def problems(self, host: str, name: str, value: object) -> list[Problem]:
+        """Return the problems of one variable of one host."""
+        role = self.role_of(name)
+        if role is None:
+            return []
+        key = (name, json.dumps(value, sort_keys=True, default=str))
+        if key not in self._known:
+            self._known[key] = list(self._judge(role, name, value))
+        return [Problem(host, "variable", problem, cure, name) for problem, cure in self._known[key]]
+
+    def _judge(self, role: str, name: str, value: object) -> Iterable[tuple[str, str]]:
+        options = self._specs[role]
+        spec = options.get(name)
+        if spec is None:
+            near = difflib.get_close_matches(name, list(options), n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}?" if near else f"roles/{role}/README.md lists the variables"
+            yield (
+                f"{name} is not a variable of role {role}",
+                f"{hint} (list a variable of your own in preflight_ignored_variables)",
+            )
+            return
+        fix = f"correct {name} where it is set (inventory, group_vars, host_vars or -e)"
+        if value is None:
+            if spec.get("default") is not None:
+                yield f"{name} is set but has no value", "give it a value, or remove it to get the default"
+            return
+        shown = "a secret value" if spec.get("no_log") else shown_value(value)
+        wanted = str(spec.get("type", "str"))
+        if wanted == "str" and isinstance(value, float):
+            yield f"{name} is the number {shown}, and a number loses its last zeros", f'write "{name}" in quotes'
+            return
+        alone = {key: one for key, one in spec.items() if key not in {"required", "default"}}
+        result = ArgumentSpecValidator({name: alone}).validate({name: value})
+        for error in result.errors.errors:
+            kind = type(error).__name__
+            if kind == "ArgumentTypeError":
+                yield f"{name} is {shown}, which is not of type {wanted}", fix
+            elif kind == "ArgumentValueError":
+                yield f"{name} is {shown}; it may be {', '.join(map(str, spec.get('choices', [])))}", fix
+            else:
+                yield f"{name}: " + ("its value is not valid" if spec.get("no_log") else cut(error.msg, 300)), fix

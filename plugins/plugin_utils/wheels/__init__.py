@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find Python wheels for the nodes on the controller, pin them in a lock, and keep them in the cache.
+
+The nodes' Python and C library decide which wheels fit, not the controller's. Nodes never ask a package index. The
+user's own pip configuration says which index the controller asks.
+"""
+
+from __future__ import annotations
+
+from .build_files import bring
+from .errors import NothingFitsError, WheelError
+from .packages import Sdist, Wheel
+from .pip import explain, lacking
+from .requirements import NO_CHOICE, Choice, Metadata, closure, parse_requirements, read_metadata
+from .store import LOCK_SCHEMA, WheelStore
+from .target import Target
+
+__all__ = [
+    "LOCK_SCHEMA",
+    "NO_CHOICE",
+    "Choice",
+    "Metadata",
+    "NothingFitsError",
+    "Sdist",
+    "Target",
+    "Wheel",
+    "WheelError",
+    "WheelStore",
+    "bring",
+    "closure",
+    "explain",
+    "lacking",
+    "parse_requirements",
+    "read_metadata",
+]
