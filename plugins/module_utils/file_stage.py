@@ -23,10 +23,15 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Protocol, Sequence, Tuple
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import node_probe
 from ansible_collections.clusterctl.hpc.plugins.module_utils.text_edit import EditError
+from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity import (
+    IdentityError,
+    acting_as,
+    read_regular,
+)
 
 _VALIDATOR_SECONDS = 60
 _MOST_EVIDENCE = 400
@@ -54,7 +59,8 @@ class Entry:
     """What one path should be.
 
     ``edit`` turns the present text into the wanted one (state ``edit``); ``content`` is the whole of a ``file``.
-    ``mode``, ``uid`` and ``gid`` of None leave an existing path's own.
+    ``mode``, ``uid`` and ``gid`` of None leave an existing path's own. ``user`` is the identity with which the path is
+    read and written, for what lies below a home; None is the identity of the process.
     """
 
     path: str
@@ -69,6 +75,7 @@ class Entry:
     validate: Tuple[str, ...] = ()
     backup: bool = False
     sensitive: bool = False
+    user: Optional[pwd.struct_passwd] = None
 
 
 @dataclass
@@ -113,6 +120,20 @@ def parse_mode(path: str, given: Any) -> Optional[int]:
     if not 0 <= mode <= 0o7777:  # noqa: PLR2004 - all bits that a mode has
         raise StageError(f"The mode of {path} is {given!r}; write four octal digits in quotes, for example '0644'.")
     return mode
+
+
+def user_entry(path: str, name: Optional[str]) -> Optional[pwd.struct_passwd]:
+    """Return the entry of a user's name, None for None.
+
+    Raises:
+        StageError: the node has no such user.
+    """
+    if name is None:
+        return None
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        raise StageError(f"The user of {path} should be '{name}', but this node has no such user.") from None
 
 
 def owner_id(path: str, name: Optional[str]) -> Optional[int]:
@@ -173,22 +194,36 @@ def apply(
         StageError: something is in the way, a validator refused, or the system did; every path is as it was before.
     """
     check_paths([entry.path for entry in entries])
+    try:
+        return _apply(entries, check_mode=check_mode, want_diff=want_diff, selinux=selinux)
+    except IdentityError as error:
+        raise StageError(str(error)) from None
+
+
+def _apply(
+    entries: Sequence[Entry], *, check_mode: bool, want_diff: bool, selinux: Optional[SelinuxContexts]
+) -> Outcome:
     coming: Dict[str, str] = {}
     steps = []
     for entry in entries:
-        steps.append(_look(entry, coming))
+        with acting_as(entry.user):
+            steps.append(_look(entry, coming))
         coming[entry.path] = entry.state
     outcome = Outcome(changes=[phrase for step in steps for phrase in step.phrases])
-    if want_diff:
-        outcome.diff = [_diff_of(step) for step in steps if step.action]
     todo = [step for step in steps if step.action]
+    if want_diff:
+        for step in todo:
+            with acting_as(step.entry.user):
+                outcome.diff.append(_diff_of(step))
     if check_mode:
         _validate_aside(todo)
         done = [step for step in steps if not step.action]
     else:
         outcome.backups = _Transaction(selinux).run(todo)
         done = steps
-    outcome.watch = [node_probe.watch_state(step.path) for step in done]
+    for step in done:
+        with acting_as(step.entry.user):
+            outcome.watch.append(node_probe.watch_state(step.path))
     return outcome
 
 
@@ -196,13 +231,19 @@ def apply(
 
 
 def _look(entry: Entry, coming: Dict[str, str]) -> _Step:
+    foreign = node_probe.link_of_another(entry.path if entry.state == "edit" else os.path.dirname(entry.path))
+    if foreign:
+        raise StageError(
+            f"{entry.path} is reached through the link {foreign}, which a user other than root could have set; remove "
+            f"the link with 'rm {foreign}'."
+        )
     path = os.path.realpath(entry.path) if entry.state == "edit" else entry.path
     try:
         before: Optional[os.stat_result] = os.lstat(path)
     except FileNotFoundError:
         before = None
     except OSError as error:
-        raise StageError(f"{path} cannot be looked at: {error.strerror}.") from error
+        raise StageError(f"{path} cannot be looked at{_by_whom(entry)}: {error.strerror}.") from error
     step = _Step(entry, path, before)
     if entry.state == "absent":
         if before is not None:
@@ -227,7 +268,7 @@ def _look_at_file(step: _Step) -> None:
     if before is not None and not regular and not stat.S_ISLNK(before.st_mode):
         raise StageError(f"{step.path} should be a file, but it is a device, a socket or a pipe.")
     if regular:
-        step.old = _read(step.path)
+        step.old = _read(step)
     step.new = _edited(step) if entry.edit else entry.content
     _choose_attributes(step, before if regular else None, _NEW_FILE_MODE)
     if entry.edit and not regular and not step.new:
@@ -240,12 +281,15 @@ def _look_at_file(step: _Step) -> None:
     _note_attributes(step)
 
 
-def _read(path: str) -> bytes:
+def _read(step: _Step) -> bytes:
     try:
-        with open(path, "rb") as stream:
-            return stream.read()
+        return read_regular(step.path) or b""
     except OSError as error:
-        raise StageError(f"{path} cannot be read: {error.strerror}.") from error
+        raise StageError(f"{step.path} cannot be read{_by_whom(step.entry)}: {error.strerror}.") from error
+
+
+def _by_whom(entry: Entry) -> str:
+    return f" by user {entry.user.pw_name}" if entry.user else ""
 
 
 def _edited(step: _Step) -> bytes:
@@ -285,6 +329,8 @@ def _choose_attributes(step: _Step, present: Optional[os.stat_result], new_mode:
         present_mode, present_uid, present_gid = new_mode, -1, -1
     else:
         present_mode, present_uid, present_gid = stat.S_IMODE(present.st_mode), present.st_uid, present.st_gid
+    if entry.user and present_uid != entry.user.pw_uid:  # a user can make files of its own alone
+        present_uid, present_gid = entry.user.pw_uid, entry.user.pw_gid
     step.mode = present_mode if entry.mode is None else entry.mode
     step.uid = present_uid if entry.uid is None else entry.uid
     step.gid = present_gid if entry.gid is None else entry.gid
@@ -298,8 +344,10 @@ def _note_attributes(step: _Step) -> None:
     if stat.S_IMODE(before.st_mode) != step.mode:
         step.phrases.append(f"mode of {step.path} from {stat.S_IMODE(before.st_mode):04o} to {step.mode:04o}")
     if (before.st_uid, before.st_gid) != (step.uid, step.gid):
+        if step.entry.user and step.entry.state != "directory":
+            step.action = "write"  # only root may give a file away, but its user may put another one in its place
         step.phrases.append(f"owner of {step.path} from {_owners(before.st_uid, before.st_gid)} to {_step_owner(step)}")
-    if step.phrases:
+    if step.phrases and not step.action:
         step.action = "attributes"
 
 
@@ -410,13 +458,17 @@ def _validate_aside(steps: Sequence[_Step]) -> None:
 # --- put in place ----------------------------------------------------------------------------------------------------
 
 
+_Act = Tuple[Optional[pwd.struct_passwd], Callable[[], object]]
+
+
 class _Transaction:
     """Stage, validate and put in place, remembering after each act how to undo it."""
 
     def __init__(self, selinux: Optional[SelinuxContexts]) -> None:
         self.selinux = selinux
-        self.undo: List[Callable[[], object]] = []
-        self.cleanup: List[Callable[[], object]] = []
+        self.user: Optional[pwd.struct_passwd] = None  # whose identity the present step has
+        self.undo: List[_Act] = []
+        self.cleanup: List[_Act] = []
         self.backups: List[str] = []
 
     def run(self, steps: Sequence[_Step]) -> List[str]:
@@ -428,32 +480,48 @@ class _Transaction:
         step: Optional[_Step] = None
         try:
             for step in steps:
-                self._stage(step)
+                with self._identity_of(step):
+                    self._stage(step)
             for step in steps:
                 if step.action == "write":
                     _validate(step, step.staged)
             for step in steps:
-                self._commit(step)
+                with self._identity_of(step):
+                    self._commit(step)
         except BaseException as error:
-            for act in reversed(self.undo):
-                with contextlib.suppress(OSError):  # undo as much as can be undone; the first error is the one to tell
+            for user, act in reversed(self.undo):
+                # Undo as much as can be undone; the first error is the one to tell.
+                with contextlib.suppress(OSError), acting_as(user):
                     act()
             if isinstance(error, OSError) and step is not None:
                 raise StageError(_system_error(step, error)) from error
             raise
-        for act in self.cleanup:
-            with contextlib.suppress(OSError):  # a leftover beside the target harms nobody; the set is in place
+        for user, act in self.cleanup:
+            # A leftover beside the target does no harm; the set is in place.
+            with contextlib.suppress(OSError), acting_as(user):
                 act()
         return self.backups
+
+    @contextlib.contextmanager
+    def _identity_of(self, step: _Step) -> Iterator[None]:
+        self.user = step.entry.user
+        with acting_as(self.user):
+            yield
+
+    def _on_failure(self, act: Callable[[], object]) -> None:
+        self.undo.append((self.user, act))
+
+    def _at_the_end(self, *acts: Callable[[], object]) -> None:
+        self.cleanup += [(self.user, act) for act in acts]
 
     def _stage(self, step: _Step) -> None:
         if step.action == "mkdir":
             os.mkdir(step.path, 0o700)
-            self.undo.append(partial(os.rmdir, step.path))
+            self._on_failure(partial(os.rmdir, step.path))
             self._give(step.path, step)
         elif step.action == "write":
             handle, step.staged = tempfile.mkstemp(prefix=_beside(step.path), dir=os.path.dirname(step.path))
-            self.undo.append(partial(_remove_if_there, step.staged))
+            self._on_failure(partial(_remove_if_there, step.staged))
             with os.fdopen(handle, "wb") as stream:
                 stream.write(step.new)
                 stream.flush()
@@ -462,7 +530,7 @@ class _Transaction:
         elif step.action == "link":
             step.staged = _fresh_name(step.path)
             os.symlink(step.entry.target, step.staged)  # fails where the name is taken, so nobody can slip in before
-            self.undo.append(partial(_remove_if_there, step.staged))
+            self._on_failure(partial(_remove_if_there, step.staged))
 
     def _give(self, place: str, step: _Step) -> None:
         if step.uid >= 0 or step.gid >= 0:
@@ -484,7 +552,7 @@ class _Transaction:
             os.chown(step.path, before.st_uid, before.st_gid)
             os.chmod(step.path, stat.S_IMODE(before.st_mode))
 
-        self.undo.append(restore)
+        self._on_failure(restore)
         if (before.st_uid, before.st_gid) != (step.uid, step.gid):
             os.chown(step.path, step.uid, step.gid)
         os.chmod(step.path, step.mode)
@@ -499,10 +567,10 @@ class _Transaction:
             self._write_through(step, kept)
             return
         if kept:
-            self.undo.append(partial(os.rename, kept, step.path))
+            self._on_failure(partial(os.rename, kept, step.path))
             self._finish_kept(step, kept)
         else:
-            self.undo.append(partial(os.unlink, step.path))
+            self._on_failure(partial(os.unlink, step.path))
 
     def _keep(self, path: str) -> str:
         """Keep what is there under a second name, so that it can come back."""
@@ -515,17 +583,18 @@ class _Transaction:
             else:
                 shutil.copy2(path, kept)
                 state = os.stat(path)
-                os.chown(kept, state.st_uid, state.st_gid)
-        self.undo.append(partial(_remove_if_there, kept))
+                with contextlib.suppress(PermissionError):  # a user keeps content and mode of another's file
+                    os.chown(kept, state.st_uid, state.st_gid)
+        self._on_failure(partial(_remove_if_there, kept))
         return kept
 
     def _finish_kept(self, step: _Step, kept: str) -> None:
         if step.entry.backup:
             backup = f"{step.path}.{time.strftime('%Y-%m-%d@%H:%M:%S')}~"
-            self.cleanup.append(partial(os.rename, kept, backup))
+            self._at_the_end(partial(os.rename, kept, backup))
             self.backups.append(backup)
         else:
-            self.cleanup.append(partial(_remove_if_there, kept))
+            self._at_the_end(partial(_remove_if_there, kept))
 
     def _write_through(self, step: _Step, kept: str) -> None:
         """Write into the file itself: it is a mount point, which cannot be renamed over."""
@@ -539,25 +608,25 @@ class _Transaction:
         if step.entry.backup:
             backup = f"{step.path}.{time.strftime('%Y-%m-%d@%H:%M:%S')}~"
             shutil.copy2(step.path, backup)
-            self.undo.append(partial(_remove_if_there, backup))
+            self._on_failure(partial(_remove_if_there, backup))
             self.backups.append(backup)
-        self.undo.append(restore)
+        self._on_failure(restore)
         _overwrite(step.path, step.new)
         before = step.before
         if before is not None and (before.st_uid, before.st_gid) != (step.uid, step.gid):
             os.chown(step.path, step.uid, step.gid)
         if before is not None and stat.S_IMODE(before.st_mode) != step.mode:
             os.chmod(step.path, step.mode)
-        self.cleanup += [partial(_remove_if_there, step.staged), partial(_remove_if_there, kept)]
+        self._at_the_end(partial(_remove_if_there, step.staged), partial(_remove_if_there, kept))
 
     def _remove(self, step: _Step) -> None:
         aside = _fresh_name(step.path)
         os.rename(step.path, aside)
-        self.undo.append(partial(os.rename, aside, step.path))
+        self._on_failure(partial(os.rename, aside, step.path))
         if step.before is not None and stat.S_ISDIR(step.before.st_mode):
-            self.cleanup.append(partial(shutil.rmtree, aside))
+            self._at_the_end(partial(shutil.rmtree, aside))
         else:
-            self.cleanup.append(partial(os.unlink, aside))
+            self._at_the_end(partial(os.unlink, aside))
 
 
 def _beside(path: str) -> str:
@@ -584,14 +653,15 @@ def _overwrite(path: str, content: bytes) -> None:
 
 
 def _system_error(step: _Step, error: OSError) -> str:
+    user = step.entry.user
+    denied = f"give it and its folder to user {user.pw_name}" if user else ""
     hints = {
         errno.ENOSPC: "free some space there",
         errno.EROFS: "its file system is mounted read-only",
-        errno.EACCES: "run with become",
-        errno.EPERM: "run with become, and see 'lsattr' for an immutable flag",
+        errno.EACCES: denied or "run with become",
+        errno.EPERM: denied or "run with become, and see 'lsattr' for an immutable flag",
         errno.EBUSY: "it is a mount point",
     }
     hint = hints.get(error.errno or 0)
-    return (
-        f"{step.path} cannot be changed: {error.strerror or error}{f' ({hint})' if hint else ''}; nothing was changed."
-    )
+    reason = f"{error.strerror or error}{f' ({hint})' if hint else ''}"
+    return f"{step.path} cannot be changed{_by_whom(step.entry)}: {reason}; nothing was changed."

@@ -44,6 +44,8 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - measured, not written
 _SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 _SHOWN_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
 _READ_BLOCK = 1 << 20
+_MOST_LINKS = 40  # as many as Linux follows in one path
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _NVIDIA = "0x10de"
 # PCI classes of what computes or draws: VGA and 3D controllers, processing accelerators.
 _GPU_CLASSES = ("0x0300", "0x0302", "0x1200")
@@ -142,6 +144,40 @@ def _group_name(gid: int) -> str:
 # --- path states: what a run leaves behind and a later run compares --------------------------------------------------
 
 
+def link_of_another(path: str) -> str:
+    """Return the first link on the way to a path that another user than root could have set; '' without one.
+
+    Root asks before it opens a path. A link in a folder that only root can write is root's, whoever owns the link.
+    """
+    if os.geteuid() != 0:
+        return ""
+    place = "/"
+    rest = path.split("/")[::-1]
+    followed = 0
+    while rest:
+        part = rest.pop()
+        if part in {"", "."}:
+            continue
+        if part == "..":
+            place = os.path.dirname(place)
+            continue
+        folder, place = place, os.path.join(place, part)
+        try:
+            status = os.lstat(place)
+            if not stat.S_ISLNK(status.st_mode):
+                continue
+            around = os.lstat(folder)
+            target = os.readlink(place)
+        except OSError:
+            return ""
+        followed += 1
+        if followed > _MOST_LINKS or (status.st_uid != 0 and (around.st_uid != 0 or around.st_mode & _OTHERS_WRITE)):
+            return place
+        rest += target.split("/")[::-1]
+        place = "/" if target.startswith("/") else folder
+    return ""
+
+
 def watch_state(path: str, kind: str = "") -> Json:
     """Return the present state of a path in the form of a ``watch`` entry.
 
@@ -155,10 +191,14 @@ def watch_state(path: str, kind: str = "") -> Json:
 
     Returns:
         ``path`` and ``kind`` (file, dir, link, absent, artifact or other), and by kind: file has mode, owner, group and
-        sha256; dir has mode, owner and group; link has target; artifact has marker_sha256 and files.
+        sha256; dir has mode, owner and group; link has target; artifact has marker_sha256 and files. A path that root
+        would reach only through another user's link is a link too, to the path of that link.
     """
     if kind == "artifact":
         return _artifact_state(path)
+    passed = link_of_another(os.path.dirname(path))
+    if passed:
+        return {"path": path, "kind": "link", "target": passed}
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -74,6 +74,13 @@ options:
         description: Whether to keep the content out of the diff, the invocation and a validator's complaint.
         type: bool
         default: false
+      user:
+        description:
+          - The user with whose identity the path is read and written. Name it for every path below a home, where a user
+            may set a link to any file of the node. Only root can act as another user.
+          - Left out, the module acts as the user who runs it. As root it then refuses a path that leads through a link
+            which another user could have set.
+        type: str
 author:
   - The clusterctl authors
 attributes:
@@ -165,6 +172,7 @@ _FILE = {
     "validate": {"type": "list", "elements": "str", "default": []},
     "backup": {"type": "bool", "default": False},
     "sensitive": {"type": "bool", "default": False},
+    "user": {"type": "str"},
 }
 # Which keys mean something in which state; one that means nothing is a mistake worth a sentence.
 _MEANINGFUL = {
@@ -194,6 +202,8 @@ def entry_of(given: Dict[str, Any]) -> file_stage.Entry:
         if given[key] and state not in states:
             raise file_stage.StageError(f"{path} is of state '{state}', for which '{key}' means nothing; leave it out.")
     file_stage.check_validator(path, given["validate"])
+    if given["user"] and given["validate"]:
+        raise file_stage.StageError(f"{path} has a 'user', for which 'validate' means nothing; leave it out.")
     edit, what = _edit_of(given)
     return file_stage.Entry(
         path=path,
@@ -208,6 +218,7 @@ def entry_of(given: Dict[str, Any]) -> file_stage.Entry:
         validate=tuple(given["validate"]),
         backup=given["backup"],
         sensitive=given["sensitive"],
+        user=file_stage.user_entry(path, given["user"]),
     )
 
 

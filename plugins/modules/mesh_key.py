@@ -10,6 +10,8 @@ short_description: Make a user's ed25519 key for the mesh on the node, and retur
 version_added: 0.1.0
 description:
   - Makes C(~/.ssh) and a key file of its own there, as that user; no other key of the user is touched.
+  - Reads and writes everything below the home with that user's identity, so that root follows none of the user's links.
+    A link to a file that the user may not read or replace fails, with the link's name.
   - The private half stays where it is made. A key file that is damaged is kept aside under another name and replaced.
   - Tells what else the mesh has to know of the node. Where sshd looks for authorized keys, whether the ssh client
     reads C(/etc/ssh/ssh_config.d), what stands in the way of a login by key, and what the managed blocks already say.
@@ -59,7 +61,9 @@ group:
   returned: success
   type: str
 authorized_keys:
-  description: "The file in which sshd looks for the user's keys: path, owner, group, mode, folder, folder_mode."
+  description: >-
+    The file in which sshd looks for the user's keys, links resolved: path, owner, group, mode, folder, folder_mode, and
+    user, whose identity reads and writes it (empty for root's).
   returned: success
   type: dict
 client_block:
@@ -88,7 +92,9 @@ watch:
   elements: dict
 """
 
-import json
+# As a user, pathlib's questions end with an error where those of os.path answer no.
+# ruff: noqa: PTH112, PTH113, PTH116, PTH120
+
 import os
 import pwd
 import re
@@ -100,7 +106,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule  # type: ignore[import-untyped]
-from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules, node_probe, text_edit
+from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules, node_probe, text_edit, user_identity
 
 _CLIENT = Path("/etc/ssh/ssh_config")
 _KNOWN_HOSTS = Path("/etc/ssh/ssh_known_hosts")
@@ -110,46 +116,11 @@ _NO_SHELLS = ("nologin", "false")
 _GROUP_OR_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-class NoKeyError(Exception):
+class NoKeyError(user_identity.IdentityError):
     """The node cannot have its key; the message is one sentence."""
 
 
 # --- acting as the user ----------------------------------------------------------------------------------------------
-
-
-def as_user(entry: pwd.struct_passwd, work: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:
-    """Do the work in a child that has become the user for good.
-
-    Root would follow whatever link the user puts in the way, and is nobody on a home that NFS squashes.
-
-    Raises:
-        NoKeyError: the work failed; with the child's sentence.
-    """
-    if os.geteuid() == entry.pw_uid:
-        return work()
-    source, sink = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(source)
-        try:
-            os.initgroups(entry.pw_name, entry.pw_gid)
-            os.setgid(entry.pw_gid)
-            os.setuid(entry.pw_uid)
-            answer: Dict[str, Any] = {"result": work()}
-        except (NoKeyError, OSError) as error:
-            answer = {"failure": str(error)}
-        with os.fdopen(sink, "w", encoding="utf-8") as stream:
-            json.dump(answer, stream)
-        os._exit(0)  # neither Ansible's clean-up nor its output is this child's
-    os.close(sink)
-    with os.fdopen(source, encoding="utf-8") as stream:
-        text = stream.read()
-    os.waitpid(child, 0)
-    reply = json.loads(text or '{"failure": "it died"}')
-    if "failure" in reply:
-        raise NoKeyError(f"As user {entry.pw_name}: {reply['failure']}")
-    result: Dict[str, Any] = reply["result"]
-    return result
 
 
 class Work:
@@ -183,7 +154,9 @@ def ensure_key(home: str, name: str, comment: str, *, check: bool) -> Dict[str, 
             _write(public, f"{half} {comment}\n")
     elif _read(public) != f"{half} {comment}\n":
         work.do(f"wrote {public} anew", lambda: _write(public, f"{half} {comment}\n"))
-    watch = [] if check else [node_probe.watch_state(str(path)) for path in (folder, private, public)]
+    real = Path(os.path.realpath(folder))  # the folder may be a link of the user's own
+    paths = [] if check else [folder, real / name, real / f"{name}.pub"]
+    watch = [node_probe.watch_state(str(path)) for path in paths]
     return {"changes": work.changes, "public_key": half, "watch": watch}
 
 
@@ -256,7 +229,7 @@ def _write(path: Path, text: str) -> None:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="surrogateescape")
+        return (user_identity.read_regular(str(path)) or b"").decode("utf-8", "surrogateescape")
     except OSError:
         return ""
 
@@ -274,25 +247,67 @@ def sshd_settings(user: str) -> Dict[str, str]:
     return {}
 
 
-def authorized_file(entry: pwd.struct_passwd, settings: Dict[str, str], group: str) -> Dict[str, str]:
-    """Return which file holds the user's authorized keys, and whose it is (AuthorizedKeysFile of sshd_config(5))."""
+def authorized_path(entry: pwd.struct_passwd, settings: Dict[str, str]) -> Path:
+    """Return where sshd looks for the user's authorized keys (AuthorizedKeysFile of sshd_config(5))."""
     pattern = (settings.get("authorizedkeysfile", "").split() or [".ssh/authorized_keys"])[0]
     tokens = {"%%": "%", "%h": entry.pw_dir, "%u": entry.pw_name, "%U": str(entry.pw_uid)}
-    path = Path(entry.pw_dir, re.sub("%.", lambda found: tokens.get(found.group(), found.group()), pattern))
-    own = Path(entry.pw_dir) in path.parents
-    folder = path.parent.resolve()
-    if folder.is_dir():
-        folder_mode = stat.S_IMODE(folder.stat().st_mode) & ~_GROUP_OR_OTHERS_WRITE
+    return Path(entry.pw_dir, re.sub("%.", lambda found: tokens.get(found.group(), found.group()), pattern))
+
+
+def is_users_own(entry: pwd.struct_passwd, path: Path) -> bool:
+    """Tell whether the user decides what the path leads to: it lies below the home or in a folder of the user's."""
+    if Path(entry.pw_dir) in path.parents:
+        return True
+    return path.parent.is_dir() and path.parent.stat().st_uid == entry.pw_uid != 0
+
+
+def authorized_file(path: Path, owner: str, group: str, *, own: bool) -> Dict[str, str]:
+    """Return where to write the authorized keys, links resolved, and with whose identity.
+
+    For a file of the user's own this runs with the user's identity.
+    """
+    real = Path(os.path.realpath(path))
+    if real.parent.is_dir():
+        folder_mode = stat.S_IMODE(real.parent.stat().st_mode) & ~_GROUP_OR_OTHERS_WRITE
     else:
         folder_mode = 0o700 if own else 0o755
     return {
-        "path": str(folder / path.name),
+        "path": str(real),
         "mode": "0600" if own else "0644",
-        "owner": entry.pw_name if own else "root",
+        "owner": owner if own else "root",
         "group": group if own else "root",
-        "folder": str(folder),
+        "folder": str(real.parent),
         "folder_mode": f"{folder_mode:04o}",
+        "user": owner if own else "",
     }
+
+
+def check_access(entry: pwd.struct_passwd, path: Path) -> None:
+    """Refuse a file of the user's that the user cannot replace; this runs with the user's identity.
+
+    Raises:
+        NoKeyError: the user may not read the file, or does not own or may not write its folder.
+    """
+    real = os.path.realpath(path)
+    folder = os.path.dirname(real)
+    verb = ""
+    if os.path.isfile(real) and not os.access(real, os.R_OK):
+        verb = "read"
+    elif os.path.isdir(folder) and os.stat(folder).st_uid != entry.pw_uid:
+        verb = "write"
+    else:
+        while not os.path.lexists(folder):
+            folder = os.path.dirname(folder)
+        verb = "" if os.access(folder, os.W_OK | os.X_OK) else "write"
+    if not verb:
+        return
+    user, link = entry.pw_name, user_identity.first_link(str(path), entry.pw_dir)
+    if link:
+        raise NoKeyError(
+            f"User {user} may not {verb} {real}, where the link {link} leads; remove the link with 'rm {link}', or let "
+            f"it lead to a file of user {user}."
+        )
+    raise NoKeyError(f"User {user} may not {verb} {real}; give it and its folder to the user with chown.")
 
 
 def obstacles(entry: pwd.struct_passwd, settings: Dict[str, str]) -> List[str]:
@@ -310,7 +325,8 @@ def obstacles(entry: pwd.struct_passwd, settings: Dict[str, str]) -> List[str]:
 
 def block_lines(path: Path) -> List[str]:
     """Return the lines of our block in a file."""
-    lines = _read(path).splitlines()
+    text = user_identity.read_regular(str(path)) or b""
+    lines = text.decode("utf-8", "surrogateescape").splitlines()
     begin, end = text_edit.begin_of(mesh_rules.MARKER), text_edit.end_of(mesh_rules.MARKER)
     if begin not in lines or end not in lines:
         return []
@@ -358,15 +374,35 @@ def look(module: AnsibleModule) -> Dict[str, Any]:
         raise NoKeyError("sshd on this node has PubkeyAuthentication no; the mesh needs it on in sshd_config.")
     group = node_probe._group_name(entry.pw_gid)  # noqa: SLF001 - same collection, and no second copy
     comment = f"clusterctl:{os.uname().nodename}"
-    authorized = authorized_file(entry, settings, group)
-    made = as_user(entry, lambda: ensure_key(entry.pw_dir, name, comment, check=module.check_mode))
+    path = authorized_path(entry, settings)
+    own = is_users_own(entry, path)
+
+    def with_the_users_identity() -> Dict[str, Any]:
+        check_access(entry, Path(entry.pw_dir, ".ssh", name))
+        if own:
+            check_access(entry, path)
+        made = ensure_key(entry.pw_dir, name, comment, check=module.check_mode)
+        return {**made, **(known_of(path) if own else {})}
+
+    def known_of(path: Path) -> Dict[str, Any]:
+        authorized = authorized_file(path, entry.pw_name, group, own=own)
+        return {"authorized_keys": authorized, "remembered": block_lines(Path(authorized["path"]))}
+
+    made = user_identity.in_child(entry, with_the_users_identity)
+    if not own:
+        link = node_probe.link_of_another(str(path))
+        if link:
+            raise NoKeyError(
+                f"sshd looks for the keys of user {entry.pw_name} in {path}, which is reached through the link {link}; "
+                f"a user other than root could have set it. Remove it with 'rm {link}'."
+            )
+        made.update(known_of(path))
     wanted = module.params["remember"]
-    lines = [*block_lines(Path(authorized["path"])), *block_lines(_KNOWN_HOSTS)] if wanted else []
+    lines = [*made["remembered"], *block_lines(_KNOWN_HOSTS)] if wanted else []
     return {
         **made,
         "user": entry.pw_name,
         "group": group,
-        "authorized_keys": authorized,
         "client_block": client_block(),
         "obstacles": obstacles(entry, settings),
         "remembered": mesh_rules.remembered_lines(lines, wanted),
@@ -385,7 +421,7 @@ def main() -> None:
     )
     try:
         result = look(module)
-    except NoKeyError as error:
+    except user_identity.IdentityError as error:
         module.fail_json(msg=str(error), changes=[], watch=[])
     except OSError as error:
         module.fail_json(msg=f"{error.filename or 'A file'}: {error.strerror}.", changes=[], watch=[])

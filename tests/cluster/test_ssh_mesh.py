@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from clusterctl.sandbox import podman
 from clusterctl.support import content
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from clusterctl.sandbox import Sandbox
 
@@ -105,6 +106,12 @@ class Cluster:
         return self.ssh_from_controller(origin, "ssh", "-n", "-o", "BatchMode=yes", target, *(argv or ("hostname",)))
 
     def play(self, names: Sequence[str], *options: str) -> str:
+        """Make the mesh and return what Ansible said."""
+        done = self.try_to_play(names, *options)
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+        return done.stdout + done.stderr
+
+    def try_to_play(self, names: Sequence[str], *options: str) -> subprocess.CompletedProcess[str]:
         inventory = [
             f"{name} ansible_host={self.box.node(name).address} ansible_port={self.port(name)}" for name in names
         ]
@@ -113,7 +120,7 @@ class Cluster:
         inventory += [f"ansible_ssh_common_args='-o UserKnownHostsFile={self.folder}/known_hosts'"]
         (self.folder / "inventory.ini").write_text("\n".join(inventory) + "\n")
         (self.folder / "mesh.yml").write_text(PLAYBOOK)
-        done = subprocess.run(
+        return subprocess.run(
             [
                 str(Path(sys.executable).with_name("ansible-playbook")),
                 "-i",
@@ -135,8 +142,6 @@ class Cluster:
                 "ANSIBLE_NOCOLOR": "1",
             },
         )
-        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-        return done.stdout + done.stderr
 
     def files(self, node: str) -> str:
         return "".join(self.console(node, "cat", path) for path in (AUTHORIZED, *SHARED))
@@ -247,6 +252,62 @@ def test_a_swapped_host_key_is_refused_until_the_controller_vouches_for_it(clust
     cluster.play(ALL, "-e", "ssh_mesh_verify=all")
     for node in ALL:
         assert old not in cluster.files(node)
+
+
+@pytest.fixture
+def job_user(cluster: Cluster) -> Iterator[str]:
+    """A user without any privilege on all nodes, whose mesh is made in place of the login user's."""
+    for node in ALL:
+        cluster.console(node, "useradd", "--create-home", "--shell", "/bin/bash", "--password", "*", "mpi")
+    yield "mpi"
+    for node in ALL:
+        cluster.console(node, "userdel", "--remove", "mpi")
+    cluster.play(ALL)
+
+
+def test_root_follows_no_link_that_the_job_user_set(cluster: Cluster, job_user: str) -> None:
+    """Three users who try to make root write or read for them; what they aim at stays as it was."""
+    home = f"/home/{job_user}"
+    secret = "root:very-secret:1\n"  # noqa: S105 - the test's own
+    links = {
+        "node1": (f"{home}/.ssh/authorized_keys", "/etc/victim"),
+        "node2": (f"{home}/.ssh/authorized_keys", "/etc/secret"),
+        "node3": (f"{home}/.ssh", "/etc/victim.d"),
+    }
+    prepare = (
+        "echo 'a line of root' > /etc/victim; mkdir -p /etc/victim.d; cp /etc/victim /etc/victim.d/authorized_keys;"
+        f"printf '{secret}' > /etc/secret; chmod 600 /etc/secret;"
+        "chmod 644 /etc/victim /etc/victim.d/authorized_keys; chmod 755 /etc/victim.d"
+    )
+    look = "cd /etc; stat -c '%n %U %G %a' victim secret victim.d victim.d/*; cat victim secret victim.d/*"
+    before = {}
+    for node, (link, target) in links.items():
+        folder = Path(link).parent
+        cluster.console(node, "sh", "-c", prepare)
+        cluster.console(node, "su", job_user, "-c", f"mkdir -p -m 700 {folder} && ln -s {target} {link}")
+        before[node] = cluster.console(node, "sh", "-c", look)
+
+    options = ("--diff", "-e", f"ssh_mesh_user={job_user}")
+    done = cluster.try_to_play(ALL, *options)
+
+    assert {node: cluster.console(node, "sh", "-c", look) for node in links} == before
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode != 0
+    for node, (link, _) in links.items():
+        assert re.search(rf"User {job_user} may not \w+ [^ ]+, where the link {link} leads; [^.]*'rm {link}'", said), (
+            node
+        )
+    assert "very-secret" not in said
+    assert "very-secret" not in cluster.console("node2", "sh", "-c", f"find {home} -type f -exec cat {{}} +")
+
+    for node, (link, _) in links.items():  # the cure that the sentences name; node1 shall keep its keys elsewhere
+        cluster.console(node, "rm", link)
+    own = f"mkdir {home}/dotfiles && ln -s {home}/dotfiles/keys {links['node1'][0]}"
+    cluster.console("node1", "su", job_user, "-c", own)
+    assert changed(cluster.play(ALL, *options))["node1"] > 0  # which proves the logins
+    assert "clusterctl:node2" in cluster.console("node1", "cat", f"{home}/dotfiles/keys")
+    assert cluster.console("node1", "readlink", links["node1"][0]).strip() == f"{home}/dotfiles/keys"
+    assert changed(cluster.play(ALL, *options)) == dict.fromkeys(ALL, 0)
 
 
 def test_a_removed_node_is_forgotten_everywhere(cluster: Cluster) -> None:

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read and write files below a user's home with that user's identity, so that root follows none of the user's links.
+
+A user decides what lies below the home. Root would follow a link there to any file of the node, and root may not
+write on a home that NFS squashes. The kernel refuses both to the user's own identity.
+"""
+
+# ruff: noqa: PTH114, PTH118
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Optional
+
+if TYPE_CHECKING:
+    import pwd
+
+
+class IdentityError(Exception):
+    """Work as a user failed; the message is one sentence."""
+
+
+@contextlib.contextmanager
+def acting_as(user: Optional[pwd.struct_passwd]) -> Iterator[None]:
+    """Give this process the identity of a user in every access to a file, and take it back at the end.
+
+    The process stays root's: the user can neither signal nor trace it. None, and the user who runs the process, change
+    nothing. Start no program within: it would still have root's real user id; see :func:`in_child`.
+
+    Raises:
+        IdentityError: the process is not root's.
+    """
+    if user is None or os.geteuid() == user.pw_uid:
+        yield
+        return
+    if os.geteuid() != 0:
+        raise IdentityError(f"Only root can act as user {user.pw_name}; set ansible_become=true.")
+    groups, group = os.getgroups(), os.getegid()
+    try:
+        os.setgroups(os.getgrouplist(user.pw_name, user.pw_gid))
+        os.setegid(user.pw_gid)
+        os.seteuid(user.pw_uid)
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+        os.setgroups(groups)
+
+
+def in_child(user: pwd.struct_passwd, work: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:
+    """Do the work in a child process that has become the user for good, as programs that it starts need it.
+
+    Args:
+        user: the identity of the child.
+        work: returns what JSON can carry.
+
+    Raises:
+        IdentityError: the work failed; with the child's sentence.
+    """
+    if os.geteuid() == user.pw_uid:
+        return work()
+    source, sink = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(source)
+        try:
+            os.initgroups(user.pw_name, user.pw_gid)
+            os.setgid(user.pw_gid)
+            os.setuid(user.pw_uid)
+            answer: Dict[str, Any] = {"result": work()}
+        except IdentityError as error:
+            answer = {"failure": str(error)}
+        except OSError as error:
+            answer = {"failure": f"As user {user.pw_name}: {error.filename or 'a file'}: {error.strerror}."}
+        with os.fdopen(sink, "w", encoding="utf-8") as stream:
+            json.dump(answer, stream)
+        os._exit(0)  # neither Ansible's clean-up nor its output is this child's
+    os.close(sink)
+    with os.fdopen(source, encoding="utf-8") as stream:
+        text = stream.read()
+    os.waitpid(child, 0)
+    reply = json.loads(text or '{"failure": ""}')
+    if "failure" in reply:
+        raise IdentityError(reply["failure"] or f"The work as user {user.pw_name} ended without an answer; try again.")
+    result: Dict[str, Any] = reply["result"]
+    return result
+
+
+def read_regular(path: str) -> Optional[bytes]:
+    """Return the content of a regular file; None for anything else, whose opening could wait for ever.
+
+    Raises:
+        OSError: the file is there and cannot be read.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(handle, "rb") as stream:
+        return stream.read() if stat.S_ISREG(os.fstat(handle).st_mode) else None
+
+
+def first_link(path: str, below: str) -> str:
+    """Return the first link on the way from a folder to a path below it; '' without one."""
+    place = below
+    for part in os.path.relpath(path, below).split("/"):
+        place = os.path.normpath(os.path.join(place, part))
+        if os.path.islink(place):
+            return place
+    return ""

@@ -1,0 +1,226 @@
+"""Files below a home are read and written as their user, and root follows none of that user's links."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pwd
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils import user_identity
+from ansible_collections.clusterctl.hpc.plugins.modules import mesh_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from conftest import RunModule
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+
+SECRET = "root:very-secret:1\n"  # noqa: S105 - the test's own
+
+
+@dataclasses.dataclass
+class Home:
+    """A home of the user nobody, beside files of root at which nobody's links aim."""
+
+    path: Path
+    victim: Path  # everybody may read it
+    secret: Path  # only root may read it
+    folder: Path  # a folder of root with files of the same names as in ~/.ssh
+
+    @property
+    def user(self) -> pwd.struct_passwd:
+        present = pwd.getpwnam("nobody")
+        return pwd.struct_passwd((*present[:5], str(self.path), "/bin/sh"))
+
+    @property
+    def keys(self) -> Path:
+        return self.path / ".ssh/authorized_keys"
+
+    def lure(self, case: str) -> Path:
+        """Set nobody's link of one case and return it."""
+        if case == "parent":
+            self.keys.parent.rmdir()
+        link, target = {
+            "victim": (self.keys, self.victim),
+            "secret": (self.keys, self.secret),
+            "absent": (self.keys, self.folder / "not-there"),
+            "parent": (self.keys.parent, self.folder),
+        }[case]
+        link.symlink_to(target)
+        os.chown(link, self.user.pw_uid, self.user.pw_gid, follow_symlinks=False)
+        return link
+
+    def block(self, **more: Any) -> dict[str, Any]:
+        own = {"user": "nobody", "owner": "nobody", "mode": "0600"}
+        return {"path": str(self.keys), "state": "block", "marker": "m", "content": "ours\n", **own, **more}
+
+    def roots(self) -> dict[str, Any]:
+        """What is at each path of root's: inode, mode, owner, time of the last change of either, content."""
+        found: dict[str, Any] = {}
+        for path in (self.victim, self.secret, self.folder, *sorted(self.folder.iterdir())):
+            state = path.lstat()
+            text = path.read_bytes() if path.is_file() else b""
+            found[str(path)] = (state.st_ino, state.st_mode, state.st_uid, state.st_gid, state.st_ctime_ns, text)
+        return found
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    top = Path(tempfile.mkdtemp(prefix="clusterctl-home-", dir="/tmp"))  # where nobody may pass
+    made = Home(top / "home", top / "root/victim", top / "root/secret", top / "root/folder")
+    for folder in (made.path, made.keys.parent):
+        folder.mkdir()
+        os.chown(folder, made.user.pw_uid, made.user.pw_gid)
+    made.folder.mkdir(parents=True)
+    for path, text in ((made.victim, "theirs\n"), (made.secret, SECRET), (made.folder / "authorized_keys", "theirs\n")):
+        path.write_text(text)
+        path.chmod(0o644)
+    made.secret.chmod(0o600)
+    top.chmod(0o755)
+    yield made
+    shutil.rmtree(top)
+
+
+CASES = ("victim", "secret", "absent", "parent")
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_a_users_link_leads_root_nowhere(home: Home, run_module: RunModule, case: str, check: bool) -> None:
+    before = home.roots()
+    home.lure(case)
+    result = run_module("file_set", check=check, diff=True, files=[home.block()])
+    assert home.roots() == before
+    assert "very-secret" not in str(result)
+    assert check or result["failed"] is True
+    if result.get("failed"):
+        assert "by user nobody" in result["msg"]
+        assert "Permission denied" in result["msg"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_without_a_user_root_refuses_the_link_by_name(home: Home, run_module: RunModule, case: str) -> None:
+    before = home.roots()
+    link = home.lure(case)
+    files = [home.block(user=None)]
+    result = run_module("file_set", diff=True, files=files)
+    assert home.roots() == before
+    assert "very-secret" not in str(result)
+    assert f"is reached through the link {link}" in result["msg"]
+    assert f"'rm {link}'" in result["msg"]
+
+
+@pytest.mark.parametrize("case", ["victim", "secret", "parent"])
+def test_a_watched_path_is_not_read_through_the_link(home: Home, run_module: RunModule, case: str) -> None:
+    link = home.lure(case)
+    (seen,) = run_module("node_facts", watch=[{"path": str(home.keys)}])["node"]["watch"]
+    assert seen["kind"] == "link"
+    assert "sha256" not in seen
+    assert str(link if case == "parent" else link.readlink()) == seen["target"]
+
+
+def test_a_link_to_a_file_of_the_users_own_is_followed(home: Home, run_module: RunModule) -> None:
+    (home.path / "keys").write_text("mine\n")
+    os.chown(home.path / "keys", home.user.pw_uid, home.user.pw_gid)
+    home.keys.symlink_to("../keys")
+    first = run_module("file_set", files=[home.block()])
+    assert home.keys.is_symlink()
+    assert home.keys.read_text() == "mine\n# BEGIN clusterctl m\nours\n# END clusterctl m\n"
+    state = home.keys.stat()
+    assert (state.st_uid, stat.S_IMODE(state.st_mode)) == (home.user.pw_uid, 0o600)
+    assert run_module("file_set", files=[home.block()])["changed"] is False
+    assert run_module("node_facts", watch=first["watch"])["node"]["watch"] == first["watch"]
+
+
+@pytest.mark.parametrize("how", ["a file", "a hard link"])
+def test_a_file_of_roots_in_the_users_folder_is_replaced_and_not_given_away(
+    home: Home, run_module: RunModule, how: str
+) -> None:
+    """The content is right already, so that only the owner has to change."""
+    text = "# BEGIN clusterctl m\nours\n# END clusterctl m\n"
+    home.victim.write_text(text)
+    if how == "a hard link":
+        os.link(home.victim, home.keys)
+    else:
+        home.keys.write_text(text)
+    before = home.roots()
+    result = run_module("file_set", files=[home.block()])
+    assert not result.get("failed"), result["msg"]
+    assert result["changes"][-1] == f"owner of {home.keys} from root:root to nobody:nogroup"
+    assert home.keys.stat().st_uid == home.user.pw_uid
+    assert home.keys.read_text() == text
+    now, then = home.roots()[str(home.victim)], before[str(home.victim)]
+    assert (now[:4], now[5]) == (then[:4], then[5])
+    assert [path.name for path in home.keys.parent.iterdir()] == ["authorized_keys"]
+
+
+def test_a_failure_as_root_undoes_what_was_done_as_the_user(home: Home, run_module: RunModule) -> None:
+    home.keys.write_text("mine\n")
+    os.chown(home.keys, home.user.pw_uid, home.user.pw_gid)
+    new = {"path": f"{home.path}/new", "state": "directory", "user": "nobody"}
+    result = run_module("file_set", files=[new, home.block(), {"path": "/proc", "state": "absent"}])
+    assert "/proc cannot be changed" in result["msg"]
+    assert home.keys.read_text() == "mine\n"
+    assert sorted(path.name for path in home.path.rglob("*")) == [".ssh", "authorized_keys"]
+
+
+def test_a_user_who_is_not_there_and_a_validator_get_a_sentence(home: Home, run_module: RunModule) -> None:
+    absent = run_module("file_set", files=[home.block(user="not-a-user")])
+    assert "this node has no such user" in absent["msg"]
+    validated = run_module("file_set", files=[home.block(validate=["true", "%s"])])
+    assert "'validate' means nothing" in validated["msg"]
+
+
+@pytest.mark.parametrize(("case", "verb"), [("victim", "write"), ("secret", "read"), ("absent", "write")])
+def test_the_meshs_sentence_names_user_link_and_cure(home: Home, case: str, verb: str) -> None:
+    link = home.lure(case)
+    target = link.readlink()
+    with pytest.raises(mesh_key.user_identity.IdentityError) as refused:
+        mesh_key.user_identity.in_child(home.user, lambda: mesh_key.check_access(home.user, home.keys) or {})
+    assert str(refused.value) == (
+        f"User nobody may not {verb} {target}, where the link {link} leads; remove the link with 'rm {link}', or let "
+        "it lead to a file of user nobody."
+    )
+
+
+def test_a_linked_folder_is_told_before_the_key_is_made(home: Home) -> None:
+    before = home.roots()
+    link = home.lure("parent")
+    with pytest.raises(mesh_key.user_identity.IdentityError, match=f"the link {link} leads"):
+        mesh_key.user_identity.in_child(
+            home.user, lambda: mesh_key.check_access(home.user, home.path / ".ssh/id_clusterctl") or {}
+        )
+    assert home.roots() == before
+
+
+def test_the_keys_of_a_sound_home_are_found_with_their_user(home: Home) -> None:
+    home.keys.write_text("x")
+    assert mesh_key.is_users_own(home.user, home.keys)
+    found = mesh_key.user_identity.in_child(
+        home.user, lambda: mesh_key.authorized_file(home.keys, "nobody", "nogroup", own=True)
+    )
+    assert (found["path"], found["user"], found["owner"], found["mode"]) == (str(home.keys), "nobody", "nobody", "0600")
+    outside = mesh_key.authorized_path(home.user, {"authorizedkeysfile": "/etc/ssh/keys/%u .ssh/other"})
+    assert str(outside) == "/etc/ssh/keys/nobody"
+    assert not mesh_key.is_users_own(home.user, outside)
+    assert mesh_key.authorized_file(outside, "nobody", "nogroup", own=False)["user"] == ""
+
+
+def test_a_pipe_in_place_of_the_keys_is_not_waited_for(home: Home) -> None:
+    os.mkfifo(home.keys)
+    assert user_identity.read_regular(str(home.keys)) is None
+
+
+def test_the_identity_comes_back_whatever_happens(home: Home) -> None:
+    before = (os.geteuid(), os.getegid(), os.getgroups())
+    with pytest.raises(PermissionError), user_identity.acting_as(home.user):
+        home.secret.read_text()
+    assert (os.geteuid(), os.getegid(), os.getgroups()) == before
+    assert home.secret.read_text() == SECRET
