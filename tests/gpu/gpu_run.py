@@ -38,7 +38,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = "roles/validation/files"
 sys.path.insert(0, str(ROOT / PROGRAMS))
 
-import nccl_checks  # noqa: E402 - it lies in the folder above
+import cuda_driver  # noqa: E402 - it lies in the folder above, as those below
+import nccl_library  # noqa: E402
+import nccl_timing  # noqa: E402
+from rank_program import CheckError  # noqa: E402
 
 NOTHING_TO_RUN = 3
 TOTAL_S = 560.0  # ten minutes, and room to write the report
@@ -74,8 +77,8 @@ print("PROBE" + json.dumps(found))
 LOAD = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import nccl_checks
-nccl = nccl_checks.Nccl(sys.argv[2])
+import nccl_library
+nccl = nccl_library.Nccl(sys.argv[2])
 print(nccl.version, nccl.path)
 """
 MEET = "from mpi4py import MPI; print('size', MPI.COMM_WORLD.Get_size())"
@@ -169,8 +172,8 @@ def gpus_here() -> tuple[tuple[str, ...], str]:
         Refusal: there is none.
     """
     try:
-        cuda = nccl_checks.Cuda()
-    except nccl_checks.CheckError as problem:
+        cuda = cuda_driver.Cuda()
+    except CheckError as problem:
         raise Refusal(f"This machine has no GPU that can be used: {problem}.") from problem
     return tuple(cuda.describe(number)[0] for number in range(cuda.count)), cuda.version
 
@@ -207,7 +210,7 @@ def nccl_of(interpreter: Interpreter) -> tuple[str, str]:
         Refusal: the one that was named does not load.
     """
     named = os.environ.get("TEST_GPU_NCCL", "")
-    for library in [named] if named else [CLUSTER_NCCL, interpreter.bundled_nccl, nccl_checks.LIBRARY]:
+    for library in [named] if named else [CLUSTER_NCCL, interpreter.bundled_nccl, nccl_library.LIBRARY]:
         command = [interpreter.executable, "-c", LOAD, str(ROOT / PROGRAMS), library]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False) if library else None
         if done is not None and done.returncode == 0:
@@ -559,7 +562,7 @@ def swept(part: dict[str, Any]) -> list[str]:
         middle, samples = statistics.median(one["samples"]), len(one["samples"])
         what = one.get("operation", "")
         if "bytes" in one:
-            bus = one["bytes"] / middle * nccl_checks.bus_factor(what, ranks)
+            bus = one["bytes"] / middle * nccl_timing.bus_factor(what, ranks)
             told = (
                 f"{bus / 1e9:.4g}"
                 if ranks > 1 and not any("shared" in rank["facts"] for rank in part["ranks"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +9,9 @@ from clusterctl.inventory import ansible_inventory
 from clusterctl.model import hosts as model_hosts
 from clusterctl.model.facts import NodeFacts, Probe, ProbeFailure
 from clusterctl.remote import facts, supervised_job
-from clusterctl.support import content
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-SUPERVISOR = hashlib.sha256((content.role_files("validation") / "job_supervisor.py").read_bytes()).hexdigest()
 
 
 def artifact(name: str, version: str, **inputs: Any) -> dict[str, Any]:
@@ -41,7 +37,10 @@ def node(name: str, number: int = 1, *, version: str = "5.0.7", stack: bool = Tr
         "environment": {"PATH": "/usr/local/openmpi/bin:/usr/bin:/bin", "LD_LIBRARY_PATH": "/usr/local/openmpi/lib"},
         "artifacts": artifacts,
         "fabric": {"cidrs": ["10.0.0.0/24"], "interface": "eth0", "address": f"10.0.0.{number}"},
-        "watch": [{"path": supervised_job.SUPERVISOR, "kind": "file", "sha256": SUPERVISOR}],
+        "watch": [
+            {"path": path, "kind": "file", "sha256": digest}
+            for path, digest in supervised_job.digests(supervised_job.SUPERVISOR_FILES).items()
+        ],
         **changed,
     }  # fmt: skip
     return NodeFacts.model_validate(told)

@@ -7,7 +7,6 @@ code where asked to, see that the program is everywhere, and hand the line to th
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import secrets
 import shlex
@@ -24,7 +23,6 @@ from clusterctl.model.facts import cluster_user, slots_of
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
 from clusterctl.remote import facts, ssh, supervised_job, sync
-from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode, HostFailedError, UnreachableError
 
 if TYPE_CHECKING:
@@ -211,7 +209,7 @@ def _ours(host: Host) -> Host:
 
 
 def _look(cluster: Inventory, hosts: Mapping[str, Host], control: Path) -> dict[str, NodeFacts]:
-    watch = [{"path": supervised_job.SUPERVISOR, "kind": "file"}]
+    watch = [{"path": f"{supervised_job.PROGRAMS}/{name}", "kind": "file"} for name in supervised_job.SUPERVISOR_FILES]
     probe = facts.gather(
         hosts.values(),
         watch=dict.fromkeys(hosts, watch),
@@ -232,12 +230,12 @@ def _look(cluster: Inventory, hosts: Mapping[str, Host], control: Path) -> dict[
 
 
 def _refuse_unprovisioned(cluster: Inventory, nodes: Mapping[str, NodeFacts]) -> None:
-    program = hashlib.sha256((content.role_files("validation") / "job_supervisor.py").read_bytes()).hexdigest()
+    wanted = supervised_job.digests(supervised_job.SUPERVISOR_FILES)
     bare, other = [], []
     for name, node in nodes.items():
         if not node.artifact(_OPENMPI).ok:
             bare.append(name)
-        elif not any(entry.get("sha256") == program for entry in node.watch):
+        elif not wanted.items() <= {str(entry.get("path")): entry.get("sha256") for entry in node.watch}.items():
             other.append(name)
     cure = f"run 'clusterctl provision {shlex.quote(str(cluster.path))}' first."
     if bare:

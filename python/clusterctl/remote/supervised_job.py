@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import json
 import os
 import selectors
@@ -19,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl.model.results import Ending, JobOutcome, OutputLine, Stack, Sweep
 from clusterctl.remote import ssh
+from clusterctl.support import content
 
 if TYPE_CHECKING:
     import threading
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 PROGRAMS = "/usr/local/libexec/clusterctl"
 SUPERVISOR = f"{PROGRAMS}/job_supervisor.py"
+SUPERVISOR_FILES = ("job_supervisor.py", "job_members.py", "job_request.py")  # the program and what it imports
 STACKS = f"{PROGRAMS}/rank_stacks.py"
 
 _END_WAIT_S = 25.0  # TERM, KILL, the node's own sweep and that of its peers have their own, shorter limits
@@ -39,6 +42,12 @@ _SWEEPS_AT_ONCE = 64
 _STACKS_WAIT_S = 6.0  # the supervisor waits a little longer, a node's own limit is shorter
 _STACKS_KEPT = 256  # one of every node before a second one of any
 _POLL_S = 0.2
+
+
+def digests(names: Iterable[str]) -> dict[str, str]:
+    """Return the sha256 that programs of the nodes must have, by their path on a node."""
+    folder = content.role_files("validation")
+    return {f"{PROGRAMS}/{name}": hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
+import yaml
+
 from clusterctl.support.errors import ConfigError
 
 _COLLECTION = Path("ansible_collections") / "clusterctl" / "hpc"
@@ -60,6 +62,12 @@ def playbook(name: str) -> Path:
 def role_files(role: str) -> Path:
     """Return the folder of the files that a role puts on nodes."""
     return root() / "roles" / role / "files"
+
+
+def node_programs() -> tuple[str, ...]:
+    """Return the file names of the programs that the role ``validation`` puts on nodes, from the role's one list."""
+    variables = yaml.safe_load((root() / "roles" / "validation" / "vars" / "main.yml").read_text(encoding="utf-8"))
+    return tuple(sorted(variables["__validation_programs"]))
 
 
 def probe_program() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 import time
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ from clusterctl.validation.checks import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from clusterctl.model.facts import NodeFacts, Probe
     from clusterctl.model.hosts import Host, Inventory
@@ -54,12 +52,7 @@ class _Refusal:
 
 def watch_entries() -> list[dict[str, Any]]:
     """Return what to ask of every node besides its facts: the programs that the checks are made of."""
-    return [{"path": f"{supervised_job.PROGRAMS}/{name}", "kind": "file"} for name in programs()]
-
-
-def programs() -> tuple[str, ...]:
-    """Return the file names of the programs that run on the nodes."""
-    return tuple(sorted(path.name for path in content.role_files("validation").glob("*.py")))
+    return [{"path": f"{supervised_job.PROGRAMS}/{name}", "kind": "file"} for name in content.node_programs()]
 
 
 class Ground:
@@ -137,9 +130,7 @@ class Ground:
 
     def _judge_provisioned(self, reached: Sequence[Host], probe: Probe) -> None:
         began = time.monotonic()
-        wanted = {
-            f"{supervised_job.PROGRAMS}/{name}": _sha256(content.role_files("validation") / name) for name in programs()
-        }
+        wanted = supervised_job.digests(content.node_programs())
         cure = f"run 'clusterctl provision {shlex.quote(str(self._cluster.path))}' first"
         refused: list[_Refusal] = []
         for host in reached:
@@ -243,10 +234,6 @@ def broken_extras(node: NodeFacts) -> list[str]:
 def skipped(check: str, why: str, verdict: Verdict = Verdict.SKIP) -> CheckResult:
     """Return the result of a check that was not run."""
     return CheckResult(check=check, verdict=verdict, reason=why)
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _nodes(count: int) -> str:

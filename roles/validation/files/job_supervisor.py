@@ -1,31 +1,31 @@
 #!/usr/bin/env python3
-"""Run one command on this node and leave nothing of it behind, on this node or on any other.
+"""Run one command on this node under a deadline, and leave no process of it behind on any node.
 
-Three uses, all by ssh and all with the standard library alone:
+The controller starts it over ssh. It needs the standard library only. It has three uses:
 
 ``job_supervisor.py``
     Reads one JSON line from stdin and keeps stdin open: ``{"job", "argv", "environment", "deadline_s", "files",
-    "peers"}``. Starts ``argv`` in a session of its own and answers with one JSON line per event on stdout:
-    ``started``, ``line`` (one of the command's output lines), ``ending`` (why it is being ended), ``swept`` and, last,
-    ``ended``. The command is ended (TERM, then KILL) when ``deadline_s`` (null: none) has passed, when stdin closes
-    (the controller is gone or wants an end) and when this program is told to end. ``files`` are written into a folder
-    of mode 0700 whose path replaces ``{work_dir}`` in ``argv``; the folder is removed at the end.
+    "peers"}``. It starts ``argv`` in a session of its own and prints one JSON line per event on stdout: ``started``,
+    ``line`` (one line of the command's output), ``ending`` (why the command is being ended), ``swept`` and, last,
+    ``ended``. Three events end the command, with TERM and then KILL: ``deadline_s`` has passed (null: no deadline),
+    stdin has closed (the controller is gone or wants an end), or this program gets TERM, HUP or INT. ``files`` are
+    written into a folder of mode 0700, whose path replaces ``{work_dir}`` in ``argv``. The folder is removed at the
+    end.
 
-    Optional: ``raw`` has the output told as it comes, byte by byte (``data``, in base64) and not by lines; ``port`` has
-    ``{port}`` in ``argv`` replaced by a free one, which is nobody else's as long as the job lasts; the last ``literal``
-    tokens of ``argv`` are the user's, in which nothing is replaced; ``directory`` is where to start it (the home);
-    ``stacks`` has the end wait after the deadline until the controller has seen where the ranks are: for a byte on
-    stdin, or a few seconds.
+    Optional keys: ``raw`` sends the output as it comes, byte by byte (``data``, in base64), instead of by lines.
+    ``port`` replaces ``{port}`` in ``argv`` by a free port, which is reserved as long as the job lasts. ``literal`` is
+    the number of tokens at the end of ``argv`` that belong to the user; nothing is replaced in them. ``directory`` is
+    where the command starts (default: the home). With ``stacks``, the end after the deadline waits until the controller
+    has read where the ranks are: it waits for a byte on stdin, or a few seconds.
 
 ``job_supervisor.py --look``
-    Reads one JSON line, ``{"names", "path", "directory"}``, and says where this node has each of these files: by a path
-    (from the folder, or the home) or, for a bare name, as an executable in one of ``path``'s folders.
+    Reads one JSON line, ``{"names", "path", "directory"}``, and answers where this node has each of these files. A path
+    counts from ``directory`` or the home. A bare name is an executable in one of the folders of ``path``.
 
 ``job_supervisor.py --sweep JOB``
-    Kills whatever of that job is left on this node and answers with one JSON line.
+    Kills every process of that job on this node and answers with one JSON line.
 
-A job's processes are known by its id alone: it stands in their environment (``CLUSTERCTL_JOB``), or on the command line
-of Open MPI's daemons, which mpirun starts through ssh without that environment, as the value of ``clusterctl_job``.
+``job_members.py`` knows a job's processes, and ``job_request.py`` reads the requests.
 """
 
 from __future__ import annotations
@@ -34,12 +34,9 @@ import argparse
 import base64
 import contextlib
 import errno
-import glob
 import json
 import os
-import re
 import selectors
-import shlex
 import shutil
 import signal
 import socket
@@ -51,188 +48,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Dict, Tuple
 
-JOB_VARIABLE = "CLUSTERCTL_JOB"
-JOB_PARAMETER = "clusterctl_job"  # an MCA name of no component: mpirun passes it on to its daemons' command lines
-JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{7,63}")
-FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-PEER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
+from job_members import JOB_ID, JOB_VARIABLE, sweep, sweep_peer
+from job_request import checked, home, look, receive
 
-REQUEST_LIMIT = 16 * 1024 * 1024
-REQUEST_WAIT_S = 60.0
 STACKS_WAIT_S = 7.0  # longer than the controller waits for the nodes
 TERM_GRACE_S = 3.0  # mpirun needs a moment to tell its daemons; a paused node never answers it
 DRAIN_S = 1.0  # output that was written before the end is still read
-SWEEP_WAIT_S = 5.0
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Open MPI puts its segments
-SEGMENT = re.compile(r"(?:sm|vader)_segment\.")
-ORPHAN_WAIT_S = 0.3
-PEER_WAIT_S = 15.0
 PEERS_AT_ONCE = 32
 FLUSH_WAIT_S = 10.0
 BUFFER_LIMIT = 4 * 1024 * 1024  # beyond it the command's output waits in its pipe until the controller reads
 LINE_LIMIT = 64 * 1024
-
-
-# --- finding and killing what carries the job's id -------------------------------------------------------------------
-
-
-def read_bytes(path: str) -> bytes:
-    """Return a file of /proc, empty when the process is gone, is a zombie or belongs to somebody else."""
-    try:
-        return Path(path).read_bytes()
-    except OSError:
-        return b""
-
-
-def carries(pid: int, job: str) -> bool:
-    """Whether that process belongs to the job, by its environment or by its arguments."""
-    wanted = f"{JOB_VARIABLE}={job}".encode()
-    if wanted in read_bytes(f"/proc/{pid}/environ").split(b"\0"):
-        return True
-    arguments = read_bytes(f"/proc/{pid}/cmdline").split(b"\0")
-    name, value = JOB_PARAMETER.encode(), job.encode()
-    return any(token == name and arguments[at + 1] == value for at, token in enumerate(arguments[:-1]))
-
-
-def members(job: str) -> list[int]:
-    """Return the pids of the job on this node, Open MPI's daemons first, so that they start nothing anew."""
-    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and path.name != str(os.getpid())]
-    found = [pid for pid in pids if carries(pid, job)]
-    return sorted(found, key=lambda pid: (JOB_VARIABLE.encode() in read_bytes(f"/proc/{pid}/environ"), pid))
-
-
-def command_of(pid: int) -> str:
-    """Return what a human calls the process."""
-    return read_bytes(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()[:200]
-
-
-def session_folder(pid: int) -> str | None:
-    """Return the folder that Open MPI made for this process's job on this node, None where there is none."""
-    for entry in read_bytes(f"/proc/{pid}/environ").split(b"\0"):
-        name, _, value = entry.partition(b"=")
-        if name == b"PMIX_SERVER_TMPDIR":
-            path = os.fsdecode(value)
-            return path if re.match(r"(prte|jf\.|ompi\.)", Path(path).name) else None
-    return None
-
-
-def shared_segments(pid: int) -> set[str]:
-    """Return the files in /dev/shm that the process has mapped; a killed rank cannot remove its own."""
-    text = read_bytes(f"/proc/{pid}/maps").decode("utf-8", "replace")
-    return {match.group(1) for match in re.finditer(r"\s(/dev/shm/[^\n]+?)(?: \(deleted\))?\n", text)}
-
-
-def orphaned_segments() -> set[str]:
-    """Return Open MPI's shared memory of ours that no process has mapped: its ranks were killed by somebody else.
-
-    A rank maps a segment as soon as it has made it, so what is unmapped at two looks is nobody's, of whatever job.
-    """
-
-    def unmapped() -> set[str]:
-        files = [path for path in SHARED_MEMORY.glob("*_segment.*") if SEGMENT.match(path.name)]
-        if not files:
-            return set()
-        mapped = {
-            name for path in Path("/proc").iterdir() if path.name.isdigit() for name in shared_segments(int(path.name))
-        }
-        return {str(path) for path in files} - mapped
-
-    found = unmapped()
-    if found:
-        time.sleep(ORPHAN_WAIT_S)
-        found &= unmapped()
-    return found
-
-
-def kill(pid: int, job: str) -> bool:
-    """Send KILL to a member, and to nobody who got its number in the meantime."""
-    try:
-        handle = os.pidfd_open(pid)
-    except OSError:
-        return False
-    try:
-        if not carries(pid, job):
-            return False
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
-    return True
-
-
-def daemon_folders(session: str) -> set[str]:
-    """Return the folders that PRRTE's daemons of one mpirun made for themselves; a killed daemon leaves its own behind.
-
-    Args:
-        session: ``host-pid`` of mpirun; it is part of the name of a file in the folder.
-    """
-    pattern = f"prted.*/pmix.*.tool.prterun-{glob.escape(session)}@0"
-    return {str(path.parent) for path in Path(tempfile.gettempdir()).glob(pattern)} if session else set()
-
-
-def sweep(job: str, session: str = "", wait_s: float = SWEEP_WAIT_S) -> dict[str, Any]:
-    """Kill every process of the job on this node and remove what they leave in /tmp and /dev/shm.
-
-    Args:
-        job: the job's id.
-        session: ``host-pid`` of its mpirun, where that is known.
-        wait_s: seconds until processes that KILL does not end are given up.
-
-    Returns:
-        ``{"killed": [{"pid", "command"}], "left": [...], "removed": [paths]}``; ``left`` is what KILL did not end in
-        time (a process inside an uninterruptible system call).
-    """
-    killed: dict[int, str] = {}
-    litter: set[str] = set()
-    end = time.monotonic() + wait_s
-    while True:
-        present = members(job)
-        if not present or time.monotonic() > end:
-            break
-        for pid in present:
-            command, folder, segments = command_of(pid), session_folder(pid), shared_segments(pid)
-            if kill(pid, job):
-                killed.setdefault(pid, command)
-                litter |= segments | ({folder} if folder else set())
-        time.sleep(0.05)
-    left = [{"pid": pid, "command": command_of(pid)} for pid in members(job)]
-    litter |= daemon_folders(session) | orphaned_segments()
-    removed = [] if left else [path for path in sorted(litter) if remove(path)]
-    return {"killed": [{"pid": pid, "command": text} for pid, text in killed.items()], "left": left, "removed": removed}
-
-
-def remove(path: str) -> bool:
-    """Remove a file or folder of our own; whether there was one."""
-    try:
-        if os.lstat(path).st_uid != os.getuid():
-            return False
-        if Path(path).is_dir() and not Path(path).is_symlink():
-            shutil.rmtree(path)
-        else:
-            Path(path).unlink()
-    except OSError:
-        return False
-    return True
-
-
-def sweep_peer(peer: dict[str, Any], session: list[str]) -> dict[str, Any]:
-    """Sweep another node through the cluster's own ssh; used when the controller cannot do it any more."""
-    options = ["-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
-    command = ["ssh", *options, "--", peer["name"], shlex.join([*peer["argv"], *session])]
-    answer: dict[str, Any] = {"event": "swept", "host": peer["name"]}
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PEER_WAIT_S, check=False, text=True
-        )
-        answer.update(json.loads(done.stdout))
-    except (OSError, ValueError, subprocess.SubprocessError) as problem:
-        answer["problem"] = str(problem)[:300]
-    answer["host"] = peer["name"]
-    return answer
-
-
-# --- the supervisor --------------------------------------------------------------------------------------------------
 
 
 class Answers:
@@ -479,61 +304,6 @@ def reserved_port() -> socket.socket:
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.bind(("", 0))
     return holder
-
-
-def home() -> str:
-    """Return the user's home, or the root folder where it is missing."""
-    return str(Path.home()) if Path.home().is_dir() else "/"
-
-
-def look() -> int:
-    """Say where this node has what a job is going to need."""
-    request = json.loads(receive())
-    folder = Path(home(), request.get("directory") or ".")
-    found: dict[str, str] = {}
-    for name in request["names"]:
-        places = [folder / name] if "/" in name else [Path(part, name) for part in request["path"].split(":") if part]
-        here = [str(place) for place in places if place.is_file() and ("/" in name or os.access(place, os.X_OK))]
-        found[name] = here[0] if here else ""
-    runs = [name for name, place in found.items() if place and os.access(place, os.X_OK)]
-    print(
-        json.dumps({"event": "looked", "found": found, "runs": runs, "folder": str(folder), "is": folder.is_dir()}),
-        flush=True,
-    )
-    return 0
-
-
-def receive() -> bytes:
-    """Return the request's line, or raise ValueError when none comes."""
-    data = bytearray()
-    end = time.monotonic() + REQUEST_WAIT_S
-    with selectors.DefaultSelector() as selector:
-        selector.register(0, selectors.EVENT_READ)
-        while b"\n" not in data:
-            if not selector.select(max(0.0, end - time.monotonic())):
-                raise ValueError("no request came")
-            part = os.read(0, 65536)
-            if not part:
-                raise ValueError("stdin closed before a request came")
-            data += part
-            if len(data) > REQUEST_LIMIT:
-                raise ValueError("the request is too long")
-    return bytes(data).split(b"\n", 1)[0]
-
-
-def checked(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the request, or raise ValueError with what is wrong with it."""
-    if not JOB_ID.fullmatch(request["job"]):
-        raise ValueError("the job id is malformed")
-    if not request["argv"] or not all(isinstance(token, str) for token in request["argv"]):
-        raise ValueError("argv is no list of strings")
-    if request["deadline_s"] is not None and not 0 < float(request["deadline_s"]) < float("inf"):
-        raise ValueError("deadline_s is no positive number")
-    if not all(FILE_NAME.fullmatch(name) for name in request.get("files", {})):
-        raise ValueError("a file name is malformed")
-    if not all(PEER.fullmatch(peer["name"]) for peer in request.get("peers", [])):
-        raise ValueError("a peer's name is malformed")
-    return request
 
 
 def supervise() -> int:

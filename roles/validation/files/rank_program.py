@@ -57,6 +57,10 @@ ENVIRONMENT = {
 }
 
 
+class CheckError(Exception):
+    """A library refused a call; the message names the function and repeats the library's own words."""
+
+
 class Voice:
     """Print the lines of a rank, each in a single write."""
 

@@ -20,7 +20,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import job_supervisor
+import job_members
 from rank_program import STACK_FILE, STACK_SIGNAL
 
 LIMIT_S = 3.0  # for all of a node's ranks together
@@ -45,9 +45,7 @@ STATES = {
 def rank_of(pid: int) -> int | None:
     """Return the rank that a process says it is, None where it says none."""
     entries = dict(
-        entry.split(b"=", 1)
-        for entry in job_supervisor.read_bytes(f"/proc/{pid}/environ").split(b"\0")
-        if b"=" in entry
+        entry.split(b"=", 1) for entry in job_members.read_bytes(f"/proc/{pid}/environ").split(b"\0") if b"=" in entry
     )
     names = [b"HOROVOD_RANK", b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK"]
     names = [b"RANK", *names] if b"TORCHELASTIC_RUN_ID" in entries else names
@@ -56,13 +54,13 @@ def rank_of(pid: int) -> int | None:
 
 def parent_of(pid: int) -> int:
     """Return the parent of a process, 0 when it is gone."""
-    fields = job_supervisor.read_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    fields = job_members.read_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return int(fields[1]) if len(fields) > 1 else 0
 
 
 def working_ranks(job: str) -> dict[int, int]:
     """Return the processes in which the ranks of a job work, and their ranks; who only watches over one is left out."""
-    found = {pid: rank for pid in job_supervisor.members(job) if (rank := rank_of(pid)) is not None}
+    found = {pid: rank for pid in job_members.members(job) if (rank := rank_of(pid)) is not None}
     watchers = {parent_of(pid) for pid in found}
     leaves = sorted((rank, pid) for pid, rank in found.items() if pid not in watchers)
     return {pid: rank for rank, pid in leaves[:MOST_RANKS]}
@@ -87,7 +85,7 @@ def kernel(pid: int) -> str:
 
 def text(path: str) -> str:
     """Return a file of /proc as text, empty where it may not be read."""
-    return job_supervisor.read_bytes(path).decode("utf-8", "replace")
+    return job_members.read_bytes(path).decode("utf-8", "replace")
 
 
 def own_file(pid: int) -> str:
@@ -114,7 +112,7 @@ def own(ranks: list[int], job: str) -> dict[int, str]:
     files = {pid: path for pid in ranks if (path := own_file(pid))}
     before = {pid: size_of(path) for pid, path in files.items()}
     for pid in files:
-        if job_supervisor.carries(pid, job):
+        if job_members.carries(pid, job):
             os.kill(pid, STACK_SIGNAL)
     end, last = time.monotonic() + OWN_WAIT_S, dict(before)
     while time.monotonic() < end:
@@ -181,7 +179,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Say where the ranks of a job are on this node.")
     parser.add_argument("job", help="the job's id")
     arguments = parser.parse_args()
-    if not job_supervisor.JOB_ID.fullmatch(arguments.job):
+    if not job_members.JOB_ID.fullmatch(arguments.job):
         parser.error("the job id is malformed")
     signal.alarm(int(LIMIT_S) + 2)
     print(json.dumps({"event": "stacks", "stacks": stacks(arguments.job)}), flush=True)

@@ -11,6 +11,7 @@ import pytest
 from clusterctl.model import facts, results
 from clusterctl.model.hosts import Host
 from clusterctl.model.results import JobOutcome, OutputLine, ValidationRecord, Verdict
+from clusterctl.remote import supervised_job
 from clusterctl.support import content
 from clusterctl.support.errors import ExitCode
 from clusterctl.validation import gate
@@ -19,7 +20,6 @@ from clusterctl.validation.checks import base, registry
 
 if TYPE_CHECKING:
     from clusterctl.model.facts import NodeFacts
-    from clusterctl.remote import supervised_job
 
 WANTED = {"/usr/local/libexec/clusterctl/mpi_checks.py": "abc"}
 
@@ -99,10 +99,9 @@ def test_the_deadline_grows_with_the_ranks_and_where_they_share_a_core() -> None
 
 
 def test_the_watched_programs_are_those_that_the_role_brings() -> None:
-    tasks = Path(__file__).parents[3] / "roles" / "validation" / "tasks" / "main.yml"
-    text = tasks.read_text(encoding="utf-8")
-    assert all(f"path: {entry['path']}\n" in text for entry in gate.watch_entries())
-    assert {path.name for path in (tasks.parents[1] / "files").iterdir()} == set(gate.programs())
+    there = {path.name for path in content.role_files("validation").iterdir() if path.is_file()}
+    assert there == set(content.node_programs())
+    assert {entry["path"] for entry in gate.watch_entries()} == {f"{supervised_job.PROGRAMS}/{name}" for name in there}
 
 
 def test_an_extra_that_is_half_there_is_told_from_one_that_was_never_wanted() -> None:

@@ -10,9 +10,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import node_programs
 import pytest
 from clusterctl.diagnosis.training_stack import NodeStack
 from clusterctl.model.results import JobOutcome, OutputLine, Verdict
@@ -20,9 +19,7 @@ from clusterctl.suite import SweepOptions
 from clusterctl.validation.checks import base
 from clusterctl.validation.checks.collectives import NcclSweep
 from clusterctl.validation.checks.nccl import NCCL
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from node_programs import load
 
 ROOT = Path(__file__).parents[4]
 FAKE = ROOT / "tests" / "gpu" / "fake"
@@ -30,11 +27,6 @@ MPI = "/usr/local/openmpi-5.0.7-aa"
 HOME = "/usr/local/nccl-2.32.3-bb"
 GPU_NODE = NodeStack(gpus=2, nccl="2.32.3", nccl_cuda="13")
 CPU_NODE = NodeStack(nccl="2.32.3", nccl_cuda="13")
-
-
-@pytest.fixture(scope="module")
-def program() -> ModuleType:
-    return node_programs.load("nccl_checks")
 
 
 def site(stack: dict[str, NodeStack]) -> base.Site:
@@ -241,33 +233,36 @@ def test_a_real_node_on_which_another_nccl_comes_first() -> None:
         (["", ""], 4, []),
     ],
 )
-def test_who_takes_part(program: ModuleType, places: list[str], most: int, members: list[int]) -> None:
-    assert program.crew(places, most) == members
+def test_who_takes_part(places: list[str], most: int, members: list[int]) -> None:
+    assert load("nccl_communicator").crew(places, most) == members
 
 
-def test_bus_factors_are_those_of_nccl_tests(program: ModuleType) -> None:
+def test_bus_factors_are_those_of_nccl_tests() -> None:
     # NVIDIA/nccl-tests, doc/PERFORMANCE.md, "Summary", for 8 ranks
+    program = load("nccl_timing")
     factors = {name: program.bus_factor(name, 8) for name in ("allreduce", "allgather", "reduce_scatter", "broadcast")}
     assert factors == {"allreduce": 1.75, "allgather": 0.875, "reduce_scatter": 0.875, "broadcast": 1.0}
     assert program.bus_factor("reduce", 8) == program.bus_factor("send_receive", 8) == 1.0
 
 
-def test_versions_and_sizes_in_words(program: ModuleType) -> None:
-    assert [program.version_words(code) for code in (23203, 22907, 2708)] == ["2.32.3", "2.29.7", "2.7.8"]
+def test_versions_and_sizes_in_words() -> None:
+    program = load("nccl_timing")
+    assert [load("nccl_library").version_words(code) for code in (23203, 22907, 2708)] == ["2.32.3", "2.29.7", "2.7.8"]
     assert [program.size_words(size) for size in program.SIZES] == ["4KiB", "1MiB", "64MiB", "512MiB"]
     assert (program.launches(1e-9), program.launches(0.01), program.launches(3.0)) == (50, 5, 1)
 
 
-def test_everybody_is_reached_by_everybody(program: ModuleType) -> None:
+def test_everybody_is_reached_by_everybody() -> None:
+    program = load("nccl_answers")
     assert program.distances(1) == [0]
     assert program.distances(4) == [1, 2, 3]
     assert program.distances(64) == [1, 2, 4, 8, 16, 32]
 
 
-def test_types_have_the_numbers_of_nccl_s_header(program: ModuleType) -> None:
+def test_types_have_the_numbers_of_nccl_s_header() -> None:
     # nccl.h 2.32.3: ncclDataType_t
     numbers = {"u1": 1, "i4": 2, "i8": 4, "f2": 6, "f4": 7, "f8": 8, "bf16": 9}
-    assert {kind.name: kind.number for kind in program.KINDS} == numbers
+    assert {kind.name: kind.number for kind in load("nccl_answers").KINDS} == numbers
 
 
 # --- the node's program with libraries that stand in for CUDA and NCCL ------------------------------------------------

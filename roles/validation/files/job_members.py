@@ -1,0 +1,186 @@
+"""Find every process of a job on this node by the job's id, kill it, and remove what it leaves in /tmp and /dev/shm.
+
+Ranks carry the id in their environment, as ``CLUSTERCTL_JOB``. mpirun starts Open MPI's daemons through ssh, without
+that environment. They carry the id on their command line, as the value of the MCA parameter ``clusterctl_job``.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+JOB_VARIABLE = "CLUSTERCTL_JOB"
+JOB_PARAMETER = "clusterctl_job"  # no component owns this MCA name; mpirun passes it on to its daemons' command lines
+JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{7,63}")
+
+SWEEP_WAIT_S = 5.0
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Open MPI puts its segments
+SEGMENT = re.compile(r"(?:sm|vader)_segment\.")
+ORPHAN_WAIT_S = 0.3
+PEER_WAIT_S = 15.0
+
+
+def read_bytes(path: str) -> bytes:
+    """Return a file of /proc, empty when the process is gone, is a zombie or belongs to somebody else."""
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+def carries(pid: int, job: str) -> bool:
+    """Whether that process belongs to the job, by its environment or by its arguments."""
+    wanted = f"{JOB_VARIABLE}={job}".encode()
+    if wanted in read_bytes(f"/proc/{pid}/environ").split(b"\0"):
+        return True
+    arguments = read_bytes(f"/proc/{pid}/cmdline").split(b"\0")
+    name, value = JOB_PARAMETER.encode(), job.encode()
+    return any(token == name and arguments[at + 1] == value for at, token in enumerate(arguments[:-1]))
+
+
+def members(job: str) -> list[int]:
+    """Return the pids of the job on this node, Open MPI's daemons first, so that they start nothing anew."""
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and path.name != str(os.getpid())]
+    found = [pid for pid in pids if carries(pid, job)]
+    return sorted(found, key=lambda pid: (JOB_VARIABLE.encode() in read_bytes(f"/proc/{pid}/environ"), pid))
+
+
+def command_of(pid: int) -> str:
+    """Return what a human calls the process."""
+    return read_bytes(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()[:200]
+
+
+def session_folder(pid: int) -> str | None:
+    """Return the folder that Open MPI made for this process's job on this node, None where there is none."""
+    for entry in read_bytes(f"/proc/{pid}/environ").split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        if name == b"PMIX_SERVER_TMPDIR":
+            path = os.fsdecode(value)
+            return path if re.match(r"(prte|jf\.|ompi\.)", Path(path).name) else None
+    return None
+
+
+def shared_segments(pid: int) -> set[str]:
+    """Return the files in /dev/shm that the process has mapped; a killed rank cannot remove its own."""
+    text = read_bytes(f"/proc/{pid}/maps").decode("utf-8", "replace")
+    return {match.group(1) for match in re.finditer(r"\s(/dev/shm/[^\n]+?)(?: \(deleted\))?\n", text)}
+
+
+def orphaned_segments() -> set[str]:
+    """Return Open MPI's shared memory of ours that no process has mapped: its ranks were killed by somebody else.
+
+    A rank maps a segment as soon as it has made it, so what is unmapped at two looks is nobody's, of whatever job.
+    """
+
+    def unmapped() -> set[str]:
+        files = [path for path in SHARED_MEMORY.glob("*_segment.*") if SEGMENT.match(path.name)]
+        if not files:
+            return set()
+        mapped = {
+            name for path in Path("/proc").iterdir() if path.name.isdigit() for name in shared_segments(int(path.name))
+        }
+        return {str(path) for path in files} - mapped
+
+    found = unmapped()
+    if found:
+        time.sleep(ORPHAN_WAIT_S)
+        found &= unmapped()
+    return found
+
+
+def kill(pid: int, job: str) -> bool:
+    """Send KILL to a member, and to nobody who got its number in the meantime."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        if not carries(pid, job):
+            return False
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def daemon_folders(session: str) -> set[str]:
+    """Return the folders that PRRTE's daemons of one mpirun made for themselves; a killed daemon leaves its own behind.
+
+    Args:
+        session: ``host-pid`` of mpirun; it is part of the name of a file in the folder.
+    """
+    pattern = f"prted.*/pmix.*.tool.prterun-{glob.escape(session)}@0"
+    return {str(path.parent) for path in Path(tempfile.gettempdir()).glob(pattern)} if session else set()
+
+
+def sweep(job: str, session: str = "", wait_s: float = SWEEP_WAIT_S) -> dict[str, Any]:
+    """Kill every process of the job on this node and remove what they leave in /tmp and /dev/shm.
+
+    Args:
+        job: the job's id.
+        session: ``host-pid`` of its mpirun, where that is known.
+        wait_s: seconds until processes that KILL does not end are given up.
+
+    Returns:
+        ``{"killed": [{"pid", "command"}], "left": [...], "removed": [paths]}``; ``left`` is what KILL did not end in
+        time (a process inside an uninterruptible system call).
+    """
+    killed: dict[int, str] = {}
+    litter: set[str] = set()
+    end = time.monotonic() + wait_s
+    while True:
+        present = members(job)
+        if not present or time.monotonic() > end:
+            break
+        for pid in present:
+            command, folder, segments = command_of(pid), session_folder(pid), shared_segments(pid)
+            if kill(pid, job):
+                killed.setdefault(pid, command)
+                litter |= segments | ({folder} if folder else set())
+        time.sleep(0.05)
+    left = [{"pid": pid, "command": command_of(pid)} for pid in members(job)]
+    litter |= daemon_folders(session) | orphaned_segments()
+    removed = [] if left else [path for path in sorted(litter) if remove(path)]
+    return {"killed": [{"pid": pid, "command": text} for pid, text in killed.items()], "left": left, "removed": removed}
+
+
+def remove(path: str) -> bool:
+    """Remove a file or folder of our own; whether there was one."""
+    try:
+        if os.lstat(path).st_uid != os.getuid():
+            return False
+        if Path(path).is_dir() and not Path(path).is_symlink():
+            shutil.rmtree(path)
+        else:
+            Path(path).unlink()
+    except OSError:
+        return False
+    return True
+
+
+def sweep_peer(peer: dict[str, Any], session: list[str]) -> dict[str, Any]:
+    """Sweep another node through the cluster's own ssh; used when the controller cannot do it any more."""
+    options = ["-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
+    command = ["ssh", *options, "--", peer["name"], shlex.join([*peer["argv"], *session])]
+    answer: dict[str, Any] = {"event": "swept", "host": peer["name"]}
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PEER_WAIT_S, check=False, text=True
+        )
+        answer.update(json.loads(done.stdout))
+    except (OSError, ValueError, subprocess.SubprocessError) as problem:
+        answer["problem"] = str(problem)[:300]
+    answer["host"] = peer["name"]
+    return answer
