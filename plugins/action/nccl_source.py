@@ -28,7 +28,14 @@ class ActionModule(ArtifactActionBase):
         """Return the plan by platform, or the one sentence that says why there is none."""
         super().run(tmp, task_vars)
         arguments: dict[str, Any] = plain(self._task.args)
-        nothing: dict[str, Any] = {"changed": False, "changes": [], "watch": [], "platforms": {}, "sources": []}
+        nothing: dict[str, Any] = {
+            "changed": False,
+            "changes": [],
+            "watch": [],
+            "platforms": {},
+            "hosts": [],
+            "sources": [],
+        }
         if not arguments.get("cache_dir"):
             return {**nothing, "failed": True, "msg": "nccl_source needs cache_dir."}
         wish = nccl.Wish(
@@ -60,7 +67,8 @@ class ActionModule(ArtifactActionBase):
                 wanted = parse_requirements([found.requirement], "nccl_version")
                 wheels = [asdict(wheel) for wheel in store.lock("nccl", Target.of(platform), wanted, "nccl_version")]
             answer[platform] = {**asdict(found), "release": nccl.release(found.version), "wheels": wheels}
-        return {"platforms": answer, "sources": sources}
+        hosts = [name for found in plans.values() for name in found.hosts]
+        return {"platforms": answer, "hosts": hosts, "sources": sources}
 
     def _fetch(self, wish: nccl.Wish, sources: list[dict[str, Any]], cache_dir: Path, host: str) -> source.Fetched:
         try:

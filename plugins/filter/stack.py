@@ -71,6 +71,11 @@ def framework_in_wheels(wheels: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
+def frameworks_by_platform(wheels: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, str]]:
+    """Return which framework the pinned wheels of each platform hold, as :func:`framework_in_wheels` does for one."""
+    return {platform: framework_in_wheels(pinned) for platform, pinned in wheels.items()}
+
+
 def framework_choice(framework: str, version: str, build: str) -> list[list[str]]:
     """Return sets of requirements that bring a framework, the best first; none for no framework.
 
@@ -180,6 +185,7 @@ class FilterModule:
             "drivers_below": drivers_below,
             "framework_choice": framework_choice,
             "framework_in_wheels": framework_in_wheels,
+            "frameworks_by_platform": frameworks_by_platform,
             "platform_cuda": platform_cuda,
             "platform_wishes": platform_wishes,
         }

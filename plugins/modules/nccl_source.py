@@ -92,6 +92,10 @@ platforms:
     - By platform, V(version), V(release) (the version that the header names), V(cuda), V(hosts) and V(wheels).
   type: dict
   returned: always
+hosts:
+  description: The hosts of all platforms that get NCCL.
+  type: list
+  returned: always
 sources:
   description: The verified archive in the controller's cache with its sha256, where there is one.
   type: list

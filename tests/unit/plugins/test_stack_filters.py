@@ -42,6 +42,10 @@ def test_the_framework_is_read_from_the_wheels(
     found = stack.framework_in_wheels(given)
     assert (found["name"], found["version"], found["cuda"], found["nccl"]) == (name, version, cuda, nccl)
     assert found["sha256"].startswith("sum of t") is bool(name)
+    assert stack.frameworks_by_platform({"one": given, "bare": []}) == {
+        "one": found,
+        "bare": stack.framework_in_wheels([]),
+    }
 
 
 @pytest.mark.parametrize(
