@@ -90,8 +90,8 @@ def test_every_role_takes_from_preflight_who_is_there() -> None:
 EXAMPLE = content.root() / "inventories" / "example"
 HEAD = """\
 ---
-## Every variable of every role with its default. A line with one '#' is a variable, or belongs to the one above it:
-## remove the '# ' from what you change. Variables of single hosts go into host_vars/HOST.yml in the same way.
+## Every variable of every role with its default. A line that begins with one '#' is a variable, or belongs to the one
+## above it. Remove the '# ' from what you change. Variables of single hosts go into host_vars/HOST.yml in the same way.
 """
 # Taken from another role's facts or passed by the wrapper; a user does not set them.
 PASSED = re.compile(
