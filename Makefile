@@ -37,7 +37,7 @@ $(VENV)/.ready: pyproject.toml | system
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
 	@$(BIN)/pip install --quiet --editable . --group dev
-	@$(BIN)/python -c 'from clusterctl import content; content.collections_path()'  # links the collection for ansible's tools
+	@$(BIN)/python -c 'from clusterctl.support import content; content.collections_path()'  # links the collection for ansible's tools
 	@touch $@
 
 .PHONY: venv

@@ -6,13 +6,13 @@ right answers with the wrong library.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis import training_stack
 from clusterctl.model import nodeset
-from clusterctl.model.findings import Finding, Severity
+from clusterctl.model.findings import Finding, Severity, majority
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -45,10 +45,7 @@ def skew(nodes: Mapping[str, NodeFacts], nccl_align: Mapping[str, str] | None = 
 
 def stacked(nodes: Mapping[str, NodeFacts], nccl_align: Mapping[str, str] | None = None) -> tuple[Finding, ...]:
     """Return what :func:`training_stack.findings` has to say, one finding for all nodes that share it."""
-    return folded(
-        Finding("stack", "error", (found.host,), found.cause, found.cure)
-        for found in training_stack.findings(nodes, nccl_align)
-    )
+    return folded(training_stack.findings(nodes, nccl_align))
 
 
 def differences(nodes: Mapping[str, NodeFacts]) -> tuple[Finding, ...]:
@@ -72,39 +69,21 @@ def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(folded(findings), key=lambda finding: finding.severity != "error"))
 
 
-def unlike(values: Mapping[str, str]) -> tuple[dict[str, tuple[str, ...]], str]:
-    """Return who is not like most.
-
-    Args:
-        values: by host; an empty value takes no part.
-
-    Returns:
-        The hosts by each value that is not the usual one, and the usual one; '' where no value has a majority, and then
-        every value is there.
-    """
-    hosts: dict[str, list[str]] = defaultdict(list)
-    for host, value in values.items():
-        if value:
-            hosts[value].append(host)
-    ranking = Counter({value: len(names) for value, names in hosts.items()}).most_common(2)
-    if len(ranking) < 2:  # noqa: PLR2004 - two are needed to differ
-        return {}, ranking[0][0] if ranking else ""
-    usual = ranking[0][0] if ranking[0][1] > ranking[1][1] else ""
-    return {value: tuple(names) for value, names in hosts.items() if value != usual}, usual
-
-
 def compare(
     check: str, severity: Severity, what: str, values: Mapping[str, str], cure: str = PROVISION
 ) -> Iterator[Finding]:
-    """Name who differs in something: one finding for each unusual value, or one with all of them."""
-    odd, usual = unlike(values)
-    if odd and not usual:
-        shown = ", ".join(f"{value} on {nodeset.folded(names)}" for value, names in odd.items())
-        everybody = tuple(host for host, value in values.items() if value)
-        yield Finding(check, severity, everybody, f"{what} differs, with no majority: {shown}", cure)
+    """Return one finding for each unusual value, or one finding with all values where no value is usual.
+
+    An empty value takes no part.
+    """
+    known = {host: value for host, value in values.items() if value}
+    found = majority(known)
+    if found.others and found.usual is None:
+        shown = ", ".join(f"{value} on {nodeset.folded(names)}" for value, names in found.others.items())
+        yield Finding(check, severity, tuple(known), f"{what} differs, with no majority: {shown}", cure)
         return
-    for value, names in odd.items():
-        yield Finding(check, severity, names, f"{what} is {value}, and {usual} on most nodes", cure)
+    for value, names in found.others.items():
+        yield Finding(check, severity, names, f"{what} is {value}, and {found.usual} on most nodes", cure)
 
 
 def artifact(node: NodeFacts, name: str) -> Artifact | None:

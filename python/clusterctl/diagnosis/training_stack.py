@@ -6,10 +6,12 @@ is launched, and not by one that hangs or that gives right answers with the wron
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
+
+from clusterctl.model.findings import Finding, majority
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -113,19 +115,7 @@ def _version(artifact: Artifact | None) -> str:
     return artifact.version if artifact else ""
 
 
-@dataclass(frozen=True)
-class StackFinding:
-    """Something about one node that hurts training.
-
-    ``cause`` and ``cure`` are a sentence each, without a full stop: whoever shows them joins them.
-    """
-
-    host: str
-    cause: str
-    cure: str
-
-
-def findings(nodes: Mapping[str, NodeFacts], nccl_align: Mapping[str, str] | None = None) -> tuple[StackFinding, ...]:
+def findings(nodes: Mapping[str, NodeFacts], nccl_align: Mapping[str, str] | None = None) -> tuple[Finding, ...]:
     """Compare the stacks of nodes, each with itself and with the others.
 
     Args:
@@ -173,14 +163,14 @@ class _Seen:
         """Nodes of one kind are meant to have the same: those of a platform, with or without a GPU."""
         return self.node.platform, self.stack.gpus > 0
 
-    def finding(self, cause: str, cure: str = _AGAIN) -> StackFinding:
-        return StackFinding(self.host, cause, cure)
+    def finding(self, cause: str, cure: str = _AGAIN) -> Finding:
+        return Finding("stack", "error", (self.host,), cause, cure)
 
 
 # --- there ----------------------------------------------------------------------------------------------------------
 
 
-def _missing(nodes: Sequence[_Seen]) -> Iterator[StackFinding]:
+def _missing(nodes: Sequence[_Seen]) -> Iterator[Finding]:
     """Name who lacks what nodes of the same kind have; without a framework, a node is not meant to have Horovod."""
     for title, name in (("NCCL", "nccl"), ("Horovod", "horovod")):
         having = {node.kind for node in nodes if node.present(name)}
@@ -193,38 +183,25 @@ def _missing(nodes: Sequence[_Seen]) -> Iterator[StackFinding]:
 # --- the same everywhere ----------------------------------------------------------------------------------------------
 
 
-def _odd_ones(values: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """Return who differs from the majority, and its value; everybody and '' where there is none."""
-    ranking = Counter(values.values()).most_common(2)
-    if len(ranking) < 2:  # noqa: PLR2004 - two are needed to differ
-        return {}, ranking[0][0] if ranking else ""
-    (usual, most), (_, second) = ranking
-    if most == second:
-        return dict(values), ""
-    return {host: value for host, value in values.items() if value != usual}, usual
-
-
-def _unlike(
-    nodes: Sequence[_Seen], what: str, value: Callable[[_Seen], str], cure: str = _AGAIN
-) -> Iterator[StackFinding]:
+def _unlike(nodes: Sequence[_Seen], what: str, value: Callable[[_Seen], str], cure: str = _AGAIN) -> Iterator[Finding]:
     """Name who differs; an empty value takes no part."""
     values = {node.host: value(node) for node in nodes if value(node)}
-    odd, usual = _odd_ones(values)
+    found = majority(values)
     for node in nodes:
-        if node.host in odd:
-            mine = odd[node.host]
+        if node.host in found.odd:
+            mine = values[node.host]
             others = ", ".join(sorted(set(values.values()) - {mine}))
-            rest = f"most nodes have {usual}" if usual else f"others have {others}, with no majority"
+            rest = f"most nodes have {found.usual}" if found.usual else f"others have {others}, with no majority"
             yield node.finding(f"{what} {mine} is installed, and {rest}", cure)
 
 
-def _nccl_unlike(nodes: Sequence[_Seen]) -> Iterator[StackFinding]:
+def _nccl_unlike(nodes: Sequence[_Seen]) -> Iterator[Finding]:
     def version(node: _Seen) -> str:
         return node.stack.nccl
 
     named = list(_unlike(nodes, "NCCL", version))
     yield from named
-    told = {finding.host for finding in named}
+    told = {host for finding in named for host in finding.hosts}
     platforms: dict[str, list[_Seen]] = defaultdict(list)
     for node in nodes:
         if node.host not in told:
@@ -237,7 +214,7 @@ def _build(artifact: Artifact | None) -> str:
     return f"{artifact.version}-{artifact.key} of NCCL" if artifact else ""
 
 
-def _framework_unlike(nodes: Sequence[_Seen]) -> Iterator[StackFinding]:
+def _framework_unlike(nodes: Sequence[_Seen]) -> Iterator[Finding]:
     """Compare name and release alone: a CPU and a CUDA build of one release train together."""
 
     def release(node: _Seen) -> str:
@@ -255,7 +232,7 @@ def _title(stack: NodeStack) -> str:
 # --- the file that is loaded ------------------------------------------------------------------------------------------
 
 
-def _nccl_loaded(nodes: Sequence[_Seen]) -> Iterator[StackFinding]:
+def _nccl_loaded(nodes: Sequence[_Seen]) -> Iterator[Finding]:
     for node in nodes:
         artifact, library = node.whole("nccl"), node.library("libnccl.so.2")
         if artifact is None or library is None:
@@ -270,14 +247,14 @@ def _nccl_loaded(nodes: Sequence[_Seen]) -> Iterator[StackFinding]:
             yield from _other_file(node, "NCCL", artifact, library)
 
 
-def _mpi_loaded(nodes: Sequence[_Seen]) -> Iterator[StackFinding]:
+def _mpi_loaded(nodes: Sequence[_Seen]) -> Iterator[Finding]:
     for node in nodes:
         artifact, library = node.whole("openmpi"), node.library("libmpi.so.40")
         if artifact is not None and library is not None and library.path and library.via != "default folders":
             yield from _other_file(node, "Open MPI", artifact, library)
 
 
-def _other_file(node: _Seen, title: str, artifact: Artifact, library: Library) -> Iterator[StackFinding]:
+def _other_file(node: _Seen, title: str, artifact: Artifact, library: Library) -> Iterator[Finding]:
     """Tell of a library that a session takes instead of the installed one."""
     path = (
         f"{artifact.link}/lib/{library.soname}"  # of an NCCL of the system's packages, the artifact holds links alone
@@ -303,7 +280,7 @@ def _other_file(node: _Seen, title: str, artifact: Artifact, library: Library) -
     )
 
 
-def _bundled(nodes: Sequence[_Seen]) -> Iterator[StackFinding]:
+def _bundled(nodes: Sequence[_Seen]) -> Iterator[Finding]:
     """Tell where a CUDA framework brings another NCCL than the cluster's, unless the user wanted no more than a report.
 
     It loads its own by RPATH, whatever the loader's path or cache say.
@@ -326,7 +303,7 @@ def _bundled(nodes: Sequence[_Seen]) -> Iterator[StackFinding]:
 # --- GPUs, drivers and CUDA -------------------------------------------------------------------------------------------
 
 
-def _without_driver(nodes: Sequence[_Seen]) -> Iterator[StackFinding]:
+def _without_driver(nodes: Sequence[_Seen]) -> Iterator[Finding]:
     for node in nodes:
         idle = [gpu for gpu in node.node.gpus if gpu.driver in {"", "nouveau"}]
         if not idle or not (node.stack.nccl or node.stack.framework_cuda):
@@ -350,7 +327,7 @@ def _major(text: str) -> int:
     return int(head) if head.isdigit() else 0
 
 
-def _driver_too_old(nodes: Sequence[_Seen]) -> Iterator[StackFinding]:
+def _driver_too_old(nodes: Sequence[_Seen]) -> Iterator[Finding]:
     for node in nodes:
         cuda, stack = node.node.cuda, node.stack
         if not cuda.driver_version:
@@ -372,7 +349,7 @@ def _driver_too_old(nodes: Sequence[_Seen]) -> Iterator[StackFinding]:
             )
 
 
-def _cpu_build_beside_gpus(nodes: Sequence[_Seen]) -> Iterator[StackFinding]:
+def _cpu_build_beside_gpus(nodes: Sequence[_Seen]) -> Iterator[Finding]:
     for node in nodes:
         stack = node.stack
         if stack.gpus and stack.framework and not stack.framework_cuda:
@@ -386,7 +363,7 @@ def _cpu_build_beside_gpus(nodes: Sequence[_Seen]) -> Iterator[StackFinding]:
 # --- built against what is installed ----------------------------------------------------------------------------------
 
 
-def _built_against(nodes: Sequence[_Seen]) -> Iterator[StackFinding]:
+def _built_against(nodes: Sequence[_Seen]) -> Iterator[Finding]:
     for node in nodes:
         yield from _against(node, "mpi4py", "mpi4py", "openmpi", "Open MPI")
         yield from _against(node, "Horovod", "horovod", "openmpi", "Open MPI")
@@ -394,7 +371,7 @@ def _built_against(nodes: Sequence[_Seen]) -> Iterator[StackFinding]:
         yield from _against_framework(node)
 
 
-def _against(node: _Seen, title: str, name: str, other: str, other_title: str) -> Iterator[StackFinding]:
+def _against(node: _Seen, title: str, name: str, other: str, other_title: str) -> Iterator[Finding]:
     """Compare the key that something was built against with the key of what is installed."""
     artifact, installed = node.whole(name), node.present(other)
     key = str(artifact.inputs.get(other) or "") if artifact else ""
@@ -406,7 +383,7 @@ def _against(node: _Seen, title: str, name: str, other: str, other_title: str) -
     yield node.finding(f"{title} {artifact.version} was built against another {other_title} (key {key}), {rest}")
 
 
-def _against_framework(node: _Seen) -> Iterator[StackFinding]:
+def _against_framework(node: _Seen) -> Iterator[Finding]:
     artifact, installed = node.whole("horovod"), node.framework
     built = artifact.inputs.get("framework") if artifact else None
     if artifact is None or not isinstance(built, dict) or not built.get("name"):
@@ -429,7 +406,7 @@ def _build_of(framework: Mapping[str, Any]) -> str:
     return f"{_FRAMEWORKS.get(name, name)} {framework.get('version', '')} ({f'CUDA {cuda}' if cuda else 'CPU'})"
 
 
-_RULES: tuple[Callable[[Sequence[_Seen]], Iterator[StackFinding]], ...] = (
+_RULES: tuple[Callable[[Sequence[_Seen]], Iterator[Finding]], ...] = (
     _missing,
     _nccl_unlike,
     _nccl_loaded,

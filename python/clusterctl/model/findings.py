@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 
 from clusterctl.model.base import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
 
 Severity: TypeAlias = Literal["error", "warning"]
 
@@ -41,3 +45,44 @@ class Diagnosis(Record):
     unreachable: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+Member = TypeVar("Member", bound="Hashable")
+Value = TypeVar("Value", bound="Hashable")
+
+
+@dataclass(frozen=True)
+class Majority(Generic[Member, Value]):
+    """How a value is spread over members such as hosts or ranks.
+
+    ``usual`` is the value that more members have than any other value, None where two values share the first place.
+    ``others`` holds the members of each other value; without a usual value it holds every member.
+    """
+
+    usual: Value | None
+    others: Mapping[Value, tuple[Member, ...]]
+
+    @property
+    def odd(self) -> tuple[Member, ...]:
+        """The members that differ from the usual value, one value after the other."""
+        return tuple(member for members in self.others.values() for member in members)
+
+
+def majority(values: Mapping[Member, Value]) -> Majority[Member, Value]:
+    """Find the usual value and the members that differ from it.
+
+    Args:
+        values: the value of each member.
+
+    Returns:
+        The usual value and all others. Where all members agree, ``others`` is empty.
+    """
+    members: dict[Value, list[Member]] = defaultdict(list)
+    for member, value in values.items():
+        members[value].append(member)
+    ranking = sorted(members, key=lambda value: len(members[value]), reverse=True)
+    if not ranking:
+        return Majority(None, {})
+    shared = len(ranking) > 1 and len(members[ranking[0]]) == len(members[ranking[1]])
+    usual = None if shared else ranking[0]
+    return Majority(usual, {value: tuple(names) for value, names in members.items() if shared or value != usual})

@@ -161,7 +161,7 @@ class Ground:
             {name: node.facts for name, node in self.nodes.items()},
             {name: str(node.host.variables.get("nccl_align", "framework")) for name, node in self.nodes.items()},
         )
-        return [_Refusal(finding.host, finding.cause, finding.cure, stays=True) for finding in found]
+        return [_Refusal(host, finding.cause, finding.cure, stays=True) for finding in found for host in finding.hosts]
 
     def _judge_skew(self) -> bool:
         """Compare the nodes that take part, and return whether anything may be launched on them.

@@ -19,6 +19,8 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import node_probe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from clusterctl.model.findings import Finding
+
     Record = dict[str, Any]
     Change = Callable[[Record], object]
 
@@ -102,7 +104,7 @@ def gpu_node() -> Record:
     return with_gpu(captured())
 
 
-def the_one(found: tuple[training_stack.StackFinding, ...]) -> training_stack.Finding:
+def the_one(found: tuple[Finding, ...]) -> Finding:
     assert len(found) == 1, found
     assert not found[0].cause.endswith(".")
     assert found[0].cure
@@ -169,14 +171,14 @@ def other_nccl(record: Record, version: str = "2.29.7") -> None:
 
 def test_another_nccl_on_one_node_is_named_with_both_versions() -> None:
     found = the_one(training_stack.findings(cluster(node3=other_nccl)))
-    assert found.host == "node3"
+    assert found.hosts[0] == "node3"
     assert found.cause == f"NCCL 2.29.7 is installed, and most nodes have {artifact(captured(), 'nccl')['version']}"
     assert "clusterctl provision" in found.cure
 
 
 def test_without_a_majority_everybody_is_named() -> None:
     found = training_stack.findings(cluster(node3=other_nccl, node4=other_nccl))
-    assert [finding.host for finding in found] == list(NODES)
+    assert [finding.hosts[0] for finding in found] == list(NODES)
     assert "others have 2.29.7, with no majority" in found[0].cause
 
 
@@ -185,7 +187,7 @@ def test_another_build_of_the_same_nccl_is_named_within_its_platform() -> None:
         rebuilt(record, "nccl")
 
     found = the_one(training_stack.findings(cluster(node2=rebuild)))
-    assert found.host == "node2"
+    assert found.hosts[0] == "node2"
     assert "-another-nccl of NCCL is installed" in found.cause
 
     def platform(record: Record) -> None:
@@ -198,7 +200,10 @@ def test_another_build_of_the_same_nccl_is_named_within_its_platform() -> None:
 def test_nccl_and_horovod_that_other_nodes_of_the_platform_have_are_missed() -> None:
     for title, name in (("NCCL", "nccl"), ("Horovod", "horovod")):
         found = the_one(training_stack.findings(cluster(node2=lambda record, name=name: removed(record, name))))  # type: ignore[misc]
-        assert (found.host, found.cause) == ("node2", f"{title} is missing, and other nodes of its platform have it")
+        assert (found.hosts[0], found.cause) == (
+            "node2",
+            f"{title} is missing, and other nodes of its platform have it",
+        )
 
 
 def loads(record: Record, path: str, version: str, via: str) -> None:
@@ -214,7 +219,7 @@ def test_a_bundled_nccl_first_in_the_path_is_named_with_both_files_and_the_reaso
 
     found = the_one(training_stack.findings(cluster(node2=shadow)))
     nccl = artifact(captured(), "nccl")
-    assert found.host == "node2"
+    assert found.hosts[0] == "node2"
     assert found.cause == (
         f"a session loads {BUNDLED} (the framework's own NCCL 2.30.7) and not {INSTALLED} "
         f"(NCCL {nccl['version']}), because LD_LIBRARY_PATH names {BUNDLED.removesuffix('/libnccl.so.2')} first"
@@ -227,7 +232,7 @@ def test_an_nccl_of_a_package_first_in_the_cache_is_named() -> None:
         loads(record, "/usr/lib/x86_64-linux-gnu/libnccl.so.2", "", "/etc/ld.so.cache")
 
     found = the_one(training_stack.findings(cluster(node4=package)))
-    assert found.host == "node4"
+    assert found.hosts[0] == "node4"
     assert "(another NCCL)" in found.cause
     assert "because /etc/ld.so.cache names /usr/lib/x86_64-linux-gnu first" in found.cause
     assert "ldconfig" in found.cure
@@ -254,7 +259,7 @@ def test_an_installed_nccl_that_no_session_finds_is_named() -> None:
         library(record).update(path="", real="", version="", via="")
 
     found = the_one(training_stack.findings(cluster(node1=forgotten)))
-    assert found.host == "node1"
+    assert found.hosts[0] == "node1"
     assert found.cause.startswith("no session finds libnccl.so.2, although NCCL")
     assert "ldconfig" in found.cure
 
@@ -278,7 +283,7 @@ def test_a_framework_s_own_nccl_is_a_finding_unless_a_report_was_all_that_was_wa
         assert found == ()
         return
     one = the_one(found)
-    assert one.host == "node2"
+    assert one.hosts[0] == "node2"
     assert f"PyTorch 2.13.0 loads its own NCCL 2.30.7 ({BUNDLED}), and the cluster's is" in one.cause
 
 
@@ -291,7 +296,7 @@ def test_a_driver_too_old_for_the_cuda_of_nccl_and_of_the_framework_is_named() -
         record["cuda"] |= {"driver_version": version, "major": node_probe.driver_cuda(version)}
 
     nccl, framework = training_stack.findings(cluster(gpu_node, node3=old))
-    assert (nccl.host, framework.host) == ("node3", "node3")
+    assert (nccl.hosts[0], framework.hosts[0]) == ("node3", "node3")
     version = artifact(captured(), "nccl")["version"]
     assert nccl.cause == f"NCCL {version} is built for CUDA 13, and driver 515.76 runs CUDA 11 at most"
     assert nccl.cure == ("install driver 580 or later, or set nccl_cuda to 11 and run 'clusterctl provision' again")
@@ -313,7 +318,7 @@ def test_a_gpu_without_nvidia_s_driver_is_named(driver: str) -> None:
         record["gpus"] = [{"bus": "0000:70:00.0", "name": "", "uuid": "", "driver": driver}]
 
     found = the_one(training_stack.findings(cluster(node4=idle)))
-    assert found.host == "node4"
+    assert found.hosts[0] == "node4"
     assert found.cause == "1 GPU has no driver of NVIDIA's (0000:70:00.0), so nothing there can use it"
     assert "install NVIDIA's driver, 580 or later," in found.cure
 
@@ -342,7 +347,7 @@ def test_a_cpu_build_beside_a_gpu_is_named() -> None:
         artifact(record, "horovod")["inputs"]["framework"] = framework
 
     found = the_one(training_stack.findings(cluster(gpu_node, node2=cpu)))
-    assert (found.host, found.cause) == ("node2", "PyTorch 2.13.0+cpu is a CPU build beside 1 GPU")
+    assert (found.hosts[0], found.cause) == ("node2", "PyTorch 2.13.0+cpu is a CPU build beside 1 GPU")
     assert "python_env_framework_build" in found.cure
 
 
@@ -356,7 +361,7 @@ def test_another_release_of_the_framework_is_named() -> None:
         artifact(record, "horovod")["inputs"]["framework"] = framework
 
     found = the_one(training_stack.findings(cluster(node1=older)))
-    assert found.host == "node1"
+    assert found.hosts[0] == "node1"
     assert found.cause == "framework PyTorch 2.12.1 is installed, and most nodes have PyTorch 2.13.0"
 
 
@@ -370,7 +375,7 @@ def test_what_was_built_against_another_open_mpi_is_named(name: str) -> None:
 
     found = the_one(training_stack.findings(cluster(node2=foreign)))
     mpi = artifact(captured(), "openmpi")
-    assert found.host == "node2"
+    assert found.hosts[0] == "node2"
     assert "was built against another Open MPI (key 0123456789abcdef)" in found.cause
     assert found.cause.endswith(f"and {mpi['version']} (key {mpi['key']}) is installed")
 
@@ -380,13 +385,13 @@ def test_a_horovod_that_was_built_against_another_nccl_is_named() -> None:
         artifact(record, "horovod")["inputs"]["nccl"] = "0123456789abcdef"
 
     found = the_one(training_stack.findings(cluster(gpu_node, node2=foreign)))
-    assert (found.host, "was built against another NCCL (key 0123456789abcdef)" in found.cause) == ("node2", True)
+    assert (found.hosts[0], "was built against another NCCL (key 0123456789abcdef)" in found.cause) == ("node2", True)
 
     def without_nccl(record: Record) -> None:
         removed(record, "nccl")
 
     found_all = training_stack.findings(cluster(gpu_node, **dict.fromkeys(NODES, without_nccl)))
-    assert [finding.host for finding in found_all] == list(NODES)
+    assert [finding.hosts[0] for finding in found_all] == list(NODES)
     assert found_all[0].cause.endswith("and no NCCL is installed")
 
 
@@ -405,7 +410,7 @@ def test_a_horovod_that_was_built_against_another_framework_is_named(built: Reco
         artifact(record, "horovod")["inputs"]["framework"] = built
 
     found = the_one(training_stack.findings(cluster(node4=foreign)))
-    assert found.host == "node4"
+    assert found.hosts[0] == "node4"
     assert words in found.cause
 
 
@@ -427,7 +432,7 @@ def test_a_session_that_loads_another_libmpi_is_named() -> None:
 
     found = the_one(training_stack.findings(cluster(node3=shadow)))
     mpi = artifact(captured(), "openmpi")
-    assert found.host == "node3"
+    assert found.hosts[0] == "node3"
     assert found.cause == (
         "a session loads /opt/mpi/lib/libmpi.so.40 (another Open MPI) and not "
         f"/usr/local/openmpi/lib/libmpi.so.40 (Open MPI {mpi['version']}), "
@@ -441,5 +446,5 @@ def test_findings_stand_in_a_stable_order() -> None:
 
     nodes = cluster(node1=shadow, node2=other_nccl, node4=shadow)
     found = training_stack.findings(nodes)
-    assert [finding.host for finding in found] == ["node2", "node1", "node4"]
+    assert [finding.hosts[0] for finding in found] == ["node2", "node1", "node4"]
     assert training_stack.findings(dict(reversed(nodes.items()))) == (found[0], found[2], found[1])

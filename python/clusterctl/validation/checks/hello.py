@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clusterctl.model.findings import majority
 from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import base
 
@@ -77,17 +77,15 @@ def _odd_ones(
     reports: Sequence[RankReport], key: Callable[[RankReport], str], what: str
 ) -> tuple[str, tuple[str, ...]] | None:
     """Name whoever differs from the majority; where there is none, everybody, for nobody knows who is right."""
-    counts = Counter(key(report) for report in reports)
-    if len(counts) == 1:
+    found = majority(dict(enumerate(key(report) for report in reports)))
+    if not found.others:
         return None
-    (usual, most), (_, second) = counts.most_common(2)
-    odd = [report for report in reports if most == second or key(report) != usual]
-    by_value: dict[str, list[str]] = {}
-    for report in odd:
-        by_value.setdefault(key(report) or "none", []).append(report.host)
-    words = "; ".join(f"{', '.join(base.unique(hosts))}: {value}" for value, hosts in by_value.items())
-    rest = "" if most == second else f"; all others: {usual or 'none'}"
-    return f"different {what} of MPI: {words}{rest}", base.unique(report.host for report in odd)
+    words = "; ".join(
+        f"{', '.join(base.unique(reports[number].host for number in numbers))}: {value or 'none'}"
+        for value, numbers in found.others.items()
+    )
+    rest = "" if found.usual is None else f"; all others: {found.usual or 'none'}"
+    return f"different {what} of MPI: {words}{rest}", base.unique(reports[number].host for number in sorted(found.odd))
 
 
 def _release(report: RankReport) -> str:

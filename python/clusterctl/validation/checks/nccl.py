@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.model import nodeset
+from clusterctl.model.findings import majority
 from clusterctl.model.results import Measurement, Verdict
 from clusterctl.validation.checks import base
 
@@ -128,17 +128,17 @@ def _other_header(reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] 
 
 def _skew(reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] | None:
     """Name whoever has another version than most; where there is no majority, everybody."""
-    ranking = Counter(report.facts["nccl_version"] for report in reports).most_common(2)
-    if len(ranking) < 2:  # noqa: PLR2004 - two are needed to differ
+    found = majority(dict(enumerate(str(report.facts["nccl_version"]) for report in reports)))
+    if not found.others:
         return None
-    (usual, most), (_, second) = ranking
-    odd = [report for report in reports if most == second or report.facts["nccl_version"] != usual]
-    by_version: dict[str, list[str]] = {}
-    for report in odd:
-        by_version.setdefault(report.facts["nccl_version"], []).append(report.host)
-    words = "; ".join(f"{version} on {nodeset.folded(base.unique(hosts))}" for version, hosts in by_version.items())
-    rest = "" if most == second else f"; all others: {usual}"
-    return f"different versions of NCCL: {words}{rest}", base.unique(report.host for report in odd)
+    words = "; ".join(
+        f"{version} on {nodeset.folded(base.unique(reports[number].host for number in numbers))}"
+        for version, numbers in found.others.items()
+    )
+    rest = "" if found.usual is None else f"; all others: {found.usual}"
+    return f"different versions of NCCL: {words}{rest}", base.unique(
+        reports[number].host for number in sorted(found.odd)
+    )
 
 
 def _without_gpu(site: base.Site, reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] | None:
