@@ -7,7 +7,7 @@ import os
 from typing import Any, Callable, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils import file_stage
+from ansible_collections.clusterctl.hpc.plugins.module_utils import file_entry, file_stage
 
 
 class QuietModule(AnsibleModule):
@@ -40,7 +40,7 @@ class _Selinux:
 
 
 def run(
-    module: QuietModule, entries: Callable[[], List[file_stage.Entry]], verify: Callable[[], str] = lambda: ""
+    module: QuietModule, entries: Callable[[], List[file_entry.Entry]], verify: Callable[[], str] = lambda: ""
 ) -> None:
     """Lay out the entries and end the module with the result that every module of the collection has.
 
@@ -57,7 +57,7 @@ def run(
             want_diff=module._diff,  # noqa: SLF001 - the documented way for a module to learn of --diff
             selinux=_Selinux(module) if module.selinux_enabled() else None,
         )
-    except file_stage.StageError as error:
+    except file_entry.StageError as error:
         module.fail_json(msg=str(error), changes=[], watch=[], invocation=invocation)
     result: Dict[str, Any] = {
         "changed": bool(outcome.changes),

@@ -206,179 +206,38 @@ changes: {description: What changed in short phrases., type: list, returned: alw
 """
 
 import errno
-import fnmatch
-import hashlib
-import json
 import os
-import re
-import resource
-import select
 import shutil
 import signal
-import subprocess
 import tarfile
 import tempfile
-import time
 import zipfile
-from contextlib import suppress
-from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Dict, Iterator, List, NoReturn, Optional
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils import zstd_library
+from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    artifact_pack,
+    atomic_file,
+    build_failure,
+    build_step,
+    host_capacity,
+)
+from ansible_collections.clusterctl.hpc.plugins.module_utils.archive_unpack import unpack
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     MANIFEST,
-    MARKER,
     ArtifactError,
-    Progress,
     forget_leftovers,
     inspect_tree,
     jobs_for,
     make_manifest,
     manifest_bytes,
-    sha256_of,
     tree_name,
 )
+from ansible_collections.clusterctl.hpc.plugins.module_utils.command import SYSTEM_PATH
 
-_POLL_S = 0.25
-_PROGRESS_S = 1.0
-_GRACE_S = 3.0
-_LAST_LINES = 20
-_TAIL_BYTES = 16384
-_CHUNK = 1 << 20
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PACKS = "/var/cache/clusterctl/packs"
 _PUSHED = "clusterctl-push-????????????????-*"
-
-
-class _Abandoned(BaseException):
-    """Nobody waits for the result any more; not an Exception, so that no handler on the way swallows it."""
-
-
-def _abandon(_signum: int, _frame: Any) -> NoReturn:
-    raise _Abandoned
-
-
-def channel_is_gone(descriptor: int = 1) -> bool:
-    """Tell whether whoever reads our standard output has gone away."""
-    poller = select.poll()
-    poller.register(descriptor, 0)
-    return any(event & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, event in poller.poll(0))
-
-
-def _group_alive(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def end_group(process: "subprocess.Popen[bytes]") -> None:
-    """End a process and everything it started: asked first, killed after a grace period."""
-    for signum in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signum)
-        deadline = time.monotonic() + _GRACE_S
-        while time.monotonic() < deadline:
-            process.poll()  # reaps the leader, else its group would look alive for ever
-            if not _group_alive(process.pid):
-                return
-            time.sleep(0.05)
-
-
-def last_lines(log: Path, count: int = _LAST_LINES) -> str:
-    """Return the last lines of a log."""
-    with log.open("rb") as stream:
-        stream.seek(0, os.SEEK_END)
-        stream.seek(max(0, stream.tell() - _TAIL_BYTES))
-        return "\n".join(stream.read().decode(errors="replace").splitlines()[-count:])
-
-
-def free_bytes(path: str) -> int:
-    """Return how much an ordinary process may still write below ``path``."""
-    state = os.statvfs(path)
-    return state.f_bavail * state.f_frsize
-
-
-def available_memory_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return how much memory a new process may take: what the kernel has to give, within every limit of our group."""
-    meminfo = dict(re.findall(r"^(\w+):\s+(\d+) kB", (proc / "meminfo").read_text(encoding="ascii"), re.MULTILINE))
-    room = [int(meminfo["MemAvailable"]) * 1024]
-    own = re.search(r"^0::/(.*)$", (proc / "self/cgroup").read_text(encoding="utf-8"), re.MULTILINE)
-    folder = groups / own.group(1) if own and ".." not in own.group(1) else groups
-    for group in [folder, *folder.parents]:
-        with suppress(OSError, ValueError):  # without a limit the file says max, and the root has no such file
-            limit = int((group / "memory.max").read_text(encoding="ascii"))
-            stat = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
-            used = int((group / "memory.current").read_text(encoding="ascii"))
-            # what only caches files is given back when somebody needs it
-            room.append(limit - used + int(stat["inactive_file"]) + int(stat["active_file"]))
-        if group == groups:
-            break
-    return max(0, min(room))
-
-
-_ERROR = re.compile(r"(?:\b(?:fatal )?error: |^CMake Error|: undefined reference to |: multiple definition of )")
-_KILLED = re.compile(r"Killed signal terminated program|\bOut of memory\b|virtual memory exhausted")
-
-
-def first_match(log: Path, start: int, pattern: "re.Pattern[str]") -> str:
-    """Return the first line of a log, from byte ``start`` on, in which the pattern is found; empty without one."""
-    with log.open("rb") as stream:
-        stream.seek(start)
-        lines = (raw.decode(errors="replace").strip() for raw in stream)
-        return next((line for line in lines if pattern.search(line)), "")
-
-
-def _target_of(name: str, strip: int, exclude: List[str]) -> Optional[str]:
-    parts = [part for part in PurePosixPath(name).parts if part not in {"/", "."}]
-    if ".." in parts:
-        raise ArtifactError(f"The archive holds the path {name}, which leads out of it.")
-    parts = parts[strip:]
-    if not parts:
-        return None
-    heads = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
-    return None if any(fnmatch.fnmatchcase(head, pattern) for head in heads for pattern in exclude) else heads[-1]
-
-
-def _members(archive: tarfile.TarFile, strip: int, exclude: List[str]) -> Iterator[tarfile.TarInfo]:
-    for member in archive:
-        target = _target_of(member.name, strip, exclude)
-        if target is None or not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
-            continue
-        member.name = target
-        if member.islnk():
-            linked = _target_of(member.linkname, strip, exclude)
-            if linked is None:
-                continue
-            member.linkname = linked
-        # whoever made the archive has no say in owners here, and the builder must be able to write
-        member.uid = member.gid = 0
-        member.uname = member.gname = ""
-        member.mode |= 0o700 if member.isdir() else 0o600
-        yield member
-
-
-def unpack(archive: str, target: Path, strip: int, exclude: List[str]) -> None:
-    """Unpack a tar (any compression Python knows) or zip archive below ``target``."""
-    target.mkdir(parents=True, exist_ok=True)
-    if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as bundle:
-            for member in bundle.infolist():
-                name = _target_of(member.filename, strip, exclude)
-                if name is not None and not member.is_dir():
-                    (target / name).parent.mkdir(parents=True, exist_ok=True)
-                    with bundle.open(member) as source, (target / name).open("wb") as out:
-                        shutil.copyfileobj(source, out)
-                    if member.external_attr >> 16 & 0o111:  # a zip made on Unix says which files are programs
-                        (target / name).chmod(0o755)
-        return
-    with tarfile.open(archive, "r|*") as bundle:
-        if hasattr(tarfile, "tar_filter"):
-            bundle.extraction_filter = staticmethod(tarfile.tar_filter)
-        # members were checked by _members, which is why S202 does not apply
-        bundle.extractall(str(target), members=_members(bundle, strip, exclude))  # noqa: S202
 
 
 class Build:
@@ -392,10 +251,19 @@ class Build:
         self.log = Path(self.p["log_dir"]) / f"{self.base}.log"
         self.progress_file = self.log.with_suffix(".progress")
         self.tree_root = Path(self.p["root"]) / self.base
-        self.kept = Path(_PACKS) / f"{self.base}.json"
-        self.memory = available_memory_bytes()
+        self.packs = artifact_pack.Packs(_PACKS, self.base)
+        self.memory = host_capacity.available_memory_bytes()
         self.jobs = jobs_for(self.p["jobs"], len(os.sched_getaffinity(0)), self.memory, self.p["memory_per_job_bytes"])
         self.times: List[Dict[str, Any]] = []
+        self.site = build_failure.Site(
+            self.p["host"],
+            self.p["name"],
+            self.p["version"],
+            self.p["work_dir"],
+            self.p["needs_bytes"],
+            self.jobs,
+            self.log,
+        )
 
     # -- looking ------------------------------------------------------------------------------------------------
 
@@ -405,42 +273,26 @@ class Build:
         work_dir = self.p["work_dir"]
         if not Path(work_dir).is_dir():
             raise ArtifactError(f"{self.p['host']}: the work folder {work_dir} does not exist.")
-        ready = installed.ok or self.kept_pack() is not None
+        ready = installed.ok or self.packs.kept() is not None
         if not ready:
             self.check_memory()
-        return {"ready": ready, "installed": installed.ok, "free_bytes": free_bytes(work_dir), "jobs": self.jobs}
-
-    def kept_pack(self) -> Optional[Dict[str, Any]]:
-        """Return what an earlier run packed and could not hand over, if it is still whole."""
-        try:
-            answer: Dict[str, Any] = json.loads(self.kept.read_bytes())
-            return answer if sha256_of(answer["pack"]) == answer["sha256"] else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        return {
+            "ready": ready,
+            "installed": installed.ok,
+            "free_bytes": host_capacity.free_bytes(work_dir),
+            "jobs": self.jobs,
+        }
 
     def check_room(self) -> None:
-        """Refuse to start what cannot end."""
-        free = free_bytes(self.p["work_dir"])
-        if free < self.p["needs_bytes"]:
-            raise self.full(free)
+        """Refuse a build that would fill the disk."""
+        if host_capacity.free_bytes(self.p["work_dir"]) < self.p["needs_bytes"]:
+            raise build_failure.disk_full(self.site)
 
     def check_memory(self) -> None:
-        """Refuse to start a compiler that the kernel would kill."""
+        """Refuse a build whose compiler the kernel would kill."""
         needed = self.p["memory_per_job_bytes"]
         if self.p["memory_strict"] and self.memory < needed:
-            raise ArtifactError(
-                f"{self.p['host']}: free some memory there or name another host ({self.p['name']}_builder): building"
-                f" {self.p['name']} {self.p['version']} needs {needed / 1e9:.1f} GB for one compiler, and"
-                f" {self.memory / 1e9:.1f} GB are available."
-            )
-
-    def full(self, free: int) -> ArtifactError:
-        """Return the sentence for a full disk."""
-        return ArtifactError(
-            f"{self.p['host']}: the builder's disk is full: {self.p['work_dir']} has {free} bytes free and building"
-            f" {self.p['name']} {self.p['version']} needs about {self.p['needs_bytes']}; make room there or name"
-            f" another folder ({self.p['name']}_work_dir)."
-        )
+            raise build_failure.memory_short(self.site, needed, self.memory)
 
     # -- building -----------------------------------------------------------------------------------------------
 
@@ -448,7 +300,7 @@ class Build:
         """Build (or take what is installed) and pack it; the work folder is gone afterwards in any case."""
         self.log.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         Path(_PACKS).mkdir(mode=0o755, parents=True, exist_ok=True)
-        kept = self.kept_pack()
+        kept = self.packs.kept()
         if kept is not None:
             return {**kept, "way": "kept"}
         if self.inspect()["installed"]:
@@ -461,7 +313,7 @@ class Build:
             return self._build(work)
         except OSError as error:
             if error.errno == errno.ENOSPC:
-                raise self.full(free_bytes(self.p["work_dir"])) from error
+                raise build_failure.disk_full(self.site) from error
             raise
         finally:
             self.progress_file.unlink(missing_ok=True)
@@ -517,124 +369,36 @@ class Build:
         return text
 
     def _step(self, step: Dict[str, Any], work: Path, log: BinaryIO) -> None:
-        argv = [self._replace(token, work) for token in step["argv"]]
         environment = {
-            "PATH": _PATH,
+            "PATH": SYSTEM_PATH,
             "HOME": str(work / "home"),
             "TMPDIR": str(work / "tmp"),
             "LC_ALL": "C",
             "TZ": "UTC",
         }
         environment.update({name: self._replace(str(value), work) for name, value in step["environment"].items()})
-        log.write(f"==> {step['name']}: {argv}\n".encode())
-        log.flush()
-        start = log.tell()
-        began, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        try:
-            process = subprocess.Popen(
-                argv,
-                cwd=work / self._replace(step["chdir"], work),
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+        argv = [self._replace(token, work) for token in step["argv"]]
+        command = build_step.Step(step["name"], argv, work / self._replace(step["chdir"], work), environment)
+        outcome = build_step.run_step(command, log, self._say)
+        self.times.append(outcome.times(step["name"]))
+        if outcome.status:
+            raise build_failure.step_failed(
+                self.site, step["name"], outcome.status, outcome.log_start, speaks=step["speaks"]
             )
-        except FileNotFoundError as error:
-            raise ArtifactError(
-                f"The step '{step['name']}' of building {self.p['name']} needs {error.filename}, which is not there."
-            ) from error
-        try:
-            returned = self._watch(process, step["name"], start)
-        finally:
-            end_group(process)
-        now = resource.getrusage(resource.RUSAGE_CHILDREN)
-        self.times.append(
-            {
-                "name": step["name"],
-                "seconds": round(time.monotonic() - began, 2),
-                "cpu_seconds": round(now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime, 2),
-            }
-        )
-        if returned:
-            self.complain(step, returned, start)
-
-    def _watch(self, process: "subprocess.Popen[bytes]", step: str, start: int) -> int:
-        progress, said = Progress(step), 0.0
-        with self.log.open("rb") as log:
-            log.seek(start)
-            while True:
-                with suppress(subprocess.TimeoutExpired):
-                    return process.wait(_POLL_S)
-                if channel_is_gone():
-                    raise _Abandoned
-                if time.monotonic() - said >= _PROGRESS_S:
-                    said = time.monotonic()
-                    progress.feed(log.read().decode(errors="replace"))
-                    self._say(progress.line())
 
     def _say(self, text: str) -> None:
-        partial = self.progress_file.with_suffix(".partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.chmod(0o644)
-        partial.replace(self.progress_file)
-
-    def complain(self, step: Dict[str, Any], returned: int, start: int) -> NoReturn:
-        """Raise what is to be said about a step that failed; its output begins at byte ``start`` of the log."""
-        tail = last_lines(self.log)
-        free = free_bytes(self.p["work_dir"])
-        host, what, name = self.p["host"], f"{self.p['name']} {self.p['version']}", self.p["name"]
-        if "No space left on device" in tail:
-            raise self.full(free)
-        if step["speaks"] and returned > 0:
-            sentence = last_lines(self.log, 1)
-            raise ArtifactError(f"{host}: {sentence} (Before building {what}; the log is {self.log}@LOG@.)")
-        killed = first_match(self.log, start, _KILLED)
-        if killed:
-            raise ArtifactError(
-                f"{host}: free some memory there, set {name}_make_jobs to less than {self.jobs} or name another host"
-                f" ({name}_builder): a compiler was killed while building {what} with {self.jobs} of them side by side"
-                f" ({killed}); the whole log is {self.log} on {host}@LOG@."
-            )
-        ended = f"was killed by signal {-returned}" if returned < 0 else f"ended with {returned}"
-        error = first_match(self.log, start, _ERROR)
-        first = f", its first error is '{error}'" if error and error not in tail else ""
-        raise ArtifactError(
-            f"{host}: the step '{step['name']}' of building {what} {ended}{first};"
-            f" the whole log is {self.log} on {host}@LOG@, its last lines are:\n{tail}"
-        )
+        atomic_file.write(self.progress_file, text)
 
     # -- packing ------------------------------------------------------------------------------------------------
 
     def _packed(self, tree: Path, way: str) -> Dict[str, Any]:
-        zstd = shutil.which("zstd", path=_PATH)
-        compression = "zst" if zstd or zstd_library.library() else "gz"
-        pack = self.kept.with_name(f"{self.base}.tar.{compression}")
-        partial = pack.with_suffix(".partial")
         self._say("pack")
         try:
-            with partial.open("wb") as out:
-                # one fast level: higher ones cost more time than the bytes are worth
-                if zstd:
-                    self._pack_by([zstd, "-3", "-q", "-c"], tree, out)
-                elif compression == "zst":
-                    compressor = zstd_library.Compressor(out.write, 3)
-                    self._add_all(compressor, tree)
-                    compressor.close()
-                else:
-                    self._pack_by(["gzip", "-4", "-n", "-c"], tree, out)
-            partial.chmod(0o644)
-            partial.replace(pack)
+            pack = self.packs.make(tree)
         finally:
-            partial.unlink(missing_ok=True)
             self.progress_file.unlink(missing_ok=True)
-        manifest = (tree / MANIFEST).read_bytes()
         answer = {
-            "pack": str(pack),
-            "sha256": sha256_of(pack),
-            "size": pack.stat().st_size,
-            "compression": compression,
-            "manifest_sha256": hashlib.sha256(manifest).hexdigest(),
+            **pack,
             "way": way,
             "log": str(self.log),
             "steps": self.times,
@@ -642,35 +406,12 @@ class Build:
             "cpu_seconds": round(sum(step["cpu_seconds"] for step in self.times), 2),
             "jobs": self.jobs,
         }
-        self.kept.write_text(json.dumps(answer), encoding="utf-8")
+        self.packs.keep(answer)
         return answer
-
-    def _pack_by(self, squeeze: List[str], tree: Path, out: BinaryIO) -> None:
-        with subprocess.Popen(squeeze, stdin=subprocess.PIPE, stdout=out) as process:
-            self._add_all(process.stdin, tree)
-            if process.stdin:
-                process.stdin.close()
-            if process.wait():
-                raise OSError(errno.ENOSPC, "the pack could not be written", out.name)
-
-    @staticmethod
-    def _add_all(sink: Any, tree: Path) -> None:
-        def owned_by_root(member: tarfile.TarInfo) -> Optional[tarfile.TarInfo]:
-            if member.name in {".", MARKER}:
-                return None
-            member.uid = member.gid = 0
-            member.uname = member.gname = "root"
-            return member
-
-        with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_CHUNK) as bundle:
-            for path in sorted(tree.rglob("*")):
-                bundle.add(path, arcname=str(path.relative_to(tree)), recursive=False, filter=owned_by_root)
 
     def release(self) -> Dict[str, Any]:
         """Remove what was kept for the controller to fetch."""
-        self.kept.unlink(missing_ok=True)
-        for suffix in (".tar.zst", ".tar.gz"):
-            self.kept.with_name(self.base + suffix).unlink(missing_ok=True)
+        self.packs.release()
         return {}
 
 
@@ -727,7 +468,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(signum, _abandon)
+        signal.signal(signum, build_step.abandon)
     build = Build(module)
     try:
         if module.params["phase"] == "inspect":
@@ -740,7 +481,7 @@ def main() -> None:
         module.fail_json(msg=str(error), log=str(build.log))
     except OSError as error:
         module.fail_json(msg=f"{module.params['host']}: {error}")
-    except _Abandoned:
+    except build_step.Abandoned:
         os._exit(1)  # the result has no reader; whatever was started is ended by now
 
 

@@ -94,10 +94,10 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.clusterctl.hpc.plugins.module_utils import atomic_file, command
 
 _TAIL_LINES = 10
 _PROOFS = "/var/lib/clusterctl/proofs"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def run_check(argv: List[str], environment: Dict[str, str], timeout_s: int, given: str = "") -> "tuple[int, str]":
@@ -117,7 +117,7 @@ def run_check(argv: List[str], environment: Dict[str, str], timeout_s: int, give
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
-        return 124, output.decode(errors="replace")
+        return command.TIMED_OUT, output.decode(errors="replace")
     return process.returncode, output.decode(errors="replace")
 
 
@@ -148,11 +148,7 @@ def remember(name: str, digest: str, outputs: List[str]) -> None:
     with suppress(OSError):
         folder = Path(_PROOFS)
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        kept = folder / f"{name}-{digest[:16]}.json"
-        partial = kept.with_suffix(".partial")
-        partial.write_text(json.dumps({"of": digest, "outputs": outputs}), encoding="utf-8")
-        partial.chmod(0o644)
-        partial.replace(kept)
+        atomic_file.write(folder / f"{name}-{digest[:16]}.json", json.dumps({"of": digest, "outputs": outputs}))
 
 
 def main() -> None:
@@ -188,7 +184,7 @@ def main() -> None:
     proved = recall(parameters["name"], digest) if parameters["stands_on"] else None
     if proved is not None:
         module.exit_json(changed=False, changes=[], watch=[], outputs=proved, proved_before=True)
-    environment = {"PATH": _PATH, "HOME": str(Path.home()), "LC_ALL": "C"}
+    environment = {"PATH": command.SYSTEM_PATH, "HOME": str(Path.home()), "LC_ALL": "C"}
     environment.update({name: str(value) for name, value in parameters["environment"].items()})
     outputs = []
     for check in parameters["checks"]:
@@ -199,7 +195,8 @@ def main() -> None:
             module.fail_json(msg=f"{parameters['name']}: {argv[0]} could not be started ({error.strerror}).")
         tail = "\n".join(output.splitlines()[-_TAIL_LINES:])
         if code:
-            why = f"did not end within {parameters['timeout_s']} s" if code == 124 else f"ended with {code}"  # noqa: PLR2004
+            past = code == command.TIMED_OUT
+            why = f"did not end within {parameters['timeout_s']} s" if past else f"ended with {code}"
             module.fail_json(msg=f"{parameters['name']}: '{' '.join(argv)}' {why}; it said:\n{tail}")
         missing = [text for text in map(filled, check["expect"]) if text not in output]
         if missing:

@@ -92,17 +92,17 @@ diff:
 from functools import partial
 from typing import Any, Dict, List
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import file_stage, text_edit, watched_module
+from ansible_collections.clusterctl.hpc.plugins.module_utils import file_entry, text_edit, watched_module
 
 
 def _text_of(name: str, value: Any) -> str:
     """Return a variable's value as text.
 
     Raises:
-        file_stage.StageError: it is no string and no number; YAML's yes, no, on and off are among these.
+        file_entry.StageError: it is no string and no number; YAML's yes, no, on and off are among these.
     """
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise file_stage.StageError(
+        raise file_entry.StageError(
             f"The value of {name} is {value!r}, which is neither a string nor a number; put it in quotes."
         )
     return str(value)
@@ -110,7 +110,7 @@ def _text_of(name: str, value: Any) -> str:
 
 def _folders_of(name: str, value: Any) -> List[str]:
     if not isinstance(value, list) or not all(isinstance(folder, str) for folder in value):
-        raise file_stage.StageError(f"The folders for {name} are {value!r}, which is no list of paths.")
+        raise file_entry.StageError(f"The folders for {name} are {value!r}, which is no list of paths.")
     return value
 
 
@@ -118,7 +118,7 @@ def wanted_of(given: Dict[str, Any]) -> text_edit.Environment:
     """Return what the arguments ask for.
 
     Raises:
-        file_stage.StageError: a value has the wrong type.
+        file_entry.StageError: a value has the wrong type.
     """
     return text_edit.Environment(
         paths={name: _folders_of(name, value) for name, value in given["lists"].items()},
@@ -146,14 +146,14 @@ def main() -> None:
     watched_module.run(
         module,
         lambda: [
-            file_stage.Entry(
+            file_entry.Entry(
                 path=path,
                 state="edit",
                 edit=partial(text_edit.set_environment, wanted=wanted_of(given)),
                 what="variables",
-                mode=file_stage.parse_mode(path, given["mode"]),
-                uid=file_stage.owner_id(path, given["owner"]),
-                gid=file_stage.group_id(path, given["group"]),
+                mode=file_entry.parse_mode(path, given["mode"]),
+                uid=file_entry.owner_id(path, given["owner"]),
+                gid=file_entry.group_id(path, given["group"]),
             )
         ],
     )

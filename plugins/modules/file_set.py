@@ -158,7 +158,7 @@ diff:
 from functools import partial
 from typing import Any, Dict, Optional, Tuple
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import file_stage, text_edit, watched_module
+from ansible_collections.clusterctl.hpc.plugins.module_utils import file_entry, text_edit, watched_module
 
 _FILE = {
     "path": {"type": "str", "required": True},
@@ -188,37 +188,37 @@ _MEANINGFUL = {
 _NEEDED = {"file": ("content",), "block": ("content", "marker"), "link": ("target",)}
 
 
-def entry_of(given: Dict[str, Any]) -> file_stage.Entry:
+def entry_of(given: Dict[str, Any]) -> file_entry.Entry:
     """Return the entry that one item of O(files) asks for.
 
     Raises:
-        file_stage.StageError: keys are missing or mean nothing in that state, or the owner, group or mode is wrong.
+        file_entry.StageError: keys are missing or mean nothing in that state, or the owner, group or mode is wrong.
     """
     path, state = given["path"], given["state"]
     for key in _NEEDED.get(state, ()):
         if given[key] is None:
-            raise file_stage.StageError(f"{path} is of state '{state}', which needs '{key}'.")
+            raise file_entry.StageError(f"{path} is of state '{state}', which needs '{key}'.")
     for key, states in _MEANINGFUL.items():
         if given[key] and state not in states:
-            raise file_stage.StageError(f"{path} is of state '{state}', for which '{key}' means nothing; leave it out.")
-    file_stage.check_validator(path, given["validate"])
+            raise file_entry.StageError(f"{path} is of state '{state}', for which '{key}' means nothing; leave it out.")
+    file_entry.check_validator(path, given["validate"])
     if given["user"] and given["validate"]:
-        raise file_stage.StageError(f"{path} has a 'user', for which 'validate' means nothing; leave it out.")
+        raise file_entry.StageError(f"{path} has a 'user', for which 'validate' means nothing; leave it out.")
     edit, what = _edit_of(given)
-    return file_stage.Entry(
+    return file_entry.Entry(
         path=path,
         state="edit" if edit else state,
         content=(given["content"] or "").encode("utf-8", "surrogateescape"),
         edit=edit,
         what=what,
         target=given["target"] or "",
-        mode=file_stage.parse_mode(path, given["mode"]),
-        uid=file_stage.owner_id(path, given["owner"]),
-        gid=file_stage.group_id(path, given["group"]),
+        mode=file_entry.parse_mode(path, given["mode"]),
+        uid=file_entry.owner_id(path, given["owner"]),
+        gid=file_entry.group_id(path, given["group"]),
         validate=tuple(given["validate"]),
         backup=given["backup"],
         sensitive=given["sensitive"],
-        user=file_stage.user_entry(path, given["user"]),
+        user=file_entry.user_entry(path, given["user"]),
     )
 
 

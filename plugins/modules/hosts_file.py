@@ -97,7 +97,7 @@ import threading
 import time
 from typing import Dict, Iterable, List, Set
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import file_stage, text_edit, watched_module
+from ansible_collections.clusterctl.hpc.plugins.module_utils import file_entry, text_edit, watched_module
 
 _RESOLVERS = 16
 _RESOLVE_SECONDS = 10  # for all names together: a resolver that is down must not hold up the run
@@ -202,14 +202,14 @@ def main() -> None:
     watched_module.run(
         module,
         lambda: [
-            file_stage.Entry(
+            file_entry.Entry(
                 path=given["path"],
                 state="edit",
                 edit=edit,
                 what=f"block '{given['marker']}'",
-                mode=file_stage.parse_mode(given["path"], given["mode"]),
-                uid=file_stage.owner_id(given["path"], given["owner"]),
-                gid=file_stage.group_id(given["path"], given["group"]),
+                mode=file_entry.parse_mode(given["path"], given["mode"]),
+                uid=file_entry.owner_id(given["path"], given["owner"]),
+                gid=file_entry.group_id(given["path"], given["group"]),
             )
         ],
         verify,

@@ -99,18 +99,25 @@ import os
 import pwd
 import re
 import stat
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule  # type: ignore[import-untyped]
-from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules, node_probe, text_edit, user_identity
+from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    atomic_file,
+    command,
+    mesh_rules,
+    node_probe,
+    text_edit,
+    user_identity,
+)
 
 _CLIENT = Path("/etc/ssh/ssh_config")
 _KNOWN_HOSTS = Path("/etc/ssh/ssh_known_hosts")
 _PRIVATE = 0o600
+_KEYGEN_S = 30
 _INCLUDE = re.compile(r"^\s*include\s+.*ssh_config\.d/", re.IGNORECASE | re.MULTILINE)
 _NO_SHELLS = ("nologin", "false")
 _GROUP_OR_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -151,9 +158,9 @@ def ensure_key(home: str, name: str, comment: str, *, check: bool) -> Dict[str, 
         if not check and not half:
             raise NoKeyError(f"ssh-keygen cannot read {private}, which it has just made; look at the file system.")
         if not check:
-            _write(public, f"{half} {comment}\n")
+            atomic_file.write(public, f"{half} {comment}\n")
     elif _read(public) != f"{half} {comment}\n":
-        work.do(f"wrote {public} anew", lambda: _write(public, f"{half} {comment}\n"))
+        work.do(f"wrote {public} anew", lambda: atomic_file.write(public, f"{half} {comment}\n"))
     real = Path(os.path.realpath(folder))  # the folder may be a link of the user's own
     paths = [] if check else [folder, real / name, real / f"{name}.pub"]
     watch = [node_probe.watch_state(str(path)) for path in paths]
@@ -189,9 +196,9 @@ def _public_half(private: Path) -> str:
         NoKeyError: a passphrase protects it, so that somebody means it to be used otherwise.
     """
     done = _run(["ssh-keygen", "-y", "-P", "", "-f", str(private)])
-    if done.returncode == 0:
-        return " ".join(done.stdout.split()[:2])
-    if "passphrase" in done.stderr:
+    if done.ok:
+        return " ".join(done.output.split()[:2])
+    if "passphrase" in done.errors:
         raise NoKeyError(
             f"{private} is protected by a passphrase, so no job could use it; set ssh_mesh_key_name to another name."
         )
@@ -202,29 +209,21 @@ def _make(folder: Path, name: str, comment: str) -> None:
     """Make the key aside and link it into place: on a home that several nodes share, the first one wins."""
     with tempfile.TemporaryDirectory(prefix=".clusterctl-", dir=folder) as scratch:
         done = _run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", f"{scratch}/{name}"])
-        if done.returncode != 0:
-            raise NoKeyError(f"ssh-keygen made no key: {done.stderr.strip() or done.stdout.strip()}.")
+        if not done.ok:
+            raise NoKeyError(f"ssh-keygen made no key: {done.said}.")
         try:
             os.link(f"{scratch}/{name}", folder / name)
         except FileExistsError:
             return
 
 
-def _run(argv: List[str]) -> "subprocess.CompletedProcess[str]":
-    try:
-        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
-    except FileNotFoundError:
-        raise NoKeyError(f"{argv[0]} is not installed on this node; install the OpenSSH client.") from None
-    except subprocess.TimeoutExpired:
-        raise NoKeyError(f"{argv[0]} did not end within 30 s.") from None
-
-
-def _write(path: Path, text: str) -> None:
-    handle, staged = tempfile.mkstemp(prefix=".clusterctl-", dir=path.parent)
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    Path(staged).chmod(0o644)
-    Path(staged).replace(path)
+def _run(argv: List[str]) -> command.Done:
+    done = command.run(argv, _KEYGEN_S)
+    if done.status == command.NOT_STARTED:
+        raise NoKeyError(f"{done.errors} Install the OpenSSH client.")
+    if done.status == command.TIMED_OUT:
+        raise NoKeyError(done.errors)
+    return done
 
 
 def _read(path: Path) -> str:
@@ -242,8 +241,8 @@ def sshd_settings(user: str) -> Dict[str, str]:
     for program in ("/usr/sbin/sshd", "/usr/local/sbin/sshd"):
         if os.access(program, os.X_OK):
             done = _run([program, "-T", "-C", f"user={user},host=localhost,addr=127.0.0.1"])
-            pairs = (line.partition(" ") for line in done.stdout.splitlines())
-            return {name.lower(): value for name, _, value in pairs} if done.returncode == 0 else {}
+            pairs = (line.partition(" ") for line in done.output.splitlines())
+            return {name.lower(): value for name, _, value in pairs} if done.ok else {}
     return {}
 
 

@@ -69,15 +69,15 @@ msg: {description: The same in words, or what is wrong., type: str, returned: al
 import glob
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.clusterctl.hpc.plugins.module_utils import command
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import read_environment_file
 
 _LIBRARY = "libnccl.so.2"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PLAIN = {"PATH": command.SYSTEM_PATH, "LC_ALL": "C"}
 _ANSWER_S = 60
 _TORCH_S = 300  # the first import of a CUDA build reads gigabytes from a cold disk
 _FOLDERS = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/local/cuda/lib64", "/opt/nccl*/lib")
@@ -115,34 +115,14 @@ class Reach:
         except OSError:
             found = {}
         loader = {name: found[name] for name in ("LD_LIBRARY_PATH", "LD_PRELOAD") if found.get(name)}
-        return {"PATH": _PATH, "HOME": str(Path.home()), "LC_ALL": "C", **loader}
-
-    def _run(self, argv: List[str], environment: Dict[str, str], seconds: int) -> Tuple[int, str, str]:
-        try:
-            done = subprocess.run(
-                argv,
-                env=environment,
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-                timeout=seconds,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return 124, "", f"it did not end within {seconds} s"
-        except OSError as error:
-            return 127, "", str(error)
-        return done.returncode, done.stdout, done.stderr.strip()
+        return {"PATH": command.SYSTEM_PATH, "HOME": str(Path.home()), "LC_ALL": "C", **loader}
 
     def version_of(self, path: str) -> str:
         """Return what a file's own ncclGetVersion says, empty where it cannot be asked."""
         if path not in self.versions:
-            code, answer, _ = self._run([self.check, path], {"PATH": _PATH, "LC_ALL": "C"}, _ANSWER_S)
+            done = command.run([self.check, path], _ANSWER_S, _PLAIN)
             try:
-                self.versions[path] = str(json.loads(answer)["version"]) if code == 0 else ""
+                self.versions[path] = str(json.loads(done.output)["version"]) if done.ok else ""
             except (ValueError, KeyError, TypeError):
                 self.versions[path] = ""
         return self.versions[path]
@@ -153,8 +133,8 @@ class Reach:
         folders = self.session.get("LD_LIBRARY_PATH", "").split(":")
         ways += [(f"{folder}/{_LIBRARY}", f"LD_LIBRARY_PATH of {self.file}") for folder in folders if folder]
         ways += [(path, "the framework's") for path in glob.glob(f"{self.env}/{_BUNDLED}/{_LIBRARY}")]  # noqa: PTH207
-        _, cache, _ = self._run(["ldconfig", "-p"], {"PATH": _PATH, "LC_ALL": "C"}, _ANSWER_S)
-        cached = [line.split() for line in cache.splitlines() if line.split()[:1] == [_LIBRARY]]
+        cache = command.run(["ldconfig", "-p"], _ANSWER_S, _PLAIN)
+        cached = [line.split() for line in cache.output.splitlines() if line.split()[:1] == [_LIBRARY]]
         ways += [(words[-1], "the loader's cache") for words in cached]
         for pattern in _FOLDERS:
             ways += [(path, pattern) for path in glob.glob(f"{pattern}/{_LIBRARY}")]  # noqa: PTH207
@@ -168,20 +148,20 @@ class Reach:
 
     def of_session(self) -> Tuple[Dict[str, str], str]:
         """Return what a program of a session maps, and the complaint where it maps none."""
-        code, answer, complaint = self._run([self.check], self.session, _ANSWER_S)
-        if code:
-            return {}, complaint
-        found = json.loads(answer)
+        done = command.run([self.check], _ANSWER_S, self.session)
+        if not done.ok:
+            return {}, done.errors.strip()
+        found = json.loads(done.output)
         return {"path": str(found["path"]), "version": str(found["version"])}, ""
 
     def of_torch(self) -> Optional[Tuple[Dict[str, str], str]]:
         """Return what PyTorch maps and the complaint where it cannot be loaded; None where it is no CUDA build."""
         if not glob.glob(f"{self.env}/{_TORCH}"):  # noqa: PTH207
             return None
-        code, answer, complaint = self._run([f"{self.env}/bin/python", "-c", _ASK_TORCH], self.session, _TORCH_S)
-        lines = [line for line in answer.splitlines() if line.startswith("mapped ")]
-        if code or not lines:
-            return {}, (complaint.splitlines() or [f"it ended with {code}"])[-1]
+        done = command.run([f"{self.env}/bin/python", "-c", _ASK_TORCH], _TORCH_S, self.session)
+        lines = [line for line in done.output.splitlines() if line.startswith("mapped ")]
+        if not done.ok or not lines:
+            return {}, (done.errors.strip().splitlines() or [f"it ended with {done.status}"])[-1]
         path = lines[-1].partition(" ")[2]
         if path == "none":
             return {"path": "", "version": ""}, ""

@@ -62,34 +62,21 @@ msg: {description: What was left as it is and why, in words., type: str, returne
 """
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import file_stage, watched_module
+from ansible_collections.clusterctl.hpc.plugins.module_utils import command, file_entry, file_stage, watched_module
 
 _HEADERS = ("nccl.h", "nccl_device.h", "nccl_device")
 _LIBRARY = "libnccl.so.2"
+_ANSWER_S = 60
 _FOLDERS = "/usr/sbin:/sbin:/usr/bin:/bin"
 
 
 def said(argv: Sequence[str]) -> str:
     """Return what a command says, empty where it fails or is not there."""
-    program = shutil.which(argv[0], path=_FOLDERS)
-    if not program:
-        return ""
-    done = subprocess.run(
-        [program, *argv[1:]],
-        env={"PATH": _FOLDERS, "LC_ALL": "C"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    return done.stdout if done.returncode == 0 else ""
+    done = command.run(argv, _ANSWER_S, {"PATH": _FOLDERS, "LC_ALL": "C"})
+    return done.output if done.ok else ""
 
 
 def package_of(path: str) -> str:
@@ -100,7 +87,7 @@ def package_of(path: str) -> str:
 
 def sort_out(
     link: str, include_dir: str, headers: Sequence[str]
-) -> Tuple[List[file_stage.Entry], List[Dict[str, str]]]:
+) -> Tuple[List[file_entry.Entry], List[Dict[str, str]]]:
     """Return the links to lay out or take away, and what is left as it is."""
     source = Path(link, "include")
     entries, kept = [], []
@@ -115,9 +102,9 @@ def sort_out(
         if foreign and wanted:
             kept.append({"path": place, "owner": owner})
         elif wanted:
-            entries.append(file_stage.Entry(path=place, state="link", target=target))
+            entries.append(file_entry.Entry(path=place, state="link", target=target))
         elif ours:
-            entries.append(file_stage.Entry(path=place, state="absent"))
+            entries.append(file_entry.Entry(path=place, state="absent"))
     return entries, kept
 
 
@@ -150,7 +137,7 @@ def main() -> None:
     given: Dict[str, Any] = module.params
     link = given["link"]
     links, kept = sort_out(link, given["include_dir"], given["headers"])
-    conf = file_stage.Entry(
+    conf = file_entry.Entry(
         path=given["conf"],
         state="file",
         content=f"# clusterctl: the cluster's NCCL\n{link}/lib\n".encode(),
@@ -160,7 +147,7 @@ def main() -> None:
     )
     try:
         outcome = file_stage.apply([conf, *links], check_mode=module.check_mode, want_diff=module._diff)  # noqa: SLF001
-    except file_stage.StageError as error:
+    except file_entry.StageError as error:
         module.fail_json(msg=str(error), changes=[], watch=[])
     changes = list(outcome.changes)
     if any(given["conf"] in phrase for phrase in changes) or given["installed"] or not in_cache(link):

@@ -13,6 +13,12 @@ import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    archive_unpack,
+    build_failure,
+    build_step,
+    host_capacity,
+)
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, forget_leftovers
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build, artifact_check, artifact_install
 
@@ -38,7 +44,7 @@ def names(folder: Path) -> list[str]:
 def test_an_archive_is_unpacked_without_its_first_folder_and_what_is_excluded(tmp_path: Path, compression: str) -> None:
     members = {"x-1/configure": "a", "x-1/docs/html/index.html": "b", "x-1/docs/keep": "c", "x-1/src/docs/html": "d"}
     where = archive(tmp_path / "x.tar", members, compression)
-    artifact_build.unpack(where, tmp_path / "out", 1, ["docs/html"])
+    archive_unpack.unpack(where, tmp_path / "out", 1, ["docs/html"])
     assert names(tmp_path / "out") == ["configure", "docs/keep", "src/docs/html"]
     state = (tmp_path / "out" / "configure").stat()
     assert (state.st_mtime, state.st_uid, state.st_mode & 0o700) == (1_000_000_000, os.getuid(), 0o600)
@@ -47,30 +53,30 @@ def test_an_archive_is_unpacked_without_its_first_folder_and_what_is_excluded(tm
 def test_a_zip_is_unpacked_as_well(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as bundle:
         bundle.writestr("x-1/a/b", "text")
-    artifact_build.unpack(str(tmp_path / "x.zip"), tmp_path / "out", 1, [])
+    archive_unpack.unpack(str(tmp_path / "x.zip"), tmp_path / "out", 1, [])
     assert names(tmp_path / "out") == ["a/b"]
 
 
 def test_a_path_that_leads_out_is_refused(tmp_path: Path) -> None:
     where = archive(tmp_path / "x.tar.bz2", {"x-1/../../evil": "a"})
     with pytest.raises(ArtifactError, match="leads out of it"):
-        artifact_build.unpack(where, tmp_path / "deep" / "out", 1, [])
+        archive_unpack.unpack(where, tmp_path / "deep" / "out", 1, [])
     assert not (tmp_path / "evil").exists()
 
 
 def test_a_pipe_whose_reader_left_is_noticed() -> None:
     reading, writing = os.pipe()
-    assert not artifact_build.channel_is_gone(writing)
+    assert not build_step.channel_is_gone(writing)
     os.close(reading)
-    assert artifact_build.channel_is_gone(writing)
+    assert build_step.channel_is_gone(writing)
     os.close(writing)
 
 
 def test_a_terminal_whose_other_end_left_is_noticed() -> None:
     master, terminal = os.openpty()
-    assert not artifact_build.channel_is_gone(terminal)
+    assert not build_step.channel_is_gone(terminal)
     os.close(master)
-    assert artifact_build.channel_is_gone(terminal)
+    assert build_step.channel_is_gone(terminal)
     os.close(terminal)
 
 
@@ -79,7 +85,7 @@ def test_the_whole_family_of_a_step_is_ended_even_when_it_does_not_listen() -> N
     process = subprocess.Popen(["sh", "-c", stubborn], start_new_session=True, stdout=subprocess.PIPE)
     assert process.stdout
     process.stdout.readline()
-    artifact_build.end_group(process)
+    build_step.end_group(process)
     assert process.poll() is not None
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
@@ -89,7 +95,7 @@ def test_the_whole_family_of_a_step_is_ended_even_when_it_does_not_listen() -> N
 def test_the_last_lines_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("".join(f"line {number}\n" for number in range(10_000)))
-    assert artifact_build.last_lines(log, 2) == "line 9998\nline 9999"
+    assert build_failure.last_lines(log, 2) == "line 9998\nline 9999"
 
 
 def test_a_link_is_switched_without_a_moment_in_between(tmp_path: Path) -> None:
@@ -129,9 +135,9 @@ def test_a_check_past_its_time_is_ended_with_its_children() -> None:
 
 
 def test_a_signal_is_no_ordinary_exception() -> None:
-    with pytest.raises(artifact_build._Abandoned):  # noqa: SLF001 - what it derives from is the point
-        artifact_build._abandon(signal.SIGTERM, None)  # noqa: SLF001
-    assert not issubclass(artifact_build._Abandoned, Exception)  # noqa: SLF001
+    with pytest.raises(build_step.Abandoned):
+        build_step.abandon(signal.SIGTERM, None)
+    assert not issubclass(build_step.Abandoned, Exception)
 
 
 def meminfo(folder: Path, available_kb: int, group: str = "/") -> Path:
@@ -150,17 +156,17 @@ def limited(folder: Path, limit: str, used: int, cached: int) -> None:
 
 def test_the_memory_that_a_build_may_take_is_what_the_kernel_and_every_limit_leave(tmp_path: Path) -> None:
     proc, groups = meminfo(tmp_path / "proc", 4_000_000, "/a/b"), tmp_path / "groups"
-    assert artifact_build.available_memory_bytes(proc, groups) == 4_096_000_000
+    assert host_capacity.available_memory_bytes(proc, groups) == 4_096_000_000
     limited(groups / "a/b", "max", 0, 0)
-    assert artifact_build.available_memory_bytes(proc, groups) == 4_096_000_000
+    assert host_capacity.available_memory_bytes(proc, groups) == 4_096_000_000
     limited(groups / "a", "3000000000", used=2_500_000_000, cached=700_000_000)
-    assert artifact_build.available_memory_bytes(proc, groups) == 1_200_000_000
+    assert host_capacity.available_memory_bytes(proc, groups) == 1_200_000_000
     limited(groups / "a/b", "100", used=500, cached=0)
-    assert artifact_build.available_memory_bytes(proc, groups) == 0
+    assert host_capacity.available_memory_bytes(proc, groups) == 0
 
 
 def test_the_memory_of_this_very_machine_is_known() -> None:
-    assert 0 < artifact_build.available_memory_bytes() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < host_capacity.available_memory_bytes() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class Module:
@@ -178,7 +184,7 @@ def a_build(folder: Path, **changes: object) -> artifact_build.Build:
 
 
 def test_compilers_are_as_many_as_the_available_memory_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artifact_build, "available_memory_bytes", lambda: 2_500_000_000)
+    monkeypatch.setattr(host_capacity, "available_memory_bytes", lambda: 2_500_000_000)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert a_build(tmp_path, memory_per_job_bytes=1_000_000_000).jobs == 2
     assert a_build(tmp_path, memory_per_job_bytes=9_000_000_000).jobs == 1
@@ -188,7 +194,7 @@ def test_compilers_are_as_many_as_the_available_memory_holds(tmp_path: Path, mon
 def test_a_builder_without_the_memory_for_one_compiler_is_refused_before_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(artifact_build, "available_memory_bytes", lambda: 900_000_000)
+    monkeypatch.setattr(host_capacity, "available_memory_bytes", lambda: 900_000_000)
     a_build(tmp_path, memory_per_job_bytes=2_400_000_000).inspect()
     with pytest.raises(ArtifactError) as refused:
         a_build(tmp_path, memory_per_job_bytes=2_400_000_000, memory_strict=True).inspect()
@@ -198,14 +204,12 @@ def test_a_builder_without_the_memory_for_one_compiler_is_refused_before_anythin
     )
 
 
-def failing(folder: Path, log: str, **step: object) -> str:
+def failing(folder: Path, log: str, *, speaks: bool = False) -> str:
     """Return the message of a step that wrote ``log`` and ended with 1, after another one that wrote an error."""
     build = a_build(folder)
     earlier = "old: error: of an earlier step\n"
     build.log.write_text(earlier + log)
-    with pytest.raises(ArtifactError) as failed:
-        build.complain({"name": "compile", "speaks": False, **step}, 1, len(earlier))
-    return str(failed.value)
+    return str(build_failure.step_failed(build.site, "compile", 1, len(earlier), speaks=speaks))
 
 
 def test_a_step_that_speaks_gives_the_message(tmp_path: Path) -> None:

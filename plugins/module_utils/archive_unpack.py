@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unpack a source archive (tar or zip) below a folder; no member of it can lead out of that folder."""
+
+from __future__ import annotations
+
+import fnmatch
+import shutil
+import tarfile
+import zipfile
+from pathlib import Path, PurePosixPath
+from typing import Iterator, List, Optional
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
+
+
+def _target_of(name: str, strip: int, exclude: List[str]) -> Optional[str]:
+    parts = [part for part in PurePosixPath(name).parts if part not in {"/", "."}]
+    if ".." in parts:
+        raise ArtifactError(f"The archive holds the path {name}, which leads out of it.")
+    parts = parts[strip:]
+    if not parts:
+        return None
+    heads = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
+    return None if any(fnmatch.fnmatchcase(head, pattern) for head in heads for pattern in exclude) else heads[-1]
+
+
+def _members(archive: tarfile.TarFile, strip: int, exclude: List[str]) -> Iterator[tarfile.TarInfo]:
+    for member in archive:
+        target = _target_of(member.name, strip, exclude)
+        if target is None or not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
+            continue
+        member.name = target
+        if member.islnk():
+            linked = _target_of(member.linkname, strip, exclude)
+            if linked is None:
+                continue
+            member.linkname = linked
+        # whoever made the archive has no say in owners here, and the builder must be able to write
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        member.mode |= 0o700 if member.isdir() else 0o600
+        yield member
+
+
+def unpack(archive: str, target: Path, strip: int, exclude: List[str]) -> None:
+    """Unpack a tar (any compression Python knows) or zip archive below ``target``."""
+    target.mkdir(parents=True, exist_ok=True)
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as bundle:
+            for member in bundle.infolist():
+                name = _target_of(member.filename, strip, exclude)
+                if name is not None and not member.is_dir():
+                    (target / name).parent.mkdir(parents=True, exist_ok=True)
+                    with bundle.open(member) as source, (target / name).open("wb") as out:
+                        shutil.copyfileobj(source, out)
+                    if member.external_attr >> 16 & 0o111:  # a zip made on Unix says which files are programs
+                        (target / name).chmod(0o755)
+        return
+    with tarfile.open(archive, "r|*") as bundle:
+        if hasattr(tarfile, "tar_filter"):
+            bundle.extraction_filter = staticmethod(tarfile.tar_filter)
+        # members were checked by _members, which is why S202 does not apply
+        bundle.extractall(str(target), members=_members(bundle, strip, exclude))  # noqa: S202

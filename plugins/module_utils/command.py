@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a program of the node and return its exit status and output as text."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Mapping, NamedTuple, Optional, Sequence
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# The exit statuses that a shell and timeout(1) give in these cases.
+NOT_STARTED = 127
+TIMED_OUT = 124
+
+
+class Done(NamedTuple):
+    """How a program ended."""
+
+    status: int  # negative: the number of the signal that killed it
+    output: str
+    errors: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended with status 0."""
+        return self.status == 0
+
+    @property
+    def said(self) -> str:
+        """What it said about a failure."""
+        return self.errors.strip() or self.output.strip()
+
+
+def run(argv: Sequence[str], timeout_s: float, environment: Optional[Mapping[str, str]] = None) -> Done:
+    """Run a program from the root folder with an empty standard input.
+
+    Args:
+        argv: the program and its arguments.
+        timeout_s: after this the program is killed.
+        environment: its variables; None gives it this process's own.
+
+    Returns:
+        How it ended; NOT_STARTED and TIMED_OUT come with a sentence in ``errors``.
+    """
+    try:
+        done = subprocess.run(
+            list(argv),
+            env=None if environment is None else dict(environment),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Done(TIMED_OUT, "", f"{argv[0]} did not end within {timeout_s:g} s.")
+    except FileNotFoundError:
+        return Done(NOT_STARTED, "", f"{argv[0]} is not on this node.")
+    except OSError as error:
+        return Done(NOT_STARTED, "", f"{argv[0]} could not be started: {error.strerror}.")
+    return Done(done.returncode, done.stdout, done.stderr)

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put a set of files in place as one step: stage all beside their targets, validate all, rename all, or undo all."""
+
+# Modules run on every node in every run; os is used where it serves as well as pathlib.
+# ruff: noqa: PTH101, PTH102, PTH104, PTH108, PTH114, PTH115, PTH116, PTH119, PTH120, PTH123, PTH211
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Protocol, Sequence, Tuple
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils.file_entry import StageError, by_whom
+from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity import acting_as
+
+if TYPE_CHECKING:
+    import pwd
+
+    from ansible_collections.clusterctl.hpc.plugins.module_utils.file_look import Step
+
+_VALIDATOR_SECONDS = 60
+_MOST_EVIDENCE = 400
+# A rename onto a mount point is EBUSY; podman and docker mount /etc/hosts, /etc/hostname and /etc/resolv.conf so.
+_MOUNTED = frozenset({errno.EBUSY, errno.EXDEV})
+
+
+class SelinuxContexts(Protocol):
+    """What of SELinux the staging needs; None stands for a machine without it."""
+
+    def carry(self, target: str, staged: str) -> None:
+        """Give the staged file the context of its target, or the one the policy names for a new target."""
+
+
+# --- validate --------------------------------------------------------------------------------------------------------
+
+
+def _validate(step: Step, staged: str) -> None:
+    entry = step.entry
+    if not entry.validate:
+        return
+    argv = [token.replace("%s", staged) for token in entry.validate]
+    try:
+        done = subprocess.run(
+            argv,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_VALIDATOR_SECONDS,
+        )
+    except FileNotFoundError:
+        raise StageError(
+            f"The validator of {step.path}, {argv[0]}, is not on this node; nothing was changed."
+        ) from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise StageError(f"The validator of {step.path} could not be run: {error}; nothing was changed.") from error
+    if done.returncode:
+        said = done.stdout.decode("utf-8", "replace").replace(staged, step.path).strip()
+        if entry.sensitive:
+            said = "its words are hidden, since the entry is marked as sensitive"
+        raise StageError(
+            f"{entry.validate[0]} refuses the new {step.path}: {said[-_MOST_EVIDENCE:] or 'it gave no reason'} "
+            "(nothing was changed)."
+        )
+
+
+def validate_aside(steps: Sequence[Step]) -> None:
+    """Run the validators in check mode, on copies in a private folder."""
+    if not any(step.entry.validate and step.action == "write" for step in steps):
+        return
+    with tempfile.TemporaryDirectory(prefix="clusterctl-") as folder:
+        for step in steps:
+            if step.action != "write":
+                continue
+            staged = f"{folder}/{os.path.basename(step.path)}"
+            with open(staged, "wb") as stream:
+                stream.write(step.new)
+            _validate(step, staged)
+
+
+# --- put in place ----------------------------------------------------------------------------------------------------
+
+
+_Act = Tuple["Optional[pwd.struct_passwd]", Callable[[], object]]
+
+
+class Transaction:
+    """Stage, validate and put in place, remembering after each act how to undo it."""
+
+    def __init__(self, selinux: Optional[SelinuxContexts]) -> None:
+        """Begin with nothing done."""
+        self.selinux = selinux
+        self.user: Optional[pwd.struct_passwd] = None  # whose identity the present step has
+        self.undo: List[_Act] = []
+        self.cleanup: List[_Act] = []
+        self.backups: List[str] = []
+
+    def run(self, steps: Sequence[Step]) -> List[str]:
+        """Do all steps and return the backups made.
+
+        Raises:
+            StageError: one failed; the others have been undone.
+        """
+        step: Optional[Step] = None
+        try:
+            for step in steps:
+                with self._identity_of(step):
+                    self._stage(step)
+            for step in steps:
+                if step.action == "write":
+                    _validate(step, step.staged)
+            for step in steps:
+                with self._identity_of(step):
+                    self._commit(step)
+        except BaseException as error:
+            for user, act in reversed(self.undo):
+                # Undo as much as can be undone; the first error is the one to tell.
+                with contextlib.suppress(OSError), acting_as(user):
+                    act()
+            if isinstance(error, OSError) and step is not None:
+                raise StageError(_system_error(step, error)) from error
+            raise
+        for user, act in self.cleanup:
+            # A leftover beside the target does no harm; the set is in place.
+            with contextlib.suppress(OSError), acting_as(user):
+                act()
+        return self.backups
+
+    @contextlib.contextmanager
+    def _identity_of(self, step: Step) -> Iterator[None]:
+        self.user = step.entry.user
+        with acting_as(self.user):
+            yield
+
+    def _on_failure(self, act: Callable[[], object]) -> None:
+        self.undo.append((self.user, act))
+
+    def _at_the_end(self, *acts: Callable[[], object]) -> None:
+        self.cleanup += [(self.user, act) for act in acts]
+
+    def _stage(self, step: Step) -> None:
+        if step.action == "mkdir":
+            os.mkdir(step.path, 0o700)
+            self._on_failure(partial(os.rmdir, step.path))
+            self._give(step.path, step)
+        elif step.action == "write":
+            handle, step.staged = tempfile.mkstemp(prefix=_beside(step.path), dir=os.path.dirname(step.path))
+            self._on_failure(partial(_remove_if_there, step.staged))
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(step.new)
+                stream.flush()
+                self._give(step.staged, step)
+                os.fsync(stream.fileno())
+        elif step.action == "link":
+            step.staged = _fresh_name(step.path)
+            os.symlink(step.entry.target, step.staged)  # fails where the name is taken, so nobody can slip in before
+            self._on_failure(partial(_remove_if_there, step.staged))
+
+    def _give(self, place: str, step: Step) -> None:
+        if step.uid >= 0 or step.gid >= 0:
+            os.chown(place, step.uid, step.gid)
+        os.chmod(place, step.mode)  # after chown, which clears the set-user-id bit
+        if self.selinux is not None:
+            self.selinux.carry(step.path, place)
+
+    def _commit(self, step: Step) -> None:
+        if step.action == "attributes" and step.before is not None:
+            self._change_attributes(step, step.before)
+        elif step.action in {"write", "link"}:
+            self._replace(step)
+        elif step.action == "remove":
+            self._remove(step)
+
+    def _change_attributes(self, step: Step, before: os.stat_result) -> None:
+        def restore() -> None:
+            os.chown(step.path, before.st_uid, before.st_gid)
+            os.chmod(step.path, stat.S_IMODE(before.st_mode))
+
+        self._on_failure(restore)
+        if (before.st_uid, before.st_gid) != (step.uid, step.gid):
+            os.chown(step.path, step.uid, step.gid)
+        os.chmod(step.path, step.mode)
+
+    def _replace(self, step: Step) -> None:
+        kept = self._keep(step.path) if step.before is not None else ""
+        try:
+            os.rename(step.staged, step.path)
+        except OSError as error:
+            if error.errno not in _MOUNTED or step.action != "write":
+                raise
+            self._write_through(step, kept)
+            return
+        if kept:
+            self._on_failure(partial(os.rename, kept, step.path))
+            self._finish_kept(step, kept)
+        else:
+            self._on_failure(partial(os.unlink, step.path))
+
+    def _keep(self, path: str) -> str:
+        """Keep what is there under a second name, so that it can come back."""
+        kept = _fresh_name(path)
+        try:
+            os.link(path, kept, follow_symlinks=False)
+        except OSError:  # a file system without hard links, or a mounted file
+            if os.path.islink(path):
+                os.symlink(os.readlink(path), kept)
+            else:
+                shutil.copy2(path, kept)
+                state = os.stat(path)
+                with contextlib.suppress(PermissionError):  # a user keeps content and mode of another's file
+                    os.chown(kept, state.st_uid, state.st_gid)
+        self._on_failure(partial(_remove_if_there, kept))
+        return kept
+
+    def _finish_kept(self, step: Step, kept: str) -> None:
+        if step.entry.backup:
+            backup = f"{step.path}.{time.strftime('%Y-%m-%d@%H:%M:%S')}~"
+            self._at_the_end(partial(os.rename, kept, backup))
+            self.backups.append(backup)
+        else:
+            self._at_the_end(partial(_remove_if_there, kept))
+
+    def _write_through(self, step: Step, kept: str) -> None:
+        """Write into the file itself: it is a mount point, which cannot be renamed over."""
+
+        def restore() -> None:
+            _overwrite(step.path, step.old)
+            if step.before is not None:
+                os.chown(step.path, step.before.st_uid, step.before.st_gid)
+                os.chmod(step.path, stat.S_IMODE(step.before.st_mode))
+
+        if step.entry.backup:
+            backup = f"{step.path}.{time.strftime('%Y-%m-%d@%H:%M:%S')}~"
+            shutil.copy2(step.path, backup)
+            self._on_failure(partial(_remove_if_there, backup))
+            self.backups.append(backup)
+        self._on_failure(restore)
+        _overwrite(step.path, step.new)
+        before = step.before
+        if before is not None and (before.st_uid, before.st_gid) != (step.uid, step.gid):
+            os.chown(step.path, step.uid, step.gid)
+        if before is not None and stat.S_IMODE(before.st_mode) != step.mode:
+            os.chmod(step.path, step.mode)
+        self._at_the_end(partial(_remove_if_there, step.staged), partial(_remove_if_there, kept))
+
+    def _remove(self, step: Step) -> None:
+        aside = _fresh_name(step.path)
+        os.rename(step.path, aside)
+        self._on_failure(partial(os.rename, aside, step.path))
+        if step.before is not None and stat.S_ISDIR(step.before.st_mode):
+            self._at_the_end(partial(shutil.rmtree, aside))
+        else:
+            self._at_the_end(partial(os.unlink, aside))
+
+
+def _beside(path: str) -> str:
+    """Return how names of staged files begin: hidden, and with a dot that sudoers.d, cron.d and run-parts pass over."""
+    return f".{os.path.basename(path)}.clusterctl-"
+
+
+def _fresh_name(path: str) -> str:
+    """Return a name beside the path that nothing has; links and renames need one, not an open file."""
+    return tempfile.mktemp(prefix=_beside(path), dir=os.path.dirname(path))  # noqa: S306 - the folder is its owner's
+
+
+def _remove_if_there(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _overwrite(path: str, content: bytes) -> None:
+    with open(path, "r+b") as stream:
+        stream.write(content)
+        stream.truncate()
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _system_error(step: Step, error: OSError) -> str:
+    user = step.entry.user
+    denied = f"give it and its folder to user {user.pw_name}" if user else ""
+    hints = {
+        errno.ENOSPC: "free some space there",
+        errno.EROFS: "its file system is mounted read-only",
+        errno.EACCES: denied or "run with become",
+        errno.EPERM: denied or "run with become, and see 'lsattr' for an immutable flag",
+        errno.EBUSY: "it is a mount point",
+    }
+    hint = hints.get(error.errno or 0)
+    reason = f"{error.strerror or error}{f' ({hint})' if hint else ''}"
+    return f"{step.path} cannot be changed{by_whom(step.entry)}: {reason}; nothing was changed."
