@@ -65,6 +65,10 @@ lint: venv  ## ruff, mypy, yamllint, ansible-lint
 	$(BIN)/yamllint --strict .
 	$(BIN)/ansible-lint --offline --strict
 
+.PHONY: docs
+docs: venv  ## Build the documentation site into build/site, without a network; a dead link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 .PHONY: unit
 unit: venv  ## Tests that need no node
 	$(BIN)/pytest tests/unit -n 2 -q
@@ -107,7 +111,7 @@ wheel: venv  ## Build the wheel and the sdist into dist/
 	$(BIN)/python -m build
 
 .PHONY: test
-test: lint unit browser cluster molecule  ## All tests, in the order in which a mistake is cheapest to find
+test: lint docs unit browser cluster molecule  ## All tests, in the order in which a mistake is cheapest to find
 
 # docs/measured/detection-<date>.txt; NOISE is what was measured on real nodes, in per cent (tests/sim/noise.py).
 NOISE ?=

@@ -13,13 +13,21 @@ class ExitCode(IntEnum):
     """What the process exits with; the meaning of each number is part of the public interface."""
 
     OK = 0
+    """The command did what was asked; a validation passed."""
     BAD_CONFIG = 1
+    """The inventory, a variable or an option is wrong, or no host matched."""
     HOST_FAILED = 2
+    """A host answered, and something on it failed."""
     USAGE = 2
+    """The command line is wrong: an unknown option, or an argument that is missing."""
     UNREACHABLE = 4
+    """A host did not answer, or refused the login."""
     VALIDATION_FAILED = 10
+    """A validation failed, `doctor` has findings, or a night is bad or was missed."""
     VALIDATION_ERROR = 11
+    """The checks could not run, so there is no verdict."""
     INTERRUPTED = 130
+    """Ctrl-C or a signal stopped the command."""
 
 
 class ClusterctlError(Exception):

@@ -1,0 +1,89 @@
+"""Reference of commands and options, made from the command line application."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING, Any
+
+import typer
+from clusterctl.cli.app import application
+
+from site_pages import markdown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_INTRODUCTION = """\
+# Commands
+
+This page is made from the program itself. `clusterctl COMMAND --help` prints the same text.
+
+Text goes to stderr. `--format json` and `--format jsonl` put records on stdout.
+[Exit codes](exit-codes.md) lists the numbers that a command ends with.
+"""
+_LIMITS = re.compile(r"\s*\[([^\[\]]*)\]$")
+
+
+def page() -> str:
+    """Return the whole page as Markdown."""
+    root = typer.main.get_command(application(()))
+    context = root.context_class(root, info_name="clusterctl", **root.context_settings)
+    entries = list(_entries(root, context))
+    rows = [
+        (f"[{path}](#{anchor(path)})", markdown.escaped(command.get_short_help_str(200)))
+        for path, command, _ in entries
+    ]
+    lines = [_INTRODUCTION, *markdown.table(("command", "purpose"), rows)]
+    for path, command, own in entries:
+        lines += _command(path, command, own)
+    return "\n".join(lines)
+
+
+def anchor(path: str) -> str:
+    """Return the anchor of a command on the page: ``sandbox up`` is ``sandbox-up``."""
+    return path.replace(" ", "-")
+
+
+def parameters() -> list[tuple[str, str]]:
+    """Return every option and argument as (command, name), for a test that the page holds them all."""
+    root = typer.main.get_command(application(()))
+    context = root.context_class(root, info_name="clusterctl", **root.context_settings)
+    return [
+        (path, name) for path, command, _ in _entries(root, context) for shown in command.params for name in shown.opts
+    ]
+
+
+def _entries(group: Any, context: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Give each command with its path and context; a group comes before its commands."""
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        own = command.context_class(command, info_name=name, parent=context, **command.context_settings)
+        yield f"{prefix}{name}", command, own
+        if hasattr(command, "list_commands"):
+            yield from _entries(command, own, f"{prefix}{name} ")
+
+
+def _command(path: str, command: Any, context: Any) -> list[str]:
+    level = "##" if " " not in path else "###"
+    lines = [f"{level} {path} {{ #{anchor(path)} }}", ""]
+    lines += markdown.block(command.get_usage(context).removeprefix("Usage: "), "console")
+    text = inspect.cleandoc(command.help or "").replace("\b", "")
+    lines += [markdown.escaped(text), ""] if text else []
+    rows = [row for parameter in command.params if (row := _parameter(path, parameter, context))]
+    return lines + (markdown.table(("option", "meaning", "default, limits"), rows) if rows else [])
+
+
+def _parameter(path: str, parameter: Any, context: Any) -> tuple[str, str, str] | None:
+    record = parameter.get_help_record(context)
+    if record is None:  # hidden
+        return None
+    name, text = record
+    limits = _LIMITS.search(text)
+    meaning = text[: limits.start()] if limits else text
+    word = parameter.opts[0].lstrip("-") if parameter.opts else parameter.name
+    return (
+        markdown.code(name, f"{anchor(path)}--{word}"),
+        markdown.escaped(meaning),
+        markdown.escaped(limits[1].removeprefix("default: ")) if limits else "",
+    )

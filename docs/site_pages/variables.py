@@ -1,0 +1,111 @@
+"""Reference of the roles' variables, made from argument_specs.yml and defaults/main.yml."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from site_pages import markdown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+_INTRODUCTION = """\
+# Variables
+
+This page is made from `meta/argument_specs.yml` and `defaults/main.yml` of each role. Set a variable in
+`group_vars/all.yml` for all nodes, in `host_vars/HOST.yml` for one, or with `-e NAME=VALUE` for one run.
+`clusterctl init` writes a `group_vars/all.yml` that holds every variable as a comment.
+"""
+_MARKUP = re.compile(r"\b[VOCEP]\(((?:[^()\\]|\\.)*)\)")
+_LONG = 60
+
+
+def page(roles: Path) -> str:
+    """Return the whole page as Markdown; ``roles`` is the folder with all roles."""
+    lines = [_INTRODUCTION]
+    for role in order(roles):
+        lines += _role(roles, role)
+    return "\n".join(lines)
+
+
+def order(roles: Path) -> list[str]:
+    """Return the roles in the order of the example's group_vars, which is that of the run; others follow."""
+    present = sorted(path.parents[1].name for path in roles.glob("*/meta/argument_specs.yml"))
+    example = roles.parent / "inventories" / "example" / "group_vars" / "all.yml"
+    named = re.findall(r"^## --- (\w+)", example.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return [name for name in named if name in present] + [name for name in present if name not in named]
+
+
+def names(roles: Path) -> list[str]:
+    """Return every variable of every role, for a test that the page holds them all."""
+    return [name for role in order(roles) for name in _specs(roles, role)["options"]]
+
+
+def _specs(roles: Path, role: str) -> dict[str, Any]:
+    text = (roles / role / "meta" / "argument_specs.yml").read_text(encoding="utf-8")
+    specs: dict[str, Any] = yaml.safe_load(text)["argument_specs"]["main"]
+    return {**specs, "options": specs.get("options") or {}}
+
+
+def _role(roles: Path, role: str) -> list[str]:
+    specs = _specs(roles, role)
+    defaults_file = roles / role / "defaults" / "main.yml"
+    defaults = (yaml.safe_load(defaults_file.read_text(encoding="utf-8")) or {}) if defaults_file.is_file() else {}
+    lines = [
+        f"## {role}",
+        "",
+        f"{_plain(specs['short_description'])}. [README of the role](../../roles/{role}/README.md)",
+        "",
+    ]
+    rows = [_variable(name, option, defaults) for name, option in specs["options"].items()]
+    return lines + markdown.table(("variable", "type", "default", "meaning"), rows)
+
+
+def _variable(name: str, option: dict[str, Any], defaults: dict[str, Any]) -> tuple[str, str, str, str]:
+    meaning = _plain(option.get("description", ""))
+    if choices := option.get("choices"):
+        meaning += " One of " + ", ".join(markdown.code(_value(choice)) for choice in choices) + "."
+    return markdown.code(name, name), _type(option), _default(name, option, defaults), meaning
+
+
+def _type(option: dict[str, Any]) -> str:
+    kind = str(option.get("type", "str"))
+    return f"{kind} of {option['elements']}" if "elements" in option else kind
+
+
+def _default(name: str, option: dict[str, Any], defaults: dict[str, Any]) -> str:
+    if name not in defaults and "default" not in option:
+        return "required" if option.get("required") else ""
+    value = _value(defaults.get(name, option.get("default")))
+    computed = "{{" in value
+    if len(value) <= _LONG and not computed:
+        return markdown.code(value)
+    summary = "computed" if computed else "show"
+    return f"<details><summary>{summary}</summary><code>" + _breakable(value) + "</code></details>"
+
+
+def _breakable(value: str) -> str:
+    text = value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return text.replace("|", "&#124;").replace("*", "&#42;").replace("_", "&#95;")
+
+
+def _value(value: object) -> str:
+    if isinstance(value, str):
+        return " ".join(value.split()) if value else '""'
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _plain(description: str | Iterable[str]) -> str:
+    """Return a description with Ansible's V(…) and O(…) as code."""
+    text = description if isinstance(description, str) else " ".join(description)
+    parts = []
+    end = 0
+    for found in _MARKUP.finditer(text):
+        parts += [markdown.escaped(text[end : found.start()]), markdown.code(found[1].replace("\\", ""))]
+        end = found.end()
+    return "".join((*parts, markdown.escaped(text[end:]))).strip()
