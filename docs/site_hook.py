@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, InclusionLevel
-from site_pages import assets, commands, exit_codes, links, records, repository, variables
+from site_pages import assets, generated, links, repository
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -23,12 +23,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add every page that does not lie in docs/."""
-    made = {
-        "reference/commands.md": commands.page(),
-        "reference/variables.md": variables.page(repository.ROOT / "roles"),
-        "reference/record.md": records.page(),
-        "reference/exit-codes.md": exit_codes.page(),
-    }
+    made = generated.pages()
     texts = {f"docs/{place}": text for place, text in made.items()}
     for file in files.documentation_pages():
         texts[f"docs/{file.src_uri}"] = file.content_string

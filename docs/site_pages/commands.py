@@ -45,13 +45,19 @@ def anchor(path: str) -> str:
     return path.replace(" ", "-")
 
 
-def parameters() -> list[tuple[str, str]]:
-    """Return every option and argument as (command, name), for a test that the page holds them all."""
+def parameters() -> dict[str, tuple[str, ...]]:
+    """Return the names of every option by the anchor of its row, for a test that the page holds them all."""
     root = typer.main.get_command(application(()))
     context = root.context_class(root, info_name="clusterctl", **root.context_settings)
-    return [
-        (path, name) for path, command, _ in _entries(root, context) for shown in command.params for name in shown.opts
-    ]
+    return {
+        _row_anchor(path, shown): tuple(shown.opts) if shown.param_type_name == "option" else ()
+        for path, command, _ in _entries(root, context)
+        for shown in command.params
+    }
+
+
+def _row_anchor(path: str, parameter: Any) -> str:
+    return f"{anchor(path)}--{parameter.opts[0].lstrip('-')}"
 
 
 def _entries(group: Any, context: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -81,9 +87,8 @@ def _parameter(path: str, parameter: Any, context: Any) -> tuple[str, str, str] 
     name, text = record
     limits = _LIMITS.search(text)
     meaning = text[: limits.start()] if limits else text
-    word = parameter.opts[0].lstrip("-") if parameter.opts else parameter.name
     return (
-        markdown.code(name, f"{anchor(path)}--{word}"),
+        markdown.code(name, _row_anchor(path, parameter)),
         markdown.escaped(meaning),
         markdown.escaped(limits[1].removeprefix("default: ")) if limits else "",
     )

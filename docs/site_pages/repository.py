@@ -35,13 +35,13 @@ def place(source: str) -> str | None:
     """Return where the site has a file of the repository, None where there is no such file."""
     if source.startswith("docs/"):
         return source.removeprefix("docs/")
-    if source in _TOP_LEVEL:
-        return _TOP_LEVEL[source]
     path = ROOT / source
-    if source.startswith("roles/") and source.count("/") == 2 and path.name == "README.md":  # noqa: PLR2004 - roles/ROLE/README.md
-        return f"reference/roles/{path.parent.name}.md"
     if not path.is_file():
         return None
+    if source in _TOP_LEVEL:
+        return _TOP_LEVEL[source]
+    if source.startswith("roles/") and source.count("/") == 2 and path.name == "README.md":  # noqa: PLR2004 - roles/ROLE/README.md
+        return f"reference/roles/{path.parent.name}.md"
     return f"source/{source}" if path.suffix in _PICTURES else f"source/{source}.md"
 
 
