@@ -67,7 +67,7 @@ lint: venv  ## ruff, mypy, yamllint, ansible-lint
 
 .PHONY: docs
 docs: venv  ## Build the documentation site into build/site, without a network; a dead link fails
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: unit
 unit: venv  ## Tests that need no node
