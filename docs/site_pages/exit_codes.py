@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 
-from clusterctl.errors import ExitCode
+from clusterctl.support.errors import ExitCode
 
 from site_pages import markdown
 

@@ -12,10 +12,10 @@ import typing
 from enum import Enum
 from typing import TYPE_CHECKING, Any, get_args
 
-from clusterctl.diagnosis import Diagnosis
-from clusterctl.journal import RunRecord
-from clusterctl.nightly.model import Night
-from clusterctl.result import ValidationRecord
+from clusterctl.model.findings import Diagnosis
+from clusterctl.model.results import ValidationRecord
+from clusterctl.model.run_record import RunRecord
+from clusterctl.nightly.records import Night
 from pydantic import BaseModel, TypeAdapter
 
 from site_pages import markdown
