@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterctl.cli import options  # noqa: TC001 - typer reads the annotations at run time
-from clusterctl.cli.output import DataFormat
+from clusterctl.cli.output import Format
 
 if TYPE_CHECKING:
     from clusterctl.report.history import InForce, References
@@ -17,21 +17,21 @@ app = typer.Typer(no_args_is_help=True, help="Accept, show or reset the runs tha
 
 _FAR = 1.0  # beyond this, a factor is easier to read than a percentage
 
-Output = Annotated[DataFormat, typer.Option("--format", help="json: on stdout.")]
+Output = Annotated[Format, typer.Option("--format", help="json: on stdout.")]
 
 
 @app.command()
 def accept(
     inventory: options.Inventory,
     run: Annotated[str, typer.Argument(help="An id or the beginning of one, last, or last-1.")] = "last",
-    form: Output = DataFormat.TEXT,
+    form: Output = Format.TEXT,
 ) -> None:
     """Let the history begin with a run; its figures count as good, whatever its verdict."""
     from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
 
     found = verb.accept(inventory, run)
-    if form is DataFormat.JSON:
+    if form is Format.JSON:
         _json(found.model_dump_json())
         return
     output.console().print(
@@ -42,13 +42,13 @@ def accept(
 
 
 @app.command()
-def reset(inventory: options.Inventory, form: Output = DataFormat.TEXT) -> None:
+def reset(inventory: options.Inventory, form: Output = Format.TEXT) -> None:
     """Let the history begin anew: no run up to now counts, all are kept and can be accepted."""
     from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
 
     count = verb.reset(inventory)
-    if form is DataFormat.JSON:
+    if form is Format.JSON:
         _json(f'{{"kept": {count}}}')
         return
     output.console().print(
@@ -62,13 +62,13 @@ def show(
     inventory: options.Inventory,
     check: Annotated[str | None, typer.Option("--check", metavar="NAME", help="Only this check.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also figures of single nodes and links.")] = False,
-    form: Output = DataFormat.TEXT,
+    form: Output = Format.TEXT,
 ) -> None:
     """Show what the next run's figures are held against."""
     from clusterctl.report import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
 
     found = verb.in_force(inventory, check)
-    if form is DataFormat.JSON:
+    if form is Format.JSON:
         _json(found.model_dump_json())
         return
     _show(found, everything=everything)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli.output import DataFormat
+from clusterctl.cli.output import Format
+from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
     from clusterctl.report.history import Difference, RunComparison
@@ -25,7 +26,7 @@ def compare(
         Path | None, typer.Option("--inventory", "-i", help="Whose runs; else those of the run that is named.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also figures of single nodes that did not move.")] = False,
-    form: Annotated[DataFormat, typer.Option("--format", help="json: all of it, on stdout.")] = DataFormat.TEXT,
+    form: Annotated[Format, typer.Option("--format", help="json: all of it, on stdout.")] = Format.TEXT,
 ) -> int:
     """Put the figures of two runs side by side.
 
@@ -34,12 +35,12 @@ def compare(
     from clusterctl.report import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
 
     found = verb.compare(first, second, inventory)
-    if form is DataFormat.JSON:
+    if form is Format.JSON:
         sys.stdout.write(found.model_dump_json() + "\n")
         sys.stdout.flush()
-        return 0
+        return ExitCode.OK
     _show(found, everything=everything)
-    return 0
+    return ExitCode.OK
 
 
 def _show(found: RunComparison, *, everything: bool) -> None:

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clusterctl.cli import options
+from clusterctl.cli.output import Format
 
 if TYPE_CHECKING:
     from clusterctl.model.findings import Diagnosis
 
 _STYLES = {"ERROR": "red", "WARNING": "yellow"}
 _NARROW = 120  # columns; below, a cure has its own line under the cause
-
-
-class _Form(str, Enum):
-    TEXT = "text"
-    JSON = "json"
 
 
 def doctor(
@@ -31,7 +26,7 @@ def doctor(
     vault_password_file: options.VaultPasswordFile = None,
     user: options.User = None,
     private_key: options.PrivateKey = None,
-    form: Annotated[_Form, typer.Option("--format", help="json: findings and notes, on stdout.")] = _Form.TEXT,
+    form: Annotated[Format, typer.Option("--format", help="json: findings and notes, on stdout.")] = Format.TEXT,
 ) -> int:
     """Look at the hosts, change nothing, say what would hurt.
 
@@ -43,7 +38,7 @@ def doctor(
     asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
     found = verb.examine(inventory, verb.DoctorOptions(asked), _transient)
     _transient("")
-    if form is _Form.JSON:
+    if form is Format.JSON:
         sys.stdout.write(json.dumps(found.model_dump(mode="json")) + "\n")
         sys.stdout.flush()
     else:

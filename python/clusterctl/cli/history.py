@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterctl.cli import options  # noqa: TC001 - typer reads the annotations at run time
-from clusterctl.cli.output import VERDICT_STYLES, DataFormat
+from clusterctl.cli.output import VERDICT_STYLES, Format
+from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +31,7 @@ def history(
     keep_days: Annotated[
         float | None, typer.Option("--keep-days", min=0, metavar="N", help="First forget what is older than N days.")
     ] = None,
-    form: Annotated[DataFormat, typer.Option("--format", help="json: runs and trends, on stdout.")] = DataFormat.TEXT,
+    form: Annotated[Format, typer.Option("--format", help="json: runs and trends, on stdout.")] = Format.TEXT,
 ) -> int:
     """Show the runs of a cluster, their verdicts and what changed.
 
@@ -43,16 +44,16 @@ def history(
     if keep_runs is not None or keep_days is not None:
         gone = verb.forget(inventory, keep_runs, keep_days)
     found = verb.overview(inventory, check, last)
-    if form is DataFormat.JSON:
+    if form is Format.JSON:
         sys.stdout.write(found.model_dump_json() + "\n")
         sys.stdout.flush()
-        return 0
+        return ExitCode.OK
     _show(found, check)
     if gone:
         from clusterctl.cli import output  # noqa: PLC0415 - text output only
 
         output.console().print(f"{output.plural(gone, 'older run')} forgotten.")
-    return 0
+    return ExitCode.OK
 
 
 def _show(found: History, check: str | None) -> None:

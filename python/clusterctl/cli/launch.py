@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from clusterctl.support.errors import ExitCode
+
 
 def launch(
     program: Annotated[
@@ -61,7 +63,7 @@ def launch(
 
     words = ["env", *(f"--unset={name}" for name in plan.dropped), *(f"{it.name}={it.value}" for it in plan.settings)]
     sys.stdout.write(shlex.join([*(words if len(words) > 1 else []), *plan.argv]) + "\n")
-    return 0
+    return ExitCode.OK
 
 
 def _tell(line: str) -> None:

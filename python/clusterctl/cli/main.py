@@ -12,13 +12,12 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from clusterctl.cli.commands import COMMANDS
+from clusterctl.support.errors import ClusterctlError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-_INTERRUPTED = 130
-_UNEXPECTED = 1
 _COMPLETION = "_CLUSTERCTL_COMPLETE"
 
 _HELP = """\
@@ -57,14 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if arguments is None else arguments)
     if _COMPLETION not in os.environ and (not argv or argv[0] in {"-h", "--help"}):
         (sys.stdout if argv else sys.stderr).write(help_text())
-        return 0 if argv else 2
+        return ExitCode.OK if argv else ExitCode.USAGE
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:
         return _run(argv)
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted.\n")
-        return _INTERRUPTED
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:  # the reader of our output went away, for example 'head'
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 128 + signal.SIGPIPE
@@ -89,7 +88,7 @@ def _run(argv: list[str]) -> int:
             error.show()
             return int(error.exit_code)
         return _explain(error, argv)
-    return code if isinstance(code, int) else 0
+    return code if isinstance(code, int) else ExitCode.OK
 
 
 def _usage_errors() -> Any:
@@ -101,8 +100,6 @@ def _usage_errors() -> Any:
 
 def _explain(error: Exception, argv: Sequence[str]) -> int:
     """Print what ended the command: our own errors as they are, anything else with the place of its traceback."""
-    from clusterctl.support.errors import ClusterctlError  # noqa: PLC0415 - see _run
-
     if isinstance(error, ClusterctlError):
         sys.stderr.write(f"clusterctl: {error}\n")
         return int(error.exit_code)
@@ -110,14 +107,14 @@ def _explain(error: Exception, argv: Sequence[str]) -> int:
         import traceback  # noqa: PLC0415 - only here
 
         traceback.print_exception(error)
-        return _UNEXPECTED
+        return ExitCode.BAD_CONFIG
     place = _keep_traceback(error)
     words = " ".join(str(error).split())[:300] or "no message"
     sys.stderr.write(
         f"clusterctl: This should not have happened ({type(error).__name__}: {words}); "
         + (f"the details are in {place}, please report them.\n" if place else "repeat it with -vvv for the details.\n")
     )
-    return _UNEXPECTED
+    return ExitCode.BAD_CONFIG
 
 
 def _keep_traceback(error: Exception) -> Path | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clusterctl.cli import options
+from clusterctl.cli.output import Format
+from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
     from datetime import datetime, tzinfo
@@ -25,13 +26,6 @@ app = typer.Typer(
 )
 _SHOWN_NIGHTS = 7
 _SHOWN_MISSED = 5
-
-
-class Format(str, Enum):
-    """What is written: words for people on stderr, or JSON for programs on stdout."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 Output = Annotated[Format, typer.Option("--format", help="json writes to standard output.")]
@@ -131,14 +125,14 @@ def enable(
     if form is Format.JSON:
         data = {"job": _public(job), "next": done.next.isoformat(), "notes": done.notes}
         typer.echo(json.dumps(data))
-        return 0
+        return ExitCode.OK
     tells = f", telling {notify.shown(job.hook)} when it changes" if job.hook else ""
     _say(f"Enabled: suite '{job.suite}' every night at {job.at}{tells}.")
     _say(f"  job   {job.job}, kept in {job.place.name}")
     _say(f"  next  {_local(done.next)}")
     for note in done.notes:
         _say(f"Note: {note}")
-    return 0
+    return ExitCode.OK
 
 
 @app.command()
@@ -195,7 +189,7 @@ def disable(inventory: Which = None, job: JobName = None) -> int:
     _say(
         f"Disabled: {gone.inventory} is no longer validated at night; its nights stay in {storage.folder_of(gone.job)}."
     )
-    return 0
+    return ExitCode.OK
 
 
 def _path(inventory: Path | None, job: str | None) -> Path:

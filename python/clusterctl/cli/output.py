@@ -18,15 +18,15 @@ VERDICT_STYLES = {"PASS": "green", "FAIL": "red", "ERROR": "magenta", "SKIP": "d
 _HOUR = 3600
 
 
-class DataFormat(str, Enum):
-    """How a command that only looks something up answers."""
+class Format(str, Enum):
+    """How a command answers: words for people on stderr, or JSON for programs on stdout."""
 
     TEXT = "text"
     JSON = "json"
 
 
-class Format(str, Enum):
-    """How a verb answers: text on stderr for people, or JSON on stdout for programs."""
+class StreamFormat(str, Enum):
+    """How a command that takes a while answers: as :class:`Format`, or one JSON object per event on stdout."""
 
     TEXT = "text"
     JSON = "json"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli.output import Format, shown_command
+from clusterctl.cli.output import StreamFormat, shown_command
+from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
     from clusterctl.cli.progress import Quiet
@@ -54,9 +55,9 @@ def provision(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before hosts are changed.")] = False,
     no_validate: Annotated[bool, typer.Option("--no-validate", help="Leave out the validation afterwards.")] = False,
-    form: Annotated[Format, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")] = (
-        Format.TEXT
-    ),
+    form: Annotated[
+        StreamFormat, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")
+    ] = (StreamFormat.TEXT),
 ) -> int:
     """Make one proven cluster of the inventory's hosts.
 
@@ -96,8 +97,8 @@ def provision(
     proof = None if no_validate or check or tags or skip_tags else validate.in_short(inventory, request.options)
     with _observer(form, ask=not (yes or check)) as observer:
         record = carry_out(request, observer)
-    proof = proof if record.exit_code == 0 else None
-    if form is Format.JSON:
+    proof = proof if record.exit_code == ExitCode.OK else None
+    if form is StreamFormat.JSON:
         return _answer_in_json(record, request, proof)
     _report(record, form, request, more=proof is not None)
     if proof is not None:
@@ -105,26 +106,26 @@ def provision(
     return int(record.exit_code or 0)
 
 
-def _observer(form: Format, *, ask: bool) -> Quiet:
+def _observer(form: StreamFormat, *, ask: bool) -> Quiet:
     from clusterctl.cli import output, progress  # noqa: PLC0415 - see cli.main
 
-    if form is not Format.TEXT:
-        return progress.Quiet(stream=form is Format.JSONL)
+    if form is not StreamFormat.TEXT:
+        return progress.Quiet(stream=form is StreamFormat.JSONL)
     if output.console().is_terminal:
         return progress.Page(ask=ask and output.is_interactive())
     return progress.Lines()
 
 
-def _report(record: RunRecord, form: Format, request: ProvisionRequest, *, more: bool) -> None:
+def _report(record: RunRecord, form: StreamFormat, request: ProvisionRequest, *, more: bool) -> None:
     """Show the record; ``more`` says that the validation follows."""
-    if form is Format.JSONL:
+    if form is StreamFormat.JSONL:
         sys.stdout.write(json.dumps({"event": "Record", **record.model_dump(mode="json")}) + "\n")
         sys.stdout.flush()
         return
     from clusterctl.cli import output, summary  # noqa: PLC0415 - text only
 
     summary.show(record)
-    if record.exit_code == 0 and not more:
+    if record.exit_code == ExitCode.OK and not more:
         output.console().print(f"Next: {_next_step(request)}", markup=False, soft_wrap=True)
 
 

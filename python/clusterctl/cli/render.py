@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from clusterctl.support.errors import ExitCode
+
 _KUBERNETES = "Kubernetes (runai, mpijob, pytorchjob)"
 _SLURM = "Slurm"
 
@@ -127,7 +129,7 @@ def render(
     )
     text = submission.KINDS[kind.value](job)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
-    return 0
+    return ExitCode.OK
 
 
 def _pairs(option: str, values: list[str] | None) -> dict[str, str]:

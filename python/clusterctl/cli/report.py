@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from clusterctl.cli.output import VERDICT_STYLES
+from clusterctl.support.errors import ExitCode
+
 if TYPE_CHECKING:
     from clusterctl.model.results import ValidationRecord
 
 _REPORTS = "Reports"
-_STYLES = {"PASS": "green", "FAIL": "red", "ERROR": "magenta", "SKIP": "dim"}
 
 Html: TypeAlias = Annotated[
     Path | None,
@@ -54,7 +56,7 @@ def report(
         from clusterctl.report import schema as shipped  # noqa: PLC0415 - only here
 
         sys.stdout.write(shipped.text())
-        return 0
+        return ExitCode.OK
     if run is None:
         raise typer.BadParameter("give a run's id, the file of a record, or 'last'", param_hint="RUN_ID|FILE|last")
     places = files.Places(html, junit, prometheus, jsonl)
@@ -63,11 +65,11 @@ def report(
     record = files.read(path)
     if not places.asked:
         show(record)
-        return 0
+        return ExitCode.OK
     folder = path.resolve().parent
     for written in files.write(record, places, folder if (folder / "logs").is_dir() else None):
         sys.stderr.write(f"{written}\n")
-    return 0
+    return ExitCode.OK
 
 
 def show(record: ValidationRecord) -> None:
@@ -82,7 +84,7 @@ def show(record: ValidationRecord) -> None:
     for column in ("CHECK", "VERDICT", "TIME", "REASON"):
         table.add_column(column, overflow="fold", vertical="top", justify="right" if column == "TIME" else "left")
     for row in words.rows(record):
-        table.add_row(row.check, Text(row.verdict.value, _STYLES[row.verdict.value]), row.time, Text(row.reason))
+        table.add_row(row.check, Text(row.verdict.value, VERDICT_STYLES[row.verdict.value]), row.time, Text(row.reason))
     console = output.console()
     console.print()
     opening = words.opening(record)

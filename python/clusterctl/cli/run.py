@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 from clusterctl.cli import options
 from clusterctl.launch.compose import Launcher, Transport
+from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -134,7 +135,7 @@ def run(
     )
     if show:
         sys.stdout.write(verb.shown(inventory, asked, _tell) + "\n")
-        return 0
+        return ExitCode.OK
     return verb.run(inventory, asked, _take, _tell)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from contextlib import contextmanager
-from enum import Enum
 from pathlib import Path  # noqa: TC003 - typer reads the annotation while running
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,19 +14,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from clusterctl import sandbox
+from clusterctl.cli.output import Format
 from clusterctl.sandbox.model import MAX_NODES, SUITES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 app = typer.Typer(no_args_is_help=True, help="A cluster of containers on this machine, to try things on.")
-
-
-class Format(str, Enum):
-    """What is written: words for people on stderr, or JSON for programs on stdout."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 Name = Annotated[str, typer.Option("--name", help="Which sandbox; several can be up side by side.")]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterctl.cli import options, report
-from clusterctl.cli.output import Format, shown_command
+from clusterctl.cli.output import VERDICT_STYLES, StreamFormat, shown_command
 
 if TYPE_CHECKING:
     from clusterctl.model.hosts import InventoryOptions
@@ -25,7 +25,6 @@ _CHECKS = (
     "hello, point_to_point, broadcast, scatter, gather, reduce, allreduce, network, node_speed, pairs, collectives "
     "(MPI); nccl, nccl_sweep, torchrun, horovod, horovod_sweep, training (where they are installed)"
 )
-_STYLES = {"PASS": "green", "FAIL": "red", "ERROR": "magenta", "SKIP": "dim"}
 
 
 def validate(
@@ -76,9 +75,9 @@ def validate(
     vault_password_file: options.VaultPasswordFile = None,
     user: options.User = None,
     private_key: options.PrivateKey = None,
-    form: Annotated[Format, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")] = (
-        Format.TEXT
-    ),
+    form: Annotated[
+        StreamFormat, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")
+    ] = (StreamFormat.TEXT),
 ) -> int:
     """Prove the cluster again and name what is wrong.
 
@@ -106,7 +105,7 @@ def validate(
     return _run(inventory, asked, form, files.Places(html, junit, prometheus, jsonl))
 
 
-def after_provision(inventory: Path, asked: ValidationOptions, form: Format) -> int:
+def after_provision(inventory: Path, asked: ValidationOptions, form: StreamFormat) -> int:
     """Validate what ``clusterctl provision`` has just made, and return the exit code."""
     from clusterctl.report import files  # noqa: PLC0415 - see cli.main
 
@@ -134,19 +133,19 @@ def _suite(inventory: Path, name: str | None, file: Path | None) -> Suite:
     return suite.load(file or suite.beside(inventory), name)
 
 
-def _run(inventory: Path, asked: ValidationOptions, form: Format, places: Places) -> int:
+def _run(inventory: Path, asked: ValidationOptions, form: StreamFormat, places: Places) -> int:
     from clusterctl.report import files  # noqa: PLC0415 - see cli.main
     from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
 
     places.refuse_impossible()
-    tell = _Lines() if form is Format.TEXT else _stream if form is Format.JSONL else None
+    tell = _Lines() if form is StreamFormat.TEXT else _stream if form is StreamFormat.JSONL else None
     record = validation.validate(inventory, asked, tell)
     files.write(record, places)
-    if form is Format.TEXT:
+    if form is StreamFormat.TEXT:
         report.show(record)
     else:
         data = record.model_dump(mode="json")
-        sys.stdout.write(json.dumps({"event": "Record", **data} if form is Format.JSONL else data) + "\n")
+        sys.stdout.write(json.dumps({"event": "Record", **data} if form is StreamFormat.JSONL else data) + "\n")
         sys.stdout.flush()
     return int(validation.exit_code(record))
 
@@ -196,6 +195,6 @@ class _Lines:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
         word = result.verdict.value
-        line = Text.assemble((f"{word:5}", _STYLES[word]), f" {result.check:<15} {result.seconds:6.2f} s  ")
+        line = Text.assemble((f"{word:5}", VERDICT_STYLES[word]), f" {result.check:<15} {result.seconds:6.2f} s  ")
         line.append(result.reason)
         self._console.print(line, soft_wrap=True)

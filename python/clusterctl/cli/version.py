@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
 from typing import Annotated
 
 import typer
 
-
-class Format(str, Enum):
-    """How to answer."""
-
-    TEXT = "text"
-    JSON = "json"
+from clusterctl.cli.output import Format
 
 
 def version(

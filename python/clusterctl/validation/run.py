@@ -131,7 +131,7 @@ def validate(
             run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=_now())
             raise
         except BaseException as error:
-            run.update(outcome="failed", exit_code=1, message=str(error), finished=_now())
+            run.update(outcome="failed", exit_code=int(ExitCode.BAD_CONFIG), message=str(error), finished=_now())
             raise
         finally:
             run.close()
