@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Plan the mesh once for all nodes, on the controller, from the public keys that Ansible's own connections brought."""
+"""Plan the ssh mesh once for all nodes, on the controller, from the public keys that mesh_key returned."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules a
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """Ends with the text of every file that is the same on all nodes."""
+    """Returns the text of every file that is the same on all nodes."""
 
     _requires_connection = False
 
@@ -59,7 +59,7 @@ def _plan(
     names = [str(member["name"]) for member in members]
     strangers = sorted(set(looks) - set(names))
     if strangers:
-        raise rules.MeshError(f"{', '.join(strangers)} is not in ssh_mesh_members; run preflight before.")
+        raise rules.MeshError(f"{', '.join(strangers)} is not in ssh_mesh_members; run preflight first.")
     fresh = {host: str(look["public_key"]) for host, look in looks.items() if look["public_key"]}
     recalled = rules.recall([look["remembered"] for look in looks.values()])
     everybody = rules.complete(members, fresh, recalled, inventory)
@@ -97,7 +97,7 @@ def _warnings(
     warnings = []
     if not options.strict_host_keys:
         warnings.append(
-            "ssh_mesh_strict_host_keys is false: the nodes will log in to whoever answers at a node's address."
+            "ssh_mesh_strict_host_keys is false: the nodes log in to any machine that answers at a node's address."
         )
     outside = [str(member["name"]) for member in everybody if member["name"] not in looks]
     new = [
@@ -107,17 +107,17 @@ def _warnings(
     ]
     if outside and new:
         warnings.append(
-            f"{', '.join(new)}: new or changed. {', '.join(outside)}, which this run did not visit, will not let them "
-            "in until a run without --limit."
+            f"{', '.join(new)}: new or changed. {', '.join(outside)}, which this run did not visit, will refuse their "
+            "logins until a run without --limit."
         )
     keyless = [
         str(member["name"]) for member in everybody if member["name"] not in looks and not member.get("user_key")
     ]
     if keyless:
-        warnings.append(f"The public key of {', '.join(keyless)} is not known; a run without --limit brings it.")
+        warnings.append(f"The public key of {', '.join(keyless)} is not known; run without --limit to get it.")
     return warnings
 
 
 def _word(value: object) -> str:
-    """YAML's yes and no are ssh's yes and no."""
+    """Return a value as ssh writes it: YAML's booleans become yes and no."""
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters that decide about artifacts: what one is called, and who builds it."""
+"""Filters for artifacts: the key, the host that builds, and the libraries that a build may use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ version_added: "0.1.0"
 author: The clusterctl authors
 description:
   - Returns 16 hex digits of the sha256 of the canonical JSON of everything that shapes an artifact.
-  - Equal inputs have equal keys, whatever the order of their mappings.
+  - Equal inputs have equal keys. The order within mappings does not matter.
 options:
   _input:
     description: Everything that shapes the artifact; sources, options, platform.
@@ -41,14 +41,14 @@ _value:
 def artifact_builder(
     members: Sequence[Mapping[str, Any]], platform: str, wanted: str = "", alive: Sequence[str] | None = None
 ) -> str:
-    """Return the name of the host that builds for a platform, or an empty string where there is none.
+    """Return the name of the host that builds for a platform; '' where no host can.
 
-    Every host of a platform that asks gets the same answer, so the choice needs no talk between hosts.
+    The answer is the same on every host of the platform.
 
     Args:
         members: the cluster's hosts, each with ``name`` and ``platform``, in the order of the inventory.
         platform: the platform to build for.
-        wanted: who should build if it can; a host of another platform, or one that is not alive, cannot.
+        wanted: the preferred host; it must be alive and of this platform.
         alive: names of hosts that still take part in the play; None for all.
     """
     able = [
@@ -62,9 +62,9 @@ def artifact_builder(
 
 
 def artifact_offers(members: Sequence[Mapping[str, Any]], platform: str, builder: str) -> list[str]:
-    """Return what a build for a platform may rely on, out of ``ucx`` and ``cuda``.
+    """Return which of ``ucx`` and ``cuda`` a build for a platform may use.
 
-    A library counts where every host of the platform has it, and CUDA only where the builder has a toolkit as well.
+    Every host of the platform must have the library. CUDA needs a toolkit on the builder as well.
 
     Args:
         members: the cluster's hosts; ``provides`` lists which of ``ucx``, ``libcuda``, ``cuda_toolkit`` each has.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters of the role hosts."""
+"""The filter hosts_lines: lines of /etc/hosts for the cluster's members."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ def _names(member: Mapping[str, Any], domain: str) -> list[str]:
     names.sort(key=lambda one: not one.startswith(f"{name}."))
     for one in names:
         if not _NAME.fullmatch(one):
-            raise ValueError(f"{one!r} of member {name} is no host name")
+            raise ValueError(f"{one!r} of member {name} is not a valid host name")
     return [one for one in dict.fromkeys(names) if not _is_address(one)]
 
 
 def hosts_lines(members: Sequence[Mapping[str, Any]], domain: str = "") -> str:
-    """Return the lines of hosts(5) for members, one each in their order.
+    """Return one line of hosts(5) for each member, in their order.
 
     Args:
         members: each with ``name``, ``address`` and, where it has more names, ``aliases``.
-        domain: appended to each name for one more.
+        domain: each member gets one more name with this domain.
 
     Raises:
-        ValueError: a name is no host name, an address none, or two members have one name.
+        ValueError: a name or an address is invalid, or two members share a name.
     """
     owners: dict[str, str] = {}
     lines = []
     for member in members:
         address = str(member["address"])
         if not _is_address(address):
-            raise ValueError(f"the address of member {member['name']} is {address!r}, which is no address")
+            raise ValueError(f"the address of member {member['name']} is {address!r}, which is not an IP address")
         names = _names(member, domain.strip("."))
         for name in names:
             other = owners.setdefault(name, str(member["name"]))
@@ -61,7 +61,7 @@ def hosts_lines(members: Sequence[Mapping[str, Any]], domain: str = "") -> str:
 
 
 class FilterModule:
-    """What Ansible asks for the filters."""
+    """Ansible's entry point."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters that decide about the training stack: which framework wheels hold, and what CUDA a platform can run."""
+"""Filters for the training stack: the framework in a set of wheels, and the CUDA that a platform can run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _value:
   type: dict
 """
 
-# The package of each framework, the first that is there counts.
+# The package of each framework; the first one present counts.
 _FRAMEWORKS = (("torch", "pytorch"), ("tensorflow", "tensorflow"), ("tensorflow-cpu", "tensorflow"))
 _NCCL = re.compile(r"nvidia-nccl-cu(?P<cuda>\d+)")
 _CPU = re.compile(r"\+cpu$")
@@ -77,10 +77,10 @@ def frameworks_by_platform(wheels: Mapping[str, Sequence[Mapping[str, Any]]]) ->
 
 
 def framework_choice(framework: str, version: str, build: str) -> list[list[str]]:
-    """Return sets of requirements that bring a framework, the best first; none for no framework.
+    """Return sets of requirements that install a framework, the best first; empty without a framework.
 
-    Indexes of PyTorch tell its builds apart by the local part of the version (``+cpu``, ``+cu126``), and the plain
-    version is what the publisher holds to be the common one, with CUDA. TensorFlow's have names of their own.
+    PyTorch's indexes mark builds by the local part of the version (``+cpu``, ``+cu126``). The plain version is the
+    publisher's default, with CUDA. TensorFlow's builds have different package names.
 
     Args:
         framework: ``pytorch``, ``tensorflow`` or ``none``.
@@ -102,15 +102,15 @@ def framework_choice(framework: str, version: str, build: str) -> list[list[str]
 def platform_wishes(
     members: Sequence[Mapping[str, Any]], wishes: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return what hosts wish for, gathered by platform.
+    """Return the wishes of hosts, grouped by platform.
 
     Args:
         members: the cluster's hosts, each with ``name`` and ``platform``.
-        wishes: by host; a host that is not in it is left out.
+        wishes: by host; a host without one is left out.
 
     Returns:
-        One entry for each platform and wish, with ``platform``, ``hosts`` and ``wish``; a platform that has two
-        entries has hosts that do not agree.
+        One entry for each platform and wish, with ``platform``, ``hosts`` and ``wish``. Two entries for a platform
+        mean that its hosts disagree.
     """
     found: list[dict[str, Any]] = []
     for member in members:
@@ -135,10 +135,10 @@ def drivers_below(members: Sequence[Mapping[str, Any]], platform: str, cuda: str
     Args:
         members: the cluster's hosts as preflight describes them.
         platform: the platform's id.
-        cuda: the major that programs were built for; empty for none.
+        cuda: the major that programs were built for; '' without CUDA.
 
     Returns:
-        ``name``, ``driver`` (its version) and ``cuda`` (the major that it can run) of each.
+        ``name``, ``driver`` (version) and ``cuda`` (the major it can run) of each host.
     """
     wanted = int(cuda or 0)
     return [
@@ -151,7 +151,7 @@ def drivers_below(members: Sequence[Mapping[str, Any]], platform: str, cuda: str
 
 
 def platform_cuda(members: Sequence[Mapping[str, Any]], platform: str) -> dict[str, Any]:
-    """Return what the hosts of a platform can run of CUDA.
+    """Return the GPUs, driver and CUDA toolkit of a platform's hosts.
 
     Args:
         members: the cluster's hosts as preflight describes them.

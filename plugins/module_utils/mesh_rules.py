@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the nodes of a mesh are told about each other: members in, the text of files out, nothing read or written.
+"""Compute the text of authorized_keys, known_hosts and the ssh client's drop-in from the members of a mesh.
 
-Used on the controller (the plan) and on nodes (the words for a failed login), hence Python 3.9 and the standard
-library.
+Reads and writes nothing. The controller uses it for the plan and nodes for the message of a failed login, so it needs
+only Python 3.9 and the standard library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tup
 MARKER = "ssh_mesh"
 SSH_PORT = 22
 _TAG = "clusterctl:"
-# Whatever is written into a line of a configuration file must be one harmless word.
+# Each value that goes into a line of a configuration file must be one word of these characters.
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?")
 _KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,3}")
@@ -27,11 +27,11 @@ Member = Dict[str, Any]
 
 
 class MeshError(Exception):
-    """The mesh cannot be planned; the message is a sentence that names the culprit."""
+    """The mesh cannot be planned; the message is one sentence that names the cause."""
 
 
 class Options(NamedTuple):
-    """What the role's variables choose."""
+    """The choices of the role's variables."""
 
     key_name: str = "id_clusterctl"
     key_options: Sequence[str] = ()
@@ -41,20 +41,20 @@ class Options(NamedTuple):
     verify: str = "ring"
 
 
-# --- at the door -----------------------------------------------------------------------------------------------------
+# --- checks of the input ---------------------------------------------------------------------------------------------
 
 
 def check_members(members: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse members that could not be written down faithfully.
+    """Refuse members that the files could not hold correctly.
 
     Raises:
-        MeshError: there are none, a name comes twice, or a name, address, port or key is none.
+        MeshError: the list is empty, a name is repeated, or a name, address, port or key is invalid.
     """
     if not members:
-        raise MeshError("ssh_mesh_members is empty; it is the list that preflight makes (preflight_members).")
+        raise MeshError("ssh_mesh_members is empty; set it to the list that preflight makes (preflight_members).")
     for name, count in Counter(str(member.get("name")) for member in members).items():
         if count > 1:
-            raise MeshError(f"ssh_mesh_members has {name} {count} times; each node stands there once.")
+            raise MeshError(f"ssh_mesh_members has {name} {count} times; list each node once.")
     for member in members:
         for problem in _malformed(member):
             raise MeshError(f"In ssh_mesh_members, {member.get('name')} has {problem}.")
@@ -63,27 +63,27 @@ def check_members(members: Sequence[Mapping[str, Any]]) -> None:
 def _malformed(member: Mapping[str, Any]) -> Iterable[str]:
     for word in (member.get("name"), *member.get("aliases", ())):
         if not _NAME.fullmatch(str(word)):
-            yield f"the name {word!r}, which is no host name"
+            yield f"the invalid host name {word!r}"
     if not _is_address(str(member.get("address"))):
-        yield f"the address {member.get('address')!r}, which is none"
+        yield f"the invalid address {member.get('address')!r}"
     port = member.get("port", SSH_PORT)
     if not isinstance(port, int) or not 0 < port < 65536:  # noqa: PLR2004 - ports have 16 bits
-        yield f"the port {port!r}, which is none"
+        yield f"the invalid port {port!r}"
     for key in (*member.get("host_keys", ()), *filter(None, [member.get("user_key")])):
         if not _KEY.fullmatch(str(key)):
-            yield f"the key {str(key)[:60]!r}, which is no public key"
+            yield f"the invalid public key {str(key)[:60]!r}"
 
 
 def check_options(user: str, options: Options) -> None:
-    """Refuse choices that would break the files they are written into.
+    """Refuse choices that would break the files that hold them.
 
     Raises:
         MeshError: the user, the key's file name or a key option is malformed.
     """
     if not _USER.fullmatch(user):
-        raise MeshError(f"ssh_mesh_user is {user!r}, which is no user name.")
+        raise MeshError(f"ssh_mesh_user is {user!r}, which is not a valid user name.")
     if not _KEY_NAME.fullmatch(options.key_name):
-        raise MeshError(f"ssh_mesh_key_name is {options.key_name!r}; it is the bare name of a file in ~/.ssh.")
+        raise MeshError(f"ssh_mesh_key_name is {options.key_name!r}; give the bare name of a file in ~/.ssh.")
     for option in options.key_options:
         if not _OPTION.fullmatch(option):
             raise MeshError(f"ssh_mesh_key_options has {option!r}; see AUTHORIZED_KEYS FILE FORMAT in sshd(8).")
@@ -102,7 +102,7 @@ def remembered_lines(block: Iterable[str], names: Iterable[str]) -> List[str]:
 
 
 def _owner(line: str) -> str:
-    """Return the member whom a line is about; '' where it is about nobody."""
+    """Return the member that a line is about; '' for a line without a member."""
     words = line.split()
     if not words or words[0].startswith("#"):
         return ""
@@ -119,15 +119,15 @@ def _place(word: str) -> Tuple[str, int]:
 
 
 def recall(memories: Sequence[Sequence[str]]) -> Dict[str, Member]:
-    """Rebuild members from what nodes remember of hosts that this run does not visit.
+    """Rebuild members that this run does not visit from the blocks of the nodes that it visits.
 
-    Where nodes remember a host differently, what most of them say counts, and the first of equals.
+    Where the nodes' lines about a host differ, the most frequent answer counts, and the first of equals.
 
     Args:
         memories: per node the lines of both its blocks.
 
     Returns:
-        By name: name, address, port, aliases, host_keys and user_key as far as the lines tell.
+        By name: name, address, port, aliases, host_keys and user_key, as far as the lines hold them.
     """
     votes: Dict[str, Counter[Tuple[str, ...]]] = {}
     for lines in memories:
@@ -163,12 +163,12 @@ def complete(
     recalled: Mapping[str, Member],
     inventory: Iterable[str],
 ) -> List[Member]:
-    """Return all whom the files name: the members, with every key that is known, and whoever is remembered besides.
+    """Return every host that the files name: the members with their known keys, and the remembered hosts.
 
     Args:
-        members: what preflight says; a ``user_key`` of an earlier run may be among it.
-        fresh: public keys that nodes of this run gave, by name.
-        recalled: what nodes remember.
+        members: the list of preflight; it may hold a ``user_key`` of an earlier run.
+        fresh: public keys of the nodes of this run, by name.
+        recalled: the hosts that nodes remember.
         inventory: names of all hosts of the inventory; only they may be remembered.
     """
     found: List[Member] = []
@@ -178,7 +178,7 @@ def complete(
         entry = {key_: value for key_, value in member.items() if key_ != "user_key"}
         found.append({**entry, "user_key": key} if key else entry)
     named = {str(member["name"]) for member in members}
-    # A memory without address is one whose known_hosts lines somebody removed: nothing can be said of such a host.
+    # A remembered host without an address has lost its known_hosts lines, so its block cannot be written.
     found += [
         recalled[name] for name in inventory if name not in named and name in recalled and recalled[name]["address"]
     ]
@@ -202,7 +202,7 @@ def authorized_keys(members: Sequence[Mapping[str, Any]], options: Options) -> s
 def known_hosts(members: Sequence[Mapping[str, Any]]) -> str:
     """Return the managed block of ssh_known_hosts: every name, alias and address of a member for each of its keys.
 
-    A key is vouched for on the port that it was seen on; for another than 22, that is written ``[name]:port``.
+    A key is valid for the port on which it was seen. A port other than 22 is written ``[name]:port``.
     """
     lines = []
     for member in members:
@@ -213,10 +213,9 @@ def known_hosts(members: Sequence[Mapping[str, Any]]) -> str:
 
 
 def client_config(members: Sequence[Mapping[str, Any]], user: str, options: Options) -> str:
-    """Return the ssh client's drop-in: where each member is, whom to believe, and which key to show.
+    """Return the ssh client's drop-in: each member's address, the trusted host keys, and the key to offer.
 
-    The key is named for the cluster's user alone: an IdentityFile for everybody would keep other users' ssh from
-    trying their own keys.
+    Only the cluster's user gets the key: an IdentityFile for all users would keep their ssh from trying their own keys.
     """
     everybody = [word for member in members for word in _words(member)]
     lines = ["# Written by clusterctl (role ssh_mesh); changes are overwritten.", ""]
@@ -230,7 +229,7 @@ def client_config(members: Sequence[Mapping[str, Any]], user: str, options: Opti
         f"Host {' '.join(everybody)}",
         f"    StrictHostKeyChecking {'yes' if options.strict_host_keys else 'no'}",
         "    GlobalKnownHostsFile /etc/ssh/ssh_known_hosts",
-        # A key that a user once accepted by hand is not one that the controller vouches for.
+        # A key that a user accepted by hand is not one that the controller has verified.
         "    UserKnownHostsFile /dev/null",
         "    UpdateHostKeys no",
         *[f"    {name} {value}" for name, value in options.client_options.items()],
@@ -259,7 +258,7 @@ def _is_address(word: str) -> bool:
 
 
 def logins(visited: Sequence[str], mode: str) -> Dict[str, List[str]]:
-    """Return who logs in to whom: ``ring`` to the next of those visited, ``all`` to everyone, ``none`` to nobody."""
+    """Return the targets of each node's logins: ``ring`` the next visited node, ``all`` every one, ``none`` no node."""
     if mode == "none":
         return {name: [] for name in visited}
     if mode == "all":
@@ -270,32 +269,33 @@ def logins(visited: Sequence[str], mode: str) -> Dict[str, List[str]]:
 _LOGIN_FAILURES = (
     (
         r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED|No \S+ host key is known",
-        "it shows a host key that the controller has not vouched for; find out who answers there",
+        "it shows a host key that the controller has not verified; find out which machine answers there",
     ),
     (
         r"Permission denied",
-        "its sshd refuses the key of user {user}; look into its sshd_config, at the modes of the home, and at its log",
+        "its sshd refuses the key of user {user}; check its sshd_config, the modes of the home, and its log",
     ),
-    (r"Could not resolve hostname", "its name cannot be resolved; see the client's drop-in in /etc/ssh/ssh_config.d"),
+    (r"Could not resolve hostname", "its name cannot be resolved; check the client's drop-in in /etc/ssh/ssh_config.d"),
     (
         r"refused|No route to host|unreachable|timed? ?out|Connection (?:closed|reset)",
-        "look for a firewall between the two, or set cluster_address or cluster_port to where they reach each other",
+        "look for a firewall between the two, or set cluster_address or cluster_port to a place that both reach",
     ),
-    (r"not available|nologin", "user {user} has no login shell there"),
+    (r"not available|nologin", "user {user} has no login shell there; set one with usermod"),
 )
 
 
 def login_failure(origin: str, target: Mapping[str, Any], user: str, said: str) -> str:
-    """Put a failed login into a sentence that names both ends and what to do.
+    """Return a sentence about a failed login that names both ends and the cure.
 
     Args:
-        origin: who tried.
-        target: name, address and port, and ``obstacles``: what the target's own look found in the way.
-        user: as whom.
-        said: what ssh said on stderr, or how it ended.
+        origin: the node that tried.
+        target: name, address and port, and ``obstacles``, the settings of the target that may refuse a login.
+        user: the user who logs in.
+        said: what ssh wrote to stderr, or how it ended.
     """
     telling = next(
-        (cure for pattern, cure in _LOGIN_FAILURES if re.search(pattern, said, re.IGNORECASE)), "ssh says no more"
+        (cure for pattern, cure in _LOGIN_FAILURES if re.search(pattern, said, re.IGNORECASE)),
+        "ssh gives no other reason",
     )
     last = (said.strip().splitlines() or ["no answer"])[-1].strip().rstrip(".")
     where = f"{target['name']} ({target['address']} port {target.get('port', SSH_PORT)})"

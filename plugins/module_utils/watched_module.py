@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the modules that lay out files share: how they are run, what they return, and what they keep to themselves."""
+"""Run a module that lays out files: its result, its watch entries, and no file content in the syslog."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import file_entry, 
 
 
 class QuietModule(AnsibleModule):
-    """A module whose arguments hold the contents of files, which belong neither in the syslog nor in the result."""
+    """A module whose arguments hold the contents of files; neither the syslog nor the result shows them."""
 
     def log(self, msg: str, log_args: Any = None) -> None:
         """Log that the module ran, without its arguments."""
@@ -19,7 +19,7 @@ class QuietModule(AnsibleModule):
 
     @property
     def shown_arguments(self) -> Dict[str, Any]:
-        """The invocation as the result shows it: paths and states."""
+        """The invocation in the result: only paths and states."""
         files = self.params.get("files")
         if files is None:
             return {"path": self.params.get("path")}
@@ -27,14 +27,14 @@ class QuietModule(AnsibleModule):
 
 
 class _Selinux:
-    """SELinux as AnsibleModule knows it."""
+    """SELinux contexts by the functions of AnsibleModule."""
 
     def __init__(self, module: AnsibleModule) -> None:
         self.module = module
 
     def carry(self, target: str, staged: str) -> None:
-        """Give the staged file the context of its target, or the one the policy names for a new target."""
-        there = os.path.lexists(target)  # asking for the context of what is not there would end the module
+        """Give the staged file the context of its target, or the policy's context for a new target."""
+        there = os.path.lexists(target)  # selinux_context ends the module for a missing path
         context = self.module.selinux_context(target) if there else self.module.selinux_default_context(target)
         self.module.set_context_if_different(staged, context, changed=False)
 
@@ -42,12 +42,12 @@ class _Selinux:
 def run(
     module: QuietModule, entries: Callable[[], List[file_entry.Entry]], verify: Callable[[], str] = lambda: ""
 ) -> None:
-    """Lay out the entries and end the module with the result that every module of the collection has.
+    """Lay out the entries and end the module with the collection's usual result.
 
     Args:
         module: the running module.
-        entries: makes the entries; a StageError of it is the module's failure.
-        verify: run when all is in place, never in check mode; returns a sentence where the effect is not there.
+        entries: makes the entries; its StageError is the module's failure.
+        verify: runs when all is in place, never in check mode; returns a sentence where the effect is missing.
     """
     invocation = {"module_args": module.shown_arguments}
     try:

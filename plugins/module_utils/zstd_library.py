@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Zstandard by the library that every distribution's package manager brings along, where the program is not installed.
+"""Compress and decompress zstd with libzstd, for nodes without the program; package managers bring the library.
 
-Standard library only and Python 3.9, since it runs on nodes. Python has the format itself from 3.14 on.
+It runs on nodes, so it needs only Python 3.9 and the standard library. Python 3.14 and later have the format itself.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from functools import lru_cache
 from typing import Any, BinaryIO, Callable, Iterator, Optional
 
 _NAME = "libzstd.so.1"
-_OLDEST = 10400  # 1.4.0, the first with the interface that is used here
+_OLDEST = 10400  # 1.4.0, the first release with this interface
 _CHUNK = 1 << 20
 _LEVEL_PARAMETER = 100  # ZSTD_c_compressionLevel
 _CONTINUE, _END = 0, 2  # ZSTD_EndDirective
 
 
 class ZstdError(Exception):
-    """The library refused what it was given; the message is its own."""
+    """The library refused its input; the message is the library's."""
 
 
 class _Buffer(ctypes.Structure):
@@ -29,7 +29,7 @@ class _Buffer(ctypes.Structure):
 
 @lru_cache(maxsize=None)
 def library() -> Optional[Any]:
-    """Return the loaded library, or None where there is none that can be used."""
+    """Return the loaded library; None where it is missing or too old."""
     try:
         found = ctypes.CDLL(_NAME)
         if found.ZSTD_versionNumber() < _OLDEST:
@@ -56,7 +56,7 @@ def library() -> Optional[Any]:
 def _loaded() -> Any:
     found = library()
     if found is None:
-        raise ZstdError(f"{_NAME} is not here")
+        raise ZstdError(f"{_NAME} is not on this node")
     return found
 
 
@@ -67,10 +67,10 @@ def _checked(found: Any, code: int) -> int:
 
 
 def decompressed(source: BinaryIO) -> Iterator[memoryview]:
-    """Yield what ``source`` holds, in portions that are valid until the next one is asked for.
+    """Yield the decompressed content of ``source``; a portion is valid until the next one is taken.
 
     Raises:
-        ZstdError: it is damaged, or ends too early.
+        ZstdError: the content is damaged or ends too early.
     """
     found = _loaded()
     room = ctypes.create_string_buffer(_CHUNK)
@@ -96,7 +96,7 @@ def decompressed(source: BinaryIO) -> Iterator[memoryview]:
 
 
 class Compressor:
-    """Something to write into; what comes out goes on to ``sink``, and all of it has gone with :meth:`close`."""
+    """A stream that compresses what is written and passes it to ``sink``; :meth:`close` passes the rest."""
 
     def __init__(self, sink: Callable[[memoryview], Any], level: int) -> None:
         """Begin a frame."""
@@ -120,7 +120,7 @@ class Compressor:
         self.release()
 
     def release(self) -> None:
-        """Give back the memory; nothing more can be written."""
+        """Free the memory; the stream cannot be written any more."""
         if self._context:
             self._library.ZSTD_freeCCtx(self._context)
             self._context = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merge folders and variables into the file that PAM gives to every session."""
+"""Merge folders and variables into /etc/environment, which PAM reads for every session."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ module: environment_file
 short_description: Merge folders and variables into /etc/environment
 version_added: 0.1.0
 description:
-  - Puts folders before those that a list such as C(PATH) has, and sets variables, in a file that pam_env reads.
-  - What others wrote stays. A line that needs no change keeps every byte; a list keeps the folders of others behind
-    ours, and no folder of ours stands in it twice.
-  - What was added is remembered in comments of the same file, so that it goes when it is no longer asked for, and so
-    that a variable that was replaced comes back.
-  - The file is no shell script. Nothing in a value is expanded, and a value that its form cannot carry is refused.
+  - Puts folders at the front of lists such as C(PATH), and sets variables, in a file that pam_env reads.
+  - Keeps what others wrote. A line that needs no change keeps every byte. A list keeps the folders of others behind
+    ours, and holds each of our folders once.
+  - Remembers in comments of the same file what it added. What is no longer asked for is removed, and a replaced
+    variable comes back.
+  - The file is not a shell script. Values are not expanded. A value that the file's form cannot carry is refused.
 options:
   lists:
-    description: By variable, the folders that stand before those of others.
+    description: Folders per variable. They stand before the folders of others.
     type: dict
     default: {}
   bases:
-    description: By variable, the list that ours stand before where the file has none yet.
+    description: The initial list per variable, for a file that does not set it yet. Our folders stand before it.
     type: dict
     default: {}
   variables:
@@ -99,18 +99,18 @@ def _text_of(name: str, value: Any) -> str:
     """Return a variable's value as text.
 
     Raises:
-        file_entry.StageError: it is no string and no number; YAML's yes, no, on and off are among these.
+        file_entry.StageError: it is not a string or a number. YAML's yes, no, on and off are booleans.
     """
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise file_entry.StageError(
-            f"The value of {name} is {value!r}, which is neither a string nor a number; put it in quotes."
+            f"The value of {name} is {value!r}, which is not a string or a number; put it in quotes."
         )
     return str(value)
 
 
 def _folders_of(name: str, value: Any) -> List[str]:
     if not isinstance(value, list) or not all(isinstance(folder, str) for folder in value):
-        raise file_entry.StageError(f"The folders for {name} are {value!r}, which is no list of paths.")
+        raise file_entry.StageError(f"The folders for {name} are {value!r}, which is not a list of paths.")
     return value
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep a block of names in a hosts file, and see that the node really resolves them so."""
+"""Keep the cluster's names in /etc/hosts and prove that the node resolves them to these addresses."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ module: hosts_file
 short_description: Keep the cluster's names in /etc/hosts and prove that they resolve
 version_added: 0.1.0
 description:
-  - Keeps O(content) in a managed block of a hosts file; everything around it stays, byte for byte.
-  - glibc answers with the addresses of all lines that hold a name and prefers a loopback among them. Debian's installer
-    writes C(127.0.1.1 node1) on node1, which would win over the block on that very node. So the names of the block are
-    taken out of every other line with another address. Such a line is kept beside it as a comment, and comes back when
-    the block no longer needs it.
-  - In the end every name is resolved as any program on the node would, and a wrong answer fails the module.
+  - Keeps O(content) in a managed block of a hosts file. Everything around the block stays, byte for byte.
+  - Removes the names of the block from every other line with another address. glibc answers with the addresses of all
+    lines that hold a name and prefers a loopback. Debian's installer writes C(127.0.1.1 node1) on node1, which would
+    win over the block on that node. The original line is kept as a comment. It comes back when the block no longer
+    needs the name.
+  - At the end resolves every name as any program on the node does. A wrong answer fails the module.
 options:
   content:
-    description: Lines of hosts(5). An empty content takes the block out.
+    description: Lines of hosts(5). An empty content removes the block.
     type: str
     required: true
   path:
@@ -30,12 +30,12 @@ options:
     default: hosts
   skip_resolvable:
     description:
-      - Whether to leave out lines whose names all resolve to their address already, by DNS for example. A line that is
-        in the block stays there, since the block itself is what makes it resolve.
+      - Whether to leave out lines whose names already resolve to their address, for example by DNS. A line of the
+        present block stays, because the block is what makes it resolve.
     type: bool
     default: false
   verify:
-    description: Whether to resolve every name in the end. Only sensible for the system's own file.
+    description: Whether to resolve every name at the end. Use it only for the system's own file.
     type: bool
     default: true
   owner:
@@ -52,7 +52,7 @@ author:
 attributes:
   check_mode:
     support: full
-    description: Changes nothing, and so does not resolve the names in the end.
+    description: Changes nothing, so the names are not resolved at the end.
   diff_mode:
     support: full
     description: The file before and after.
@@ -104,7 +104,7 @@ _RESOLVE_SECONDS = 10  # for all names together: a resolver that is down must no
 
 
 def resolve(names: Iterable[str], family: int, seconds: float) -> Dict[str, Set[str]]:
-    """Return the addresses that this node gives for each name; a name that got no answer in time has none."""
+    """Return the addresses that this node gives for each name; an empty set for a name without an answer in time."""
     waiting: "queue.Queue[str]" = queue.Queue()
     answers: Dict[str, Set[str]] = {name: set() for name in names}
     for name in answers:
@@ -122,7 +122,7 @@ def resolve(names: Iterable[str], family: int, seconds: float) -> Dict[str, Set[
             except OSError:
                 pass
 
-    # Daemons, since a lookup in a resolver that hangs cannot be stopped and must not keep the module from ending.
+    # Daemon threads: a lookup in a hanging resolver cannot be stopped, and the module must end all the same.
     workers = [threading.Thread(target=work, daemon=True) for _ in range(min(_RESOLVERS, len(answers)))]
     for worker in workers:
         worker.start()
@@ -136,7 +136,7 @@ def _family(address: str) -> int:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def _resolved_rightly(wanted: Dict[str, str]) -> Dict[str, Set[str]]:
+def _resolved_wrongly(wanted: Dict[str, str]) -> Dict[str, Set[str]]:
     """Return, for each name that does not resolve to its address alone, what it resolves to."""
     wrong: Dict[str, Set[str]] = {}
     for family in (socket.AF_INET, socket.AF_INET6):
@@ -147,10 +147,10 @@ def _resolved_rightly(wanted: Dict[str, str]) -> Dict[str, Set[str]]:
 
 
 def without_resolvable(text: str, marker: str, content: str) -> str:
-    """Return the content without the lines that are not in the block and need not be."""
+    """Return the content without the lines whose names already resolve without the block."""
     present = text_edit.block_hosts(text, marker)
     new = {name: at for name, at in text_edit.host_names(content).items() if present.get(name) != at}
-    needed = _resolved_rightly(new)
+    needed = _resolved_wrongly(new)
     kept: List[str] = []
     for line in content.splitlines():
         names = line.partition("#")[0].split()[1:]
@@ -188,7 +188,7 @@ def main() -> None:
     def verify() -> str:
         if not given["verify"]:
             return ""
-        wrong = _resolved_rightly(written)
+        wrong = _resolved_wrongly(written)
         if not wrong:
             return ""
         name = min(wrong)
@@ -196,7 +196,7 @@ def main() -> None:
         found = " and ".join(sorted(wrong[name])) or "nothing"
         return (
             f"The name '{name}' resolves to {found} instead of {written[name]}{more}, although {given['path']} has it; "
-            "see that 'hosts:' in /etc/nsswitch.conf begins with 'files', and restart nscd where it runs."
+            "let 'hosts:' in /etc/nsswitch.conf begin with 'files', and restart nscd where it runs."
         )
 
     watched_module.run(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make sure that a user of this node has a key of the mesh, and give its public half."""
+"""Make a user's ssh key for the mesh on this node and return its public half."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ module: mesh_key
 short_description: Make a user's ed25519 key for the mesh on the node, and return its public half
 version_added: 0.1.0
 description:
-  - Makes C(~/.ssh) and a key file of its own there, as that user; no other key of the user is touched.
+  - Makes C(~/.ssh) and a separate key file there. The user's other keys stay as they are.
   - Reads and writes everything below the home with that user's identity, so that root follows none of the user's links.
-    A link to a file that the user may not read or replace fails, with the link's name.
-  - The private half stays where it is made. A key file that is damaged is kept aside under another name and replaced.
-  - Tells what else the mesh has to know of the node. Where sshd looks for authorized keys, whether the ssh client
-    reads C(/etc/ssh/ssh_config.d), what stands in the way of a login by key, and what the managed blocks already say.
+    A link to a file that the user may not read or replace fails the module. The message names the link.
+  - The private half never leaves the node. A damaged key file is renamed and replaced.
+  - Returns the facts that the mesh needs. These are where sshd looks for authorized keys, whether the ssh client reads
+    C(/etc/ssh/ssh_config.d), what may refuse a login by key, and the lines of the managed blocks.
 options:
   user:
-    description: The user; left empty, the one who logged in.
+    description: The user. Empty means the user who logged in.
     type: str
     default: ""
   name:
@@ -25,7 +25,7 @@ options:
     type: str
     default: id_clusterctl
   remember:
-    description: Hosts of which the managed blocks' lines are returned.
+    description: Hosts whose lines in the managed blocks are returned.
     type: list
     elements: str
     default: []
@@ -34,10 +34,10 @@ author:
 attributes:
   check_mode:
     support: full
-    description: Says what would be made; there is no public key to return then.
+    description: Says what would be made. The public key of a missing key is empty.
   diff_mode:
     support: none
-    description: A key is nothing to show.
+    description: A key is not shown.
 """
 
 EXAMPLES = r"""
@@ -49,7 +49,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 public_key:
-  description: Type and key; empty in check mode where there is none yet.
+  description: Type and key. Empty in check mode where the key is missing.
   returned: success
   type: str
 user:
@@ -67,11 +67,11 @@ authorized_keys:
   returned: success
   type: dict
 client_block:
-  description: What /etc/ssh/ssh_config lacks to read /etc/ssh/ssh_config.d; empty where it lacks nothing.
+  description: Lines that make /etc/ssh/ssh_config read /etc/ssh/ssh_config.d. Empty where it already does.
   returned: success
   type: str
 obstacles:
-  description: What may keep sshd from letting the user in, in words.
+  description: Settings that may make sshd refuse the user, as phrases.
   returned: success
   type: list
   elements: str
@@ -81,7 +81,7 @@ remembered:
   type: list
   elements: str
 changes:
-  description: What was made or mended.
+  description: What was made or repaired.
   returned: success
   type: list
   elements: str
@@ -92,7 +92,7 @@ watch:
   elements: dict
 """
 
-# As a user, pathlib's questions end with an error where those of os.path answer no.
+# Without permission, pathlib's questions raise an error; those of os.path answer no.
 # ruff: noqa: PTH112, PTH113, PTH116, PTH120
 
 import os
@@ -124,22 +124,22 @@ _GROUP_OR_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class NoKeyError(user_identity.IdentityError):
-    """The node cannot have its key; the message is one sentence."""
+    """The node cannot get its key; the message is one sentence."""
 
 
 # --- acting as the user ----------------------------------------------------------------------------------------------
 
 
 class Work:
-    """Things to do, each with the phrase that tells it; in check mode they are told only."""
+    """Do things and collect a phrase for each; in check mode only collect the phrases."""
 
     def __init__(self, *, check: bool) -> None:
-        """Begin with nothing done."""
+        """Begin without changes."""
         self.check = check
         self.changes: List[str] = []
 
     def do(self, phrase: str, action: Callable[[], Any]) -> None:
-        """Do one thing, or only tell it."""
+        """Do one thing, or only note it in check mode."""
         self.changes.append(phrase)
         if not self.check:
             action()
@@ -156,7 +156,7 @@ def ensure_key(home: str, name: str, comment: str, *, check: bool) -> Dict[str, 
         work.do(f"created the key {private}", lambda: _make(folder, name, comment))
         half = "" if check else _public_half(private)
         if not check and not half:
-            raise NoKeyError(f"ssh-keygen cannot read {private}, which it has just made; look at the file system.")
+            raise NoKeyError(f"ssh-keygen cannot read {private}, which it has just made; check the file system.")
         if not check:
             atomic_file.write(public, f"{half} {comment}\n")
     elif _read(public) != f"{half} {comment}\n":
@@ -173,13 +173,15 @@ def _ensure_folder(folder: Path, work: Work) -> None:
         return
     mode = stat.S_IMODE(folder.stat().st_mode)
     if mode & _GROUP_OR_OTHERS_WRITE:
-        work.do(f"took write permission on {folder} from others", lambda: folder.chmod(mode & ~_GROUP_OR_OTHERS_WRITE))
+        work.do(
+            f"removed the write permission of others on {folder}", lambda: folder.chmod(mode & ~_GROUP_OR_OTHERS_WRITE)
+        )
 
 
 def _sound_half(private: Path, work: Work) -> str:
-    """Return the public half of the key that is there; '' after putting a damaged one aside."""
+    """Return the public half of the present key; '' after a damaged key was renamed."""
     if stat.S_IMODE(private.stat().st_mode) != _PRIVATE:
-        work.do(f"made {private} readable by its owner alone", lambda: private.chmod(_PRIVATE))
+        work.do(f"made {private} readable only by its owner", lambda: private.chmod(_PRIVATE))
         if work.check:  # ssh-keygen refuses to read it as it is
             return " ".join(_read(private.with_name(f"{private.name}.pub")).split()[:2])
     half = _public_half(private)
@@ -193,20 +195,20 @@ def _public_half(private: Path) -> str:
     """Return type and key of the private half itself; '' where the file is damaged.
 
     Raises:
-        NoKeyError: a passphrase protects it, so that somebody means it to be used otherwise.
+        NoKeyError: a passphrase protects it, so it serves another purpose.
     """
     done = _run(["ssh-keygen", "-y", "-P", "", "-f", str(private)])
     if done.ok:
         return " ".join(done.output.split()[:2])
     if "passphrase" in done.errors:
         raise NoKeyError(
-            f"{private} is protected by a passphrase, so no job could use it; set ssh_mesh_key_name to another name."
+            f"{private} is protected by a passphrase, so jobs cannot use it; set ssh_mesh_key_name to another name."
         )
     return ""
 
 
 def _make(folder: Path, name: str, comment: str) -> None:
-    """Make the key aside and link it into place: on a home that several nodes share, the first one wins."""
+    """Make the key in a temporary folder and link it into place; on a shared home the first node wins."""
     with tempfile.TemporaryDirectory(prefix=".clusterctl-", dir=folder) as scratch:
         done = _run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", f"{scratch}/{name}"])
         if not done.ok:
@@ -237,7 +239,7 @@ def _read(path: Path) -> str:
 
 
 def sshd_settings(user: str) -> Dict[str, str]:
-    """Return what sshd itself says of its configuration for this user; {} where it says nothing."""
+    """Return sshd's own settings for this user (sshd -T); {} where it gives none."""
     for program in ("/usr/sbin/sshd", "/usr/local/sbin/sshd"):
         if os.access(program, os.X_OK):
             done = _run([program, "-T", "-C", f"user={user},host=localhost,addr=127.0.0.1"])
@@ -310,7 +312,7 @@ def check_access(entry: pwd.struct_passwd, path: Path) -> None:
 
 
 def obstacles(entry: pwd.struct_passwd, settings: Dict[str, str]) -> List[str]:
-    """Return what may keep the user out; none of it is certain, so it is told when a login has failed."""
+    """Return what may make sshd refuse the user; it is reported only when a login has failed."""
     found = [
         f"sshd has {keyword} {settings[keyword.lower()]}"
         for keyword in ("AllowUsers", "DenyUsers", "AllowGroups", "DenyGroups", "AuthenticationMethods")
@@ -318,7 +320,7 @@ def obstacles(entry: pwd.struct_passwd, settings: Dict[str, str]) -> List[str]:
     ]
     mode = stat.S_IMODE(Path(entry.pw_dir).stat().st_mode)
     if settings.get("strictmodes", "yes") == "yes" and mode & _GROUP_OR_OTHERS_WRITE:
-        found.append(f"{entry.pw_dir} may be written by others (mode {mode:04o}), which sshd's StrictModes refuses")
+        found.append(f"{entry.pw_dir} is writable by others (mode {mode:04o}), which sshd's StrictModes refuses")
     return found
 
 
@@ -333,7 +335,7 @@ def block_lines(path: Path) -> List[str]:
 
 
 def client_block() -> str:
-    """Return the line that makes the client read its drop-in folder, '' where the distribution's own file has it."""
+    """Return the lines that make the client read its drop-in folder; '' where the distribution's file does so."""
     text = _read(_CLIENT)
     outside = text_edit.set_block(text, mesh_rules.MARKER, "") if text else ""
     return "" if _INCLUDE.search(outside) else "Match all\n    Include /etc/ssh/ssh_config.d/*.conf\n"
@@ -346,7 +348,7 @@ def user_entry(name: str) -> pwd.struct_passwd:
     """Return the user's entry.
 
     Raises:
-        NoKeyError: there is no such user, no home or no shell.
+        NoKeyError: the user, the home or the login shell is missing.
     """
     wanted = name or os.environ.get("SUDO_USER", "") or pwd.getpwuid(os.geteuid()).pw_name
     try:
@@ -356,21 +358,23 @@ def user_entry(name: str) -> pwd.struct_passwd:
     if not Path(entry.pw_dir).is_dir():
         raise NoKeyError(f"The home {entry.pw_dir} of user {wanted} does not exist on this node; create it.")
     if Path(entry.pw_shell).name in _NO_SHELLS:
-        raise NoKeyError(f"The user {wanted} has the shell {entry.pw_shell} and cannot log in; give it a real one.")
+        raise NoKeyError(
+            f"The user {wanted} has the shell {entry.pw_shell} and cannot log in; set a login shell with usermod."
+        )
     if os.geteuid() not in (0, entry.pw_uid):
         raise NoKeyError(f"Only root can make the key of user {wanted}; set ansible_become=true.")
     return entry
 
 
 def look(module: AnsibleModule) -> Dict[str, Any]:
-    """Do the module's work."""
+    """Make the key and gather what the mesh needs of this node."""
     name = module.params["name"]
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", name):
-        raise NoKeyError(f"ssh_mesh_key_name is {name!r}; it is the bare name of a file in ~/.ssh.")
+        raise NoKeyError(f"ssh_mesh_key_name is {name!r}; give the bare name of a file in ~/.ssh.")
     entry = user_entry(module.params["user"])
     settings = sshd_settings(entry.pw_name)
     if settings.get("pubkeyauthentication", "yes") == "no":
-        raise NoKeyError("sshd on this node has PubkeyAuthentication no; the mesh needs it on in sshd_config.")
+        raise NoKeyError("sshd on this node has PubkeyAuthentication no; set it to yes in sshd_config.")
     group = node_probe._group_name(entry.pw_gid)  # noqa: SLF001 - same collection, and no second copy
     comment = f"clusterctl:{os.uname().nodename}"
     path = authorized_path(entry, settings)

@@ -1,32 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prove that a user of this node gets a shell on other nodes."""
+"""Log in to other nodes by ssh, as a job does, to prove that the mesh works."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: mesh_login
-short_description: Log in to other nodes as a job would, and say whom it cannot reach
+short_description: Log in to other nodes as a job would, and name the nodes that refuse
 version_added: 0.1.0
 description:
   - Runs C(ssh -o BatchMode=yes NAME true) as the user, several at a time, each with a deadline.
-  - Fails with one sentence for each login that does not work; it names both ends.
+  - Fails with one sentence for each failed login. The sentence names both ends.
 options:
   origin:
     description: This node's name.
     type: str
     required: true
   user:
-    description: As whom.
+    description: The user who logs in.
     type: str
     required: true
   targets:
-    description: Whom to log in to, each with C(name), C(address), C(port) and C(obstacles).
+    description: The nodes to log in to, each with C(name), C(address), C(port) and C(obstacles).
     type: list
     elements: dict
     required: true
   timeout_s:
-    description: How long one login may take.
+    description: Seconds that one login may take.
     type: int
     default: 20
 author:
@@ -34,10 +34,10 @@ author:
 attributes:
   check_mode:
     support: full
-    description: Nothing is tried, for nothing has been laid out.
+    description: Tries no login, because the files are not in place yet.
   diff_mode:
     support: none
-    description: There is nothing to compare.
+    description: The module changes nothing.
 """
 
 EXAMPLES = r"""
@@ -51,7 +51,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 failures:
-  description: A sentence for each login that does not work.
+  description: A sentence for each failed login.
   returned: always
   type: list
   elements: str
@@ -75,12 +75,12 @@ _AT_ONCE = 8
 
 
 def login_argv(name: str, timeout_s: int) -> List[str]:
-    """Return the command that a launcher would use, ``true`` in the place of its daemon."""
+    """Return the command that a launcher would use, with ``true`` instead of its daemon."""
     return ["ssh", "-n", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={timeout_s}", "--", name, "true"]
 
 
 def login_all(user: str, targets: Sequence[Mapping[str, Any]], timeout_s: int) -> List[Tuple[Mapping[str, Any], str]]:
-    """Try all targets and return those that failed, each with what ssh said."""
+    """Try all targets and return the failed ones, each with what ssh wrote."""
     failed: List[Tuple[Mapping[str, Any], str]] = []
     for start in range(0, len(targets), _AT_ONCE):
         running = [
@@ -105,7 +105,7 @@ def _start(user: str, name: str, timeout_s: int) -> "subprocess.Popen[str]":
     become: Dict[str, Any] = {}
     if os.geteuid() != entry.pw_uid:
         become = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": os.getgrouplist(user, entry.pw_gid)}
-    # No agent and nothing else of this session: what a job finds there tomorrow is what has to work.
+    # Without the agent and variables of this session: the login has to work for a job that has neither.
     environment = {
         "HOME": entry.pw_dir,
         "USER": user,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation of the action of this name; the work is done on the controller."""
+"""Documentation of the action plugin ssh_mesh_plan, which runs on the controller."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ short_description: Plan the mesh once for all nodes
 version_added: 0.1.0
 description:
   - Runs once, on the controller, over what M(clusterctl.hpc.mesh_key) registered on each host of the play.
-  - Renders what all nodes get alike. Hosts of the inventory that the play does not visit keep the keys by which an
-    earlier run, or the nodes themselves, know them.
+  - Renders the files that are the same on all nodes. Hosts of the inventory that the play does not visit keep the keys
+    that an earlier run or the visited nodes know.
 options:
   looks:
-    description: Name of the variable under which mesh_key was registered.
+    description: Name of the variable in which M(clusterctl.hpc.mesh_key) was registered.
     type: str
     required: true
   members:
-    description: The cluster's members as preflight made them.
+    description: The cluster's members as preflight makes them.
     type: list
     elements: dict
     required: true
   inventory:
-    description: Names of all hosts of the inventory; keys of anybody else are forgotten.
+    description: Names of all hosts of the inventory. Keys of other hosts are removed.
     type: list
     elements: str
     required: true
@@ -37,11 +37,11 @@ options:
     elements: str
     required: true
   from_members_only:
-    description: Whether a key is good from the members' addresses alone.
+    description: Whether a key is valid only from the members' addresses.
     type: bool
     required: true
   strict_host_keys:
-    description: Whether a host key that the controller has not vouched for ends the login.
+    description: Whether a host key that the controller has not verified ends the login.
     type: bool
     required: true
   client_options:
@@ -49,7 +49,7 @@ options:
     type: dict
     required: true
   verify:
-    description: Who logs in to whom as the proof.
+    description: Which logins prove the mesh.
     type: str
     choices: [ring, all, none]
     required: true
@@ -58,7 +58,7 @@ author:
 attributes:
   check_mode:
     support: full
-    description: It only plans.
+    description: Only plans.
 """
 
 EXAMPLES = r"""
@@ -91,11 +91,11 @@ client_config:
   returned: success
   type: str
 logins:
-  description: Per node whom it logs in to as the proof.
+  description: The nodes that each node logs in to as the proof.
   returned: success
   type: dict
 members:
-  description: The members with C(user_key), the public key of each.
+  description: The members, each with its public key in C(user_key).
   returned: success
   type: list
   elements: dict

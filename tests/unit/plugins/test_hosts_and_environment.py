@@ -38,9 +38,9 @@ def test_a_member_named_by_its_address_needs_no_line() -> None:
             [{"name": "a", "address": "10.0.0.1"}, {"name": "b", "address": "10.0.0.2", "aliases": ["a"]}],
             "both a and b",
         ),
-        ([{"name": "a b", "address": "10.0.0.1"}], "'a b' of member a b is no host name"),
-        ([{"name": "a\n10.0.0.9 b", "address": "10.0.0.1"}], "is no host name"),
-        ([{"name": "a", "address": "node9"}], "'node9', which is no address"),
+        ([{"name": "a b", "address": "10.0.0.1"}], "'a b' of member a b is not a valid host name"),
+        ([{"name": "a\n10.0.0.9 b", "address": "10.0.0.1"}], "is not a valid host name"),
+        ([{"name": "a", "address": "node9"}], "'node9', which is not an IP address"),
     ],
 )
 def test_what_is_no_member_is_refused(members: list[dict[str, Any]], words: str) -> None:
@@ -97,9 +97,9 @@ def test_the_environment_is_merged_and_given_back(tmp_path: Path, run_module: Ru
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"variables": {"A": True}}, "The value of A is True, which is neither a string nor a number"),
+        ({"variables": {"A": True}}, "The value of A is True, which is not a string or a number"),
         ({"variables": {"A": "x\ny"}}, "the value of A holds a newline"),
-        ({"lists": {"PATH": "/x"}}, "are '/x', which is no list of paths"),
+        ({"lists": {"PATH": "/x"}}, "are '/x', which is not a list of paths"),
         ({"lists": {"PATH": ["x"]}}, "PATH: 'x' is no absolute path"),
     ],
 )

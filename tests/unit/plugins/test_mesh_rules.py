@@ -43,10 +43,10 @@ class TestDoor:
     @pytest.mark.parametrize(
         ("changes", "telling"),
         [
-            ({"name": "-oProxyCommand=x"}, "no host name"),
-            ({"name": "a b"}, "no host name"),
-            ({"name": "*"}, "no host name"),
-            ({"aliases": ["ok", "x\nHost *"]}, "no host name"),
+            ({"name": "-oProxyCommand=x"}, "invalid host name"),
+            ({"name": "a b"}, "invalid host name"),
+            ({"name": "*"}, "invalid host name"),
+            ({"aliases": ["ok", "x\nHost *"]}, "invalid host name"),
             ({"address": "node2"}, "address"),
             ({"port": 0}, "port"),
             ({"port": "22"}, "port"),
@@ -168,9 +168,9 @@ class TestProof:
             # captured from OpenSSH 9.2 on Debian 12
             (
                 "No ED25519 host key is known for 10.0.0.2 and you have requested strict checking.\r\n",
-                "not vouched for",
+                "not verified",
             ),
-            ("Host key verification failed.\r\n", "not vouched for"),
+            ("Host key verification failed.\r\n", "not verified"),
             ("alice@10.0.0.2: Permission denied (publickey,password).\r\n", "refuses the key of user alice"),
             ("ssh: connect to host 10.0.0.2 port 22: No route to host\r\n", "firewall"),
             ("ssh: Could not resolve hostname node2: Name or service not known\r\n", "cannot be resolved"),
