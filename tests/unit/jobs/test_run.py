@@ -15,8 +15,9 @@ from clusterctl.model import facts
 from clusterctl.model.hosts import Host
 from clusterctl.remote import supervised_job, sync
 from clusterctl.support.errors import ConfigError
-from launching import Site, node
-from test_supervised_job import HereLogin
+from factory import provisioned
+from launching import Site
+from local_jobs import HereLogin
 
 NODES = ("node1", "node2", "node3")
 
@@ -82,13 +83,13 @@ def test_bad_input_gets_a_sentence(
 
 def test_nodes_that_were_never_provisioned_are_named(monkeypatch: Any, capsys: Any) -> None:
     site = Site(monkeypatch, NODES)
-    site.nodes["node2"] = node("node2", artifacts=[])
+    site.nodes["node2"] = provisioned("node2", artifacts=[])
     assert typed("--", "a.out") == 1
     assert "node2 has no Open MPI of clusterctl's (/usr/local/openmpi does not exist); run 'clusterctl provision" in (
         capsys.readouterr().err
     )
-    for gone in range(len(there := node("node2").model_dump()["watch"])):
-        site.nodes["node2"] = node("node2", watch=[entry for at, entry in enumerate(there) if at != gone])
+    for gone in range(len(there := provisioned("node2").model_dump()["watch"])):
+        site.nodes["node2"] = provisioned("node2", watch=[entry for at, entry in enumerate(there) if at != gone])
         assert typed("--", "a.out") == 1
         assert "job_supervisor.py on node2 is not this clusterctl's" in capsys.readouterr().err
 
@@ -102,7 +103,7 @@ def test_a_node_that_does_not_answer_ends_it_with_4(monkeypatch: Any, capsys: An
 
 def test_nodes_that_differ_are_refused_with_10_unless_one_insists(monkeypatch: Any, capsys: Any) -> None:
     site = Site(monkeypatch, NODES)
-    site.nodes["node3"] = node("node3", 3, version="5.0.8")
+    site.nodes["node3"] = provisioned("node3", 3, version="5.0.8")
     assert typed("--print", "--", "a.out") == 10
     said = capsys.readouterr().err
     assert "node3" in said
@@ -113,7 +114,7 @@ def test_nodes_that_differ_are_refused_with_10_unless_one_insists(monkeypatch: A
 @pytest.mark.parametrize(("launcher", "lack"), [("torchrun", "PyTorch"), ("horovodrun", "Horovod")])
 def test_a_launcher_that_a_node_lacks_is_named(launcher: str, lack: str, monkeypatch: Any, capsys: Any) -> None:
     site = Site(monkeypatch, NODES)
-    site.nodes["node2"] = node("node2", 2, stack=False)
+    site.nodes["node2"] = provisioned("node2", 2, stack=False)
     assert typed("--print", "--no-gate", "--launcher", launcher, "--", "a.py") == 1
     assert f"--launcher {launcher} needs {lack}, which node2 has not" in capsys.readouterr().err
 
@@ -125,7 +126,7 @@ def test_nodes_without_a_common_network_get_the_matrix(monkeypatch: Any, capsys:
             "name": "eth0", "kind": "physical", "up": True, "carrier": True,
             "addresses": [{"family": 4, "address": "10.1.0.1", "prefix": 24, "scope": "global"}],
         }  # fmt: skip
-        site.nodes[name] = node(name, number, fabric=None, interfaces=[wire])
+        site.nodes[name] = provisioned(name, number, fabric=None, interfaces=[wire])
     assert typed("--print", "--", "a.out") == 1
     said = capsys.readouterr().err
     assert "The nodes have no network in common" in said
@@ -285,7 +286,7 @@ def test_the_callers_nccl_variables_and_values_go_along() -> None:
 @pytest.mark.parametrize("launcher", list(Launcher))
 def test_no_value_of_the_user_becomes_an_option_or_shell_text(launcher: Launcher) -> None:
     nasty = "$(id); `id` ' \" -H x \\ {port} {work_dir}"
-    members = {name: Member(node(name, number), 2, "5.0.7") for number, name in enumerate(NODES, 1)}
+    members = {name: Member(provisioned(name, number), 2, "5.0.7") for number, name in enumerate(NODES, 1)}
     wish = Wish(
         ("./a.py", nasty), launcher, exported=(f"A={nasty}",), mca={"btl_tcp_links": nasty}, directory=f"/x {nasty}"
     )
@@ -311,7 +312,7 @@ def test_no_value_of_the_user_becomes_an_option_or_shell_text(launcher: Launcher
 @pytest.mark.parametrize(("version", "count", "waits"), [("5.0.7", 2, True), ("5.0.7", 1, False), ("4.1.4", 2, False)])
 def test_ranks_live_long_enough_for_mpirun_of_5_to_hear_of_their_end(version: str, count: int, waits: bool) -> None:
     names = [f"node{number}" for number in range(1, count + 1)]
-    members = {name: Member(node(name, version=version), 2, version) for name in names}
+    members = {name: Member(provisioned(name, version=version), 2, version) for name in names}
     wish = Wish(("hostname", "-s"))
     ran = compose.compose(members, "node1", wish, job="20261121T000000Z-run-1")
     assert ("/bin/sh" in ran.argv) is waits

@@ -9,7 +9,7 @@ import pytest
 from clusterctl.model.results import CheckResult, JobOutcome, Launch, RankReport, Sweep, Verdict, WrongAnswer
 from clusterctl.remote import supervised_job
 from clusterctl.validation import bisect
-from test_supervised_job import HERE, STUBBORN, carrying, spec
+from local_jobs import HERE, STUBBORN, carrying, spec
 
 NODES = tuple(f"node{number}" for number in range(1, 9))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import factory
 from clusterctl import suite
-from clusterctl.model.results import CheckResult, Figure, Verdict
+from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.validation import expectations
 
 TEXT = """\
@@ -19,10 +20,8 @@ references:
 def appraised(verdict: Verdict = Verdict.PASS) -> tuple[CheckResult, list[str]]:
     run = expectations.MeasuredRun("here", 4, {})
     judge = expectations.Appraiser(suite.parse(TEXT, "validation.yml"), run, {}, remembered=False)
-    figure = Figure(
-        quantity="bandwidth", backend="mpi", size_bytes=1 << 20, value=1e9, unit="B/s", better="higher", samples=(1e9,)
-    )
-    return judge.assess(CheckResult(check="pairs", verdict=verdict, reason="", figures=(figure,))), judge.notes
+    figure = factory.figure(1e9, backend="mpi", samples=(1e9,))
+    return judge.assess(factory.check("pairs", verdict, figure)), judge.notes
 
 
 def test_a_reference_that_meets_no_figure_is_told_and_one_for_other_clusters_is_not() -> None:

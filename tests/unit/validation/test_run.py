@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import factory
 import pytest
 from clusterctl.model import facts, results
 from clusterctl.model.hosts import Host
@@ -24,31 +25,13 @@ if TYPE_CHECKING:
 WANTED = {"/usr/local/libexec/clusterctl/mpi_checks.py": "abc"}
 
 
-def node(**changed: Any) -> NodeFacts:
-    artifacts = [
-        {"name": name, "link": f"/usr/local/{name}", "target": "/x", "version": "1", "key": "k", "ok": True}
-        for name in ("openmpi", "python_env", "mpi4py")
-    ]
+def node(name: str = "node1", **changed: Any) -> NodeFacts:
+    """Return a node that can take part."""
     given = {
-        "schema_version": 2,
-        "hostname": "node1",
-        "fqdn": "node1",
-        "time": 0.0,
-        "kernel": "6.1",
-        "machine": "x86_64",
-        "distribution": {"id": "debian", "version_id": "12", "name": "Debian", "family": "Debian", "major": "12"},
-        "glibc": "2.36",
-        "python": {"version": "3.11.2", "executable": "/usr/bin/python3", "has_packaging": True},
-        "platform": "debian-12-x86_64-glibc2.36-py3.11",
-        "cores": 8,
-        "threads": 16,
-        "memory_bytes": 1,
-        "user": {"name": "cluster", "uid": 1000, "home": "/home/cluster"},
-        "artifacts": artifacts,
+        "artifacts": [factory.artifact(name) for name in ("openmpi", "python_env", "mpi4py")],
         "watch": [{"path": path, "kind": "file", "sha256": digest} for path, digest in WANTED.items()],
-        **changed,
     }
-    return facts.NodeFacts.model_validate(given)
+    return factory.node(name, **{**given, **changed})
 
 
 @pytest.mark.parametrize(
@@ -127,7 +110,7 @@ def provisioned(name: str, pytorch: str) -> NodeFacts:
         {"path": entry["path"], "sha256": hashlib.sha256((files / Path(entry["path"]).name).read_bytes()).hexdigest()}
         for entry in gate.watch_entries()
     ]
-    return node(hostname=name, fqdn=name, artifacts=there, watch=watch)
+    return node(name, artifacts=there, watch=watch)
 
 
 class Launched:
@@ -246,7 +229,7 @@ def with_other_mpi(monkeypatch: pytest.MonkeyPatch, **changed: str) -> None:
     ("changed", "words"),
     [
         ({"version": "5.0.6"}, "node2: Open MPI is 5.0.6, and 5.0.7 on most nodes"),
-        ({"key": "other"}, "node2: the build of Open MPI is 5.0.7-other, and 5.0.7-k on most nodes"),
+        ({"key": "other"}, "node2: the build of Open MPI is 5.0.7-other, and 5.0.7-0123456789abcdef on most nodes"),
     ],
 )
 def test_nothing_is_launched_on_nodes_that_differ(

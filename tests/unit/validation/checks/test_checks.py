@@ -13,6 +13,7 @@ from clusterctl.diagnosis.training_stack import NodeStack
 from clusterctl.model.results import JobOutcome, OutputLine, Sweep, Verdict
 from clusterctl.support.errors import ConfigError
 from clusterctl.validation.checks import base, rank_output, registry
+from factory import captured_outcome
 
 DATA = Path(__file__).parents[3] / "data" / "validation"
 SLOTS = {"node1": 2, "node2": 2, "node3": 2, "node4": 2}
@@ -23,21 +24,6 @@ LIBRARIES = {
 OTHERS = {f"skew-{version}": f"{path}-other" for version, path in LIBRARIES.items()} | {
     "skew-4.1.8": "/usr/local/openmpi-4.1.8-other"
 }
-_LINE = re.compile(r" *([\d.]+) (stdout|stderr) (.*)")
-
-
-def load(name: str) -> JobOutcome:
-    """Read a log as the validation wrote it."""
-    lines, sweeps, ended = [], [], {}
-    for text in (DATA / f"{name}.log").read_text(encoding="utf-8").split("\n"):
-        if text.startswith("# outcome"):
-            ended = json.loads(text.partition("{")[1] + text.partition("{")[2])
-        elif text.startswith("# sweep"):
-            host, _, found = text.removeprefix("# sweep").strip().partition(": ")
-            sweeps.append(Sweep(host, problem="" if found.startswith(("nothing left", "killed")) else found))
-        elif match := _LINE.fullmatch(text):
-            lines.append(OutputLine(match[2], float(match[1]), match[3]))
-    return JobOutcome(lines=tuple(lines), sweeps=tuple(sweeps), **ended)
 
 
 def site(name: str) -> base.Site:
@@ -55,7 +41,7 @@ def site(name: str) -> base.Site:
 
 
 def judge(name: str, check: str) -> base.Judgement:
-    return registry.select([check])[0].judge(site(name), load(name))
+    return registry.select([check])[0].judge(site(name), captured_outcome(name))
 
 
 def test_a_healthy_run_passes_with_its_figures() -> None:
@@ -127,14 +113,14 @@ def test_no_output_is_never_a_pass(ending: str) -> None:
 
 
 def test_answers_from_all_but_one_rank_fail_even_with_exit_code_0() -> None:
-    whole = load("healthy-5.0.7")
+    whole = captured_outcome("healthy-5.0.7")
     cut = dataclasses.replace(whole, lines=tuple(line for line in whole.lines if '"rank": 5,' not in line.text))
     judgement = base.judge(site("healthy-5.0.7"), cut)
     assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node3",))
 
 
 def test_right_answers_and_a_job_that_does_not_end_fail() -> None:
-    whole = load("healthy-5.0.7")
+    whole = captured_outcome("healthy-5.0.7")
     late = dataclasses.replace(whole, ending="deadline", rc=None)
     assert base.judge(site("healthy-5.0.7"), late).reason.startswith("every answer was right, but the job did not end")
     failed = dataclasses.replace(whole, rc=3)
@@ -156,7 +142,7 @@ def test_a_rank_that_stops_after_its_answer_is_named() -> None:
         }
         return OutputLine("stdout", 44.0, json.dumps(words))
 
-    whole = load("healthy-5.0.7")
+    whole = captured_outcome("healthy-5.0.7")
     beats = tuple(beat(rank) for rank in range(8) if rank != 5)
     late = dataclasses.replace(whole, ending="deadline", rc=None, ending_s=45.0, lines=(*whole.lines, *beats))
     judgement = base.judge(site("healthy-5.0.7"), late)
@@ -179,7 +165,7 @@ def test_a_node_that_is_gone_is_named_though_mpirun_ended_with_code_0() -> None:
 def test_what_ranks_say_while_they_are_ended_is_not_held_against_them() -> None:
     died = {"clusterctl": 1, "event": "result", "rank": 3, "host": "node2", "ok": False, "compared": 0, "wrong": 1}
     words = {**died, "problems": [{"what": "allreduce", "expected": "an answer", "got": "ended with code 14"}]}
-    whole = load("healthy-5.0.7")
+    whole = captured_outcome("healthy-5.0.7")
     others = tuple(line for line in whole.lines if '"rank": 3' not in line.text)
     lines = (*others, OutputLine("stdout", 46.0, json.dumps(words)))
     late = dataclasses.replace(whole, ending="deadline", rc=None, ending_s=45.0, lines=lines)
@@ -209,7 +195,7 @@ def test_a_library_from_elsewhere_fails_every_check() -> None:
     elsewhere = dataclasses.replace(
         site("healthy-5.0.7"), libraries={**dict.fromkeys(SLOTS, LIBRARIES["5.0.7"]), "node2": "/opt/openmpi"}
     )
-    judgement = base.judge(elsewhere, load("healthy-5.0.7"))
+    judgement = base.judge(elsewhere, captured_outcome("healthy-5.0.7"))
     assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node2",))
     assert "ranks 2 and 3 on node2 have not mapped the installed libmpi" in judgement.reason
 
@@ -219,8 +205,8 @@ def test_builds_may_differ_between_platforms_and_releases_may_not() -> None:
         site("skew-5.0.7"), platforms={**dict.fromkeys(SLOTS, "debian-12-x86_64"), "node3": "debian-13-x86_64"}
     )
     hello = registry.select(["hello"])[0]
-    assert hello.judge(mixed, load("skew-5.0.7")).verdict is Verdict.PASS
-    whole = load("skew-5.0.7")
+    assert hello.judge(mixed, captured_outcome("skew-5.0.7")).verdict is Verdict.PASS
+    whole = captured_outcome("skew-5.0.7")
     other = tuple(
         dataclasses.replace(line, text=line.text.replace("v5.0.7", "v5.0.11")) if "-other/" in line.text else line
         for line in whole.lines
@@ -231,7 +217,7 @@ def test_builds_may_differ_between_platforms_and_releases_may_not() -> None:
 
 
 def test_ranks_on_the_wrong_node_are_found() -> None:
-    whole = load("hello-5.0.7")
+    whole = captured_outcome("hello-5.0.7")
     moved = tuple(
         dataclasses.replace(line, text=line.text.replace('"host": "node4"', '"host": "node3"')) for line in whole.lines
     )
@@ -334,7 +320,7 @@ def training_site(stack: NodeStack = CPU_NODE) -> base.Site:
 
 
 def judge_training(name: str, check: str) -> base.Judgement:
-    return registry.select([check])[0].judge(training_site(), load(name))
+    return registry.select([check])[0].judge(training_site(), captured_outcome(name))
 
 
 def test_torchrun_passes_with_the_loss_of_one_process() -> None:
@@ -417,7 +403,7 @@ def test_a_fault_in_training_fails_and_names_who(name: str, check: str, hosts: t
 
 
 def test_answers_that_nobody_knows_the_carrier_of_fail() -> None:
-    whole = load("horovod-5.0.7")
+    whole = captured_outcome("horovod-5.0.7")
     silent = tuple(
         dataclasses.replace(line, text=re.sub(r', "cpu_operations": "[^"]*"', "", line.text)) for line in whole.lines
     )
@@ -427,7 +413,7 @@ def test_answers_that_nobody_knows_the_carrier_of_fail() -> None:
 
 
 def test_tensors_on_gpus_have_to_be_carried_by_what_horovod_was_built_with() -> None:
-    whole = load("horovod-5.0.7")
+    whole = captured_outcome("horovod-5.0.7")
 
     def on_gpus(operations: str) -> base.Judgement:
         known = tuple(
@@ -446,7 +432,7 @@ def test_tensors_on_gpus_have_to_be_carried_by_what_horovod_was_built_with() -> 
 
 
 def test_gradients_that_are_all_off_blame_nobody() -> None:
-    whole = load("training-gradient-5.0.7")
+    whole = captured_outcome("training-gradient-5.0.7")
     wrong = '"problems": [{"what": "its own first gradient", "expected": "1", "got": "2"}, '
     lines = tuple(
         dataclasses.replace(line, text=line.text.replace('"problems": [{"what": "p', wrong + '{"what": "p'))

@@ -12,7 +12,7 @@ from clusterctl.model.facts import NodeFacts
 from clusterctl.model.results import JobOutcome, OutputLine, Verdict
 from clusterctl.validation.checks import base
 from clusterctl.validation.checks.network import NetworkCheck, path
-from test_checks import load
+from factory import captured_outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ def site(fabric: base.FabricPath | None, nodes: tuple[str, ...] = ("node1", "nod
 
 def captured(name: str, fabric: base.FabricPath | None) -> base.Judgement:
     where = site(fabric, ("node1", "node2", "node3", "node4"), 2)
-    return NetworkCheck().judge(where, load(f"network-{name}-5.0.7"))
+    return NetworkCheck().judge(where, captured_outcome(f"network-{name}-5.0.7"))
 
 
 def said(counted: Mapping[str, float], pml: str = "ob1", **facts: str) -> dict[str, Any]:

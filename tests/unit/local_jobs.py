@@ -1,0 +1,67 @@
+"""Jobs of the supervisor on this machine: its controller with real processes and without ssh."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.model.hosts import Host
+from clusterctl.remote import supervised_job
+from clusterctl.support import content
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SUPERVISOR = content.role_files("validation") / "job_supervisor.py"
+# A child that leaves its parent's session and ignores TERM, as a stuck rank's relatives may.
+STUBBORN = ("sh", "-c", "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 300' & echo up; sleep 300")
+
+
+class HereLogin(supervised_job.JobLogin):
+    """A node that is this machine."""
+
+    def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
+        assert remote[0] == self.host.python
+        assert Path(remote[1]).parent == Path(supervised_job.PROGRAMS)
+        assert connect_timeout_s > 0
+        return [sys.executable, str(SUPERVISOR.parent / Path(remote[1]).name), *remote[2:]]
+
+
+class DeadLogin(supervised_job.JobLogin):
+    """A node that is gone."""
+
+    def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
+        del remote, connect_timeout_s
+        return ["sh", "-c", "echo 'ssh: connect to host node9 port 22: No route to host' >&2; exit 255"]
+
+
+class MuteLogin(supervised_job.JobLogin):
+    """A node that stops in the middle, as one behind a cut cable does."""
+
+    def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
+        del connect_timeout_s
+        return ["sh", "-c", "exec sleep 300" if remote[-1] == supervised_job.SUPERVISOR else "exit 255"]
+
+
+HERE = HereLogin(Host(name="node1", address="127.0.0.1"))
+MUTE = MuteLogin(Host(name="node8", address="192.0.2.8"))
+GONE = DeadLogin(Host(name="node9", address="192.0.2.9"))
+
+
+def spec(name: str, *argv: str, deadline_s: float = 30, **more: object) -> supervised_job.JobSpec:
+    return supervised_job.JobSpec(f"unit-{name}-{os.getpid()}", argv, deadline_s, **more)  # type: ignore[arg-type]
+
+
+def carrying(name: str) -> list[str]:
+    """The processes of this machine that carry the job's id."""
+    wanted = f"CLUSTERCTL_JOB=unit-{name}-{os.getpid()}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in (path / "environ").read_bytes().split(b"\0"):
+                found.append(path.name)
+        except OSError:
+            continue
+    return found
