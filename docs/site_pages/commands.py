@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from clusterctl.cli.app import application
+from clusterctl.cli.commands import COMMANDS
 
 from site_pages import markdown
 
@@ -62,7 +63,8 @@ def _row_anchor(path: str, parameter: Any) -> str:
 
 def _entries(group: Any, context: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Give each command with its path and context; a group comes before its commands."""
-    for name in group.list_commands(context):
+    names = [name for name in COMMANDS if name in group.commands] if not prefix else group.list_commands(context)
+    for name in names:
         command = group.get_command(context, name)
         own = command.context_class(command, info_name=name, parent=context, **command.context_settings)
         yield f"{prefix}{name}", command, own

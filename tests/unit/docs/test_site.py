@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from clusterctl.cli.commands import COMMANDS
 from site_pages import assets, commands, exit_codes, generated, records, repository, variables
 
 ROOT = repository.ROOT
@@ -26,6 +27,7 @@ def test_every_option_of_every_command_has_its_row(pages: dict[str, str]) -> Non
     rows = {anchor: name for name, anchor in re.findall(r"^\| `([^`]+)`\{ #(\S+) \}", text, flags=re.MULTILINE)}
     shown = {anchor: re.split(r"[ ,/]+", name) for anchor, name in rows.items()}
     found = commands.parameters()
+    assert re.findall(r"^## (\S+)", text, flags=re.MULTILINE) == list(COMMANDS)
     assert {"provision--limit", "sandbox-up--nodes", "nightly-enable--at", "run--np"} <= set(found)
     assert {anchor: names for anchor, names in found.items() if not set(names) <= set(shown.get(anchor, ()))} == {}
     assert re.search(r"^\| `-l, --limit PATTERN`.* \| Only these hosts\. \|", text, flags=re.MULTILINE)
