@@ -34,7 +34,7 @@ with open({calls!r}, "a") as stream:
 
 
 class Nights:
-    """The nights of one cluster, with a state folder of the test's own that knows the cluster's seal."""
+    """The nights of one cluster, with a state folder of the test's own that knows the cluster's snapshot."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
@@ -77,9 +77,9 @@ class Nights:
 @pytest.fixture
 def nights(mpi_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nights:
     found = Nights(mpi_cluster, tmp_path)
-    seal = snapshots.read(paths.cluster_id(found.inventory))
+    snapshot = snapshots.read(paths.cluster_id(found.inventory))
     monkeypatch.setenv("XDG_STATE_HOME", found.environment["XDG_STATE_HOME"])
-    snapshots.write(paths.cluster_id(found.inventory), seal)
+    snapshots.write(paths.cluster_id(found.inventory), snapshot)
     # What is written where is proven apart from this: here it is what a night does.
     table = [""]
     monkeypatch.setattr(scheduler, "no_systemd", lambda _scope: "this test starts the nights itself")

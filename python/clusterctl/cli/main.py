@@ -124,7 +124,7 @@ def _keep_traceback(error: Exception) -> Path | None:
     from clusterctl.state import paths  # noqa: PLC0415 - only here
 
     try:
-        folder = paths.ensure_private(paths.state_dir().value / "crashes")
+        folder = paths.ensure_private(paths.crashes_dir())
         place = folder / f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{os.getpid()}.txt"
         place.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
         place.chmod(0o600)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.cli import output
+from clusterctl.state import paths
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -94,7 +96,7 @@ def closing_lines(record: RunRecord) -> list[str]:
     changed = sum(host.outcome == "changed" for host in record.hosts)
     count = output.plural(len(record.hosts), "host")
     again = shlex.join(record.argv)
-    log = f"{record.folder}/ansible.log"
+    log = paths.ansible_log(Path(record.folder))
     bad = [host.host for host in record.hosts if host.outcome in {"failed", "unreachable"}]
     if record.outcome == "nothing to do":
         return [f"Nothing to do: {count} as the last run left them, 0 changed ({output.duration(took)})."]

@@ -11,11 +11,10 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.state import paths
+from clusterctl.state import files, paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -100,7 +99,7 @@ def recall(known: str) -> dict[str, Any] | None:
     if not known:
         return None
     with contextlib.suppress(OSError, ValueError):
-        listing = json.loads((_folder() / f"{known}.json").read_bytes())
+        listing = json.loads((paths.listings_dir() / f"{known}.json").read_bytes())
         return listing if isinstance(listing, dict) else None
     return None
 
@@ -110,17 +109,11 @@ def keep(known: str, listing: Mapping[str, Any]) -> None:
     if not known or _has_secrets(listing):
         return
     with contextlib.suppress(OSError):  # it is only faster with it
-        folder = paths.ensure_private(_folder())
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:  # mode 0600
-            file.write(json.dumps(listing).encode())
-        Path(file.name).replace(folder / f"{known}.json")
+        folder = paths.ensure_private(paths.listings_dir())
+        files.write_atomically(folder / f"{known}.json", json.dumps(listing))
         kept = sorted(folder.iterdir(), key=lambda one: one.stat().st_mtime_ns, reverse=True)
         for old in kept[_MOST_KEPT:]:
             old.unlink()
-
-
-def _folder() -> Path:
-    return paths.state_dir().value / "listings"
 
 
 def _has_secrets(value: Any) -> bool:

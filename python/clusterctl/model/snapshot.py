@@ -1,4 +1,7 @@
-"""In what state a successful run left each host: what a later run compares to find out whether there is work."""
+"""Snapshot of a cluster: the state in which a successful run left each host.
+
+A later run compares it with the present state to decide whether there is work.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from clusterctl.model.base import Record
 
 
 class HostSnapshot(Record):
-    """One host's seal.
+    """The snapshot of one host.
 
     ``watch`` holds the path states of the seam between the roles' modules and the node's probe: each has a ``path``, a
     ``kind`` and whatever is to stay equal. ``inputs`` and ``members`` are digests, so that no variable's value is kept.
@@ -27,7 +30,7 @@ class HostSnapshot(Record):
 
 
 class Snapshot(Record):
-    """The seals of a cluster's hosts, and what a run with ``--limit`` tells its hosts about the others."""
+    """The snapshots of a cluster's hosts, and what a run with ``--limit`` tells its hosts about the others."""
 
     schema_version: Literal[1] = 1
     members: tuple[dict[str, Any], ...] = ()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from clusterctl.model.results import Verdict
 from clusterctl.report import files as writer
 from clusterctl.report import prometheus
-from clusterctl.state import files
+from clusterctl.state import files, paths
 from clusterctl.support.errors import ClusterctlError
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from clusterctl.model.results import ValidationRecord
     from clusterctl.nightly.records import Job, Night
 
+_FOR_ALL = 0o644  # the collector is another user
 _GAUGES = {
     "clusterctl_night_verdict": "1 for the verdict of the last night, drift included, 0 for the others.",
     "clusterctl_night_drifted_nodes": "Nodes that are not as their last provision left them.",
@@ -44,8 +45,7 @@ def write(job: Job, night: Night, record: ValidationRecord) -> tuple[dict[str, s
             path.chmod(mode)
             written[kind] = str(path)
             if kind == "prometheus" and job.prometheus is not None:
-                _put(Path(job.prometheus), path.read_text(encoding="utf-8"))
-                Path(job.prometheus).chmod(0o644)  # the collector is another user
+                files.write_atomically(Path(job.prometheus), path.read_bytes(), mode=_FOR_ALL)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one report, the others are written
             ours = isinstance(error, ClusterctlError)
             why = str(error) if ours else f"The report {path} cannot be written: {type(error).__name__}: {error}."
@@ -84,19 +84,19 @@ def _folder(job: Job, night: Night) -> tuple[Path, int]:
     return folder, mode & 0o666
 
 
-def _put(path: Path, text: str) -> None:
-    files.write_atomically(path, text)
-
-
 def _escaped(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
+def _write_record(path: Path, record: ValidationRecord) -> None:
+    files.write_atomically(path, record.model_dump_json(indent=1) + "\n")
+
+
 # Kind of report, the name of its file, and what writes it.
 _MAKERS: dict[str, tuple[str, Callable[[Path, Night, ValidationRecord], object]]] = {
-    "record": ("validation.json", lambda path, _night, record: _put(path, record.model_dump_json(indent=1) + "\n")),
+    "record": (paths.validation_record(Path()).name, lambda path, _night, record: _write_record(path, record)),
     "html": ("report.html", lambda path, _night, record: writer.write(record, writer.Places(html=path))),
     "junit": ("junit.xml", lambda path, _night, record: writer.write(record, writer.Places(junit=path))),
-    "prometheus": ("metrics.prom", lambda path, night, record: _put(path, metrics(night, record))),
+    "prometheus": ("metrics.prom", lambda path, night, record: files.write_atomically(path, metrics(night, record))),
     "jsonl": ("report.jsonl", lambda path, _night, record: writer.write(record, writer.Places(jsonl=path))),
 }

@@ -152,7 +152,7 @@ class _Night:
             inventory=Path(self._job.inventory),
             options=self._options,
             check=True,
-            trust_seals=True,
+            trust_snapshots=True,
             argv=self._argv("provision", "--check"),
         )
         return provisioning.provision(request, _NightListener(self._tell))

@@ -98,8 +98,7 @@ def with_systemd(job: str, argv: Sequence[str], at: time, scope: Scope) -> Sched
 def _put(texts: Mapping[Path, str], place: SchedulePlace) -> None:
     """Write units, and have systemd go by them."""
     for path, text in texts.items():
-        files.write_atomically(path, text)
-        path.chmod(0o644)
+        files.write_atomically(path, text, mode=0o644, errors="surrogateescape")
     for words in (("daemon-reload",), ("enable", place.name), ("restart", place.name)):
         done = _systemctl(place.scope, *words)
         if done.rc != 0:

@@ -6,21 +6,19 @@ Everything is below the state folder with mode 0700, each file with 0600.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
-import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
 from clusterctl.model.base import Record
 from clusterctl.nightly.records import Job, Night, Told
-from clusterctl.state import files, paths
+from clusterctl.state import files, locks, paths
 from clusterctl.support.errors import ConfigError, LockedError
 
 if TYPE_CHECKING:
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 _R = TypeVar("_R", bound=Record)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _LONGEST_STEM = 40
-_TRIES, _PAUSE_S = 10, 0.05
+_PATIENCE_S = 0.5  # is_running holds the lock for a moment
 JOB_FILE = "job.json"
 NIGHT_FILE = "night.json"
 
@@ -45,7 +43,7 @@ def job_name(inventory: Path) -> str:
 
 def folder_of(job: str) -> Path:
     """Return where a job's files lie."""
-    return paths.state_dir().value / "nightly" / job
+    return paths.nightly_dir() / job
 
 
 def job_file(job: str) -> Path:
@@ -88,7 +86,7 @@ def jobs() -> list[Job]:
     Raises:
         ConfigError: the file of one is damaged.
     """
-    root = paths.state_dir().value / "nightly"
+    root = paths.nightly_dir()
     return [read_job(path) for path in sorted(root.glob(f"*/{JOB_FILE}"))]
 
 
@@ -148,41 +146,22 @@ def lock(job: str) -> Iterator[None]:
     Raises:
         LockedError: another one is running.
     """
-    path = paths.private_folder(folder_of(job)) / "lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    with os.fdopen(descriptor, "r+", encoding="utf-8") as stream:
-        if not _taken(stream):
-            who = stream.read(20).strip() or "that is just starting"
-            raise LockedError(f"A night of {job} is still running (process {who}); wait for it to end.")
-        stream.truncate(0)
-        stream.write(str(os.getpid()))
-        stream.flush()
+    paths.private_folder(folder_of(job))
+    with contextlib.ExitStack() as stack:
         try:
-            yield
-        finally:
-            stream.truncate(0)
-
-
-def _taken(stream: IO[str]) -> bool:
-    """Take the lock, past somebody who has it for a moment to see whether a night runs (:func:`is_running`)."""
-    for _ in range(_TRIES):
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        time.sleep(_PAUSE_S)
-    return False
+            stack.enter_context(locks.held(_lock_file(job), "clusterctl nightly run", patience_s=_PATIENCE_S))
+        except locks.HeldError as holder:
+            raise LockedError(f"A night of {job} is still running: {holder}; wait for it to end.") from None
+        yield
 
 
 def is_running(job: str) -> bool:
     """Whether a night of the job runs now."""
-    try:
-        with (folder_of(job) / "lock").open("rb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
+    return locks.is_held(_lock_file(job))
+
+
+def _lock_file(job: str) -> Path:
+    return folder_of(job) / "lock"
 
 
 def _read(path: Path, kind: type[_R]) -> _R:

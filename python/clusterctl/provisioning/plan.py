@@ -1,4 +1,4 @@
-"""Decide whether there is anything to do: facts and seals in, a decision with its reasons out; no I/O."""
+"""Decide whether there is anything to do: facts and snapshots in, a decision with its reasons out; no I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_PATHS_NAMED = 3
 class NodeState:
     """What of a node's facts decides.
 
-    ``watch`` is the present state of the paths that its seal names; ``gpus`` counts those that NVIDIA's driver has
+    ``watch`` is the present state of the paths that its snapshot names; ``gpus`` counts those that NVIDIA's driver has
     taken, with the driver's version, since they decide which builds a node gets. ``lost_address`` is the address that
     Open MPI and NCCL are told to use there, where the node no longer has it.
     """
@@ -76,15 +76,15 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":"), default=str).encode()).hexdigest()
 
 
-def members_digest(states: Mapping[str, NodeState], seals: Mapping[str, HostSnapshot], hosts: Sequence[str]) -> str:
+def members_digest(states: Mapping[str, NodeState], snapshots: Mapping[str, HostSnapshot], hosts: Sequence[str]) -> str:
     """Return the digest of what every node knows of the others.
 
-    A host that did not answer and is not to be provisioned either counts as what its seal says of it, so that one
+    A host that did not answer and is not to be provisioned either counts as what its snapshot says of it, so that one
     switched-off machine does not make all the others look changed.
     """
     members: list[tuple[str, str, tuple[str, ...], str]] = []
     for name in sorted(hosts):
-        known: NodeState | HostSnapshot | None = states.get(name) or seals.get(name)
+        known: NodeState | HostSnapshot | None = states.get(name) or snapshots.get(name)
         members.append(
             (name, known.platform, tuple(sorted(known.host_keys)), known.gpus) if known else (name, "", (), "")
         )
@@ -94,64 +94,64 @@ def members_digest(states: Mapping[str, NodeState], seals: Mapping[str, HostSnap
 def decide(
     selected: Sequence[str],
     states: Mapping[str, NodeState],
-    seals: Mapping[str, HostSnapshot],
+    snapshots: Mapping[str, HostSnapshot],
     inputs: Inputs,
     members: str,
 ) -> ProvisionPlan:
-    """Compare each selected host with its seal.
+    """Compare each selected host with its snapshot.
 
     Args:
         selected: the hosts that ``--limit`` leaves.
         states: how they are now; a host without a state could not be looked at from outside Ansible.
-        seals: how their last successful run left them.
+        snapshots: how their last successful run left them.
         inputs: what a run now would be made from.
         members: :func:`members_digest` of the whole cluster now.
     """
     reasons: dict[str, str] = {}
     for name in selected:
-        reason = _reason(states.get(name), seals.get(name), inputs, members)
+        reason = _reason(states.get(name), snapshots.get(name), inputs, members)
         if reason:
             reasons[name] = reason
-    pairs = {name: (states[name], seals[name]) for name in selected if name in states and name in seals}
-    drifted = {name: words for name, (state, seal) in pairs.items() if (words := _drift(state, seal))}
+    pairs = {name: (states[name], snapshots[name]) for name in selected if name in states and name in snapshots}
+    drifted = {name: words for name, (state, snapshot) in pairs.items() if (words := _drift(state, snapshot))}
     return ProvisionPlan(reasons, drifted)
 
 
-def _reason(state: NodeState | None, seal: HostSnapshot | None, inputs: Inputs, members: str) -> str:
-    if seal is None:
+def _reason(state: NodeState | None, snapshot: HostSnapshot | None, inputs: Inputs, members: str) -> str:
+    if snapshot is None:
         return "not provisioned yet, or its last run was partial or did not finish"
-    changed = [name for name, digest in inputs.digests.items() if seal.inputs.get(name) != digest]
+    changed = [name for name, digest in inputs.digests.items() if snapshot.inputs.get(name) != digest]
     if changed:
         return f"{' and '.join(changed)} changed"
     if state is None:
         return "it can be looked at through Ansible only"
-    return _drift(state, seal) or ("another node is new or has changed" if seal.members != members else "")
+    return _drift(state, snapshot) or ("another node is new or has changed" if snapshot.members != members else "")
 
 
-def _drift(state: NodeState, seal: HostSnapshot) -> str:
+def _drift(state: NodeState, snapshot: HostSnapshot) -> str:
     """Return what of the host itself is no longer as it was left."""
     for name, before, after in (
-        ("platform", seal.platform, state.platform),
-        ("login user", seal.user, state.user),
-        ("host key", sorted(seal.host_keys), sorted(state.host_keys)),
-        ("set of GPUs, or their driver,", seal.gpus, state.gpus),
+        ("platform", snapshot.platform, state.platform),
+        ("login user", snapshot.user, state.user),
+        ("host key", sorted(snapshot.host_keys), sorted(state.host_keys)),
+        ("set of GPUs, or their driver,", snapshot.gpus, state.gpus),
     ):
         if before != after:
             return f"its {name} changed"
     if state.lost_address:
         return f"it has no longer the address {state.lost_address}, which its jobs are told to use"
-    differing = differences(seal.watch, state.watch)
+    differing = differences(snapshot.watch, state.watch)
     if differing:
         more = f" and {len(differing) - _MOST_PATHS_NAMED} more" if len(differing) > _MOST_PATHS_NAMED else ""
         return f"{', '.join(differing[:_MOST_PATHS_NAMED])}{more} {'differs' if len(differing) == 1 else 'differ'}"
     return ""
 
 
-def differences(sealed: Iterable[Mapping[str, Any]], present: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the paths whose present state is not the sealed one, in the sealed order."""
+def differences(before: Iterable[Mapping[str, Any]], present: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the paths whose present state differs from the snapshot, in the snapshot's order."""
     now = {_key(entry): entry for entry in present}
     found: dict[str, None] = {}
-    for entry in sealed:
+    for entry in before:
         other = now.get(_key(entry), {})
         if any(other.get(name) != value for name, value in entry.items()):
             found.setdefault(str(entry.get("path")))
@@ -180,15 +180,15 @@ def snapshots_after(
     inputs: Inputs,
     members: str,
 ) -> dict[str, HostSnapshot]:
-    """Return the seals of hosts that a full run has just left in order.
+    """Return the snapshots of hosts that a full run has just left in order.
 
     A host of which nothing can be watched gets none: an empty list would hold whatever happens to it.
     """
-    seals: dict[str, HostSnapshot] = {}
+    snapshots: dict[str, HostSnapshot] = {}
     for name in hosts:
         state = states.get(name)
         if state is not None and watch.get(name):
-            seals[name] = HostSnapshot(
+            snapshots[name] = HostSnapshot(
                 run_id=run_id,
                 inputs=inputs.digests,
                 members=members,
@@ -198,4 +198,4 @@ def snapshots_after(
                 watch=watch[name],
                 gpus=state.gpus,
             )
-    return seals
+    return snapshots

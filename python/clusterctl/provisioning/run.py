@@ -1,7 +1,7 @@
 """The verb provision: bare hosts in, one cluster out, and a record of how it went.
 
 The story: read the inventory, take the lock, look at every node over one ssh each, stop with one table if a node cannot
-be used, decide whether there is anything to do at all, run Ansible if so, and seal what was left in order.
+be used, decide whether there is anything to do, run Ansible if so, and keep a snapshot of the hosts left in order.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ProvisionRequest:
     tags: tuple[str, ...] = ()
     skip_tags: tuple[str, ...] = ()
     check: bool = False
-    trust_seals: bool = False  # in check mode, ask Ansible only where a host is not as its last run left it
+    trust_snapshots: bool = False  # in check mode, ask Ansible only where a host is not as its last run left it
     diff: bool = False
     verbosity: int = 0
     forks: int = playbook.DEFAULT_FORKS
@@ -135,10 +135,9 @@ class _Provision:
 
     def go(self) -> run_record.RunRecord:
         cluster, request = self._cluster, self._request
-        sealed = snapshots.read(self._run.record.cluster_id)
-        seals = sealed.hosts
+        before = snapshots.read(self._run.record.cluster_id)
         self._observer.phase(f"looking at {len(cluster.hosts)} hosts")
-        probe = self._look({name: list(seal.watch) for name, seal in seals.items()})
+        probe = self._look({name: list(host.watch) for name, host in before.hosts.items()})
         refused = [
             _connection_problem(failure) for name, failure in probe.failures.items() if name in set(cluster.selected)
         ]
@@ -150,10 +149,10 @@ class _Provision:
         states = {name: _state(node) for name, node in probe.facts.items()}
         inputs = self._inputs()
         names = [host.name for host in cluster.hosts]
-        members = plan.members_digest(states, seals, names)
-        decision = plan.decide(cluster.selected, states, seals, inputs, members)
+        members = plan.members_digest(states, before.hosts, names)
+        decision = plan.decide(cluster.selected, states, before.hosts, inputs, members)
         reasons = dict(decision.reasons)
-        if not reasons and not request.is_full and not request.trust_seals:
+        if not reasons and not request.is_full and not request.trust_snapshots:
             reasons = dict.fromkeys(cluster.selected, "asked for by an option")
         if not reasons:
             hosts = [run_record.HostSummary(host=name, outcome="ok") for name in cluster.selected]
@@ -164,11 +163,11 @@ class _Provision:
         if not request.check:
             snapshots.forget_hosts(self._run.record.cluster_id, cluster.selected)
         self._run.update(reasons=reasons, drifted=dict(decision.drifted))
-        limit = ",".join(reasons) if request.check and request.trust_seals else request.options.limit
-        end = self._play(limit=limit, tags=request.tags, known_members=sealed.members)
+        limit = ",".join(reasons) if request.check and request.trust_snapshots else request.options.limit
+        end = self._play(limit=limit, tags=request.tags, known_members=before.members)
         record = self._judge(end)
         if record.exit_code == ExitCode.OK and request.is_full:
-            self._seal(inputs, states, sealed)
+            self._write_snapshot(inputs, states, before)
         return record
 
     def _look(self, watch: Mapping[str, list[dict[str, Any]]]) -> Probe:
@@ -220,7 +219,7 @@ class _Provision:
         cancel = playbook.Cancel()
         with cancel.on_signals(self._observer.stopping):
             return playbook.run(
-                play, paths.private_folder(self._run.folder / runs.PRIVATE), self._run.log, self._hear, cancel
+                play, paths.private_folder(paths.ansible_dir(self._run.folder)), self._run.log, self._hear, cancel
             )
 
     def _hear(self, event: Event) -> None:
@@ -277,8 +276,8 @@ class _Provision:
     def _finish(self, outcome: run_record.RunOutcome, code: ExitCode, **fields: Any) -> run_record.RunRecord:
         return self._run.update(outcome=outcome, exit_code=int(code), finished=_now(), **fields)
 
-    def _seal(self, inputs: plan.Inputs, states: Mapping[str, plan.NodeState], before: Snapshot) -> None:
-        """Seal the hosts that were provisioned; the others keep theirs while the inventory names them."""
+    def _write_snapshot(self, inputs: plan.Inputs, states: Mapping[str, plan.NodeState], before: Snapshot) -> None:
+        """Write the snapshots of the provisioned hosts; the others keep theirs while the inventory names them."""
         names = [host.name for host in self._cluster.hosts]
         fresh = plan.snapshots_after(
             self._run.record.run_id,
@@ -289,7 +288,7 @@ class _Provision:
             plan.members_digest(states, before.hosts, names),
         )
         kept = {
-            name: seal for name, seal in before.hosts.items() if name in names and name not in self._cluster.selected
+            name: host for name, host in before.hosts.items() if name in names and name not in self._cluster.selected
         }
         snapshots.write(
             self._run.record.cluster_id,

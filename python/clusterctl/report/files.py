@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.model import results
-from clusterctl.state import paths
+from clusterctl.state import files, paths
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def write(record: ValidationRecord, places: Places, folder: Path | None = None) 
     """
     for option, path in places.asked.items():
         try:
-            _replace(path, _parts(option, record, folder))
+            # A link keeps its place, and its target is replaced. The umask decides who may read a report.
+            files.write_atomically(path.resolve(), _parts(option, record, folder), mode=None, errors="replace")
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error.strerror}.") from None
     return tuple(places.asked.values())
@@ -169,18 +170,3 @@ def _parts(option: str, record: ValidationRecord, folder: Path | None) -> Iterab
     from clusterctl.report import jsonl  # noqa: PLC0415
 
     return jsonl.lines(record)
-
-
-def _replace(path: Path, parts: Iterable[str]) -> None:
-    """Replace a file by one that others may read (as the umask has it): a collector runs as another user."""
-    place = path.resolve()  # of a link, the file that it names
-    beside = place.with_name(f".{place.name}.{os.getpid()}")
-    try:
-        with beside.open("w", encoding="utf-8", errors="replace", newline="\n") as stream:
-            stream.writelines(parts)
-            stream.flush()
-            os.fsync(stream.fileno())
-        beside.replace(place)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise

@@ -5,21 +5,17 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
-import tempfile
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from clusterctl.sandbox import apt
 from clusterctl.sandbox.model import SUITES, short_name
 from clusterctl.sandbox.podman import PACKAGES, failure
 from clusterctl.sandbox.tree import File, pack
-from clusterctl.state import paths
+from clusterctl.state import files, paths
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from clusterctl.sandbox.podman import Podman, Report
 
 _RECIPE = Path(__file__).with_name("image")
@@ -97,7 +93,7 @@ def _bootstrap(podman: Podman, image: str, archive: Path, report: Report) -> Non
             f"--no-install-recommends {PACKAGES} debian-archive-keyring'."
         )
     suite = SUITES[image]
-    with _appearing(archive) as target:
+    with files.replacing(archive) as target:
         _follow(
             [
                 # Its mounts of /proc, /sys and /dev/shm end with it, whatever kills it: no folder stays behind in which
@@ -108,18 +104,6 @@ def _bootstrap(podman: Podman, image: str, archive: Path, report: Report) -> Non
             ],
             what="mmdebstrap", prefix=image, report=report, stdout=target.fileno(),
         )  # fmt: skip
-
-
-@contextmanager
-def _appearing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that gets its name only when it is whole, so that a half one is never taken for the real one."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as target:
-        partial = Path(target.name)
-        try:
-            yield target
-            partial.rename(path)
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 def _follow(command: list[str], *, what: str, prefix: str, report: Report, stdout: int | None = None) -> None:
@@ -170,6 +154,6 @@ def trust(podman: Podman, reference: str, report: Report) -> bytes:
             "run", "--rm", "--interactive", "--network", "none", reference, "sh", "-ec", _TRUST_SCRIPT,
             stdin=pack({name: File(data) for name, data in content.items()}),
         )  # fmt: skip
-        with _appearing(cached) as target:
+        with files.replacing(cached) as target:
             target.write(made)
     return cached.read_bytes()

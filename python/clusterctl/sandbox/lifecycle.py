@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
-import os
+import math
 import shutil
 import socket
 import subprocess
@@ -40,7 +39,7 @@ from clusterctl.sandbox.model import (
     why_not,
 )
 from clusterctl.sandbox.tree import File, pack
-from clusterctl.state import paths
+from clusterctl.state import files, locks, paths
 from clusterctl.support.errors import ConfigError, HostFailedError
 
 if TYPE_CHECKING:
@@ -168,34 +167,25 @@ def down(name: str, report: Report = lambda _text: None) -> bool:
 
 
 def _folder(name: str) -> Path:
-    return paths.state_dir().value / "sandboxes" / name
+    return paths.sandboxes_dir() / name
 
 
 @contextmanager
 def _changing(report: Report) -> Iterator[None]:
     """Let one command at a time change sandboxes, and make a sentence of what the file system refuses meanwhile."""
     try:
-        with _locked(paths.ensure_private(paths.state_dir().value / "sandboxes"), report):
+        paths.ensure_private(paths.sandboxes_dir())
+        with locks.held(
+            paths.sandboxes_lock(),
+            "clusterctl sandbox",
+            patience_s=math.inf,
+            waiting=lambda holder: report(f"waiting for {holder}"),
+        ):
             yield
     except OSError as error:
         raise podman.failure(
             f"writing to {paths.state_dir().value} or {paths.cache_dir().value}", str(error)
         ) from error
-
-
-@contextmanager
-def _locked(folder: Path, report: Report) -> Iterator[None]:
-    """Hold a lock on the folder itself, so that no lock file stays behind."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report("waiting for another sandbox command")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _recorded(name: str) -> Sandbox | None:
@@ -246,10 +236,7 @@ def _describe(spec: SandboxSpec, subnet: IPv4Network, inventory: Path) -> Sandbo
 def _write(path: Path, text: str) -> None:
     """Replace a file in one step, readable for its owner alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.new")
-    beside.touch(mode=0o600)
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+    files.write_atomically(path, text)
 
 
 def _containers(engine: Podman, name: str) -> dict[str, str]:

@@ -1,24 +1,59 @@
-"""Atomic writes: a file is the old one or the new one, never half of it."""
+"""Atomic writes: a reader finds the old file or the new file, never half of one."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+PRIVATE = 0o600
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace ``path`` by a file (mode 0600) that is either the old or the new one, never half of it."""
+
+@contextlib.contextmanager
+def replacing(path: Path, mode: int | None = PRIVATE) -> Iterator[IO[bytes]]:
+    """Open a file that takes the name of ``path`` when the block ends, and is removed when the block fails.
+
+    Args:
+        path: the file to replace; its folder exists.
+        mode: the mode of the file; None leaves it to the umask.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666 if mode is None else PRIVATE)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(descriptor, "wb") as stream:
+            yield stream
             stream.flush()
-            os.fsync(stream.fileno())
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
         beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def write_atomically(
+    path: Path, content: str | bytes | Iterable[str], mode: int | None = PRIVATE, errors: str = "strict"
+) -> None:
+    """Replace a file in one step.
+
+    Args:
+        path: the file to replace; its folder exists.
+        content: text, bytes, or the parts of a text. Text is encoded as UTF-8.
+        mode: the mode of the file; None leaves it to the umask.
+        errors: how a character without an encoding is handled, as ``str.encode`` names it.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    parts = (content,) if isinstance(content, str | bytes) else content
+    with replacing(path, mode) as stream:
+        for part in parts:
+            stream.write(part if isinstance(part, bytes) else part.encode("utf-8", errors))

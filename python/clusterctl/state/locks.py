@@ -1,13 +1,15 @@
-"""Locks on machines: one run at a time may change a host, and a second run learns who holds it."""
+"""Locks between processes: one holder at a time, and a second process learns who holds it."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import json
+import math
 import os
 import resource
-from dataclasses import dataclass
+import time
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import IO, TYPE_CHECKING
 
@@ -16,7 +18,7 @@ from clusterctl.state.runs import user_name
 from clusterctl.support.errors import LockedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -24,11 +26,12 @@ if TYPE_CHECKING:
 
 
 _OTHER_FILES = 512  # the pipes of 64 ssh at a time, and what Python and Ansible have open
+_ASK_AGAIN_S = 0.05
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock, as far as its file says."""
+    """The process that holds a lock, as its lock file says."""
 
     pid: int
     user: str
@@ -36,78 +39,131 @@ class Holder:
     since: str
 
     def __str__(self) -> str:
-        """Return the words for the second comer."""
+        """Return the holder as a message names it."""
         return f"{self.user}'s '{self.command}' (process {self.pid}, since {self.since})"
 
 
+class HeldError(LockedError):
+    """Another process holds the lock; the text of the error names that process."""
+
+
+@contextlib.contextmanager
+def held(
+    path: Path,
+    command: str = "",
+    *,
+    shared: bool = False,
+    patience_s: float = 0.0,
+    waiting: Callable[[str], None] | None = None,
+) -> Iterator[None]:
+    """Hold the lock of a file while the block runs; the kernel releases it when the process ends.
+
+    Args:
+        path: the lock file; it is made where it is missing, and stays.
+        command: what a second process is told about this one.
+        shared: let other shared holders in. The file names exclusive holders only.
+        patience_s: how long to wait for the lock; ``math.inf`` waits without a limit.
+        waiting: called once with the holder's name, where the lock has to be waited for.
+
+    Raises:
+        HeldError: another process holds it, and the patience is at its end.
+        OSError: the lock file cannot be made.
+    """
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="utf-8") as stream:
+        _take(stream, shared=shared, patience_s=patience_s, waiting=waiting)
+        if shared:
+            yield
+            return
+        holder = Holder(os.getpid(), user_name(), command, datetime.now().astimezone().isoformat(timespec="seconds"))
+        stream.truncate(0)
+        stream.seek(0)
+        json.dump(asdict(holder), stream)
+        stream.flush()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                stream.truncate(0)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process holds the lock exclusively; a missing lock file is not held."""
+    if not path.exists():
+        return False
+    try:
+        with held(path, shared=True):
+            return False
+    except HeldError:
+        return True
+    except OSError:
+        return False
+
+
+def _take(stream: IO[str], *, shared: bool, patience_s: float, waiting: Callable[[str], None] | None) -> None:
+    how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    until = time.monotonic() + patience_s
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(stream, how | fcntl.LOCK_NB)
+            return
+        if time.monotonic() >= until:
+            raise HeldError(_holder(stream))
+        if waiting is not None:
+            waiting(_holder(stream))
+            waiting = None
+        if math.isinf(patience_s):
+            fcntl.flock(stream, how)
+            return
+        time.sleep(_ASK_AGAIN_S)
+
+
+def _holder(stream: IO[str]) -> str:
+    stream.seek(0)
+    try:
+        return str(Holder(**json.loads(stream.read())))
+    except (TypeError, ValueError):
+        return "another run that is just starting"
+
+
 class HostLock:
-    """One flock per machine, so that no two runs change the same one; the kernel lets go when the process ends."""
+    """One lock per machine, so that two runs never change the same machine at the same time."""
 
     def __init__(self, hosts: Sequence[Host], command: str) -> None:
-        """Prepare a lock on the machines of these hosts; ``command`` is told to whoever comes second."""
+        """Prepare a lock on the machines of these hosts; a second run is told ``command``."""
         self._hosts = hosts
         self._command = command
-        self._streams: list[IO[str]] = []
+        self._locks = contextlib.ExitStack()
 
     def __enter__(self) -> None:
-        """Take all or none.
+        """Take all locks or none.
 
         Raises:
             LockedError: another run has one of them.
             ConfigError: the state folder cannot be written.
         """
-        folder = paths.private_folder(paths.state_dir().value / "locks")
+        folder = paths.private_folder(paths.locks_dir())
         places = {host.place: host.name for host in self._hosts}
         _allow_open_files(len(places) + _OTHER_FILES)
-        try:
+        with contextlib.ExitStack() as taken:
             for place in sorted(places):  # one order for all, so that two runs never wait for each other crosswise
-                self._take(folder / f"{place.replace('/', '_').replace(':', '_')}.lock", places[place])
-        except BaseException:
-            self._release()
-            raise
+                path = folder / f"{place.replace('/', '_').replace(':', '_')}.lock"
+                try:
+                    taken.enter_context(held(path, self._command))
+                except HeldError as holder:
+                    raise LockedError(
+                        f"{places[place]} is held by {holder}; wait for it to end, or stop it first."
+                    ) from None
+            self._locks = taken.pop_all()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let go."""
-        self._release()
-
-    def _take(self, path: Path, host: str) -> None:
-        stream = path.open("a+", encoding="utf-8")
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            stream.seek(0)
-            text = stream.read()
-            stream.close()
-            try:
-                holder = str(Holder(**json.loads(text)))
-            except (TypeError, ValueError):
-                holder = "another run that is just starting"
-            raise LockedError(f"{host} is held by {holder}; wait for it to end, or stop it first.") from None
-        self._streams.append(stream)
-        stream.truncate(0)
-        json.dump(
-            {
-                "pid": os.getpid(),
-                "user": user_name(),
-                "command": self._command,
-                "since": datetime.now().astimezone().isoformat(timespec="seconds"),
-            },
-            stream,
-        )
-        stream.flush()
-
-    def _release(self) -> None:
-        for stream in self._streams:
-            with contextlib.suppress(OSError):
-                stream.truncate(0)
-            stream.close()
-        self._streams.clear()
+        """Release the locks."""
+        self._locks.close()
 
 
 def _allow_open_files(count: int) -> None:
-    """Raise the soft limit of open files, as far as the hard one lets us: a lock is an open file per machine."""
+    """Raise the soft limit of open files, as far as the hard limit allows: a lock is an open file per machine."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)

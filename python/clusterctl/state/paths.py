@@ -1,4 +1,4 @@
-"""Where clusterctl keeps things on the controller, and how each path was decided."""
+"""Paths of the state and cache folders: every folder and file name that clusterctl uses there."""
 
 from __future__ import annotations
 
@@ -33,6 +33,106 @@ def cache_dir() -> PathSetting:
 def state_dir() -> PathSetting:
     """Run records, locks and the sandboxes' keys; mode 0700."""
     return _xdg("XDG_STATE_HOME", ".local/state")
+
+
+# --- folders and files of the state -----------------------------------------------------------------------------------
+
+
+def clusters_dir() -> Path:
+    """The folders of all clusters."""
+    return state_dir().value / "clusters"
+
+
+def cluster_dir(cluster: str) -> Path:
+    """The folder of one cluster; see :func:`cluster_id`."""
+    return clusters_dir() / cluster
+
+
+def runs_dir(cluster: str) -> Path:
+    """The runs of one cluster, a folder each, named by the run's id."""
+    return cluster_dir(cluster) / "runs"
+
+
+def snapshot_file(cluster: str) -> Path:
+    """The snapshot of one cluster."""
+    return cluster_dir(cluster) / "snapshot.json"
+
+
+def history_file() -> Path:
+    """The history of all clusters."""
+    return state_dir().value / "history.sqlite3"
+
+
+def locks_dir() -> Path:
+    """The lock files of hosts and of the sandboxes."""
+    return state_dir().value / "locks"
+
+
+def listings_dir() -> Path:
+    """Cached output of ansible-inventory."""
+    return state_dir().value / "listings"
+
+
+def crashes_dir() -> Path:
+    """Tracebacks of unexpected errors."""
+    return state_dir().value / "crashes"
+
+
+def sandboxes_dir() -> Path:
+    """The folders of all sandboxes."""
+    return state_dir().value / "sandboxes"
+
+
+def sandboxes_lock() -> Path:
+    """The lock of every command that changes a sandbox."""
+    return state_dir().value / "sandboxes.lock"
+
+
+def nightly_dir() -> Path:
+    """The folders of all nightly jobs."""
+    return state_dir().value / "nightly"
+
+
+# --- files of a run ---------------------------------------------------------------------------------------------------
+
+
+def run_record(run: Path) -> Path:
+    """The record of a run: what every command keeps."""
+    return run / "run.json"
+
+
+def validation_record(run: Path) -> Path:
+    """The record of a validation: the verdicts and figures of its checks."""
+    return run / "validation.json"
+
+
+def validation_records() -> list[Path]:
+    """The validation records of all clusters; ``latest`` is a link to a run that is listed by its own name."""
+    found = clusters_dir().glob(f"*/runs/*/{validation_record(Path()).name}")
+    return sorted((path for path in found if not path.parent.is_symlink()), key=lambda path: path.parent.name)
+
+
+def events_file(run: Path) -> Path:
+    """The events of a run, one JSON object a line."""
+    return run / "events.jsonl"
+
+
+def facts_file(run: Path) -> Path:
+    """The facts of the hosts that a run gathered."""
+    return run / "facts.json"
+
+
+def ansible_log(run: Path) -> Path:
+    """The output of Ansible."""
+    return run / "ansible.log"
+
+
+def ansible_dir(run: Path) -> Path:
+    """The private files of ansible-runner. They hold the environment, so the folder goes when the run ends."""
+    return run / "ansible"
+
+
+# --- names and modes --------------------------------------------------------------------------------------------------
 
 
 def ensure_private(path: Path) -> Path:

@@ -1,7 +1,6 @@
-"""What a run leaves on the controller: its record, its events, the cluster's seal, and the lock while it lasts.
+"""The folder of each run on the controller: its record, its events and the facts of its hosts.
 
-Everything lies below the state folder with mode 0700; nothing written here holds a secret: option values that may be
-one are reduced to their names before they come here, inventories to a digest.
+The folder has mode 0700 and holds no secret: the caller reduces options with a secret value to their names.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from clusterctl.model.events import Event
 
 KEPT_RUNS = 50
-PRIVATE = "ansible"  # the part of a run's folder that is gone when the run ends: it holds the environment
 
 
 def versions() -> dict[str, str]:
@@ -51,13 +49,13 @@ class Run:
         """Use :func:`start` instead."""
         self.record = record
         self.folder = folder
-        self._events: IO[str] = _private_stream(folder / "events.jsonl")
+        self._events: IO[str] = _private_stream(paths.events_file(folder))
         self._save()
 
     @property
     def log(self) -> Path:
-        """Where Ansible's own output goes."""
-        return self.folder / "ansible.log"
+        """The file for the output of Ansible."""
+        return paths.ansible_log(self.folder)
 
     def event(self, event: Event) -> None:
         """Append one event."""
@@ -65,9 +63,9 @@ class Run:
         self._events.flush()
 
     def facts(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
-        """Keep what the nodes said of themselves."""
+        """Keep the facts of the nodes."""
         files.write_atomically(
-            self.folder / "facts.json", json.dumps(facts, indent=1, sort_keys=True, default=str) + "\n"
+            paths.facts_file(self.folder), json.dumps(facts, indent=1, sort_keys=True, default=str) + "\n"
         )
 
     def update(self, **fields: Any) -> RunRecord:
@@ -81,7 +79,7 @@ class Run:
         self._events.close()
 
     def _save(self) -> None:
-        files.write_atomically(self.folder / "run.json", self.record.model_dump_json(indent=1) + "\n")
+        files.write_atomically(paths.run_record(self.folder), self.record.model_dump_json(indent=1) + "\n")
 
 
 def event_data(event: Event) -> dict[str, Any]:
@@ -96,7 +94,7 @@ def start(verb: str, inventory: Path, argv: Sequence[str], versions: dict[str, s
         ConfigError: the state folder cannot be written.
     """
     name = paths.cluster_id(inventory)
-    runs = paths.private_folder(paths.state_dir().value / "clusters" / name / "runs")
+    runs = paths.private_folder(paths.runs_dir(name))
     now = datetime.now(timezone.utc)
     run_id = f"{now:%Y%m%dT%H%M%SZ}-{verb}-{os.getpid()}"
     folder = paths.private_folder(runs / run_id)
@@ -127,7 +125,7 @@ def _forget(runs: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
     for folder in folders[-KEPT_RUNS:]:
         if not Path("/proc", folder.name.rpartition("-")[2]).exists():  # killed before it could tidy up
-            shutil.rmtree(folder / PRIVATE, ignore_errors=True)
+            shutil.rmtree(paths.ansible_dir(folder), ignore_errors=True)
 
 
 def user_name() -> str:
@@ -142,9 +140,9 @@ def user_name() -> str:
 
 def read_runs(inventory: Path) -> Iterator[RunRecord]:
     """Yield the kept runs of an inventory, newest first; unreadable ones are left out."""
-    runs = paths.state_dir().value / "clusters" / paths.cluster_id(inventory) / "runs"
+    runs = paths.runs_dir(paths.cluster_id(inventory))
     if not runs.is_dir():
         return
     for folder in sorted((path for path in runs.iterdir() if not path.is_symlink()), reverse=True):
         with contextlib.suppress(OSError, ValueError):
-            yield RunRecord.model_validate_json((folder / "run.json").read_bytes())
+            yield RunRecord.model_validate_json(paths.run_record(folder).read_bytes())

@@ -12,23 +12,22 @@ if TYPE_CHECKING:
 
 
 def read(cluster: str) -> Snapshot:
-    """Return the cluster's seal; one that cannot be read counts as none, since a run then simply checks everything."""
-    path = paths.state_dir().value / "clusters" / cluster / "seal.json"
+    """Return the cluster's snapshot; an unreadable one counts as missing, and the next run checks every host."""
     try:
-        return Snapshot.model_validate_json(path.read_bytes())
+        return Snapshot.model_validate_json(paths.snapshot_file(cluster).read_bytes())
     except (OSError, ValueError):
         return Snapshot()
 
 
-def write(cluster: str, seal: Snapshot) -> None:
-    """Replace the cluster's seal."""
-    folder = paths.private_folder(paths.state_dir().value / "clusters" / cluster)
-    files.write_atomically(folder / "seal.json", seal.model_dump_json() + "\n")
+def write(cluster: str, snapshot: Snapshot) -> None:
+    """Replace the cluster's snapshot."""
+    paths.private_folder(paths.cluster_dir(cluster))
+    files.write_atomically(paths.snapshot_file(cluster), snapshot.model_dump_json() + "\n")
 
 
 def forget_hosts(cluster: str, hosts: Sequence[str]) -> None:
-    """Forget the seals of hosts that are about to be changed: a run that dies leaves them unsealed."""
+    """Remove the snapshots of hosts that are about to be changed: a run that dies leaves them without one."""
     known = read(cluster)
     if any(name in known.hosts for name in hosts):
-        kept = {name: seal for name, seal in known.hosts.items() if name not in hosts}
+        kept = {name: host for name, host in known.hosts.items() if name not in hosts}
         write(cluster, Snapshot(members=known.members, hosts=kept))

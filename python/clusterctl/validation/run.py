@@ -465,7 +465,7 @@ class _Validation:
         )
 
     def _save(self, record: ValidationRecord) -> ValidationRecord:
-        files.write_atomically(self._run.folder / "validation.json", record.model_dump_json(indent=1) + "\n")
+        files.write_atomically(paths.validation_record(self._run.folder), record.model_dump_json(indent=1) + "\n")
         return record
 
 

@@ -19,15 +19,15 @@ STATES = {
 HOSTS = ["node1", "node2"]
 
 
-def sealed() -> dict[str, plan.HostSeal]:
+def provisioned() -> dict[str, plan.HostSnapshot]:
     members = plan.members_digest(STATES, {}, HOSTS)
     return plan.snapshots_after("run", HOSTS, STATES, {"node1": WATCH, "node2": WATCH}, INPUTS, members)
 
 
 def decide(states: dict[str, NodeState], inputs: Inputs = INPUTS, selected: list[str] = HOSTS) -> dict[str, str]:
-    seals = sealed()
+    snapshots = provisioned()
     names = sorted(set(HOSTS) | set(states))
-    return dict(plan.decide(selected, states, seals, inputs, plan.members_digest(states, seals, names)).reasons)
+    return dict(plan.decide(selected, states, snapshots, inputs, plan.members_digest(states, snapshots, names)).reasons)
 
 
 def test_nothing_to_do_when_all_is_as_it_was_left() -> None:
@@ -49,7 +49,7 @@ def test_an_address_that_went_away_is_a_reason() -> None:
 def test_what_has_drifted_is_told_apart_from_what_was_asked_for() -> None:
     states = {**STATES, "node2": replace(STATES["node2"], watch=({**WATCH[0], "sha256": "bb"}, WATCH[1]))}
     members = plan.members_digest(states, {}, HOSTS)
-    found = plan.decide(HOSTS, states, sealed(), replace(INPUTS, inventory="x"), members)
+    found = plan.decide(HOSTS, states, provisioned(), replace(INPUTS, inventory="x"), members)
     assert dict(found.reasons) == dict.fromkeys(HOSTS, "the inventory changed")
     assert dict(found.drifted) == {"node2": "/etc/hosts differs"}
 
@@ -86,7 +86,7 @@ def test_drift_is_named(change: dict[str, object], says: str) -> None:
     assert decide(states)["node2"] == says
 
 
-def test_facts_beyond_the_sealed_ones_do_not_matter() -> None:
+def test_facts_beyond_those_of_the_snapshot_do_not_matter() -> None:
     more = ({**WATCH[0], "size": 7}, WATCH[1], {"path": "/etc/other", "kind": "file"})
     assert decide({**STATES, "node2": replace(STATES["node2"], watch=more)}) == {}
 
@@ -113,5 +113,5 @@ def test_the_last_word_on_a_path_counts() -> None:
     assert plan.watch_of(results) == {"a": ({"path": "/x", "sha256": "3"}, {"path": "/y", "sha256": "2"})}
 
 
-def test_a_host_with_nothing_to_watch_gets_no_seal() -> None:
+def test_a_host_with_nothing_to_watch_gets_no_snapshot() -> None:
     assert plan.snapshots_after("run", HOSTS, STATES, {"node1": WATCH}, INPUTS, "m").keys() == {"node1"}

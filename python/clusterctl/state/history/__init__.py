@@ -48,7 +48,7 @@ def open(path: Path | None = None) -> Store:  # noqa: A001 - store.open() reads 
     Raises:
         StoreError: it cannot be used, or a newer clusterctl wrote it; nothing was touched.
     """
-    return Store(path or paths.state_dir().value / "history.sqlite3")
+    return Store(path or paths.history_file())
 
 
 def remember(

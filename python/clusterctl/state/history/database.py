@@ -229,7 +229,7 @@ class Store:
             ConfigError: there is no such run, or its record is damaged.
         """
         found = self.find(run, cluster)
-        place = _runs_folder(found.cluster) / found.run_id / "validation.json"
+        place = paths.validation_record(paths.runs_dir(found.cluster) / found.run_id)
         try:
             return results.load(place.read_bytes(), str(place))
         except OSError:
@@ -358,7 +358,7 @@ class Store:
             self._adopt(cluster)
             return
         with suppress(OSError):
-            for place in sorted((paths.state_dir().value / "clusters").iterdir()):
+            for place in sorted(paths.clusters_dir().iterdir()):
                 self._adopt(place.name)
 
     def _adopt(self, cluster: str, but: str = "") -> None:
@@ -371,7 +371,7 @@ class Store:
             return
         self._adopted.add(cluster)
         for run_id in sorted(self._missing(cluster) - {but}):  # one at a time, for a record may be large
-            place = _runs_folder(cluster) / run_id / "validation.json"
+            place = paths.validation_record(paths.runs_dir(cluster) / run_id)
             try:
                 record = results.load(place.read_bytes(), str(place))
                 with self._transaction():
@@ -388,7 +388,7 @@ class Store:
 
     def _missing(self, cluster: str) -> set[str]:
         try:
-            folders = {path.name for path in _runs_folder(cluster).iterdir() if not path.is_symlink()}
+            folders = {path.name for path in paths.runs_dir(cluster).iterdir() if not path.is_symlink()}
         except OSError:
             return set()
         base = rows.baseline(self._db, cluster)
@@ -474,7 +474,3 @@ def _about(figure: Figure) -> tuple[Any, ...]:
 def _same(one: Culprit, other: Culprit) -> bool:
     """Whether two runs name the same: a slow link shows now at one size, now at another."""
     return (one.kind, set(one.nodes), one.quantity) == (other.kind, set(other.nodes), other.quantity)
-
-
-def _runs_folder(cluster: str) -> Path:
-    return paths.state_dir().value / "clusters" / cluster / "runs"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
+import math
 import os
 import sqlite3
 import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from clusterctl.state import paths
+from clusterctl.state import locks, paths
 from clusterctl.state.history import schema
 from clusterctl.state.history.errors import StoreError, explained, is_damage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 _BUSY_S = 30.0
@@ -47,7 +47,7 @@ def connect(path: Path) -> tuple[sqlite3.Connection, bool]:
     until = time.monotonic() + _BUSY_S
     while True:
         try:
-            with _locked(path, fcntl.LOCK_SH):  # nobody opens a file that is just getting another name
+            with _locked(path, shared=True):  # nobody opens a file that is just getting another name
                 return _open(path), True
         except OSError as error:
             raise explained(error, path) from None
@@ -68,7 +68,7 @@ def set_aside(path: Path) -> Path | None:
         StoreError: it cannot be renamed.
     """
     try:
-        with _locked(path, fcntl.LOCK_EX):
+        with _locked(path, shared=False):
             if not _is_damaged(path):
                 return None
             aside = path.with_name(f"{path.name}.damaged-{datetime.now(timezone.utc):%Y%m%dT%H%M%S%fZ}")
@@ -137,11 +137,6 @@ def _is_damaged(path: Path) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def _locked(path: Path, how: int) -> Iterator[None]:
-    descriptor = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, how)
-        yield
-    finally:
-        os.close(descriptor)
+def _locked(path: Path, *, shared: bool) -> AbstractContextManager[None]:
+    lock = path.with_name(f"{path.name}.lock")
+    return locks.held(lock, "clusterctl, which renames a damaged history", shared=shared, patience_s=math.inf)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl.state import files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_an_atomic_write_leaves_no_crumbs(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    target.write_text("old", encoding="utf-8")
+    with pytest.raises(TypeError):
+        files.write_atomically(target, 7)  # type: ignore[arg-type]
+    assert [path.read_text(encoding="utf-8") for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_content_is_text_bytes_or_parts(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    files.write_atomically(target, "ä\n")
+    assert target.read_bytes() == b"\xc3\xa4\n"
+    files.write_atomically(target, b"\xff")
+    assert target.read_bytes() == b"\xff"
+    files.write_atomically(target, (part for part in ("a", "\udcff", "b")), errors="replace")
+    assert target.read_bytes() == b"a?b"
+    with pytest.raises(UnicodeEncodeError):
+        files.write_atomically(target, "\udcff")
+    assert target.read_bytes() == b"a?b"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize(("mode", "has"), [(files.PRIVATE, 0o600), (0o644, 0o644), (0o666, 0o666), (None, 0o640)])
+def test_a_file_has_the_mode_that_was_asked_for(tmp_path: Path, mode: int | None, has: int) -> None:
+    target = tmp_path / "x"
+    target.touch(mode=0o777)
+    before = os.umask(0o027)
+    try:
+        files.write_atomically(target, "x", mode=mode)
+    finally:
+        os.umask(before)
+    assert target.stat().st_mode & 0o777 == has
+
+
+def test_a_reader_finds_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    target.write_text("old", encoding="utf-8")
+    with files.replacing(target) as stream:
+        stream.write(b"new")
+        stream.flush()
+        assert target.read_text(encoding="utf-8") == "old"
+    assert target.read_text(encoding="utf-8") == "new"
