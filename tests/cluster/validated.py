@@ -13,6 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from clusterctl.sandbox import podman
 from clusterctl.validation import run as validation
 
@@ -140,18 +141,22 @@ class Cluster:
         return [*CLUSTERCTL, "validate", str(self.box.inventory), *options]
 
     def left_behind(self, nodes: tuple[str, ...] = NODES) -> list[str]:
-        """Return processes of the cluster's user and files of Open MPI that are on the nodes."""
+        """Return processes of the cluster's user, and files of Open MPI with all that is in them, by node."""
         script = (
-            "ps -u cluster -o comm=,args= | grep -v '^sshd' | grep -v '^ps '; "
-            "find /tmp /dev/shm -mindepth 1 -maxdepth 1 -user cluster; true"
+            "ps -u cluster -o pid=,ppid=,stat=,etimes=,comm=,args= | awk '$5 !~ /^(sshd|ps)$/'; "
+            "find /tmp /dev/shm -mindepth 1 -maxdepth 1 -user cluster "
+            "-exec find {} -printf '%p %s bytes, %t\\n' \\;; true"
         )
         return [f"{node}: {line}" for node in nodes for line in self.on(node, "sh", "-c", script).splitlines()]
 
     def is_clean(self, nodes: tuple[str, ...] = NODES, within_s: float = 15) -> bool:
-        end = time.monotonic() + within_s
-        while (left := self.left_behind(nodes)) and time.monotonic() < end:
+        """Wait until nothing of a job is left on the nodes; fail with what it is and how old it is."""
+        began = time.monotonic()
+        while (left := self.left_behind(nodes)) and time.monotonic() < began + within_s:
             time.sleep(0.5)
-        assert left == []
+        if left:
+            found = "\n  ".join(left)
+            pytest.fail(f"After {time.monotonic() - began:.0f} s this is left on the nodes:\n  {found}")
         return True
 
     def when_a_rank_runs(self, node: str, check: str, act: str, after_s: float = 0) -> None:

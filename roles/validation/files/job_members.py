@@ -125,6 +125,15 @@ def daemon_folders(session: str) -> set[str]:
     return {str(path.parent) for path in Path(tempfile.gettempdir()).glob(pattern)} if session else set()
 
 
+def folders_of_daemon(pid: int) -> set[str]:
+    """Return the folders that PRRTE's daemon of this pid made; ``prted.<host>.<pid>.<uid>`` is how it names them.
+
+    A daemon that is told to end removes the file that :func:`daemon_folders` looks for before it removes the folder.
+    Killed between the two, it leaves a folder that only its name ties to the job.
+    """
+    return {str(path) for path in Path(tempfile.gettempdir()).glob(f"prted.*.{pid}.{os.getuid()}")}
+
+
 def sweep(job: str, session: str = "", wait_s: float = SWEEP_WAIT_S) -> dict[str, Any]:
     """Kill every process of the job on this node and remove what they leave in /tmp and /dev/shm.
 
@@ -145,10 +154,10 @@ def sweep(job: str, session: str = "", wait_s: float = SWEEP_WAIT_S) -> dict[str
         if not present or time.monotonic() > end:
             break
         for pid in present:
-            command, folder, segments = command_of(pid), session_folder(pid), shared_segments(pid)
+            command, folder, files = command_of(pid), session_folder(pid), shared_segments(pid) | folders_of_daemon(pid)
             if kill(pid, job):
                 killed.setdefault(pid, command)
-                litter |= segments | ({folder} if folder else set())
+                litter |= files | ({folder} if folder else set())
         time.sleep(0.05)
     left = [{"pid": pid, "command": command_of(pid)} for pid in members(job)]
     litter |= daemon_folders(session) | orphaned_segments()

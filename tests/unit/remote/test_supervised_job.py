@@ -136,6 +136,28 @@ def test_a_sweep_kills_its_own_job_alone() -> None:
         others[1].wait()
 
 
+def test_the_folder_of_a_daemon_that_is_killed_while_it_cleans_up_is_swept_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that ends removes the file that names its mpirun first, and its folder last."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    job = f"unit-prted-{os.getpid()}"
+    daemon = subprocess.Popen(["sh", "-c", "sleep 300; true", "--prtemca", "clusterctl_job", job])
+    reaper = threading.Thread(target=daemon.wait)
+    reaper.start()
+    half_removed = tmp_path / f"prted.node1.{daemon.pid}.{os.getuid()}"
+    of_another_job = tmp_path / f"prted.node1.1{daemon.pid}.{os.getuid()}"
+    try:
+        for folder in (half_removed, of_another_job):
+            (folder / "1").mkdir(parents=True)
+        (swept,) = supervised_job.sweep([HERE], job)
+        assert [words.split()[0] for words in swept.killed] == ["sh"]
+        assert [folder.exists() for folder in (half_removed, of_another_job)] == [False, True]
+    finally:
+        daemon.kill()
+        reaper.join()
+
+
 def test_shared_memory_that_nobody_has_mapped_is_swept_and_no_other() -> None:
     places = [Path(f"/dev/shm/sm_segment.unit-{name}.{os.getpid()}") for name in ("orphan", "mapped")]  # noqa: S108
     for place in places:
