@@ -20,7 +20,7 @@ import selectors
 import socket
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple, cast
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, cast
 
 Json = Dict[str, Any]
 
@@ -283,7 +283,7 @@ def _say(answer: Json) -> None:
     sys.stdout.flush()
 
 
-def main() -> int:
+def main(_arguments: Sequence[str] = ()) -> int:
     """Speak with the controller over stdin and stdout: listen, tell the ports, call, tell the results, answer on.
 
     The first line asks ``{name, token, addresses, lifetime_s}``, the second ``{targets, timeout_s}``; the end of stdin

@@ -13,8 +13,8 @@ import stat
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import node_probe
 from ansible_collections.clusterctl.hpc.plugins.module_utils.file_entry import Entry, StageError, by_whom
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
 from ansible_collections.clusterctl.hpc.plugins.module_utils.text_edit import EditError
 from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity import read_regular
 
@@ -51,7 +51,7 @@ def look(entry: Entry, coming: Dict[str, str]) -> Step:
     Raises:
         StageError: something is in the way, or the path leads through a link of another user.
     """
-    foreign = node_probe.link_of_another(entry.path if entry.state == "edit" else os.path.dirname(entry.path))
+    foreign = path_state.link_of_another(entry.path if entry.state == "edit" else os.path.dirname(entry.path))
     if foreign:
         raise StageError(
             f"{entry.path} is reached through the link {foreign}, which a user other than root could have set; remove "

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import node_probe
 from ansible_collections.clusterctl.hpc.plugins.module_utils.file_entry import Entry, StageError, check_paths
 from ansible_collections.clusterctl.hpc.plugins.module_utils.file_look import Step, diff_of, look
 from ansible_collections.clusterctl.hpc.plugins.module_utils.file_transaction import (
@@ -18,6 +17,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.file_transaction im
     Transaction,
     validate_aside,
 )
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
 from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity import IdentityError, acting_as
 
 
@@ -73,5 +73,5 @@ def _apply(
         done = steps
     for step in done:
         with acting_as(step.entry.user):
-            outcome.watch.append(node_probe.watch_state(step.path))
+            outcome.watch.append(path_state.watch_state(step.path))
     return outcome

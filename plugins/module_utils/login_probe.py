@@ -21,9 +21,6 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-# What `python3 -c` runs on the node: argv[1] says how many bytes of stdin are this program; then comes the request.
-BOOT = "import sys;exec(compile(sys.stdin.buffer.read(int(sys.argv[1])),'login_probe','exec'))"
-
 # What the role ssh_mesh lays out; where it is, nodes know each other by name.
 MESH = "/etc/ssh/ssh_config.d/10-clusterctl.conf"
 # sshd begins to turn away strangers when ten wait for it (MaxStartups), and all nodes come at once.
@@ -223,7 +220,7 @@ def say(event: Json) -> None:
     sys.stdout.flush()
 
 
-def main() -> Optional[int]:
+def main(_arguments: Sequence[str] = ()) -> Optional[int]:
     """Answer one request: ``{targets: [{name, address, port}], timeout_s, budget_s, clock}``."""
     request = json.loads(sys.stdin.buffer.readline())
     say({"event": "ready"})

@@ -109,10 +109,10 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     atomic_file,
     command,
     mesh_rules,
-    node_probe,
     text_edit,
     user_identity,
 )
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state, reading
 
 _CLIENT = Path("/etc/ssh/ssh_config")
 _KNOWN_HOSTS = Path("/etc/ssh/ssh_known_hosts")
@@ -163,7 +163,7 @@ def ensure_key(home: str, name: str, comment: str, *, check: bool) -> Dict[str, 
         work.do(f"wrote {public} anew", lambda: atomic_file.write(public, f"{half} {comment}\n"))
     real = Path(os.path.realpath(folder))  # the folder may be a link of the user's own
     paths = [] if check else [folder, real / name, real / f"{name}.pub"]
-    watch = [node_probe.watch_state(str(path)) for path in paths]
+    watch = [path_state.watch_state(str(path)) for path in paths]
     return {"changes": work.changes, "public_key": half, "watch": watch}
 
 
@@ -375,7 +375,7 @@ def look(module: AnsibleModule) -> Dict[str, Any]:
     settings = sshd_settings(entry.pw_name)
     if settings.get("pubkeyauthentication", "yes") == "no":
         raise NoKeyError("sshd on this node has PubkeyAuthentication no; set it to yes in sshd_config.")
-    group = node_probe._group_name(entry.pw_gid)  # noqa: SLF001 - same collection, and no second copy
+    group = reading.group_name(entry.pw_gid)
     comment = f"clusterctl:{os.uname().nodename}"
     path = authorized_path(entry, settings)
     own = is_users_own(entry, path)
@@ -393,7 +393,7 @@ def look(module: AnsibleModule) -> Dict[str, Any]:
 
     made = user_identity.in_child(entry, with_the_users_identity)
     if not own:
-        link = node_probe.link_of_another(str(path))
+        link = path_state.link_of_another(str(path))
         if link:
             raise NoKeyError(
                 f"sshd looks for the keys of user {entry.pw_name} in {path}, which is reached through the link {link}; "

@@ -127,7 +127,7 @@ node:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils import node_probe
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import record
 
 
 def main() -> None:
@@ -149,7 +149,7 @@ def main() -> None:
         name = str(entry.get("soname", ""))
         if ".so" not in name or "/" in name:
             module.fail_json(msg=f"An entry of 'libraries' has no 'soname' such as libnccl.so.2: {entry}.")
-    module.exit_json(changed=False, changes=[], watch=[], node=node_probe.collect(module.params))
+    module.exit_json(changed=False, changes=[], watch=[], node=record.collect(module.params))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ from pydantic import ValidationError
 from clusterctl.launch import allocation_line, scheduler_env, torchrun
 from clusterctl.model import fabric
 from clusterctl.model.facts import NodeFacts
-from clusterctl.support import content
+from clusterctl.remote import python as remote_python
+from clusterctl.remote.facts import NODE_PROBE
 from clusterctl.support.errors import ConfigError, HostFailedError
 
 if TYPE_CHECKING:
@@ -162,25 +163,16 @@ def _look(where: scheduler_env.RankPlace, wait_s: float, tell: Callable[[str], N
 
 
 def _facts(resolve: Sequence[str]) -> NodeFacts:
-    request = json.dumps({"resolve": list(resolve), "artifacts": []})
-    place = content.root() / "plugins" / "module_utils" / "node_probe.py"
+    request = json.dumps({"resolve": list(resolve), "artifacts": []}).encode()
+    program = remote_python.program(NODE_PROBE)
+    reply = remote_python.ask(program.argv(sys.executable), program.data + request, _PROBE_S, {"schema_version"})
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", str(place), request],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PROBE_S,
-            check=False,
-        )
-        return NodeFacts.model_validate_json(done.stdout)
-    except subprocess.TimeoutExpired:
-        raise HostFailedError(
-            f"Looking at this machine took more than {_PROBE_S:g} s; is a file system hung?"
-        ) from None
+        return NodeFacts.model_validate(reply.answer)
     except ValidationError:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise HostFailedError(f"Looking at this machine failed: {last}.") from None
+        cure = "; check for a file system that hangs" if reply.timed_out else ""
+        raise HostFailedError(
+            f"The probe of this machine failed: {reply.problem or 'its record is not valid'}{cure}."
+        ) from None
 
 
 def _rdma_port(choice: fabric.RdmaChoice) -> allocation_line.LocalRdmaPort:

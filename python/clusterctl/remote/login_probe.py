@@ -7,17 +7,13 @@ does it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import re
-import signal
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from clusterctl.remote import ssh
-from clusterctl.support import content
+from clusterctl.remote import python, ssh
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,11 +23,8 @@ if TYPE_CHECKING:
 
 LoginKind: TypeAlias = Literal["key_changed", "key_unknown", "refused", "name", "closed", "timeout", "error"]
 
-# Twin of login_probe.BOOT.
-_BOOT = "import sys;exec(compile(sys.stdin.buffer.read(int(sys.argv[1])),'login_probe','exec'))"
 _CLOCK_ROUNDS = 5
-_LONGEST_LINE = 1 << 20
-_MOST_EVIDENCE = 300
+_READY, _CLOCK, _LOGINS = (f'{{"event":"{event}"'.encode() for event in ("ready", "clock", "logins"))
 _KINDS: tuple[tuple[LoginKind, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern, re.IGNORECASE))  # type: ignore[misc]
     for kind, pattern in (
@@ -118,7 +111,6 @@ def gather(
         fanout: nodes at a time.
         control_dir: see :func:`clusterctl.remote.ssh.arguments`.
     """
-    program = (content.root() / "plugins" / "module_utils" / "login_probe.py").read_bytes()
 
     async def everyone() -> list[LoginReport]:
         turn = asyncio.Semaphore(fanout)
@@ -131,7 +123,7 @@ def gather(
                 "clock": _CLOCK_ROUNDS,
             }
             async with turn:
-                return await _ask(login, program, json.dumps(request).encode() + b"\n", timeout_s, control_dir)
+                return await _ask(login, request, timeout_s, control_dir)
 
         return await asyncio.gather(*(one(login) for login in logins))
 
@@ -143,63 +135,33 @@ def kind_of(said: str) -> LoginKind:
     return next((kind for kind, pattern in _KINDS if pattern.search(said)), "error")
 
 
-async def _ask(login: Login, program: bytes, request: bytes, timeout_s: float, control_dir: Path | None) -> LoginReport:
-    remote = [login.host.python, "-I", "-c", _BOOT, str(len(program))]
-    argv = ssh.command(login.host, remote, as_user=login.as_user, control_dir=control_dir)
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=_LONGEST_LINE
-    )
-    complaint = asyncio.create_task(_all_of(process.stderr))
+async def _ask(login: Login, request: Mapping[str, Any], timeout_s: float, control_dir: Path | None) -> LoginReport:
+    program = python.program("login_probe")
+    argv = ssh.command(login.host, program.argv(login.host.python), as_user=login.as_user, control_dir=control_dir)
+    opening = program.data + json.dumps(request).encode() + b"\n"
     try:
-        return await asyncio.wait_for(_talk(process, program + request), timeout_s)
+        async with python.talk(argv) as talk:
+            return await asyncio.wait_for(_converse(talk, opening), timeout_s)
     except asyncio.TimeoutError:
         return LoginReport(problem=f"no answer within {timeout_s:g} s")
-    except (OSError, ValueError):  # it ended in the middle of the talk
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(process.wait(), 1)
-            said = (await asyncio.wait_for(complaint, 1)).decode("utf-8", "replace").strip().splitlines()
-            return LoginReport(problem=(said[-1] if said else "it ended without a word")[:_MOST_EVIDENCE])
-        return LoginReport(problem="it gave no readable answer")
-    finally:
-        complaint.cancel()
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+    except python.EndedError as ended:
+        return LoginReport(problem=str(ended) or "it ended without an answer")
+    except ValueError:
+        return LoginReport(problem="its answer is not readable")
 
 
-async def _all_of(stream: asyncio.StreamReader | None) -> bytes:
-    return await stream.read() if stream is not None else b""
-
-
-async def _talk(process: asyncio.subprocess.Process, opening: bytes) -> LoginReport:
-    if process.stdin is None or process.stdout is None:  # pragma: no cover - they are always pipes here
-        raise OSError
-    process.stdin.write(opening)
-    await process.stdin.drain()
-    await _event(process.stdout, "ready")
+async def _converse(talk: python.Conversation, opening: bytes) -> LoginReport:
+    await talk.send(opening)
+    await talk.answer(_READY)
     rounds = []
     for _ in range(_CLOCK_ROUNDS):
         sent = time.time()
-        process.stdin.write(b"\n")
-        await process.stdin.drain()
-        theirs = float((await _event(process.stdout, "clock"))["time"])
+        await talk.send(b"\n")
+        theirs = float((await talk.answer(_CLOCK))["time"])
         rounds.append((sent, theirs, time.time()))
-    found = await _event(process.stdout, "logins")
-    process.stdin.close()
-    await process.wait()
+    found = await talk.answer(_LOGINS)
+    await talk.finish()
     return read(found, clock_of(rounds))
-
-
-async def _event(stream: asyncio.StreamReader, wanted: str) -> dict[str, Any]:
-    """Return the next event of that kind, passing over what a login script prints."""
-    while line := await stream.readline():
-        if line.startswith(b'{"event":"'):
-            event = json.loads(line)
-            if event["event"] == wanted:
-                return dict(event)
-    raise OSError
 
 
 def clock_of(rounds: Sequence[tuple[float, float, float]]) -> Clock | None:

@@ -7,18 +7,14 @@ stdin. Two phases: when every node has told on which ports it listens, every nod
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import secrets
-import signal
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model import fabric
 from clusterctl.model.fabric import PairResult
-from clusterctl.remote import ssh
-from clusterctl.support import content
+from clusterctl.remote import python, ssh
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,13 +23,9 @@ if TYPE_CHECKING:
     from clusterctl.model.fabric import Candidates, PairKind
     from clusterctl.model.hosts import Host
 
-# Twin of the starter in facts.py: argv[1] says how many bytes of stdin are the program, the lines after it are its own.
-_BOOT = "import sys;exec(compile(sys.stdin.buffer.read(int(sys.argv[1])),'fabric_probe','exec'))"
 _LOGIN_S = 30.0  # from the first login until the last node listens
-_MOST_LINE_BYTES = 1 << 20
 _GRACE_S = 10.0  # for the answer to come back, and for a login to end
 _LOGINS_AT_ONCE = 64
-_MOST_EVIDENCE = 200
 
 
 def probe(
@@ -74,8 +66,7 @@ async def _probe(
     control_dir: Path | None,
 ) -> tuple[PairResult, ...]:
     token = secrets.token_hex(16)
-    program = (content.root() / "plugins" / "module_utils" / "fabric_probe.py").read_bytes()
-    peers = {host.name: _Peer(host, program, control_dir) for host in hosts}
+    peers = {host.name: _Peer(host, control_dir) for host in hosts}
     turn = asyncio.Semaphore(_LOGINS_AT_ONCE)
 
     async def opened(peer: _Peer) -> None:
@@ -96,28 +87,24 @@ async def _probe(
 class _Peer:
     """One node's end of the probe; ``problem`` says why it could not be asked."""
 
-    def __init__(self, host: Host, program: bytes, control_dir: Path | None) -> None:
+    def __init__(self, host: Host, control_dir: Path | None) -> None:
         self.name = host.name
         self.ports: dict[str, int] = {}
         self.problems: dict[str, str] = {}  # by network, why it does not listen
         self.results: dict[tuple[str, str], tuple[PairKind, str]] = {}  # by network and target
         self.problem = ""
-        self._host, self._program, self._control_dir = host, program, control_dir
-        self._process: asyncio.subprocess.Process | None = None
+        self._host, self._control_dir = host, control_dir
+        self._talk: python.Conversation | None = None
 
     async def open(self, request: Mapping[str, Any]) -> None:
-        remote = [self._host.python, "-I", "-c", _BOOT, str(len(self._program))]
-        argv = ssh.command(self._host, remote, control_dir=self._control_dir)
-        pipe = asyncio.subprocess.PIPE
+        program = python.program("fabric_probe")
+        argv = ssh.command(self._host, program.argv(self._host.python), control_dir=self._control_dir)
         try:
-            # A group of its own, so that whatever ssh starts (a ProxyCommand) can be ended with it.
-            self._process = await asyncio.create_subprocess_exec(
-                *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=_MOST_LINE_BYTES
-            )
-        except FileNotFoundError:
+            self._talk = await python.Conversation.start(argv)
+        except python.NoClientError:
             self.problem = "there is no ssh client on this machine"
             return
-        answer = await self._ask(self._program + json.dumps(request).encode() + b"\n", 1, _LOGIN_S)
+        answer = await self._ask(program.data + json.dumps(request).encode() + b"\n", 1, _LOGIN_S)
         self.ports = {str(network): int(port) for network, port in answer.get("ports", {}).items()}
         self.problems = {str(network): str(why) for network, why in answer.get("problems", {}).items()}
 
@@ -128,48 +115,28 @@ class _Peer:
         answer = await self._ask(order, 2, 2 * timeout_s + _GRACE_S)
         self.results = {(network, target): (kind, why) for network, target, kind, why in answer.get("results", ())}
 
-    async def _ask(self, words: bytes, phase: int, within_s: float) -> dict[str, Any]:
-        """Write to the node and return its answer; {} and ``problem`` where none comes."""
+    async def _ask(self, request: bytes, phase: int, within_s: float) -> dict[str, Any]:
+        """Send a request and return the answer; {} and ``problem`` if there is none."""
         try:
-            return await asyncio.wait_for(self._exchange(words, phase), within_s)
+            return await asyncio.wait_for(self._exchange(request, phase), within_s)
         except asyncio.TimeoutError:
             self.problem = f"no answer over ssh within {within_s:g} s"
-        except (OSError, ValueError) as error:
-            self.problem = f"its answer cannot be read ({error})"
+        except python.EndedError as ended:
+            self.problem = f"ssh ended: {ended}" if str(ended) else "ssh ended: nothing on stderr"
+        except ValueError as error:
+            self.problem = f"its answer is not readable ({error})"
         return {}
 
-    async def _exchange(self, words: bytes, phase: int) -> dict[str, Any]:
-        process = self._process
-        if process is None or process.stdin is None or process.stdout is None or process.stderr is None:
-            raise ValueError("ssh was not started")
-        process.stdin.write(words)
-        with contextlib.suppress(ConnectionError):  # stderr tells more
-            await process.stdin.drain()
-        mark = f'{{"fabric":{phase},'.encode()
-        while line := await process.stdout.readline():
-            if line.startswith(mark):  # and not what a login script prints
-                answer: dict[str, Any] = json.loads(line)
-                return answer
-        said = (await process.stderr.read()).decode("utf-8", "replace").strip().splitlines()
-        self.problem = f"ssh ended: {said[-1][:_MOST_EVIDENCE] if said else 'nothing on stderr'}"
-        return {}
+    async def _exchange(self, request: bytes, phase: int) -> dict[str, Any]:
+        if self._talk is None:
+            raise python.EndedError
+        await self._talk.send(request)
+        return await self._talk.answer(f'{{"fabric":{phase},'.encode())
 
     async def close(self) -> None:
         """End the node's program by the end of its stdin, and ssh itself if it does not follow."""
-        process = self._process
-        if process is None:
-            return
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), _GRACE_S)
-        except asyncio.TimeoutError:
-            pass
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
+        if self._talk is not None:
+            await self._talk.close(_GRACE_S)
 
 
 def _targets(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl.model.results import Ending, JobOutcome, OutputLine, Stack, Sweep
-from clusterctl.remote import ssh
+from clusterctl.remote import python, ssh
 from clusterctl.support import content
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ STACKS = f"{PROGRAMS}/rank_stacks.py"
 _END_WAIT_S = 25.0  # TERM, KILL, the node's own sweep and that of its peers have their own, shorter limits
 _SWEEP_WAIT_S = 15.0
 _SWEEP_CONNECT_S = 5
+_LOOK_KEYS = frozenset({"found", "runs", "folder", "is"})
 _SWEEPS_AT_ONCE = 64
 _STACKS_WAIT_S = 6.0  # the supervisor waits a little longer, a node's own limit is shorter
 _STACKS_KEPT = 256  # one of every node before a second one of any
@@ -184,15 +185,8 @@ class _Stacks:
         if not 0 < left <= _STACKS_WAIT_S:
             return []
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, subprocess.SubprocessError):
-            done = subprocess.run(
-                login.command([login.host.python, STACKS, self._job], connect_timeout_s=_SWEEP_CONNECT_S),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=left,
-                check=False,
-                start_new_session=True,
-            )
-            answer = json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
+            argv = login.command([login.host.python, STACKS, self._job], connect_timeout_s=_SWEEP_CONNECT_S)
+            answer = python.ask(argv, b"", left, {"stacks"}).answer or {"stacks": ()}
             return [Stack(host=login.host.name, **entry) for entry in answer["stacks"]]
         return []
 
@@ -306,23 +300,11 @@ def look(logins: Sequence[JobLogin], names: Sequence[str], paths: Mapping[str, s
     def one(login: JobLogin) -> Look:
         name = login.host.name
         request = {"names": list(names), "path": paths.get(name, ""), "directory": directory}
-        try:
-            done = subprocess.run(
-                login.command([login.host.python, SUPERVISOR, "--look"]),
-                input=json.dumps(request).encode() + b"\n",
-                capture_output=True,
-                timeout=_SWEEP_WAIT_S,
-                check=False,
-                start_new_session=True,
-            )
-        except subprocess.TimeoutExpired:
-            return Look(name, problem=f"did not answer within {_SWEEP_WAIT_S:.0f} s")
-        for text in reversed(done.stdout.decode("utf-8", "replace").splitlines()):
-            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-                answer = json.loads(text)
-                return Look(name, answer["found"], frozenset(answer["runs"]), answer["folder"], bool(answer["is"]))
-        reason = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        return Look(name, problem=reason[-1] if reason else f"the look ended with code {done.returncode}")
+        argv = login.command([login.host.python, SUPERVISOR, "--look"])
+        reply = python.ask(argv, json.dumps(request).encode() + b"\n", _SWEEP_WAIT_S, _LOOK_KEYS)
+        if (answer := reply.answer) is None:
+            return Look(name, problem=reply.problem)
+        return Look(name, answer["found"], frozenset(answer["runs"]), answer["folder"], bool(answer["is"]))
 
     with ThreadPoolExecutor(min(_SWEEPS_AT_ONCE, max(1, len(logins)))) as pool:
         return list(pool.map(one, logins))
@@ -334,22 +316,9 @@ def _sweep_argv(login: JobLogin, job: str) -> list[str]:
 
 def _sweep_one(login: JobLogin, job: str, session: str) -> Sweep:
     name = login.host.name
-    try:
-        done = subprocess.run(
-            login.command([*_sweep_argv(login, job), "--session", session], connect_timeout_s=_SWEEP_CONNECT_S),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_SWEEP_WAIT_S,
-            check=False,
-            start_new_session=True,
-        )
-    except subprocess.TimeoutExpired:
-        return Sweep(name, problem=f"did not answer within {_SWEEP_WAIT_S:.0f} s")
-    for text in reversed(done.stdout.decode("utf-8", "replace").splitlines()):
-        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-            return _sweep_of(name, json.loads(text))
-    reason = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return Sweep(name, problem=reason[-1] if reason else f"the sweep ended with code {done.returncode}")
+    argv = login.command([*_sweep_argv(login, job), "--session", session], connect_timeout_s=_SWEEP_CONNECT_S)
+    reply = python.ask(argv, b"", _SWEEP_WAIT_S, {"killed", "left"})
+    return Sweep(name, problem=reply.problem) if reply.answer is None else _sweep_of(name, reply.answer)
 
 
 def _sweep_of(name: str, answer: Mapping[str, Any]) -> Sweep:

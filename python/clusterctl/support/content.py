@@ -70,11 +70,6 @@ def node_programs() -> tuple[str, ...]:
     return tuple(sorted(variables["__validation_programs"]))
 
 
-def probe_program() -> str:
-    """Return the source text of the stdlib-only program that looks at a node."""
-    return (root() / "plugins" / "module_utils" / "node_probe.py").read_text(encoding="utf-8")
-
-
 @cache
 def digest() -> str:
     """Return the sha256 (hex) of everything in the content tree that can change what a run does to a node."""

@@ -14,7 +14,11 @@ from clusterctl.support import content
 
 sys.path.insert(0, str(content.collections_path()))
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import node_probe
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.gpu import (
+    driver_cuda,
+    driver_version,
+    read_gpu_information,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,9 +58,9 @@ def version_text(name: str) -> str:
 def with_gpu(record: Record, driver: str = "open") -> Record:
     """Make a node with a GPU of a captured one: the driver's files are read by the probe's own parsers."""
     text = (DATA / "stack" / "gpu-information.txt").read_text(encoding="utf-8")
-    record["gpus"] = [{"bus": "0000:70:00.0", **node_probe.read_gpu_information(text), "driver": "nvidia"}]
-    version = node_probe.driver_version(version_text(driver))
-    record["cuda"] |= {"driver_version": version, "major": node_probe.driver_cuda(version), "libcuda": True}
+    record["gpus"] = [{"bus": "0000:70:00.0", **read_gpu_information(text), "driver": "nvidia"}]
+    version = driver_version(version_text(driver))
+    record["cuda"] |= {"driver_version": version, "major": driver_cuda(version), "libcuda": True}
     record["platform"] += f"-cuda{record['cuda']['major']}"
     framework = {"name": "pytorch", "version": "2.13.0", "cuda": "13", "nccl": "2.32.3"}
     nccl = artifact(record, "nccl")
@@ -292,8 +296,8 @@ def test_a_framework_s_own_nccl_is_a_finding_unless_a_report_was_all_that_was_wa
 
 def test_a_driver_too_old_for_the_cuda_of_nccl_and_of_the_framework_is_named() -> None:
     def old(record: Record) -> None:
-        version = node_probe.driver_version(version_text("proprietary"))
-        record["cuda"] |= {"driver_version": version, "major": node_probe.driver_cuda(version)}
+        version = driver_version(version_text("proprietary"))
+        record["cuda"] |= {"driver_version": version, "major": driver_cuda(version)}
 
     nccl, framework = training_stack.findings(cluster(gpu_node, node3=old))
     assert (nccl.hosts[0], framework.hosts[0]) == ("node3", "node3")
@@ -305,7 +309,7 @@ def test_a_driver_too_old_for_the_cuda_of_nccl_and_of_the_framework_is_named() -
 
 def test_a_driver_before_all_that_are_known_is_named_as_well() -> None:
     def ancient(record: Record) -> None:
-        record["cuda"] |= {"driver_version": "390.157", "major": node_probe.driver_cuda("390.157")}
+        record["cuda"] |= {"driver_version": "390.157", "major": driver_cuda("390.157")}
 
     nccl, _ = training_stack.findings(cluster(gpu_node, node3=ancient))
     assert "driver 390.157 is older than any that is known here" in nccl.cause

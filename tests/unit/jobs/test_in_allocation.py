@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from clusterctl.jobs import in_allocation as verb
@@ -30,8 +29,9 @@ from clusterctl.model.facts import (
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
 
-if TYPE_CHECKING:
-    from types import ModuleType
+sys.path.insert(0, str(content.collections_path()))
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.rdma import read_rdma
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 
@@ -180,17 +180,6 @@ def test_rdma_ports_are_named_only_where_one_of_them_does_not_serve(
     assert settings(planned(WORKER, machine(rdma=ports))).get("NCCL_IB_HCA") == expected
 
 
-@pytest.fixture(scope="module")
-def node_probe() -> ModuleType:
-    place = content.root() / "plugins" / "module_utils" / "node_probe.py"
-    spec = importlib.util.spec_from_file_location("node_probe_for_pods", place)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize(
     ("trees", "expected", "words"),
     [
@@ -202,13 +191,11 @@ def node_probe() -> ModuleType:
         (("infiniband", "roce"), "=mlx5_0:1", ""),
     ],
 )
-def test_whole_trees_of_rdma_devices(
-    node_probe: ModuleType, trees: tuple[str, ...], expected: str | None, words: str
-) -> None:
+def test_whole_trees_of_rdma_devices(trees: tuple[str, ...], expected: str | None, words: str) -> None:
     devices = [
         {**device, "name": device["name"] if number == 0 else f"{device['name']}_{number}"}
         for number, tree in enumerate(trees)
-        for device in node_probe.read_rdma(str(DATA / "fabric" / tree))
+        for device in read_rdma(str(DATA / "fabric" / tree))
     ]
     facts = node(rdma=tuple(RdmaDevice.model_validate(device) for device in devices))
     ports = tuple(verb._rdma_port(choice) for choice in fabric.rdma(facts))  # noqa: SLF001 - the seam to fabric

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.filter.hosts import hosts_lines
-from ansible_collections.clusterctl.hpc.plugins.module_utils import node_probe
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.environment_file import read_environment_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,12 +86,12 @@ def test_the_environment_is_merged_and_given_back(tmp_path: Path, run_module: Ru
     given = {"path": str(path), "lists": {"PATH": ["/x/bin"]}, "variables": {"N": 1, "F": 0.5}, "mode": "0644"}
     first = run_module("environment_file", **given)
     assert first["changes"] == [f"changed variables in {path}"]
-    found = node_probe.read_environment_file(path.read_text())
+    found = read_environment_file(path.read_text())
     assert found == {"PATH": "/x/bin:/opt/site/bin:/usr/bin", "SITE": "1", "N": "1", "F": "0.5"}
     again = run_module("environment_file", **given)
     assert (again["changed"], again["watch"]) == (False, first["watch"])
     run_module("environment_file", path=str(path))
-    assert node_probe.read_environment_file(path.read_text()) == {"PATH": "/opt/site/bin:/usr/bin", "SITE": "1"}
+    assert read_environment_file(path.read_text()) == {"PATH": "/opt/site/bin:/usr/bin", "SITE": "1"}
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, node_probe
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import (
+    artifacts,
+    environment_file,
+    gpu,
+    libraries,
+    library_cache,
+    library_version,
+    login_session,
+    name_lookup,
+    network,
+    path_state,
+    processes,
+    record,
+    ssh_daemon,
+    system,
+)
 from clusterctl.model.facts import NodeFacts
+from clusterctl.remote import python as remote_python
+from clusterctl.remote.facts import NODE_PROBE
 from clusterctl.support import content
 
 if TYPE_CHECKING:
@@ -33,17 +51,17 @@ def captured(name: str) -> str:
 
 def piped(request: dict[str, Any], *session: str, python: str = sys.executable) -> dict[str, Any]:
     """Run the probe the way it runs over ssh."""
-    program = content.probe_program().encode()
-    argv = [python, "-I", "-c", node_probe.BOOT, str(len(program)), *session]
-    done = subprocess.run(argv, input=program + json.dumps(request).encode(), capture_output=True, check=True)
+    program = remote_python.program(NODE_PROBE)
+    argv = program.argv(python, *session)
+    done = subprocess.run(argv, input=program.data + json.dumps(request).encode(), capture_output=True, check=True)
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 
 
 def test_the_record_of_this_machine_is_whole() -> None:
-    record = piped({})
-    assert record["problems"] == []
-    facts = NodeFacts.model_validate(record)
+    found = piped({})
+    assert found["problems"] == []
+    facts = NodeFacts.model_validate(found)
     assert facts.hostname == os.uname().nodename
     assert facts.kernel == os.uname().release
     assert facts.cores >= 1
@@ -54,67 +72,61 @@ def test_the_record_of_this_machine_is_whole() -> None:
 
 
 def test_it_runs_in_the_four_ways_with_one_answer(run_module: RunModule, tmp_path: Path) -> None:
-    path = str(Path(content.root()) / "plugins/module_utils/node_probe.py")
     request = {"watch": [{"path": str(tmp_path), "kind": "dir"}], "artifacts": []}
     over_ssh = piped(request)
-    as_program = json.loads(subprocess.check_output([sys.executable, path, json.dumps(request)]))
+    by_hand = [sys.executable, "-m", "node_probe", json.dumps(request)]
+    as_program = json.loads(subprocess.check_output(by_hand, cwd=content.root() / "plugins" / "module_utils"))
     as_module = run_module("node_facts", **request)["node"]
-    imported = node_probe.collect(request)
-    assert {record["platform"] for record in (over_ssh, as_program, as_module, imported)} == {over_ssh["platform"]}
+    imported = record.collect(request)
+    assert {told["platform"] for told in (over_ssh, as_program, as_module, imported)} == {over_ssh["platform"]}
     assert over_ssh["watch"] == as_program["watch"] == as_module["watch"] == imported["watch"] != []
     assert set(over_ssh) == set(as_module)
 
 
+def sources() -> list[str]:
+    folder = content.root() / "plugins" / "module_utils" / "node_probe"
+    return [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))]
+
+
 def test_it_needs_only_the_oldest_python_that_is_promised() -> None:
     """Nothing newer than Python 3.9 in the grammar; where such an interpreter is installed, it runs the probe."""
-    ast.parse(content.probe_program(), feature_version=(3, 9))
+    for source in sources():
+        ast.parse(source, feature_version=(3, 9))
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     for python in sorted(root.glob("versions/3.9.*/bin/python3")):
         assert piped({}, python=str(python))["problems"] == []
 
 
 def test_only_the_standard_library_is_imported() -> None:
-    modules = re.findall(r"^\s*(?:import|from) (\w+)", content.probe_program(), flags=re.MULTILINE)
-    assert set(modules) <= sys.stdlib_module_names
+    modules = re.findall(r"^\s*(?:import|from) (\w+)", "\n".join(sources()), flags=re.MULTILINE)
+    assert {"json", "socket"} <= set(modules) <= sys.stdlib_module_names
 
 
 def test_a_section_that_fails_leaves_a_hole_and_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: str) -> None:
         raise PermissionError(13, "no one may look")
 
-    monkeypatch.setattr(node_probe.os, "statvfs", broken)
-    record = node_probe.collect({})
-    assert record["disk"] == []
-    assert record["shm_bytes"] == 0
-    assert record["problems"] == ["storage: PermissionError: [Errno 13] no one may look"]
-    assert NodeFacts.model_validate(record).cores >= 1
+    monkeypatch.setattr(os, "statvfs", broken)
+    found = record.collect({})
+    assert found["disk"] == []
+    assert found["shm_bytes"] == 0
+    assert found["problems"] == ["storage: PermissionError: [Errno 13] no one may look"]
+    assert NodeFacts.model_validate(found).cores >= 1
 
 
 def test_every_section_has_a_fallback_of_its_own_shape() -> None:
-    session = node_probe.Session()
-    for section, fallback in node_probe._SECTIONS:  # noqa: SLF001 - the table is what is tested
-        assert set(section({}, session)) == set(fallback), section.__name__
+    for name, answer, fallback in record.sections({}, login_session.Session()):
+        assert set(answer()) == set(fallback), name
 
 
 def test_the_session_is_told_even_past_sudo() -> None:
     if os.geteuid() != 0 or not Path("/usr/bin/sudo").exists():
         pytest.skip("needs root and sudo")
-    program = content.probe_program().encode()
-    argv = [
-        "sudo",
-        "-n",
-        "--",
-        sys.executable,
-        "-I",
-        "-c",
-        node_probe.BOOT,
-        str(len(program)),
-        "/session/bin",
-        "/lib64",
-    ]
-    done = subprocess.run(argv, input=program + b"{}", capture_output=True, check=True)
-    record = json.loads(done.stdout)
-    assert record["environment"] == {"PATH": "/session/bin", "LD_LIBRARY_PATH": "/lib64"}
+    program = remote_python.program(NODE_PROBE)
+    argv = ["sudo", "-n", "--", *program.argv(sys.executable, "/session/bin", "/lib64")]
+    done = subprocess.run(argv, input=program.data + b"{}", capture_output=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["environment"] == {"PATH": "/session/bin", "LD_LIBRARY_PATH": "/lib64"}
 
 
 # --- path states ---
@@ -124,12 +136,12 @@ def test_the_state_of_each_kind_of_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "file").chmod(0o640)
     (tmp_path / "link").symlink_to("nowhere")
-    state = node_probe.watch_state(f"{tmp_path}/file")
+    state = path_state.watch_state(f"{tmp_path}/file")
     assert (state["kind"], state["mode"], state["sha256"]) == ("file", "0640", hashlib.sha256(b"x").hexdigest())
-    link = node_probe.watch_state(f"{tmp_path}/link", "file")
+    link = path_state.watch_state(f"{tmp_path}/link", "file")
     assert link == {"path": f"{tmp_path}/link", "kind": "link", "target": "nowhere"}
-    assert node_probe.watch_state(f"{tmp_path}/none/of/it") == {"path": f"{tmp_path}/none/of/it", "kind": "absent"}
-    assert set(node_probe.watch_state(str(tmp_path))) == {"path", "kind", "mode", "owner", "group"}
+    assert path_state.watch_state(f"{tmp_path}/none/of/it") == {"path": f"{tmp_path}/none/of/it", "kind": "absent"}
+    assert set(path_state.watch_state(str(tmp_path))) == {"path", "kind", "mode", "owner", "group"}
 
 
 @pytest.fixture
@@ -153,18 +165,18 @@ def installed(tmp_path: Path) -> Path:
     [("#define CUDA_VERSION 12080\n", "12.8"), ("/* */\n#define CUDA_VERSION 13000\r\n", "13.0"), ("nothing", "")],
 )
 def test_a_toolkit_without_a_version_file_is_told_by_its_header(text: str, version: str) -> None:
-    assert node_probe.header_cuda_version(text) == version
+    assert gpu.header_cuda_version(text) == version
 
 
 def test_the_probe_reads_what_the_artifact_modules_write(installed: Path) -> None:
-    assert (node_probe.MARKER, node_probe.MANIFEST) == (artifact.MARKER, artifact.MANIFEST)
+    assert (artifacts.MARKER, artifacts.MANIFEST) == (artifact.MARKER, artifact.MANIFEST)
     asked = [{"name": "demo", "link": str(installed), "inputs": ["version", "unknown"]}]
-    found = node_probe.collect({"artifacts": asked})["artifacts"]
+    found = record.collect({"artifacts": asked})["artifacts"]
     target = str(installed.resolve())
     whole = {"name": "demo", "link": str(installed), "target": target, "version": "1.0", "key": "k"}
     assert found == [{**whole, "ok": True, "problem": "", "inputs": {"version": "1.0"}}]
     seen = artifact.inspect_tree(target, "demo", "1.0", "k")
-    state = node_probe.watch_state(target, "artifact")
+    state = path_state.watch_state(target, "artifact")
     assert state == {
         "path": target,
         "kind": "artifact",
@@ -188,12 +200,12 @@ def test_the_probe_reads_what_the_artifact_modules_write(installed: Path) -> Non
     ],
 )
 def test_a_damaged_artifact_is_noticed(installed: Path, damage: Any, words: str) -> None:
-    before = node_probe.watch_state(str(installed), "artifact")
+    before = path_state.watch_state(str(installed), "artifact")
     damage(installed)
-    found = node_probe.collect({"artifacts": [{"name": "demo", "link": str(installed)}]})["artifacts"][0]
+    found = record.collect({"artifacts": [{"name": "demo", "link": str(installed)}]})["artifacts"][0]
     assert found["ok"] is False
     assert words in found["problem"]
-    assert node_probe.watch_state(str(installed), "artifact") != before
+    assert path_state.watch_state(str(installed), "artifact") != before
 
 
 # --- libraries ---
@@ -207,8 +219,8 @@ STRANGE = "#include <unistd.h>\n__attribute__((constructor)) static void hang(vo
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Look for artifacts, and for the loader's cache, where this machine's own are not."""
-    monkeypatch.setattr(node_probe, "_ARTIFACT_ROOT", str(tmp_path / "local"))
-    monkeypatch.setattr(node_probe, "_LIBRARY_CACHE", str(tmp_path / "ld.so.cache"))
+    monkeypatch.setattr(artifacts, "ARTIFACT_ROOT", str(tmp_path / "local"))
+    monkeypatch.setattr(library_cache, "LIBRARY_CACHE", str(tmp_path / "ld.so.cache"))
     return tmp_path
 
 
@@ -233,10 +245,7 @@ def compiled(path: Path, source: str) -> Path:
 
 
 def looked_up(library_path: str, *also: str) -> dict[str, Any]:
-    session = node_probe.Session()
-    session.variables = {"LD_LIBRARY_PATH": library_path}
-    asked = {"libraries": [{"soname": SONAME, "also": list(also)}]}
-    (found,) = node_probe._libraries(asked, session)["libraries"]  # noqa: SLF001 - the session is what is varied
+    (found,) = libraries.libraries([{"soname": SONAME, "also": list(also)}], library_path)["libraries"]
     return dict(found)
 
 
@@ -245,10 +254,14 @@ def test_a_captured_cache_gives_paths_in_the_loaders_order(form: str) -> None:
     data = (DATA / f"ld.so.cache.{form}.bin").read_bytes()
     folders = ["/opt/vendor/lib", "/usr/local/nccl/lib"]
     expected = folders if form == "new" else folders[::-1]  # the folders stood the other way round in ld.so.conf.d
-    assert node_probe.read_library_cache(data, SONAME) == [f"{folder}/{SONAME}" for folder in expected]
-    assert node_probe.read_library_cache(data, "libc.so.6") == ["/lib/x86_64-linux-gnu/libc.so.6"]
-    assert node_probe.read_library_cache(data, "nccl.so.2") == node_probe.read_library_cache(data, "libnccl.so") == []
-    assert node_probe.read_library_cache(b"ld.so-1.7.0", SONAME) == []
+    assert library_cache.read_library_cache(data, SONAME) == [f"{folder}/{SONAME}" for folder in expected]
+    assert library_cache.read_library_cache(data, "libc.so.6") == ["/lib/x86_64-linux-gnu/libc.so.6"]
+    assert (
+        library_cache.read_library_cache(data, "nccl.so.2")
+        == library_cache.read_library_cache(data, "libnccl.so")
+        == []
+    )
+    assert library_cache.read_library_cache(b"ld.so-1.7.0", SONAME) == []
 
 
 def test_what_only_special_processors_may_take_is_passed_over() -> None:
@@ -258,7 +271,7 @@ def test_what_only_special_processors_may_take_is_passed_over() -> None:
     head = b"glibc-ld.so.cache1.1" + struct.pack("=I24x", len(entries))
     body = b"".join(struct.pack("=iIIIQ", *entry) for entry in entries)
     data = head + body + b"".join(name.encode() + b"\0" for name in names)
-    assert node_probe.read_library_cache(data, SONAME) == [f"/v1/{SONAME}"]
+    assert library_cache.read_library_cache(data, SONAME) == [f"/v1/{SONAME}"]
 
 
 def test_the_path_comes_before_the_cache_and_files_of_other_machines_are_passed_over(tmp_path: Path) -> None:
@@ -320,7 +333,7 @@ def test_a_library_that_nothing_else_names_is_asked_in_another_process(tmp_path:
 
 
 def test_a_library_that_hangs_costs_a_bounded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_probe, "_NCCL_ANSWER_S", 0.3)
+    monkeypatch.setattr(library_version, "_NCCL_ANSWER_S", 0.3)
     path = compiled(tmp_path / "lib" / SONAME, STRANGE)
     began = time.monotonic()
     found = looked_up(str(path.parent))
@@ -332,16 +345,16 @@ def test_a_library_that_hangs_costs_a_bounded_time(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize(("code", "release"), [(22907, "2.29.7"), (23203, "2.32.3"), (2804, "2.8.4"), (0, "")])
 def test_version_codes(code: int, release: str) -> None:
-    assert node_probe.nccl_release(code) == release
+    assert library_version.nccl_release(code) == release
 
 
 def test_nothing_is_looked_for_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_probe.os, "fork", None)
-    assert node_probe.collect({})["libraries"] == []
+    monkeypatch.setattr(os, "fork", None)
+    assert record.collect({})["libraries"] == []
 
 
 def test_names_are_looked_up_as_a_program_would() -> None:
-    own, local, none = node_probe.collect({"resolve": ["localhost", "no-such-host.invalid"]})["names"]
+    own, local, none = record.collect({"resolve": ["localhost", "no-such-host.invalid"]})["names"]
     assert own["name"] == socket.gethostname()
     assert "127.0.0.1" in local["addresses"] or "::1" in local["addresses"]
     assert none["addresses"] == []
@@ -353,9 +366,9 @@ def test_a_resolver_that_hangs_costs_a_bounded_time(monkeypatch: pytest.MonkeyPa
         time.sleep(60 if name == "second" else 0)
         return {"addresses": ["192.0.2.1"], "problem": ""}
 
-    monkeypatch.setattr(node_probe, "_addresses_of", hang_on_the_second)
-    monkeypatch.setattr(node_probe, "_ANSWER_OF_NAMES_S", 0.5)
-    _, first, second = node_probe.collect({"resolve": ["first", "second"]})["names"]
+    monkeypatch.setattr(name_lookup, "_addresses_of", hang_on_the_second)
+    monkeypatch.setattr(name_lookup, "_ANSWER_OF_NAMES_S", 0.5)
+    _, first, second = record.collect({"resolve": ["first", "second"]})["names"]
     assert first["addresses"] == ["192.0.2.1"]
     assert second == {"name": "second", "addresses": [], "problem": "no answer within 0.5 s"}
 
@@ -371,36 +384,36 @@ def test_a_rank_whose_launcher_is_gone_is_found(monkeypatch: pytest.MonkeyPatch)
     try:
         parent = Path(f"/proc/{pid}/stat").read_text().split()[3]
         reaper = Path(f"/proc/{parent}/comm").read_text().strip()
-        monkeypatch.setattr(node_probe, "_REAPERS", {reaper})  # in a container it may be any program
-        found = {entry["pid"]: entry for entry in node_probe.collect({"leftovers": True})["leftovers"]}
+        monkeypatch.setattr(processes, "_REAPERS", {reaper})  # in a container it may be any program
+        found = {entry["pid"]: entry for entry in record.collect({"leftovers": True})["leftovers"]}
     finally:
         os.kill(pid, signal.SIGKILL)
     assert (found[pid]["command"], found[pid]["why"]) == ("sleep 61", "its launcher is gone")
-    assert node_probe.collect({})["leftovers"] == []
+    assert record.collect({})["leftovers"] == []
 
 
 def test_a_rank_with_a_launcher_is_none_of_them() -> None:
     with subprocess.Popen(["sleep", "61"], env={**os.environ, "PMIX_RANK": "3"}) as rank:
-        found = [entry["pid"] for entry in node_probe.collect({"leftovers": True})["leftovers"]]
+        found = [entry["pid"] for entry in record.collect({"leftovers": True})["leftovers"]]
         rank.kill()
     assert rank.pid not in found
 
 
 def test_the_fabric_s_record_is_read_and_a_damaged_one_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "fabric.json"
-    monkeypatch.setattr(node_probe, "_FABRIC", str(place))
-    assert node_probe.collect({})["fabric"] is None
-    record = {"cidrs": ["10.0.0.0/24"], "interface": "eth0", "address": "10.0.0.5"}
-    place.write_text(json.dumps({"schema_version": 1, **record}))
-    assert node_probe.collect({})["fabric"] == record
+    monkeypatch.setattr(network, "_FABRIC", str(place))
+    assert record.collect({})["fabric"] is None
+    chosen = {"cidrs": ["10.0.0.0/24"], "interface": "eth0", "address": "10.0.0.5"}
+    place.write_text(json.dumps({"schema_version": 1, **chosen}))
+    assert record.collect({})["fabric"] == chosen
     place.write_text("{")
-    told = node_probe.collect({})
+    told = record.collect({})
     assert told["fabric"] is None
     assert any(problem.startswith("fabric: ") for problem in told["problems"])
 
 
 def test_an_artifact_that_is_not_there_is_named() -> None:
-    found = node_probe.collect({"artifacts": [{"name": "demo", "link": "/no/such"}]})["artifacts"][0]
+    found = record.collect({"artifacts": [{"name": "demo", "link": "/no/such"}]})["artifacts"][0]
     assert (found["ok"], found["problem"]) == (False, "/no/such does not exist")
 
 
@@ -416,48 +429,48 @@ def test_an_artifact_that_is_not_there_is_named() -> None:
     ],
 )
 def test_os_release(name: str, expected: tuple[str, ...]) -> None:
-    release = node_probe.read_os_release(captured(f"os-release.{name}.txt"))
+    release = system.read_os_release(captured(f"os-release.{name}.txt"))
     assert (release["id"], release["version_id"], release["family"], release["major"]) == expected
 
 
 def test_platform_of_a_point_release_is_that_of_its_major_on_enterprise_linux() -> None:
     facts = {
-        "distribution": node_probe.read_os_release(captured("os-release.rocky9.txt")),
+        "distribution": system.read_os_release(captured("os-release.rocky9.txt")),
         "machine": "x86_64",
         "glibc": "2.34",
         "python": {"version": "3.9.21"},
         "cuda": {"major": 12},
     }
-    assert node_probe.platform_id(facts) == "rocky-9-x86_64-glibc2.34-py3.9-cuda12"
+    assert record.platform_id(facts) == "rocky-9-x86_64-glibc2.34-py3.9-cuda12"
 
 
 def test_ipv4_routes() -> None:
-    assert node_probe.read_ipv4_routes(captured("route.txt")) == [
+    assert network.read_ipv4_routes(captured("route.txt")) == [
         {"family": 4, "destination": "0.0.0.0/0", "gateway": "10.66.0.1", "interface": "eth0", "metric": 100},
         {"family": 4, "destination": "10.66.0.0/24", "gateway": None, "interface": "eth0", "metric": 0},
     ]
 
 
 def test_ipv6_routes_without_loopback_and_multicast() -> None:
-    found = node_probe.read_ipv6_routes(captured("ipv6_route.txt"))
+    found = network.read_ipv6_routes(captured("ipv6_route.txt"))
     assert [route["destination"] for route in found] == ["fe80::/64", "fe80::f40f:fff:fe07:2524/128"]
 
 
 @pytest.mark.parametrize(("name", "version"), [("open", "580.95.05"), ("proprietary", "515.76")])
 def test_driver_version(name: str, version: str) -> None:
-    assert node_probe.driver_version(captured(f"nvidia-version.{name}.txt")) == version
+    assert gpu.driver_version(captured(f"nvidia-version.{name}.txt")) == version
 
 
 @pytest.mark.parametrize(
     ("version", "major"), [("580.95.05", 13), ("570.124.06", 12), ("525.60.13", 12), ("515.76", 11), ("390.157", None)]
 )
 def test_the_newest_cuda_of_a_driver(version: str, major: int | None) -> None:
-    assert node_probe.driver_cuda(version) == major
+    assert gpu.driver_cuda(version) == major
 
 
 def test_what_the_driver_tells_of_a_gpu() -> None:
     text = (DATA.parent / "stack" / "gpu-information.txt").read_text()
-    assert node_probe.read_gpu_information(text) == {
+    assert gpu.read_gpu_information(text) == {
         "name": "NVIDIA L4",
         "uuid": "GPU-00000000-0000-0000-0000-000000000000",
     }
@@ -470,7 +483,7 @@ def test_addresses_agree_with_ip() -> None:
         pytest.skip("there is no ip here")
     ours = {
         (one["name"], entry["address"], entry["prefix"])
-        for one in node_probe.collect({})["interfaces"]
+        for one in record.collect({})["interfaces"]
         for entry in one["addresses"]
     }
     theirs = {
@@ -489,10 +502,10 @@ def test_sshd_configuration(tmp_path: Path) -> None:
     (tmp_path / "sshd_config").write_text(
         f"# Port 1\nInclude {tmp_path}/*.conf\nHostKey /etc/ssh/a\nPort=22\nMatch User x\nPort 9\n"
     )
-    found = node_probe.read_sshd_config(str(tmp_path / "sshd_config"))
+    found = ssh_daemon.read_sshd_config(str(tmp_path / "sshd_config"))
     assert found == {"port": ["2222", "22"], "hostkey": ["/etc/ssh/a"]}
 
 
 def test_environment_file_as_pam_reads_it() -> None:
     text = "# c\nA=1\nexport B='two words' # note\nC=\"x\ny\nD\n"
-    assert node_probe.read_environment_file(text) == {"A": "1", "B": "two words", "C": "x"}
+    assert environment_file.read_environment_file(text) == {"A": "1", "B": "two words", "C": "x"}

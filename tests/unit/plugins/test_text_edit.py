@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import node_probe, text_edit
+from ansible_collections.clusterctl.hpc.plugins.module_utils import text_edit
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.environment_file import read_environment_file
 from ansible_collections.clusterctl.hpc.plugins.module_utils.text_edit import EditError, Environment
 
 BASE = "/usr/local/bin:/usr/bin:/bin"
@@ -19,7 +20,7 @@ def environment(text: str, *folders: str, **variables: str) -> str:
 
 def values(text: str) -> dict[str, str]:
     """The variables as the probe, and so pam_env, reads them."""
-    return node_probe.read_environment_file(text)
+    return read_environment_file(text)
 
 
 # --- blocks ---

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import stat
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clusterctl.model.facts import NodeFacts
 from clusterctl.model.hosts import Host
-from clusterctl.remote import facts
-from clusterctl.support import content
+from clusterctl.remote import facts, python, ssh_failure
 
 CAPTURED = json.loads(
     (Path(__file__).resolve().parents[2] / "data" / "node_probe" / "ssh-failures.json").read_text(encoding="utf-8")
@@ -22,7 +23,7 @@ def test_a_failed_ssh_is_told_in_one_sentence(case: dict[str, str]) -> None:
     host = Host(
         "node1", "192.0.2.11", port=2222, user="cluster", python="/usr/bin/python9", become=case["kind"] == "no_sudo"
     )
-    failure = facts.classify(host, int(case["returncode"]), case["stderr"])
+    failure = ssh_failure.classify(host, int(case["returncode"]), case["stderr"])
     assert failure.kind == case["kind"]
     for word in ("node1", "192.0.2.11", "2222"):
         assert word in failure.message
@@ -31,7 +32,7 @@ def test_a_failed_ssh_is_told_in_one_sentence(case: dict[str, str]) -> None:
 
 
 def test_anything_else_shows_what_was_said() -> None:
-    failure = facts.classify(Host("n", "192.0.2.1"), 1, "Traceback\nMemoryError\n")
+    failure = ssh_failure.classify(Host("n", "192.0.2.1"), 1, "Traceback\nMemoryError\n")
     assert failure.kind == "error"
     assert "MemoryError" in failure.message
 
@@ -93,13 +94,8 @@ def test_without_an_ssh_client_the_sentence_says_so(monkeypatch: pytest.MonkeyPa
     assert "no ssh client" in facts.gather([Host("a", "192.0.2.1")]).failures["a"].message
 
 
-def test_the_boot_line_is_that_of_the_probe() -> None:
-    assert f'BOOT = "{facts._BOOT}"' in content.probe_program()  # noqa: SLF001 - twins must stay equal
-
-
-def _record_of_this_machine() -> dict[str, object]:
-    scope: dict[str, object] = {"__name__": "node_probe"}
-    exec(compile(content.probe_program(), "node_probe", "exec"), scope)  # noqa: S102 - our own program
-    record = scope["collect"]({})  # type: ignore[operator]
-    assert isinstance(record, dict)
-    return record
+def _record_of_this_machine() -> dict[str, Any]:
+    program = python.program(facts.NODE_PROBE)
+    reply = python.ask(program.argv(sys.executable), program.data + b"{}", 30, {"schema_version"})
+    assert reply.answer is not None, reply.problem
+    return reply.answer

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA GPUs, their driver, and the CUDA version."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from .library_cache import in_library_cache
+from .reading import Json, link_name, list_folder, read_text
+
+_NVIDIA = "0x10de"
+# PCI classes of GPUs: VGA controllers, 3D controllers and processing accelerators.
+_GPU_CLASSES = ("0x0300", "0x0302", "0x1200")
+# The first driver branch of each CUDA major (NVIDIA, "CUDA Compatibility", tables 1 and 2 of "Minor Version
+# Compatibility", https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
+_CUDA_BRANCHES = ((580, 13), (525, 12), (450, 11), (410, 10))
+
+
+def gpus() -> Json:
+    """Return the NVIDIA GPUs: those that the driver lists, and those on the bus without the driver."""
+    found: dict[str, Json] = {}
+    base = "/proc/driver/nvidia/gpus"
+    for bus in list_folder(base):
+        about = read_gpu_information(read_text(f"{base}/{bus}/information", ""))
+        found[bus.lower()] = {"bus": bus.lower(), **about, "driver": "nvidia"}
+    base = "/sys/bus/pci/devices"
+    for bus in list_folder(base):
+        if read_text(f"{base}/{bus}/vendor", "") != _NVIDIA or bus.lower() in found:
+            continue
+        if read_text(f"{base}/{bus}/class", "")[:6] in _GPU_CLASSES:
+            driver = link_name(f"{base}/{bus}/driver")
+            found[bus.lower()] = {"bus": bus.lower(), "name": "", "uuid": "", "driver": driver}
+    return {"gpus": [found[bus] for bus in sorted(found)]}
+
+
+def read_gpu_information(text: str) -> dict[str, str]:
+    """Return name and uuid from the text of /proc/driver/nvidia/gpus/BUS/information."""
+    about: dict[str, str] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        about[key.strip()] = value.strip()
+    return {"name": about.get("Model", ""), "uuid": about.get("GPU UUID", "")}
+
+
+def cuda() -> Json:
+    """Return the versions of driver and toolkit, and the CUDA major that follows from them."""
+    driver = driver_version(read_text("/proc/driver/nvidia/version", ""))
+    toolkit = ""
+    try:
+        toolkit = str(json.loads(read_text("/usr/local/cuda/version.json"))["cuda"]["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        if os.access("/usr/local/cuda/bin/nvcc", os.X_OK):
+            toolkit = header_cuda_version(read_text("/usr/local/cuda/include/cuda.h", ""))
+    major = None
+    if driver:
+        major = driver_cuda(driver)
+    elif toolkit:
+        major = int(toolkit.partition(".")[0])
+    return {
+        "cuda": {
+            "major": major,
+            "driver_version": driver,
+            "toolkit_version": toolkit,
+            "libcuda": in_library_cache(b"libcuda.so.1"),
+            "first_branches": first_branches(),
+        }
+    }
+
+
+def header_cuda_version(text: str) -> str:
+    """Return the version in the text of a toolkit's cuda.h ('' if it is missing); 13000 is 13.0.
+
+    A toolkit that was installed from packages or wheels has no version.json, so its header is read.
+    """
+    words = text.partition("#define CUDA_VERSION ")[2].split(None, 1)[:1]
+    if not words or not words[0].isdigit():
+        return ""
+    number = int(words[0])
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def first_branches() -> dict[str, int]:
+    """Return the first driver branch that runs each CUDA major; the reader of the record uses the same table."""
+    return {str(cuda): branch for branch, cuda in _CUDA_BRANCHES}
+
+
+def driver_version(text: str) -> str:
+    """Return the version in the text of /proc/driver/nvidia/version ('' if it is missing)."""
+    for line in text.splitlines():
+        if line.startswith("NVRM version:"):
+            for word in line.split():
+                parts = word.split(".")
+                if len(parts) > 1 and all(part.isdigit() for part in parts):
+                    return word
+    return ""
+
+
+def driver_cuda(version: str) -> int | None:
+    """Return the newest CUDA major that a driver runs, None for a driver before 410."""
+    branch = int(version.partition(".")[0])
+    return next((cuda for first, cuda in _CUDA_BRANCHES if branch >= first), None)

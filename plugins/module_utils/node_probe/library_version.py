@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the release of a library from its artifact, its path, its wheel, or the library itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+
+from . import artifacts
+from .reading import list_folder, read_text
+
+# Library stem -> the artifact of clusterctl that installs it.
+_HOLDERS = {"libnccl": "nccl", "libmpi": "openmpi"}
+_NCCL = "libnccl"
+_NCCL_ANSWER_S = 5.0
+
+
+def library_version(soname: str, real: str) -> str:
+    """Return the release of a library's file, '' if it is unknown."""
+    stem = soname.partition(".so")[0]
+    folder = (
+        real[len(artifacts.ARTIFACT_ROOT) + 1 :].partition("/")[0]
+        if real.startswith(f"{artifacts.ARTIFACT_ROOT}/")
+        else ""
+    )
+    if folder:
+        try:
+            marker = json.loads(read_text(f"{artifacts.ARTIFACT_ROOT}/{folder}/{artifacts.MARKER}"))
+            if marker["name"] == _HOLDERS.get(stem):
+                return str(marker["version"])
+        except (OSError, ValueError, LookupError, TypeError):
+            pass  # not one of our artifacts, or a damaged one, which the section "artifacts" reports
+    if stem != _NCCL:  # in other names (libmpi.so.40.30.4) the numbers are those of the interface
+        return ""
+    named = os.path.basename(real).partition(".so.")[2]
+    if named.count(".") >= 2 and named.replace(".", "").isdigit():  # noqa: PLR2004 - 2.29.7
+        return named
+    return _wheel_version(real) or _nccl_version(real)
+
+
+def _wheel_version(real: str) -> str:
+    """Return the version of the wheel that installed site-packages/nvidia/nccl/lib/libnccl.so.2."""
+    site, inner, _ = real.rpartition("/nvidia/nccl/lib/")
+    names = [name for name in list_folder(site) if name.startswith("nvidia_nccl_cu")] if inner else []
+    versions = [name[: -len(".dist-info")].rpartition("-")[2] for name in names if name.endswith(".dist-info")]
+    return versions[0] if len(versions) == 1 else ""
+
+
+def _nccl_version(path: str) -> str:
+    """Ask the library itself, in a child process: loading an unknown file may hang or crash."""
+    import select  # noqa: PLC0415 - seldom needed
+
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            _tell_nccl_version(path, writer)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    try:
+        ready = select.select([reader], [], [], _NCCL_ANSWER_S)[0]
+        code = int(os.read(reader, 32) or b"0") if ready else 0
+    finally:
+        os.close(reader)
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    return nccl_release(code)
+
+
+def _tell_nccl_version(path: str, writer: int) -> None:
+    """Load a library and write its version code to the pipe; runs in the child only."""
+    import ctypes  # noqa: PLC0415 - only the child needs it
+
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    user = os.environ.get("SUDO_UID")
+    if os.geteuid() == 0 and user:  # the session's library path may name files that root must not run
+        entry = pwd.getpwuid(int(user))
+        os.initgroups(entry.pw_name, entry.pw_gid)
+        os.setgid(entry.pw_gid)
+        os.setuid(entry.pw_uid)
+    code = ctypes.c_int(0)
+    if ctypes.CDLL(path).ncclGetVersion(ctypes.byref(code)) == 0:
+        os.write(writer, str(code.value).encode())
+
+
+def nccl_release(code: int) -> str:
+    """Return the release of a version code (NCCL_VERSION in nccl.h): 22907 is 2.29.7, 2804 is 2.8.4."""
+    if code <= 0:
+        return ""
+    unit = 10000 if code >= 10000 else 1000  # noqa: PLR2004 - since 2.9
+    return f"{code // unit}.{code % unit // 100}.{code % 100}"

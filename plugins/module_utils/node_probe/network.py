@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Network interfaces, addresses, routes, and the networks that the role fabric chose."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+
+from .reading import Json, link_name, list_folder, read_number, read_text
+
+_ARPHRD_LOOPBACK = 772
+_ARPHRD_INFINIBAND = 32
+_IFF_UP = 0x1
+_RTF_UP = 0x1
+_RTF_GATEWAY = 0x2
+_IPV6_SCOPES = {0x00: "global", 0x10: "host", 0x20: "link", 0x40: "site"}
+_IPV4_SCOPES = {0: "global", 200: "site", 253: "link", 254: "host"}
+_FABRIC = "/etc/clusterctl/fabric.json"
+
+
+def interfaces() -> Json:
+    """Return the network interfaces with their addresses."""
+    addresses: dict[str, list[Json]] = {}
+    for name, entry in _ipv4_addresses() + _ipv6_addresses():
+        addresses.setdefault(name, []).append(entry)
+    found = []
+    for name in list_folder("/sys/class/net"):
+        base = f"/sys/class/net/{name}"
+        if not os.path.isdir(base):  # bonding_masters is a file
+            continue
+        flags = int(read_text(f"{base}/flags", "0x0"), 16)
+        speed = read_number(f"{base}/speed")
+        found.append(
+            {
+                "name": name,
+                "kind": _interface_kind(base),
+                "mac": read_text(f"{base}/address", ""),
+                "mtu": read_number(f"{base}/mtu"),
+                "up": bool(flags & _IFF_UP),
+                "carrier": read_text(f"{base}/carrier", "0") == "1",
+                "speed_mbps": speed if speed and speed > 0 else None,
+                "driver": link_name(f"{base}/device/driver"),
+                "master": link_name(f"{base}/master"),
+                "addresses": addresses.get(name, []),
+                "rx_bytes": read_number(f"{base}/statistics/rx_bytes"),
+                "tx_bytes": read_number(f"{base}/statistics/tx_bytes"),
+            }
+        )
+    return {"interfaces": found}
+
+
+def _interface_kind(base: str) -> str:
+    number = read_number(f"{base}/type")
+    if number == _ARPHRD_LOOPBACK:
+        return "loopback"
+    if number == _ARPHRD_INFINIBAND:
+        return "infiniband"
+    for line in read_text(f"{base}/uevent", "").splitlines():
+        if line.startswith("DEVTYPE="):  # bridge, bond, vlan, vxlan, wlan, …
+            return line[8:]
+    for folder, kind in (("bridge", "bridge"), ("bonding", "bond"), ("tun_flags", "tun"), ("device", "physical")):
+        if os.path.exists(f"{base}/{folder}"):
+            return kind
+    # The other end of a veth pair has another index than the interface itself.
+    return "veth" if read_number(f"{base}/iflink") != read_number(f"{base}/ifindex") else "virtual"
+
+
+def _ipv4_addresses() -> list[tuple[str, Json]]:
+    """Ask the kernel over netlink (rtnetlink(7)), which lists secondary addresses as well."""
+    request = struct.pack("=IHHII", 24, 22, 0x301, 1, 0) + struct.pack("=BBBBI", socket.AF_INET, 0, 0, 0, 0)
+    names = dict(socket.if_nameindex())
+    found: list[tuple[str, Json]] = []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as channel:
+        channel.settimeout(2)
+        channel.send(request)
+        while True:
+            data = channel.recv(1 << 16)
+            while len(data) >= 16:  # noqa: PLR2004 - the size of struct nlmsghdr
+                length, kind = struct.unpack_from("=IH", data)
+                if kind == 2:  # noqa: PLR2004 - NLMSG_ERROR
+                    raise OSError("the kernel refused to list the addresses")
+                if kind == 3 or length < 16:  # noqa: PLR2004 - NLMSG_DONE
+                    return found
+                entry = _ipv4_entry(data[16:length], names)
+                if entry:
+                    found.append(entry)
+                data = data[(length + 3) & ~3 :]
+
+
+def _ipv4_entry(message: bytes, names: dict[int, str]) -> tuple[str, Json] | None:
+    _, prefix, _, scope, index = struct.unpack_from("=BBBBI", message)
+    attributes, rest = {}, message[8:]
+    while len(rest) >= 4:  # noqa: PLR2004 - the size of struct rtattr
+        length, kind = struct.unpack_from("=HH", rest)
+        if length < 4:  # noqa: PLR2004 - the same size; a smaller one would loop forever
+            break
+        attributes[kind] = rest[4:length]
+        rest = rest[(length + 3) & ~3 :]
+    raw = attributes.get(2) or attributes.get(1)  # IFA_LOCAL, else IFA_ADDRESS
+    if not raw:
+        return None
+    return names.get(index, str(index)), {
+        "family": 4,
+        "address": socket.inet_ntop(socket.AF_INET, raw),
+        "prefix": prefix,
+        "scope": _IPV4_SCOPES.get(scope, str(scope)),
+    }
+
+
+def _ipv6_addresses() -> list[tuple[str, Json]]:
+    found = []
+    for line in read_text("/proc/net/if_inet6", "").splitlines():
+        raw, _, prefix, scope, _, name = line.split()
+        found.append(
+            (
+                name,
+                {
+                    "family": 6,
+                    "address": socket.inet_ntop(socket.AF_INET6, bytes.fromhex(raw)),
+                    "prefix": int(prefix, 16),
+                    "scope": _IPV6_SCOPES.get(int(scope, 16), scope),
+                },
+            )
+        )
+    return found
+
+
+def routes() -> Json:
+    """Return the routes of the main table."""
+    return {
+        "routes": read_ipv4_routes(read_text("/proc/net/route", ""))
+        + read_ipv6_routes(read_text("/proc/net/ipv6_route", ""))
+    }
+
+
+def read_ipv4_routes(text: str) -> list[Json]:
+    """Return the routes in the text of /proc/net/route."""
+    found = []
+    for line in text.splitlines()[1:]:
+        name, target, gateway, flags, _, _, metric, mask = line.split()[:8]
+        if not int(flags, 16) & _RTF_UP:
+            continue
+        prefix = bin(int(mask, 16)).count("1")  # noqa: FURB161 - int.bit_count came with Python 3.10
+        has_gateway = bool(int(flags, 16) & _RTF_GATEWAY)
+        found.append(
+            {
+                "family": 4,
+                "destination": f"{_ipv4_of_hex(target)}/{prefix}",
+                "gateway": _ipv4_of_hex(gateway) if has_gateway else None,
+                "interface": name,
+                "metric": int(metric),
+            }
+        )
+    return found
+
+
+def _ipv4_of_hex(text: str) -> str:
+    return socket.inet_ntoa(struct.pack("=I", int(text, 16)))  # the kernel prints the word in host order
+
+
+def read_ipv6_routes(text: str) -> list[Json]:
+    """Return the unicast routes in the text of /proc/net/ipv6_route, without those of the loopback."""
+    found = []
+    for line in text.splitlines():
+        target, prefix, _, _, gateway, metric, _, _, flags, name = line.split()
+        if name == "lo" or target.startswith("ff") or not int(flags, 16) & _RTF_UP:
+            continue
+        has_gateway = bool(int(flags, 16) & _RTF_GATEWAY)
+        address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(target))
+        found.append(
+            {
+                "family": 6,
+                "destination": f"{address}/{int(prefix, 16)}",
+                "gateway": socket.inet_ntop(socket.AF_INET6, bytes.fromhex(gateway)) if has_gateway else None,
+                "interface": name,
+                "metric": int(metric, 16),
+            }
+        )
+    return found
+
+
+def fabric() -> Json:
+    """Return the networks that the role ``fabric`` chose, None if the role never ran here."""
+    text = read_text(_FABRIC, "")
+    if not text:
+        return {"fabric": None}
+    record = json.loads(text)
+    return {
+        "fabric": {
+            "cidrs": [str(cidr) for cidr in record["cidrs"]],
+            "interface": str(record["interface"]),
+            "address": str(record["address"]),
+        }
+    }

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Describe the state of a path (file, folder, link, artifact), so that a later run sees whether it changed."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from .artifacts import MARKER, verify_artifact
+from .reading import Json, group_name, sha256, user_name
+
+_MOST_LINKS = 40  # as many as Linux follows in one path
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def link_of_another(path: str) -> str:
+    """Return the first link on the way to a path that another user than root could have set; '' without one.
+
+    Root asks before it opens a path. A link in a folder that only root can write is root's, whoever owns the link.
+    """
+    if os.geteuid() != 0:
+        return ""
+    place = "/"
+    rest = path.split("/")[::-1]
+    followed = 0
+    while rest:
+        part = rest.pop()
+        if part in {"", "."}:
+            continue
+        if part == "..":
+            place = os.path.dirname(place)
+            continue
+        folder, place = place, os.path.join(place, part)
+        try:
+            status = os.lstat(place)
+            if not stat.S_ISLNK(status.st_mode):
+                continue
+            around = os.lstat(folder)
+            target = os.readlink(place)
+        except OSError:
+            return ""
+        followed += 1
+        if followed > _MOST_LINKS or (status.st_uid != 0 and (around.st_uid != 0 or around.st_mode & _OTHERS_WRITE)):
+            return place
+        rest += target.split("/")[::-1]
+        place = "/" if target.startswith("/") else folder
+    return ""
+
+
+def watch_state(path: str, kind: str = "") -> Json:
+    """Return the present state of a path in the form of a ``watch`` entry.
+
+    The answer tells what is there: a link comes back as a link even if a file was expected. So a caller compares the
+    old and the new entry for equality.
+
+    Args:
+        path: absolute path.
+        kind: ``artifact`` verifies an installed artifact (a folder, or a link to one); any other word looks at the
+            path itself.
+
+    Returns:
+        ``path`` and ``kind`` (file, dir, link, absent, artifact or other). A file adds mode, owner, group and sha256. A
+        dir adds mode, owner and group. A link adds target. An artifact adds marker_sha256 and files. A
+        path that root would reach only through another user's link is a link to the path of that link.
+    """
+    if kind == "artifact":
+        return _artifact_state(path)
+    passed = link_of_another(os.path.dirname(path))
+    if passed:
+        return {"path": path, "kind": "link", "target": passed}
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return {"path": path, "kind": "absent"}
+    if stat.S_ISLNK(status.st_mode):
+        return {"path": path, "kind": "link", "target": os.readlink(path)}
+    state: Json = {
+        "path": path,
+        "kind": "other",
+        "mode": f"{stat.S_IMODE(status.st_mode):04o}",
+        "owner": user_name(status.st_uid),
+        "group": group_name(status.st_gid),
+    }
+    if stat.S_ISDIR(status.st_mode):
+        state["kind"] = "dir"
+    elif stat.S_ISREG(status.st_mode):
+        state["kind"] = "file"
+        state["sha256"] = sha256(path)
+    return state
+
+
+def watch_states(entries: list[Json]) -> list[Json]:
+    """Return the present state of every entry, of which ``path`` and ``kind`` are read."""
+    return [watch_state(str(entry["path"]), str(entry.get("kind", ""))) for entry in entries]
+
+
+def _artifact_state(path: str) -> Json:
+    marker, count, problem = verify_artifact(path)
+    if not marker:
+        return {"path": path, "kind": "absent"}
+    digest = sha256(f"{os.path.realpath(path)}/{MARKER}")
+    return {"path": path, "kind": "artifact", "marker_sha256": digest, "files": problem or count}

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read files, folders and links of /proc, /sys and /etc; find programs; name users and groups."""
+
+from __future__ import annotations
+
+import grp
+import hashlib
+import os
+import pwd
+
+Json = dict  # with str keys; typing takes longer to import than a section takes to answer
+_SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
+_READ_BLOCK = 1 << 20
+
+
+def read_text(path: str, default: str | None = None) -> str:
+    """Return a file's text without surrounding blanks, or the default if the file is not readable."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read().strip()
+    except OSError:
+        if default is None:
+            raise
+        return default
+
+
+def read_number(path: str) -> int | None:
+    """Return the integer that a file holds, None if there is none."""
+    try:
+        return int(read_text(path))
+    except (OSError, ValueError):
+        return None
+
+
+def list_folder(path: str) -> list[str]:
+    """Return the sorted names in a folder, [] if the folder is not readable."""
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def link_name(path: str) -> str:
+    """Return the last part of a link's target, '' if the path is not a link."""
+    try:
+        return os.path.basename(os.readlink(path))
+    except OSError:
+        return ""
+
+
+def matching_paths(pattern: str) -> list[str]:
+    """Return the paths that match an absolute pattern; a part without a wildcard is not checked for existence."""
+    import fnmatch  # noqa: PLC0415 - loaded only if a pattern is given
+
+    found = [""]
+    for part in pattern.strip("/").split("/"):
+        if any(sign in part for sign in "*?["):
+            found = [
+                f"{at}/{name}" for at in found for name in list_folder(at or "/") if fnmatch.fnmatchcase(name, part)
+            ]
+        else:
+            found = [f"{at}/{part}" for at in found]
+    return found
+
+
+def find_program(name: str) -> str:
+    """Return the path of a program in the system folders, '' if it is not installed."""
+    for folder in _SEARCH_PATH:
+        path = f"{folder}/{name}"
+        if os.access(path, os.X_OK) and not os.path.isdir(path):
+            return path
+    return ""
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user, the number itself if the user has no name."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def group_name(gid: int) -> str:
+    """Return the name of a group, the number itself if the group has no name."""
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def sha256(path: str) -> str:
+    """Return the sha256 of a file's content, as hexadecimal digits."""
+    total = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while True:
+            block = stream.read(_READ_BLOCK)
+            if not block:
+                return total.hexdigest()
+            total.update(block)

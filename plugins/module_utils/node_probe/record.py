@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collect the whole record of a node: every section, each with a fallback.
+
+A section that fails leaves an empty value of the right shape and a sentence in ``problems``, so that the other sections
+still reach the reader.
+"""
+
+from __future__ import annotations
+
+from . import (
+    artifacts,
+    gpu,
+    libraries,
+    login_session,
+    name_lookup,
+    network,
+    path_state,
+    processes,
+    rdma,
+    ssh_daemon,
+    system,
+    user,
+)
+from .reading import Json
+
+SCHEMA_VERSION = 1
+
+
+def sections(request: Json, session: login_session.Session) -> list[tuple]:
+    """Return the sections in their order: name, the function that answers, and what replaces a failed answer."""
+    variables = session.variables
+    python = {"version": "", "executable": "", "has_packaging": False}
+    cuda = {
+        "major": None,
+        "driver_version": "",
+        "toolkit_version": "",
+        "libcuda": False,
+        "first_branches": gpu.first_branches(),
+    }
+    memory = {"memory_bytes": 0, "swap_bytes": 0, "swap_used_bytes": 0}
+    tools = {"gcc": False, "make": False, "zstd": False, "nvcc": False, "ucx": False}
+    asked, library_path = request.get("libraries") or [], variables.get("LD_LIBRARY_PATH", "")
+    return [
+        ("names", system.names, {"hostname": "", "fqdn": ""}),
+        ("kernel", system.kernel, {"time": 0.0, "kernel": "", "machine": ""}),
+        ("software", system.software, {"distribution": system.read_os_release(""), "glibc": "", "python": python}),
+        ("cuda", gpu.cuda, {"cuda": cuda}),
+        ("hardware", system.hardware, {"cores": 0, "threads": 0, **memory}),
+        ("storage", system.storage, {"disk": [], "shm_bytes": 0}),
+        ("interfaces", network.interfaces, {"interfaces": []}),
+        ("routes", network.routes, {"routes": []}),
+        ("rdma", rdma.rdma, {"rdma": []}),
+        ("fabric", network.fabric, {"fabric": None}),
+        ("resolved", lambda: name_lookup.resolved(request.get("resolve")), {"names": []}),
+        ("leftovers", lambda: processes.leftovers(bool(request.get("leftovers"))), {"leftovers": []}),
+        ("gpus", gpu.gpus, {"gpus": []}),
+        ("limits", lambda: login_session.limits(session), {"limits": {}}),
+        ("environment", lambda: login_session.environment(session), {"environment": {}, "environment_source": ""}),
+        (
+            "user",
+            lambda: user.user(bool(request.get("check_sudo"))),
+            {"user": {"name": "", "uid": -1, "home": "", "sudo": None}},
+        ),
+        (
+            "ssh",
+            lambda: ssh_daemon.ssh_daemon(variables.get("SSH_CONNECTION", "")),
+            {"ssh": {"host_keys": [], "port": 0}},
+        ),
+        ("tools", system.tools, {"tools": tools}),
+        ("artifacts", lambda: artifacts.artifacts(request.get("artifacts")), {"artifacts": []}),
+        ("libraries", lambda: libraries.libraries(asked, library_path), {"libraries": []}),
+        ("watch", lambda: {"watch": path_state.watch_states(request.get("watch") or [])}, {"watch": []}),
+    ]
+
+
+def platform_id(facts: Json) -> str:
+    """Return the id of the platform: nodes of equal id can run each other's binaries.
+
+    Example: ``debian-12-x86_64-glibc2.36-py3.11``. A node with an NVIDIA driver or a CUDA toolkit has ``-cuda12`` at
+    the end; the driver decides if both are there.
+    """
+    distribution = facts["distribution"]
+    release = distribution["version_id"] if distribution["family"] == "Debian" else distribution["major"]
+    python = ".".join(facts["python"]["version"].split(".")[:2])
+    words = [distribution["id"], release or "0", facts["machine"], f"glibc{facts['glibc'] or '0'}", f"py{python}"]
+    if facts["cuda"]["major"]:
+        words.append(f"cuda{facts['cuda']['major']}")
+    return "-".join(words)
+
+
+def collect(request: Json) -> Json:
+    """Return the whole record of this node.
+
+    Args:
+        request: all keys are optional.
+
+            - ``watch``: entries whose present state is wanted.
+            - ``artifacts``: artifacts to verify, each ``{name, link}``, and ``inputs``: names of inputs to report.
+              None verifies every artifact below /usr/local.
+            - ``libraries``: libraries to find as the loader does, each ``{soname}``, and ``also``: patterns of further
+              files to report.
+            - ``resolve``: names to look up besides the node's own; None looks up nothing.
+            - ``leftovers``: find ranks whose launcher is gone.
+            - ``check_sudo``: find out whether the login user has sudo without a password (starts one process).
+            - ``session``: variables of the ssh session, if the caller passed them along before sudo.
+
+    Returns:
+        A JSON-ready dict of schema :data:`SCHEMA_VERSION`; ``problems`` holds a sentence for each section that failed.
+    """
+    facts: Json = {"schema_version": SCHEMA_VERSION}
+    problems: list[str] = []
+    for name, answer, fallback in sections(request, login_session.Session(request.get("session"))):
+        try:
+            facts.update(answer())
+        except Exception as error:  # noqa: BLE001 - one failed section leaves the others alone
+            facts.update(fallback)
+            problems.append(f"{name}: {type(error).__name__}: {error}")
+    facts["platform"] = platform_id(facts)
+    facts["problems"] = problems
+    return facts

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Host keys and port of the ssh daemon."""
+
+from __future__ import annotations
+
+import os
+
+from .reading import Json, list_folder, matching_paths, read_text
+
+
+def ssh_daemon(connection: str) -> Json:
+    """Return the public host keys and the port.
+
+    Args:
+        connection: SSH_CONNECTION of the session, '' if it is not set.
+    """
+    config = read_sshd_config("/etc/ssh/sshd_config")
+    keys = config.get("hostkey") or [
+        f"/etc/ssh/{name}" for name in list_folder("/etc/ssh") if name.startswith("ssh_host_") and name.endswith("_key")
+    ]
+    lines = []
+    for path in keys:
+        words = read_text(f"{path}.pub", "").split()
+        if len(words) > 1:
+            lines.append(f"{words[0]} {words[1]}")
+    lines.sort(key=lambda line: (not line.startswith("ssh-ed25519"), line))
+    port = (connection.split()[3:] or config.get("port") or ["22"])[0]  # the fourth word is the daemon's port
+    return {"ssh": {"host_keys": lines, "port": int(port)}}
+
+
+def read_sshd_config(path: str, depth: int = 0) -> dict[str, list[str]]:
+    """Return the global Port and HostKey values of sshd's configuration; it follows Include (sshd_config(5))."""
+    found: dict[str, list[str]] = {}
+    for line in read_text(path, "").splitlines():
+        words = line.partition("#")[0].replace("=", " ", 1).split()
+        if not words:
+            continue
+        keyword = words[0].lower()
+        if keyword == "match":
+            break
+        if keyword in {"port", "hostkey"} and len(words) > 1:
+            found.setdefault(keyword, []).append(words[1].strip('"'))
+        if keyword == "include" and depth < 16:  # noqa: PLR2004 - sshd's own limit
+            for pattern in words[1:]:
+                for name in matching_paths(os.path.join("/etc/ssh", pattern.strip('"'))):
+                    for key, values in read_sshd_config(name, depth + 1).items():
+                        found.setdefault(key, []).extend(values)
+    return found

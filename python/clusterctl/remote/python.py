@@ -1,0 +1,223 @@
+"""Run a Python program on a node: send it over ssh's standard input, and read its lines of JSON.
+
+A program is a module or package of ``plugins/module_utils``. It travels as a zip that ``node_starter`` (of the same
+folder) imports from memory. So a node needs nothing but Python, and no file is left there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import zipfile
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.support import content
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+
+# argv[1] is the size of node_starter.py in bytes, argv[2] that of the zip, argv[3] the module; then its arguments.
+_READ_STARTER = "import sys;exec(sys.stdin.buffer.read(int(sys.argv[1])))"
+_LONGEST_LINE_BYTES = 1 << 24
+_MOST_EVIDENCE = 300
+_STDERR_WAIT_S = 1.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program for nodes; ``data`` goes to its stdin first, before any request."""
+
+    module: str
+    starter_bytes: int
+    zip_bytes: int
+    data: bytes = field(repr=False)
+
+    def argv(self, python: str, *arguments: str) -> list[str]:
+        """Return the command that runs the program, for ``python`` on the node."""
+        sizes = [str(self.starter_bytes), str(self.zip_bytes)]
+        return [python, "-I", "-c", _READ_STARTER, *sizes, self.module, *arguments]
+
+
+@cache
+def program(module: str) -> Program:
+    """Return a program of ``plugins/module_utils``.
+
+    Args:
+        module: a module that has ``main(arguments)``, for example ``login_probe`` or ``node_probe.__main__``.
+    """
+    folder = content.root() / "plugins" / "module_utils"
+    top = module.partition(".")[0]
+    paths = sorted((folder / top).rglob("*.py")) or [folder / f"{top}.py"]
+    archive = zipped({str(path.relative_to(folder)): path.read_bytes() for path in paths})
+    starter = (folder / "node_starter.py").read_bytes()
+    return Program(module, len(starter), len(archive), starter + archive)
+
+
+def zipped(files: Mapping[str, bytes]) -> bytes:
+    """Return a zip of files by their path; equal files give equal bytes."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(files):
+            archive.writestr(zipfile.ZipInfo(path), files[path], zipfile.ZIP_DEFLATED)
+    return packed.getvalue()
+
+
+class NoClientError(Exception):
+    """The command itself, ssh as a rule, is not installed on this machine."""
+
+
+class EndedError(Exception):
+    """The program, or ssh, ended before it gave its answer; the text is the last line of stderr, or ''."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a program ended, and all that was not read of its output."""
+
+    returncode: int
+    output: bytes
+    errors: str
+
+
+class Conversation:
+    """A program that runs on a node: requests go to its stdin, lines of JSON come back."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        """Take over a process whose three streams are pipes."""
+        self._process = process
+        self._errors = asyncio.create_task(_all_of(process.stderr))
+
+    @classmethod
+    async def start(cls, argv: Sequence[str]) -> Conversation:
+        """Start a command.
+
+        Raises:
+            NoClientError: the command is not installed here.
+        """
+        pipe = asyncio.subprocess.PIPE
+        try:
+            # A process group of its own, so that children of ssh (a ProxyCommand) end with it.
+            process = await asyncio.create_subprocess_exec(
+                *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=_LONGEST_LINE_BYTES
+            )
+        except FileNotFoundError:
+            raise NoClientError(argv[0]) from None
+        return cls(process)
+
+    async def send(self, data: bytes) -> None:
+        """Write to the program; if it has ended, the next reading says so."""
+        if self._process.stdin is None:  # pragma: no cover - always a pipe here
+            raise EndedError
+        with contextlib.suppress(ConnectionError):
+            self._process.stdin.write(data)
+            await self._process.stdin.drain()
+
+    async def answer(self, mark: bytes) -> dict[str, Any]:
+        """Return the next line that begins with ``mark``; other lines come from login scripts.
+
+        Raises:
+            EndedError: there is no such line.
+            ValueError: the line is too long, or is not JSON.
+        """
+        stream = self._process.stdout
+        while stream is not None and (line := await stream.readline()):
+            if line.startswith(mark):
+                found: dict[str, Any] = json.loads(line)
+                return found
+        raise EndedError(await self._last_words())
+
+    async def finish(self, data: bytes = b"") -> Ending:
+        """Write the last data, wait for the program's end, and return what it still writes."""
+        await self.send(data)
+        self._end_input()
+        output = await _all_of(self._process.stdout)
+        errors = await self._errors
+        return Ending(await self._process.wait(), output, errors.decode("utf-8", "replace"))
+
+    async def close(self, grace_s: float = 0.0) -> None:
+        """End the program's stdin, and kill what has not ended after that many seconds."""
+        try:
+            self._end_input()
+            if grace_s and self._process.returncode is None:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._process.wait(), grace_s)
+        finally:
+            self._errors.cancel()
+            if self._process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                await self._process.wait()
+
+    def _end_input(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    async def _last_words(self) -> str:
+        with contextlib.suppress(asyncio.TimeoutError):
+            errors = await asyncio.wait_for(asyncio.shield(self._errors), _STDERR_WAIT_S)
+            return last_line(errors.decode("utf-8", "replace"))
+        return ""
+
+
+@contextlib.asynccontextmanager
+async def talk(argv: Sequence[str], grace_s: float = 0.0) -> AsyncIterator[Conversation]:
+    """Start a command for the time of a ``with`` block; nothing of it runs afterwards.
+
+    Raises:
+        NoClientError: the command is not installed here.
+    """
+    conversation = await Conversation.start(argv)
+    try:
+        yield conversation
+    finally:
+        await conversation.close(grace_s)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer of a command, or the problem that kept it from answering."""
+
+    answer: dict[str, Any] | None
+    problem: str = ""
+    timed_out: bool = False
+
+
+def ask(argv: Sequence[str], request: bytes, timeout_s: float, keys: Collection[str]) -> Reply:
+    """Run a command, and return the last JSON object on its output that has certain keys.
+
+    Args:
+        argv: the command, as a rule ssh's.
+        request: goes to its stdin.
+        timeout_s: after so many seconds it is killed.
+        keys: what the answer has, and a line of a login script has not.
+    """
+    try:
+        done = subprocess.run(
+            list(argv), input=request, capture_output=True, timeout=timeout_s, check=False, start_new_session=True
+        )
+    except subprocess.TimeoutExpired:
+        return Reply(None, f"did not answer within {timeout_s:g} s", timed_out=True)
+    for line in reversed(done.stdout.decode("utf-8", "replace").splitlines()):
+        with contextlib.suppress(ValueError):
+            answer = json.loads(line)
+            if isinstance(answer, dict) and answer.keys() >= set(keys):
+                return Reply(answer)
+    said = last_line(done.stderr.decode("utf-8", "replace"))
+    return Reply(None, said or f"ended with status {done.returncode} and without an answer")
+
+
+def last_line(text: str) -> str:
+    """Return the last line of a program's stderr, shortened; '' if it is empty."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:_MOST_EVIDENCE] if lines else ""
+
+
+async def _all_of(stream: asyncio.StreamReader | None) -> bytes:
+    return await stream.read() if stream is not None else b""

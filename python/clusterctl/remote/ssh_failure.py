@@ -1,0 +1,107 @@
+"""Turn the end of an ssh command into a kind of failure and one sentence: cause and cure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterctl.model.facts import ProbeFailure
+
+if TYPE_CHECKING:
+    from clusterctl.model.hosts import Host
+
+_SSH_FAILED = 255
+_COMMAND_NOT_FOUND = 127
+_MOST_EVIDENCE = 300
+
+_HOST_KEY_WORDS = ("REMOTE HOST IDENTIFICATION HAS CHANGED", "Host key verification failed", "No matching host key")
+_REFUSED_WORDS = ("Permission denied", "Too many authentication failures", "no mutual signature", "account is locked")
+_UNREACHABLE_WORDS = (
+    "Connection refused",
+    "Connection timed out",
+    "Operation timed out",
+    "No route to host",
+    "Network is unreachable",
+    "Could not resolve hostname",
+    "Connection closed",
+    "Connection reset",
+    "kex_exchange_identification",
+    "banner exchange",
+)
+
+
+def classify(host: Host, returncode: int, stderr: str) -> ProbeFailure:
+    """Return why a command on a host failed.
+
+    Args:
+        host: the host.
+        returncode: of the local ssh process: 255 is a failure of ssh itself, any other that of the remote command.
+        stderr: what ssh, sudo or the remote shell wrote.
+    """
+    place = where(host)
+    if returncode == _SSH_FAILED:
+        return _classify_ssh(host, place, stderr)
+    sudo = next((line.strip() for line in stderr.splitlines() if line.startswith("sudo: ")), "")
+    if sudo and host.python not in sudo:
+        return ProbeFailure(
+            host.name,
+            "no_sudo",
+            f"{place}: {_login(host)} cannot use sudo without a password ({sudo}); allow it in /etc/sudoers.d, "
+            "or log in as root.",
+        )
+    if host.become and returncode == _COMMAND_NOT_FOUND and "sudo" in stderr:
+        return ProbeFailure(host.name, "no_sudo", f"{place} has no sudo; install it, or log in as root.")
+    if sudo or returncode == _COMMAND_NOT_FOUND or f"{host.python}: No such file" in stderr:
+        return ProbeFailure(
+            host.name,
+            "no_python",
+            f"{place} has no {host.python}; install python3 there, or set ansible_python_interpreter.",
+        )
+    return ProbeFailure(
+        host.name, "error", f"{place}: the probe ended with status {returncode}. {shortened(stderr)}".strip()
+    )
+
+
+def _classify_ssh(host: Host, place: str, stderr: str) -> ProbeFailure:
+    said = shortened(stderr)
+    if any(word in stderr for word in _HOST_KEY_WORDS):
+        return ProbeFailure(
+            host.name,
+            "host_key",
+            f"{place} shows a host key that this machine does not know or that has changed; verify it with the node's "
+            "owner, then put it in known_hosts.",
+        )
+    if any(word in stderr for word in _REFUSED_WORDS):
+        return ProbeFailure(
+            host.name,
+            "refused",
+            f"{place} refuses the login of {_login(host)}; add your public key to its authorized_keys, or name the "
+            f"right user and key in the inventory ({said}).",
+        )
+    if any(word in stderr for word in _UNREACHABLE_WORDS):
+        return ProbeFailure(
+            host.name,
+            "unreachable",
+            f"{place} does not answer; see that it is up and that ansible_host and ansible_port are right ({said}).",
+        )
+    return ProbeFailure(host.name, "error", f"{place}: ssh failed ({said}); try {by_hand(host)}.")
+
+
+def where(host: Host) -> str:
+    """Return host, address and port, for messages."""
+    return f"{host.name} ({host.address} port {host.port})"
+
+
+def _login(host: Host) -> str:
+    return f"user {host.user}" if host.user else "the login user"
+
+
+def by_hand(host: Host) -> str:
+    """Return the command that tries the login by hand."""
+    user = f"-l {host.user} " if host.user else ""
+    return f"'ssh -p {host.port} {user}{host.address} true'"
+
+
+def shortened(text: str) -> str:
+    """Return the last lines of a stderr text on one line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Warning: Permanently")]
+    return " / ".join(lines[-3:])[-_MOST_EVIDENCE:] or "nothing on stderr"
