@@ -111,7 +111,7 @@ def _described(model: type) -> tuple[str, dict[str, str]]:
 
 
 def _words(text: str, *, paragraphs: bool = False) -> str:
-    text = _MARKUP.sub(r"`\1`", text).replace("``", "`")
+    text = re.sub(r"\bNone\b", "null", _MARKUP.sub(r"`\1`", text).replace("``", "`"))
     return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n")) if paragraphs else " ".join(text.split())
 
 
