@@ -272,7 +272,7 @@ GPU = {"gpus": 1, "cuda": {"driver_major": 12, "driver_version": "550.54.15", "t
             {"python_env_framework_build": "cuda", "python_env_framework_version": "2.13.0+cpu"},
             ["python_env_framework_version is 2.13.0+cpu, a build without CUDA, but python_env_framework_build"],
         ),
-        ({"python_env_framework_version": "-r x"}, ["python_env_framework_version is '-r x', which is no version"]),
+        ({"python_env_framework_version": "-r x"}, ["python_env_framework_version is '-r x', which is not a version"]),
         (
             {"python_env_framework": "{{ 'none' if inventory_hostname == 'node1' else 'pytorch' }}"},
             ["must be the same on all hosts of one platform", "they differ between node1, node2."],
