@@ -17,7 +17,7 @@ class Cuda:
         """Load and start the driver.
 
         Raises:
-            CheckError: there is none, or it sees no GPU.
+            CheckError: the driver is missing, or it sees no GPU.
         """
         try:
             self._library = ctypes.CDLL("libcuda.so.1")
@@ -94,7 +94,7 @@ class Cuda:
         self.send, self.receive, self.capacity = 0, 0, 0
 
     def close(self) -> None:
-        """Free what is left; the driver frees the rest when the process ends."""
+        """Free buffers, stream and context; the driver frees the rest when the process ends."""
         self.release()
         self("cuStreamDestroy_v2", self.stream)
         self("cuDevicePrimaryCtxRelease_v2", self._device(self.number))

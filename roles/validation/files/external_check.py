@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Run a program of the user's as a rank, and pass on what it prints, one JSON line a line (see ``rank_program.py``).
+"""Run a check of the user's as a rank, and pass on its output, one JSON line a line (see ``rank_program.py``).
 
-The program is started from its argv and sees no shell. As long as it runs, this rank gives signs of life for it, and
-when the rank is ended so is the program. Its exit code is the rank's answer: anything but 0 is a wrong one.
+The program starts from its argv, without a shell. This rank gives signs of life for it. When the rank is ended, the
+program ends too. An exit code other than 0 is a wrong answer of this rank.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def start(argv: list[str], rank: rank_program.Rank) -> subprocess.Popen[bytes] |
 
 
 def pass_on(running: subprocess.Popen[bytes], rank: rank_program.Rank) -> None:
-    """Print what the program prints; what is too much is read and left out, so that the program can go on."""
+    """Print the program's output; excess output is read and dropped, so that the program can continue."""
     assert running.stdout is not None  # noqa: S101 - it was asked for
     left = MOST_BYTES
     for line in iter(lambda: running.stdout.readline(LINE_BYTES), b""):  # type: ignore[union-attr]

@@ -1,12 +1,12 @@
-"""How fast a node's GPUs run, and what holds them back, as ``nvidia-smi`` tells it.
+"""Clocks of a node's GPUs and the reasons that slow them down, as ``nvidia-smi`` reports them.
 
-The programs import this module by its bare name: it lies in their folder. Python 3.9 and its standard library suffice.
+The programs import this module by its bare name, because it lies in their folder. It needs Python 3.9 or newer.
 
-The driver's bit mask of reasons is that of NVML (nvml.h, ``nvmlClocksThrottleReason*``, since release 535 called
-``nvmlClocksEventReason*``). An idle GPU, one at its power limit and one whose clocks somebody has set are as they are
-meant to be. A slowdown by the hardware (it is too hot, or the power supply asks for it) halves the clocks at least,
-and somebody has to look at the machine. The header says that the general one may also show up while the clocks change,
-so only what several looks in a row agree on counts.
+The driver's bit mask of reasons is NVML's (nvml.h, ``nvmlClocksThrottleReason*``, since release 535 named
+``nvmlClocksEventReason*``). Three reasons are normal: an idle GPU, the power limit, and clocks that a user has set. A
+slowdown by the hardware, from heat or the power supply, at least halves the clocks, and the machine needs repair. The
+header says that the general reason may also appear while the clocks change. So a reason counts only when several looks
+in a row show it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class StateError(Exception):
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU at one moment; None stands for what it does not tell."""
+    """One GPU at one moment; None is a value that it does not report."""
 
     index: int
     name: str
@@ -234,7 +234,7 @@ def clock_figures(looks: Sequence[Sequence[Gpu]]) -> dict[str, float]:
 
 
 def quietly(program: str = PROGRAM) -> list[tuple[Gpu, ...]]:
-    """Look several times; nothing where there is no GPU to look at, or nobody to ask."""
+    """Look several times; return an empty list without a GPU or without ``nvidia-smi``."""
     with contextlib.suppress(StateError):
         return several_looks(program)
     return []

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Prove that Horovod with PyTorch gives right answers, and that a model trained by all ranks is that of one process.
+"""Prove that Horovod with PyTorch gives right answers, and that all ranks train the same model as one process.
 
-Started by mpirun, one process a rank; what the lines mean stands in ``rank_program.py``.
+mpirun starts one process per rank; ``rank_program.py`` explains the lines that they print.
 
-``horovod``   collectives with answers known beforehand. Sums are small integers, exact in every type used; an average
-              is a sum times the number nearest to 1/ranks, so it may be off by two roundings. Rank 0 has Horovod write
-              its timeline, which names what really carried every tensor (``MPI_ALLREDUCE``, ``NCCL_ALLREDUCE``, ...).
-``horovod_sweep``  collectives over message sizes, as ``sweep_checks.py`` measures them, on the GPUs where every rank
-              has one, else in main memory.
-``training``  a character model of generated text. Rank 0 trains it alone while the others wait, then all train it again
-              with a part of each batch each. In float64 the two differ by the order of additions only.
+``horovod``   Collectives with known answers. Sums are small integers, exact in every type used. An average is a sum
+              times the number nearest to 1/ranks, so it may be off by two roundings. Rank 0 makes Horovod write its
+              timeline, which names the carrier of every tensor (``MPI_ALLREDUCE``, ``NCCL_ALLREDUCE``, ...).
+``horovod_sweep``  Collectives over message sizes, as ``sweep_checks.py`` measures them. They run on GPUs where every
+              rank has one, and otherwise in main memory.
+``training``  A character model of generated text. Rank 0 trains it alone while the others wait. Then all ranks train it
+              again, each with a part of each batch. In float64 the two differ only by the order of additions.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def cases(bench: Bench, device: Any, operation: str, kinds: tuple[str, ...]) -> 
 
 
 def sums(bench: Bench, device: Any) -> None:
-    """Everybody's numbers, summed one tensor at a time."""
+    """The numbers of all ranks, summed one tensor at a time."""
     for what, name, kind, values in cases(bench, device, "sum", KINDS):
         given = (values * (bench.rank + 1)).to(kind).to(device)
         got = bench.hvd.allreduce(given, op=bench.hvd.Sum, name=name)
@@ -139,7 +139,7 @@ def sums(bench: Bench, device: Any) -> None:
 
 
 def averages(bench: Bench, device: Any) -> None:
-    """The mean of everybody's numbers."""
+    """The mean of all ranks' numbers."""
     for what, name, kind, values in cases(bench, device, "average", tuple(AVERAGE_TOLERANCE)):
         given = (values * 2 * (bench.rank + 1)).to(kind).to(device)
         got = bench.hvd.allreduce(given, op=bench.hvd.Average, name=name)
@@ -159,7 +159,7 @@ def fused(bench: Bench, device: Any) -> None:
 
 
 def broadcasts(bench: Bench, device: Any) -> None:
-    """One rank's numbers reach everybody, from the first and from the last one."""
+    """One rank's numbers reach all ranks, from the first and from the last rank."""
     for root in sorted({0, bench.size - 1}):
         for what, name, kind, values in cases(bench, device, f"broadcast from rank {root}", KINDS):
             given = (values * (bench.rank + 3)).to(kind).to(device)
@@ -167,7 +167,7 @@ def broadcasts(bench: Bench, device: Any) -> None:
 
 
 def gathers(bench: Bench, device: Any) -> None:
-    """Everybody's rows in the order of ranks, as many as each has."""
+    """The rows of all ranks in the order of ranks, unequal in number."""
 
     def rows(rank: int, kind: Any) -> Any:
         return (bench.values(4 * (rank % 3 + 1)) * (rank + 1)).reshape(-1, 4).to(kind)
@@ -243,7 +243,7 @@ class Mover:
         self.got: Any = None
 
     def gathered(self, value: float) -> list[float]:
-        """Return everybody's number."""
+        """Return the numbers of all ranks."""
         mine = self.torch.tensor([value], dtype=self.torch.float64)
         return [float(number) for number in self.hvd.allgather(mine, name="clusterctl.gathered")]
 
@@ -253,7 +253,7 @@ class Mover:
         return float(self.hvd.broadcast(mine, 0, name="clusterctl.first_says"))
 
     def meet(self) -> None:
-        """Wait for everybody."""
+        """Wait for all ranks."""
         self.gathered(0.0)
 
     def wait(self) -> None:
@@ -375,7 +375,9 @@ def work(rank: rank_program.Rank) -> NoReturn:
     hvd.barrier()  # mpirun ends the other ranks as soon as one leaves with an error; all have spoken now
     rank.doing("hvd.shutdown")
     hvd.shutdown()  # finalizes MPI
-    os._exit(rank.code)  # all is said and closed; taking thousands of modules apart again costs everybody a second
+    os._exit(
+        rank.code
+    )  # all is printed and closed; a normal exit takes thousands of modules apart, which costs each rank a second
 
 
 def main() -> int:

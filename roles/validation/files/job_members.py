@@ -31,7 +31,7 @@ PEER_WAIT_S = 15.0
 
 
 def read_bytes(path: str) -> bytes:
-    """Return a file of /proc, empty when the process is gone, is a zombie or belongs to somebody else."""
+    """Return a file of /proc, empty when the process is gone, is a zombie or belongs to another user."""
     try:
         return Path(path).read_bytes()
     except OSError:
@@ -61,7 +61,7 @@ def command_of(pid: int) -> str:
 
 
 def session_folder(pid: int) -> str | None:
-    """Return the folder that Open MPI made for this process's job on this node, None where there is none."""
+    """Return Open MPI's folder for this process's job on this node, None without one."""
     for entry in read_bytes(f"/proc/{pid}/environ").split(b"\0"):
         name, _, value = entry.partition(b"=")
         if name == b"PMIX_SERVER_TMPDIR":
@@ -77,9 +77,9 @@ def shared_segments(pid: int) -> set[str]:
 
 
 def orphaned_segments() -> set[str]:
-    """Return Open MPI's shared memory of ours that no process has mapped: its ranks were killed by somebody else.
+    """Return this user's shared memory of Open MPI that no process has mapped, because its ranks were killed.
 
-    A rank maps a segment as soon as it has made it, so what is unmapped at two looks is nobody's, of whatever job.
+    A rank maps a segment as soon as it has made it. So a segment that is unmapped at two looks is abandoned.
     """
 
     def unmapped() -> set[str]:
@@ -99,7 +99,7 @@ def orphaned_segments() -> set[str]:
 
 
 def kill(pid: int, job: str) -> bool:
-    """Send KILL to a member, and to nobody who got its number in the meantime."""
+    """Send KILL to a process of the job, but not to a new process with the same number."""
     try:
         handle = os.pidfd_open(pid)
     except OSError:

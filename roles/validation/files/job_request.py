@@ -19,14 +19,14 @@ REQUEST_WAIT_S = 60.0
 
 
 def receive() -> bytes:
-    """Return the request's line, or raise ValueError when none comes."""
+    """Return the request's line, or raise ValueError without one."""
     data = bytearray()
     end = time.monotonic() + REQUEST_WAIT_S
     with selectors.DefaultSelector() as selector:
         selector.register(0, selectors.EVENT_READ)
         while b"\n" not in data:
             if not selector.select(max(0.0, end - time.monotonic())):
-                raise ValueError("no request came")
+                raise ValueError("the request did not come in time")
             part = os.read(0, 65536)
             if not part:
                 raise ValueError("stdin closed before a request came")
@@ -37,13 +37,13 @@ def receive() -> bytes:
 
 
 def checked(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the request, or raise ValueError with what is wrong with it."""
+    """Return the request, or raise ValueError that says what is wrong."""
     if not JOB_ID.fullmatch(request["job"]):
         raise ValueError("the job id is malformed")
     if not request["argv"] or not all(isinstance(token, str) for token in request["argv"]):
-        raise ValueError("argv is no list of strings")
+        raise ValueError("argv is not a list of strings")
     if request["deadline_s"] is not None and not 0 < float(request["deadline_s"]) < float("inf"):
-        raise ValueError("deadline_s is no positive number")
+        raise ValueError("deadline_s is not a positive number")
     if not all(FILE_NAME.fullmatch(name) for name in request.get("files", {})):
         raise ValueError("a file name is malformed")
     if not all(PEER.fullmatch(peer["name"]) for peer in request.get("peers", [])):

@@ -16,7 +16,7 @@ The controller starts it over ssh. It needs the standard library only. It has th
     ``port`` replaces ``{port}`` in ``argv`` by a free port, which is reserved as long as the job lasts. ``literal`` is
     the number of tokens at the end of ``argv`` that belong to the user; nothing is replaced in them. ``directory`` is
     where the command starts (default: the home). With ``stacks``, the end after the deadline waits until the controller
-    has read where the ranks are: it waits for a byte on stdin, or a few seconds.
+    has read where the ranks are. It waits for a byte on stdin, or a few seconds.
 
 ``job_supervisor.py --look``
     Reads one JSON line, ``{"names", "path", "directory"}``, and answers where this node has each of these files. A path
@@ -252,7 +252,7 @@ class Supervisor:
                 self.term_at = time.monotonic() + STACKS_WAIT_S
             else:
                 self.terminate()
-        elif self.term_at is not None:  # whoever wanted the stacks is gone
+        elif self.term_at is not None:  # the controller that wanted the stacks is gone
             self.ending = reason
             self.terminate()
 
@@ -270,7 +270,7 @@ class Supervisor:
             self.pump(streams, 0.05)
 
     def finish(self, streams: Streams) -> dict[str, Any]:
-        """Sweep this node, and the others when nobody else will, then say how it ended."""
+        """Sweep this node, and the others when the controller cannot, then report how the job ended."""
         found = sweep(self.job, self.session)
         for descriptor in list(streams):
             os.set_blocking(descriptor, False)
@@ -293,9 +293,9 @@ class Supervisor:
 
 
 def reserved_port() -> socket.socket:
-    """Return a socket with a free port that the kernel gives to nobody else as long as it is open.
+    """Return a socket with a free port, which the kernel gives to no other process while the socket is open.
 
-    It is bound and does not listen, and carries SO_REUSEADDR like those of servers, which can therefore bind it too.
+    It is bound and does not listen. It carries SO_REUSEADDR like the sockets of servers, so a server can bind it too.
     """
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     holder = socket.socket(family, socket.SOCK_STREAM)

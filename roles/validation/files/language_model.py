@@ -1,11 +1,11 @@
-"""A small language model on generated text: the same for one process and for all, so that their losses can be compared.
+"""A small language model on generated text, the same for one process and for all ranks, so that losses can be compared.
 
-The programs import this module by its bare name: it lies in their folder. It needs torch, which they hand over.
+The programs import this module by its bare name, because it lies in their folder. It needs torch, which they pass in.
 
-Every step's gradient is the mean over all ranks of the mean over equal parts of one batch, which is the mean over the
-batch: what one process computes alone. In float64 the two differ by the order of additions only. A mean of 4096 terms
-in another order is off by about 4096 x 1.1e-16 of them, and 100 steps of that are 5e-11; where one rank's gradient is
-lost, the third digit differs.
+The gradient of a step is the mean over all ranks, and each rank takes the mean over an equal part of one batch. That is
+the mean over the batch, which one process computes alone. In float64 the two differ only by the order of additions. A
+mean of 4096 terms in another order is off by about 4096 x 1.1e-16, and 100 steps add up to 5e-11. A rank whose
+gradient is lost changes the third digit.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Text:
     """Generated text as numbers: words in an order that the word before decides most of the time."""
 
     def __init__(self, torch: Any, length: int) -> None:
-        """Write it; the same from everybody."""
+        """Write the text, the same on every rank."""
         state, number, words = SEED, 0, []
         while len(words) < length:  # a word has two characters or more
             state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
@@ -96,9 +96,9 @@ class Trainer:
         self.text = Text(torch, self.batch * BATCHES + HELD_OUT + 2 * CONTEXT)
 
     def model(self) -> Any:
-        """Return the model before any training, the same from everybody.
+        """Return the model before any training, the same on every rank.
 
-        It is made in float64, and not made so: processors round in their own ways, and float32 would show it.
+        It is computed in float64, because processors round differently and float32 would show it.
         """
         torch = self.torch
         torch.manual_seed(SEED)
@@ -123,7 +123,7 @@ class Trainer:
             optimizer: of :meth:`optimizer`, perhaps wrapped.
             part: which of how many equal parts.
             steps: batches; each comes again after an epoch.
-            who: words for whoever has to explain a hang.
+            who: words that explain a hang.
         """
         course = Course([], [])
         rank, size = part

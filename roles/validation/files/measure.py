@@ -1,10 +1,10 @@
-"""How the programs measure: repeat until the median is known well enough, keep every sample, be in time.
+"""Measure a median: repeat until it is known well enough, keep every sample, and end in time.
 
-The programs import this module by its bare name: it lies in their folder. Python 3.9 and its standard library suffice.
+The programs import this module by its bare name, because it lies in their folder. It needs Python 3.9 or newer.
 
-A figure is a median with an interval that its samples' order gives, so that neither needs samples to be normal: times
-on a busy machine have a long tail. What was measured is one JSON line of the event ``measured``, or several where the
-samples are many (``part`` of ``parts``); only one rank writes a figure.
+A figure is a median with an interval from the order of its samples. Neither needs normal samples, because times on a
+busy machine have a long tail. A measurement is one JSON line of the event ``measured``, or several lines for many
+samples (``part`` of ``parts``). Only one rank writes a figure.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Samples:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The median's interval, None where the samples are too few for that confidence."""
+        """The median's interval, None with too few samples for that confidence."""
         return median_interval(self.values, self.wanted)
 
 
@@ -167,7 +167,7 @@ def until_sure(
 
 
 def median(samples: Sequence[float]) -> float:
-    """Return the middle of the samples, not-a-number where there are none."""
+    """Return the median of the samples, not-a-number without samples."""
     return statistics.median(samples) if samples else math.nan
 
 
@@ -178,11 +178,11 @@ def mad(samples: Sequence[float]) -> float:
 
 
 def median_interval(samples: Sequence[float], confidence: float) -> tuple[float, float] | None:
-    """Return the interval that holds the median of whatever gave these samples, with at least this probability.
+    """Return the interval that contains the true median with at least this probability.
 
-    It is made of two of the samples themselves, whatever their distribution: below the true median lies each sample
-    with a probability of one half, so that the number of those is binomial (order statistics; David and Nagaraja,
-    "Order Statistics", 3rd edition, section 7.1). None where there are too few: 95 % takes six.
+    Its ends are two of the samples, for any distribution. Each sample lies below the true median with a probability of
+    one half, so the number of those is binomial (David and Nagaraja, "Order Statistics", 3rd edition, section 7.1).
+    None with too few samples: 95 % takes six.
     """
     return interval_of_ordered(sorted(samples), confidence)
 
@@ -195,7 +195,7 @@ def interval_of_ordered(ordered: Sequence[float], confidence: float) -> tuple[fl
 
 @functools.lru_cache(maxsize=4096)
 def interval_rank(count: int, confidence: float) -> int:
-    """Return k so that the k-th smallest and the k-th largest of so many samples are the interval, 0 for none."""
+    """Return k so that the k-th smallest and the k-th largest sample are the interval, 0 with too few samples."""
     tail = (1 - confidence) / 2
     if count > EXACT_UP_TO:
         return max(0, int((count - statistics.NormalDist().inv_cdf(1 - tail) * math.sqrt(count)) / 2))
@@ -209,7 +209,7 @@ def interval_rank(count: int, confidence: float) -> int:
 
 
 def wait_quietly(request: Any) -> None:
-    """Wait for a request of mpi4py without keeping a core busy: somebody else may be measuring on it."""
+    """Wait for a request of mpi4py without keeping a core busy, because another process may measure on it."""
     pause_s = LONGEST_SLEEP_S / 16
     while not request.Test():
         time.sleep(pause_s)
@@ -217,9 +217,9 @@ def wait_quietly(request: Any) -> None:
 
 
 def machine() -> str:
-    """Return what is the same on all containers of one machine: the id of the kernel's start.
+    """Return the id of the kernel's start, which is the same on all containers of one machine.
 
-    Virtual machines of one host are told apart by it; they have processors of their own to begin with.
+    Virtual machines of one host have different ids, and processors of their own.
     """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

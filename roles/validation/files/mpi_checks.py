@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Prove that MPI gives right answers; every rank prints what it found, one JSON line a finding.
+"""Prove that MPI gives right answers; every rank prints its findings as JSON lines.
 
-Started by mpirun, one process a rank; what the lines mean stands in ``rank_program.py``.
+mpirun starts one process per rank; ``rank_program.py`` explains the lines that they print.
 
-Answers are known beforehand: small integers, exact in every type used, so that comparisons need no tolerance. Buffers
-are filled with another pattern before each operation, so that an operation that does nothing is found out.
+Answers are known: small integers, exact in every type used, so comparisons need no tolerance. Buffers are filled with
+another pattern before each operation, so an operation that does nothing is found.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COUNTS = (1, 3, 1001, 40009)  # one value, odd ones, one buffer beyond every eag
 PIECE = 32768  # values of eight bytes: messages of 256 KiB
 PIECES = 256  # that a node's ranks send together: 64 MiB, half a second at 1 Gbit/s
 AT_ONCE = 16  # pieces that a rank has under way
-COUNTED = 0.9  # share of the bytes that counters must show before nobody waits for them any more
+COUNTED = 0.9  # share of the bytes after which the counters are not waited for any more
 LAG_S = 2.0  # some cards renew their counters once a second
 MOST_CARRIERS = 10  # a node may have hundreds of interfaces; of each kind those that counted most are told
 LOOPBACK = "772"  # ARPHRD_LOOPBACK of the kernel
@@ -99,7 +99,7 @@ def point_to_point(bench: Bench) -> None:
 
 
 def broadcast(bench: Bench) -> None:
-    """One root's buffer, and one object, reach everybody."""
+    """One root's buffer, and one object, reach all ranks."""
     for kind, count, root in bench.cases(TYPES):
         what = bench.doing(f"broadcast {kind}[{count}] from rank {root}")
         buffer = bench.pattern(count, kind, root + 3) if bench.rank == root else bench.blank(count, kind)
@@ -112,7 +112,7 @@ def broadcast(bench: Bench) -> None:
 
 
 def scatter(bench: Bench) -> None:
-    """Everybody gets their own part of one root's buffer, equal parts and unequal ones."""
+    """Every rank gets its own part of one root's buffer, equal parts and unequal ones."""
     numpy, rank, size = bench.numpy, bench.rank, bench.size
     for kind, count, root in bench.cases(TYPES):
         what = bench.doing(f"scatter {kind}[{count}] from rank {root}")
@@ -130,7 +130,7 @@ def scatter(bench: Bench) -> None:
 
 
 def gather(bench: Bench) -> None:
-    """One root gets everybody's part in the order of ranks, equal parts and unequal ones."""
+    """One root gets the parts of all ranks in the order of ranks, equal parts and unequal ones."""
     numpy, rank, size = bench.numpy, bench.rank, bench.size
     for kind, count, root in bench.cases(TYPES):
         what = bench.doing(f"gather {kind}[{count}] to rank {root}")
@@ -153,7 +153,7 @@ def gather(bench: Bench) -> None:
 
 
 def reduce(bench: Bench) -> None:
-    """Sums and maxima of everybody's numbers at one root."""
+    """Sums and maxima of all ranks' numbers at one root."""
     mpi, rank, size = bench.mpi, bench.rank, bench.size
     for name, operation, scale, kinds in (
         ("sum", mpi.SUM, size * (size + 1) // 2, NUMBER_TYPES),
@@ -170,7 +170,7 @@ def reduce(bench: Bench) -> None:
 
 
 def allreduce(bench: Bench) -> None:
-    """Minima, maxima and sums of everybody's numbers at everybody."""
+    """Minima, maxima and sums of all ranks' numbers on all ranks."""
     mpi, rank, size = bench.mpi, bench.rank, bench.size
     for name, operation, scale, kinds in (
         ("min", mpi.MIN, 1, ORDERED_TYPES),
@@ -325,7 +325,7 @@ def port_name(port: Path) -> str:
 
 
 def read(path: Path) -> str:
-    """Return a small file's text, nothing where the kernel has none for it."""
+    """Return a small file's text, empty where the kernel has none."""
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 COUNTS = (1, 3, 1001, 40009, 1048583)  # values; the largest is beyond every switch of protocol. See Answers.counts
 MARGIN = 64  # values behind the end of every receive buffer
 ALL_PAIRS_UP_TO = 32  # ranks; beyond it send and receive go at distances 1, 2, 4, ...
-ANSWERS_SHARE = 0.5  # of the deadline; answers still missing then are left out, and that is said
+ANSWERS_SHARE = 0.5  # of the deadline; later answers are left out, and the record says so
 
 
 class Kind(NamedTuple):
@@ -44,7 +44,7 @@ KINDS = (
 
 
 def distances(size: int) -> list[int]:
-    """Return how far apart ranks are that send to each other: everybody to everybody, as long as that is feasible."""
+    """Return the distances between ranks that send to each other; up to 32 ranks, all of them."""
     if size == 1:
         return [0]
     return list(range(1, size)) if size <= ALL_PAIRS_UP_TO else [2**power for power in range(size.bit_length() - 1)]
@@ -88,9 +88,9 @@ class Answers:
             what: words for the report.
             kind: type of the values.
             sent: the numbers in the send buffer.
-            expected: the numbers that must be in the receive buffer; None where nothing is received.
+            expected: the numbers that must be in the receive buffer; None for a rank that receives nothing.
             launch: calls NCCL.
-            part: how many values of the answer come from each rank, where they do.
+            part: number of values of the answer that come from each rank, 0 otherwise.
         """
         numpy, cuda = self.numpy, self.cuda
         what = self.report.doing(f"{what} {kind.name}[{len(sent)}]")

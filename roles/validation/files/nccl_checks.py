@@ -109,7 +109,7 @@ def gpu_places(report: rank_program.Rank, ranks: Mpi | Store, nccl: Nccl, cuda: 
 
 
 def found_gpu(report: rank_program.Rank) -> Cuda | None:
-    """Return CUDA where it sees a GPU; else note why not, which is wrong on some nodes and right on others."""
+    """Return CUDA if it sees a GPU; otherwise note the reason, which only the controller can judge."""
     try:
         cuda = Cuda()
         report.facts["cuda_driver"] = cuda.version
@@ -126,22 +126,22 @@ def set_environment(report: rank_program.Rank) -> None:
             os.environ.setdefault(name, value)
     if report.arguments.pretend_hosts:
         os.environ["NCCL_HOSTID"] = f"clusterctl-{report.rank}"
-    os.environ.setdefault("NCCL_DEBUG", "WARN")  # what it says on the way to an error goes into the log
+    os.environ.setdefault("NCCL_DEBUG", "WARN")  # the warnings before an error go into the log
 
 
 def play(report: rank_program.Rank, team: Communicator, began: float) -> None:
-    """Compare answers, measure where they are right, and leave in order."""
+    """Compare answers, measure if they are right, and leave in order."""
     deadline = report.arguments.deadline
     team.join()
     Answers(team).prove_all(began + ANSWERS_SHARE * deadline)
-    if not any(team.ranks.gathered(report.findings.wrong)):  # nobody wants to know how fast wrong answers are
+    if not any(team.ranks.gathered(report.findings.wrong)):  # the speed of wrong answers is of no use
         Timing(team).measure(began + MEASURE_SHARE * deadline, shared="shared" in report.facts)
     report.doing("ncclCommDestroy")
     team.leave()
 
 
 def load(report: rank_program.Rank) -> Nccl:
-    """Load NCCL and note which file that is, what it says of itself, what was installed, and what else is mapped."""
+    """Load NCCL and note its file, its version, the installed file, and other mapped copies of NCCL."""
     facts = report.facts
     facts["nccl_installed"] = str(Path(INSTALLED).resolve()) if Path(INSTALLED).exists() else ""
     nccl = Nccl(report.arguments.library)
@@ -161,10 +161,10 @@ def mapped_files(name: str) -> list[str]:
 
 
 def proof(program: str) -> dict[str, str]:
-    """Run the program that was compiled against the header, and return what it says; nothing where there is none.
+    """Run the program that was compiled against the header, and return its report, empty without that program.
 
     Raises:
-        CheckError: it does not load NCCL, or says something else than which one.
+        CheckError: it does not load NCCL, or its output is not a report.
     """
     if not Path(program).exists():
         return {}

@@ -49,20 +49,20 @@ class Communicator:
             raise CheckError(f"NCCL uses GPU {device} where this rank has opened GPU {self.cuda.number}")
 
     def wait(self) -> None:
-        """Wait for the GPU, and for bad news from the network meanwhile."""
+        """Wait for the GPU, and raise errors of the network meanwhile."""
         while not self.cuda.is_idle():
             self.nccl.look_for_trouble(self.handle)
             os.sched_yield()
         self.nccl.look_for_trouble(self.handle)
 
     def leave(self) -> None:
-        """End the communicator when everybody is done with it."""
+        """End the communicator when all ranks are done with it."""
         self.ranks.gathered(0)
         self.nccl("ncclCommDestroy", self.handle)
         self.cuda.close()
 
     def exchange(self, count: int, number: int, target: int, source: int) -> None:
-        """Send and receive at once; one after the other would wait for ever."""
+        """Send and receive at once; one after the other would hang."""
         nccl, cuda = self.nccl, self.cuda
         nccl("ncclGroupStart")
         nccl("ncclSend", cuda.send, count, number, target, self.handle, cuda.stream)

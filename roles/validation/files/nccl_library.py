@@ -62,10 +62,10 @@ class Nccl:
     }
 
     def __init__(self, library: str = LIBRARY) -> None:
-        """Load it; its own symbols come first, whatever NCCL a framework has brought into the process.
+        """Load it with its own symbols first, ahead of a framework's NCCL in the same process.
 
         Raises:
-            CheckError: there is none, or it lacks a function.
+            CheckError: the library is missing or lacks a function.
         """
         try:
             self._library = ctypes.CDLL(library, mode=os.RTLD_NOW | os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0))

@@ -28,7 +28,7 @@ class Mover:
         self.room = 0
 
     def gathered(self, value: float) -> list[float]:
-        """Return everybody's number."""
+        """Return the numbers of all ranks."""
         return [float(number) for number in self.team.ranks.gathered(value)]
 
     def first_says(self, value: float) -> float:
@@ -36,7 +36,7 @@ class Mover:
         return float(self.team.ranks.first_says(value))
 
     def meet(self) -> None:
-        """Wait for everybody: first the hosts, then, by an operation that is not timed, the GPUs."""
+        """Wait for all ranks: first on the hosts, then on the GPUs, by an operation that is not timed."""
         self.team.ranks.gathered(0)
         self.run()
         self.team.wait()

@@ -23,9 +23,9 @@ MEASURE_SHARE = 0.75  # of the deadline
 def bus_factor(operation: str, size: int) -> float:
     """Return bus bandwidth over algorithm bandwidth.
 
-    Algorithm bandwidth is bytes over seconds, where the bytes of allgather, reduce-scatter and all-to-all are those of
-    the whole array (NVIDIA/nccl-tests, doc/PERFORMANCE.md; send and receive: src/sendrecv.cu). With one rank nothing
-    crosses a bus, whatever the formula says; the caller leaves the figure out there.
+    Algorithm bandwidth is bytes over seconds. The bytes of allgather, reduce-scatter and all-to-all are those of the
+    whole array (NVIDIA/nccl-tests, doc/PERFORMANCE.md; send and receive: src/sendrecv.cu). With one rank nothing
+    crosses a bus, so the caller leaves the figure out.
     """
     if operation == "allreduce":
         return 2 * (size - 1) / size
@@ -56,7 +56,7 @@ class Timing:
         self.ranks, self.report, self.rank, self.size = team.ranks, team.report, team.rank, team.size
 
     def operations(self, size_bytes: int) -> dict[str, Callable[[], None]]:
-        """Return what is measured: f4 values, out of place, ``size_bytes`` as nccl-tests counts them."""
+        """Return the operations to measure: f4 values, out of place, ``size_bytes`` as nccl-tests counts them."""
         nccl, cuda, comm, stream = self.nccl, self.cuda, self.team.handle, self.cuda.stream
         count = size_bytes // FLOAT32_BYTES
         share = max(1, count // self.size)
@@ -72,12 +72,12 @@ class Timing:
         }
 
     def measure(self, until: float, *, shared: bool) -> None:
-        """Measure every operation and size; the first rank notes the figures and decides what would take too long.
+        """Measure every operation and size; the first rank notes the figures and skips what would take too long.
 
-        A repetition launches several operations one after the other and waits for the last; its time is the average
-        over the ranks, as nccl-tests reports it, and the figure is the median of the repetitions. The calls come from
-        Python, which adds a few microseconds to the smallest size. Ranks that share a GPU have no bus between them:
-        only times are noted there.
+        A repetition launches several operations one after the other and waits for the last. Its time is the average
+        over the ranks, as in nccl-tests. The figure is the median of the repetitions. The calls come from Python, which
+        adds a few microseconds to the smallest size. Ranks that share a GPU have no bus between them, so only times are
+        noted.
         """
         with_bus = self.size > 1 and not shared
         last: dict[str, float] = {}  # the seconds that the last size took

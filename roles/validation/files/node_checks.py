@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""Measure every node by itself, so that a slow node is told from a slow link: memory bandwidth and computing.
+"""Measure memory bandwidth and compute speed of every node alone, to tell a slow node from a slow link.
 
-Started by mpirun, one process a node; what the lines mean stands in ``rank_program.py`` and ``measure.py``. All nodes
-measure at the same time; those that are containers of one machine take turns, for they share its cores.
+mpirun starts one process per node; ``rank_program.py`` and ``measure.py`` explain the lines that they print. All nodes
+measure at the same time. Nodes that are containers of one machine take turns, because they share its cores.
 
-``memory_bandwidth``  a thread on every core copies its part of an array that no cache holds. What is read and what is
-                      written is counted, 16 bytes for each number of 8, as STREAM counts its "copy" (McCalpin, "Memory
-                      Bandwidth and Machine Balance in Current High Performance Computers", 1995); the reading of what
-                      is about to be overwritten, which many processors do, is not.
-``compute``           a thread on every core multiplies matrices of 256 x 256 float64 that its cache holds; n additions
-                      and n multiplications for each of the n x n results, 2 n^3 in all.
+``memory_bandwidth``  A thread on every core copies its part of an array that is larger than the caches. Bytes read and
+                      written count, 16 for each number of 8, as in STREAM's "copy" (McCalpin, "Memory Bandwidth and
+                      Machine Balance in Current High Performance Computers", 1995). Many processors also read what they
+                      are about to overwrite; that does not count.
+``compute``           A thread on every core multiplies matrices of 256 x 256 float64 that fit into its cache. Each of
+                      the n x n results takes n additions and n multiplications, 2 n^3 in all.
 
-A sample lasts longer than twice the 100 ms in which the kernel gives a control group its share of the processors, so
-that a node that may use a part of them only shows it in every sample. The nodes are measured several times, with a part
-of the budget each, so that what disturbs a node for a moment touches a part of its samples.
+A sample lasts longer than 200 ms. That is twice the period in which the kernel gives a control group its share of the
+processors, so a limited node shows its limit in every sample. The nodes are measured several times, each time with a
+part of the budget. A short disturbance then affects only a part of a node's samples.
 
-On a node that has its machine for itself, whatever takes its processors is its own fault and counts. On a machine of
-several nodes it is nobody's: there, the time counts in which threads had a processor, and that in which the node's own
-control group held them back.
+On a node with a machine of its own, other load on the processors counts against the node. On a machine with several
+nodes it does not: only the time counts in which threads had a processor or the node's own control group held them
+back.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Bench:
         self.threads = min(MOST_THREADS, len(os.sched_getaffinity(0)))
 
     def wait_for_all(self, what: str) -> None:
-        """Wait without keeping a core busy: somebody may be measuring on it."""
+        """Wait without keeping a core busy, because another process may measure on it."""
         self.rank.doing(what)
         measure.wait_quietly(self.comm.Ibarrier())
 
@@ -222,7 +222,7 @@ def available_bytes() -> float:
 
 
 def read(path: Path) -> str:
-    """Return a small file's text, nothing where there is none."""
+    """Return a small file's text, empty without the file."""
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
 """Measure latency and bandwidth between all pairs of nodes, in one job.
 
-Started by mpirun, one process a node; what the lines mean stands in ``rank_program.py`` and ``measure.py``.
+mpirun starts one process per node; ``rank_program.py`` and ``measure.py`` explain the lines that they print.
 
-The pairs are a round-robin tournament: in each round every node has one partner, so that N nodes take N-1 rounds (N
-where N is odd, for one rests in each), and the pairs of a round are measured at the same time. Where several nodes are
-containers of one machine, a round is played in waves, as many pairs at once as that machine has cores for; else one
-pair's figures would tell of another pair's work.
+The pairs form a round-robin tournament. In each round every node has one partner, so N nodes take N-1 rounds. An odd N
+takes N rounds, and one node rests in each. The pairs of a round are measured at the same time. Where several nodes are
+containers of one machine, a round is played in waves, with as many pairs at once as the machine has cores. Otherwise
+one pair's figures would include another pair's work.
 
-A sample of latency is half of the median of some round trips, so that one in which a rank was sent to sleep does not
-count. A sample of bandwidth is the bytes of both ways over the time of both, for 8 MiB or more each way where the time
-suffices, so that a link that is slow one way, or that loses some packets, is seen as well. The lower rank of a pair
-decides when it is enough: the first byte of its messages says whether another one follows. The tournament is played
-several times, with a part of the budget each, so that what disturbs a pair for a moment touches a part of its samples.
+A sample of latency is half of the median of several round trips, so a single trip with a sleeping rank does not count.
+A sample of bandwidth is the bytes of both directions over the time of both. It moves 8 MiB or more in each direction if
+the time allows. So it shows a link that is slow in one direction or loses packets. The lower rank of a pair decides
+when to stop: the first byte of its messages says whether another message follows. The tournament is played several
+times, each time with a part of the budget. A short disturbance then affects only a part of a pair's samples.
 
-Where TCP carries it, the kernel has counted for each connection how many segments were sent and how many of them were
-sent again. That tells lost packets from a slow link, also where the median does not show them.
+For TCP, the kernel counts for each connection how many segments it sends and how many of them it sends again. That
+tells lost packets from a slow link, even where the median does not show them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RESERVE = 0.85  # of the deadline; what is left is for the start and for the end
 TRIES = 200
 SENT_AGAIN_AT, SENT_AT = 100, 156  # tcpi_total_retrans and tcpi_data_segs_out in Linux's struct tcp_info, 32 bits each
 FEWEST_SENT_AGAIN = 200  # segments; a message of 64 KiB that a rank was sent to sleep over is 45 of them
-LEAST_SENT_AGAIN = 0.005  # of all; what is below it no link is without
+LEAST_SENT_AGAIN = 0.005  # of all; healthy links have losses below it
 LEAST_OF_SHARED = 0.02  # the same where nodes share a machine: what a rank was sent to sleep over is sent again as well
 PERIOD = 251  # a prime, so that no power of two of bytes is whole periods
 
@@ -69,7 +69,7 @@ def tournament(size: int, most: int = 0) -> list[list[tuple[int, int]]]:
 
 
 def even(size: int) -> int:
-    """Return the number of seats: where the ranks are odd, whoever meets the empty one rests."""
+    """Return the number of seats; with an odd number of ranks, the partner of the empty seat rests."""
     return size + size % 2
 
 
@@ -242,7 +242,7 @@ class Bench:
         self.rank.findings.array(what, self.incoming[1:size], pattern(self.numpy, peer, size)[1:])
 
     def wait_for_all(self, what: str) -> None:
-        """Wait without keeping a core busy: somebody may be measuring on it."""
+        """Wait without keeping a core busy, because another process may measure on it."""
         self.rank.doing(what)
         measure.wait_quietly(self.comm.Ibarrier())
 
@@ -268,7 +268,7 @@ def size_words(size: int) -> str:
 def play(bench: Bench) -> None:
     """Play the tournament and print what each pair has measured."""
     comm, rank, options = bench.comm, bench.rank, bench.options
-    bench.rank.findings.compared += 1  # a node alone has nobody to measure with
+    bench.rank.findings.compared += 1  # a single node has no partner
     rank.doing("the names of all")
     about = comm.allgather((rank.voice.host, measure.machine(), os.cpu_count() or 1))
     names = [name for name, _, _ in about]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Mpi:
-    """The ranks among themselves, over MPI."""
+    """A group of ranks over MPI."""
 
     def __init__(self, comm: Any) -> None:
         """Keep an mpi4py communicator."""
@@ -19,7 +19,7 @@ class Mpi:
         self.rank, self.size = int(comm.Get_rank()), int(comm.Get_size())
 
     def gathered(self, value: Any) -> list[Any]:
-        """Return everybody's value."""
+        """Return the values of all ranks."""
         return list(self._comm.allgather(value))
 
     def first_says(self, value: Any) -> Any:
@@ -27,12 +27,12 @@ class Mpi:
         return self._comm.bcast(value, root=0)
 
     def among(self, members: Sequence[int]) -> Mpi:
-        """Return these ranks among themselves; everybody calls it, and who is not among them keeps to the others."""
+        """Return the group of these ranks; all ranks call it, and the others get the group of the others."""
         return Mpi(self._comm.Split(int(self.rank not in members), self.rank))
 
 
 class Store:
-    """The ranks among themselves, over a key-value store such as PyTorch's TCPStore."""
+    """A group of ranks over a key-value store such as PyTorch's TCPStore."""
 
     def __init__(self, store: Any, rank: int, size: int, prefix: str = "clusterctl") -> None:
         """Keep a store with ``set(key, text)`` and a blocking ``get(key)``."""
@@ -40,7 +40,7 @@ class Store:
         self._turn = 0
 
     def gathered(self, value: Any) -> list[Any]:
-        """Return everybody's value (what JSON can carry)."""
+        """Return the values of all ranks; a value is JSON."""
         self._turn += 1
         self._store.set(f"{self._prefix}/{self._turn}/{self.rank}", json.dumps(value))
         return [json.loads(self._store.get(f"{self._prefix}/{self._turn}/{rank}")) for rank in range(self.size)]
@@ -50,7 +50,7 @@ class Store:
         return self.gathered(value)[0]
 
     def among(self, members: Sequence[int]) -> Store:
-        """Return these ranks among themselves, or the others for who is not among them."""
+        """Return the group of these ranks, or for another rank the group of the others."""
         side = [rank for rank in range(self.size) if (rank in members) == (self.rank in members)]
         return Store(self._store, side.index(self.rank), len(side), f"{self._prefix}/{self.rank in members}")
 

@@ -1,19 +1,19 @@
-"""What the programs that ``clusterctl validate`` starts have in common: how a rank speaks, and who speaks for it.
+"""Common to the ranks of all checks: the lines that a rank prints, its signs of life, and the comparison of answers.
 
-Every rank is two processes. The one that mpirun (or torchrun) started watches; its child works. Both print JSON lines,
-one a finding, each with ``"clusterctl": 1`` and an ``event``:
+Every rank is two processes. The process that mpirun (or torchrun) starts watches, and its child works. Both print JSON
+lines, each with ``"clusterctl": 1`` and an ``event``:
 
-``started``  before anything is touched that may hang, so that a rank that hangs there is told from one that never came
-             up.
-``waiting``  every ``--heartbeat`` seconds: what the rank is busy with, ``s`` seconds after it was up. A rank that stops
-             printing this before it has a result is itself stuck (stopped, or its node is); those that go on wait for
-             somebody.
-``measured`` what was measured, with every sample; see ``measure.py``.
-``result``   the verdict of this rank: ``ok``, how many values were compared, the wrong ones with expected and got, the
-             libraries that are really mapped (``libraries``), what they say of themselves (``facts``, texts) and what
-             was measured (``figures``, numbers whose names end in their unit).
+``started``  The rank is up. It is printed before anything that may hang, to tell a rank that hangs from a rank that did
+             not start.
+``waiting``  The rank's present step, every ``--heartbeat`` seconds, with the seconds ``s`` since its start. A rank that
+             stops printing it without a result is stuck itself (it or its node is stopped). Ranks that continue wait
+             for another rank.
+``measured`` A measurement with every sample; see ``measure.py``.
+``result``   The verdict of this rank. ``ok``, the number of compared values, and the wrong ones with expected and got.
+             ``libraries`` are the library files that are really mapped, ``facts`` are texts, and ``figures`` are
+             numbers whose names end in their unit.
 
-The programs import this module by its bare name: it lies in their folder. Python 3.9 and its standard library suffice.
+The programs import this module by its bare name, because it lies in their folder. It needs Python 3.9 or newer.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from typing import Any, Callable, Sequence
 MOST_PROBLEMS = 4  # a line stays below what a pipe writes in one piece
 TEXT_LIMIT = 160
 POLL_S = 0.02
-ALARM_GRACE_S = 30  # a rank that nobody ends (its node was frozen) ends itself this long after the deadline
+ALARM_GRACE_S = 30  # a rank that is still left (its node was frozen) ends itself this long after the deadline
 PR_SET_PDEATHSIG = 1
 STACK_FILE = "clusterctl_stack"  # the name of the memory file into which a rank writes where it is
 STACK_SIGNAL = signal.SIGRTMIN + 6  # asks for it; the libraries of a rank use none of these numbers
 TURN_S = 0.0002
 LISTENED_S = 1.0  # so long a daemon may be busy with something else
-OWN_GRADIENT = "its own first gradient"  # a mistake that is one rank's alone, before it is averaged into everybody's
+OWN_GRADIENT = "its own first gradient"  # a mistake of one rank, before the average spreads it to all ranks
 # One thread, for numpy and torch would start one per core in every rank; and no folder in /tmp for a compiler's cache
 # that no check uses.
 ENVIRONMENT = {
@@ -83,11 +83,11 @@ class Voice:
         self.say("waiting", s=round(time.monotonic() - self.began, 3), step=step)
 
     def say_in_turn(self, event: str, **figures: Any) -> None:
-        """Print one of many lines, for each of which mpirun's daemon is waited for.
+        """Print one of many lines, and wait until mpirun's daemon has read it.
 
-        The daemon passes on what it has read, up to 4 KiB, and would cut a line in two where several wait: another
-        rank's output might come between. Ranks have a terminal for stdout, which tells nobody whether it was read;
-        their stderr is a pipe, which does.
+        The daemon passes on up to 4 KiB at once. It would cut a line in two where several wait, and another rank's
+        output might come between. The ranks' stdout is a terminal, which does not tell whether it was read. Their
+        stderr is a pipe, which does.
         """
         end = time.monotonic() + LISTENED_S
         with contextlib.suppress(OSError):  # it is no pipe: there is no daemon
@@ -102,7 +102,7 @@ class Voice:
 
 
 def waiting_in(pipe: int) -> int:
-    """Return how many bytes nobody has read from a pipe yet."""
+    """Return how many bytes of a pipe are not read yet."""
     count = bytearray(4)
     fcntl.ioctl(pipe, termios.FIONREAD, count)
     return int.from_bytes(count, sys.byteorder)
@@ -186,10 +186,10 @@ class Findings:
 
 
 class Rank:
-    """What a check works with: who it is, where it writes what it does, and what it has found.
+    """The state of one rank: its identity, its present step, and its findings.
 
-    ``facts`` (texts) and ``figures`` (numbers, the name ends in the unit) go into the rank's result, and so do the
-    mapped files of ``libraries``, names such as ``libmpi``, which are looked up when the check is over.
+    ``facts`` (texts) and ``figures`` (numbers, the name ends in the unit) go into the rank's result. So do the mapped
+    files of ``libraries``, names such as ``libmpi``, which are looked up at the end of the check.
     """
 
     def __init__(self, voice: Voice, board: Board, arguments: argparse.Namespace) -> None:
@@ -205,7 +205,7 @@ class Rank:
         self.began = time.monotonic()
 
     def doing(self, what: str) -> str:
-        """Say what the rank is about to do, for whoever has to explain why it hangs."""
+        """Record the rank's next step, which explains a hang."""
         self.board.step = what
         return what
 
@@ -217,7 +217,7 @@ class Rank:
     def attempt(self, check: Callable[[], None]) -> bool:
         """Run the check and print this rank's result; whether the check came to its end.
 
-        Whatever it raises becomes a wrong answer, for the report has to name it with rank and host.
+        An exception becomes a wrong answer, because the report must name it with rank and host.
         """
         ended = False
         try:
@@ -280,7 +280,7 @@ def shortened(value: object) -> str:
 
 
 def mapped_library(name: str) -> str:
-    """Return the real path of the library ``name.so…`` that this process has mapped, empty when there is none."""
+    """Return the real path of the library ``name.so…`` that this process has mapped, empty if it has not."""
     wanted = re.compile(rf"/{re.escape(name)}\.so[^/]*$")
     for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
         place = line.find("/")
@@ -342,9 +342,9 @@ def end_with_parent() -> None:
 
 
 def tell_stack_when_asked() -> None:
-    """Have this process write its Python stack into a memory file whenever the signal comes, whatever it is busy with.
+    """Make this process write its Python stack into a memory file at each such signal, even in the middle of a call.
 
-    A file of /tmp would be left behind by a rank that is killed. ``rank_stacks.py`` signals only whoever has this file.
+    A killed rank would leave a file of /tmp behind. ``rank_stacks.py`` signals only processes that have this file.
     """
     with contextlib.suppress(OSError, AttributeError, ValueError):
         faulthandler.register(STACK_SIGNAL, file=os.memfd_create(STACK_FILE))
@@ -384,12 +384,12 @@ def parser(description: str, checks: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace, work: Callable[[Rank], int], voice: Voice | None = None) -> int:
-    """Say that this rank is up, then have ``work`` done by a child and watch over it.
+    """Report that this rank is up, then run ``work`` in a child and watch it.
 
     Args:
         arguments: of :func:`parser`.
         work: does the check, prints the result (:meth:`Rank.attempt`) and returns the exit code, or exits with it.
-        voice: who this rank is; None learns it from mpirun's environment.
+        voice: this rank's voice; None takes rank and size from mpirun's environment.
     """
     voice = voice or Voice(arguments.check)
     board = Board()

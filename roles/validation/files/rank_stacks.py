@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Say where the ranks of a job are right now on this node: ``rank_stacks.py JOB``, one JSON line within a few seconds.
+"""Report where the ranks of a job are now on this node: ``rank_stacks.py JOB`` prints one JSON line in a few seconds.
 
-What the kernel knows of a rank (``kernel``) is followed by what the rank says itself where it is one of ours
-(``faulthandler``, see ``rank_program.py``), and by what ``py-spy``, else ``gdb`` says where it is found and may look.
-Nothing is ended, and ranks go on as they were.
+The kernel's view of a rank comes first (``kernel``). The rank's own Python stack follows, if it is a rank of ours
+(``faulthandler``, see ``rank_program.py``). Then comes the stack of ``py-spy``, or else of ``gdb``, where the tool is
+installed and permitted. No process is ended, and ranks continue.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STATES = {
 
 
 def rank_of(pid: int) -> int | None:
-    """Return the rank that a process says it is, None where it says none."""
+    """Return the rank number in a process's environment, None without one."""
     entries = dict(
         entry.split(b"=", 1) for entry in job_members.read_bytes(f"/proc/{pid}/environ").split(b"\0") if b"=" in entry
     )
@@ -59,7 +59,7 @@ def parent_of(pid: int) -> int:
 
 
 def working_ranks(job: str) -> dict[int, int]:
-    """Return the processes in which the ranks of a job work, and their ranks; who only watches over one is left out."""
+    """Return the processes in which the ranks of a job work, and their ranks, without those that only watch."""
     found = {pid: rank for pid in job_members.members(job) if (rank := rank_of(pid)) is not None}
     watchers = {parent_of(pid) for pid in found}
     leaves = sorted((rank, pid) for pid, rank in found.items() if pid not in watchers)
@@ -89,7 +89,7 @@ def text(path: str) -> str:
 
 
 def own_file(pid: int) -> str:
-    """Return the path of the file into which a rank of ours writes its stack when it is asked to, empty if none."""
+    """Return the path of the file into which a rank of ours writes its stack on request, empty without one."""
     try:
         for path in Path(f"/proc/{pid}/fd").iterdir():
             if str(path.readlink()).startswith(f"/memfd:{STACK_FILE}"):
@@ -125,7 +125,7 @@ def own(ranks: list[int], job: str) -> dict[int, str]:
 
 
 def tool(name: str) -> str:
-    """Return the path of a tool, empty where there is none."""
+    """Return the path of a tool, empty if it is not installed."""
     places = os.pathsep.join([os.environ.get("PATH", os.defpath), *FOLDERS])
     return shutil.which(name, path=places) or ""
 

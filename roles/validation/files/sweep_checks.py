@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Measure MPI's collectives over message sizes, and prove once for each that what was moved is right.
+"""Measure MPI's collectives over message sizes, and prove once for each size that the data arrives right.
 
-Started by mpirun, one process a rank; what the lines mean stands in ``rank_program.py``. The sweep itself is nobody's:
-NCCL (``nccl_checks.py``) and Horovod (``horovod_checks.py``) are measured by it as well.
+mpirun starts one process per rank; ``rank_program.py`` explains the lines that they print. NCCL (``nccl_sweep.py``) and
+Horovod (``horovod_checks.py``) use the same sweep.
 
-A size is the one that nccl-tests means (NVIDIA/nccl-tests, doc/PERFORMANCE.md): bytes of the array that everybody has
-in the end (allreduce, broadcast, allgather) or in the beginning (reduce-scatter, all-to-all), not of one rank's share.
-Values are float32. An operation that shares the array out is left out at sizes that cannot be shared out evenly to
-within a hundredth.
+A size has nccl-tests' meaning (NVIDIA/nccl-tests, doc/PERFORMANCE.md). It is the bytes of the whole array, not of one
+rank's share. Every rank has that array at the end (allreduce, broadcast, allgather) or at the start (reduce-scatter,
+all-to-all). Values are float32. An operation that divides the array is left out at sizes that it cannot divide evenly
+to within a hundredth.
 
-A sample is the time of one operation: ranks meet, start some operations one after the other, and the time of the rank
-that took longest is divided by their number, as many as make a sample last about as long as a clock can tell well. The
-first rank decides how many samples are taken, and when. Operations are called from Python, which adds a microsecond or
-two to the smallest sizes.
+A sample is the time of one operation. Ranks meet and start several operations one after the other. The time of the
+slowest rank is divided by their number, which makes a sample long enough for the clock. The first rank decides how many
+samples are taken, and when. Operations are called from Python, which adds one or two microseconds to the smallest
+sizes.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Data:
 
 
 def points(operations: Sequence[str], sizes: Sequence[int], ranks: int) -> Iterator[Point]:
-    """Yield what is measured, small sizes first; see the module for what is left out."""
+    """Yield the points to measure, small sizes first; the module says which are left out."""
     for size_bytes in sorted(set(sizes)):
         count = size_bytes // VALUE_BYTES
         for operation in operations:
@@ -132,7 +132,7 @@ class Mpi:
         self.got: Any = None
 
     def gathered(self, value: float) -> list[float]:
-        """Return everybody's number."""
+        """Return the numbers of all ranks."""
         return list(self.comm.allgather(value))
 
     def first_says(self, value: float) -> float:
@@ -140,7 +140,7 @@ class Mpi:
         return float(self.comm.bcast(value, root=0))
 
     def meet(self) -> None:
-        """Wait for everybody."""
+        """Wait for all ranks."""
         self.comm.Barrier()
 
     def wait(self) -> None:
@@ -213,7 +213,7 @@ class Sweep:
         """Prove and measure one point; return the seconds of one operation."""
         self.prove(point)
         if max(self.backend.gathered(float(self.report.findings.wrong))) > 0:
-            return 0.0  # nobody wants to know how fast wrong answers are
+            return 0.0  # the speed of wrong answers is of no use
         self.report.doing(f"measuring {point.words}")
         first_s = max(self.backend.gathered(self._timed(1)))
         launches = int(self.backend.first_says(max(1, min(MOST_LAUNCHES, int(SAMPLE_S / max(first_s, 1e-7))))))

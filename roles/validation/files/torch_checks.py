@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Prove that torchrun trains over the cluster: a model trained by all ranks is the one that a single process gets.
+"""Prove that torchrun trains over the cluster: all ranks train the same model as a single process.
 
-Started by mpirun, one process a node. That process asks the first node for a free port, becomes torchrun's parent, and
-speaks for the node's ranks until torchrun has started them; each of them is this program again, as it learns from its
-environment. What the lines mean stands in ``rank_program.py``; ranks are torch's.
+mpirun starts one process per node. That process asks the first node for a free port and becomes torchrun's parent. It
+speaks for the node's ranks until torchrun has started them. Each rank is this program again, which its environment
+tells it. ``rank_program.py`` explains the lines that they print; ranks are torch's.
 
-The model is that of ``language_model.py``; what one process gets, rank 0 finds out when all are done.
+The model is in ``language_model.py``. Rank 0 computes the result of a single process when all are done.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ COUNTS = (1, 1001, 40009)
 
 
 def reserved_port() -> int:
-    """Return a free port that the kernel gives to nobody else as long as this process lives, also after an exec.
+    """Return a free port, which the kernel gives to no other process while this one lives, even after an exec.
 
-    It is bound and does not listen, and both this socket and torchrun's carry SO_REUSEADDR, so that torchrun can bind
-    it too. The socket is left open on purpose.
+    It is bound and does not listen. Both this socket and torchrun's carry SO_REUSEADDR, so torchrun can bind it too.
+    The socket is left open on purpose.
     """
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     holder = socket.socket(family, socket.SOCK_STREAM)
@@ -86,7 +86,7 @@ def become_torchrun(arguments: argparse.Namespace, node: int, board: rank_progra
 
 
 class Node:
-    """The node's own process: torchrun's parent, and the voice of ranks that have none yet."""
+    """The node's own process: torchrun's parent, which speaks for ranks until they are up."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         """Learn from mpirun which node this is and from that which ranks torchrun will start on it."""
@@ -192,7 +192,9 @@ def work(rank: rank_program.Rank) -> NoReturn:
     rank.doing("the barrier at the end")
     used[0].barrier()  # torchrun ends the others as soon as one leaves with an error; all have spoken now
     used[0].destroy_process_group()
-    os._exit(rank.code)  # all is said and closed; taking thousands of modules apart again costs everybody a second
+    os._exit(
+        rank.code
+    )  # all is printed and closed; a normal exit takes thousands of modules apart, which costs each rank a second
 
 
 def compare(
