@@ -16,9 +16,9 @@ import sys
 
 import rank_program
 
-MOST_BYTES = 1 << 20  # of output that are passed on; a benchmark prints some kilobytes
+MOST_BYTES = 1 << 20  # bytes of output to pass on; a benchmark prints some kilobytes
 LINE_BYTES = 600  # a byte may take six in JSON, and a line stays below what a pipe writes in one piece
-GIVEN = dict(os.environ)  # without what keeps our own checks modest
+GIVEN = dict(os.environ)  # before our own checks limit their threads
 
 
 def start(argv: list[str], rank: rank_program.Rank) -> subprocess.Popen[bytes] | None:

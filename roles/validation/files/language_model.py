@@ -18,15 +18,15 @@ from typing import Any, Callable, NamedTuple
 import measure
 
 SEED = 20240229
-CONTEXT = 6  # characters from which the next one is foretold
+CONTEXT = 6  # characters that predict the next one
 WIDTHS = (8, 32)  # of a character's vector and of the hidden layer
 BATCH = 4096
 BATCHES = 8  # in an epoch
 STEPS = 20
 HELD_OUT = 2048  # characters for the perplexity
 RATE = 1.0
-TOLERANCE = 1e-8  # the rest up to it is room for what the model makes of a difference
-LEARNT_STEPS = 16  # after so many the perplexity is far below half of the untrained model's
+TOLERANCE = 1e-8  # leaves room for the model, which enlarges a difference
+LEARNT_STEPS = 16  # steps after which the perplexity is far below half of the untrained model's
 WORDS = (
     "the",
     "mesh",

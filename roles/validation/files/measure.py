@@ -23,7 +23,7 @@ from typing import Any, Callable, Sequence
 EXACT_UP_TO = 200  # samples; beyond it the normal distribution is as good as the binomial one
 SAMPLES_A_LINE = 200  # at 13 characters each, a line stays below the 4 KiB that a pipe writes in one piece
 DIGITS = 6
-LONGEST_SLEEP_S = 0.002  # of those who wait for their turn
+LONGEST_SLEEP_S = 0.002  # of a process that waits for its turn
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,11 @@ ORDERED_TYPES = ("i4", "i8", "f4", "f8")
 COUNTS = (1, 3, 1001, 40009)  # one value, odd ones, one buffer beyond every eager limit
 
 PIECE = 32768  # values of eight bytes: messages of 256 KiB
-PIECES = 256  # that a node's ranks send together: 64 MiB, half a second at 1 Gbit/s
+PIECES = 256  # pieces that a node's ranks send together: 64 MiB, half a second at 1 Gbit/s
 AT_ONCE = 16  # pieces that a rank has under way
 COUNTED = 0.9  # share of the bytes after which the counters are not waited for any more
 LAG_S = 2.0  # some cards renew their counters once a second
-MOST_CARRIERS = 10  # a node may have hundreds of interfaces; of each kind those that counted most are told
+MOST_CARRIERS = 10  # a node may have hundreds of interfaces; the ones with the most traffic are reported
 LOOPBACK = "772"  # ARPHRD_LOOPBACK of the kernel
 SYS = Path("/sys/class")
 

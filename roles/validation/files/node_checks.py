@@ -37,19 +37,21 @@ import rank_program
 
 CHECK = "node_speed"
 PASSES = 3
-WINDOW_S = 0.21  # of a sample; two of the kernel's periods (cpu.cfs_period_us, cpu.max), so that samples are alike
+WINDOW_S = (
+    0.21  # length of a sample: two of the kernel's periods (cpu.cfs_period_us, cpu.max), so that samples are alike
+)
 AT_LEAST, AT_MOST = 2, 100  # samples of a pass; three passes make the six that an interval of 95 % takes
-PATIENCE = 6.0  # budgets, until there are so many
-RESERVE = 0.85  # of the deadline; what is left is for the start and for the end
-SHARE = 0.7  # of the time until then that the plan may take
+PATIENCE = 6.0  # budgets in which AT_LEAST samples may be taken
+RESERVE = 0.85  # share of the deadline for the checks; the rest is for the start and the end
+SHARE = 0.7  # share of that time for the planned measurements
 MIB = 1 << 20
 LEAST_ARRAY, MOST_ARRAY = 64 * MIB, 1024 * MIB  # bytes
-CACHES = 4.0  # an array is so much larger than the largest cache
-PART_OF_MEMORY = 1 / 16  # for each of the two arrays
+CACHES = 4.0  # size of an array over the size of the largest cache
+PART_OF_MEMORY = 1 / 16  # memory for each of the two arrays
 PIECE = MIB // 8  # numbers that are copied at once
 ORDER = 256  # of the matrices
 MOST_THREADS = 256
-SHORTEST_S = 0.001  # of processors, in a window
+SHORTEST_S = 0.001  # processor time in a window
 CPUS, CGROUPS = Path("/sys/devices/system/cpu"), Path("/sys/fs/cgroup")
 
 

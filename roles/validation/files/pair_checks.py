@@ -39,19 +39,19 @@ GO_ON, STOP = 1, 0
 WARMUP = 2
 PASSES = 3
 AT_LEAST, AT_MOST = 6, 20  # samples of a pass
-LEAST_PART = 0.25  # of a round's budget, however many waves it has
-PATIENCE = 4.0  # budgets, until there are so many
-AT_A_TIME = 8 << 20  # bytes each way in a sample of bandwidth: every one of them shows that packets are lost
-MOST_TRIPS = 1000  # in a sample
-SMALL = 8192  # bytes; up to there a message takes about as long as one of one byte
-SHARE = 0.7  # of the time until the deadline that the plan may take; slow links take more than their budget
-RESERVE = 0.85  # of the deadline; what is left is for the start and for the end
+LEAST_PART = 0.25  # share of a round's budget for a wave, at least
+PATIENCE = 4.0  # budgets in which AT_LEAST samples may be taken
+AT_A_TIME = 8 << 20  # bytes each way in a sample of bandwidth; with so many, every sample shows lost packets
+MOST_TRIPS = 1000  # round trips in a sample
+SMALL = 8192  # bytes; a message up to this size takes about as long as one byte
+SHARE = 0.7  # share of the time until the deadline for the plan; slow links take more than their budget
+RESERVE = 0.85  # share of the deadline for the checks; the rest is for the start and the end
 TRIES = 200
 SENT_AGAIN_AT, SENT_AT = 100, 156  # tcpi_total_retrans and tcpi_data_segs_out in Linux's struct tcp_info, 32 bits each
-FEWEST_SENT_AGAIN = 200  # segments; a message of 64 KiB that a rank was sent to sleep over is 45 of them
-LEAST_SENT_AGAIN = 0.005  # of all; healthy links have losses below it
-LEAST_OF_SHARED = 0.02  # the same where nodes share a machine: what a rank was sent to sleep over is sent again as well
-PERIOD = 251  # a prime, so that no power of two of bytes is whole periods
+FEWEST_SENT_AGAIN = 200  # segments; one message of 64 KiB to a sleeping rank is 45 of them
+LEAST_SENT_AGAIN = 0.005  # share of all segments; healthy links have losses below it
+LEAST_OF_SHARED = 0.02  # the same where nodes share a machine: segments to sleeping ranks are sent again as well
+PERIOD = 251  # a prime, so a power of two of bytes is never whole periods
 
 
 # --- who meets whom ---------------------------------------------------------------------------------------------------

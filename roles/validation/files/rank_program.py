@@ -42,10 +42,10 @@ TEXT_LIMIT = 160
 POLL_S = 0.02
 ALARM_GRACE_S = 30  # a rank that is still left (its node was frozen) ends itself this long after the deadline
 PR_SET_PDEATHSIG = 1
-STACK_FILE = "clusterctl_stack"  # the name of the memory file into which a rank writes where it is
-STACK_SIGNAL = signal.SIGRTMIN + 6  # asks for it; the libraries of a rank use none of these numbers
+STACK_FILE = "clusterctl_stack"  # name of the memory file into which a rank writes its stack
+STACK_SIGNAL = signal.SIGRTMIN + 6  # asks for it; the libraries of a rank do not use this number
 TURN_S = 0.0002
-LISTENED_S = 1.0  # so long a daemon may be busy with something else
+LISTENED_S = 1.0  # longest wait for a busy daemon
 OWN_GRADIENT = "its own first gradient"  # a mistake of one rank, before the average spreads it to all ranks
 # One thread, for numpy and torch would start one per core in every rank; and no folder in /tmp for a compiler's cache
 # that no check uses.

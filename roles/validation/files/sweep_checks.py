@@ -30,21 +30,21 @@ import rank_program
 OPERATIONS = ("allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall")
 SHARED_OUT = ("allgather", "reduce_scatter", "alltoall")
 VALUE_BYTES = 4  # float32
-UNEVEN = 0.01  # so much of an array may be left over when it is shared out
+UNEVEN = 0.01  # share of an array that may be left over when it is divided
 
-PERIOD = 251  # values repeat after so many, and a sum of 60,000 ranks' is still exact in float32
-STRIDE = 17  # by so many places do the values of two neighbours differ
-BLANK = -77.0  # no right answer anywhere
+PERIOD = 251  # values repeat after so many; a sum over 60,000 ranks is still exact in float32
+STRIDE = 17  # shift between the values of two neighbours
+BLANK = -77.0  # never a right answer
 ROOT = 0
 
-SAMPLE_S = 0.002  # a sample lasts so long where one operation is shorter
+SAMPLE_S = 0.002  # length of a sample of short operations
 MOST_LAUNCHES = 50  # operations in a sample
 WARM_UP = 1
-AT_LEAST, AT_MOST = 6, 1000  # samples; six are the fewest that 95 % can be said of
-PATIENCE = 6.0  # budgets in which the fewest samples may be taken, where one takes long
-TURNS = 6  # operations that a point takes at least, some more than it does where all is calm
+AT_LEAST, AT_MOST = 6, 1000  # samples; an interval of 95 % takes six
+PATIENCE = 6.0  # budgets in which AT_LEAST long samples may be taken
+TURNS = 6  # operations that a point is expected to take, with a margin
 LATENCY_BYTES = 65536  # below it an array takes about as long as a smaller one
-ARRAYS = 8  # of a point's size that a rank may need at a time: two buffers, what is expected, comparisons
+ARRAYS = 8  # arrays of a point's size that a rank may need at once: two buffers, expected values, comparisons
 MEASURE_SHARE = 0.8  # of the deadline
 OWN_BUFFER = "its own send buffer"  # as the check on the controller knows it
 
