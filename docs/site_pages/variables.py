@@ -36,8 +36,7 @@ def page(roles: Path) -> str:
 def order(roles: Path) -> list[str]:
     """Return the roles in the order of the example's group_vars, which is that of the run; others follow."""
     present = sorted(path.parents[1].name for path in roles.glob("*/meta/argument_specs.yml"))
-    example = roles.parent / "inventories" / "example" / "group_vars" / "all.yml"
-    named = re.findall(r"^## --- (\w+)", example.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    named = re.findall(r"^## --- (\w+)", _example(roles), flags=re.MULTILINE)
     return [name for name in named if name in present] + [name for name in present if name not in named]
 
 
@@ -62,8 +61,25 @@ def _role(roles: Path, role: str) -> list[str]:
         f"{_plain(specs['short_description'])}. [README of the role](../../roles/{role}/README.md)",
         "",
     ]
-    rows = [_variable(name, option, defaults) for name, option in specs["options"].items()]
-    return lines + markdown.table(("variable", "type", "default", "meaning"), rows)
+    settable = _of_the_example(roles)
+    head = ("variable", "type", "default", "meaning")
+    mine = {name: option for name, option in specs["options"].items() if name in settable}
+    passed = {name: option for name, option in specs["options"].items() if name not in settable}
+    if mine:
+        lines += markdown.table(head, (_variable(name, option, defaults) for name, option in mine.items()))
+    if passed:
+        lines += ["The playbook sets these from what other roles found. Set them only in a playbook of your own.", ""]
+        lines += markdown.table(head, (_variable(name, option, defaults) for name, option in passed.items()))
+    return lines
+
+
+def _of_the_example(roles: Path) -> set[str]:
+    """Return the variables that the example's group_vars show, which are those that a user sets."""
+    return set(re.findall(r"^# ([a-z][a-z0-9_]*):", _example(roles), flags=re.MULTILINE))
+
+
+def _example(roles: Path) -> str:
+    return (roles.parent / "inventories" / "example" / "group_vars" / "all.yml").read_text(encoding="utf-8")
 
 
 def _variable(name: str, option: dict[str, Any], defaults: dict[str, Any]) -> tuple[str, str, str, str]:
