@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Decides whether an artifact must be built, has the host build it, and brings it into the controller's cache."""
+"""Make sure that the controller's cache has an artifact: look it up, or have the host build it and fetch the pack."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     sha256_of,
     tree_name,
 )
+from ansible_collections.clusterctl.hpc.plugins.module_utils.build_failure import disk_full
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source, wheels
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import (
     ArtifactActionBase,
@@ -70,11 +71,11 @@ class ActionModule(ArtifactActionBase):
                 "changes": [f"would build {name} {version} on {host}"],
             }
         with cache.lock(name, version, key, lambda text: self._note(host, text)):
-            found = cache.lookup(name, version, key)  # another run may have built it while this one waited
+            found = cache.lookup(name, version, key)  # another run may have built it in the meantime
             if found.artifact:
                 return {**answer, "cached": True, "path": str(found.artifact.path)}
             if found.damaged:
-                self._note(host, f"{found.damaged}: set aside, made anew")
+                self._note(host, f"{found.damaged}: moved away, built again")
                 cache.set_aside(name, version, key)
             return {**answer, **self._make(arguments, variables, cache, key, host)}
 
@@ -87,10 +88,7 @@ class ActionModule(ArtifactActionBase):
         needs = int(arguments.get("needs_bytes", 0))
         work_dir = str(arguments.get("work_dir", "/var/tmp"))  # noqa: S108 - see the module
         if not seen["ready"] and seen["free_bytes"] < needs:
-            raise ArtifactError(
-                f"{host}: the builder's disk is full: {work_dir} has {seen['free_bytes']} bytes free and building"
-                f" {name} {version} needs about {needs}; make room there or name another folder ({name}_work_dir)."
-            )
+            raise disk_full(host, name, version, work_dir, seen["free_bytes"], needs)
         pushed: list[str] = []
         began = time.time()
         try:
@@ -105,20 +103,7 @@ class ActionModule(ArtifactActionBase):
             raise ModuleFailedError(self._with_log(error.result, arguments, cache, key)) from error
         finally:
             self._drop(pushed)
-        record = {
-            "name": name,
-            "version": version,
-            "key": key,
-            "inputs": arguments["inputs"],
-            "manifest_sha256": built["manifest_sha256"],
-            "built": {
-                "host": host,
-                "started": int(began),
-                "way": built["way"],
-                **{field: built[field] for field in ("seconds", "cpu_seconds", "steps", "jobs")},
-            },
-        }
-        artifact = self._take(cache, built, record, host)
+        artifact = self._take(cache, built, _record(arguments, key, host, int(began), built), host)
         self._call("artifact_build", {**base, "phase": "release"}, variables)
         how = {
             "built": f"built {name} {version}",
@@ -185,7 +170,7 @@ class ActionModule(ArtifactActionBase):
             else:
                 local = Path(str(item["path"])).expanduser()
                 if not local.is_file():
-                    raise ArtifactError(f"The file {local} that building {arguments['name']} needs is not there.")
+                    raise ArtifactError(f"The file {local} that building {arguments['name']} needs is missing.")
                 pushed.append(self._push(local, work_dir))
             brought.append({**rest, "path": pushed[-1]})
         return brought
@@ -223,6 +208,25 @@ class ActionModule(ArtifactActionBase):
             folder.mkdir(parents=True, exist_ok=True)
             self._connection.fetch_file(result["log"], str(local))
             copied = f" and {local} on this controller"
-        except Exception as error:  # noqa: BLE001 - the build's own failure is the news, not the copy's
+        except Exception as error:  # noqa: BLE001 - the build's failure must be reported, not the copy's
             copied = f" (it could not be copied here: {error})"
         return {**result, "msg": message.replace(_LOG_MARK, copied), "controller_log": str(local)}
+
+
+def _record(
+    arguments: Mapping[str, Any], key: str, host: str, started: int, built: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what the cache keeps about an artifact beside its pack."""
+    return {
+        "name": str(arguments["name"]),
+        "version": str(arguments["version"]),
+        "key": key,
+        "inputs": arguments["inputs"],
+        "manifest_sha256": built["manifest_sha256"],
+        "built": {
+            "host": host,
+            "started": started,
+            "way": built["way"],
+            **{field: built[field] for field in ("seconds", "cpu_seconds", "steps", "jobs")},
+        },
+    }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Asks a host what it has, and brings it the pack only if it needs it."""
+"""Install an artifact on a host: ask for its state, and push the pack only if the host needs it."""
 
 from __future__ import annotations
 

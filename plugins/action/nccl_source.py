@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Decides on the controller which NCCL each platform gets, and pins it; no connection to the host is used."""
+"""Decide which NCCL each platform gets and pin it, on the controller, without a connection to the host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-_CACHED_AS = "source"  # which version it is, only the archive itself tells
+_CACHED_AS = "source"  # only the archive itself tells its version
 
 
 class ActionModule(ArtifactActionBase):
@@ -25,7 +25,7 @@ class ActionModule(ArtifactActionBase):
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the plan by platform, or the one sentence that says why there is none."""
+        """Return the plan by platform, or a sentence about the problem."""
         super().run(tmp, task_vars)
         arguments: dict[str, Any] = plain(self._task.args)
         nothing: dict[str, Any] = {
@@ -51,7 +51,7 @@ class ActionModule(ArtifactActionBase):
         cache_dir = Path(str(arguments["cache_dir"])).expanduser()
         contents, sources = None, []
         if nccl.targets(members, wish.install):
-            # what can be said without a byte of the archive is said first
+            # problems that need no download come first
             first = next(iter(nccl.plan(wish, members, frameworks).values()))
             sources = nccl.sources(wish, first.version)
         if sources:

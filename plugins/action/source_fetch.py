@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Fetches a source on the controller; no connection to the host is used."""
+"""Fetch a source to the controller's cache, without a connection to the host."""
 
 from __future__ import annotations
 

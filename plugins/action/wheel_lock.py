@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pins wheels for the nodes' platforms on the controller; no connection to the host is used."""
+"""Pin wheels for the nodes' platforms on the controller, without a connection to the host."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ActionModule(ArtifactActionBase):
     def _pin(
         arguments: dict[str, Any], by_platform: dict[str, dict[str, Any]]
     ) -> tuple[dict[str, list[dict[str, str]]], list[str]]:
-        """Return the wheels by platform, and what there is to say about them."""
+        """Return the wheels by platform, and the warnings."""
         name = str(arguments["name"])
         variable = str(arguments.get("variable") or f"{name}_requirements")
         choice_variable = str(arguments.get("choice_variable") or variable)

@@ -16,7 +16,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import Art
 def _target_of(name: str, strip: int, exclude: List[str]) -> Optional[str]:
     parts = [part for part in PurePosixPath(name).parts if part not in {"/", "."}]
     if ".." in parts:
-        raise ArtifactError(f"The archive holds the path {name}, which leads out of it.")
+        raise ArtifactError(f"The archive holds the path {name}, which leads out of it; use another archive.")
     parts = parts[strip:]
     if not parts:
         return None
@@ -35,7 +35,7 @@ def _members(archive: tarfile.TarFile, strip: int, exclude: List[str]) -> Iterat
             if linked is None:
                 continue
             member.linkname = linked
-        # whoever made the archive has no say in owners here, and the builder must be able to write
+        # the archive's owners do not count here, and the builder must be able to write
         member.uid = member.gid = 0
         member.uname = member.gname = ""
         member.mode |= 0o700 if member.isdir() else 0o600
@@ -43,7 +43,7 @@ def _members(archive: tarfile.TarFile, strip: int, exclude: List[str]) -> Iterat
 
 
 def unpack(archive: str, target: Path, strip: int, exclude: List[str]) -> None:
-    """Unpack a tar (any compression Python knows) or zip archive below ``target``."""
+    """Unpack a tar archive, of any compression that Python knows, or a zip archive below ``target``."""
     target.mkdir(parents=True, exist_ok=True)
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as bundle:

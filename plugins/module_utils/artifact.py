@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an artifact is, on a node and on the controller alike: its key, its manifest and its marker.
+"""The key, manifest and marker of an artifact (an installed software tree), for nodes and the controller.
 
-Standard library only and Python 3.9, since it runs on nodes. A tree ``<root>/<name>-<version>-<key>`` is whole when its
-marker, which is written last, names the key that was asked for, and when the manifest whose digest the marker holds
-agrees with every file.
+A tree ``<root>/<name>-<version>-<key>`` is whole under two conditions. Its marker, which is written last, names the
+wanted key. Every file agrees with the manifest whose digest the marker holds. The module runs on nodes, so it needs
+only Python 3.9 and the standard library.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _LEFT_BEHIND_S = 86400
 
 
 class ArtifactError(Exception):
-    """Something about an artifact that its user must know; the message is one sentence and says what to do."""
+    """A problem with an artifact; the message is one sentence with the cure."""
 
 
 def plain(value: Any) -> Any:
-    """Return ``value`` with every container rebuilt, so that containers which template lazily are read through."""
+    """Return ``value`` with every container rebuilt, so that Ansible's lazy templates are resolved."""
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -50,12 +50,12 @@ def plain(value: Any) -> Any:
 
 
 def canonical(inputs: Any) -> bytes:
-    """Return the one spelling of ``inputs`` as JSON that its digest is taken of."""
+    """Return the canonical JSON of ``inputs``, from which the digest is made."""
     return json.dumps(plain(inputs), sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 
 def artifact_key(inputs: Any) -> str:
-    """Return the 16 hex digits that stand for everything that shapes an artifact."""
+    """Return the 16 hex digits that identify all inputs of an artifact."""
     return hashlib.sha256(canonical(inputs)).hexdigest()[:_KEY_DIGITS]
 
 
@@ -97,7 +97,7 @@ def make_manifest(tree: str) -> List[Entry]:
     """Return one entry for each file, link and folder below ``tree``, sorted by path.
 
     Raises:
-        ArtifactError: there is something that is none of the three, for example a socket.
+        ArtifactError: there is a path of another kind, for example a socket.
     """
     entries = []
     for name in _walk(tree):
@@ -111,7 +111,7 @@ def make_manifest(tree: str) -> List[Entry]:
         elif stat.S_ISREG(state.st_mode):
             entries.append(Entry(name, "f", state.st_size, sha256_of(path), mode))
         else:
-            raise ArtifactError(f"{path} is neither a file nor a link nor a folder, so it cannot be packed.")
+            raise ArtifactError(f"{path} is not a file, link or folder, so it cannot be packed.")
     return entries
 
 
@@ -124,7 +124,7 @@ def parse_manifest(data: bytes) -> List[Entry]:
     """Return the entries of a manifest's bytes.
 
     Raises:
-        ArtifactError: the bytes are no manifest of this schema.
+        ArtifactError: the bytes are not a manifest of this schema.
     """
     try:
         document = json.loads(data)
@@ -146,9 +146,9 @@ def _deviation(path: Path, entry: Entry, *, content: bool) -> Optional[str]:
             problem = f"{entry.path} does not link to {entry.content}"
     elif entry.kind == "d":
         if not stat.S_ISDIR(state.st_mode):
-            problem = f"{entry.path} is no folder"
+            problem = f"{entry.path} is not a folder"
     elif not stat.S_ISREG(state.st_mode):
-        problem = f"{entry.path} is no regular file"
+        problem = f"{entry.path} is not a regular file"
     elif state.st_size != entry.size:
         problem = f"{entry.path} has {state.st_size} bytes instead of {entry.size}"
     elif content and sha256_of(path) != entry.content:
@@ -161,11 +161,11 @@ def deviation(tree: str, entries: Sequence[Entry], *, content: bool = False) -> 
 
     Args:
         tree: folder of the files.
-        entries: what must be there; what is there besides (a byte code cache) is nobody's harm.
-        content: read every file and compare its sha256, not only its size.
+        entries: what must be there; additional files, such as a byte code cache, are ignored.
+        content: compare the sha256 of every file, not only its size.
     """
     large = [entry for entry in entries if content and entry.size >= _LARGE]
-    with ThreadPoolExecutor(workers()) as pool:  # what hashes much lets other threads run
+    with ThreadPoolExecutor(workers()) as pool:  # hashing large files lets other threads run
         under_way = [pool.submit(_deviation, Path(tree, entry.path), entry, content=True) for entry in large]
         rest = (entry for entry in entries if not content or entry.size < _LARGE)
         found = next(filter(None, (_deviation(Path(tree, entry.path), entry, content=content) for entry in rest)), None)
@@ -177,13 +177,13 @@ def deviation(tree: str, entries: Sequence[Entry], *, content: bool = False) -> 
 
 
 def workers() -> int:
-    """Return how many threads may work side by side here."""
+    """Return how many threads may run in parallel on this host."""
     return min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
 
 
 @dataclass(frozen=True)
 class TreeState:
-    """What stands at an artifact's place."""
+    """The state of an artifact's folder."""
 
     present: bool
     ok: bool
@@ -210,7 +210,7 @@ def _read_marker(path: Path, asked: Tuple[int, str, str, str]) -> Tuple[bytes, s
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ArtifactError("its marker is missing, so an install was left half-done") from error
+        raise ArtifactError("its marker is missing, so an install did not finish") from error
     try:
         marker: Dict[str, Any] = json.loads(data)
         found = (marker["schema"], marker["name"], marker["version"], marker["key"])
@@ -233,7 +233,7 @@ def _read_manifest(path: Path, digest: str) -> List[Entry]:
 
 
 def inspect_tree(tree: str, name: str, version: str, key: str, *, content: bool = False) -> TreeState:
-    """Compare what stands at ``tree`` with the artifact that should.
+    """Compare the folder ``tree`` with the artifact that should be there.
 
     Args:
         tree: the artifact's folder.
@@ -266,7 +266,7 @@ def elf_files(tree: str) -> List[str]:
     for folder, _, names in os.walk(tree):
         for name in names:
             path = f"{folder}/{name}"
-            try:  # tens of thousands of files make the plain calls worth their while; what is no regular file says so
+            try:  # plain calls, because there are tens of thousands of files; a special file raises an error
                 descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError as error:
                 if error.errno in {errno.ELOOP, errno.ENXIO, errno.ENODEV}:
@@ -283,7 +283,7 @@ def elf_files(tree: str) -> List[str]:
 
 
 class Missing(NamedTuple):
-    """A library that a file of an artifact needs and this host has not."""
+    """A library that a file of an artifact needs and this host lacks."""
 
     library: str
     needed_by: str
@@ -326,7 +326,7 @@ def missing_libraries(
         tree: folder of the artifact, where it is now.
         library_path: folders to search first; relative ones are below ``tree``.
         ignore: patterns of library names that may be missing.
-        within: take a library for found that lies anywhere in the tree: whoever loads the one loads the other first.
+        within: accept a library that lies anywhere in the tree, because Python packages load each other's libraries.
 
     Returns:
         Each missing library with the file (relative to ``tree``) that needs it, in the order found, without repeats.
@@ -361,11 +361,11 @@ def missing_libraries(
 
 
 def forget_leftovers(folder: str, patterns: Sequence[str]) -> None:
-    """Remove what runs that were killed long ago left in a folder that others write to as well.
+    """Remove the leftovers of killed runs, older than a day, from a folder that others use too.
 
     Args:
         folder: where to look.
-        patterns: names that only we use; younger than a day may belong to a run that is under way.
+        patterns: names that only we use; a younger one may belong to a present run.
     """
     for pattern in patterns:
         for path in Path(folder).glob(pattern):
@@ -379,7 +379,7 @@ def forget_leftovers(folder: str, patterns: Sequence[str]) -> None:
 
 
 def jobs_for(asked: int, cores: int, memory_bytes: int, memory_per_job_bytes: int) -> int:
-    """Return how many compilers may run side by side; ``asked`` wins, else cores bounded by memory."""
+    """Return how many compilers may run in parallel: ``asked``, or else the cores, limited by memory."""
     if asked > 0:
         return asked
     return max(1, min(cores, memory_bytes // max(1, memory_per_job_bytes)))
@@ -395,7 +395,7 @@ _WIDTH = 60
 
 @dataclass
 class Progress:
-    """Turns the output of a step, as it grows, into a line that says the step is alive and where it is."""
+    """Turn the growing output of a build step into one line of progress."""
 
     step: str
     compiled: int = 0
@@ -407,7 +407,7 @@ class Progress:
     _rest: str = field(default="", repr=False)
 
     def feed(self, text: str) -> None:
-        """Take in output that came since the last call; it may end in the middle of a line."""
+        """Take the output since the last call; it may end in the middle of a line."""
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
             self.lines += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pack a finished tree into one compressed tar, which a run that was cut off finds again."""
+"""Pack a finished tree into one compressed tar; a run after an interrupted one finds it again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Packs:
         self.record = self.folder / f"{base}.json"
 
     def kept(self) -> Optional[Dict[str, Any]]:
-        """Return what an earlier run packed and could not hand over; None where it is missing or damaged."""
+        """Return the pack that an earlier run did not hand over; None where it is missing or damaged."""
         try:
             answer: Dict[str, Any] = json.loads(self.record.read_bytes())
             return answer if sha256_of(answer["pack"]) == answer["sha256"] else None
@@ -71,7 +71,7 @@ class Packs:
         }
 
     def keep(self, answer: Dict[str, Any]) -> None:
-        """Write down what was packed, so that :meth:`kept` finds it."""
+        """Write the record by which :meth:`kept` finds the pack."""
         atomic_file.write(self.record, json.dumps(answer))
 
     def release(self) -> None:

@@ -28,6 +28,11 @@ class Site(NamedTuple):
     jobs: int
     log: Path
 
+    def disk_full(self) -> ArtifactError:
+        """Return the sentence for this build's full disk."""
+        free = free_bytes(self.work_dir)
+        return disk_full(self.host, self.name, self.version, self.work_dir, free, self.needs_bytes)
+
 
 def last_lines(log: Path, count: int = _LAST_LINES) -> str:
     """Return the last lines of a log."""
@@ -49,12 +54,11 @@ def first_match(log: Path, start: int, pattern: "re.Pattern[str]") -> str:
         return next((line for line in lines if pattern.search(line)), "")
 
 
-def disk_full(site: Site) -> ArtifactError:
-    """Return the sentence for a full disk."""
+def disk_full(host: str, name: str, version: str, work_dir: str, free: int, needs: int) -> ArtifactError:
+    """Return the sentence for a full disk; ``free`` and ``needs`` are bytes."""
     return ArtifactError(
-        f"{site.host}: the builder's disk is full: {site.work_dir} has {free_bytes(site.work_dir)} bytes free and"
-        f" building {site.name} {site.version} needs about {site.needs_bytes}; make room there or name another folder"
-        f" ({site.name}_work_dir)."
+        f"{host}: the builder's disk is full: {work_dir} has {free} bytes free and building {name} {version} needs"
+        f" about {needs}; make room there or name another folder ({name}_work_dir)."
     )
 
 
@@ -80,7 +84,7 @@ def step_failed(site: Site, step: str, status: int, start: int, *, speaks: bool)
     tail = last_lines(site.log)
     what = f"{site.name} {site.version}"
     if "No space left on device" in tail:
-        return disk_full(site)
+        return site.disk_full()
     if speaks and status > 0:
         sentence = last_lines(site.log, 1)
         return ArtifactError(f"{site.host}: {sentence} (Before building {what}; the log is {site.log}@LOG@.)")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run one step of a build: its processes end with it, its output goes to a log, and its progress to a file."""
+"""Run one step of a build: log its output, report its progress, and end all its processes with it."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def _group_alive(group: int) -> bool:
 
 
 def end_group(process: "subprocess.Popen[bytes]") -> None:
-    """End a process and everything it started: asked first, killed after a grace period."""
+    """End a process and all its children: SIGTERM first, SIGKILL after a grace period."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signum)
         deadline = time.monotonic() + _GRACE_S
         while time.monotonic() < deadline:
-            process.poll()  # reaps the leader, else its group would look alive for ever
+            process.poll()  # reaps the leader, because a zombie keeps its group alive
             if not _group_alive(process.pid):
                 return
             time.sleep(0.05)

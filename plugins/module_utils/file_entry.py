@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one path of a set of files should be: state, content, owner, mode and validator, each checked on the way in."""
+"""The wanted state of one path: kind, content, owner, mode and validator, each checked when it is read."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 
 
 class StageError(Exception):
-    """The set cannot be laid out; the message is one sentence naming the path, and nothing was changed."""
+    """The files cannot be laid out and nothing was changed; the message is one sentence that names the path."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What one path should be.
+    """The wanted state of one path.
 
     ``edit`` turns the present text into the wanted one (state ``edit``); ``content`` is the whole of a ``file``.
     ``mode``, ``uid`` and ``gid`` of None leave an existing path's own. ``user`` is the identity with which the path is
@@ -27,7 +27,7 @@ class Entry:
     state: str  # file, edit, directory, link, absent
     content: bytes = b""
     edit: Optional[Callable[[str], str]] = None
-    what: str = ""  # for an edit: what is edited, as a phrase before the path
+    what: str = ""  # for an edit: the phrase before the path, for example block 'hosts'
     target: str = ""
     mode: Optional[int] = None
     uid: Optional[int] = None
@@ -50,7 +50,7 @@ def parse_mode(path: str, given: Any) -> Optional[int]:
         mode = given if isinstance(given, int) else int(str(given), 8)
     except ValueError:
         mode = -1
-    if not 0 <= mode <= 0o7777:  # noqa: PLR2004 - all bits that a mode has
+    if not 0 <= mode <= 0o7777:  # noqa: PLR2004 - all bits of a mode
         raise StageError(f"The mode of {path} is {given!r}; write four octal digits in quotes, for example '0644'.")
     return mode
 
@@ -98,7 +98,7 @@ def group_id(path: str, name: Optional[str]) -> Optional[int]:
 
 
 def check_paths(paths: Sequence[str]) -> None:
-    """Refuse paths that do not say plainly where they lead, and any that is named twice.
+    """Refuse paths that are not absolute and normalized, and repeated paths.
 
     Raises:
         StageError: a path is relative, not in its simplest form, the root itself, or a repetition.
@@ -110,18 +110,18 @@ def check_paths(paths: Sequence[str]) -> None:
         if os.path.normpath(path) != path or path == "/":
             raise StageError(f"The path {path!r} is not in its simplest form; write {os.path.normpath(path)!r}.")
         if path in seen:
-            raise StageError(f"The path {path} is named twice; each path can be only one thing.")
+            raise StageError(f"The path {path} is named twice; name each path once.")
         seen.add(path)
 
 
 def check_validator(path: str, argv: Sequence[str]) -> None:
-    """Refuse a validator that would never look at the new file.
+    """Refuse a validator that does not get the new file.
 
     Raises:
         StageError: no token holds ``%s``.
     """
     if argv and not any("%s" in token for token in argv):
-        raise StageError(f"The validator of {path} names no '%s', so it would not look at the new content.")
+        raise StageError(f"The validator of {path} names no '%s', so it would not read the new file; add '%s'.")
 
 
 def by_whom(entry: Entry) -> str:

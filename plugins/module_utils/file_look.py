@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare each path of a set of files with what it should be: what to do there, in words and as a diff."""
+"""Compare a path with its wanted state: the action to take, the phrase for the result, and the diff."""
 
-# Modules run on every node in every run; os is used where it serves as well as pathlib.
+# Modules run on every node in every run; os starts faster than pathlib and serves as well.
 # ruff: noqa: PTH112, PTH115, PTH120
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Step:
     """One entry after a look at its path."""
 
     entry: Entry
-    path: str  # where to act: for an edit, what a link leads to
+    path: str  # where to act: for an edit, the target of a link
     before: Optional[os.stat_result]
     old: bytes = b""
     new: bytes = b""
@@ -86,13 +86,13 @@ def _look_at_file(step: Step) -> None:
         raise StageError(f"{step.path} should be a file, but it is a directory; remove it first.")
     regular = before is not None and stat.S_ISREG(before.st_mode)
     if before is not None and not regular and not stat.S_ISLNK(before.st_mode):
-        raise StageError(f"{step.path} should be a file, but it is a device, a socket or a pipe.")
+        raise StageError(f"{step.path} should be a file, but it is a device, a socket or a pipe; remove it first.")
     if regular:
         step.old = _read(step)
     step.new = _edited(step) if entry.edit else entry.content
     _choose_attributes(step, before if regular else None, _NEW_FILE_MODE)
     if entry.edit and not regular and not step.new:
-        return  # nothing to take out of a file that is not there
+        return  # nothing to remove from a missing file
     if not regular or step.old != step.new:
         step.action = "write"
         verb = "changed" if regular else "replaced the link" if before is not None else "created"
@@ -145,7 +145,7 @@ def _choose_attributes(step: Step, present: Optional[os.stat_result], new_mode: 
         present_mode, present_uid, present_gid = new_mode, -1, -1
     else:
         present_mode, present_uid, present_gid = stat.S_IMODE(present.st_mode), present.st_uid, present.st_gid
-    if entry.user and present_uid != entry.user.pw_uid:  # a user can make files of its own alone
+    if entry.user and present_uid != entry.user.pw_uid:  # a user can make only its own files
         present_uid, present_gid = entry.user.pw_uid, entry.user.pw_gid
     step.mode = present_mode if entry.mode is None else entry.mode
     step.uid = present_uid if entry.uid is None else entry.uid
@@ -153,7 +153,7 @@ def _choose_attributes(step: Step, present: Optional[os.stat_result], new_mode: 
 
 
 def _note_attributes(step: Step) -> None:
-    """Note mode and owner where they alone differ."""
+    """Note a difference in mode and owner only."""
     before = step.before
     if before is None:
         return
@@ -161,7 +161,7 @@ def _note_attributes(step: Step) -> None:
         step.phrases.append(f"mode of {step.path} from {stat.S_IMODE(before.st_mode):04o} to {step.mode:04o}")
     if (before.st_uid, before.st_gid) != (step.uid, step.gid):
         if step.entry.user and step.entry.state != "directory":
-            step.action = "write"  # only root may give a file away, but its user may put another one in its place
+            step.action = "write"  # only root may change an owner, but the user may replace the file
         step.phrases.append(f"owner of {step.path} from {_owners(before.st_uid, before.st_gid)} to {_step_owner(step)}")
     if step.phrases and not step.action:
         step.action = "attributes"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put a set of files in place as one step: stage all beside their targets, validate all, rename all, or undo all."""
+"""Put several files in place as one step: stage all, validate all, rename all; undo all after an error."""
 
-# Modules run on every node in every run; os is used where it serves as well as pathlib.
+# Modules run on every node in every run; os starts faster than pathlib and serves as well.
 # ruff: noqa: PTH101, PTH102, PTH104, PTH108, PTH114, PTH115, PTH116, PTH119, PTH120, PTH123, PTH211
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 _VALIDATOR_SECONDS = 60
 _MOST_EVIDENCE = 400
-# A rename onto a mount point is EBUSY; podman and docker mount /etc/hosts, /etc/hostname and /etc/resolv.conf so.
+# A rename onto a mount point is EBUSY. Podman and docker mount /etc/hosts, /etc/hostname and /etc/resolv.conf.
 _MOUNTED = frozenset({errno.EBUSY, errno.EXDEV})
 
 
 class SelinuxContexts(Protocol):
-    """What of SELinux the staging needs; None stands for a machine without it."""
+    """The part of SELinux that staging needs; None on a machine without SELinux."""
 
     def carry(self, target: str, staged: str) -> None:
-        """Give the staged file the context of its target, or the one the policy names for a new target."""
+        """Give the staged file the context of its target, or the policy's context for a new target."""
 
 
 # --- validate --------------------------------------------------------------------------------------------------------
@@ -92,12 +92,12 @@ _Act = Tuple["Optional[pwd.struct_passwd]", Callable[[], object]]
 
 
 class Transaction:
-    """Stage, validate and put in place, remembering after each act how to undo it."""
+    """Stage, validate and rename, and remember for each act how to undo it."""
 
     def __init__(self, selinux: Optional[SelinuxContexts]) -> None:
-        """Begin with nothing done."""
+        """Begin without changes."""
         self.selinux = selinux
-        self.user: Optional[pwd.struct_passwd] = None  # whose identity the present step has
+        self.user: Optional[pwd.struct_passwd] = None  # the user of the present step
         self.undo: List[_Act] = []
         self.cleanup: List[_Act] = []
         self.backups: List[str] = []
@@ -121,14 +121,14 @@ class Transaction:
                     self._commit(step)
         except BaseException as error:
             for user, act in reversed(self.undo):
-                # Undo as much as can be undone; the first error is the one to tell.
+                # Undo as much as possible; the first error is the one to report.
                 with contextlib.suppress(OSError), acting_as(user):
                     act()
             if isinstance(error, OSError) and step is not None:
                 raise StageError(_system_error(step, error)) from error
             raise
         for user, act in self.cleanup:
-            # A leftover beside the target does no harm; the set is in place.
+            # The files are in place; a leftover beside a target does no harm.
             with contextlib.suppress(OSError), acting_as(user):
                 act()
         return self.backups
@@ -160,7 +160,7 @@ class Transaction:
                 os.fsync(stream.fileno())
         elif step.action == "link":
             step.staged = _fresh_name(step.path)
-            os.symlink(step.entry.target, step.staged)  # fails where the name is taken, so nobody can slip in before
+            os.symlink(step.entry.target, step.staged)  # fails for a name that is taken
             self._on_failure(partial(_remove_if_there, step.staged))
 
     def _give(self, place: str, step: Step) -> None:
@@ -204,7 +204,7 @@ class Transaction:
             self._on_failure(partial(os.unlink, step.path))
 
     def _keep(self, path: str) -> str:
-        """Keep what is there under a second name, so that it can come back."""
+        """Keep the present file under a second name for an undo."""
         kept = _fresh_name(path)
         try:
             os.link(path, kept, follow_symlinks=False)
@@ -214,7 +214,7 @@ class Transaction:
             else:
                 shutil.copy2(path, kept)
                 state = os.stat(path)
-                with contextlib.suppress(PermissionError):  # a user keeps content and mode of another's file
+                with contextlib.suppress(PermissionError):  # a user can keep only content and mode of another's file
                     os.chown(kept, state.st_uid, state.st_gid)
         self._on_failure(partial(_remove_if_there, kept))
         return kept
@@ -228,7 +228,7 @@ class Transaction:
             self._at_the_end(partial(_remove_if_there, kept))
 
     def _write_through(self, step: Step, kept: str) -> None:
-        """Write into the file itself: it is a mount point, which cannot be renamed over."""
+        """Write into the file itself, because it is a mount point, which a rename cannot replace."""
 
         def restore() -> None:
             _overwrite(step.path, step.old)
@@ -261,12 +261,12 @@ class Transaction:
 
 
 def _beside(path: str) -> str:
-    """Return how names of staged files begin: hidden, and with a dot that sudoers.d, cron.d and run-parts pass over."""
+    """Return the prefix of staged files: hidden, and with a dot, so that sudoers.d, cron.d and run-parts skip them."""
     return f".{os.path.basename(path)}.clusterctl-"
 
 
 def _fresh_name(path: str) -> str:
-    """Return a name beside the path that nothing has; links and renames need one, not an open file."""
+    """Return an unused name beside the path; links and renames need a name, not an open file."""
     return tempfile.mktemp(prefix=_beside(path), dir=os.path.dirname(path))  # noqa: S306 - the folder is its owner's
 
 

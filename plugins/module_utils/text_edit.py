@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edits of configuration files that others own too: text in, text out, nothing read and nothing written.
+"""Edit the text of shared configuration files: managed blocks, /etc/hosts and /etc/environment.
 
-Everything outside what is ours comes out byte for byte as it went in; files are therefore handled as text decoded with
-``surrogateescape``, and a line keeps whatever ending it has.
+The functions take and return text. All other text stays as it is, byte for byte. Files are therefore decoded with
+``surrogateescape``, and each line keeps its ending.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 _MARKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# pam_env reads a file of variables by lines of this many bytes; what is longer comes out cut in two (Linux-PAM 1.3).
+# pam_env reads lines of at most this many bytes and cuts longer ones in two (Linux-PAM 1.3).
 _LONGEST_LINE = 1023
 
 
 class EditError(Exception):
-    """The text cannot be edited; the message is one sentence without the file's name (the caller knows it)."""
+    """The text cannot be edited; the message is one sentence without the file's name, which the caller adds."""
 
 
 # --- managed blocks --------------------------------------------------------------------------------------------------
@@ -34,20 +34,20 @@ def end_of(marker: str) -> str:
 
 
 def check_marker(marker: str) -> None:
-    """Refuse a name that could not be found again.
+    """Refuse a name that could not be found again in a file.
 
     Raises:
         EditError: the name is empty or holds more than letters, digits, '.', '_' and '-'.
     """
     if not _MARKER_NAME.fullmatch(marker):
-        raise EditError(f"the marker {marker!r} is no name of letters, digits, '.', '_' and '-'")
+        raise EditError(f"the marker {marker!r} is not a name of letters, digits, '.', '_' and '-'")
 
 
 def _find_block(lines: Sequence[str], marker: str) -> Optional[Tuple[int, int]]:
     """Return the indices of the block's first and last line.
 
     Raises:
-        EditError: a marker stands there twice or without its partner.
+        EditError: a marker is repeated or its partner is missing.
     """
     begins = [number for number, line in enumerate(lines) if line.strip() == begin_of(marker)]
     ends = [number for number, line in enumerate(lines) if line.strip() == end_of(marker)]
@@ -71,10 +71,10 @@ def _find_block(lines: Sequence[str], marker: str) -> Optional[Tuple[int, int]]:
 
 
 def set_block(text: str, marker: str, content: str) -> str:
-    """Return the text with the block holding exactly the content; an empty content removes the block.
+    """Return the text with exactly this content in the block; an empty content removes the block.
 
-    A block that exists keeps its place, a new one goes to the end. The block takes the file's own line ending. A file
-    whose last line is not ended keeps it so when the block is taken out again.
+    A present block keeps its place; a new one goes to the end. The block takes the file's line ending. A file whose
+    last line has no newline stays so when the block is removed.
 
     Raises:
         EditError: see :func:`check_marker`; or the block's markers are doubled or unbalanced; or the content holds one.
@@ -91,7 +91,7 @@ def set_block(text: str, marker: str, content: str) -> str:
         return _append(text, block, newline)
     before, after = lines[: place[0]], lines[place[1] + 1 :]
     if not after and not lines[place[1]].endswith("\n") and block:
-        block[-1] = block[-1][: -len(newline)]  # the file ended without a newline within our block: leave it so
+        block[-1] = block[-1][: -len(newline)]  # the file ended within our block without a newline: keep that
     return "".join([*before, *block, *after])
 
 
@@ -104,7 +104,7 @@ def _append(text: str, block: List[str], newline: str) -> str:
 
 
 def _split(text: str) -> List[str]:
-    """Split at newlines only, keeping them: str.splitlines also splits at form feeds, which are content."""
+    """Split only at newlines and keep them; str.splitlines also splits at form feeds, which are content."""
     lines = text.split("\n")
     return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
@@ -118,7 +118,7 @@ def host_names(content: str) -> Dict[str, str]:
     """Return the address of every name in lines of hosts(5).
 
     Raises:
-        EditError: a name stands there with two addresses.
+        EditError: a name has two addresses.
     """
     found: Dict[str, str] = {}
     for line in content.splitlines():
@@ -130,12 +130,12 @@ def host_names(content: str) -> Dict[str, str]:
 
 
 def set_hosts(text: str, marker: str, content: str) -> str:
-    """Return a hosts file's text with the block in it and the block's names nowhere else.
+    """Return a hosts file's text with the block, and with the block's names removed from all other lines.
 
-    glibc gives out the addresses of all lines that hold a name and prefers a loopback among them, so that Debian's own
-    ``127.0.1.1 node1`` would win over the cluster's address wherever the block stands. The names of the block are
-    therefore taken out of every other line with another address. A line that was touched is kept as a comment before
-    what is left of it, and comes back when the block no longer needs it.
+    glibc answers with the addresses of all lines that hold a name and prefers a loopback. Debian's ``127.0.1.1 node1``
+    would therefore win over the block. So the names of the block are removed from every other line with another
+    address. The original line stays before the rest of it as a comment, and comes back when the block no longer needs
+    the name.
 
     Raises:
         EditError: see :func:`set_block` and :func:`host_names`.
@@ -159,7 +159,7 @@ def set_hosts(text: str, marker: str, content: str) -> str:
             remainder = _remainder(original, None)
             continue
         if remainder is not None and _is_remainder(line, remainder):
-            remainder = None  # what an earlier run left of the line that was just judged anew
+            remainder = None  # the rest that an earlier run left of this line
             continue
         remainder = None
         result += _displace(line, prefix, addresses)
@@ -178,7 +178,7 @@ def block_hosts(text: str, marker: str) -> Dict[str, str]:
 
 
 def _displace(line: str, prefix: str, addresses: Mapping[str, str]) -> List[str]:
-    """Return the line as it is, or the comment that keeps it and what is left of it."""
+    """Return the line unchanged, or the comment that keeps it and the rest of it."""
     words = line.partition("#")[0].split()
     taken = {name for name in words[1:] if addresses.get(name, words[0]) != words[0]}
     if not taken:
@@ -200,7 +200,7 @@ def _remainder(line: str, taken: "Optional[set[str]]") -> str:
 
 
 def _is_remainder(line: str, full: str) -> bool:
-    """Tell whether a line is what an earlier displacement left of the full one."""
+    """Tell whether a line is the rest that an earlier displacement left of the full one."""
     words, whole = line.split(), full.split()
     return len(words) > 1 and words[0] == whole[0] and set(words[1:]) < set(whole[1:]) and line.count("#") == 0
 
@@ -211,29 +211,29 @@ _NOTE = "# clusterctl: "
 
 
 class Environment(NamedTuple):
-    """What we want in a file of variables."""
+    """The wanted folders and values of a file of variables."""
 
-    paths: Mapping[str, Sequence[str]]  # by variable: folders that go before those of others
+    paths: Mapping[str, Sequence[str]]  # by variable: folders that stand before the folders of others
     variables: Mapping[str, str]
-    bases: Mapping[str, str]  # by variable: the list that ours go before where the file has none
+    bases: Mapping[str, str]  # by variable: the initial list, for a file without one
 
 
 def check_environment(wanted: Environment) -> None:
-    """Refuse what pam_env could not read back as it was meant.
+    """Refuse values that pam_env would not read back unchanged.
 
     Raises:
         EditError: a name that is no variable's, or a value that no line of the file can hold.
     """
     for name in [*wanted.paths, *wanted.variables]:
         if not _VARIABLE_NAME.fullmatch(name):
-            raise EditError(f"{name!r} is no name of a variable")
+            raise EditError(f"{name!r} is not a valid name of a variable")
     both = sorted(set(wanted.paths) & set(wanted.variables))
     if both:
         raise EditError(f"{both[0]} is given both as a list of folders and as a variable")
     for name, folders in wanted.paths.items():
         for folder in folders:
             if not folder.startswith("/") or ":" in folder:
-                raise EditError(f"{name}: {folder!r} is no absolute path without ':'")
+                raise EditError(f"{name}: {folder!r} is not an absolute path without ':'")
             _check_value(name, folder)
     for name, value in wanted.variables.items():
         _check_value(name, value)
@@ -249,16 +249,15 @@ def _check_value(name: str, value: str) -> None:
 
 
 def set_environment(text: str, wanted: Environment) -> str:
-    r"""Return a file of variables with ours merged in and everybody else's kept.
+    r"""Return a file of variables with ours merged in and all others kept.
 
-    What we added is remembered in comments, one line each, so that it can be taken back without touching what others
-    wrote::
+    Comments of one line each remember our additions, so that they can be removed without a change to other lines::
 
         # clusterctl: added PATH /usr/local/openmpi/bin
         # clusterctl: set OMP_NUM_THREADS
         # clusterctl: replaced LANG="de_DE.UTF-8"
 
-    A line that needs no change comes out byte for byte as it went in.
+    A line that needs no change stays as it is, byte for byte.
 
     Raises:
         EditError: see :func:`check_environment`; or a line would be longer than pam_env reads.
@@ -285,8 +284,8 @@ def set_environment(text: str, wanted: Environment) -> str:
 
 class _Notes(NamedTuple):
     added: Dict[str, List[str]]
-    created: Dict[str, str]  # lists that we began, with the base they were begun with
-    plain: Dict[str, Optional[str]]  # variables that we set, with the line they replaced
+    created: Dict[str, str]  # lists that we created, with their initial list
+    plain: Dict[str, Optional[str]]  # variables that we set, with the replaced line
 
 
 def _read_notes(lines: List[str]) -> Tuple[_Notes, List[str]]:
@@ -358,7 +357,7 @@ def _merge_list(lines: List[str], name: str, wanted: Environment, notes: _Notes,
 def _merge_variable(lines: List[str], name: str, wanted: Environment, notes: _Notes, out: List[str]) -> List[str]:
     place = _position(lines, name)
     original = notes.plain.get(name)
-    if name not in wanted.variables:  # no longer wanted: what stood there before comes back
+    if name not in wanted.variables:  # no longer wanted: the replaced line comes back
         if place is None:
             return lines
         back = [original + _ending(lines[place])] if original is not None else []

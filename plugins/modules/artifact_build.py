@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build an artifact on this host; the action plugin of the same name decides whether it is needed."""
+"""Build an artifact (configure, make, install) on this host and pack it for the controller's cache."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ version_added: "0.1.0"
 author: The clusterctl authors
 description:
   - Makes sure that the controller's cache holds the artifact whose key follows from O(inputs).
-  - Where the cache has it, nothing happens on the host at all.
-  - Where it has not, the host installs O(packages), gets O(files), runs O(steps) in a fresh folder and a clean
-    environment, and the packed result goes to the cache.
-  - A host that has the very artifact installed, with every file's sha256 as built, packs that instead of building.
-  - A build ends, with all its children, when the connection that started it ends.
+  - Where the cache has it, the host is left alone.
+  - Otherwise the host installs O(packages), gets O(files), and runs O(steps) in a fresh folder and a clean environment.
+    The packed result goes to the cache.
+  - A host that has this artifact installed, with every file's sha256 as built, packs it instead of building.
+  - A build ends with all its child processes when the connection that started it ends.
   - Progress comes as lines C(clusterctl-note|HOST|TEXT) on standard output.
 options:
   name:
@@ -36,16 +36,16 @@ options:
     required: true
   packages:
     description:
-      - Packages that the build needs, installed on the host by M(ansible.builtin.package) if something is to be built.
+      - Packages that the build needs. M(ansible.builtin.package) installs them on the host if a build is needed.
     type: list
     elements: str
     default: []
   package_options:
-    description: More options for M(ansible.builtin.package), as the host's package manager takes them.
+    description: More options for M(ansible.builtin.package) on this host.
     type: dict
     default: {}
   files:
-    description: Files brought into the work folder if something is to be built.
+    description: Files that are copied into the work folder if a build is needed.
     type: list
     elements: dict
     default: []
@@ -56,9 +56,9 @@ options:
       wheels:
         description:
           - Python wheels that fit V(platform) and satisfy V(requirements), as M(clusterctl.hpc.wheel_lock) pins them
-            under V(name), or V(pinned), the wheels that it answered with. V(variable) is the user's variable for
-            messages, V(wheel_dir) a folder to look into instead of an index.
-          - They go into the folder O(files[].dest), or are all unpacked there with O(files[].unpack).
+            under V(name), or the wheels in V(pinned) that it returned. V(variable) is the user's variable for
+            messages. V(wheel_dir) is a folder to use instead of an index.
+          - They go into the folder O(files[].dest). With O(files[].unpack) they are all unpacked there.
         type: dict
       sdist:
         description: The source archive of a Python package (V(name), V(version), V(sha256), V(variable), V(wheel_dir)).
@@ -70,7 +70,7 @@ options:
         description: The file's text.
         type: str
       dest:
-        description: Where it goes, relative to the work folder; the folder to unpack into with O(files[].unpack).
+        description: Place of the file below the work folder. With O(files[].unpack) the folder to unpack into.
         type: str
         required: true
       unpack:
@@ -78,7 +78,7 @@ options:
         type: bool
         default: false
       strip:
-        description: How many leading folders of the archive's paths are left out.
+        description: How many leading folders to remove from the archive's paths.
         type: int
         default: 1
       exclude:
@@ -89,7 +89,7 @@ options:
         elements: str
         default: []
   prefix:
-    description: Where the artifact will be found, the path of its link. The default is V(/usr/local/NAME).
+    description: Path of the artifact's link, where programs find it. The default is V(/usr/local/NAME).
     type: str
   root:
     description: Folder on hosts below which artifacts are installed.
@@ -104,7 +104,7 @@ options:
     required: true
     suboptions:
       name:
-        description: A word for messages.
+        description: Name of the step for messages.
         type: str
         required: true
       argv:
@@ -117,11 +117,11 @@ options:
         type: str
         default: .
       environment:
-        description: Variables besides the clean environment.
+        description: Variables in addition to the clean environment.
         type: dict
         default: {}
       speaks:
-        description: The last line that the step writes before it fails is a sentence with the cure, and the message.
+        description: The last line of a failed step is a sentence with the cure. It becomes the message.
         type: bool
         default: false
   prune:
@@ -130,23 +130,23 @@ options:
     elements: str
     default: []
   jobs:
-    description: How many jobs C(@JOBS@) stands for; V(0) takes the cores, bounded by the memory that is available.
+    description: Value of C(@JOBS@). V(0) takes the number of cores, limited by the available memory.
     type: int
     default: 0
   memory_per_job_bytes:
-    description: Memory one job may need.
+    description: Memory that one job may need.
     type: int
     default: 1073741824
   memory_strict:
-    description: Refuse to start where not even one job's memory is available, instead of trying with one.
+    description: Refuse to start without the memory for one job, instead of trying with one job.
     type: bool
     default: false
   needs_bytes:
-    description: Free space that O(work_dir) must have before anything starts.
+    description: Free space that O(work_dir) must have before the build starts.
     type: int
     default: 0
   work_dir:
-    description: Folder on the host in which the fresh work folder is made.
+    description: Folder on the host for the temporary work folder.
     type: str
     default: /var/tmp
   log_dir:
@@ -172,10 +172,10 @@ options:
     default: ""
 attributes:
   check_mode:
-    description: Says whether something would be built, and touches nothing.
+    description: Reports whether a build is needed and changes nothing.
     support: full
   diff_mode:
-    description: There is no text to compare.
+    description: The module changes no text.
     support: none
 """
 
@@ -197,12 +197,12 @@ EXAMPLES = r"""
 RETURN = r"""
 key: {description: The artifact's key., type: str, returned: always}
 path: {description: The pack in the controller's cache., type: str, returned: success}
-cached: {description: Whether the cache had it already., type: bool, returned: success}
+cached: {description: Whether the cache already had it., type: bool, returned: success}
 log: {description: Path of the build's log on the host., type: str, returned: when built}
 seconds: {description: Wall time of the steps in s., type: float, returned: when built}
 cpu_seconds: {description: User and system time of the steps in s., type: float, returned: when built}
 steps: {description: Each step with its name, seconds and cpu_seconds., type: list, returned: when built}
-changes: {description: What changed in short phrases., type: list, returned: always}
+changes: {description: A short phrase for each change., type: list, returned: always}
 """
 
 import errno
@@ -268,11 +268,14 @@ class Build:
     # -- looking ------------------------------------------------------------------------------------------------
 
     def inspect(self) -> Dict[str, Any]:
-        """Say what the host has to build with, without changing anything."""
+        """Return what the host has for a build; change nothing."""
         installed = inspect_tree(str(self.tree_root), self.p["name"], self.p["version"], self.p["key"], content=True)
         work_dir = self.p["work_dir"]
         if not Path(work_dir).is_dir():
-            raise ArtifactError(f"{self.p['host']}: the work folder {work_dir} does not exist.")
+            raise ArtifactError(
+                f"{self.p['host']}: the work folder {work_dir} does not exist; create it or set"
+                f" {self.p['name']}_work_dir."
+            )
         ready = installed.ok or self.packs.kept() is not None
         if not ready:
             self.check_memory()
@@ -286,7 +289,7 @@ class Build:
     def check_room(self) -> None:
         """Refuse a build that would fill the disk."""
         if host_capacity.free_bytes(self.p["work_dir"]) < self.p["needs_bytes"]:
-            raise build_failure.disk_full(self.site)
+            raise self.site.disk_full()
 
     def check_memory(self) -> None:
         """Refuse a build whose compiler the kernel would kill."""
@@ -297,7 +300,7 @@ class Build:
     # -- building -----------------------------------------------------------------------------------------------
 
     def run(self) -> Dict[str, Any]:
-        """Build (or take what is installed) and pack it; the work folder is gone afterwards in any case."""
+        """Build the artifact, or take the installed one, and pack it; always remove the work folder."""
         self.log.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         Path(_PACKS).mkdir(mode=0o755, parents=True, exist_ok=True)
         kept = self.packs.kept()
@@ -313,7 +316,7 @@ class Build:
             return self._build(work)
         except OSError as error:
             if error.errno == errno.ENOSPC:
-                raise build_failure.disk_full(self.site) from error
+                raise self.site.disk_full() from error
             raise
         finally:
             self.progress_file.unlink(missing_ok=True)
@@ -329,7 +332,7 @@ class Build:
                 self._step(step, work, log)
         tree = Path(self._replace("@TREE@", work))
         if not tree.is_dir() or not any(tree.iterdir()):
-            raise ArtifactError(f"The build of {self.p['name']} left nothing in {self.prefix}; its log is {self.log}.")
+            raise ArtifactError(f"The build of {self.p['name']} installed no file in {self.prefix}; read {self.log}.")
         for pattern in self.p["prune"]:
             for path in sorted(tree.glob(pattern), reverse=True):
                 if path.is_dir() and not path.is_symlink():
@@ -343,14 +346,15 @@ class Build:
         for item in self.p["files"]:
             target = work / item["dest"]
             if work not in Path(os.path.normpath(target)).parents:
-                raise ArtifactError(f"The file's place {item['dest']} is not below the work folder.")
+                raise ArtifactError(f"The file's dest {item['dest']} is not below the work folder.")
             self._say(f"unpack: {item['dest']}")
             if item["unpack"]:
                 try:
                     unpack(item["path"], target, item["strip"], item["exclude"])
                 except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
                     raise ArtifactError(
-                        f"The source of {self.p['name']} {self.p['version']} cannot be unpacked ({error})."
+                        f"The source of {self.p['name']} {self.p['version']} cannot be unpacked ({error});"
+                        " check its sha256 and fetch it again."
                     ) from error
             else:
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -410,7 +414,7 @@ class Build:
         return answer
 
     def release(self) -> Dict[str, Any]:
-        """Remove what was kept for the controller to fetch."""
+        """Remove the pack that was kept for the controller."""
         self.packs.release()
         return {}
 

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run programs of an installed artifact and compare what they say."""
+"""Run programs of an installed artifact and check their output."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: artifact_check
-short_description: Run programs of an installed artifact and compare what they say
+short_description: Run programs of an installed artifact and check their output
 version_added: "0.1.0"
 author: The clusterctl authors
 description:
-  - Runs each command to its end and requires that it succeeds and that its output holds every expected text.
-  - C(@LINK@) stands for the artifact's link and C(@REAL@) for the folder that the link names, so that an output can be
-    held against the very version that is switched on.
-  - With O(stands_on), a proof that succeeded is remembered on the host, and not repeated as long as the commands, the
-    trees that the links lead to, the kernel and the C library are those of the proof. A proof that failed is repeated.
+  - Runs each command to its end. The command must succeed and its output must hold every expected text.
+  - C(@LINK@) stands for the artifact's link and C(@REAL@) for the link's target, so an expected text can name the
+    version in use.
+  - With O(stands_on), the host remembers a successful proof. It is repeated when the commands, the targets of the
+    links, the kernel or the C library change. A failed proof is always repeated.
 options:
   name:
     description: Name of the artifact, for messages.
@@ -25,13 +25,13 @@ options:
     type: str
     required: true
   environment:
-    description: Variables besides PATH, HOME and LC_ALL.
+    description: Variables in addition to PATH, HOME and LC_ALL.
     type: dict
     default: {}
   stands_on:
     description:
-      - Links of the artifacts that the outcome depends on, O(link) among them or not; it counts in any case.
-      - Whoever names them has seen to it that their files are as installed. Empty repeats the proof each time.
+      - Links of the artifacts on which the outcome depends. O(link) always counts as one of them.
+      - The caller makes sure that their files are as installed. An empty list repeats the proof each time.
     type: list
     elements: str
     default: []
@@ -40,7 +40,7 @@ options:
     type: int
     default: 60
   checks:
-    description: Commands and what their output must hold.
+    description: Commands and the texts that their output must hold.
     type: list
     elements: dict
     required: true
@@ -61,10 +61,10 @@ options:
         default: []
 attributes:
   check_mode:
-    description: Runs all the same, since it only looks.
+    description: Runs as usual, because it changes nothing.
     support: full
   diff_mode:
-    description: There is nothing to compare.
+    description: The module changes no text.
     support: none
 """
 
@@ -80,8 +80,8 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-outputs: {description: What each command said, now or when it was proved before., type: list, returned: success}
-proved_before: {description: Whether an earlier proof was believed., type: bool, returned: success}
+outputs: {description: Output of each command in this run or in the remembered proof., type: list, returned: success}
+proved_before: {description: Whether a remembered proof was used., type: bool, returned: success}
 """
 
 import hashlib
@@ -101,7 +101,7 @@ _PROOFS = "/var/lib/clusterctl/proofs"
 
 
 def run_check(argv: List[str], environment: Dict[str, str], timeout_s: int, given: str = "") -> "tuple[int, str]":
-    """Return a command's exit code and output; past its time it and its children are killed, and the code is 124."""
+    """Return a command's exit code and output; after the timeout it and its children are killed, with code 124."""
     process = subprocess.Popen(
         argv,
         env=environment,
@@ -122,7 +122,7 @@ def run_check(argv: List[str], environment: Dict[str, str], timeout_s: int, give
 
 
 def circumstances(parameters: Dict[str, Any]) -> str:
-    """Return the digest of everything that a proof's outcome depends on."""
+    """Return the digest of all that the outcome of a proof depends on."""
     links = sorted({parameters["link"], *parameters["stands_on"]})
     known = {
         "checks": parameters["checks"],
@@ -135,7 +135,7 @@ def circumstances(parameters: Dict[str, Any]) -> str:
 
 
 def recall(name: str, digest: str) -> Optional[List[str]]:
-    """Return what the commands said when the same was proved before, None where it was not."""
+    """Return the outputs of a remembered proof; None without one."""
     try:
         proof = json.loads(Path(_PROOFS, f"{name}-{digest[:16]}.json").read_bytes())
         return list(proof["outputs"]) if proof["of"] == digest else None
@@ -144,7 +144,7 @@ def recall(name: str, digest: str) -> Optional[List[str]]:
 
 
 def remember(name: str, digest: str, outputs: List[str]) -> None:
-    """Keep a proof; where that cannot be done it is given again next time."""
+    """Remember a proof; after an error the next run repeats it."""
     with suppress(OSError):
         folder = Path(_PROOFS)
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ def remember(name: str, digest: str, outputs: List[str]) -> None:
 
 
 def main() -> None:
-    """Run every check and fail with the first that is not as expected."""
+    """Run every check and fail at the first one with an unexpected result."""
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},
@@ -197,11 +197,12 @@ def main() -> None:
         if code:
             past = code == command.TIMED_OUT
             why = f"did not end within {parameters['timeout_s']} s" if past else f"ended with {code}"
-            module.fail_json(msg=f"{parameters['name']}: '{' '.join(argv)}' {why}; it said:\n{tail}")
+            module.fail_json(msg=f"{parameters['name']}: '{' '.join(argv)}' {why}; its last lines are:\n{tail}")
         missing = [text for text in map(filled, check["expect"]) if text not in output]
         if missing:
             module.fail_json(
-                msg=f"{parameters['name']}: '{' '.join(argv)}' did not say {missing[0]!r}; its last lines are:\n{tail}"
+                msg=f"{parameters['name']}: '{' '.join(argv)}' did not write {missing[0]!r};"
+                f" its last lines are:\n{tail}"
             )
         outputs.append(tail)
     if parameters["stands_on"] and not module.check_mode:

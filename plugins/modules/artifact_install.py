@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Install a packed artifact beside its other versions and switch its link."""
+"""Install a packed artifact beside its other versions and switch its link to it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ short_description: Install an artifact from the controller's cache and switch it
 version_added: "0.1.0"
 author: The clusterctl authors
 description:
-  - Compares what stands at C(ROOT/NAME-VERSION-KEY) with its marker and manifest; whatever is not whole is replaced.
-  - The pack travels only to hosts that need it. It is unpacked beside its place and checked against its manifest.
-  - Every program and library in it is then resolved by the host's own loader. A missing one is named, nothing switched.
-  - The marker is written last, then the link is switched by one rename. Other versions stay where they are.
+  - Compares the folder C(ROOT/NAME-VERSION-KEY) with its marker and manifest, and replaces a damaged one.
+  - Copies the pack only to hosts that need it, unpacks it beside its place, and checks it against its manifest.
+  - Then asks the host's loader about every program and library in it. A missing library is named, and the link stays.
+  - Writes the marker last and then switches the link by one rename. Other versions stay where they are.
 options:
   name:
     description: Name of the artifact.
@@ -41,12 +41,12 @@ options:
     description: Path of the link. The default is V(ROOT/NAME).
     type: str
   library_path:
-    description: Folders searched first when the libraries are resolved; relative ones are below the artifact.
+    description: Folders that the loader searches first. Relative ones are below the artifact.
     type: list
     elements: str
     default: [lib]
   closure:
-    description: Resolve the libraries of every program and library before the link is switched.
+    description: Ask the loader about every program and library before the link is switched.
     type: bool
     default: true
   closure_ignore:
@@ -56,12 +56,12 @@ options:
     default: []
   closure_within:
     description:
-      - Take a library for found that lies anywhere in the artifact. Python's packages load each other's libraries
-        before those that need them, which no single file can tell.
+      - Accept a library that lies anywhere in the artifact. Python packages load the libraries of other packages first,
+        which a single file does not tell.
     type: bool
     default: false
   content:
-    description: Read every file of what is installed and compare its sha256, not only its size.
+    description: Compare the sha256 of every installed file, not only its size.
     type: bool
     default: false
   push_dir:
@@ -82,7 +82,7 @@ options:
     default: ""
 attributes:
   check_mode:
-    description: Says what would be installed or switched; needs no artifact in the cache.
+    description: Reports what would be installed or switched. The cache need not have the artifact.
     support: full
   diff_mode:
     description: Shows the link's target before and after.
@@ -101,7 +101,7 @@ EXAMPLES = r"""
 RETURN = r"""
 key: {description: The artifact's key., type: str, returned: always}
 tree: {description: The artifact's folder., type: str, returned: always}
-changes: {description: What changed in short phrases., type: list, returned: always}
+changes: {description: A short phrase for each change., type: list, returned: always}
 watch: {description: States of paths that hold from now on., type: list, returned: always}
 """
 
@@ -138,11 +138,11 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
 _NAMED_LIBRARIES = 5
 _CHUNK = 1 << 20
 _F_SETPIPE_SZ = 1031  # fcntl(2); Python names it from 3.10 on
-_GZIP_WINDOW = 31  # zlib's word for a gzip header, the sum at its end checked
+_GZIP_WINDOW = 31  # for zlib: a gzip header, and the checksum at the end is verified
 
 
 def switch_link(link: str, target: str) -> None:
-    """Point ``link`` at ``target`` in one rename; whoever looks sees the old one or the new one."""
+    """Point ``link`` at ``target`` in one rename, so that every reader sees the old target or the new one."""
     folder, name = os.path.split(link)
     staged = tempfile.mktemp(prefix=f".{name}.", dir=folder)  # noqa: S306 - symlink() refuses an existing name
     Path(staged).symlink_to(target)
@@ -154,12 +154,12 @@ def switch_link(link: str, target: str) -> None:
 
 
 def _inflated(source: BinaryIO) -> "Iterator[bytes]":
-    """Yield what a ``.gz`` holds; Python's zlib takes 60 % of gzip's time."""
+    """Yield the content of a ``.gz``; Python's zlib takes 60 % of gzip's time."""
     inflater = zlib.decompressobj(_GZIP_WINDOW)
     for chunk in iter(lambda: source.read(_CHUNK), b""):
         yield inflater.decompress(chunk)
     if not inflater.eof or inflater.unused_data:
-        raise EOFError("the pack ends where it should not")
+        raise EOFError("the pack is cut off")
 
 
 class Install:
@@ -171,17 +171,17 @@ class Install:
         self.base = tree_name(self.p["name"], self.p["version"], self.p["key"])
         self.tree = str(Path(self.p["root"], self.base))
         self.link = self.p["link"] or str(Path(self.p["root"], self.p["name"]))
-        # a link beside the tree stays right when the whole folder is reached by another path
+        # a relative link beside the tree also works when the folder is reached by another path
         beside = Path(self.link).parent == Path(self.p["root"])
         self.target = self.base if beside else self.tree
         self.host = self.p["host"]
 
     def state(self, *, content: bool) -> TreeState:
-        """Return what stands at the artifact's place."""
+        """Return the state of the artifact's folder."""
         return inspect_tree(self.tree, self.p["name"], self.p["version"], self.p["key"], content=content)
 
     def linked(self) -> Optional[str]:
-        """Return the link's target, or None where there is no link."""
+        """Return the link's target; None without a link."""
         try:
             return str(Path(self.link).readlink())
         except OSError:
@@ -201,7 +201,7 @@ class Install:
         return {"tree": self.tree, "changes": changes, "watch": watch if state.ok else [], "diff": diff}
 
     def inspect(self) -> Dict[str, Any]:
-        """Say what would have to be done, without doing it."""
+        """Return the necessary changes without making them."""
         state, linked = self.state(content=self.p["content"]), self.linked()
         changes = []
         if not state.ok:
@@ -224,14 +224,15 @@ class Install:
         """Install what is missing and switch the link."""
         if os.path.lexists(self.link) and not Path(self.link).is_symlink():
             raise ArtifactError(
-                f"{self.host}: {self.link} is no link but something that was not put there by clusterctl;"
-                " move it away and run again."
+                f"{self.host}: {self.link} is not a link, so clusterctl did not make it; move it away and run again."
             )
         before, changes = self.linked(), []
         state = self.state(content=self.p["content"])
         if not state.ok:
             if not self.p["pack"]:
-                raise ArtifactError(f"{self.host}: {self.tree} is not whole ({state.problem}) and no pack was brought.")
+                raise ArtifactError(
+                    f"{self.host}: {self.tree} is damaged ({state.problem}) and the pack is missing; run again."
+                )
             self._unpack()
             changes.append(self._phrase(state))
             state = self.state(content=False)
@@ -251,7 +252,7 @@ class Install:
         forget_leftovers(self.p["push_dir"], ["clusterctl-push-????????????????-*"])
         partial = tempfile.mkdtemp(prefix=f".{self.base}.", dir=self.p["root"])
         try:
-            Path(partial).chmod(0o755)  # mkdtemp's 0700 would keep everybody else out of the finished tree
+            Path(partial).chmod(0o755)  # mkdtemp's 0700 would keep other users out of the finished tree
             self._extract(pack, partial)
             Path(pack["path"]).unlink()
             manifest = Path(partial, MANIFEST).read_bytes()
@@ -272,7 +273,7 @@ class Install:
             shutil.rmtree(partial, ignore_errors=True)
 
     def _forget_partials(self) -> None:
-        """Remove what an install that was cut off left behind; one run at a time works on a host."""
+        """Remove the leftovers of an interrupted install; only one run at a time works on a host."""
         for path in Path(self.p["root"]).glob(f".{self.base}.*"):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -285,7 +286,7 @@ class Install:
         path.chmod(0o644)
 
     def _place(self, partial: str) -> None:
-        """Rename the finished tree to its name; a broken one steps aside first."""
+        """Rename the finished tree to its name, after moving a broken one away."""
         if not os.path.lexists(self.tree):
             Path(partial).replace(self.tree)
             return
@@ -315,10 +316,10 @@ class Install:
 
     @staticmethod
     def _feed(argv: List[str], path: str, decompressed: "Callable[[BinaryIO], Iterable[Any]]") -> str:
-        """Give a program what is in a pack; return what went wrong."""
+        """Write a pack's content to a program's standard input; return the error, or ''."""
         complaints: List[str] = []
         source, sink = os.pipe()
-        with suppress(OSError):  # fewer and larger portions; what a pipe may hold is the kernel's to say
+        with suppress(OSError):  # fewer and larger portions; the kernel limits the size of a pipe
             fcntl.fcntl(sink, _F_SETPIPE_SZ, _CHUNK)
 
         def pump() -> None:
@@ -329,7 +330,7 @@ class Install:
                         while rest:
                             rest = rest[out.write(rest) :]
             except BrokenPipeError:
-                pass  # whoever ended early says why
+                pass  # the program that ended early says why
             except (OSError, EOFError, zlib.error, zstd_library.ZstdError) as error:
                 complaints.append(str(error))
 
@@ -365,7 +366,7 @@ class Install:
         with tarfile.open(fileobj=source.stdout, mode="r|") as bundle:
             if hasattr(tarfile, "tar_filter"):
                 bundle.extraction_filter = staticmethod(tarfile.tar_filter)
-            bundle.extractall(partial)  # noqa: S202 - a pack of our own whose sha256 was just checked
+            bundle.extractall(partial)  # noqa: S202 - our own pack, whose sha256 was just verified
         return ""
 
     def _full(self) -> ArtifactError:
@@ -385,7 +386,7 @@ class Install:
             named = "; ".join(f"{item.library}, needed by {item.needed_by}" for item in missing[:_NAMED_LIBRARIES])
             more = f" and {len(missing) - _NAMED_LIBRARIES} more" if len(missing) > _NAMED_LIBRARIES else ""
             raise ArtifactError(
-                f"{self.host}: {self.p['name']} {self.p['version']} would not run here, since the host lacks"
+                f"{self.host}: {self.p['name']} {self.p['version']} would not run here, because the host lacks"
                 f" {named}{more}; {self.link} was not switched. Install the library on this host, or build without it."
             )
 

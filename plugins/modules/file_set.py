@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lay out a role's files in one trip: all of them or none."""
+"""Lay out several files, blocks, directories and links of a node in one step: all or none."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ module: file_set
 short_description: Lay out several files, blocks, directories and links in one trip, all or none
 version_added: 0.1.0
 description:
-  - Looks at every path first, writes all new content beside its target, runs every validator on what was written, and
-    only then renames each into place. When anything fails, nothing has been replaced.
-  - One call costs what one task costs, however many files it lays out.
-  - New content appears by rename, so that no reader ever sees half a file. Where a file is a mount point (containers
-    mount C(/etc/hosts) so), it is written in place instead.
-  - An SELinux context is carried over from the file that is replaced, or taken from the policy for a new one.
+  - Looks at every path, writes all new content beside the targets, runs every validator on it, and then renames each
+    file into place. After an error every path is as it was before.
+  - Many files cost one task.
+  - New content appears by rename, so a reader never sees half a file. A file that is a mount point, such as
+    C(/etc/hosts) in a container, is written in place.
+  - A replaced file passes on its SELinux context. A new file gets the context of the policy.
 options:
   files:
     description:
-      - What should be at each path. The order matters only for a directory, which stands before what it holds.
+      - The wanted state of each path. A directory stands before the paths in it; otherwise the order does not matter.
     type: list
     elements: dict
     required: true
     suboptions:
       path:
-        description: Absolute path, in its simplest form. Each path may be named once.
+        description: Absolute, normalized path. Name each path once.
         type: str
         required: true
       state:
         description:
-          - V(file) holds exactly O(files[].content). A link there is replaced by a file.
-          - V(block) holds O(files[].content) between two marker lines and keeps everything around it, byte for byte; a
-            link is followed. An empty content takes the block out.
-          - V(directory) is there; its parent must be.
+          - V(file) holds exactly O(files[].content). A file replaces a link.
+          - V(block) holds O(files[].content) between two marker lines and keeps everything around it, byte for byte. It
+            follows a link. An empty content removes the block.
+          - V(directory) exists. Its parent must exist.
           - V(link) leads to O(files[].target).
-          - V(absent) is not there; a directory goes with all it holds.
+          - V(absent) does not exist. A directory is removed with its content.
         type: str
         choices: [file, block, directory, link, absent]
         default: file
@@ -61,17 +61,17 @@ options:
         type: raw
       validate:
         description:
-          - Command that must succeed on the new content before anything is put in place, as a list; V(%s) in it stands
-            for the staged file. No shell is involved.
+          - Command, as a list, that must succeed on the new content before any file is replaced. V(%s) stands for the
+            staged file. The command runs without a shell.
         type: list
         elements: str
         default: []
       backup:
-        description: Whether to keep the file that is replaced, with the date in its name.
+        description: Whether to keep the replaced file, with the date in its name.
         type: bool
         default: false
       sensitive:
-        description: Whether to keep the content out of the diff, the invocation and a validator's complaint.
+        description: Whether to hide the content in the diff, the invocation and the output of a validator.
         type: bool
         default: false
       user:
@@ -86,7 +86,7 @@ author:
 attributes:
   check_mode:
     support: full
-    description: Looks, runs the validators on copies in a private folder, and changes nothing.
+    description: Runs the validators on copies in a private folder, and changes nothing.
   diff_mode:
     support: full
     description: Before and after of every path that changes.
@@ -116,7 +116,7 @@ EXAMPLES = r"""
           10.0.0.1 node1
           10.0.0.2 node2
 
-- name: Take the block out again and remove what is left of the old tool
+- name: Remove the block and the files of the old tool
   clusterctl.hpc.file_set:
     files:
       - path: /etc/hosts
@@ -139,12 +139,12 @@ changes:
   elements: str
   sample: ["created /etc/ssh/ssh_config.d/30-cluster.conf", "changed block 'hosts' in /etc/hosts"]
 watch:
-  description: The state of every path from now on. In check mode, of those that need no change.
+  description: The state of every path from now on. In check mode only of the paths that need no change.
   returned: success
   type: list
   elements: dict
 backups:
-  description: The files that were kept.
+  description: The files that O(files[].backup) kept.
   returned: when there are any
   type: list
   elements: str
@@ -174,7 +174,7 @@ _FILE = {
     "sensitive": {"type": "bool", "default": False},
     "user": {"type": "str"},
 }
-# Which keys mean something in which state; one that means nothing is a mistake worth a sentence.
+# The states in which each key has a meaning; elsewhere it is refused.
 _MEANINGFUL = {
     "content": {"file", "block"},
     "marker": {"block"},
@@ -192,7 +192,7 @@ def entry_of(given: Dict[str, Any]) -> file_entry.Entry:
     """Return the entry that one item of O(files) asks for.
 
     Raises:
-        file_entry.StageError: keys are missing or mean nothing in that state, or the owner, group or mode is wrong.
+        file_entry.StageError: keys are missing or have no meaning here, or owner, group or mode is invalid.
     """
     path, state = given["path"], given["state"]
     for key in _NEEDED.get(state, ()):

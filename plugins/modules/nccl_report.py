@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Say which NCCLs are in reach on this host, and which one is really mapped by whom."""
+"""Report every NCCL library on this host and which one a session and PyTorch load."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: nccl_report
-short_description: Say which NCCLs are in reach and which one is mapped by whom
+short_description: Report every NCCL on the host and which one a session and PyTorch load
 version_added: "0.1.0"
 author: The clusterctl authors
 description:
-  - Looks for every C(libnccl.so.2) that a program here may come upon, and asks each for its version
-    (C(ncclGetVersion)) by the check program of the cluster's own NCCL.
-  - Loads NCCL as a session of this host does, with what C(/etc/environment) says about the loader, and loads PyTorch
-    where the cluster's Python has it with CUDA; which file each of them has mapped, C(/proc/self/maps) tells.
-  - Fails where a session gets another NCCL than the cluster's, and where PyTorch maps another one than O(align) allows.
+  - Looks for every C(libnccl.so.2) that a program here may load. The check program of the cluster's NCCL asks each for
+    its version (C(ncclGetVersion)).
+  - Loads NCCL as a session of this host does, with the loader's variables of C(/etc/environment). Loads PyTorch where
+    the cluster's Python has a CUDA build. C(/proc/self/maps) tells which file each of them has mapped.
+  - Fails where a session gets an NCCL that is not the cluster's, and where PyTorch maps one that O(align) refuses.
 options:
   version:
-    description: Release that the cluster's NCCL is.
+    description: Release of the cluster's NCCL.
     type: str
     required: true
   align:
     description:
-      - V(framework) wants the framework's NCCL to be of the same release as the cluster's; V(cluster) wants the
-        framework to map the cluster's very file; V(report) wants nothing.
+      - V(framework) requires the same release for the framework's NCCL and the cluster's. V(cluster) requires that the
+        framework maps the cluster's file. V(report) requires nothing.
     type: str
     choices: [framework, cluster, report]
     default: framework
@@ -41,29 +41,29 @@ options:
     default: /etc/environment
 attributes:
   check_mode:
-    description: Runs all the same, since it only looks.
+    description: Runs as usual, because it changes nothing.
     support: full
   diff_mode:
-    description: There is nothing to compare.
+    description: The module changes nothing.
     support: none
 """
 
 EXAMPLES = r"""
-- name: Say which NCCLs are in reach
+- name: Report every NCCL on the host
   clusterctl.hpc.nccl_report:
     version: "2.32.3"
 """
 
 RETURN = r"""
 libraries:
-  description: Each with V(path), V(version), V(found) (who leads to it) and V(ours).
+  description: Each with V(path), V(version), V(found) (the way to it) and V(ours).
   type: list
   returned: always
 mapped:
-  description: By who maps one (V(session), V(torch)), V(path) and V(version).
+  description: By program (V(session), V(torch)), the V(path) and V(version) that it maps.
   type: dict
   returned: always
-msg: {description: The same in words, or what is wrong., type: str, returned: always}
+msg: {description: The same in a sentence, or the problem., type: str, returned: always}
 """
 
 import glob
@@ -97,10 +97,10 @@ else:
 
 
 class Reach:
-    """The NCCLs of one host."""
+    """The NCCL libraries of one host."""
 
     def __init__(self, given: Dict[str, Any]) -> None:
-        """Read what to look at; nothing is started yet."""
+        """Read the parameters; nothing is started yet."""
         self.link = str(given["link"])
         self.env = str(given["python_env"])
         self.check = f"{self.link}/libexec/clusterctl-nccl-check"
@@ -118,7 +118,7 @@ class Reach:
         return {"PATH": command.SYSTEM_PATH, "HOME": str(Path.home()), "LC_ALL": "C", **loader}
 
     def version_of(self, path: str) -> str:
-        """Return what a file's own ncclGetVersion says, empty where it cannot be asked."""
+        """Return the version by a file's ncclGetVersion; '' where it cannot be called."""
         if path not in self.versions:
             done = command.run([self.check, path], _ANSWER_S, _PLAIN)
             try:
@@ -128,7 +128,7 @@ class Reach:
         return self.versions[path]
 
     def libraries(self) -> List[Dict[str, Any]]:
-        """Return every library in reach, the cluster's first."""
+        """Return every library, the cluster's first."""
         ways = [(self.ours, "the cluster's")]
         folders = self.session.get("LD_LIBRARY_PATH", "").split(":")
         ways += [(f"{folder}/{_LIBRARY}", f"LD_LIBRARY_PATH of {self.file}") for folder in folders if folder]
@@ -147,7 +147,7 @@ class Reach:
         return list(found.values())
 
     def of_session(self) -> Tuple[Dict[str, str], str]:
-        """Return what a program of a session maps, and the complaint where it maps none."""
+        """Return the library that a program of a session maps, or the error where it maps none."""
         done = command.run([self.check], _ANSWER_S, self.session)
         if not done.ok:
             return {}, done.errors.strip()
@@ -155,7 +155,7 @@ class Reach:
         return {"path": str(found["path"]), "version": str(found["version"])}, ""
 
     def of_torch(self) -> Optional[Tuple[Dict[str, str], str]]:
-        """Return what PyTorch maps and the complaint where it cannot be loaded; None where it is no CUDA build."""
+        """Return the library that PyTorch maps, or the error where it cannot be loaded; None without a CUDA build."""
         if not glob.glob(f"{self.env}/{_TORCH}"):  # noqa: PTH207
             return None
         done = command.run([f"{self.env}/bin/python", "-c", _ASK_TORCH], _TORCH_S, self.session)
@@ -169,7 +169,7 @@ class Reach:
 
 
 def judge_session(reach: Reach, mapped: Dict[str, str], complaint: str, version: str) -> str:
-    """Return what is wrong with what a session gets, empty where nothing is."""
+    """Return the problem with the library of a session, or ''."""
     if complaint:
         return f"A session here cannot load NCCL: {complaint}"
     if mapped["path"] == reach.ours and mapped["version"] == version:
@@ -177,21 +177,21 @@ def judge_session(reach: Reach, mapped: Dict[str, str], complaint: str, version:
     cause = next((f"{name} of {reach.file} is '{reach.session[name]}'" for name in ("LD_PRELOAD", "LD_LIBRARY_PATH")
                   if name in reach.session), "the loader's cache has it first")  # fmt: skip
     return (
-        f"A session here gets NCCL {mapped['version']} of {mapped['path']} instead of {version} of {reach.ours}, for"
-        f" {cause}; take that folder out."
+        f"A session here gets NCCL {mapped['version']} of {mapped['path']} instead of {version} of {reach.ours},"
+        f" because {cause}; remove that folder."
     )
 
 
 def judge_torch(reach: Reach, mapped: Dict[str, str], complaint: str, version: str, align: str) -> str:
-    """Return what is wrong with what PyTorch maps, empty where nothing is."""
+    """Return the problem with the library that PyTorch maps, or ''."""
     if complaint:
-        return f"PyTorch of {reach.env} cannot be loaded here, so which NCCL it takes is not known: {complaint}"
+        return f"PyTorch of {reach.env} cannot be loaded here, so its NCCL is unknown: {complaint}"
     if not mapped["path"] or align == "report":
         return ""
     if align == "cluster" and mapped["path"] != reach.ours:
         return (
-            f"PyTorch takes NCCL {mapped['version'] or '?'} of {mapped['path']}, and nccl_align 'cluster' wants the"
-            f" cluster's {version} of {reach.ours}; run the role python_env again, which links it there."
+            f"PyTorch takes NCCL {mapped['version'] or '?'} of {mapped['path']}, and nccl_align 'cluster' requires"
+            f" the cluster's {version} of {reach.ours}; run the role python_env again, which links it there."
         )
     if align == "framework" and mapped["version"] != version:
         return (
@@ -202,7 +202,7 @@ def judge_torch(reach: Reach, mapped: Dict[str, str], complaint: str, version: s
 
 
 def words(libraries: List[Dict[str, Any]], mapped: Dict[str, Dict[str, str]]) -> str:
-    """Return the report as a sentence."""
+    """Return the report as one sentence."""
     users = {about["path"]: [] for about in mapped.values()}  # type: Dict[str, List[str]]
     for who, about in mapped.items():
         users[about["path"]].append(who)
@@ -213,7 +213,7 @@ def words(libraries: List[Dict[str, Any]], mapped: Dict[str, Dict[str, str]]) ->
             f"{library['version'] or 'one that does not answer'} of {library['path']}"
             f" ({library['found']}{', mapped by ' + who if who else ''})"
         )
-    return f"NCCL in reach: {'; '.join(parts)}."
+    return f"NCCL on this host: {'; '.join(parts)}."
 
 
 def main() -> None:

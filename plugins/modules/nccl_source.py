@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation of the action plugin of the same name; nothing of it runs on a node."""
+"""Documentation of the action plugin nccl_source, which runs on the controller."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ short_description: Decide which NCCL each platform gets, and pin it
 version_added: "0.1.0"
 author: The clusterctl authors
 description:
-  - Returns, for each platform whose hosts get NCCL, its version, the CUDA major that it is for, and the pinned wheel.
-  - An archive is fetched to the controller's cache, verified, and looked into. What is not NCCL is refused here.
-  - Whatever cannot be had is one sentence in RV(problem), so that the caller may refuse before a host is touched.
-  - Runs on the controller and never on the host; no connection is opened. It does so in check mode as well, since the
-    cache is no part of any host.
+  - Returns the NCCL version, its CUDA major and the pinned wheel for each platform whose hosts get NCCL.
+  - Fetches an archive to the controller's cache, verifies it, and refuses one that does not hold NCCL.
+  - Returns an unavailable NCCL as one sentence in RV(problem), so that the caller can stop before it touches a host.
+  - Runs on the controller without a connection to the host. It fetches in check mode too, because the cache is not part
+    of a host.
 options:
   members:
     description: The cluster's hosts as M(clusterctl.hpc.preflight_judge) describes them.
@@ -22,7 +22,7 @@ options:
     elements: dict
     default: []
   frameworks:
-    description: By platform, which framework its wheels hold, as P(clusterctl.hpc.framework_in_wheels#filter) tells.
+    description: The framework of each platform's wheels, as P(clusterctl.hpc.framework_in_wheels#filter) returns it.
     type: dict
     default: {}
   install:
@@ -31,7 +31,7 @@ options:
     choices: [always, gpu, never]
     default: always
   source:
-    description: Where NCCL comes from.
+    description: The origin of NCCL.
     type: str
     choices: [wheel, archive, packages, build]
     default: wheel
@@ -44,7 +44,7 @@ options:
     type: str
     default: ""
   align:
-    description: Whose NCCL decides about the version.
+    description: Which NCCL decides the version.
     type: str
     choices: [framework, cluster, report]
     default: framework
@@ -61,15 +61,15 @@ options:
     type: str
     required: true
   wheel_dir:
-    description: Folder of the controller to look into instead of an index.
+    description: Folder of the controller to use instead of an index.
     type: str
     default: ""
 attributes:
   check_mode:
-    description: Does the same; no host is touched.
+    description: Does the same. Hosts are left alone.
     support: full
   diff_mode:
-    description: There is no text to compare.
+    description: The module changes no text.
     support: none
 """
 
@@ -84,7 +84,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 problem:
-  description: Why NCCL cannot be had like this, in one sentence; empty where it can.
+  description: Why this NCCL is unavailable, in one sentence. Empty where it is available.
   type: str
   returned: always
 platforms:
@@ -97,7 +97,7 @@ hosts:
   type: list
   returned: always
 sources:
-  description: The verified archive in the controller's cache with its sha256, where there is one.
+  description: The verified archive in the controller's cache with its sha256. Empty without an archive.
   type: list
   returned: always
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Let the loader and compilers of this host find the cluster's NCCL."""
+"""Let the loader (ldconfig) and the compilers of this host find the cluster's NCCL."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ short_description: Let loader and compilers find the cluster's NCCL
 version_added: "0.1.0"
 author: The clusterctl authors
 description:
-  - Names the folder of NCCL's library in a file that C(ldconfig) reads, and runs C(ldconfig) only where something
-    changed or the loader's cache does not have the library.
-  - Links NCCL's headers into a folder that compilers search, unless something that is not ours lies there. What a
-    package owns, or somebody put there by hand, is left as it is and named in RV(kept).
+  - Names the folder of NCCL's library in a file that C(ldconfig) reads. Runs C(ldconfig) only after a change or where
+    the loader's cache lacks the library.
+  - Links NCCL's headers into a folder that compilers search. A header of a package or of another hand stays as it is
+    and is named in RV(kept).
 options:
   link:
     description: Path of the artifact's link.
@@ -28,17 +28,17 @@ options:
     type: str
     default: /usr/include
   headers:
-    description: Names in C(LINK/include) that are linked. Links of ours to other names there are taken away.
+    description: Names in C(LINK/include) to link. Our links to other names are removed.
     type: list
     elements: str
     default: [nccl.h, nccl_device.h, nccl_device]
   installed:
-    description: Whether the library was just installed or switched, so that C(ldconfig) has to run.
+    description: Whether the library was just installed or switched, so C(ldconfig) must run.
     type: bool
     default: false
 attributes:
   check_mode:
-    description: Looks, and changes nothing.
+    description: Looks and changes nothing.
     support: full
   diff_mode:
     description: Before and after of every path that changes.
@@ -55,10 +55,10 @@ RETURN = r"""
 changes: {description: What changed in short phrases., type: list, returned: success}
 watch: {description: States of paths that hold from now on., type: list, returned: success}
 kept:
-  description: What was left as it is, each with V(path) and V(owner), the package (empty for nobody's).
+  description: The headers left as they are, each with V(path) and V(owner), the package (empty without a package).
   type: list
   returned: success
-msg: {description: What was left as it is and why, in words., type: str, returned: success}
+msg: {description: A sentence about the headers left as they are., type: str, returned: success}
 """
 
 import os
@@ -74,13 +74,13 @@ _FOLDERS = "/usr/sbin:/sbin:/usr/bin:/bin"
 
 
 def said(argv: Sequence[str]) -> str:
-    """Return what a command says, empty where it fails or is not there."""
+    """Return a command's output; '' where it fails or is missing."""
     done = command.run(argv, _ANSWER_S, {"PATH": _FOLDERS, "LC_ALL": "C"})
     return done.output if done.ok else ""
 
 
 def package_of(path: str) -> str:
-    """Return the name of the package that owns a path, empty where none does."""
+    """Return the name of the package that owns a path, or ''."""
     owner = said(["dpkg-query", "--search", path]).partition(": ")[0]
     return owner or said(["rpm", "-qf", "--queryformat", "%{NAME}", path]).strip()
 
@@ -88,12 +88,12 @@ def package_of(path: str) -> str:
 def sort_out(
     link: str, include_dir: str, headers: Sequence[str]
 ) -> Tuple[List[file_entry.Entry], List[Dict[str, str]]]:
-    """Return the links to lay out or take away, and what is left as it is."""
+    """Return the links to make or remove, and the headers left as they are."""
     source = Path(link, "include")
     entries, kept = [], []
     for name in dict.fromkeys([*headers, *_HEADERS]):
         place, target = str(Path(include_dir, name)), str(source / name)
-        # before anything is installed (check mode), every name is taken to be coming
+        # without an installed NCCL (check mode), every name counts as coming
         wanted = name in headers and (os.path.lexists(target) or not source.is_dir())
         there = os.path.lexists(place)
         ours = there and os.path.islink(place) and os.readlink(place).startswith(f"{link}/")  # noqa: PTH114, PTH115
@@ -115,7 +115,7 @@ def in_cache(link: str) -> bool:
 
 
 def words(kept: Sequence[Dict[str, str]], link: str) -> str:
-    """Return what was left as it is as a sentence, empty for nothing."""
+    """Return a sentence about the headers left as they are, or ''."""
     named = [f"{item['path']} ({'of the package ' + item['owner'] if item['owner'] else 'no link'})" for item in kept]
     if not named:
         return ""

@@ -1,48 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answer in one trip everything that any part of clusterctl asks about a node."""
+"""Gather in one trip all facts that clusterctl needs about a node."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: node_facts
-short_description: Everything that clusterctl asks about a node, in one trip
+short_description: Gather all facts that clusterctl needs about a node, in one trip
 version_added: 0.1.0
 description:
   - Looks at the node and changes nothing.
-  - Answers the platform, hardware, disks, network interfaces and routes, GPUs, limits, host keys, installed
-    artifacts, the environment as a non-interactive ssh session sees it, and the present state of any path.
-  - No section can spoil another. What could not be found out has an empty value and a sentence in C(problems).
-  - Through C(become) with sudo, the environment and the limits are still those of the ssh session that called sudo.
-    A connection that is kept open (ControlPersist) shows the environment of the moment it was opened.
+  - Returns the platform, hardware, disks, network interfaces and routes, GPUs, limits, host keys, installed artifacts,
+    the environment of a non-interactive ssh session, and the present state of given paths.
+  - Sections fail independently. A section without an answer has an empty value and a sentence in C(problems).
+  - With C(become) by sudo, the environment and the limits are those of the ssh session that called sudo. A connection
+    that stays open (ControlPersist) shows the environment of the moment when it was opened.
 options:
   watch:
     description:
-      - Paths whose present state is wanted. Entries that other modules returned as C(watch) may be given as they are;
-        of each, C(path) and C(kind) are read.
+      - Paths whose present state is returned. The C(watch) entries of other modules can be given unchanged. Only
+        C(path) and C(kind) of each are read.
     type: list
     elements: dict
     default: []
   artifacts:
     description:
-      - Installed artifacts to verify against their markers and manifests, each with C(name) and C(link), and with
-        C(inputs), names of what shaped it, where these are to be told as well.
-      - Left out, whatever has a marker directly under C(/usr/local) is verified.
+      - Installed artifacts to verify against their markers and manifests, each with C(name) and C(link). C(inputs)
+        names the inputs of the artifact to return as well.
+      - Left out, every folder with a marker directly under C(/usr/local) is verified.
     type: list
     elements: dict
   libraries:
     description:
-      - Libraries to look for as the loader of a non-interactive session does, each with C(soname), and with C(also),
-        patterns of further files of that kind to tell of, where wanted.
-      - A program's own RPATH is not looked at. The version of an NCCL that neither its path nor a file beside it tells
-        is asked of the library in a process of its own.
+      - Libraries to look for as the loader of a non-interactive session does, each with C(soname). C(also) holds
+        patterns of further files to report.
+      - The RPATH of programs is not read. Where neither the path nor a file beside it tells an NCCL's version, a
+        separate process asks the library.
     type: list
     elements: dict
     default: []
   check_sudo:
     description:
-      - Whether to find out if the login user may use sudo without a password. Starts one process on the node, and a
-        refusal stands in its log.
+      - Whether to find out if the login user may use sudo without a password. This starts one process on the node. A
+        refusal appears in the node's log.
     type: bool
     default: false
 author:
@@ -50,10 +50,10 @@ author:
 attributes:
   check_mode:
     support: full
-    description: It only looks.
+    description: Changes nothing in any mode.
   diff_mode:
     support: none
-    description: There is nothing to compare.
+    description: The module changes nothing.
 """
 
 EXAMPLES = r"""
@@ -61,7 +61,7 @@ EXAMPLES = r"""
   clusterctl.hpc.node_facts:
   register: __example_facts
 
-- name: Find out whether a file is still as it was left
+- name: Find out whether a file has changed
   clusterctl.hpc.node_facts:
     watch:
       - path: /etc/hosts
@@ -83,7 +83,7 @@ node:
   returned: always
   type: dict
   contains:
-    schema_version: {description: Version of this record's form., type: int, sample: 1}
+    schema_version: {description: Schema version of this record., type: int, sample: 1}
     hostname: {description: The kernel's host name., type: str, sample: node1}
     fqdn: {description: The full name that /etc/hosts gives; no resolver is asked., type: str}
     time: {description: Seconds since the epoch by the node's clock., type: float}
@@ -118,12 +118,12 @@ node:
     artifacts: {description: "name, link, target, version, key, ok, problem, inputs.", type: list}
     libraries:
       description: >-
-        soname, path (empty where none is found), real (links resolved), version (empty where nothing tells), via
-        (LD_LIBRARY_PATH, /etc/ld.so.cache or default folders) and others, files that are not taken and those that were
-        asked for (V(asked for) in via), each with path, real, version and via.
+        soname, path (empty where it is missing), real (links resolved), version (empty where it is unknown), via
+        (LD_LIBRARY_PATH, /etc/ld.so.cache or default folders) and others (files that the loader does not take, and
+        those of C(also) with V(asked for) in via), each with path, real, version and via.
       type: list
     watch: {description: The present states of the paths asked for., type: list}
-    problems: {description: A sentence for each section that could not be answered., type: list}
+    problems: {description: A sentence for each section without an answer., type: list}
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation of the action plugin of the same name; nothing of it runs on a node."""
+"""Documentation of the action plugin source_fetch, which runs on the controller."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ short_description: Fetch a source to the controller's cache and verify it
 version_added: "0.1.0"
 author: The clusterctl authors
 description:
-  - Returns the path of a file in the controller's cache whose sha256 is the pinned one, fetching it from the first
-    of O(sources) that has it. A file in the cache is hashed again at each use.
-  - Runs on the controller and never on the host; no connection is opened.
+  - Returns the path of a file in the controller's cache with the pinned sha256. Fetches it from the first of O(sources)
+    that has it. A file in the cache is hashed again at each use.
+  - Runs on the controller without a connection to the host.
 options:
   name:
-    description: What it is the source of.
+    description: Name of the software.
     type: str
     required: true
   version:
-    description: Its version.
+    description: Version of the software.
     type: str
     required: true
   cache_dir:
@@ -28,8 +28,8 @@ options:
     required: true
   sources:
     description:
-      - Where the file may come from, tried in order.
-      - Each has its own sha256, for the same release is packed differently by different people.
+      - Origins of the file, tried in order.
+      - Each has its own sha256, because distributors pack the same release differently.
       - An entry with C(url) and C(sha256) is fetched by http or https, with the machine's proxy settings.
       - An entry with C(path) and C(sha256) is a file on the controller.
       - An entry with C(apt) (C(package), C(version), C(sha256), and C(component) unless that is V(main)) is a
@@ -43,10 +43,10 @@ options:
     type: str
 attributes:
   check_mode:
-    description: Says whether the file would be fetched, and fetches nothing.
+    description: Reports whether the file would be fetched, and fetches nothing.
     support: full
   diff_mode:
-    description: There is no text to compare.
+    description: The module changes no text.
     support: none
 """
 
@@ -64,6 +64,6 @@ EXAMPLES = r"""
 RETURN = r"""
 path: {description: The verified file in the controller's cache., type: str, returned: success}
 sha256: {description: Its sha256., type: str, returned: success}
-source: {description: Which source it is., type: str, returned: success}
-cached: {description: Whether the cache had it already., type: bool, returned: success}
+source: {description: The source that had it., type: str, returned: success}
+cached: {description: Whether the cache already had it., type: bool, returned: success}
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation of the action plugin of the same name; nothing of it runs on a node."""
+"""Documentation of the action plugin wheel_lock, which runs on the controller."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ version_added: "0.1.0"
 author: The clusterctl authors
 description:
   - Returns, for each platform, the wheels that satisfy O(requirements) there, with version and sha256.
-  - The controller's pip asks the index of its own configuration once; the answer is kept as a lock in the controller's
-    cache, so that later runs get the same wheels and ask nobody. Other requirements are another lock.
-  - The Python and the C library of the platform decide, not the controller's; only wheels are taken, nothing is built.
-  - Runs on the controller and never on the host; no connection is opened. It does so in check mode as well, since the
-    cache is no part of any host.
+  - The controller's pip asks its configured index once. The answer is kept as a lock in the controller's cache, so
+    later runs get the same wheels without the index. Other requirements get another lock.
+  - The Python and the C library of the platform decide, not those of the controller. Only wheels are taken.
+  - Runs on the controller without a connection to the host. It runs in check mode too, because the cache is not part of
+    a host.
 options:
   name:
     description: What the wheels are for; part of the lock's file name.
@@ -28,25 +28,25 @@ options:
     elements: str
     default: []
   requirements:
-    description: Names of packages with versions, extras and markers (PEP 508); no addresses, no options of pip.
+    description: Names of packages with versions, extras and markers (PEP 508). URLs and options of pip are refused.
     type: list
     elements: str
     default: []
   by_platform:
     description:
-      - What single platforms want besides O(requirements), by platform id.
-      - V(requirements) is one more list of them.
+      - Additional requirements of single platforms, by platform id.
+      - V(requirements) is a list of requirements.
       - V(first_of) is a list of lists of requirements in the order of preference. The first list that the index has is
-        taken; an index that does not answer is no reason to take a worse one.
-      - V(otherwise) is said where it was not the first one.
+        taken. An index that does not answer is an error.
+      - V(otherwise) is the warning for a list other than the first one.
     type: dict
     default: {}
   cache_dir:
-    description: The controller's cache folder; locks lie in C(locks) and wheels in C(wheels) below it.
+    description: The controller's cache folder; it holds the folders C(locks) and C(wheels).
     type: str
     required: true
   wheel_dir:
-    description: Folder of the controller to look into instead of an index; for controllers without a network.
+    description: Folder of the controller to use instead of an index, for controllers without a network.
     type: str
     default: ""
   variable:
@@ -56,15 +56,15 @@ options:
     description: The user's variable behind V(first_of), named in messages. The default is O(variable).
     type: str
   refuse:
-    description: Fail where wheels cannot be had. Without it, RV(problem) says why and RV(wheels) is empty.
+    description: Fail where wheels are unavailable. Otherwise RV(problem) says why and RV(wheels) is empty.
     type: bool
     default: true
 attributes:
   check_mode:
-    description: Does the same; no host is touched.
+    description: Does the same. Hosts are left alone.
     support: full
   diff_mode:
-    description: There is no text to compare.
+    description: The module changes no text.
     support: none
 """
 
@@ -85,7 +85,7 @@ wheels:
   type: dict
   returned: success
 problem:
-  description: Why wheels cannot be had, in one sentence; empty where they can.
+  description: Why wheels are unavailable, in one sentence. Empty where they are available.
   type: str
   returned: success
 """

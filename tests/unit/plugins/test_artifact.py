@@ -57,7 +57,7 @@ def test_every_kind_of_damage_has_its_own_phrase(tree: Path) -> None:
     library.unlink()
     assert state(tree).problem == "lib/libdemo.so.1 is missing"
     library.mkdir()
-    assert state(tree).problem == "lib/libdemo.so.1 is no regular file"
+    assert state(tree).problem == "lib/libdemo.so.1 is not a regular file"
     (tree / "lib" / "libdemo.so").unlink()
     (tree / "lib" / "libdemo.so").symlink_to("elsewhere")
     assert state(tree).problem == "lib/libdemo.so does not link to libdemo.so.1"
@@ -68,7 +68,7 @@ def test_every_kind_of_damage_has_its_own_phrase(tree: Path) -> None:
     (tree / artifact.MARKER).write_text("{")
     assert state(tree).problem == "its marker is not readable"
     (tree / artifact.MARKER).unlink()
-    assert state(tree).problem == "its marker is missing, so an install was left half-done"
+    assert state(tree).problem == "its marker is missing, so an install did not finish"
 
 
 def test_a_changed_byte_in_a_large_file_is_found_as_well(tree: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_marker_of_another_build_is_no_marker(tree: Path) -> None:
 
 def test_a_manifest_refuses_what_cannot_be_packed(tree: Path) -> None:
     os.mkfifo(tree / "pipe")
-    with pytest.raises(artifact.ArtifactError, match="pipe is neither a file nor a link nor a folder"):
+    with pytest.raises(artifact.ArtifactError, match="pipe is not a file, link or folder"):
         artifact.make_manifest(str(tree))
 
 

@@ -236,7 +236,7 @@ def test_a_directory_goes_with_all_it_holds(tmp_path: Path, run_module: RunModul
         ([{"path": "/x"}], "/x is of state 'file', which needs 'content'"),
         ([{"path": "/x", "state": "link"}], "needs 'target'"),
         ([{"path": "/x", "state": "block", "content": "y"}], "needs 'marker'"),
-        ([{"path": "/x", "state": "block", "content": "y", "marker": "a b"}], "'a b' is no name"),
+        ([{"path": "/x", "state": "block", "content": "y", "marker": "a b"}], "'a b' is not a name"),
         ([{"path": "/x", "state": "absent", "mode": "0644"}], "for which 'mode' means nothing"),
         ([{"path": "/x", "content": "", "mode": "u+x"}], "The mode of /x is 'u+x'"),
         ([{"path": "/x", "content": "", "owner": "nobody-of-that-name"}], "this node has no such user"),

@@ -100,7 +100,7 @@ def test_the_environment_is_merged_and_given_back(tmp_path: Path, run_module: Ru
         ({"variables": {"A": True}}, "The value of A is True, which is not a string or a number"),
         ({"variables": {"A": "x\ny"}}, "the value of A holds a newline"),
         ({"lists": {"PATH": "/x"}}, "are '/x', which is not a list of paths"),
-        ({"lists": {"PATH": ["x"]}}, "PATH: 'x' is no absolute path"),
+        ({"lists": {"PATH": ["x"]}}, "PATH: 'x' is not an absolute path"),
     ],
 )
 def test_what_it_cannot_carry_leaves_the_file_alone(

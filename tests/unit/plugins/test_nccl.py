@@ -392,6 +392,6 @@ def test_the_report_says_who_maps_what() -> None:
     ]
     mapped = {"session": {"path": libraries[0]["path"]}, "torch": {"path": libraries[1]["path"]}}
     assert nccl_report.words(libraries, mapped) == (
-        "NCCL in reach: 2.32.3 of /usr/local/nccl-1/lib/libnccl.so.2 (the cluster's, mapped by session); one that does"
-        " not answer of /env/libnccl.so.2 (the framework's, mapped by torch)."
+        "NCCL on this host: 2.32.3 of /usr/local/nccl-1/lib/libnccl.so.2 (the cluster's, mapped by session); one that"
+        " does not answer of /env/libnccl.so.2 (the framework's, mapped by torch)."
     )

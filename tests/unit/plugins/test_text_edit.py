@@ -146,12 +146,12 @@ def test_lines_that_need_no_change_keep_every_byte() -> None:
 @pytest.mark.parametrize(
     ("folders", "variables", "words"),
     [
-        (["bin"], {}, "'bin' is no absolute path"),
+        (["bin"], {}, "'bin' is not an absolute path"),
         (["/a:/b"], {}, "without ':'"),
         ([], {"A": "x\ny"}, "newline"),
         ([], {"A": "x#y"}, "takes for a comment"),
         ([], {"A": '"x"'}, "begins or ends with"),
-        ([], {"A B": "x"}, "'A B' is no name of a variable"),
+        ([], {"A B": "x"}, "'A B' is not a valid name of a variable"),
         (["/x"], {"PATH": "y"}, "both as a list of folders and as a variable"),
         ([], {"A": "x" * 1100}, "longer than the 1023 bytes"),
     ],
