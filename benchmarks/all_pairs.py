@@ -15,10 +15,10 @@ import os
 import statistics
 from pathlib import Path
 
-from clusterctl import suite
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.validation import run as validation
+from clusterctl.validation import suites
 
 PROMISED_S = 30.0
 
@@ -26,7 +26,7 @@ PROMISED_S = 30.0
 def pairs(inventory: Path, limit: str | None) -> CheckResult:
     options = validation.ValidationOptions(
         inventory=dataclasses.replace(InventoryOptions(), limit=limit),
-        suite=suite.builtin("smoke"),
+        suite=suites.builtin("smoke"),
         checks=("pairs",),
         search=False,
         remembered=False,

@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl import suite
 from clusterctl.model.results import Verdict
 from clusterctl.validation import run as validation
+from clusterctl.validation import suites
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("inventory", type=Path)
     parser.add_argument("--runs", type=int, default=20)
     given = parser.parse_args()
-    options = validation.ValidationOptions(suite=suite.builtin("smoke"), checks=CHECKS, search=False, remembered=False)
+    options = validation.ValidationOptions(suite=suites.builtin("smoke"), checks=CHECKS, search=False, remembered=False)
     noise: dict[str, list[float]] = {}
     blamed, suspected, loads = [], 0, []
     for number in range(1, given.runs + 1):

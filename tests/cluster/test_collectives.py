@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl import suite
 from clusterctl.model.results import Verdict
+from clusterctl.suite import OPERATIONS
 from clusterctl.validation import run as validation
+from clusterctl.validation import suites
+from clusterctl.validation.checks.collectives import SweepOptions
 from validated import result
 
 if TYPE_CHECKING:
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
 
 SIZES = (1024, 65536, 1048576)
-SUITE = suite.builtin("nightly").model_copy(
-    update={"checks": {"collectives": suite.SweepOptions(sizes=SIZES, budget_s=0.2, precision=0.2, deadline_s=240)}}
+SUITE = suites.builtin("nightly").model_copy(
+    update={"checks": {"collectives": SweepOptions(sizes=SIZES, budget_s=0.2, precision=0.2, deadline_s=240)}}
 )
 
 
@@ -29,7 +31,7 @@ def test_every_operation_and_size_is_proved_and_measured(mpi_cluster: Cluster) -
     assert "allreduce of 1 MiB: " in found.reason
     times = {(one.operation, one.size_bytes): one for one in found.figures if one.quantity == "time"}
     buses = {(one.operation, one.size_bytes): one for one in found.figures if one.quantity == "bus_bandwidth"}
-    assert set(times) == set(buses) == {(operation, size) for operation in suite.OPERATIONS for size in SIZES}
+    assert set(times) == set(buses) == {(operation, size) for operation in OPERATIONS for size in SIZES}
     for (operation, size), time in times.items():
         assert (time.backend, time.nodes, time.better) == ("mpi", (), "lower")
         assert min(time.samples) <= time.value <= max(time.samples)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl import suite
 from clusterctl.model.results import Verdict
 from clusterctl.validation import run as validation
+from clusterctl.validation import suites
+from clusterctl.validation.checks.collectives import SweepOptions
 from validated import result
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
 
 SOURCE = Path(__file__).with_name("flip.c")
-SUITE = suite.builtin("nightly").model_copy(
-    update={"checks": {"collectives": suite.SweepOptions(sizes=(8, 1024), operations=("allreduce", "allgather"))}}
+SUITE = suites.builtin("nightly").model_copy(
+    update={"checks": {"collectives": SweepOptions(sizes=(8, 1024), operations=("allreduce", "allgather"))}}
 )
 LIBRARY = "/opt/clusterctl-flip.so"
 

@@ -6,8 +6,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl import suite
 from clusterctl.model.results import Verdict
+from clusterctl.validation import suites
 from validated import Cluster, result
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def cluster(mpi_cluster: Cluster) -> Iterator[Cluster]:
 def look(cluster: Cluster, check: str) -> CheckResult:
     """Run one check as the suite smoke has it; again where nobody is named, for other tests use the same two cores."""
     for _ in range(LOOKS):
-        found = result(cluster.validate(check, suite=suite.builtin("smoke"), search=False), check)
+        found = result(cluster.validate(check, suite=suites.builtin("smoke"), search=False), check)
         if found.verdict is Verdict.FAIL:
             break
     return found

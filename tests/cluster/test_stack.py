@@ -54,7 +54,7 @@ class Stack(Cluster):
                 started.append(event.check)
 
         record = self.validate("provisioned", on_event=hear)
-        assert started == list(registry.GROUND)
+        assert started == list(registry.GATE)
         return result(record, "provisioned")
 
     @contextlib.contextmanager

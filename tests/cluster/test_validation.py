@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 import pytest
-from clusterctl import suite as suites
 from clusterctl.model.results import CheckFinished, Verdict
 from clusterctl.validation import run as validation
+from clusterctl.validation import suites
 from clusterctl.validation.checks import registry
 from validated import CLUSTERCTL, NODES, patient, result
 
@@ -52,10 +52,10 @@ def test_a_healthy_cluster_passes(cluster: Cluster, tmp_path: Path) -> None:
     assert record["verdict"] == "PASS"
     assert record["slots"] == dict.fromkeys(NODES, 2)
     assert [check["check"] for check in record["checks"]] == [
-        *registry.GROUND,
+        *registry.GATE,
         *suites.builtin("smoke").checks,
     ]
-    ran = [check for check in record["checks"][len(registry.GROUND) :] if check["verdict"] == "PASS"]
+    ran = [check for check in record["checks"][len(registry.GATE) :] if check["verdict"] == "PASS"]
     for check in ran:
         a_node = 1 if check["check"] in {"node_speed", "pairs"} else 2
         assert [rank["host"] for rank in check["ranks"]] == [node for node in NODES for _ in range(a_node)]
@@ -211,7 +211,7 @@ def test_events_come_while_it_runs(cluster: Cluster) -> None:
     heard: list[ValidationEvent] = []
     cluster.validate("hello", on_event=heard.append)
     finished = [event.result.check for event in heard if isinstance(event, CheckFinished)]
-    assert finished == [*registry.GROUND, "hello"]
+    assert finished == [*registry.GATE, "hello"]
 
 
 def test_bad_options_get_a_sentence(cluster: Cluster) -> None:

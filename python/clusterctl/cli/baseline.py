@@ -66,8 +66,10 @@ def show(
 ) -> None:
     """Show what the next run's figures are held against."""
     from clusterctl.report import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.suite import beside  # noqa: PLC0415 - the same
+    from clusterctl.validation import suites  # noqa: PLC0415 - the same
 
-    found = verb.in_force(inventory, check)
+    found = verb.in_force(inventory, check, suites.load(beside(inventory)).history)
     if form is Format.JSON:
         _json(found.model_dump_json())
         return

@@ -118,19 +118,20 @@ def in_short(inventory: Path, options: InventoryOptions) -> ValidationOptions:
     Raises:
         ConfigError: that file is wrong.
     """
-    from clusterctl import suite  # noqa: PLC0415 - see cli.main
+    from clusterctl.suite import DEFAULT  # noqa: PLC0415 - see cli.main
     from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
 
     return validation.ValidationOptions(
-        inventory=options, suite=_suite(inventory, suite.DEFAULT, None), argv=shown_command(sys.argv[1:])
+        inventory=options, suite=_suite(inventory, DEFAULT, None), argv=shown_command(sys.argv[1:])
     )
 
 
 def _suite(inventory: Path, name: str | None, file: Path | None) -> Suite:
     """Return the suite that is asked for; a validation.yml beside the inventory counts where no other is given."""
-    from clusterctl import suite  # noqa: PLC0415 - see cli.main
+    from clusterctl.suite import beside  # noqa: PLC0415 - see cli.main
+    from clusterctl.validation import suites  # noqa: PLC0415 - see cli.main
 
-    return suite.load(file or suite.beside(inventory), name)
+    return suites.load(file or beside(inventory), name)
 
 
 def _run(inventory: Path, asked: ValidationOptions, form: StreamFormat, places: Places) -> int:

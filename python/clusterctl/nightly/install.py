@@ -22,6 +22,7 @@ from clusterctl.nightly.records import Job
 from clusterctl.remote import facts
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
+from clusterctl.validation import suites
 
 if TYPE_CHECKING:
     from datetime import time
@@ -74,7 +75,7 @@ def enable(request: EnableRequest) -> Enabled:
     at = schedule.parse_at(request.at)
     target = notify.parse(request.on_fail) if request.on_fail is not None else None
     file = request.suite_file or suite.beside(request.inventory.resolve())
-    chosen = suite.load(file, request.suite or (None if file else "nightly"))
+    chosen = suites.load(file, request.suite or (None if file else "nightly"))
     options = _absolute(request.options)
     cluster = ansible_inventory.load(request.inventory, options)
     name = storage.job_name(request.inventory)

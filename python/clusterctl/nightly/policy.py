@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from clusterctl.model import nodeset
 from clusterctl.model.results import Verdict
 from clusterctl.nightly.records import BadCheck, Drift, HostDrift, Proof
-from clusterctl.suite import GROUND
+from clusterctl.suite import GATE
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def to_prune(nights: Iterable[tuple[str, datetime]], now: datetime, keep_days: i
 
 
 def _certain(check: CheckResult) -> tuple[str, ...]:
-    if check.check in GROUND:
+    if check.check in GATE:
         return check.hosts
     return tuple(dict.fromkeys(rank.host for rank in check.ranks if rank.compared and rank.wrong))
 

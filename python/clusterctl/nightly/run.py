@@ -18,6 +18,7 @@ from clusterctl.nightly.records import Drift, Night, Told
 from clusterctl.provisioning import run as provisioning
 from clusterctl.support.errors import ClusterctlError, ExitCode, LockedError
 from clusterctl.validation import run as validation
+from clusterctl.validation import suites
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,7 +131,7 @@ class _Night:
     def _validate(self) -> ValidationRecord:
         self._tell("validating")
         job = self._job
-        chosen = suite.load(Path(job.suite_file) if job.suite_file else suite.beside(Path(job.inventory)), job.suite)
+        chosen = suites.load(Path(job.suite_file) if job.suite_file else suite.beside(Path(job.inventory)), job.suite)
         options = validation.ValidationOptions(
             inventory=self._options, suite=chosen, argv=self._argv("validate", "--suite", chosen.name)
         )

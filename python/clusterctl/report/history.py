@@ -245,19 +245,20 @@ def forget(path: Path, keep_runs: int | None, keep_days: float | None) -> int:
         return history.prune(cluster, keep_runs=keep_runs, keep_days=keep_days)
 
 
-def in_force(path: Path, check: str | None = None) -> References:
-    """Return what the figures of an inventory's cluster are held against, as a validation.yml beside it has it.
+def in_force(path: Path, check: str | None = None, options: suite.HistoryOptions | None = None) -> References:
+    """Return what the figures of an inventory's cluster are held against.
 
     Args:
         path: the inventory.
         check: only this check's.
+        options: what the suite says of the history; None is the default.
 
     Raises:
-        ConfigError: there is no history, no run has such a check, or the validation.yml is wrong.
+        ConfigError: there is no history, or no run has such a check.
         StoreError: the history cannot be read.
     """
     cluster = _cluster(path)
-    options = suite.load(suite.beside(path)).history
+    options = options or suite.HistoryOptions()
     with store.open() as history:
         runs = _some_runs(history, path, cluster)
         if check is not None:

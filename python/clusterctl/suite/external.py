@@ -11,7 +11,6 @@ from pydantic import BeforeValidator, model_validator
 from clusterctl.model import units
 from clusterctl.model.base import Record
 from clusterctl.model.results import Better, Unit
-from clusterctl.suite.options import CHECKS, GROUND, SWEPT
 from clusterctl.suite.thresholds import Limits
 from clusterctl.suite.values import Count, Seconds, Text
 
@@ -22,7 +21,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _JSON_PATH = re.compile(r"(?:\$\.?)?(?:[\w-]+|\[\d+\])(?:\.[\w-]+|\[\d+\])*")
 # What the three benchmarks print, as the parsers of checks/parsers name it.
 BENCHMARKS: Mapping[str, Mapping[str, Unit]] = {
-    "nccl-tests": SWEPT,
+    "nccl-tests": {"time": "s", "algorithm_bandwidth": "B/s", "bus_bandwidth": "B/s"},
     "osu": {"latency": "us", "bandwidth": "B/s", "time": "s", "message_rate": "1"},
     "imb": {"latency": "us", "bandwidth": "B/s", "time": "s"},
 }
@@ -104,8 +103,6 @@ class ExternalCheck(Record):
         ways = [word for word in ("parser", "regex", "json_path") if getattr(self, word)]
         if NAME.fullmatch(self.name) is None:
             yield f"the name '{self.name}' is no word of small letters, digits and underscores"
-        if self.name in {*CHECKS, *GROUND}:
-            yield f"'{self.name}' is the name of one of clusterctl's own checks; choose another"
         if not self.command:
             yield "the command is empty"
         if len(ways) > 1:

@@ -1,8 +1,7 @@
-"""The way from a file to a suite; whatever is wrong is told in one sentence with the line."""
+"""Reading a user's suite file (``validation.yml``); each mistake becomes one sentence with its line."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -11,9 +10,10 @@ from pydantic import ValidationError
 from clusterctl.model import units
 from clusterctl.model.base import Record
 from clusterctl.suite.external import BENCHMARKS, NAME, ExternalCheck
-from clusterctl.suite.model import BUILTIN, Suite, ordered
-from clusterctl.suite.options import CHECKS, GROUND, QUANTITIES, CheckOptions
+from clusterctl.suite.model import Suite
+from clusterctl.suite.options import GATE, CheckOptions
 from clusterctl.suite.thresholds import HistoryOptions, Limits, OutlierOptions, ReferenceEntry
+from clusterctl.suite.values import nearest
 from clusterctl.support import yaml_lines
 from clusterctl.support.errors import ConfigError
 
@@ -23,34 +23,33 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from clusterctl.model.results import Unit
-    from clusterctl.support.yaml_lines import Document, Place
+    from clusterctl.suite.catalogue import Catalogue
+    from clusterctl.support.yaml_lines import Place
 
 R = TypeVar("R", bound=Record)
 
 
-def parse(text: str, place: str) -> Suite:
-    """Read a suite as a file has it.
-
-    Args:
-        text: what the file holds.
-        place: how a message is to call it.
-
-    Raises:
-        ConfigError: something in it is wrong; the message gives the line and the cure.
-    """
-    return _File(yaml_lines.read(text, place)).suite()
-
-
-class _File:
-    """A file's values on their way to a suite."""
+class SuiteFile:
+    """A suite file that is being read: its values, and the known checks."""
 
     _KEYS = ("name", "extends", "checks", "references", "external", "outliers", "history")
 
-    def __init__(self, document: Document) -> None:
-        self._document = document
+    def __init__(self, text: str, place: str, known: Catalogue) -> None:
+        """Read the text as YAML.
+
+        Raises:
+            ConfigError: it is not YAML.
+        """
+        self._document = yaml_lines.read(text, place)
+        self._known = known
         self._base: Suite | None = None
 
     def suite(self) -> Suite:
+        """Return the suite.
+
+        Raises:
+            ConfigError: a value is wrong; the message gives the line and the cure.
+        """
         data = self._document.data
         if data is None:
             raise ConfigError(f"{self._document.name} is empty; begin with 'extends: nightly'.")
@@ -77,17 +76,16 @@ class _File:
         given = data.get("extends")
         if given is None:
             return None
-        if not isinstance(given, str) or given not in BUILTIN:
-            self._refuse(
-                ("extends",), f"there is no suite named '{given}'; {nearest(str(given), BUILTIN, 'the suites are')}"
-            )
-        return BUILTIN[given]
+        if not isinstance(given, str) or given not in self._known.suites:
+            hint = nearest(str(given), self._known.suites, "the suites are")
+            self._refuse(("extends",), f"there is no suite named '{given}'; {hint}")
+        return self._known.suites[given]
 
     def _name(self, data: Mapping[str, Any]) -> str:
         given = data.get("name", self._base.name if self._base else "own")
         if not isinstance(given, str) or NAME.fullmatch(given.replace("-", "_")) is None:
             self._refuse(("name",), f"the name '{given}' is no word of small letters, digits, '-' and '_'")
-        if given in BUILTIN and (self._base is None or self._base.name != given):
+        if given in self._known.suites and (self._base is None or self._base.name != given):
             self._refuse(("name",), f"'{given}' is the name of a built-in suite; choose another")
         return str(given)
 
@@ -99,32 +97,38 @@ class _File:
         own = {one.name for one in external}
         for name, options in self._mapping(("checks",), given, "'checks'").items():
             place = ("checks", name)
-            if name in GROUND:
+            if name in GATE:
                 self._refuse(place, f"'{name}' is always looked at; take it out of the suite")
             if name in own:
                 self._refuse(place, f"'{name}' stands under 'external' and runs without being named here")
-            if name not in CHECKS:
-                self._refuse(place, f"there is no check named '{name}'; {nearest(name, CHECKS, 'the checks are')}")
+            if name not in self._known.checks:
+                hint = nearest(name, self._known.checks, "the checks are")
+                self._refuse(place, f"there is no check named '{name}'; {hint}")
             if options is False:
                 found.pop(name, None)
                 continue
-            before = found.get(name) or BUILTIN["nightly"].checks[name]
+            before = found.get(name) or self._known.suites["nightly"].checks[name]
             told = {} if options in (None, True) else self._mapping(place, options, f"'{name}' (or true, or false)")
-            found[name] = self._model(CHECKS[name], {**before.model_dump(), **told}, place)
-        return ordered(found)
+            found[name] = self._model(self._known.checks[name].options, {**before.model_dump(), **told}, place)
+        return self._known.ordered(found)
 
     def _external(self, data: Mapping[str, Any]) -> tuple[ExternalCheck, ...]:
         found: dict[str, ExternalCheck] = {}
         for number, given in enumerate(self._list(data, "external")):
             place = ("external", number)
             one = self._model(ExternalCheck, self._mapping(place, given, "a check"), place)
+            if one.name in {*self._known.checks, *GATE}:
+                self._refuse(place, f"'{one.name}' is the name of one of clusterctl's own checks; choose another")
             if one.name in found:
                 self._refuse((*place, "name"), f"two checks are named '{one.name}'; rename one of them")
             found[one.name] = one
         return tuple(found.values())
 
     def _references(self, data: Mapping[str, Any], external: Iterable[ExternalCheck]) -> tuple[ReferenceEntry, ...]:
-        measured = {**QUANTITIES, **{one.name: _measured(one) for one in external}}
+        measured = {
+            **{one.name: one.measures for one in self._known.checks.values() if one.measures},
+            **{one.name: _measured(one) for one in external},
+        }
         found: dict[tuple[Any, ...], ReferenceEntry] = {}
         for number, given in enumerate(self._list(data, "references")):
             place = ("references", number)
@@ -141,7 +145,7 @@ class _File:
     ) -> ReferenceEntry:
         """Turn the value into the unit of what it is about; another kind of unit is refused here, not at night."""
         if entry.check not in measured:
-            if entry.check in {*CHECKS, *GROUND}:
+            if entry.check in {*self._known.checks, *GATE}:
                 words = f"'{entry.check}' measures nothing; {nearest('', measured, 'checks that measure are')}"
             else:
                 hint = nearest(entry.check, measured, "those that measure are")
@@ -215,13 +219,6 @@ def _fields(kind: type[Record], place: Iterable[str | int]) -> Iterable[str]:
         if part == "reference":
             kind = Limits
     return kind.model_fields
-
-
-def nearest(given: str, known: Iterable[str], otherwise: str) -> str:
-    """Return 'did you mean ...?' with the nearest name that is known, or all of them where none is near."""
-    names = list(known)
-    near = difflib.get_close_matches(given.replace("-", "_").lower(), names, n=1, cutoff=0.5)
-    return f"did you mean '{near[0]}'?" if near else f"{otherwise} {', '.join(names)}."
 
 
 def _path(place: Place) -> str:

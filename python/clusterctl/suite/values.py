@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator
@@ -9,13 +10,21 @@ from pydantic import AfterValidator, BeforeValidator
 from clusterctl.model import units
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+MIB = 1 << 20
 _LARGEST_PAIR_MESSAGE = 64 << 20
 _LARGEST_MESSAGE = 16 << 30
 
 Operation: TypeAlias = Literal["allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall"]
 OPERATIONS: tuple[Operation, ...] = ("allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall")
+
+
+def nearest(given: str, known: Iterable[str], otherwise: str) -> str:
+    """Return 'did you mean ...?' with the nearest name that is known, or all of them where none is near."""
+    names = list(known)
+    near = difflib.get_close_matches(given.replace("-", "_").lower(), names, n=1, cutoff=0.5)
+    return f"did you mean '{near[0]}'?" if near else f"{otherwise} {', '.join(names)}."
 
 
 def between(low: float, high: float, what: str) -> Callable[[float], float]:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from clusterctl import __version__
-from clusterctl import suite as suites
 from clusterctl.analysis import speed_verdict
 from clusterctl.diagnosis import training_stack
 from clusterctl.inventory import ansible_inventory
@@ -37,8 +36,9 @@ from clusterctl.model.results import (
 from clusterctl.remote import ssh, supervised_job
 from clusterctl.state import files, locks, paths, runs
 from clusterctl.state import history as store
+from clusterctl.suite import DEFAULT, GATE
 from clusterctl.support.errors import ConfigError, ExitCode
-from clusterctl.validation import bisect, expectations
+from clusterctl.validation import bisect, expectations, suites
 from clusterctl.validation import gate as ground
 from clusterctl.validation.checks import base, network, registry
 
@@ -73,7 +73,7 @@ class ValidationOptions:
 
     inventory: InventoryOptions = field(default_factory=InventoryOptions)
     launch_node: str | None = None
-    suite: Suite = field(default_factory=lambda: suites.builtin(suites.DEFAULT))
+    suite: Suite = field(default_factory=suites.default)
     checks: tuple[str, ...] | None = None
     timeout_s: float | None = None
     gate: bool = True
@@ -168,7 +168,7 @@ class _Validation:
         self._run = run
         self._tell = tell
         self._results: dict[str, CheckResult] = {}
-        self._total = len(checks) + len(registry.GROUND)
+        self._total = len(checks) + len(GATE)
         self._started = _now()
         self._nodes: dict[str, ground.ReadyNode] = {}
         self._launch_node = ""
@@ -250,7 +250,7 @@ class _Validation:
 
     def _run_checks(self) -> None:
         with ssh.control_folder() as control:
-            for number, check in enumerate(self._checks, start=len(registry.GROUND) + 1):
+            for number, check in enumerate(self._checks, start=len(GATE) + 1):
                 if check.name in self._results:
                     continue
                 if not self._nodes:
@@ -286,7 +286,7 @@ class _Validation:
             self._tell(CheckProgress(jobs.check.name, f"measured once more, since {judged.reason}"))
             again, outcome = self._run_check(jobs, attempt=2)
             judged = self._appraiser.confirmed(judged, again)
-        wanted = self._options.suite.name != suites.DEFAULT if self._options.search is None else self._options.search
+        wanted = self._options.suite.name != DEFAULT if self._options.search is None else self._options.search
         if wanted and bisect.is_wanted(judged, outcome):
             judged = self._hunted(jobs, judged)
         return judged, outcome
@@ -427,7 +427,7 @@ class _Validation:
     def _repeat(self, check: str | None) -> str:
         words = ["clusterctl", "validate", str(self._cluster.path)]
         options = self._options
-        if options.suite.name != suites.DEFAULT:
+        if options.suite.name != DEFAULT:
             words += ["--suite", options.suite.name]
         if options.suite.path and Path(options.suite.path).parent != self._cluster.path.parent:
             words += ["--suite-file", options.suite.path]

@@ -4,10 +4,10 @@ import math
 import random
 
 import pytest
-from clusterctl import suite
 from clusterctl.analysis import published, references
 from clusterctl.model.results import Figure, Reference, Verdict
 from clusterctl.suite import HistoryOptions, ReferenceEntry
+from clusterctl.validation import suites
 
 ALLREDUCE = Figure(
     quantity="bus_bandwidth",
@@ -340,7 +340,7 @@ def test_only_the_last_runs_count() -> None:
 
 
 def test_the_references_of_a_file_reach_the_figures() -> None:
-    own = suite.parse(
+    own = suites.parse(
         "extends: nightly\nreferences:\n"
         "- {check: nccl_sweep, quantity: bus_bandwidth, size: 64 MiB, value: 1.2 GB/s, lower: -5 %}",
         "validation.yml",

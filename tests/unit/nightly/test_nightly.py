@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from clusterctl import suite
 from clusterctl.model import run_record as model_run_record
 from clusterctl.model.results import CheckResult, Culprit, RankReport, ValidationRecord, Verdict, WrongAnswer
 from clusterctl.nightly import (
@@ -53,10 +52,12 @@ from clusterctl.nightly.records import (
 )
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError, LockedError
+from clusterctl.validation import suites
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from clusterctl import suite
     from clusterctl.validation.run import ValidationOptions
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -822,7 +823,7 @@ def test_a_validation_yml_beside_the_inventory_speaks_at_night(world: World, tmp
     (tmp_path / "validation.yml").write_text(f"extends: smoke\n{references}")
     night.run(a_job(inventory=str(tmp_path / "inventory.ini")), hands=world.hands())
     assert world.suite is not None
-    assert (world.suite.name, world.suite.checks) == ("nightly", suite.builtin("nightly").checks)
+    assert (world.suite.name, world.suite.checks) == ("nightly", suites.builtin("nightly").checks)
     assert [entry.value for entry in world.suite.references] == [1e9]
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 import pytest
 from clusterctl import suite
@@ -9,18 +9,31 @@ from clusterctl.model import units
 from clusterctl.model.results import Unit
 from clusterctl.support import content, yaml_lines
 from clusterctl.support.errors import ConfigError
+from clusterctl.validation import suites
 from clusterctl.validation.checks import registry
+from clusterctl.validation.checks.collectives import SweepOptions
+from clusterctl.validation.checks.pairs import PairsOptions
 from pydantic import ValidationError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+R = TypeVar("R", bound=suite.CheckOptions)
 EXAMPLE = content.root() / "inventories" / "example" / "validation.yml"
+
+
+CHECKS = registry.catalogue().checks
+
+
+def options_of(where: suite.Suite, check: str, kind: type[R]) -> R:
+    found = where.checks[check]
+    assert isinstance(found, kind)
+    return found
 
 
 def refused(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        suite.parse(text, "validation.yml")
+        suites.parse(text, "validation.yml")
     message = str(caught.value)
     assert "\n" not in message
     assert message.endswith((".", "?"))
@@ -122,71 +135,77 @@ def test_aliases_of_aliases_end() -> None:
 # --- the built-in suites ----------------------------------------------------------------------------------------------
 
 
-def test_every_check_has_its_place_in_the_catalogue() -> None:
-    known = list(suite.CHECKS)
-    made = [check.name for check in registry.LAUNCHED]
-    assert made == [name for name in known if name in made]
-    assert set(suite.QUANTITIES) <= set(known)
-
-
-@pytest.mark.parametrize("name", list(suite.BUILTIN))
-def test_a_built_in_suite_is_its_own_default(name: str) -> None:
-    found = suite.load(None, name)
-    assert found.name == name
-    assert suite.Suite.model_validate_json(found.model_dump_json()).name == name
-    assert list(found.checks) == [check for check in suite.CHECKS if check in found.checks]
-    for check, options in found.checks.items():
-        assert type(options) is suite.CHECKS[check]
-    assert [check.name for check in registry.build(found)] == [
-        check.name for check in registry.LAUNCHED if check.name in found.checks
+def test_the_checks_run_in_their_order() -> None:
+    assert list(CHECKS) == [
+        *("hello", "point_to_point", "broadcast", "scatter", "gather", "reduce", "allreduce", "network", "node_speed"),
+        *("pairs", "collectives", "nccl", "nccl_sweep", "torchrun", "horovod", "horovod_sweep", "training"),
     ]
+    assert [check.name for check in registry.select(None)] == list(CHECKS)
+
+
+@pytest.mark.parametrize("name", ["smoke", "nightly", "full"])
+def test_a_built_in_suite_is_its_own_default(name: str) -> None:
+    found = suites.load(None, name)
+    assert found.name == name
+    assert list(found.checks) == [check for check in CHECKS if check in found.checks]
+    for check, options in found.checks.items():
+        assert type(options) is CHECKS[check].options
+    assert [check.name for check in registry.build(found)] == list(found.checks)
 
 
 def test_smoke_is_quick_and_the_default() -> None:
-    smoke = suite.load(None)
+    smoke = suites.load(None)
+    assert smoke == suites.default()
     assert smoke.name == "smoke"
-    assert not {"training", "collectives", "nccl_sweep", "horovod_sweep"} & set(smoke.checks)
-    pairs = smoke.options("pairs", suite.PairsOptions)
+    assert set(CHECKS) - set(smoke.checks) == {"training", "collectives", "nccl_sweep", "horovod_sweep"}
+    pairs = options_of(smoke, "pairs", PairsOptions)
     rounds = pairs.max_rounds or 0
     assert pairs.budget_s * rounds * (len(pairs.latency_bytes) + len(pairs.bandwidth_bytes)) < 5
-    assert set(suite.builtin("full").checks) == set(suite.builtin("nightly").checks) == set(suite.CHECKS)
+    assert set(suites.builtin("full").checks) == set(suites.builtin("nightly").checks) == set(CHECKS)
 
 
 def test_options_of_a_check_that_the_suite_does_not_run_are_nightlys() -> None:
-    nightly = suite.builtin("nightly").options("collectives", suite.SweepOptions)
-    assert suite.builtin("smoke").options("collectives", suite.SweepOptions) == nightly
-    with pytest.raises(TypeError, match="pairs has PairsOptions, no SweepOptions"):
-        suite.builtin("smoke").options("pairs", suite.SweepOptions)
+    (nightly,) = registry.select(["collectives"])
+    assert registry.select(["collectives"], suites.builtin("smoke")) == (nightly,)
+    with pytest.raises(TypeError, match="pairs takes PairsOptions, not SweepOptions"):
+        registry.registrations()["pairs"].check(SweepOptions())
+
+
+def test_two_checks_of_one_name_or_place_are_refused() -> None:
+    one = suite.Declaration(name="one", order=1)
+    for other in (suite.Declaration(name="one", order=2), suite.Declaration(name="two", order=1)):
+        with pytest.raises(ValueError, match="two checks have the name or the order"):
+            suite.Catalogue([one, other])
 
 
 def test_an_unknown_suite() -> None:
     with pytest.raises(ConfigError, match=r"There is no suite named 'nigthly'; did you mean 'nightly'\?"):
-        suite.builtin("nigthly")
+        suites.builtin("nigthly")
     with pytest.raises(ConfigError, match=r"the suites are smoke, nightly, full\.$"):
-        suite.load(None, "xyz")
+        suites.load(None, "xyz")
 
 
 # --- the user's file --------------------------------------------------------------------------------------------------
 
 
 def test_extending_changes_only_what_is_given() -> None:
-    own = suite.parse(
+    own = suites.parse(
         "extends: nightly\nchecks:\n  pairs: {bandwidth_bytes: 64 KiB, budget_s: 200 ms}\n  training: false\n"
         "  hello: {deadline_s: 2 min}\n",
         "f",
     )
-    nightly = suite.builtin("nightly")
+    nightly = suites.builtin("nightly")
     assert own.name == "nightly"
     assert set(own.checks) == set(nightly.checks) - {"training"}
-    before = nightly.options("pairs", suite.PairsOptions)
-    pairs = own.options("pairs", suite.PairsOptions)
+    before = options_of(nightly, "pairs", PairsOptions)
+    pairs = options_of(own, "pairs", PairsOptions)
     assert (pairs.bandwidth_bytes, pairs.budget_s) == ((65536,), 0.2)
     assert (pairs.latency_bytes, pairs.max_rounds) == (before.latency_bytes, before.max_rounds)
     assert next(iter(registry.build(own))).deadline_s == 120
 
 
 def test_checks_are_put_in_their_order() -> None:
-    own = suite.parse("checks:\n  training:\n  hello: true\n  node_speed: {budget_s: 1}\n", "f")
+    own = suites.parse("checks:\n  training:\n  hello: true\n  node_speed: {budget_s: 1}\n", "f")
     assert (own.name, list(own.checks)) == ("own", ["hello", "node_speed", "training"])
 
 
@@ -197,26 +216,26 @@ def test_a_name_chooses_between_the_file_and_what_is_built_in(tmp_path: Path) ->
         "external:\n- {name: disk, command: ./disk.sh}\n",
         encoding="utf-8",
     )
-    ours = suite.load(path)
-    assert ours == suite.load(path, "ours")
+    ours = suites.load(path)
+    assert ours == suites.load(path, "ours")
     assert ours.name == "ours"
-    smoke = suite.load(path, "smoke")
-    assert smoke.checks == suite.builtin("smoke").checks
+    smoke = suites.load(path, "smoke")
+    assert smoke.checks == suites.builtin("smoke").checks
     assert (smoke.outliers.floor, smoke.external) == (0.05, ())
     with pytest.raises(ConfigError, match=r"no suite named 'our' in .*; did you mean 'ours'\?"):
-        suite.load(path, "our")
+        suites.load(path, "our")
     path.write_text("extends: nightly\nchecks: {training: false}\n", encoding="utf-8")
-    assert "training" not in suite.load(path, "nightly").checks
+    assert "training" not in suites.load(path, "nightly").checks
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"There is no file .*nothing\.yml"):
-        suite.load(tmp_path / "nothing.yml")
+        suites.load(tmp_path / "nothing.yml")
     with pytest.raises(ConfigError, match="cannot be read"):
-        suite.load(tmp_path)
+        suites.load(tmp_path)
     (tmp_path / "latin.yml").write_bytes(b"name: caf\xe9\n")
-    with pytest.raises(ConfigError, match="no UTF-8"):
-        suite.load(tmp_path / "latin.yml")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        suites.load(tmp_path / "latin.yml")
 
 
 REFERENCE = "references:\n- check: collectives\n  quantity: bus_bandwidth\n"
@@ -311,7 +330,7 @@ def test_what_is_wrong_is_told_in_one_sentence(text: str, words: str) -> None:
 
 
 def test_values_are_turned_into_the_unit_of_what_they_are_about() -> None:
-    own = suite.parse(
+    own = suites.parse(
         "extends: smoke\nreferences:\n- {check: pairs, quantity: latency, value: 0.02 ms, upper: 10 %, size: 8}\n"
         "- {check: pairs, quantity: bandwidth, value: 1.1e9, lower: -10 %}\n",
         "f",
@@ -322,7 +341,7 @@ def test_values_are_turned_into_the_unit_of_what_they_are_about() -> None:
 
 
 def test_a_check_of_the_users_own() -> None:
-    own = suite.parse(
+    own = suites.parse(
         "external:\n- name: disk\n  command: dd if=/dev/zero of='/tmp/a b' bs=1M\n  on: each_node\n"
         "  regex: '([\\d.]+) MB/s'\n  unit: MB/s\n  better: higher\n  reference: {value: 1.2 GB/s, lower: -10 %}\n",
         "f",
@@ -347,25 +366,25 @@ def test_a_check_of_the_users_own() -> None:
     ids=["same", "own", "scaled", "plain", "plain-scaled"],
 )
 def test_a_reference_beside_a_check_is_in_the_checks_unit(keys: str, scale: float, value: float) -> None:
-    own = suite.parse(f"{EXTERNAL}  regex: '(a)'\n  {keys}\n", "f")
+    own = suites.parse(f"{EXTERNAL}  regex: '(a)'\n  {keys}\n", "f")
     assert [one.scale for one in own.external] == [scale]
     assert [one.value for one in own.every_reference] == [value]
-    again = suite.Suite.model_validate_json(own.model_dump_json())
-    assert again.external == own.external
+    again = tuple(suite.ExternalCheck.model_validate_json(one.model_dump_json()) for one in own.external)
+    assert again == own.external
 
 
 def test_a_reference_without_unit_takes_the_figures() -> None:
-    own = suite.parse(f"{EXTERNAL}  regex: '(a)'\n  unit: ms\n  reference: {{value: 3 ms, upper: 10 %}}\n", "f")
+    own = suites.parse(f"{EXTERNAL}  regex: '(a)'\n  unit: ms\n  reference: {{value: 3 ms, upper: 10 %}}\n", "f")
     assert [(one.value, one.unit) for one in own.every_reference] == [(pytest.approx(0.003), "s")]
 
 
 def test_the_example_shows_every_key() -> None:
     text = EXAMPLE.read_text(encoding="utf-8")
-    shown = suite.load(EXAMPLE)
+    shown = suites.load(EXAMPLE)
     assert shown.external
     assert shown.references
     models = [suite.HistoryOptions, suite.OutlierOptions, suite.ExternalCheck, suite.ReferenceEntry]
-    keys = {key for model in (*models, *suite.CHECKS.values()) for key in model.model_fields}
+    keys = {key for model in (*models, *(check.options for check in CHECKS.values())) for key in model.model_fields}
     keys |= {"name", "extends", "checks", "references", "external", "outliers", "history"}
     missing = {key for key in keys if re.search(rf"^[\s#{{-]*.*\b{key}:", text, re.MULTILINE) is None}
     assert missing == set()
@@ -376,7 +395,7 @@ def test_the_examples_of_the_docs_are_taken_as_they_stand() -> None:
     examples = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert examples
     for example in examples:
-        own = suite.parse(example, "docs/reference/suites.md")
+        own = suites.parse(example, "docs/reference/suites.md")
         assert (own.name, len(own.references), len(own.external)) == ("nightly", 1, 1)
         assert "training" not in own.checks
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import factory
-from clusterctl import suite
 from clusterctl.model.results import CheckResult, Verdict
-from clusterctl.validation import expectations
+from clusterctl.validation import expectations, suites
 
 TEXT = """\
 extends: smoke
@@ -19,7 +18,7 @@ references:
 
 def appraised(verdict: Verdict = Verdict.PASS) -> tuple[CheckResult, list[str]]:
     run = expectations.MeasuredRun("here", 4, {})
-    judge = expectations.Appraiser(suite.parse(TEXT, "validation.yml"), run, {}, remembered=False)
+    judge = expectations.Appraiser(suites.parse(TEXT, "validation.yml"), run, {}, remembered=False)
     figure = factory.figure(1e9, backend="mpi", samples=(1e9,))
     return judge.assess(factory.check("pairs", verdict, figure)), judge.notes
 

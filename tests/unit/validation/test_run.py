@@ -74,7 +74,9 @@ def test_exit_codes(verdict: Verdict, code: ExitCode) -> None:
 
 def test_the_deadline_grows_with_the_ranks_and_where_they_share_a_core() -> None:
     def deadline(slots: int, cores: int) -> float:
-        return base.deadline_s(registry.LAUNCHED[0], base.Site("5.0.7", {"node1": slots}, cores={"node1": cores}))
+        return base.deadline_s(
+            registry.select(["hello"])[0], base.Site("5.0.7", {"node1": slots}, cores={"node1": cores})
+        )
 
     assert deadline(8, 8) < deadline(1024, 1024) < 120
     assert deadline(8, 16) == deadline(8, 8)

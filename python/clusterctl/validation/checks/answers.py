@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.validation.checks import base
+from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.results import JobOutcome
 
@@ -34,9 +37,20 @@ class Answers:
         return base.judge(site, outcome)
 
 
-POINT_TO_POINT = Answers("point_to_point", "Python objects and buffers from rank to rank")
-BROADCAST = Answers("broadcast", "one root's buffers and objects reach everybody")
-SCATTER = Answers("scatter", "everybody gets their part")
-GATHER = Answers("gather", "one root gets everybody's part")
-REDUCE = Answers("reduce", "sums and maxima at one root")
-ALLREDUCE = Answers("allreduce", "minima, maxima and sums everywhere")
+def _always(check: Answers) -> Callable[[object], Answers]:
+    """Return a maker of a check that has no options of its own."""
+    return lambda _options: check
+
+
+_TITLES = {
+    "point_to_point": "Python objects and buffers from rank to rank",
+    "broadcast": "one root's buffers and objects reach every rank",
+    "scatter": "every rank gets its part",
+    "gather": "one root gets the parts of all ranks",
+    "reduce": "sums and maxima at one root",
+    "allreduce": "minima, maxima and sums on every rank",
+}
+CHECKS = tuple(
+    Registration(name=name, order=order, in_smoke=True, make=_always(Answers(name, title)))
+    for order, (name, title) in enumerate(_TITLES.items(), start=20)
+)

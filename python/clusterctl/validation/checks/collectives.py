@@ -8,21 +8,31 @@ from typing import TYPE_CHECKING
 from clusterctl.model import nodeset
 from clusterctl.model.results import Figure, Verdict
 from clusterctl.model.units import size_words, value_words
-from clusterctl.suite import SweepOptions
+from clusterctl.suite import MeasuringOptions
+from clusterctl.suite.values import MIB, OPERATIONS, Operations, Sizes
 from clusterctl.validation.checks import base, bus_bandwidth, horovod, nccl, rank_output
+from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from typing_extensions import Self
 
     from clusterctl.diagnosis.training_stack import NodeStack
-    from clusterctl.model.results import JobOutcome, RankReport
+    from clusterctl.model.results import JobOutcome, RankReport, Unit
+    from clusterctl.suite.catalogue import BuiltinName
 
 _START_S = 60.0
 _PROOF_S = 1.0  # of a point, beside the measuring
 _BUDGETS = 6  # what a point may take, in budgets: the fewest samples are waited for where one takes long
 _OWN_BUFFER = "its own send buffer"  # as sweep_checks.py calls it
+
+
+class SweepOptions(MeasuringOptions):
+    """Collectives over message sizes; ``budget_s`` is for one operation and one size."""
+
+    operations: Operations = OPERATIONS
+    sizes: Sizes = (8, 65536, MIB, 16 * MIB)
 
 
 def deadline_s(options: SweepOptions) -> float:
@@ -190,3 +200,31 @@ def _words(
 def _weight(figure: Figure) -> tuple[bool, int]:
     """Rank figures by how much they tell: allreduce first, then the largest."""
     return figure.operation == "allreduce", figure.size_bytes or 0
+
+
+_TUNED: Mapping[BuiltinName, SweepOptions] = {
+    "full": SweepOptions(
+        budget_s=3.0,
+        precision=0.01,
+        sizes=(8, 1024, 8192, 65536, 524288, 4 * MIB, 32 * MIB, 256 * MIB),
+    )
+}
+_MEASURES: Mapping[str, Unit] = {"time": "s", "algorithm_bandwidth": "B/s", "bus_bandwidth": "B/s"}
+
+
+def _registration(kind: type[Collectives | NcclSweep | HorovodSweep], order: int, **measures: Unit) -> Registration:
+    return Registration(
+        name=kind.name,
+        order=order,
+        options=SweepOptions,
+        measures={**_MEASURES, **measures},
+        tuned=_TUNED,
+        make=kind.of,
+    )
+
+
+CHECKS = (
+    _registration(Collectives, order=50),
+    _registration(NcclSweep, order=70, gpu_clock="Hz"),
+    _registration(HorovodSweep, order=95),
+)

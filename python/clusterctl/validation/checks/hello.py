@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from clusterctl.model.findings import majority
 from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import base
+from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -91,3 +92,6 @@ def _odd_ones(
 def _release(report: RankReport) -> str:
     match = _RELEASE.match(report.library_version)
     return match.group(0) if match else report.library_version or "an unnamed library"
+
+
+CHECKS = (Registration(name="hello", order=10, in_smoke=True, make=lambda _options: Hello()),)

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.model.results import Measurement, Verdict
-from clusterctl.suite import TrainingOptions
+from clusterctl.suite import CheckOptions
+from clusterctl.suite.values import Count, Share
 from clusterctl.validation.checks import base, scaling
+from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
     from clusterctl.diagnosis.training_stack import NodeStack
@@ -86,6 +88,13 @@ def _expected(site: base.Site, device: str) -> str:
     return "MPI" if device == "cpu" or first is None else first.horovod_gpu_operations
 
 
+class TrainingOptions(CheckOptions):
+    """A fixed-seed language model of so many steps; the loss may miss the single process's by ``tolerance``."""
+
+    steps: Count = 20
+    tolerance: Share = 1e-8
+
+
 @dataclass(frozen=True)
 class Training:
     """A model trained with Horovod is the one that a single process gets; the scaling efficiency is told."""
@@ -126,3 +135,16 @@ class Training:
             Measurement(name="single_process_perplexity", value=told["single_process_perplexity"], unit="1"),
         )
         return replace(judgement, figures=found)
+
+
+CHECKS = (
+    Registration(name="horovod", order=90, in_smoke=True, make=lambda _options: Horovod()),
+    Registration(
+        name="training",
+        order=100,
+        options=TrainingOptions,
+        measures=scaling.MEASURES,
+        tuned={"full": TrainingOptions(steps=100)},
+        make=Training.of,
+    ),
+)

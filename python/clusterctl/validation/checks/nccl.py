@@ -9,6 +9,7 @@ from clusterctl.model import nodeset
 from clusterctl.model.findings import majority
 from clusterctl.model.results import Measurement, Verdict
 from clusterctl.validation.checks import base
+from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -201,3 +202,6 @@ def _figures(reports: Sequence[RankReport]) -> list[Measurement]:
             elif name.endswith(_TIME):
                 figures.append(Measurement(name=f"{name.removesuffix(_TIME)}_time", value=value, unit="us"))
     return figures
+
+
+CHECKS = (Registration(name="nccl", order=60, in_smoke=True, make=lambda _options: NCCL),)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Measurement, Verdict
 from clusterctl.validation.checks import base
+from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -266,3 +267,6 @@ def _meant(site: base.Site) -> str:
 
 def _skip(judgement: base.Judgement, reason: str) -> base.Judgement:
     return base.Judgement(Verdict.SKIP, reason, (), judgement.ranks, judgement.measurements)
+
+
+CHECKS = (Registration(name="network", order=30, in_smoke=True, make=lambda _options: NetworkCheck()),)

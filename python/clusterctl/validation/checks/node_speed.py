@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Verdict
 from clusterctl.model.units import value_words
-from clusterctl.suite import NodeSpeedOptions
+from clusterctl.suite import MeasuringOptions
 from clusterctl.validation.checks import base, rank_output
+from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 QUANTITIES = {"memory_bandwidth": "memory", "compute": "compute"}
 # Nodes that are containers of one machine take turns, and nobody knows how many there are before they are asked.
 _TURN_S = 2.0
+
+
+class NodeSpeedOptions(MeasuringOptions):
+    """Memory bandwidth and a compute loop on each node, ``budget_s`` for each."""
 
 
 @dataclass(frozen=True)
@@ -87,3 +92,20 @@ def _words(figures: Sequence[Figure]) -> str:
             f"{called} {middle} in the middle, {value_words(slowest.value, slowest.unit)} on {slowest.nodes[0]}"
         )
     return "; ".join(words)
+
+
+CHECKS = (
+    Registration(
+        name="node_speed",
+        order=40,
+        options=NodeSpeedOptions,
+        measures={"memory_bandwidth": "B/s", "compute": "FLOP/s"},
+        in_smoke=True,
+        tuned={
+            "smoke": NodeSpeedOptions(budget_s=0.25, precision=0.05),
+            "nightly": NodeSpeedOptions(budget_s=2.0),
+            "full": NodeSpeedOptions(budget_s=10.0, precision=0.01),
+        },
+        make=NodeSpeed,
+    ),
+)

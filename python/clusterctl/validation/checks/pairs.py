@@ -12,8 +12,10 @@ from clusterctl.analysis.packet_loss import SENT_AGAIN
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Figure, Measurement, PairMatrix, Verdict
 from clusterctl.model.units import size_words, value_words
-from clusterctl.suite import PairsOptions
+from clusterctl.suite import MeasuringOptions
+from clusterctl.suite.values import MIB, Count, PairSizes, Seconds
 from clusterctl.validation.checks import base, rank_output
+from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +27,18 @@ if TYPE_CHECKING:
 _STUCK = re.compile(r"pair \S+, (?P<size>\d+ (?:B|KiB|MiB))")
 _COUNTED = ("segments", "segments_sent_again")
 _BUDGETS = 3.0  # what a pair may take, in budgets: a slow link takes more than its own
+
+
+class PairsOptions(MeasuringOptions):
+    """All pairs of nodes; ``budget_s`` is for one pair and one size.
+
+    ``max_rounds`` None plays the whole tournament; a number plays only so many of its rounds.
+    """
+
+    budget_s: Seconds = 0.1
+    latency_bytes: PairSizes = (1, 64, 4096)
+    bandwidth_bytes: PairSizes = (65536, MIB, 8 * MIB)
+    max_rounds: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -211,3 +225,27 @@ def _words(matrices: Sequence[PairMatrix]) -> str:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
+
+
+CHECKS = (
+    Registration(
+        name="pairs",
+        order=45,
+        options=PairsOptions,
+        measures={"latency": "us", "bandwidth": "B/s"},
+        in_smoke=True,
+        tuned={
+            "smoke": PairsOptions(
+                budget_s=0.1, precision=0.05, latency_bytes=(8,), bandwidth_bytes=(MIB,), max_rounds=16
+            ),
+            "nightly": PairsOptions(budget_s=0.2, max_rounds=128),
+            "full": PairsOptions(
+                budget_s=1.0,
+                precision=0.01,
+                latency_bytes=(1, 8, 64, 512, 4096),
+                bandwidth_bytes=(65536, MIB, 8 * MIB, 64 * MIB),
+            ),
+        },
+        make=Pairs,
+    ),
+)

@@ -8,8 +8,12 @@ from clusterctl.model.results import Figure
 from clusterctl.validation.checks import base, rank_output
 
 if TYPE_CHECKING:
-    from clusterctl.model.results import JobOutcome
+    from collections.abc import Mapping
 
+    from clusterctl.model.results import JobOutcome, Unit
+
+# The quantities of a training that a reference can name.
+MEASURES: Mapping[str, Unit] = {"efficiency": "1", "time": "s", "throughput": "tokens/s"}
 _TOGETHER, _ALONE = "training_step", "single_process_step"  # as language_model.py calls them
 
 

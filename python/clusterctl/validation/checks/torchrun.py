@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.model.results import Measurement, Verdict
 from clusterctl.validation.checks import base, scaling
+from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
     from clusterctl.diagnosis.training_stack import NodeStack
@@ -86,3 +87,14 @@ def _with_root_cause(judgement: base.Judgement, outcome: JobOutcome) -> base.Jud
     return base.fail(
         judgement, f"rank {report.rank} on {report.host} {how}, and torchrun ended the others", [report.host]
     )
+
+
+CHECKS = (
+    Registration(
+        name="torchrun",
+        order=80,
+        measures=scaling.MEASURES,
+        in_smoke=True,
+        make=lambda _options: TorchrunCheck(),
+    ),
+)

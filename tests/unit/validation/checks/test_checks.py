@@ -106,7 +106,7 @@ def test_no_rank_at_all_is_an_error_with_mpirun_s_own_words() -> None:
 @pytest.mark.parametrize("ending", ["exited", "deadline", "lost", "not_started", "stopped"])
 def test_no_output_is_never_a_pass(ending: str) -> None:
     outcome = JobOutcome(ending, 1.0, 1.0, rc=0, problem="why")  # type: ignore[arg-type]
-    for check in registry.LAUNCHED:
+    for check in registry.select(None):
         judgement = check.judge(site("none-5.0.7"), outcome)
         assert judgement.verdict is Verdict.ERROR
         assert all(rank.state == "absent" for rank in judgement.ranks)
@@ -293,7 +293,7 @@ def test_checks_run_in_their_order_whatever_the_order_asked_for() -> None:
 
 def test_help_names_every_check_in_its_order() -> None:
     assert re.findall(r"\w+", re.sub(r"\(.*?\)", "", validate._CHECKS)) == [  # noqa: SLF001
-        check.name for check in registry.LAUNCHED
+        check.name for check in registry.select(None)
     ]
 
 

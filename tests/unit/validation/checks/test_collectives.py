@@ -15,8 +15,9 @@ import pytest
 from clusterctl import suite
 from clusterctl.diagnosis.training_stack import NodeStack
 from clusterctl.model.results import Figure, JobOutcome, OutputLine, Verdict
+from clusterctl.validation import suites
 from clusterctl.validation.checks import base, bus_bandwidth, registry
-from clusterctl.validation.checks.collectives import Collectives, HorovodSweep, NcclSweep
+from clusterctl.validation.checks.collectives import Collectives, HorovodSweep, NcclSweep, SweepOptions
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -86,7 +87,7 @@ def site() -> base.Site:
 
 
 def test_a_healthy_sweep_gives_three_figures_for_each_operation_and_size() -> None:
-    judgement = Collectives(suite.SweepOptions(sizes=SIZES, confidence=0.9)).judge(site(), captured("mpi-5.0.7"))
+    judgement = Collectives(SweepOptions(sizes=SIZES, confidence=0.9)).judge(site(), captured("mpi-5.0.7"))
     assert judgement.verdict is Verdict.PASS
     assert judgement.reason.startswith("8 ranks on 4 nodes, 87,588,928 values right; allreduce of 4 MiB: ")
     assert judgement.reason.endswith("B/s of bus bandwidth")
@@ -155,7 +156,7 @@ def test_silence_is_no_pass() -> None:
 
 
 def test_options_reach_the_program_and_the_deadline_grows_with_them() -> None:
-    options = suite.SweepOptions(operations=("allreduce", "alltoall"), sizes=(8, 1 << 20), budget_s=2.0, precision=0.1)
+    options = SweepOptions(operations=("allreduce", "alltoall"), sizes=(8, 1 << 20), budget_s=2.0, precision=0.1)
     check = Collectives.of(options)
     words = check.program(site(), 60.0)
     assert words[1].endswith("/sweep_checks.py")
@@ -168,8 +169,8 @@ def test_options_reach_the_program_and_the_deadline_grows_with_them() -> None:
         "--precision": "0.1",
     }
     assert check.deadline_s == 60 + 4 * 13
-    mine = suite.SweepOptions(deadline_s=7)
-    made = registry.build(suite.builtin("nightly").model_copy(update={"checks": {"collectives": mine}}))
+    mine = SweepOptions(deadline_s=7)
+    made = registry.build(suites.builtin("nightly").model_copy(update={"checks": {"collectives": mine}}))
     assert [(one.name, one.deadline_s) for one in made] == [("collectives", 7)]
 
 

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 from clusterctl.diagnosis.training_stack import NodeStack
 from clusterctl.model.results import JobOutcome, OutputLine, Verdict
-from clusterctl.suite import SweepOptions
 from clusterctl.validation.checks import base
-from clusterctl.validation.checks.collectives import NcclSweep
+from clusterctl.validation.checks.collectives import NcclSweep, SweepOptions
 from clusterctl.validation.checks.nccl import NCCL
 from node_programs import load
 

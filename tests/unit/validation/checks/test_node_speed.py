@@ -11,9 +11,8 @@ import node_programs
 import pytest
 from clusterctl.analysis import outliers, speed_verdict
 from clusterctl.model.results import CheckResult, JobOutcome, OutputLine, Verdict
-from clusterctl.suite import NodeSpeedOptions
 from clusterctl.validation.checks import base
-from clusterctl.validation.checks.node_speed import NodeSpeed
+from clusterctl.validation.checks.node_speed import NodeSpeed, NodeSpeedOptions
 
 if TYPE_CHECKING:
     from types import ModuleType

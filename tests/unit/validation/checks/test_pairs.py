@@ -13,9 +13,8 @@ import node_programs
 import pytest
 from clusterctl.analysis import outliers, packet_loss
 from clusterctl.model.results import JobOutcome, OutputLine, Verdict
-from clusterctl.suite import PairsOptions
 from clusterctl.validation.checks import base
-from clusterctl.validation.checks.pairs import Pairs
+from clusterctl.validation.checks.pairs import Pairs, PairsOptions
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -8,10 +8,11 @@ import statistics
 from pathlib import Path
 
 import pytest
-from clusterctl import suite
 from clusterctl.diagnosis.training_stack import NodeStack
 from clusterctl.model.results import JobOutcome, OutputLine, Verdict
+from clusterctl.validation import suites
 from clusterctl.validation.checks import base, registry
+from clusterctl.validation.checks.horovod import TrainingOptions
 
 DATA = Path(__file__).parents[3] / "data" / "sweeps"
 STACK = NodeStack(framework="pytorch", horovod="0.28.1", horovod_with="pytorch", horovod_gpu_operations="none")
@@ -71,8 +72,8 @@ def test_times_of_one_side_alone_make_no_efficiency() -> None:
 
 
 def test_options_reach_the_program() -> None:
-    chosen = suite.builtin("nightly").model_copy(
-        update={"checks": {"training": suite.TrainingOptions(steps=64, tolerance=1e-6)}}
+    chosen = suites.builtin("nightly").model_copy(
+        update={"checks": {"training": TrainingOptions(steps=64, tolerance=1e-6)}}
     )
     (check,) = registry.build(chosen)
     words = check.program(SITE, 60.0)

@@ -1,0 +1,103 @@
+"""A check is registered in its own module: one new file, and no list elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl.support.errors import ConfigError
+from clusterctl.validation import checks, suites
+from clusterctl.validation.checks import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MODULE = '''
+"""A check that a contributor adds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusterctl.suite import MeasuringOptions
+from clusterctl.validation.checks import base
+from clusterctl.validation.checks.registration import Registration
+
+
+class DiskOptions(MeasuringOptions):
+    blocks: int = 8
+
+
+@dataclass(frozen=True)
+class Disk:
+    options: DiskOptions = DiskOptions()
+    name: str = "disk_speed"
+    title: str = "every disk writes"
+    deadline_s: float = 45.0
+    per_node: bool = True
+
+    def absent(self, stack):
+        return ""
+
+    def program(self, site, deadline_s):
+        return base.rank_program("disk_checks.py", self.name, deadline_s, "--blocks", str(self.options.blocks))
+
+    def judge(self, site, outcome):
+        return base.judge(site, outcome)
+
+
+CHECKS = (
+    Registration(
+        name="disk_speed", order=41, options=DiskOptions, measures={"disk_bandwidth": "B/s"}, in_smoke=True, make=Disk
+    ),
+)
+'''
+SUITE = """\
+extends: nightly
+checks:
+  disk_speed: {blocks: 32, budget_s: 500 ms, deadline_s: 2 min}
+references:
+  - {check: disk_speed, quantity: disk_bandwidth, value: 1.5 GB/s, lower: -20 %}
+"""
+
+
+@pytest.fixture
+def with_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Put a module with a check beside those of the package."""
+    (tmp_path / "toy_disk.py").write_text(MODULE, encoding="utf-8")
+    monkeypatch.setattr(checks, "__path__", [*checks.__path__, str(tmp_path)])
+    for cached in (registry.registrations, registry.catalogue):
+        cached.cache_clear()
+    yield
+    for cached in (registry.registrations, registry.catalogue):
+        cached.cache_clear()
+    sys.modules.pop("clusterctl.validation.checks.toy_disk", None)
+
+
+def test_without_its_module_a_check_is_unknown() -> None:
+    with pytest.raises(ConfigError, match=r"line 3: checks\.disk_speed: there is no check named 'disk_speed'"):
+        suites.parse(SUITE, "validation.yml")
+
+
+@pytest.mark.usefixtures("with_disk")
+def test_a_new_module_is_all_that_a_new_check_takes() -> None:
+    names = [check.name for check in registry.select(None)]
+    assert names[names.index("node_speed") : names.index("pairs") + 1] == ["node_speed", "disk_speed", "pairs"]
+    assert all("disk_speed" in suites.builtin(name).checks for name in ("smoke", "nightly", "full"))
+    own = suites.parse(SUITE, "validation.yml")
+    assert [(one.check, one.value, one.unit) for one in own.references] == [("disk_speed", 1.5e9, "B/s")]
+    (made,) = registry.select(["disk_speed"], own)
+    assert made.deadline_s == 120
+    assert made.program(None, 60.0)[-2:] == ("--blocks", "32")  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("with_disk")
+def test_mistakes_about_a_new_check_are_told_like_any_other() -> None:
+    with pytest.raises(ConfigError, match=r"no key 'block'; did you mean 'blocks'\?"):
+        suites.parse(SUITE.replace("blocks:", "block:"), "validation.yml")
+    with pytest.raises(ConfigError, match=r"does not measure 'disk_bandwith'; did you mean 'disk_bandwidth'\?"):
+        suites.parse(SUITE.replace("quantity: disk_bandwidth", "quantity: disk_bandwith"), "validation.yml")
+    with pytest.raises(ConfigError, match="one of clusterctl's own checks"):
+        suites.parse("external: [{name: disk_speed, command: ./a}]", "validation.yml")
