@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.model.facts import NodeFacts
 from clusterctl.model.hosts import Host, Inventory
+from clusterctl.model.job_outcome import JobOutcome, OutputLine, Sweep
 from clusterctl.model.results import (
     Better,
     CheckResult,
     Figure,
-    JobOutcome,
-    OutputLine,
     PairMatrix,
     RankReport,
-    Sweep,
     Unit,
     ValidationRecord,
     Verdict,

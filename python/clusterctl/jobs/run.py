@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from clusterctl.launch.compose import LaunchPlan
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Host, Inventory
-    from clusterctl.model.results import JobOutcome
+    from clusterctl.model.job_outcome import JobOutcome
 
 Prefix: TypeAlias = Literal["none", "rank", "host"]
 Take: TypeAlias = "Callable[[str, bytes], None]"

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any
 
-from clusterctl.model.results import Ending, JobOutcome, OutputLine, Stack, Sweep
+from clusterctl.model.job_outcome import Ending, JobOutcome, OutputLine, Stack, Sweep
 from clusterctl.remote import python, ssh
 from clusterctl.support import content
 

@@ -15,7 +15,8 @@ from clusterctl.model import nodeset, results
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from clusterctl.model.results import CheckResult, JobOutcome, Launch
+    from clusterctl.model.job_outcome import JobOutcome
+    from clusterctl.model.results import CheckResult, Launch
 
     Starter = Callable[[tuple[str, ...], threading.Event], Launch]
 

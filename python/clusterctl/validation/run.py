@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
     from clusterctl.model.facts import NodeFacts, Probe
     from clusterctl.model.hosts import Inventory
-    from clusterctl.model.results import JobOutcome, Launch, OutputLine, ValidationEvent
+    from clusterctl.model.job_outcome import JobOutcome, OutputLine
+    from clusterctl.model.results import Launch, ValidationEvent
     from clusterctl.suite import Suite
     from clusterctl.validation.checks.base import Check
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl.analysis import robust_stats
-from clusterctl.model.results import OutputLine
+from clusterctl.model.job_outcome import OutputLine
 from clusterctl.validation.checks import base, rank_output
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from clusterctl.remote import supervised_job
 from local_jobs import GONE, HERE, MUTE, STUBBORN, SUPERVISOR, carrying, spec
 
 if TYPE_CHECKING:
-    from clusterctl.model.results import OutputLine
+    from clusterctl.model.job_outcome import OutputLine
 
 
 def test_a_job_that_ends_by_itself() -> None:

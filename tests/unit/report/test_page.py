@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusterctl.model.results import CheckResult, Culprit, Figure, PairMatrix, Stack, ValidationRecord, Verdict
+from clusterctl.model.job_outcome import Stack
+from clusterctl.model.results import CheckResult, Culprit, Figure, PairMatrix, ValidationRecord, Verdict
 from clusterctl.report import page
 from clusterctl.report.page import pictures, topology
 from test_formats import FULL, HUNG, PAIRS

@@ -11,7 +11,8 @@ import factory
 import pytest
 from clusterctl.model import facts, results
 from clusterctl.model.hosts import Host
-from clusterctl.model.results import JobOutcome, OutputLine, ValidationRecord, Verdict
+from clusterctl.model.job_outcome import JobOutcome, OutputLine
+from clusterctl.model.results import ValidationRecord, Verdict
 from clusterctl.remote import supervised_job
 from clusterctl.support import content
 from clusterctl.support.errors import ExitCode

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clusterctl.diagnosis.training_stack import NodeStack
-    from clusterctl.model.results import JobOutcome
+    from clusterctl.model.job_outcome import JobOutcome
 
 
 @dataclass(frozen=True)

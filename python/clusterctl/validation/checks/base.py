@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from clusterctl.diagnosis.training_stack import NodeStack
-    from clusterctl.model.results import JobOutcome, PairMatrix, RankReport
+    from clusterctl.model.job_outcome import JobOutcome
+    from clusterctl.model.results import PairMatrix, RankReport
 
 PYTHON = "/usr/local/python_env/bin/python"
 PROGRAMS = "/usr/local/libexec/clusterctl"

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from clusterctl.diagnosis.training_stack import NodeStack
-    from clusterctl.model.results import JobOutcome, RankReport, Unit
+    from clusterctl.model.job_outcome import JobOutcome
+    from clusterctl.model.results import RankReport, Unit
     from clusterctl.suite.catalogue import BuiltinName
 
 _START_S = 60.0

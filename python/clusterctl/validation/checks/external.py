@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from clusterctl.diagnosis.training_stack import NodeStack
-    from clusterctl.model.results import Figure, JobOutcome
+    from clusterctl.model.job_outcome import JobOutcome
+    from clusterctl.model.results import Figure
     from clusterctl.suite import ExternalCheck
 
 _PARSERS: Mapping[str, Callable[[str], tuple[Figure, ...]]] = {

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from clusterctl.diagnosis.training_stack import NodeStack
-    from clusterctl.model.results import JobOutcome, RankReport
+    from clusterctl.model.job_outcome import JobOutcome
+    from clusterctl.model.results import RankReport
 
 _RELEASE = re.compile(r"Open MPI v[^\s,]+")
 

@@ -13,7 +13,8 @@ from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
     from clusterctl.diagnosis.training_stack import NodeStack
-    from clusterctl.model.results import JobOutcome, RankReport
+    from clusterctl.model.job_outcome import JobOutcome
+    from clusterctl.model.results import RankReport
 
 _PROGRAM = "horovod_checks.py"
 _START_S, _STEP_S = 110.0, 0.5  # importing PyTorch in every rank takes longer than a step

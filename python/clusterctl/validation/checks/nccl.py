@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.diagnosis.training_stack import NodeStack
-    from clusterctl.model.results import JobOutcome, RankReport
+    from clusterctl.model.job_outcome import JobOutcome
+    from clusterctl.model.results import RankReport
 
 _TIME, _BUS = "_us", "_bus_bytes_per_s"  # how the program's figures end
 

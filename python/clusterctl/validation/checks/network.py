@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.facts import NodeFacts
-    from clusterctl.model.results import JobOutcome, RankReport
+    from clusterctl.model.job_outcome import JobOutcome
+    from clusterctl.model.results import RankReport
 
 # Headers only add to what is counted, and other traffic (ssh, a file server) is counted as well, so that a carrier has
 # carried the job when it shows nearly all of it; the rest is room for what a card counts late.

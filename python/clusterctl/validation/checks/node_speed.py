@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.diagnosis.training_stack import NodeStack
-    from clusterctl.model.results import Figure, JobOutcome
+    from clusterctl.model.job_outcome import JobOutcome
+    from clusterctl.model.results import Figure
 
 QUANTITIES = {"memory_bandwidth": "memory", "compute": "compute"}
 # Nodes that are containers of one machine take turns, and nobody knows how many there are before they are asked.

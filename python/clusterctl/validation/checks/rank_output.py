@@ -16,7 +16,7 @@ from clusterctl.model.results import Better, RankReport, Unit, WrongAnswer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from clusterctl.model.results import OutputLine
+    from clusterctl.model.job_outcome import OutputLine
 
 # A line of ours begins with one of two keys; mpirun may glue two ranks' lines together or put words before them.
 _BEGIN = re.compile(r'\{"(?:clusterctl|rank)"')

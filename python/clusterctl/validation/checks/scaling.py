@@ -10,7 +10,8 @@ from clusterctl.validation.checks import base, rank_output
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.model.results import JobOutcome, Unit
+    from clusterctl.model.job_outcome import JobOutcome
+    from clusterctl.model.results import Unit
 
 # The quantities of a training that a reference can name.
 MEASURES: Mapping[str, Unit] = {"efficiency": "1", "time": "s", "throughput": "tokens/s"}

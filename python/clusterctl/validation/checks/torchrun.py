@@ -12,7 +12,7 @@ from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
     from clusterctl.diagnosis.training_stack import NodeStack
-    from clusterctl.model.results import JobOutcome
+    from clusterctl.model.job_outcome import JobOutcome
 
 # What torchrun says of the worker that ended first.
 _ROOT_CAUSE = re.compile(

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from clusterctl.cli import validate
 from clusterctl.diagnosis.training_stack import NodeStack
-from clusterctl.model.results import JobOutcome, OutputLine, Sweep, Verdict
+from clusterctl.model.job_outcome import JobOutcome, OutputLine, Sweep
+from clusterctl.model.results import Verdict
 from clusterctl.support.errors import ConfigError
 from clusterctl.validation.checks import base, rank_output, registry
 from factory import captured_outcome

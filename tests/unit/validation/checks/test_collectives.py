@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from clusterctl import suite
 from clusterctl.diagnosis.training_stack import NodeStack
-from clusterctl.model.results import Figure, JobOutcome, OutputLine, Verdict
+from clusterctl.model.job_outcome import JobOutcome, OutputLine
+from clusterctl.model.results import Figure, Verdict
 from clusterctl.validation import suites
 from clusterctl.validation.checks import base, bus_bandwidth, registry
 from clusterctl.validation.checks.collectives import Collectives, HorovodSweep, NcclSweep, SweepOptions

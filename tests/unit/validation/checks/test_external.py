@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterctl.model.results import JobOutcome, OutputLine, Verdict
+from clusterctl.model.job_outcome import JobOutcome, OutputLine
+from clusterctl.model.results import Verdict
 from clusterctl.suite import ExternalCheck
 from clusterctl.support import content
 from clusterctl.validation.checks import base

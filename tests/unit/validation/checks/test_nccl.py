@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from clusterctl.diagnosis.training_stack import NodeStack
-from clusterctl.model.results import JobOutcome, OutputLine, Verdict
+from clusterctl.model.job_outcome import JobOutcome, OutputLine
+from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import base
 from clusterctl.validation.checks.collectives import NcclSweep, SweepOptions
 from clusterctl.validation.checks.nccl import NCCL

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import node_programs
 import pytest
 from clusterctl.model.facts import NodeFacts
-from clusterctl.model.results import JobOutcome, OutputLine, Verdict
+from clusterctl.model.job_outcome import JobOutcome, OutputLine
+from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import base
 from clusterctl.validation.checks.network import NetworkCheck, path
 from factory import captured_outcome

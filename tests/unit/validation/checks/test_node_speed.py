@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import node_programs
 import pytest
 from clusterctl.analysis import outliers, speed_verdict
-from clusterctl.model.results import CheckResult, JobOutcome, OutputLine, Verdict
+from clusterctl.model.job_outcome import JobOutcome, OutputLine
+from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.validation.checks import base
 from clusterctl.validation.checks.node_speed import NodeSpeed, NodeSpeedOptions
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import node_programs
 import pytest
 from clusterctl.analysis import outliers, packet_loss
-from clusterctl.model.results import JobOutcome, OutputLine, Verdict
+from clusterctl.model.job_outcome import JobOutcome, OutputLine
+from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import base
 from clusterctl.validation.checks.pairs import Pairs, PairsOptions
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from clusterctl.diagnosis.training_stack import NodeStack
-from clusterctl.model.results import JobOutcome, OutputLine, Verdict
+from clusterctl.model.job_outcome import JobOutcome, OutputLine
+from clusterctl.model.results import Verdict
 from clusterctl.validation import suites
 from clusterctl.validation.checks import base, registry
 from clusterctl.validation.checks.horovod import TrainingOptions
