@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis import training_stack
+from clusterctl.diagnosis import stack_rules, training_stack
 from clusterctl.model import nodeset
 from clusterctl.model.findings import Finding, Severity, majority
 
@@ -37,15 +37,15 @@ def skew(nodes: Mapping[str, NodeFacts], nccl_align: Mapping[str, str] | None = 
     Args:
         nodes: facts by inventory name, gathered with ``stack.ARTIFACTS`` and ``stack.LIBRARIES``. An artifact that is
             damaged is not looked at: whoever verifies artifacts names it.
-        nccl_align: by inventory name, the variable of that name; see :func:`training_stack.findings`.
+        nccl_align: by inventory name, the variable of that name; see :func:`stack_rules.findings`.
     """
     told = (finding for finding in stacked(nodes, nccl_align) if len(nodes) > len(finding.hosts))
     return ordered((*differences(nodes), *told))
 
 
 def stacked(nodes: Mapping[str, NodeFacts], nccl_align: Mapping[str, str] | None = None) -> tuple[Finding, ...]:
-    """Return what :func:`training_stack.findings` has to say, one finding for all nodes that share it."""
-    return folded(training_stack.findings(nodes, nccl_align))
+    """Return what :func:`stack_rules.findings` has to say, one finding for all nodes that share it."""
+    return folded(stack_rules.findings(nodes, nccl_align))
 
 
 def differences(nodes: Mapping[str, NodeFacts]) -> tuple[Finding, ...]:

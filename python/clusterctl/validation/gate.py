@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
-from clusterctl.diagnosis import skew, training_stack
+from clusterctl.diagnosis import skew, stack_rules, training_stack
 from clusterctl.model import nodeset
 from clusterctl.model.facts import ProbeFailure, cluster_user, slots_of
 from clusterctl.model.results import CheckFinished, CheckResult, CheckStarted, Measurement, Verdict
@@ -157,7 +157,7 @@ class Ground:
 
     def _stack_findings(self) -> list[_Refusal]:
         """Return what hurts training on the nodes that take part; MPI is none of its business, so they stay."""
-        found = training_stack.findings(
+        found = stack_rules.findings(
             {name: node.facts for name, node in self.nodes.items()},
             {name: str(node.host.variables.get("nccl_align", "framework")) for name, node in self.nodes.items()},
         )
