@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tell a node whom to connect to, now that everybody listens, and bring back how it went."""
+"""Give a node its targets when every node listens, and return the results of its connections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """Runs the module of this name with the targets that the plan and the listeners' answers make."""
+    """Runs the module of this name with the targets that follow from the plan and from the listeners' ports."""
 
     _supports_check_mode = True
 

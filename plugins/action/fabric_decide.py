@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Decide once for all nodes, on the controller, which network the cluster uses, and what that means for each node."""
+"""Decide once for all nodes, on the controller, which network the cluster uses, and what each node gets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils import fabric_failu
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """Ends with the text of every file of every node, or with who has what and why no network will do."""
+    """Ends with the text of every file of every node, or with the reason why each network was rejected."""
 
     _requires_connection = False
 
@@ -47,7 +47,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         for network in found.networks:
             broken = [one for one in decision.failures if one.network == network.key]
             if broken:
-                warnings.append(f"{rules.title(network)} was passed over: {rules.failure_words(broken)}")
+                warnings.append(f"{rules.title(network)} was not taken: {rules.failure_words(broken)}")
         words = [
             decision.reason if not plan["known"] else f"{decision.reason} (as proven before)",
             *(f"{one.network} rejected: {one.reason}" for one in decision.rejected),
@@ -72,7 +72,7 @@ def _results(
     listens: str,
     calls: str,
 ) -> list[rules.PairResult]:
-    """Return a result for every pair that was planned between hosts that are still there."""
+    """Return a result for every planned pair whose two hosts are still in the play."""
     told = {
         (network, host, target): rules.PairResult(network, host, target, problem, kind)
         for host in hosts
@@ -84,14 +84,14 @@ def _results(
             if source not in answers or target not in answers:
                 continue
             heard = answers[target].get(listens) or {}
-            why = (heard.get("problems") or {}).get(network.key) or f"{source} told no result"
+            why = (heard.get("problems") or {}).get(network.key) or f"{source} gave no result"
             missing = rules.PairResult(network.key, source, target, why, "error")
             results.append(told.get((network.key, source, target), missing))
     return results
 
 
 def _nccl(host: str, choices: tuple[rules.RdmaChoice, ...], given: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
-    """Return the variables of NCCL that the user asks for, and what is left out with a word."""
+    """Return the variables of NCCL that the user asks for, and a warning for each that is left out."""
     devices = [str(one) for one in check_type_list(given["pin_hca"] or [])]
     settings = rules.nccl_pins(host, choices, devices, gid=boolean(given["pin_gid"]))
     sockets = {
@@ -103,5 +103,5 @@ def _nccl(host: str, choices: tuple[rules.RdmaChoice, ...], given: dict[str, Any
         if int(given[option] or 0)
     }
     if sockets and any(choice.usable for choice in choices):
-        return settings, [f"{host}: {' and '.join(sockets)} are left out, for NCCL has RDMA there and uses no sockets."]
+        return settings, [f"{host}: {' and '.join(sockets)} are left out: NCCL uses RDMA there instead of sockets."]
     return {**settings, **sockets}, []

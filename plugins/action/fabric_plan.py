@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Find out once for all nodes, on the controller, which networks could carry the cluster and whether to prove them."""
+"""Find the networks that could carry the cluster, once for all nodes on the controller; decide whether to probe."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules as rules
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import fabric_failure
 
-_LIFETIME_S = 120  # of a listener, plus what follows for each host: Ansible visits them in waves
+_LIFETIME_S = 120  # of a listener, plus a part for each host, because Ansible visits hosts in waves
 _LIFETIME_PER_HOST_S = 4
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """Ends with the candidates and with what each host is to listen on, or refuses a pin that some node lacks."""
+    """Ends with the candidates and what each host listens on, or refuses a pin that a node lacks."""
 
     _requires_connection = False
 
@@ -29,9 +29,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         given = self._task.args
         hosts = [str(host) for host in variables["ansible_play_hosts"]]
         nodes = {host: variables["hostvars"][host].get(given["facts"]) or {} for host in hosts}
-        ignorant = [host for host in hosts if not nodes[host]]
-        if ignorant:
-            raise AnsibleActionFail(f"Nothing is known of {rules.fold(ignorant)}; run preflight before.")
+        unknown = [host for host in hosts if not nodes[host]]
+        if unknown:
+            raise AnsibleActionFail(f"The facts of {rules.fold(unknown)} are missing; run the role preflight first.")
         others = [
             str(member.get("address") or "") for member in given["members"] or [] if str(member["name"]) not in hosts
         ]

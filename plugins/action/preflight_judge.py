@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Judge all nodes of the play at once, on the controller; the rules themselves are in module_utils/preflight_rules."""
+"""Check all nodes of the play at once, on the controller, by the rules of module_utils/preflight_rules."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         judge = rules.VariableRules(_specs(), check_type_list(given["ignored_variables"] or []))
         problems = list(self._variable_problems(judge, order, variables))
         if any(judge.role_of(one.variable) == "preflight" for one in problems):
-            # The rules below would stumble over such a value.
+            # The rules below cannot work with such a value.
             return _failed(result, problems, len(hosts))
         limits = _limits(given)
         nodes: dict[str, Mapping[str, Any]] = {}
@@ -70,7 +70,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             require_unique_host_keys=limits.require_unique_host_keys,
         )
         problems += rules.clock_problems(clocks, limits.max_clock_skew_s)
-        # Who could not be looked at is named already; that nothing is known of it adds nothing.
+        # A visited host without facts is already reported.
         missing = [host for host in missing if host not in visited]
         result.update(
             changed=False,
@@ -84,7 +84,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def _variable_problems(
         self, judge: rules.VariableRules, hosts: list[str], variables: dict[str, Any]
     ) -> Iterator[rules.Problem]:
-        """Judge what the inventory and -e say of each host, then what the play itself sets."""
+        """Check the variables of the inventory and of -e for each host, then those that the play sets."""
         everywhere: set[str] = set()
         for host in hosts:
             its = variables["hostvars"][host]
@@ -109,7 +109,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
 
 def _limits(given: Mapping[str, Any]) -> rules.Limits:
-    """Return the limits; what came by -e is text, whatever the variable's type."""
+    """Return the limits; values from -e are text, also for variables of another type."""
 
     def sizes(name: str) -> dict[str, int]:
         try:
@@ -148,7 +148,7 @@ def _specs() -> dict[str, dict[str, Any]]:
 
 
 def _resolve(name: str) -> list[str]:
-    """Return the addresses that a name stands for on the controller, IPv4 first; [] where there are none."""
+    """Look up a name on the controller, and return its addresses, IPv4 first; [] if it does not resolve."""
     try:
         return [str(ipaddress.ip_address(name))]
     except ValueError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run node_facts on a node between two looks at the controller's clock; a node that cannot be reached is an answer."""
+"""Run node_facts on a node between two readings of the controller's clock; an unreachable node is an answer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """Never fails: why a node could not be looked at is for preflight_judge to tell, beside all other problems."""
+    """Never fails: preflight_judge reports why a node could not be looked at, with all other problems."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return ``node`` (None where it could not be looked at), ``before_s``, ``after_s`` and ``failure``."""
+        """Return ``node`` (None if it could not be looked at), ``before_s``, ``after_s`` and ``failure``."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         before_s = time.time()
         failure = ""

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Try real TCP connections between nodes, each from the address and to the address that a job would use.
+"""Try real TCP connections between nodes, from the address and to the address that a job would use.
 
-A node first listens on an ephemeral port of each candidate address, then, when everybody listens, connects to the
-others with its own address bound as the source. Both sides name themselves and show a token of this run, so that a
-connection which ends at another machine (docker0: at oneself) or comes from another address is told apart from one that
-is refused or lost. Everything has a deadline.
+A node first listens on an ephemeral port of each candidate address. When every node listens, it connects to the others,
+with its own address bound as the source. Both sides send their name and a token of this run. So a connection that ends
+at another machine (docker0: at the node itself), or comes from another address, differs from one that is refused or
+lost. Every step has a deadline.
 
-The program runs over bare ssh (requests and answers are lines of JSON on stdin and stdout) and inside the modules
-``fabric_listen`` and ``fabric_connect``; it needs Python 3.9 and nothing else.
+The program runs over ssh (requests and answers are lines of JSON on stdin and stdout), and inside the modules
+``fabric_listen`` and ``fabric_connect``. It needs the standard library of Python 3.9 alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Json = Dict[str, Any]
 _GREETING = "clusterctl-fabric"
 _MOST_BYTES = 512  # of a greeting or an answer
 _BACKLOG = 256
-_STRANGER_S = 5.0  # until a caller that says nothing is let go
+_STRANGER_S = 5.0  # until a silent caller is dropped
 _UNBINDABLE = {errno.EADDRNOTAVAIL, errno.ENODEV}
 
 
@@ -47,12 +47,12 @@ def _same_address(one: str, other: str) -> bool:
 
 
 class _Call:
-    """One connection on its way: the words still to be sent, what came back, and until when."""
+    """One open connection: the words still to be sent, the words that came back, and its deadline."""
 
     def __init__(self, link: socket.socket, until: float, target: Optional[Json] = None, words: str = "") -> None:
         self.link = link
         self.until = until
-        self.target = target  # None: somebody called us
+        self.target = target  # None: an incoming call
         self.words = words.encode()
         self.heard = b""
 
@@ -61,14 +61,14 @@ class Exchange:
     """Listens, answers and calls, all in one thread.
 
     Attributes:
-        ports: by network, where this node listens.
-        problems: by network, why it cannot.
+        ports: by network, the port that this node listens on.
+        problems: by network, why it does not listen.
         results: of the calls, each ``[network, target, kind, problem]``.
-        answered: which callers of this run were answered, and on which port.
+        answered: callers of this run that got an answer, each with the port.
     """
 
     def __init__(self, name: str, token: str) -> None:
-        """Prepare to speak as the node of that name, with those who know the token."""
+        """Prepare to speak as the node of that name, with callers that know the token."""
         self.name, self.token = name, token
         self.ports: Dict[str, int] = {}
         self.problems: Dict[str, str] = {}
@@ -76,7 +76,7 @@ class Exchange:
         self.answered: Set[Tuple[str, int]] = set()
         self._selector = selectors.DefaultSelector()
         self._calls: Dict[int, _Call] = {}
-        self._open = 0  # calls of ours without a result
+        self._open = 0  # our own calls without a result
 
     def listen(self, addresses: Dict[str, str]) -> None:
         """Listen on an ephemeral port of each address; the addresses are by network."""
@@ -115,7 +115,7 @@ class Exchange:
             self._selector.register(link, selectors.EVENT_WRITE, call)
 
     def connect_all(self, targets: List[Json], timeout_s: float, *, stdin: bool = False) -> None:
-        """Call every target and wait for the results; what timed out is tried once more, for a node may be busy."""
+        """Call every target and wait for the results; a call that timed out is tried once more."""
         for is_last in (False, True):
             self.connect(targets, timeout_s)
             self.run(lambda: self._open > 0, time.monotonic() + timeout_s + _STRANGER_S, stdin=stdin)
@@ -126,9 +126,9 @@ class Exchange:
             self.results = [one for one in self.results if (one[0], one[1]) not in late]
 
     def run(self, go_on: Callable[[], bool], until: float, *, stdin: bool = False) -> None:
-        """Answer and call as long as ``go_on()``, at the longest until then (by time.monotonic()).
+        """Answer and call while ``go_on()``, at most until a time (of time.monotonic()).
 
-        With ``stdin``, the end of standard input ends it too.
+        With ``stdin``, the end of standard input ends it as well.
         """
         if stdin:
             self._selector.register(0, selectors.EVENT_READ, None)
@@ -152,13 +152,13 @@ class Exchange:
                 self._selector.unregister(0)
 
     def settle(self) -> None:
-        """Take over what was opened before a fork: an epoll set is shared, and the parent takes its sockets out."""
+        """Register the sockets anew after a fork: the epoll set is shared, and the parent empties it."""
         before, self._selector = self._selector, selectors.DefaultSelector()
         for key in before.get_map().values():
             self._selector.register(key.fileobj, key.events, key.data)
 
     def close(self) -> None:
-        """Let go of every socket."""
+        """Close every socket."""
         for key in list(self._selector.get_map().values()):
             self._selector.unregister(key.fileobj)
             cast("socket.socket", key.fileobj).close()
@@ -167,7 +167,7 @@ class Exchange:
     def _accept(self, listener: socket.socket) -> None:
         try:
             link, _ = listener.accept()
-        except OSError:  # gone again
+        except OSError:  # the caller has gone
             return
         link.settimeout(0)
         call = _Call(link, time.monotonic() + _STRANGER_S)
@@ -201,20 +201,20 @@ class Exchange:
             self._end(call, *self._verdict(call.target, words))
 
     def _answer(self, call: _Call, words: List[str]) -> None:
-        """Tell a caller of this run who we are and from where it came; a stranger is told nothing."""
+        """Tell a caller of this run our name and the address that it came from; a stranger gets no answer."""
         if len(words) == 3 and words[:2] == [_GREETING, self.token]:  # noqa: PLR2004 - as connect sends it
             try:
                 peer = call.link.getpeername()[0]
                 call.link.send(f"{_GREETING} {self.token} {self.name} {peer}\n".encode())
                 self.answered.add((words[2], int(call.link.getsockname()[1])))
-            except OSError:  # it has hung up, which is its own result
+            except OSError:  # the caller has hung up, and knows it
                 pass
         self._end(call, "", "")
 
     def _verdict(self, target: Json, words: List[str]) -> Tuple[str, str]:
         where = f"{target['address']} port {target['port']}"
         if len(words) != 4 or words[0] != _GREETING or words[1] != self.token:  # noqa: PLR2004 - as _answer sends it
-            return "wrong_node", f"whoever answers at {where} is not {target['name']}"
+            return "wrong_node", f"another program than the probe of {target['name']} answers at {where}"
         if words[2] == self.name:
             return "wrong_node", f"{where} leads back to {self.name} itself"
         if words[2] != target["name"]:
@@ -256,9 +256,9 @@ class Exchange:
 
 
 def listen_apart(exchange: Exchange, callers: int, lifetime_s: float) -> None:
-    """Leave a process behind that answers until so many callers had their answer, or its time is up.
+    """Leave a process behind that answers until every caller had its answer, or its time is up.
 
-    It belongs to nobody's session and holds nothing of the caller's open.
+    It has a session of its own, and holds no file of the caller open.
     """
     child = os.fork()
     if child:
@@ -284,17 +284,17 @@ def _say(answer: Json) -> None:
 
 
 def main(_arguments: Sequence[str] = ()) -> int:
-    """Speak with the controller over stdin and stdout: listen, tell the ports, call, tell the results, answer on.
+    """Work for the controller: listen, write the ports, call, write the results, keep answering.
 
-    The first line asks ``{name, token, addresses, lifetime_s}``, the second ``{targets, timeout_s}``; the end of stdin
-    lets the listeners go.
+    The first line of stdin is ``{name, token, addresses, lifetime_s}``, the second ``{targets, timeout_s}``. The end of
+    stdin ends the listeners.
     """
     request = json.loads(sys.stdin.buffer.readline())
     until = time.monotonic() + float(request["lifetime_s"])
     exchange = Exchange(str(request["name"]), str(request["token"]))
     exchange.listen(request["addresses"])
     _say({"fabric": 1, "ports": exchange.ports, "problems": exchange.problems})
-    line = sys.stdin.buffer.readline()  # the controller writes it when everybody listens
+    line = sys.stdin.buffer.readline()  # the controller writes it when every node listens
     if not line:
         return 0
     order = json.loads(line)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log in to the other nodes as a job would, and tell the time; changes nothing and leaves nothing running.
+"""Try the ssh logins of one node to the others, as a job would, and tell its clock.
 
-A whole program of Python 3.9's standard library, piped over ssh (see :data:`BOOT`). It speaks in lines of JSON: it says
-``ready``, answers each line that it gets with its clock, then tries the logins and says which failed. When its stdin
-ends, so does it, and its logins with it.
+The program changes nothing and needs the standard library of Python 3.9 alone. ``clusterctl.remote.python`` sends it
+over ssh. It writes lines of JSON: ``ready``, then its clock for each line that it reads, then the failed logins. At the
+end of its stdin it ends, and its logins with it.
 """
 
-# pathlib is slow to import, and this runs on every node.
+# pathlib is slow to import, and this program runs on every node.
 # ruff: noqa: PTH110, PTH111, PTH208
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-# What the role ssh_mesh lays out; where it is, nodes know each other by name.
+# A file of the role ssh_mesh. With it, nodes know each other by name.
 MESH = "/etc/ssh/ssh_config.d/10-clusterctl.conf"
-# sshd begins to turn away strangers when ten wait for it (MaxStartups), and all nodes come at once.
+# sshd starts to drop logins when ten of them wait (MaxStartups), and all nodes log in at once.
 AT_ONCE = 4
-# Without a mesh, so many refusals and no success say enough; more would have sshd hold it against this node.
+# Without a mesh, stop after so many refusals without a success: sshd penalises a node that keeps failing.
 _ENOUGH_REFUSALS = 2
-_TICKETS = "/tmp"  # noqa: S108 - where Kerberos keeps them; only looked at
-# Where a login takes so long, more at once would only take longer: nodes may be containers of one machine.
+_TICKETS = "/tmp"  # noqa: S108 - Kerberos keeps tickets there; it is only read
+# If a login takes so long, more at once would be slower still: nodes may be containers of one machine.
 _SLOW_S = 1.0
 _POLL_S = 0.05
 _PAUSE_S = 1.0
 _MOST_SAID = 400
-# What nobody needs to ask twice; anything else may have been the hurry of the moment.
+# Definite answers, which a second try would repeat. Any other failure may be due to load.
 _DEFINITE = re.compile(
     r"Permission denied|Host key verification failed|HOST IDENTIFICATION HAS CHANGED|No \S+ host key is known"
     r"|Could not resolve|Name or service not known|Connection refused",
@@ -46,7 +46,7 @@ Json = Dict[str, Any]
 
 
 def environment() -> Dict[str, str]:
-    """Return what a job's launcher is sure of: no agent and nothing else of this session."""
+    """Return the environment of a job's launcher: without an agent, and without variables of this session."""
     entry = pwd.getpwuid(os.geteuid())
     return {
         "HOME": entry.pw_dir,
@@ -58,10 +58,10 @@ def environment() -> Dict[str, str]:
 
 
 def login_argv(target: Json, timeout_s: int, mesh: bool, lax: bool) -> List[str]:
-    """Return the command that a launcher would use, ``true`` in the place of its daemon.
+    """Return the command of a launcher, with ``true`` in the place of its daemon.
 
-    Nothing may be written, so unknown keys are refused, and where the user's own configuration takes any key
-    (``lax``), none is looked up or kept.
+    The login must not write a file. So unknown host keys are refused; if the user's own configuration accepts any key
+    (``lax``), keys are neither looked up nor kept.
     """
     argv = ["ssh", "-n", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={timeout_s}"]
     argv += ["-o", "UpdateHostKeys=no", "-o", "ControlMaster=no", "-o", "ControlPath=none"]
@@ -76,10 +76,10 @@ def login_argv(target: Json, timeout_s: int, mesh: bool, lax: bool) -> List[str]
 
 
 class Client:
-    """What this user's ssh would do, by its own word (``ssh -G``)."""
+    """The configuration that this user's ssh has for a target (``ssh -G``)."""
 
     def __init__(self, target: Json) -> None:
-        """Ask ssh about a target."""
+        """Read the configuration for a target."""
         done = subprocess.run(
             ["ssh", "-G", "--", str(target["name"])],
             stdin=subprocess.DEVNULL,
@@ -95,12 +95,12 @@ class Client:
 
     @property
     def is_lax(self) -> bool:
-        """Whether it takes host keys that it does not know."""
+        """Whether ssh accepts unknown host keys."""
         return self._words.get("stricthostkeychecking", "") in _LAX
 
     @property
     def has_key(self) -> bool:
-        """Whether it has anything to show: a key, the host's own key, or a ticket."""
+        """Whether ssh has a credential: a key, the host's own key, or a ticket."""
         if not self._words or self._words.get("hostbasedauthentication") == "yes":
             return True
         tickets = [name for name in os.listdir(_TICKETS) if name.startswith(f"krb5cc_{os.geteuid()}")]
@@ -110,14 +110,14 @@ class Client:
 
 
 class Logins:
-    """All logins of one node: a few at a time, each with a deadline, all of them within a budget."""
+    """All logins of one node: a few at a time, each with a deadline, all within a budget."""
 
     def __init__(self, targets: Sequence[Json], timeout_s: int, budget_s: float) -> None:
-        """Begin with nothing tried."""
+        """Prepare the logins."""
         self.mesh = os.path.exists(MESH)
         client = Client(targets[0]) if targets else None
         self.lax = client is not None and client.is_lax
-        # Without a key every answer is known, and 64 containers of one machine need not try.
+        # Without a key every answer is known: each login would be refused.
         self.keyless = not self.mesh and client is not None and not client.has_key
         self.failures: List[Json] = []
         self.passed = 0
@@ -125,12 +125,12 @@ class Logins:
         self._timeout_s = timeout_s
         self._end = time.monotonic() + budget_s
         self._at_once = 1
-        # target, how often it was tried, and not before when
+        # target, number of tries, earliest time of the next one
         self._waiting: List[Tuple[Json, int, float]] = [(target, 0, 0.0) for target in targets]
         self._running: List[Tuple[Json, int, float, "subprocess.Popen[bytes]"]] = []
 
     def run(self) -> Json:
-        """Try everything, unless there is no key; or until the budget is spent or stdin ends."""
+        """Try every login until the budget is spent or stdin ends; without a key, try none."""
         try:
             while (
                 not self.keyless
@@ -202,7 +202,7 @@ class Logins:
 
 
 def _last_words(process: "subprocess.Popen[bytes]") -> str:
-    """Return what ssh said; of a whole page about a changed key, the first and the last lines."""
+    """Return the words of ssh; of a page about a changed key, the first line and the last two."""
     _, raw = process.communicate()
     lines = [line.strip(" @") for line in (raw or b"").decode("utf-8", "replace").splitlines()]
     lines = [line for line in lines if line and not line.startswith("Warning: Permanently")]
@@ -210,7 +210,7 @@ def _last_words(process: "subprocess.Popen[bytes]") -> str:
 
 
 def _stdin_ended(wait_s: float) -> bool:
-    """Wait a little; tell whether the other side is gone."""
+    """Wait, and tell whether stdin has ended."""
     return bool(select.select([0], [], [], wait_s)[0]) and not os.read(0, 1)
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: fabric_connect
-short_description: Connect to the other nodes, all at once, and tell how each connection went
+short_description: Connect to the other nodes, all at once, and return the result of each connection
 version_added: 0.2.0
 description:
-  - The action of this name makes the targets from O(plan) and from what M(clusterctl.hpc.fabric_listen) registered on
-    the other hosts, and runs this module with them.
+  - The action of this name makes the targets from O(plan) and from the results of M(clusterctl.hpc.fabric_listen) on
+    the other hosts. It runs this module with them.
 options:
   plan:
     description: Result of M(clusterctl.hpc.fabric_plan).
@@ -22,14 +22,14 @@ options:
     description: Name of this node. The action gives it.
     type: str
   token:
-    description: What the listeners of this run know. The action gives it.
+    description: Secret of this run, which the listeners know. The action gives it.
     type: str
   targets:
-    description: Whom to connect to, each with network, source, name, address and port. The action gives them.
+    description: Nodes to connect to, each with network, source, name, address and port. The action gives them.
     type: list
     elements: dict
   timeout_s:
-    description: How long a connection may take. One that timed out is tried once more.
+    description: Time limit of a connection. A connection that timed out is tried once more.
     type: float
     default: 5
 author:
@@ -50,7 +50,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 results:
-  description: Of each target its network, its name, how it went (V(ok) or what failed) and the problem in words.
+  description: >-
+    For each target its network, its name, the kind of result (V(ok) or the kind of failure) and the problem in words.
   returned: success
   type: list
   elements: list

@@ -9,9 +9,9 @@ module: fabric_decide
 short_description: Decide which network the cluster uses
 version_added: 0.2.0
 description:
-  - Runs once, on the controller, over what M(clusterctl.hpc.fabric_connect) registered on each host of the play.
-  - Takes the fastest candidate in which every connection came through, and renders what each node gets.
-  - Fails with who has what, and which connections failed, where no candidate carries.
+  - Runs once, on the controller, with the results of M(clusterctl.hpc.fabric_connect) on each host of the play.
+  - Takes the fastest candidate in which every connection came through, and renders the files of each node.
+  - Fails if no candidate carries, and lists the networks of each host and the failed connections.
 options:
   plan:
     description: Result of M(clusterctl.hpc.fabric_plan).
@@ -30,11 +30,11 @@ options:
     type: str
     required: true
   pin_gid:
-    description: Whether NCCL is told a GID index.
+    description: Whether to set the GID index for NCCL.
     type: bool
     required: true
   pin_hca:
-    description: RDMA devices that NCCL is told to use; V(auto) for the fastest that each node has.
+    description: RDMA devices for NCCL; V(auto) takes the fastest of each node.
     type: list
     elements: str
     required: true
@@ -85,12 +85,12 @@ failures:
   type: list
   elements: dict
 told:
-  description: What was decided, and why each other network was not taken, a sentence each.
+  description: The decision, and why each other network was not taken, one sentence each.
   returned: success
   type: list
   elements: str
 problems:
-  description: Of each host what it has and why that will not do.
+  description: For each host the networks that it has, and why they were rejected.
   returned: failure
   type: list
   elements: dict

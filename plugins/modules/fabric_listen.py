@@ -9,23 +9,23 @@ module: fabric_listen
 short_description: Listen for the other nodes' probes, for a limited time
 version_added: 0.2.0
 description:
-  - Leaves a process behind that answers callers of this run. It ends when all of them had their answer, or when its
-    time is up, and belongs to no session.
+  - Leaves a process behind that answers callers of this run. It ends when every caller had its answer, or when its
+    time is up. It has a session of its own.
 options:
   name:
     description: Name under which this node answers.
     type: str
     required: true
   token:
-    description: What callers of this run know.
+    description: Secret of this run, which the callers know.
     type: str
     required: true
   addresses:
-    description: Where to listen, an address by network.
+    description: Addresses to listen on, by network.
     type: dict
     required: true
   callers:
-    description: How many callers are expected.
+    description: Number of expected callers.
     type: int
     required: true
   lifetime_s:
@@ -37,7 +37,7 @@ author:
 attributes:
   check_mode:
     support: full
-    description: It changes nothing that outlives it.
+    description: Its process ends by itself.
 """
 
 EXAMPLES = r"""

@@ -6,32 +6,33 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: fabric_plan
-short_description: Find out which networks could carry the cluster, and whether they have to be proven
+short_description: Find the networks that could carry the cluster, and decide whether to probe them
 version_added: 0.2.0
 description:
-  - Runs once, on the controller, over the records that M(clusterctl.hpc.node_facts) made of each host of the play.
-  - Fails with who has what where no network is common to all nodes, or where a node lacks what the user pinned.
+  - Runs once, on the controller, with the record of M(clusterctl.hpc.node_facts) for each host of the play.
+  - Fails if no network is common to all nodes, or if a node lacks what the user pinned. It lists the networks of each
+    host.
 options:
   facts:
     description: Name of the host variable that holds a node's record.
     type: str
     required: true
   members:
-    description: The cluster's members; networks that hold the addresses of those outside this play come first.
+    description: The cluster's members. Networks that hold the addresses of members outside this play come first.
     type: list
     elements: dict
     required: true
   cidr:
-    description: Networks to take, instead of those that are found.
+    description: Networks to take instead of those that are found.
     type: raw
     required: true
   interfaces:
-    description: Interfaces to take; of each node the first of these that has an address.
+    description: Interfaces to take; each node takes its first one that has an address.
     type: list
     elements: str
     required: true
   probe:
-    description: Whether to prove candidates. V(auto) does unless the best one is on record on all nodes.
+    description: Whether to probe the candidates. V(auto) probes unless the best one is on record on all nodes.
     type: str
     choices: [auto, never]
     required: true
@@ -57,11 +58,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 candidates:
-  description: The networks that could, best first, and what was rejected before any probe.
+  description: The networks that could carry the cluster, best first, and those that were rejected before a probe.
   returned: success
   type: dict
 probe:
-  description: Whether they have to be proven.
+  description: Whether the candidates have to be probed.
   returned: success
   type: bool
 known:
@@ -78,7 +79,7 @@ listen:
   returned: success
   type: dict
 problems:
-  description: Of each host what it has and why that will not do.
+  description: For each host the networks that it has, and why they were rejected.
   returned: failure
   type: list
   elements: dict

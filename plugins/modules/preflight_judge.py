@@ -6,12 +6,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: preflight_judge
-short_description: Judge all nodes of the play at once
+short_description: Check all nodes of the play at once
 version_added: 0.1.0
 description:
-  - Runs once, on the controller, over what M(clusterctl.hpc.preflight_look) registered on each host of the play.
-  - Checks distribution, Python, root, disk, host names, addresses, host keys, clocks, and every variable that stands in
-    the namespace of a role of this collection, by that role's argument specs.
+  - Runs once, on the controller, with the results of M(clusterctl.hpc.preflight_look) on each host of the play.
+  - Checks distribution, Python, root, disk, host names, addresses, host keys and clocks.
+  - Checks every variable that has the prefix of a role of this collection against that role's argument specs.
   - Fails with all problems of all nodes, or ends with the members of the cluster.
 options:
   looks:
@@ -48,12 +48,12 @@ options:
     type: bool
     required: true
   ignored_variables:
-    description: Variables that are not judged.
+    description: Variables that are not checked.
     type: list
     elements: str
     required: true
   known_members:
-    description: Members of an earlier run; they fill in hosts of the inventory that this play does not visit.
+    description: Members of an earlier run. They stand for hosts of the inventory that this play does not visit.
     type: list
     elements: dict
     required: true
@@ -94,7 +94,7 @@ members:
   type: list
   elements: dict
 missing:
-  description: Hosts of the inventory of which neither this run nor an earlier one knows anything.
+  description: Hosts of the inventory that neither this run nor an earlier one has seen.
   returned: success
   type: list
   elements: str

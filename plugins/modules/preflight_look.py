@@ -9,9 +9,9 @@ module: preflight_look
 short_description: Look at a node, and at the controller's clock before and after
 version_added: 0.1.0
 description:
-  - Runs M(clusterctl.hpc.node_facts), with whatever options are given, between two readings of the controller's clock.
-  - Never fails. That a node cannot be reached, lacks Python or refuses sudo is an answer, which
-    M(clusterctl.hpc.preflight_judge) reports beside the problems of all other nodes.
+  - Runs M(clusterctl.hpc.node_facts), with the given options, between two readings of the controller's clock.
+  - Never fails. A node that is unreachable, lacks Python or refuses sudo is an answer, which
+    M(clusterctl.hpc.preflight_judge) reports with the problems of all other nodes.
 author:
   - The clusterctl authors
 attributes:
@@ -28,11 +28,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 node:
-  description: The record of the node, null where it could not be looked at.
+  description: The record of the node, null if it could not be looked at.
   returned: always
   type: dict
 failure:
-  description: What ssh, sudo or Python said where it could not be looked at.
+  description: The words of ssh, sudo or Python if the node could not be looked at.
   returned: always
   type: str
 before_s:

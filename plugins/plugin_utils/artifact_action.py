@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the action plugins about artifacts share: notes, calls of the module and copies over the connection."""
+"""Base of the action plugins for artifacts: notes, calls of the module, and copies over the connection."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NOTE_PERIOD_S = 2.0
-_SHARED = "/var/tmp"  # noqa: S108 - only names that nobody can guess are used in it
+_SHARED = "/var/tmp"  # noqa: S108 - only random names are used in it
 
 
 class ModuleFailedError(Exception):
-    """The module on the host ended with a failure; its result is the task's."""
+    """The module on the host failed; its result becomes the result of the task."""
 
     def __init__(self, result: dict[str, Any]) -> None:
         """Keep the module's result."""
@@ -33,7 +33,7 @@ class ModuleFailedError(Exception):
 
 
 class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carries no types
-    """An action plugin with the controller's side of an artifact's life."""
+    """An action plugin that handles artifacts on the controller."""
 
     TRANSFERS_FILES = True
     _supports_check_mode = True
@@ -42,14 +42,14 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
         return str(task_vars["inventory_hostname"])
 
     def _note(self, host: str, text: str) -> None:
-        """Write a line of life to the run's standard output."""
+        """Write a line of progress to the run's standard output."""
         Display().display(f"clusterctl-note|{host}|{text}")
 
     def _call(self, name: str, arguments: Mapping[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Run a module on the host and return its result.
 
         Raises:
-            ModuleFailedError: it failed.
+            ModuleFailedError: the module failed.
         """
         result: dict[str, Any] = self._execute_module(
             module_name=f"clusterctl.hpc.{name}", module_args=dict(arguments), task_vars=task_vars
@@ -73,13 +73,13 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
             except AnsibleConnectionFailure:
                 raise
             except AnsibleError as error:
-                self._drop([remote])  # what arrived of it would only make a full disk fuller
+                self._drop([remote])  # a partial copy would fill the disk further
                 reasons.append(f"{place}: {' '.join(str(error).split())}")
             else:
                 return remote
         raise ArtifactError(
             f"{local.name} ({local.stat().st_size} bytes) could not be copied to the host ({'; '.join(reasons)});"
-            " make room or name a folder that the login user may write to."
+            " make room, or name a folder that the login user may write to."
         )
 
     def _drop(self, remotes: list[str]) -> None:
@@ -90,9 +90,9 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
 
     @contextmanager
     def _notes_from(self, host: str, remote: str) -> Iterator[None]:
-        """While the block runs, pass on what the module writes to ``remote``.
+        """While the block runs, print what the module writes to ``remote``.
 
-        A second session reads it: the first one waits for the module's end, and its output is the result.
+        A second session reads it, because the first one waits for the module's result.
         """
         stop = threading.Event()
         connection = copy.copy(self._connection)
@@ -103,8 +103,8 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
             while not stop.wait(_NOTE_PERIOD_S):
                 try:
                     code, text, _ = connection.exec_command(command, sudoable=False)
-                except Exception as error:  # noqa: BLE001 - a line of life is never worth a failure
-                    Display().vvv(f"no line of life: {error}", host=host)
+                except Exception as error:  # noqa: BLE001 - progress is not worth a failure
+                    Display().vvv(f"no progress: {error}", host=host)
                     continue
                 line = text.decode(errors="replace").strip()
                 if code == 0 and line and line != said:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The controller's store of packed artifacts: ``<name>-<version>-<key>.tar.zst`` and, written last, its ``.json``.
+"""The controller's cache of packed artifacts: ``<name>-<version>-<key>.tar.zst`` and its record, ``.json``.
 
-Both reach their names by a rename, the record after the pack; a pack without a record, or one whose sha256 is not the
-record's, was never finished or was damaged since, and is moved aside.
+Both reach their names by a rename, the record last. A pack without a record was never finished. A pack whose sha256
+differs from its record was damaged later. Both are moved aside.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import disk_
 
 try:
     import zstandard
-except ImportError:  # whoever uses the collection alone may lack it; the one function that needs it says so
+except ImportError:  # optional for users of the collection alone; the function that needs it says so
     zstandard = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _NOTE_EVERY_S = 10.0
 
 @dataclass(frozen=True)
 class CachedArtifact:
-    """A pack whose content is the one its record names."""
+    """A pack whose content fits its record."""
 
     path: Path
     sha256: str
@@ -52,7 +52,7 @@ class CachedArtifact:
 
 @dataclass(frozen=True)
 class Lookup:
-    """What the cache has: the artifact, or the reason why what lies there is not used (empty where nothing lies)."""
+    """The answer of the cache: the artifact, or why the pack is not used ('' if there is no pack)."""
 
     artifact: CachedArtifact | None
     damaged: str = ""
@@ -62,26 +62,26 @@ class ArtifactCache:
     """Packs below one cache folder; safe for several runs at the same time."""
 
     def __init__(self, cache_dir: Path) -> None:
-        """Use ``cache_dir``; folders are made when something is stored."""
+        """Use ``cache_dir``; folders are made on demand."""
         self.folder = cache_dir.expanduser() / "artifacts"
         self.logs = cache_dir.expanduser() / "logs"
 
     def pack_path(self, name: str, version: str, key: str) -> Path:
-        """Return where the pack lies or would lie."""
+        """Return the path of a pack, which may not exist yet."""
         return self.folder / f"{tree_name(name, version, key)}.tar.zst"
 
     def record_path(self, name: str, version: str, key: str) -> Path:
-        """Return where the record of the pack lies or would lie."""
+        """Return the path of a pack's record, which may not exist yet."""
         return self.folder / f"{tree_name(name, version, key)}.json"
 
     def lookup(self, name: str, version: str, key: str) -> Lookup:
-        """Return the artifact if a whole one is cached; nothing is changed."""
+        """Return the artifact if a whole one is cached; the cache stays as it is."""
         pack = self.pack_path(name, version, key)
         try:
             record = json.loads(self.record_path(name, version, key).read_bytes())
             wanted = (SCHEMA, name, version, key)
             if (record["schema"], record["name"], record["version"], record["key"]) != wanted:
-                return Lookup(None, f"the record of {pack} is another artifact's")
+                return Lookup(None, f"the record of {pack} belongs to another artifact")
             sha256, size = str(record["sha256"]), int(record["size"])
             found = pack.stat().st_size
         except FileNotFoundError:
@@ -95,7 +95,7 @@ class ArtifactCache:
         return Lookup(CachedArtifact(pack, sha256, size, record))
 
     def set_aside(self, name: str, version: str, key: str) -> None:
-        """Rename a damaged pack out of the way and forget its record."""
+        """Rename a damaged pack and remove its record."""
         self.record_path(name, version, key).unlink(missing_ok=True)
         pack = self.pack_path(name, version, key)
         if pack.exists():
@@ -139,7 +139,7 @@ class ArtifactCache:
         """Check that a pack of ``size`` bytes fits.
 
         Raises:
-            ArtifactError: it does not.
+            ArtifactError: it does not fit.
         """
         self._make_folder()
         if shutil.disk_usage(self.folder).free < size:
@@ -147,7 +147,7 @@ class ArtifactCache:
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
-        """Give a temporary file in the cache's file system, removed afterwards unless :meth:`store` took it."""
+        """Yield a temporary file in the cache's file system; it is removed unless :meth:`store` took it."""
         self._make_folder()
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=".partial-")
         os.close(handle)
@@ -161,7 +161,7 @@ class ArtifactCache:
             Path(name).unlink(missing_ok=True)
 
     def store(self, staged: Path, record: dict[str, Any]) -> CachedArtifact:
-        """Take a staged pack under its name, then write its record.
+        """Rename a staged pack to its name, then write its record.
 
         Args:
             staged: file inside this cache's folder (see :meth:`staging`), zstd-compressed.
@@ -180,17 +180,17 @@ class ArtifactCache:
         return CachedArtifact(pack, whole["sha256"], whole["size"], whole)
 
     def compress(self, plain_gzip: Path, target: Path) -> None:
-        """Turn a ``.tar.gz`` into a ``.tar.zst``; for builders without zstd."""
+        """Convert a ``.tar.gz`` to a ``.tar.zst``, for builders without zstd."""
         compressor = _zstandard("compress").ZstdCompressor(level=3)
         with gzip.open(plain_gzip, "rb") as source, target.open("wb") as out:
             compressor.copy_stream(source, out)
 
     def gzip_of(self, artifact: CachedArtifact) -> CachedArtifact:
-        """Return the same pack as ``.tar.gz``, made once, for nodes without zstd."""
+        """Return the pack as ``.tar.gz``, for nodes without zstd; it is made once."""
         twin = self._twin(artifact)
         if twin is None:
             with (self.folder / f".{artifact.path.name}.lock").open("w") as handle:
-                fcntl.flock(handle, fcntl.LOCK_EX)  # many workers may come at once; one transcodes
+                fcntl.flock(handle, fcntl.LOCK_EX)  # several workers may wait here; the first one converts the pack
                 twin = self._twin(artifact) or self._transcode(artifact)
         return twin
 
@@ -206,7 +206,7 @@ class ArtifactCache:
             return None
 
     def keep_gzip(self, artifact: CachedArtifact, staged: Path) -> CachedArtifact:
-        """Take the ``.tar.gz`` that the artifact was made of, so that nobody has to make it again.
+        """Keep the ``.tar.gz`` that the artifact was made of, so that it is not made again.
 
         Args:
             artifact: the stored pack.

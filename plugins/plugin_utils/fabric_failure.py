@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How the fabric's action plugins fail: a sentence, and a problem for each host that has a part in it."""
+"""Results of the fabric's action plugins that fail: a sentence, and a problem for each host concerned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CURE = "give every node an address in one network, and let connections between 
 
 
 def refused(error: rules.FabricError, hosts: Sequence[str]) -> dict[str, Any]:
-    """Return the result of a task that refuses what the user asked for."""
+    """Return the result of a task that refuses the user's pin."""
     problems = [
         {"host": host, "check": "fabric", "problem": str(error), "kind": "configuration"}
         for host in error.hosts or hosts[:1]
@@ -23,7 +23,7 @@ def refused(error: rules.FabricError, hosts: Sequence[str]) -> dict[str, Any]:
 
 
 def no_network(found: rules.Candidates, results: Sequence[rules.PairResult]) -> dict[str, Any]:
-    """Return the result of a task that found no network, with who has what and why it will not do."""
+    """Return the result of a task that found no network: each network, its hosts, and why it was rejected."""
     decision = rules.decide(found, results)
     problems = [
         {"host": host, "check": one.network, "problem": one.reason, "cure": _CURE}

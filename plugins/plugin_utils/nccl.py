@@ -52,12 +52,12 @@ _MARKS = {"archive": "include/nccl.h with a version and lib/libnccl.so.2", "buil
 
 
 class NcclError(ArtifactError):
-    """What was asked for cannot be had; the message is one sentence with the cure."""
+    """NCCL is not available as asked; the message is one sentence with the cure."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """The role's variables that decide."""
+    """The variables of the role that decide."""
 
     install: str = "always"
     source: str = "wheel"
@@ -70,7 +70,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class PlatformPlan:
-    """What the hosts of one platform get."""
+    """The version of NCCL that the hosts of one platform get."""
 
     version: str
     cuda: str  # the major alone
@@ -84,14 +84,14 @@ class PlatformPlan:
 
 @dataclass(frozen=True)
 class Contents:
-    """What an archive of NCCL is: ``built`` (header and library) or ``tree`` (sources), and its version."""
+    """The kind of an archive of NCCL, ``built`` (header and library) or ``tree`` (sources), and its version."""
 
     kind: str
     version: str
 
 
 def release(version: str) -> str:
-    """Return a wheel's version without what only its packing adds: ``2.26.2`` of ``2.26.2.post1``."""
+    """Return a wheel's version without its packaging suffix: ``2.26.2`` of ``2.26.2.post1``."""
     return version.partition(".post")[0]
 
 
@@ -103,10 +103,10 @@ def targets(members: Sequence[Mapping[str, Any]], install: str) -> dict[str, lis
         install: ``always``, ``gpu`` (hosts with a GPU that NVIDIA's driver has taken) or ``never``.
 
     Raises:
-        NcclError: ``install`` is none of these.
+        NcclError: ``install`` has another value.
     """
     if install not in {"always", "gpu", "never"}:
-        raise NcclError(f"nccl_install is '{install}'; it is always, gpu or never.")
+        raise NcclError(f"nccl_install is '{install}'; set it to always, gpu or never.")
     found: dict[str, list[Mapping[str, Any]]] = {}
     for member in members:
         if install == "always" or (install == "gpu" and member.get("gpus")):
@@ -115,7 +115,7 @@ def targets(members: Sequence[Mapping[str, Any]], install: str) -> dict[str, lis
 
 
 def named_in(archive: str) -> tuple[str, str]:
-    """Return version and CUDA major that the name of NVIDIA's archive tells, both empty for another name."""
+    """Return version and CUDA major in the name of NVIDIA's archive, both empty for another name."""
     match = _ARCHIVE_NAME.match(unquote(urlsplit(archive).path).rpartition("/")[2])
     return (match["version"], match["cuda"]) if match else ("", "")
 
@@ -198,7 +198,7 @@ def _cuda_of(wish: Wish, hosts: Sequence[Mapping[str, Any]], framework: Mapping[
     its = str(framework.get("cuda") or "")
     if named:
         return named
-    # The very library that the framework brings, where the drivers can run it; any driver runs older CUDA majors.
+    # The library of the framework, if the drivers can run it; a driver runs older CUDA majors as well.
     if wish.align == "framework" and framework.get("nccl") and its and (not driver or int(its) <= int(driver)):
         return its
     return driver or toolkit or its or DEFAULT_CUDA
@@ -214,21 +214,21 @@ def plan(
     frameworks: Mapping[str, Mapping[str, Any]],
     contents: Contents | None = None,
 ) -> dict[str, PlatformPlan]:
-    """Return what each platform gets; a platform whose hosts get nothing is left out.
+    """Return the plan of each platform; a platform whose hosts get nothing is left out.
 
     Args:
         wish: the role's variables.
         members: the cluster's hosts as preflight describes them.
         frameworks: by platform, which framework its pinned wheels hold (``name``, ``cuda``, ``nccl``).
-        contents: what ``nccl_archive`` holds, where there is one.
+        contents: the content of ``nccl_archive``, if it is set.
 
     Raises:
-        NcclError: it cannot be had like this.
+        NcclError: a variable is not valid, or a driver is too old.
     """
     if wish.source not in SOURCES:
-        raise NcclError(f"nccl_source is '{wish.source}'; it is {', '.join(SOURCES[:-1])} or {SOURCES[-1]}.")
+        raise NcclError(f"nccl_source is '{wish.source}'; set it to {', '.join(SOURCES[:-1])} or {SOURCES[-1]}.")
     if wish.align not in {"framework", "cluster", "report"}:
-        raise NcclError(f"nccl_align is '{wish.align}'; it is framework, cluster or report.")
+        raise NcclError(f"nccl_align is '{wish.align}'; set it to framework, cluster or report.")
     by_platform = targets(members, wish.install)
     if not by_platform:
         return {}
@@ -280,21 +280,21 @@ def _texts(path: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
 
 
 def version_in(text: str) -> str:
-    """Return the version that an ``nccl.h`` or a ``makefiles/version.mk`` names, empty where it names none."""
+    """Return the version in an ``nccl.h`` or a ``makefiles/version.mk``, '' if it is missing."""
     parts = [re.search(_NUMBER.format(part=part), text, re.MULTILINE) for part in ("MAJOR", "MINOR", "PATCH")]
     return ".".join(part[1] for part in parts if part) if all(parts) else ""
 
 
 def look_into(path: Path, name: str, source: str) -> Contents:
-    """Return what an archive holds, reading no further than it must.
+    """Return the content of an archive; reading stops as soon as it is known.
 
     Args:
         path: the archive, a tar of any compression that Python knows, or a zip.
-        name: what its user calls it.
-        source: ``archive`` or ``build``, what it is meant for.
+        name: its name for messages.
+        source: its purpose, ``archive`` or ``build``.
 
     Raises:
-        NcclError: it holds no NCCL, or one of the other kind.
+        NcclError: it does not hold NCCL, or holds the other kind.
     """
     wanted, other = ("built", "tree") if source == "archive" else ("tree", "built")
     version, library, kind = "", False, ""

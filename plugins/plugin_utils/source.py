@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetches a source once, on the controller: from a URL, a local file or the distribution's source package.
+"""Fetch a source once, on the controller: from a URL, a local file or the distribution's source package.
 
-Whatever the way, a file is used only when its sha256 is the pinned one, and it reaches the cache by a rename, so a
-file that stands there is whole. It is hashed again at each use all the same: a cache lives on somebody's disk.
+A file is used only if it has the pinned sha256. It reaches the cache by a rename, so every file there is whole. It is
+hashed again at each use, because a file on a disk may change.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _APT_TIMEOUT_S = 300
 _SHA256 = re.compile(r"^[0-9a-f]{64}$")
 _WORD = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.+~_-]*$")
 _ARCHIVE_SUFFIX = re.compile(r"(\.tar\.(?:gz|bz2|xz|zst)|\.tgz|\.zip|\.whl)$")
-# A source package outlives its suite in none of them, so every release that is still served is looked into.
+# Every release that mirrors still serve is searched, because a source package leaves the mirror with its suite.
 _RELEASES = {
     "debian": ("bookworm", "trixie", "forky", "sid"),
     "ubuntu": ("jammy", "noble", "plucky", "questing"),
@@ -43,13 +43,13 @@ class SourceError(ArtifactError):
     """No source gave the file; the message lists each with its reason."""
 
 
-class _Unavailable(Exception):  # noqa: N818 - a reason inside this module, never an error of its own
-    """One source did not give the file; the next is tried."""
+class _Unavailable(Exception):  # noqa: N818 - a reason inside this module, which never leaves it
+    """One source did not give the file, so the next is tried."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One place a file may come from, with the sha256 it must have."""
+    """One place that a file may come from, with its sha256."""
 
     kind: str  # url, path or apt
     where: str  # the URL, the path, or the source package's name
@@ -89,13 +89,13 @@ def parse_sources(sources: Sequence[Mapping[str, Any]]) -> list[Source]:
         elif "url" in entry:
             source = Source("url", str(entry["url"]), str(entry.get("sha256", "")))
             if urlsplit(source.where).scheme not in {"http", "https", "file"}:
-                raise SourceError(f"The source {source.where} is no http, https or file address.")
+                raise SourceError(f"The source {source.where} is not an http, https or file address.")
         elif "path" in entry:
             source = Source("path", str(entry["path"]), str(entry.get("sha256", "")))
         else:
-            raise SourceError(f"The source {dict(entry)} has none of 'url', 'path' and 'apt'.")
+            raise SourceError(f"The source {dict(entry)} needs one of 'url', 'path' and 'apt'.")
         if not _SHA256.match(source.sha256):
-            raise SourceError(f"The source {source} has no sha256 of 64 hex digits; nothing unverified is ever used.")
+            raise SourceError(f"The source {source} has no sha256 of 64 hex digits; an unverified file is never used.")
         parsed.append(source)
     return parsed
 
@@ -112,7 +112,7 @@ def _staged(folder: Path) -> Iterator[Path]:
 
 
 def disk_full(path: Path, what: str) -> ArtifactError:
-    """Return the sentence for a full disk on the controller."""
+    """Return the error for a full disk on the controller."""
     free = shutil.disk_usage(path).free
     return ArtifactError(
         f"The controller's disk is full: {path} has {free} bytes free and {what} did not fit;"
@@ -142,7 +142,7 @@ def _from_url(source: Source, target: Path) -> None:
 def _from_path(source: Source, target: Path) -> None:
     place = Path(source.where).expanduser()
     if not place.is_file():
-        raise _Unavailable("there is no such file")
+        raise _Unavailable("the file does not exist")
     try:
         shutil.copyfile(place, target)
     except OSError as error:
@@ -277,11 +277,11 @@ def _apt(argv: Sequence[str], folder: Path) -> str:
 
 
 def _apt_folder(folder: Path) -> None:
-    """Lay out apt's own folders below ``folder``: nothing of the machine's apt is touched, and no root is needed."""
+    """Make folders for apt below ``folder``: the machine's own apt stays as it is, and root is not needed."""
     for name in ("lists/partial", "cache/archives/partial", "parts", "download"):
         (folder / name).mkdir(parents=True)
     (folder / "status").write_text("", encoding="utf-8")
-    # Proxies and certificates stay the machine's: its apt.conf.d is read as well.
+    # The machine's apt.conf.d is read as well, for its proxies and certificates.
     (folder / "apt.conf").write_text(
         f'Dir::State "{folder}";\nDir::State::lists "{folder}/lists";\nDir::State::status "{folder}/status";\n'
         f'Dir::Cache "{folder}/cache";\nDir::Etc::sourcelist "/dev/null";\nDir::Etc::sourceparts "{folder}/parts";\n'
@@ -342,7 +342,7 @@ def _file_name(name: str, version: str, source: Source) -> str:
 
 
 def cached(name: str, version: str, sources: Sequence[Mapping[str, Any]], cache_dir: Path) -> Fetched | None:
-    """Return the file if the cache has it, whole, from any of its sources; see :func:`fetch`."""
+    """Return the file if the cache has it from any of its sources; see :func:`fetch`."""
     for source in parse_sources(sources):
         target = cache_dir / "sources" / _file_name(name, version, source)
         if target.is_file() and sha256_of(target) == source.sha256:
@@ -359,16 +359,16 @@ def fetch(
     variable: str,
     note: Callable[[str], None] = lambda _text: None,
 ) -> Fetched:
-    """Return the path of a verified source in the cache, fetching it from the first place that has it.
+    """Return a verified source from the cache; it is fetched from the first place that has it.
 
     Args:
-        name: what it is the source of; part of the file's name in the cache.
+        name: the name of the software; part of the file's name in the cache.
         version: its version.
         sources: places in the order they are tried: ``{url, sha256}``, ``{path, sha256}`` or
             ``{apt: {package, version, sha256}}``.
         cache_dir: the controller's cache; the file lies in ``sources`` below it.
         variable: the user's variable that lists sources, for the message.
-        note: takes a line of life per attempt.
+        note: takes a line of progress for each attempt.
 
     Raises:
         SourceError: no source gave the file.
@@ -387,7 +387,7 @@ def fetch(
         if error.errno == errno.ENOSPC:
             raise disk_full(cache_dir.parent, "the folder of sources") from error
         raise ArtifactError(
-            f"The cache folder {folder} cannot be made ({error.strerror}); choose another (<role>_cache_dir)."
+            f"The cache folder {folder} cannot be made ({error.strerror}); choose another one (<role>_cache_dir)."
         ) from error
     reasons = []
     for source in parsed:

@@ -281,7 +281,7 @@ def test_a_lost_line_in_the_loaders_cache_is_mended(plain: Cluster) -> None:
             {"source": "build"},
             "node1, which is to build NCCL, has no /usr/local/cuda/bin/nvcc: install the CUDA toolkit",
         ),
-        ({"source": "archive", "archive": "/nowhere.txz", "sha256": "0" * 64}, "/nowhere.txz: there is no such file"),
+        ({"source": "archive", "archive": "/nowhere.txz", "sha256": "0" * 64}, "/nowhere.txz: the file does not exist"),
         ({"source": "archive", "archive": "ARCHIVE", "sha256": "0" * 64}, "expected 0000000000"),
         ({"source": "archive", "archive": "OTHER"}, "other.txz is not NCCL: it has no include/nccl.h"),
         (

@@ -80,7 +80,7 @@ def test_when_all_fail_each_is_named_with_its_reason_and_the_cure(server: str, t
     message = str(caught.value)
     assert f"{NOWHERE['url']}: not reachable" in message
     assert f"{server}/none: the server said 404" in message
-    assert "/none: there is no such file" in message
+    assert "/none: the file does not exist" in message
     assert "Put the release's archive on the controller and name it with its sha256 in demo_sources" in message
     assert "\n" not in message
 
@@ -90,8 +90,8 @@ def test_when_all_fail_each_is_named_with_its_reason_and_the_cure(server: str, t
     [
         ({"url": "https://example.org/x"}, "has no sha256"),
         ({"url": "https://example.org/x", "sha256": "abc"}, "has no sha256"),
-        ({"url": "ftp://example.org/x", "sha256": SHA256}, "no http, https or file address"),
-        ({"sha256": SHA256}, "none of 'url', 'path' and 'apt'"),
+        ({"url": "ftp://example.org/x", "sha256": SHA256}, "not an http, https or file address"),
+        ({"sha256": SHA256}, "one of 'url', 'path' and 'apt'"),
         ({"apt": {"package": "-oDir=/", "version": "1", "sha256": SHA256}}, "'package' and 'version'"),
     ],
 )

@@ -120,7 +120,7 @@ def test_an_answer_that_never_came_is_no_success() -> None:
     plan = act(fabric_plan, variables, **PLAN)
     failed = act(fabric_decide, variables, plan=plan, **DECIDE)
     assert failed["failed"]
-    assert "told no result" in failed["msg"]
+    assert "gave no result" in failed["msg"]
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_the_frameworks_version_is_taken_where_it_decides() -> None:
         ({"version": "latest"}, {}, "nccl_version is 'latest', which is no release"),
         ({"version": "2.30.7; rm"}, {}, "which is no release"),
         ({"source": "packages"}, {}, "name the release that your package manager offers"),
-        ({"source": "conda"}, {}, "nccl_source is 'conda'; it is wheel, archive, packages or build"),
+        ({"source": "conda"}, {}, "nccl_source is 'conda'; set it to wheel, archive, packages or build"),
         ({"align": "none"}, {}, "nccl_align is 'none'"),
         ({"install": "yes"}, {}, "nccl_install is 'yes'"),
         ({"cuda": "12; rm"}, {}, "is no major version of CUDA"),
