@@ -12,6 +12,8 @@ from clusterctl.analysis import robust_stats
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from clusterctl.suite import HistoryOptions
+
 
 @dataclass(frozen=True)
 class Noise:
@@ -36,6 +38,11 @@ class Band:
     def side(self, value: float) -> int:
         """Return 0 within the band, -1 below, 1 above."""
         return (value > self.high) - (value < self.low)
+
+
+def noise_of(options: HistoryOptions) -> Noise:
+    """Return the noise that the history options of a suite define."""
+    return Noise(floor=options.floor, mads=options.mads, at_least=options.at_least)
 
 
 def band(values: Sequence[float], noise: Noise) -> Band | None:

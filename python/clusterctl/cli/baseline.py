@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options  # noqa: TC001 - typer reads the annotations at run time
+from clusterctl.cli import options
 from clusterctl.cli.output import Format
 
 if TYPE_CHECKING:
-    from clusterctl.report.history import InForce, References
+    from clusterctl.report.baseline import InForce, References
 
 app = typer.Typer(no_args_is_help=True, help="Accept, show or reset the runs that figures are compared with.")
 
@@ -23,14 +23,14 @@ Output = Annotated[Format, typer.Option("--format", help="json: on stdout.")]
 @app.command()
 def accept(
     inventory: options.Inventory,
-    run: Annotated[str, typer.Argument(help="An id or the beginning of one, last, or last-1.")] = "last",
+    run: Annotated[str, typer.Argument(help=options.RUN_HELP)] = "last",
     form: Output = Format.TEXT,
 ) -> None:
     """Let the history begin with a run; its figures count as good, whatever its verdict."""
     from clusterctl.cli import output  # noqa: PLC0415
-    from clusterctl.report import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.report import baseline  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    found = verb.accept(inventory, run)
+    found = baseline.accept(inventory, run)
     if form is Format.JSON:
         _json(found.model_dump_json())
         return
@@ -45,9 +45,9 @@ def accept(
 def reset(inventory: options.Inventory, form: Output = Format.TEXT) -> None:
     """Let the history begin anew: no run up to now counts, all are kept and can be accepted."""
     from clusterctl.cli import output  # noqa: PLC0415
-    from clusterctl.report import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.report import baseline  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    count = verb.reset(inventory)
+    count = baseline.reset(inventory)
     if form is Format.JSON:
         _json(f'{{"kept": {count}}}')
         return
@@ -65,11 +65,11 @@ def show(
     form: Output = Format.TEXT,
 ) -> None:
     """Show what the next run's figures are held against."""
-    from clusterctl.report import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.report import baseline  # noqa: PLC0415 - see cli.main: --help stays quick
     from clusterctl.suite import beside  # noqa: PLC0415 - the same
     from clusterctl.validation import suites  # noqa: PLC0415 - the same
 
-    found = verb.in_force(inventory, check, suites.load(beside(inventory)).history)
+    found = baseline.in_force(inventory, check, suites.load(beside(inventory)).history)
     if form is Format.JSON:
         _json(found.model_dump_json())
         return
@@ -87,7 +87,6 @@ def _show(found: References, *, everything: bool) -> None:
 
     from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import figure_words  # noqa: PLC0415
-    from clusterctl.report import history as verb  # noqa: PLC0415
 
     console = output.console()
     shown = [one for one in found.entries if everything or not one.figure.nodes]
@@ -98,7 +97,7 @@ def _show(found: References, *, everything: bool) -> None:
         for one in shown:
             unit = one.figure.unit
             values = (figure_words.figure(one.median, unit), figure_words.figure(one.mad, unit), str(one.runs))
-            table.add_row(one.check, Text(verb.about(one.figure)), *values, _limit(one, found.at_least))
+            table.add_row(one.check, Text(figure_words.about_nodes(one.figure)), *values, _limit(one, found.at_least))
         console.print(table)
     if found.baseline is None:
         console.print("All runs count; 'clusterctl baseline accept' lets history begin with one of them.")

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clusterctl.cli import options
 from clusterctl.cli.output import Format
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
-    from clusterctl.report.history import Difference, RunComparison
+    from clusterctl.report.run_comparison import Difference, RunComparison
 
-_RUN = "An id or the beginning of one, last, last-1, or the path of a record or of a run's folder."
 _SHOWN = 40
 _ENDED = 0.0005  # a twentieth of a per cent reads as none
 
 
 def compare(
-    first: Annotated[str, typer.Argument(metavar="RUN", help=_RUN)],
+    first: Annotated[str, typer.Argument(metavar="RUN", help=options.RUN_HELP)],
     second: Annotated[str, typer.Argument(metavar="RUN", help="The run beside it, named likewise.")],
     inventory: Annotated[
         Path | None, typer.Option("--inventory", "-i", help="Whose runs; else those of the run that is named.")
@@ -32,9 +32,9 @@ def compare(
 
     Versions that differ are named; a difference is marked where it is beyond the noise.
     """
-    from clusterctl.report import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.report import run_comparison  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    found = verb.compare(first, second, inventory)
+    found = run_comparison.compare(first, second, inventory)
     if form is Format.JSON:
         sys.stdout.write(found.model_dump_json() + "\n")
         sys.stdout.flush()
@@ -49,7 +49,6 @@ def _show(found: RunComparison, *, everything: bool) -> None:
 
     from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import figure_words  # noqa: PLC0415
-    from clusterctl.report import history as verb  # noqa: PLC0415
 
     console = output.console()
     for number, side in enumerate((found.first, found.second), 1):
@@ -68,7 +67,12 @@ def _show(found: RunComparison, *, everything: bool) -> None:
         for one in shown:
             values = [figure_words.figure(value, one.unit) for value in (one.first, one.second)]
             table.add_row(
-                one.check, Text(verb.about(one)), *values, _change(one), f"{100 * one.noise:.0f} %", _mark(one)
+                one.check,
+                Text(figure_words.about_nodes(one.figure)),
+                *values,
+                _change(one),
+                f"{100 * one.noise:.0f} %",
+                _mark(one),
             )
         console.print()
         console.print(table)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from clusterctl.model.results import Trend
-    from clusterctl.report.history import History
+    from clusterctl.report.run_overview import History
 
 _SHOWN = 20
 _MOST_CHANGES = 12
@@ -38,12 +38,12 @@ def history(
     Oldest first. Needs no node; a run's id, or the beginning of it, is what 'compare' and 'baseline accept' take. The
     newest and the accepted run are never forgotten.
     """
-    from clusterctl.report import history as verb  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.report import run_overview  # noqa: PLC0415 - see cli.main: --help stays quick
 
     gone = 0
     if keep_runs is not None or keep_days is not None:
-        gone = verb.forget(inventory, keep_runs, keep_days)
-    found = verb.overview(inventory, check, last)
+        gone = run_overview.forget(inventory, keep_runs, keep_days)
+    found = run_overview.overview(inventory, check, last)
     if form is Format.JSON:
         sys.stdout.write(found.model_dump_json() + "\n")
         sys.stdout.flush()
@@ -101,7 +101,6 @@ def _show_trends(console: Console, trends: tuple[Trend, ...]) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     from clusterctl.report import figure_words  # noqa: PLC0415
-    from clusterctl.report import history as verb  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False)
     for column in ("FIGURE", "NOW", "LEAST", "MEDIAN", "MOST", "RUNS"):
@@ -111,13 +110,14 @@ def _show_trends(console: Console, trends: tuple[Trend, ...]) -> None:
         values = sorted(point.value for point in trend.points)
         shown = (trend.figure.value, values[0], values[len(values) // 2], values[-1])
         words = [figure_words.figure(value, trend.figure.unit) for value in shown]
-        table.add_row(Text(verb.about(trend.figure)), *words, str(len(values)), Text(trend.changed_at))
+        table.add_row(Text(figure_words.about_nodes(trend.figure)), *words, str(len(values)), Text(trend.changed_at))
     console.print()
     console.print(table)
 
 
 def _sentence(trend: Trend) -> str:
-    from clusterctl.report import history as verb  # noqa: PLC0415 - text output only
+    from clusterctl.report import figure_words  # noqa: PLC0415 - text output only
 
-    words, before = verb.before_and_now(trend)
-    return f"{trend.check}: {verb.about(trend.figure)} is {words} since {trend.changed_at}; before, {before}."
+    now, before = figure_words.now_and_before(trend)
+    about = figure_words.about_nodes(trend.figure)
+    return f"{trend.check}: {about} is {now} since {trend.changed_at}; before, {before}."

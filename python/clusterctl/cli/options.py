@@ -15,6 +15,7 @@ _ANSIBLE = "Ansible's own options"
 Inventory: TypeAlias = Annotated[
     Path, typer.Argument(help="Any inventory Ansible accepts: INI, YAML, a folder, a script.")
 ]
+RUN_HELP = "An id or the beginning of one, last, last-1, or the path of a record or of a run's folder."
 Limit: TypeAlias = Annotated[
     str | None, typer.Option("--limit", "-l", metavar="PATTERN", help="Only these hosts.", rich_help_panel=_ANSIBLE)
 ]

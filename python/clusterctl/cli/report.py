@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from clusterctl.cli import options
 from clusterctl.cli.output import VERDICT_STYLES
 from clusterctl.support.errors import ExitCode
 
@@ -38,7 +39,7 @@ Jsonl: TypeAlias = Annotated[
 def report(
     run: Annotated[
         str | None,
-        typer.Argument(metavar="RUN_ID|FILE|last", help="A run's id or its beginning, a record's file, or 'last'."),
+        typer.Argument(metavar="RUN_ID|FILE|last", help=options.RUN_HELP),
     ] = None,
     html: Html = None,
     junit: Junit = None,
@@ -50,7 +51,7 @@ def report(
 
     Records of earlier versions are read too. Ends with 0 when the reports are written, whatever the verdict was.
     """
-    from clusterctl.report import files  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.report import files, run_resolver  # noqa: PLC0415 - see cli.main: --help stays quick
 
     if schema:
         from clusterctl.report import schema as shipped  # noqa: PLC0415 - only here
@@ -61,13 +62,11 @@ def report(
         raise typer.BadParameter("give a run's id, the file of a record, or 'last'", param_hint="RUN_ID|FILE|last")
     places = files.Places(html, junit, prometheus, jsonl)
     places.refuse_impossible()
-    path = files.find(run)
-    record = files.read(path)
+    named = run_resolver.resolve(run)
     if not places.asked:
-        show(record)
+        show(named.record)
         return ExitCode.OK
-    folder = path.resolve().parent
-    for written in files.write(record, places, folder if (folder / "logs").is_dir() else None):
+    for written in files.write(named.record, places, named.log_folder):
         sys.stderr.write(f"{written}\n")
     return ExitCode.OK
 

@@ -119,6 +119,11 @@ class Figure(_Plentiful):
     samples: tuple[float, ...] = ()
     better: Better = "none"
 
+    @property
+    def identity(self) -> tuple[str | int | tuple[str, ...] | None, ...]:
+        """What the figure measures and of which nodes: equal for the same figure of two runs."""
+        return (self.quantity, self.operation, self.backend, self.algorithm, self.size_bytes, self.nodes)
+
 
 class FigureKey(Record):
     """What has to be the same for two figures to be compared; a new version of the software begins a new key.

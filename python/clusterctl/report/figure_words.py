@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING
 
-from clusterctl.model import units as ground
+from clusterctl.model import nodeset, units
 
 if TYPE_CHECKING:
-    from clusterctl.model.results import Figure
+    from clusterctl.model.results import Figure, Trend
 
 
-def figure(value: float, unit: ground.Unit) -> str:
+def figure(value: float, unit: units.Unit) -> str:
     """Return a value with its unit."""
-    return ground.value_words(value, unit)
+    return units.value_words(value, unit)
 
 
 def size(size_bytes: int | None) -> str:
     """Return the bytes of a message, 64 MiB; nothing for None."""
-    return "" if size_bytes is None else ground.size_words(size_bytes)
+    return "" if size_bytes is None else units.size_words(size_bytes)
 
 
 def quantity(word: str) -> str:
@@ -30,3 +31,17 @@ def about(one: Figure) -> str:
     words = " ".join(word for word in (one.operation, quantity(one.quantity)) if word)
     details = ", ".join(word for word in (size(one.size_bytes), one.algorithm) if word)
     return words + (f", {details}" if details else "") + (f" ({one.backend})" if one.backend else "")
+
+
+def about_nodes(one: Figure) -> str:
+    """Return what a figure is and of which nodes: 'node2: bandwidth, 1 MiB (mpi)'."""
+    return f"{nodeset.folded(one.nodes)}: {about(one)}" if one.nodes else about(one)
+
+
+def now_and_before(trend: Trend) -> tuple[str, str]:
+    """Return the median since a figure changed and the median before; both are equal where it did not change."""
+    ids = [point.run_id for point in trend.points]
+    place = ids.index(trend.changed_at) if trend.changed_at in ids else 0
+    parts = (trend.points[place:], trend.points[:place] or trend.points)
+    now, before = (figure(statistics.median(point.value for point in part), trend.figure.unit) for part in parts)
+    return now, before

@@ -1,4 +1,4 @@
-"""The reports of a record as files: finds the record and its logs, writes each file whole or not at all."""
+"""The reports of a record as files: pages, JUnit, Prometheus and JSON lines, each written whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.model import results
-from clusterctl.state import files, paths
+from clusterctl.state import files
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from clusterctl.model.results import CheckResult, ValidationRecord
 
-RECORD = "validation.json"
-LAST = "last"
 _LOG_HEAD = 16_000  # bytes of a raw log that go into the page: how it began,
 _LOG_TAIL = 32_000  # and how it ended
 _LOGS = 1_000_000  # bytes of all logs together
-_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -75,47 +71,6 @@ def write(record: ValidationRecord, places: Places, folder: Path | None = None) 
     return tuple(places.asked.values())
 
 
-def find(word: str) -> Path:
-    """Return the file of a record.
-
-    Args:
-        word: a file, the folder of a run, the beginning of a run's id, or ``last``.
-
-    Raises:
-        ConfigError: there is none, or several.
-    """
-    path = Path(word)
-    if path.is_dir() and (path / RECORD).is_file():
-        return path / RECORD
-    if path.is_file():
-        return path
-    if path.name != word or path.suffix == ".json":
-        raise ConfigError(f"{word} does not exist; give the file of a record, a run's id or '{LAST}'.")
-    found = sorted(_records(), key=lambda one: one.parent.name)
-    if word == LAST and found:
-        return found[-1]
-    known = [one for one in found if one.parent.name.startswith(word)]
-    if not known:
-        state = paths.state_dir().value / "clusters"
-        raise ConfigError(f"No run below {state} has an id that begins with {word}; 'clusterctl history' shows them.")
-    if len(known) > 1:
-        names = ", ".join(one.parent.name for one in known[:_NAMED]) + (", …" if len(known) > _NAMED else "")
-        raise ConfigError(f"{len(known)} runs have an id that begins with {word} ({names}); give more of it.")
-    return known[0]
-
-
-def read(path: Path) -> ValidationRecord:
-    """Read a record.
-
-    Raises:
-        ConfigError: it cannot be read, is none, or a newer clusterctl wrote it.
-    """
-    try:
-        return results.load(path.read_bytes(), str(path))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
-
-
 def logs(record: ValidationRecord, folder: Path | None = None) -> dict[str, str]:
     """Return the raw output of the checks, by name: beginning and end of each, of bad checks first."""
     place = (folder or Path(record.folder)).resolve()
@@ -145,12 +100,6 @@ def _log(folder: Path, check: CheckResult) -> str:
     except OSError:
         return ""
     return f"{head}\n… {size - _LOG_HEAD - _LOG_TAIL} bytes are left out here; the whole is {path} …\n{tail}"
-
-
-def _records() -> Iterator[Path]:
-    """Yield the records of all clusters; ``latest`` is a link to a folder that is met anyway."""
-    found = (paths.state_dir().value / "clusters").glob(f"*/runs/*/{RECORD}")
-    return (path for path in found if not path.parent.is_symlink())
 
 
 def _parts(option: str, record: ValidationRecord, folder: Path | None) -> Iterable[str]:

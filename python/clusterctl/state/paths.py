@@ -122,6 +122,11 @@ def facts_file(run: Path) -> Path:
     return run / "facts.json"
 
 
+def logs_dir(run: Path) -> Path:
+    """The raw output of the checks of a validation."""
+    return run / "logs"
+
+
 def ansible_log(run: Path) -> Path:
     """The output of Ansible."""
     return run / "ansible.log"

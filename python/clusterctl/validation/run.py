@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from clusterctl import __version__
 from clusterctl.analysis import speed_verdict
+from clusterctl.analysis.trend import noise_of
 from clusterctl.diagnosis import training_stack
 from clusterctl.inventory import ansible_inventory
 from clusterctl.launch import hostfile, mpirun
@@ -177,7 +178,7 @@ class _Validation:
         self._version = ""
         self._versions: dict[str, str] = {}
         self._fabric: dict[str, str] = {}
-        paths.private_folder(run.folder / "logs")
+        paths.private_folder(paths.logs_dir(run.folder))
 
     def go(self) -> ValidationRecord:
         looked = ground.Ground(
@@ -211,7 +212,7 @@ class _Validation:
     def _remembered(self, record: ValidationRecord) -> ValidationRecord:
         """Put the run beside earlier ones, which adds what changed since them."""
         history = self._options.suite.history
-        noise = store.Noise(floor=history.floor, mads=history.mads, at_least=history.at_least)
+        noise = noise_of(history)
         record, warnings = store.remember(paths.cluster_id(self._cluster.path), record, noise=noise)
         return record.model_copy(update={"notes": (*record.notes, *warnings)})
 

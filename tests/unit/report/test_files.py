@@ -5,17 +5,16 @@ from pathlib import Path
 
 import pytest
 from clusterctl.cli.main import main
-from clusterctl.report import files
+from clusterctl.report import files, run_resolver
+from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
 from test_report import CHECKS, record
 
 
 @pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def state() -> Path:
     """Return the folder of a cluster's runs with two records in it."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    runs = tmp_path / "clusters" / "lab-1" / "runs"
-    monkeypatch.setattr(files.paths, "state_dir", lambda: files.paths.PathSetting(tmp_path, "test"))
+    runs = paths.runs_dir("lab-1")
     for run_id in ("20260301T020000Z-validate-1", "20260302T020000Z-validate-2"):
         folder = runs / run_id
         (folder / "logs").mkdir(parents=True)
@@ -29,38 +28,13 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return runs
 
 
-def test_a_run_is_found_by_its_beginning_its_folder_its_file_and_as_the_last(state: Path) -> None:
-    first, second = (
-        state / name / "validation.json" for name in ("20260301T020000Z-validate-1", "20260302T020000Z-validate-2")
-    )
-    assert files.find("20260301") == first
-    assert files.find("last") == second
-    assert files.find(str(first)) == first
-    assert files.find(str(first.parent)) == first
-
-
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("2026", "2 runs have an id"),
-        ("2027", "No run below"),
-        ("x/y.json", "does not exist"),
-        ("y.json", "does not exist"),
-    ],
-)
-def test_what_cannot_be_found_is_said_in_a_sentence(state: Path, word: str, said: str) -> None:
-    assert state.is_dir()
-    with pytest.raises(ConfigError, match=said):
-        files.find(word)
-
-
 @pytest.mark.usefixtures("state")
 def test_every_report_is_written_whole_and_readable_for_others(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         names = ("html", "junit", "prometheus", "jsonl")
         places = files.Places(**{name: tmp_path / f"out.{name}" for name in names})
-        made = files.read(files.find("last"))
+        made = run_resolver.resolve("last").record
         assert files.write(made, places) == tuple(tmp_path / f"out.{name}" for name in names)
     finally:
         os.umask(before)
@@ -75,7 +49,7 @@ def test_a_report_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pyt
     out.write_text("old")
     monkeypatch.setattr(os, "fsync", lambda _number: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(ConfigError, match="cannot be written: No space left on device"):
-        files.write(files.read(files.find("last")), files.Places(prometheus=out))
+        files.write(run_resolver.resolve("last").record, files.Places(prometheus=out))
     assert out.read_text() == "old"
     assert list(tmp_path.glob(".out*")) == []
 
@@ -91,16 +65,17 @@ def test_impossible_places_are_refused_beforehand(tmp_path: Path) -> None:
 def test_a_link_is_written_through(tmp_path: Path) -> None:
     (tmp_path / "real.jsonl").write_text("old")
     (tmp_path / "link.jsonl").symlink_to("real.jsonl")
-    files.write(files.read(files.find("last")), files.Places(jsonl=tmp_path / "link.jsonl"))
+    files.write(run_resolver.resolve("last").record, files.Places(jsonl=tmp_path / "link.jsonl"))
     assert (tmp_path / "link.jsonl").is_symlink()
     assert (tmp_path / "real.jsonl").read_text().startswith('{"type":"run"')
 
 
 @pytest.mark.usefixtures("state")
 def test_a_long_log_is_cut_in_its_middle() -> None:
-    folder = files.find("last").parent
+    folder = run_resolver.resolve("last").folder
+    assert folder is not None
     (folder / "logs" / "allreduce.log").write_text("begin\n" + "x" * 100_000 + "\nend\n")
-    text = files.logs(files.read(folder / "validation.json"))["allreduce"]
+    text = files.logs(run_resolver.load(folder / "validation.json"))["allreduce"]
     assert text.startswith("begin\n")
     assert text.endswith("\nend\n")
     assert len(text) < 50_000
@@ -110,7 +85,7 @@ def test_a_long_log_is_cut_in_its_middle() -> None:
 @pytest.mark.usefixtures("state")
 def test_a_record_does_not_choose_which_of_our_files_are_shown(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
-    made = files.read(files.find("last"))
+    made = run_resolver.resolve("last").record
     evil = tuple(
         check.model_copy(update={"log": os.path.relpath(tmp_path / "secret", made.folder)}) for check in made.checks
     )

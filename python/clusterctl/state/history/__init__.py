@@ -16,6 +16,7 @@ from clusterctl.state import paths
 from clusterctl.state.history.database import KEEP_DAYS, Store
 from clusterctl.state.history.entries import Baseline, Past, StoredResult, StoredRun
 from clusterctl.state.history.errors import StoreError
+from clusterctl.state.history.run_names import is_last
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +35,7 @@ __all__ = [
     "StoredRun",
     "band",
     "changed_at",
+    "is_last",
     "open",
     "remember",
 ]

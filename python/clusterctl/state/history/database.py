@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import functools
-import json
-import re
 import sqlite3
 from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from clusterctl.analysis import trend
 from clusterctl.model import results
-from clusterctl.model.results import Trend, TrendPoint, Verdict
 from clusterctl.state import paths
-from clusterctl.state.history import file, packing, rows
+from clusterctl.state.history import file, packing, rows, run_names, since, trends
 from clusterctl.state.history.errors import StoreError, explained, is_damage
 from clusterctl.state.history.series import Series
 from clusterctl.support.errors import ConfigError
@@ -26,14 +23,10 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from clusterctl.model.results import CheckResult, Culprit, Figure, FigureKey, ValidationRecord
+    from clusterctl.model.results import FigureKey, Trend, ValidationRecord
     from clusterctl.state.history.entries import Baseline, Past, StoredRun
 
 KEEP_DAYS = 400  # a year of nights and a month to compare it with
-MOST_TRENDS = 500
-_LAST = re.compile(r"last(?:-(?P<back>\d{1,6}))?")
-_MOST_NAMED = 4
-_NOTHING_SAID = {Verdict.SKIP.value, Verdict.ERROR.value}
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -190,30 +183,18 @@ class Store:
 
         Args:
             run: its id or the beginning of it, ``last``, or ``last-1`` for the one before.
-            cluster: among whose runs; None is all clusters'.
+            cluster: whose runs are meant; None means the runs of all clusters.
 
         Raises:
-            ConfigError: there is none, or several begin so.
+            ConfigError: the run is unknown, or the beginning of several ids.
         """
         self._adopt_of(cluster)
         if cluster is not None:
             self._must_be_known(cluster)
         runs = rows.ids(self._db, cluster)
         whose = "the history" if cluster is None else f"the history of {cluster}"
-        if not runs:
-            raise ConfigError(f"There is no run in {whose} yet; 'clusterctl validate INVENTORY' begins it.")
-        if match := _LAST.fullmatch(run):
-            back = int(match["back"] or 0)
-            if back >= len(runs):
-                raise ConfigError(f"There is no run '{run}', for {whose} has {len(runs)}.")
-            return rows.stored(self._db, cluster, number=runs[back][0])[0]
-        found = [row for row in runs if row[1] == run] or [row for row in runs if run and row[1].startswith(run)]
-        if not found:
-            raise ConfigError(f"There is no run '{run}' in {whose}; 'clusterctl history INVENTORY' shows those it has.")
-        if len(found) > 1:
-            names = ", ".join(row[1] for row in found[:_MOST_NAMED]) + (", …" if len(found) > _MOST_NAMED else "")
-            raise ConfigError(f"Several runs begin with '{run}' ({names}); give more of the id.")
-        return rows.stored(self._db, cluster, number=found[0][0])[0]
+        chosen = run_names.choose(run, [row[1] for row in runs], whose)
+        return rows.stored(self._db, cluster, number=runs[chosen][0])[0]
 
     @_guarded
     def record(self, run: str, cluster: str | None = None) -> ValidationRecord:
@@ -278,13 +259,7 @@ class Store:
         if not any(check.culprits for check in record.checks):
             return record
         self._adopt(cluster, but=record.run_id)
-        checks = tuple(
-            check.model_copy(
-                update={"culprits": tuple(self._with_since(cluster, record, check, c) for c in check.culprits)}
-            )
-            for check in record.checks
-        )
-        return record.model_copy(update={"checks": checks})
+        return since.with_since(self._db, cluster, record)
 
     @_guarded
     def trends(
@@ -292,23 +267,15 @@ class Store:
     ) -> tuple[Trend, ...]:
         """Return how the figures worth showing went over the runs since the baseline, this run last.
 
-        Those of culprits come first, then those that miss their reference, then those about all nodes together; at
-        most :data:`MOST_TRENDS`. ``changed_at`` follows :func:`clusterctl.analysis.trend.changed_at`.
+        Those of culprits come first, then those that miss their reference, then those about all nodes together.
+        There are at most ``trends.MOST_TRENDS``; ``changed_at`` follows :func:`clusterctl.analysis.trend.changed_at`.
 
         Raises:
             StoreError: the history cannot be read.
         """
-        wanted = [(rank, check, figure) for check in record.checks for rank, figure in _worth_showing(check)]
-        wanted.sort(key=lambda one: one[0])
-        asked: dict[str, list[Figure]] = {}
-        for _, check, figure in wanted[:MOST_TRENDS]:
-            asked.setdefault(check.check, []).append(figure)
-        found: dict[int, Trend] = {}
-        for check in record.checks:
-            chosen = check.model_copy(update={"figures": tuple(asked.get(check.check, ()))})
-            for key, figure in results.keys(record, chosen).items():
-                found[id(figure)] = self._trend(cluster, record, check, key, figure, points, noise or trend.Noise())
-        return tuple(found[id(figure)] for _, _, figure in wanted[:MOST_TRENDS] if id(figure) in found)
+        return trends.of_record(
+            record, lambda check, key: self._of(cluster, check).past(key), points, noise or trend.Noise()
+        )
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -350,7 +317,7 @@ class Store:
 
     def _must_be_known(self, cluster: str) -> None:
         if rows.cluster_number(self._db, cluster) is None:
-            raise ConfigError(f"There is no history of {cluster} yet; 'clusterctl validate' begins it.")
+            raise ConfigError(f"The history of {cluster} is empty; 'clusterctl validate' begins it.")
 
     def _adopt_of(self, cluster: str | None) -> None:
         """Take in the folders of a cluster, or of all that have any."""
@@ -403,74 +370,3 @@ class Store:
         if self._series is None or self._series.about != (cluster, check):
             self._series = Series(self._db, self.path, self._warn, cluster, check)
         return self._series
-
-    def _trend(
-        self,
-        cluster: str,
-        record: ValidationRecord,
-        check: CheckResult,
-        key: FigureKey,
-        figure: Figure,
-        points: int,
-        noise: trend.Noise,
-    ) -> Trend:
-        earlier: list[TrendPoint] = []
-        for past in self._of(cluster, check.check).past(key):
-            if past.run_id != record.run_id and past.started <= record.started.timestamp():
-                earlier.append(
-                    TrendPoint(run_id=past.run_id, at=rows.moment(past.started), value=past.value, verdict=past.verdict)
-                )
-            if len(earlier) >= points - 1:
-                break
-        shown = [
-            *reversed(earlier),
-            TrendPoint(run_id=record.run_id, at=record.started, value=figure.value, verdict=check.verdict),
-        ]
-        place = trend.changed_at([point.value for point in shown], noise)
-        return Trend(
-            check=check.check,
-            figure=figure.model_copy(update={"samples": ()}),
-            points=tuple(shown),
-            changed_at="" if place is None else shown[place].run_id,
-        )
-
-    def _with_since(self, cluster: str, record: ValidationRecord, check: CheckResult, culprit: Culprit) -> Culprit:
-        """Follow the consecutive earlier runs that named it; each has its own ``since``, so that one is enough."""
-        found = self._db.execute(
-            "SELECT r.started, r.hosts, x.verdict, x.culprits FROM runs r "
-            "JOIN results x ON x.run = r.id AND x.name = ? JOIN clusters c ON c.id = r.cluster "
-            "WHERE c.name = ? AND r.run_id <> ? AND r.started <= ? "
-            "ORDER BY r.started DESC, r.run_id DESC",
-            (check.check, cluster, record.run_id, record.started.timestamp()),
-        )
-        for started, hosts, verdict, culprits in found:
-            if verdict in _NOTHING_SAID or not set(culprit.nodes) <= set(json.loads(hosts)):
-                continue
-            for other in rows.culprits_of(culprits):
-                if _same(culprit, other):
-                    return culprit.model_copy(update={"since": other.since or rows.moment(started)})
-            break
-        return culprit.model_copy(update={"since": None})
-
-
-def _worth_showing(check: CheckResult) -> Iterator[tuple[int, Figure]]:
-    """Yield the figures that a reader may ask about, each with its rank, less is more."""
-    culprits = {frozenset(culprit.nodes) for culprit in check.culprits}
-    named = {name for culprit in culprits for name in culprit}
-    missed = {_about(one.figure) for one in check.comparisons if one.verdict is not Verdict.PASS}
-    for figure in check.figures:
-        if figure.nodes and named.issuperset(figure.nodes) and any(one.issuperset(figure.nodes) for one in culprits):
-            yield 0, figure
-        elif missed and _about(figure) in missed:
-            yield 1, figure
-        elif not figure.nodes:
-            yield 2, figure
-
-
-def _about(figure: Figure) -> tuple[Any, ...]:
-    return (figure.quantity, figure.operation, figure.backend, figure.algorithm, figure.size_bytes, figure.nodes)
-
-
-def _same(one: Culprit, other: Culprit) -> bool:
-    """Whether two runs name the same: a slow link shows now at one size, now at another."""
-    return (one.kind, set(one.nodes), one.quantity) == (other.kind, set(other.nodes), other.quantity)

@@ -1,0 +1,213 @@
+"""Comparison of two runs, figure by figure; a difference counts only beyond the noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from clusterctl import suite
+from clusterctl.analysis import trend
+from clusterctl.model import results
+from clusterctl.model.base import Record
+from clusterctl.model.results import Better, Figure, Unit, ValidationRecord, Verdict
+from clusterctl.report import run_resolver
+from clusterctl.state import history as run_history
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from clusterctl.model.results import FigureKey
+    from clusterctl.state.history import Store
+
+_FLOOR = 0.03  # the least relative difference that matters, as for outliers
+
+
+class Side(Record):
+    """One of two compared runs."""
+
+    run_id: str
+    inventory: str
+    started: datetime
+    verdict: Verdict
+    suite: str
+    hosts: tuple[str, ...]
+
+
+class Difference(Record):
+    """A figure of both runs; ``change`` is a fraction of ``first``, None where that is 0.
+
+    ``noise`` is a fraction as well: one figure has to be more than ``1 + noise`` times the other.
+    """
+
+    check: str
+    quantity: str
+    operation: str
+    backend: str
+    algorithm: str
+    size_bytes: int | None
+    nodes: tuple[str, ...]
+    unit: Unit
+    better: Better
+    first: float
+    second: float
+    change: float | None
+    noise: float
+    beyond_noise: bool
+
+    @property
+    def figure(self) -> Figure:
+        """The figure of the first run."""
+        return Figure(
+            quantity=self.quantity,
+            operation=self.operation,
+            backend=self.backend,
+            algorithm=self.algorithm,
+            size_bytes=self.size_bytes,
+            nodes=self.nodes,
+            unit=self.unit,
+            value=self.first,
+        )
+
+    @property
+    def worse(self) -> bool:
+        """Whether it moved to its bad side, beyond the noise."""
+        fell = self.second < self.first
+        return self.beyond_noise and (fell if self.better == "higher" else not fell and self.better == "lower")
+
+
+class RunComparison(Record):
+    """Two runs side by side; ``versions`` and ``verdicts`` hold the pairs that differ, empty text for a missing one."""
+
+    first: Side
+    second: Side
+    versions: dict[str, tuple[str, str]]
+    verdicts: dict[str, tuple[str, str]]
+    figures: tuple[Difference, ...]
+    only_first: int
+    only_second: int
+    notes: tuple[str, ...] = ()
+
+
+def compare(first: str, second: str, path: Path | None = None) -> RunComparison:
+    """Put the figures of two runs side by side.
+
+    Args:
+        first: the earlier run, as :func:`clusterctl.report.run_resolver.resolve` takes it.
+        second: the later run, likewise.
+        path: the inventory whose runs are meant; None takes the cluster of the named run.
+
+    Raises:
+        ConfigError: a run is unknown, a name is the beginning of several ids, a record is damaged, or the runs are of
+            different clusters.
+        StoreError: the history cannot be read.
+    """
+    names = (first, second)
+    if None not in map(run_resolver.path_of, names):
+        before, after = (run_resolver.resolve(name).record for name in names)
+        return _compared(before, after)
+    with run_history.open() as history:
+        cluster = run_resolver.cluster_of(path) if path is not None else run_resolver.common_cluster(history, names)
+        before, after = (run_resolver.resolve(name, history, cluster).record for name in names)
+        return _compared(before, after, history, cluster)
+
+
+def _compared(
+    first: ValidationRecord, second: ValidationRecord, history: Store | None = None, cluster: str = ""
+) -> RunComparison:
+    before, after = dict(_figures(first)), dict(_figures(second))
+    pairs = tuple(
+        _difference(place[0], before[place], after[place], history, cluster) for place in before if place in after
+    )
+    versions = [dict(record.versions or {"openmpi": record.openmpi_version}) for record in (first, second)]
+    verdicts = [{one.check: one.verdict.value for one in record.checks} for record in (first, second)]
+    return RunComparison(
+        first=_side(first),
+        second=_side(second),
+        versions=_differing(*versions),
+        verdicts=_differing(*verdicts),
+        figures=pairs,
+        only_first=len(before.keys() - after.keys()),
+        only_second=len(after.keys() - before.keys()),
+        notes=tuple(history.warnings) if history is not None else (),
+    )
+
+
+def _side(record: ValidationRecord) -> Side:
+    return Side(
+        run_id=record.run_id,
+        inventory=record.inventory,
+        started=record.started,
+        verdict=record.verdict,
+        suite=record.suite,
+        hosts=record.hosts,
+    )
+
+
+def _differing(first: dict[str, str], second: dict[str, str]) -> dict[str, tuple[str, str]]:
+    names = dict.fromkeys((*first, *second))
+    both = {name: (first.get(name, ""), second.get(name, "")) for name in names}
+    return {name: pair for name, pair in both.items() if pair[0] != pair[1]}
+
+
+def _figures(record: ValidationRecord) -> Iterator[tuple[tuple[Any, ...], tuple[FigureKey, Figure]]]:
+    """Yield each figure with the fields that both runs must share; versions may differ, to compare them."""
+    for check in record.checks:
+        for key, figure in results.keys(record, check).items():
+            yield (check.check, *figure.identity, key.unit, key.nodes, key.ranks), (key, figure)
+
+
+def _difference(
+    check: str,
+    before: tuple[FigureKey, Figure],
+    after: tuple[FigureKey, Figure],
+    history: Store | None,
+    cluster: str,
+) -> Difference:
+    first, second = before[1], after[1]
+    change = second.value / first.value - 1 if first.value else None
+    around = max(_FLOOR, _uncertainty(first, second), _scatter((before[0], after[0]), history, cluster))
+    return Difference(
+        check=check,
+        quantity=first.quantity,
+        operation=first.operation,
+        backend=first.backend,
+        algorithm=first.algorithm,
+        size_bytes=first.size_bytes,
+        nodes=first.nodes,
+        unit=first.unit,
+        better=first.better,
+        first=first.value,
+        second=second.value,
+        change=change,
+        noise=around,
+        beyond_noise=_is_beyond(first.value, second.value, around),
+    )
+
+
+def _is_beyond(first: float, second: float, noise: float) -> bool:
+    """Whether one is more than ``1 + noise`` times the other."""
+    if first <= 0 or second <= 0:
+        return first != second
+    return max(first / second, second / first) > 1 + noise
+
+
+def _uncertainty(first: Figure, second: Figure) -> float:
+    """Return the halves of both medians' intervals together, as a fraction of the first."""
+    halves = [(one.high - one.low) / 2 for one in (first, second) if one.low is not None and one.high is not None]
+    return sum(halves) / abs(first.value) if first.value else 0.0
+
+
+def _scatter(keys: tuple[FigureKey, FigureKey], history: Store | None, cluster: str) -> float:
+    """Return how far good runs lie apart, as a fraction of their median; 0 where they are too few to say."""
+    if history is None:
+        return 0.0
+    found = []
+    options = suite.HistoryOptions()
+    for key in dict.fromkeys(keys):
+        values = history.reference_values(cluster, key, options.runs)
+        around = run_history.band(values, replace(trend.noise_of(options), floor=0.0))
+        if around is not None and around.median > 0:
+            found.append(around.high / around.median - 1)
+    return max(found, default=0.0)

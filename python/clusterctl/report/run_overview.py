@@ -1,0 +1,165 @@
+"""History of a cluster: its runs, what each run changed, and the trends of its figures."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from clusterctl import suite
+from clusterctl.analysis import trend
+from clusterctl.model import nodeset
+from clusterctl.model.base import Record
+from clusterctl.model.results import Trend, Verdict
+from clusterctl.report import run_resolver
+from clusterctl.state import history as run_history
+from clusterctl.state.history import Baseline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from clusterctl.state.history import StoredResult, StoredRun
+
+_MOST_NAMED = 8
+
+
+class HistoryLine(Record):
+    """One run of the history; ``reason`` is that of the requested check."""
+
+    run_id: str
+    started: datetime
+    suite: str
+    verdict: Verdict
+    accepted: bool = False
+    checks: dict[str, Verdict] = Field(default_factory=dict)
+    reason: str = ""
+    changes: tuple[str, ...] = ()
+
+
+class History(Record):
+    """The runs of a cluster, oldest first; ``total`` counts the kept runs, ``trends`` are of the last run."""
+
+    cluster: str
+    inventory: str
+    total: int
+    baseline: Baseline | None
+    runs: tuple[HistoryLine, ...]
+    trends: tuple[Trend, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def overview(path: Path, check: str | None = None, last: int | None = None) -> History:
+    """Return the history of an inventory's cluster.
+
+    Args:
+        path: the inventory.
+        check: only the verdicts, reasons and figures of this check; runs without it are left out.
+        last: the newest runs, at most so many.
+
+    Raises:
+        ConfigError: the cluster has not run yet, or the check is unknown.
+        StoreError: the history cannot be read.
+    """
+    cluster = run_resolver.cluster_of(path)
+    with run_history.open() as history:
+        runs = run_resolver.runs_of(history, path, check)
+        record = history.record(runs[-1].run_id, cluster)
+        if check is not None:
+            only = tuple(one for one in record.checks if one.check == check)
+            record = record.model_copy(update={"checks": only})
+        lines = tuple(_lines(runs, check))
+        return History(
+            cluster=cluster,
+            inventory=str(path),
+            total=len(runs),
+            baseline=history.baseline(cluster),
+            runs=lines if last is None else lines[-last:],
+            trends=history.trends(cluster, record, noise=trend.noise_of(suite.HistoryOptions())),
+            notes=tuple(history.warnings),
+        )
+
+
+def forget(path: Path, keep_runs: int | None, keep_days: float | None) -> int:
+    """Forget old runs of an inventory's cluster and return how many; the newest and the accepted run stay.
+
+    Args:
+        path: the inventory.
+        keep_runs: keep so many of the newest; None keeps any number.
+        keep_days: keep runs up to this age; None keeps any age.
+
+    Raises:
+        ConfigError: the cluster has not run yet.
+        StoreError: the history cannot be written.
+    """
+    cluster = run_resolver.cluster_of(path)
+    with run_history.open() as history:
+        run_resolver.runs_of(history, path)
+        return history.prune(cluster, keep_runs=keep_runs, keep_days=keep_days)
+
+
+def _lines(runs: Sequence[StoredRun], check: str | None) -> Iterator[HistoryLine]:
+    known = _LastKnown()
+    for run in runs:
+        results = [one for one in run.results if check is None or one.check == check]
+        asked = results[0] if check is not None else None
+        yield HistoryLine(
+            run_id=run.run_id,
+            started=run.started,
+            suite=run.suite,
+            verdict=run.verdict if asked is None else asked.verdict,
+            accepted=run.accepted,
+            checks={one.check: one.verdict for one in results},
+            reason="" if asked is None else asked.reason,
+            changes=tuple(known.changes(run, results)),
+        )
+
+
+class _LastKnown:
+    """The last known state of each check and node, from the oldest run on; a SKIP changes nothing."""
+
+    def __init__(self) -> None:
+        self._hosts: tuple[str, ...] | None = None
+        self._versions: dict[str, str] = {}
+        self._verdicts: dict[str, Verdict] = {}
+        self._culprits: dict[str, set[str]] = {}
+
+    def changes(self, run: StoredRun, results: Iterable[StoredResult]) -> Iterator[str]:
+        """Yield each difference between this run and the last known state, in a few words."""
+        for one in results:
+            if one.verdict is not Verdict.SKIP:
+                yield from self._of_check(one)
+        yield from self._of_nodes(run.hosts)
+        for name, version in run.versions.items():
+            before = self._versions.get(name, version)
+            if version and before != version:
+                yield f"{name} {before} → {version}"
+        self._versions.update({name: version for name, version in run.versions.items() if version})
+
+    def _of_check(self, one: StoredResult) -> Iterator[str]:
+        before = self._verdicts.get(one.check)
+        if before is not None and before is not one.verdict:
+            yield f"{one.check} {before.value} → {one.verdict.value}"
+        elif before is None and one.verdict is not Verdict.PASS:
+            yield f"{one.check} {one.verdict.value}"
+        self._verdicts[one.check] = one.verdict
+        if one.verdict is Verdict.ERROR:
+            return
+        named = {nodeset.folded(culprit.nodes) for culprit in one.culprits if culprit.kind != "together"}
+        earlier = self._culprits.get(one.check, set())
+        new, gone = sorted(named - earlier), sorted(earlier - named)
+        if new:
+            yield f"{nodeset.and_more(new, _MOST_NAMED)} named by {one.check}"
+        if gone:
+            yield f"{nodeset.and_more(gone, _MOST_NAMED)} no longer named by {one.check}"
+        self._culprits[one.check] = named
+
+    def _of_nodes(self, hosts: tuple[str, ...]) -> Iterator[str]:
+        if self._hosts is not None:
+            gone, new = set(self._hosts) - set(hosts), set(hosts) - set(self._hosts)
+            if gone:
+                yield f"without {nodeset.folded(sorted(gone))}"
+            if new:
+                yield f"with {nodeset.folded(sorted(new))}"
+        self._hosts = hosts

@@ -1,0 +1,137 @@
+"""Find the run that a user names: ``last``, ``last-1``, an id or its beginning, or the path of a record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.model import results
+from clusterctl.state import history as run_history
+from clusterctl.state import paths
+from clusterctl.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.model.results import ValidationRecord
+    from clusterctl.state.history import Store, StoredRun
+
+_FORMS = "an id or its beginning, 'last', 'last-1', or the path of a record"
+
+
+@dataclass(frozen=True)
+class NamedRun:
+    """A run that a user named.
+
+    Attributes:
+        record: of the run; from the history where the folder of the run is gone.
+        folder: where the record was found; None where it comes from the history.
+    """
+
+    record: ValidationRecord
+    folder: Path | None
+
+    @property
+    def log_folder(self) -> Path | None:
+        """The folder of the run where it holds the logs; None leaves the choice to the record."""
+        return self.folder if self.folder is not None and paths.logs_dir(self.folder).is_dir() else None
+
+
+def resolve(name: str, history: Store | None = None, cluster: str | None = None) -> NamedRun:
+    """Return the run that a user named.
+
+    Args:
+        name: ``last``, ``last-1``, an id or its beginning, or the path of a record or of a run's folder.
+        history: where runs are looked up; None opens the history, and only where the name is not a path.
+        cluster: whose runs are meant; None means the runs of all clusters.
+
+    Raises:
+        ConfigError: the run is unknown, the beginning of several ids, or its record is damaged.
+        StoreError: the history cannot be read.
+    """
+    path = path_of(name)
+    if path is not None:
+        return NamedRun(load(path), path.resolve().parent)
+    if history is None:
+        with run_history.open() as opened:
+            return resolve(name, opened, cluster)
+    record = history.record(name, cluster)
+    folder = paths.runs_dir(history.find(name, cluster).cluster) / record.run_id
+    return NamedRun(record, folder if paths.validation_record(folder).is_file() else None)
+
+
+def path_of(name: str) -> Path | None:
+    """Return the path of the record where a run is named by its record or folder; None where it is named otherwise.
+
+    Raises:
+        ConfigError: the name is empty.
+    """
+    if not name.strip():
+        raise ConfigError(f"The name of a run is empty; give {_FORMS}.")
+    path = Path(name)
+    if path.is_dir() and ("/" in name or paths.validation_record(path).is_file()):
+        return paths.validation_record(path)
+    return path if "/" in name or name.endswith(".json") or path.is_file() else None
+
+
+def load(path: Path) -> ValidationRecord:
+    """Read the record of a validation.
+
+    Raises:
+        ConfigError: the file is missing, unreadable or damaged, or a newer clusterctl wrote it.
+    """
+    try:
+        return results.load(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        raise ConfigError(f"The record {path} does not exist; give {_FORMS}.") from None
+    except OSError as error:
+        raise ConfigError(f"The record {path} cannot be read: {error.strerror}.") from None
+
+
+def common_cluster(history: Store, names: Sequence[str]) -> str:
+    """Return the cluster of the runs that are named by id; the cluster of the newest run where none is.
+
+    Raises:
+        ConfigError: a run is unknown, or the runs belong to different clusters.
+    """
+    ids = [name for name in names if path_of(name) is None and not run_history.is_last(name)]
+    clusters = {name: history.find(name).cluster for name in ids or ["last"]}
+    if len(set(clusters.values())) > 1:
+        words = " and ".join(f"{name} of {cluster}" for name, cluster in clusters.items())
+        raise ConfigError(f"The runs are of different clusters ({words}); compare runs of one, or give their records.")
+    return next(iter(clusters.values()))
+
+
+def cluster_of(inventory: Path) -> str:
+    """Return the cluster of an inventory.
+
+    Raises:
+        ConfigError: the inventory is missing.
+    """
+    if not inventory.exists():
+        raise ConfigError(f"The inventory {inventory} does not exist; give the inventory of the cluster's runs.")
+    return paths.cluster_id(inventory)
+
+
+def runs_of(history: Store, inventory: Path, check: str | None = None) -> tuple[StoredRun, ...]:
+    """Return the runs of an inventory's cluster, oldest first.
+
+    Args:
+        history: where runs are looked up.
+        inventory: of the cluster.
+        check: only the runs with this check.
+
+    Raises:
+        ConfigError: the cluster has not run yet, or the check is unknown.
+    """
+    runs = history.runs(cluster_of(inventory))[::-1]
+    if not runs:
+        raise ConfigError(f"The history of {inventory} is empty; 'clusterctl validate {inventory}' begins it.")
+    if check is None:
+        return runs
+    found = tuple(run for run in runs if any(one.check == check for one in run.results))
+    if not found:
+        names = sorted({one.check for run in runs for one in run.results})
+        raise ConfigError(f"The check '{check}' is unknown to the runs of {inventory}; choose of: {', '.join(names)}.")
+    return found

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl.report import baseline, figure_words, run_overview
+from clusterctl.support.errors import ConfigError
+from past_runs import SLOW, check, figure, record, remember, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_every_run_says_what_it_changed(inventory: Path) -> None:
+    nights = [
+        (record(1, check("hello"), check("pairs")), ()),
+        (record(2, check("hello"), check("pairs", "SKIP")), ()),
+        (
+            record(3, check("hello"), check("pairs", "FAIL", culprits=(SLOW,))),
+            ("pairs PASS → FAIL", "node2 named by pairs"),
+        ),
+        (record(4, check("hello"), check("pairs", "FAIL", culprits=(SLOW,))), ()),
+        (record(5, check("hello", "ERROR"), check("pairs", "ERROR")), ("hello PASS → ERROR", "pairs FAIL → ERROR")),
+        (
+            record(6, check("hello"), check("pairs"), check("nccl", "FAIL"), versions={"openmpi": "5.0.8"}),
+            (
+                "hello ERROR → PASS",
+                "pairs ERROR → PASS",
+                "node2 no longer named by pairs",
+                "nccl FAIL",
+                "openmpi 5.0.7 → 5.0.8",
+            ),
+        ),
+        (record(7, check("hello"), hosts=("node1", "node3")), ("without node2", "with node3", "openmpi 5.0.8 → 5.0.7")),
+    ]
+    remember(inventory, *(one for one, _ in nights))
+    found = run_overview.overview(inventory)
+    assert [(line.run_id, line.changes) for line in found.runs] == [(one.run_id, words) for one, words in nights]
+    assert (found.total, found.baseline, found.notes) == (7, None, ())
+    assert [line.run_id for line in run_overview.overview(inventory, last=2).runs] == [
+        one.run_id for one, _ in nights[-2:]
+    ]
+
+
+def test_one_check_has_its_verdicts_reasons_and_figures(inventory: Path) -> None:
+    remember(inventory, *(record(night) for night in range(5)))
+    remember(inventory, record(5, check("hello")), record(6, check("pairs", "FAIL", figure(50)), check("hello")))
+    found = run_overview.overview(inventory, "pairs")
+    assert [line.verdict.value for line in found.runs] == [*["PASS"] * 5, "FAIL"]
+    assert found.runs[-1].reason == "pairs is FAIL"
+    (trend,) = found.trends
+    assert trend.changed_at == found.runs[-1].run_id
+    assert figure_words.now_and_before(trend) == ("50 B/s", "100 B/s")
+
+
+def test_what_is_not_there_is_a_sentence(inventory: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"The history of .*inventory\.ini is empty; 'clusterctl validate"):
+        run_overview.overview(inventory)
+    with pytest.raises(ConfigError, match="does not exist"):
+        run_overview.overview(tmp_path / "nowhere.ini")
+    remember(inventory, record(1))
+    with pytest.raises(ConfigError, match=r"The check 'pears' is unknown .*inventory\.ini; choose of: pairs"):
+        run_overview.overview(inventory, "pears")
+
+
+def test_history_in_words(nights: Path) -> None:
+    done = run("history", nights, "--last", "2")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "pairs PASS → FAIL; node2 named by pairs" in done.stderr
+    assert "pairs: node2: bandwidth, 1 KiB is 50 B/s since 20260307T020000Z-validate-7; before, 100 B/s." in done.stderr
+    assert "7 runs are kept" in done.stderr
+    one = run("history", nights, "--check", "pairs")
+    assert "pairs is FAIL" in one.stderr
+    assert "CHANGED WITH" in one.stderr
+
+
+def test_old_runs_are_forgotten_when_asked(nights: Path) -> None:
+    baseline.accept(nights, "20260302")
+    done = run("history", nights, "--keep-runs", "2")
+    assert "4 older runs forgotten." in done.stderr
+    left = [line.run_id[:8] for line in run_overview.overview(nights).runs]
+    assert left == ["20260302", "20260306", "20260307"]
+    assert run("history", nights, "--keep-days", "0").returncode == 0
+    assert [line.accepted for line in run_overview.overview(nights).runs] == [True, False]

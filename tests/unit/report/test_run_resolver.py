@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from clusterctl.report import baseline, run_comparison, run_overview, run_resolver
+from clusterctl.state import paths
+from clusterctl.support.errors import ConfigError
+from past_runs import record, remember, run
+
+
+def test_runs_are_named_by_id_place_and_path(inventory: Path, tmp_path: Path) -> None:
+    first, second = record(1), record(2)
+    remember(inventory, first, second)
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "validation.json").write_text(record(9).model_dump_json(), encoding="utf-8")
+    found = run_comparison.compare(first.run_id[:8], str(folder))
+    assert (found.first.run_id, found.second.run_id) == (first.run_id, record(9).run_id)
+    assert run_comparison.compare("last", first.run_id, inventory).second.run_id == first.run_id
+
+
+def test_data_for_programs(nights: Path) -> None:
+    answers = {
+        name: run(*words, "--format", "json")
+        for name, words in {
+            "history": ("history", nights),
+            "compare": ("compare", "last-1", "last"),
+            "show": ("baseline", "show", nights),
+            "accept": ("baseline", "accept", nights, "last-1"),
+            "reset": ("baseline", "reset", nights),
+        }.items()
+    }
+    assert {done.stderr for done in answers.values()} == {""}
+    data = {name: json.loads(done.stdout) for name, done in answers.items()}
+    assert len(data["history"]["runs"]) == 7
+    assert data["compare"]["figures"][0]["beyond_noise"] is True
+    assert data["show"]["entries"][0]["in_force"] is True
+    assert data["accept"]["run_id"] == "20260306T020000Z-validate-7"
+    assert data["reset"] == {"kept": 7}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("history", "{nowhere}"), 1, "does not exist"),
+        (("history", "{inventory}"), 1, "The history of"),
+        (("history", "{inventory}", "--last", "0"), 2, "--last"),
+        (("compare", "last", "last-1"), 1, "The history is empty"),
+        (("compare", "last"), 2, "Missing argument"),
+        (("baseline", "show", "{inventory}"), 1, "The history of"),
+        (("baseline",), 2, "Usage"),
+    ],
+    ids=["inventory", "empty", "last", "nothing", "one", "show", "alone"],
+)
+def test_bad_input_is_one_sentence(
+    inventory: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    places = {"inventory": str(inventory), "nowhere": str(tmp_path / "nix.ini")}
+    done = run(*(word.format(**places) for word in arguments))
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def named(nights: Path, tmp_path: Path) -> dict[str, str]:
+    """Return every form in which the run before the last can be named."""
+    (folder,) = (
+        paths.runs_dir(paths.cluster_id(nights)) / one.run_id
+        for one in run_overview.overview(nights).runs
+        if one.run_id.startswith("20260306")
+    )
+    folder.mkdir(parents=True)
+    paths.validation_record(folder).write_text(record(5).model_dump_json(), encoding="utf-8")
+    copied = tmp_path / "copied.json"
+    copied.write_text(record(5).model_dump_json(), encoding="utf-8")
+    return {
+        "place": "last-1",
+        "id": folder.name,
+        "beginning": "20260306",
+        "record": str(paths.validation_record(folder)),
+        "folder": str(folder),
+        "copy": str(copied),
+    }
+
+
+FORMS = ["place", "id", "beginning", "record", "folder", "copy"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_report_takes_a_run_in_every_form(named: dict[str, str], tmp_path: Path, form: str) -> None:
+    done = run("report", named[form], "--jsonl", tmp_path / "out.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["run_id"] == named["id"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_compare_takes_a_run_in_every_form(named: dict[str, str], form: str) -> None:
+    done = run("compare", named[form], "last", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["first"]["run_id"], found["second"]["run_id"][:8]) == (named["id"], "20260307")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_baseline_accept_takes_a_run_in_every_form(nights: Path, named: dict[str, str], form: str) -> None:
+    done = run("baseline", "accept", nights, named[form], "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["run_id"] == named["id"]
+    history = run("history", nights, "--format", "json")
+    assert json.loads(history.stdout)["baseline"]["run_id"] == named["id"]
+
+
+@pytest.mark.parametrize("command", [("report",), ("compare", "last"), ("baseline", "accept", "{inventory}")])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("2026", ("'2026' is the beginning of 7 runs", "give more of the id")),
+        ("1999", ("'1999' is not in the history", "'clusterctl history INVENTORY'")),
+        ("last-99", ("'last-99' is not in the history", "choose a newer one")),
+        ("nowhere/validation.json", ("nowhere/validation.json does not exist", "'last-1'")),
+        ("nowhere.json", ("nowhere.json does not exist", "'last-1'")),
+        (" ", ("The name of a run is empty", "'last-1'")),
+    ],
+    ids=["several", "unknown", "too old", "path", "file", "empty"],
+)
+def test_every_command_refuses_a_name_with_the_same_words(
+    nights: Path, command: tuple[str, ...], name: str, says: tuple[str, ...]
+) -> None:
+    done = run(*(word.format(inventory=nights) for word in command), name)
+    assert done.returncode == 1, done.stderr
+    for words in says:
+        assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_run_whose_folder_is_gone_comes_from_the_history(named: dict[str, str]) -> None:
+    with_folder = run_resolver.resolve("last-1")
+    assert with_folder.folder == Path(named["folder"])
+    assert with_folder.log_folder is None
+    paths.logs_dir(Path(named["folder"])).mkdir()
+    assert run_resolver.resolve("last-1").log_folder == Path(named["folder"])
+    last = run_resolver.resolve("last")
+    assert (last.record.run_id[:8], last.folder, last.log_folder) == ("20260307", None, None)
+
+
+def test_a_record_of_another_cluster_is_no_baseline(nights: Path, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.json"
+    foreign.write_text(record(99).model_dump_json(), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"'20260608T020000Z-validate-7' is not in the history of inventory-"):
+        baseline.accept(nights, str(foreign))
