@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from clusterctl.analysis import robust_stats
 from clusterctl.model.job_outcome import OutputLine
-from clusterctl.validation.checks import base, rank_output
+from clusterctl.validation.checks import rank_output
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -155,14 +155,14 @@ def test_samples_reach_the_controller_whole(measure: ModuleType) -> None:
     output = read(voice.lines)
     assert output.other == ()
     assert output.ranks[1].state == "absent"  # to have measured is not to have answered
-    bandwidth, compute = base.figures(output.measured)
+    bandwidth, compute = rank_output.figures(output.measured)
     assert (bandwidth.nodes, bandwidth.size_bytes, compute.nodes) == (("node2", "node1"), 2**20, ("node2",))
     assert bandwidth.samples == pytest.approx(drawn, rel=1e-5)
     assert bandwidth.low is not None
     assert bandwidth.high is not None
     assert bandwidth.low < bandwidth.value < bandwidth.high
     assert (bandwidth.confidence, compute.confidence, compute.low) == (0.95, 0.0, None)
-    assert base.figures(output.measured, together=True)[0].nodes == ()
+    assert rank_output.figures(output.measured, together=True)[0].nodes == ()
 
 
 def test_what_came_in_part_is_left_out(measure: ModuleType) -> None:

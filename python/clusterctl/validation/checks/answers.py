@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.validation.checks import base
+from clusterctl.validation.checks import base, judging
 from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Answers:
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers; the program has compared them, rank by rank."""
-        return base.judge(site, outcome)
+        return judging.judge(site, outcome)
 
 
 def _always(check: Answers) -> Callable[[object], Answers]:

@@ -10,7 +10,7 @@ from clusterctl.model.results import Figure, Verdict
 from clusterctl.model.units import size_words, value_words
 from clusterctl.suite import MeasuringOptions
 from clusterctl.suite.values import MIB, OPERATIONS, Operations, Sizes
-from clusterctl.validation.checks import base, bus_bandwidth, horovod, nccl, rank_output
+from clusterctl.validation.checks import base, blame, bus_bandwidth, horovod, judging, nccl, rank_output
 from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class _Sweep:
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers, and make figures of the times."""
-        judgement = blame(base.judge(site, outcome))
+        judgement = blame_own_buffer(judging.judge(site, outcome))
         return with_figures(judgement, site, outcome, self.options.confidence, judgement.ranks)
 
 
@@ -96,7 +96,7 @@ class NcclSweep(_Sweep):
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge which NCCL answered, the answers and the GPUs' state, and make figures of the times."""
-        judgement = blame(nccl.judged(site, outcome))
+        judgement = blame_own_buffer(nccl.judged(site, outcome))
         if judgement.verdict is Verdict.SKIP:
             return judgement
         players = [report for report in judgement.ranks if "points" in report.facts]
@@ -138,12 +138,9 @@ def arguments(options: SweepOptions) -> tuple[str, ...]:
     )
 
 
-def blame(judgement: base.Judgement) -> base.Judgement:
+def blame_own_buffer(judgement: base.Judgement) -> base.Judgement:
     """Name the ranks whose send buffer changed by itself: what they sent is wrong in everybody's answers."""
-    own = [report for report in judgement.ranks if any(one.what.startswith(_OWN_BUFFER) for one in report.problems)]
-    if judgement.verdict is not Verdict.FAIL or not own or len(own) == len(judgement.ranks):
-        return judgement
-    return base.fail(judgement, base.wrong_words(own), [report.host for report in own])
+    return blame.at_source(judgement, lambda what: what.startswith(_OWN_BUFFER))
 
 
 def with_figures(
@@ -165,8 +162,8 @@ def with_figures(
         shared: why there is no bandwidth, where ranks share a GPU and no bus lies between them.
     """
     measured = rank_output.read(outcome.lines, site.placement, site.names).measured
-    times = base.figures([one for one in measured if one.quantity == "time"], confidence, together=True)
-    others = base.figures([one for one in measured if one.quantity != "time"], confidence)
+    times = rank_output.figures([one for one in measured if one.quantity == "time"], confidence, together=True)
+    others = rank_output.figures([one for one in measured if one.quantity != "time"], confidence)
     widths = [] if shared else [figure for time in times for figure in bus_bandwidth.bandwidths(time, len(players))]
     judgement = replace(judgement, figures=(*times, *widths, *others))
     if judgement.verdict is not Verdict.PASS:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Verdict
 from clusterctl.model.units import value_words
-from clusterctl.validation.checks import base, rank_output
+from clusterctl.validation.checks import base, judging, rank_output
 from clusterctl.validation.checks.parsers import UnreadableError, WrongAnswerError, imb, nccl_tests, osu, own_figure
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class External:
         """Judge the exit codes, and read the figures where all are 0."""
         site = base.one_a_node(site) if self.per_node else site
         output = rank_output.read(outcome.lines, site.placement, site.names)
-        judgement = base.judge(site, outcome, with_mpi=False)
+        judgement = judging.judge(site, outcome, with_mpi=False)
         if judgement.verdict is not Verdict.PASS:
             return self._with_last_words(judgement, output)
         try:

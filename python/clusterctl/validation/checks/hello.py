@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.model.findings import majority
 from clusterctl.model.results import Verdict
-from clusterctl.validation.checks import base
+from clusterctl.validation.checks import base, blame, judging
 from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Hello:
         Nodes of one platform must have mapped the same file and give the same version text; across platforms, whose
         builds differ by nature, the release must be the same.
         """
-        judgement = base.judge(site, outcome)
+        judgement = judging.judge(site, outcome)
         answered = [report for report in judgement.ranks if report.state == "answered"]
         complete = len(answered) == len(judgement.ranks)
         skew = _skew(site, answered) if answered and complete else None
@@ -52,7 +52,7 @@ class Hello:
             return base.fail(judgement, *skew)
         if judgement.verdict is not Verdict.PASS:
             return judgement
-        elsewhere = base.misplaced(site, answered)
+        elsewhere = blame.misplaced(site, answered)
         if elsewhere is not None:
             return base.fail(judgement, *elsewhere)
         release = _release(answered[0])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from clusterctl.model.results import Measurement, Verdict
 from clusterctl.suite import CheckOptions
 from clusterctl.suite.values import Count, Share
-from clusterctl.validation.checks import base, scaling
+from clusterctl.validation.checks import base, blame, judging, scaling, stack_needs
 from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ def absent(stack: NodeStack) -> str:
         return "no Horovod"
     if stack.horovod_with != "pytorch":
         return f"Horovod with {stack.horovod_with or 'no framework'}, not with PyTorch"
-    return base.without_pytorch(stack)
+    return stack_needs.without_pytorch(stack)
 
 
 def devices(site: base.Site) -> tuple[str, ...]:
     """Return where the tensors of a check lie: in main memory, and on GPUs where every rank has one to work with."""
     by_gpu = all(stack.horovod_gpu_operations in {"NCCL", "MPI"} for stack in site.stack.values())
-    return ("cpu", "cuda") if by_gpu and base.gpus(site) else ("cpu",)
+    return ("cpu", "cuda") if by_gpu and stack_needs.gpus(site) else ("cpu",)
 
 
 def _program(site: base.Site, check: str, deadline_s: float) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ class Horovod:
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers, then what carried them, which rank 0 has read from Horovod's timeline."""
-        judgement = base.judge(site, outcome)
+        judgement = judging.judge(site, outcome)
         if judgement.verdict is not Verdict.PASS:
             return judgement
         first = judgement.ranks[0]
@@ -122,9 +122,9 @@ class Training:
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers, and report the times."""
-        judgement = base.judge(site, outcome)
+        judgement = judging.judge(site, outcome)
         if judgement.verdict is not Verdict.PASS:
-            return base.blame(judgement)
+            return blame.own_gradient(judgement)
         told = judgement.ranks[0].figures
         found = scaling.figures(site, outcome, len(judgement.ranks), told.get("tokens", 0.0))
         nodes = f"{len(site.slots)} node{'s' if len(site.slots) != 1 else ''}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from clusterctl.model import nodeset
 from clusterctl.model.findings import majority
 from clusterctl.model.results import Measurement, Verdict
-from clusterctl.validation.checks import base
+from clusterctl.validation.checks import base, blame, judging
 from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def judged(site: base.Site, outcome: JobOutcome) -> base.Judgement:
 
     The library comes first: wrong answers and refusals may come from nothing but a wrong one.
     """
-    judgement = base.judge(site, outcome)
+    judgement = judging.judge(site, outcome)
     if judgement.verdict is Verdict.ERROR:
         return judgement
     loaded = [report for report in judgement.ranks if report.facts.get("nccl_version")]
@@ -101,8 +101,9 @@ def _other_library(site: base.Site, reports: Sequence[RankReport]) -> tuple[str,
     first = other[0]
     stack, facts = site.stack.get(first.host), first.facts
     installed = f"NCCL {stack.nccl} " if stack is not None else "one "
+    loaded = facts.get("nccl_path") or "an unknown file"
     reason = (
-        f"{base.named(other)} loaded NCCL {facts['nccl_version']} of {facts.get('nccl_path') or 'an unknown file'} and "
+        f"{blame.named(other)} loaded NCCL {facts['nccl_version']} of {loaded} and "
         f"not the installed {installed}of {facts.get('nccl_installed') or '/usr/local/nccl, where there is none'}: "
         "'ldconfig -p' and LD_LIBRARY_PATH there show why"
     )
@@ -150,7 +151,7 @@ def _without_gpu(site: base.Site, reports: Sequence[RankReport]) -> tuple[str, t
         return None
     gpus = site.stack[blind[0].host].gpus
     reason = (
-        f"{base.named(blind)} found no GPU where the node has {gpus}: "
+        f"{blame.named(blind)} found no GPU where the node has {gpus}: "
         f"{blind[0].facts.get('no_gpu') or 'no reason was given'}"
     )
     return reason, base.unique(report.host for report in blind)
@@ -175,7 +176,7 @@ def _words(reports: Sequence[RankReport], version: str, without: Sequence[str]) 
         words.append("bus bandwidth needs a second GPU")
     aside = [report for report in reports if "aside" in report.facts]
     if aside:
-        words.append(f"{base.named(aside)} stood aside ({aside[0].facts['aside']})")
+        words.append(f"{blame.named(aside)} stood aside ({aside[0].facts['aside']})")
     beside = [report for report in reports if "nccl_beside" in report.facts]
     if beside:
         words.append(f"mapped beside it on {beside[0].host}: {beside[0].facts['nccl_beside']}")

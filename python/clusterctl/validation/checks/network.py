@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Measurement, Verdict
-from clusterctl.validation.checks import base
+from clusterctl.validation.checks import base, judging
 from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class NetworkCheck:
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers, then what carried them."""
-        judgement = base.judge(site, outcome)
+        judgement = judging.judge(site, outcome)
         if judgement.verdict is not Verdict.PASS:
             return judgement
         if len(site.slots) == 1:

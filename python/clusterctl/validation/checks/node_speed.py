@@ -10,7 +10,7 @@ from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Verdict
 from clusterctl.model.units import value_words
 from clusterctl.suite import MeasuringOptions
-from clusterctl.validation.checks import base, rank_output
+from clusterctl.validation.checks import base, judging, rank_output
 from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ class NodeSpeed:
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge what was computed and how the GPUs are, and make figures of what was measured."""
         site = base.one_a_node(site)
-        judgement = base.judge(site, outcome)
+        judgement = judging.judge(site, outcome)
         measured = rank_output.read(outcome.lines, site.placement, site.names).measured
-        figures = base.figures([one for one in measured if one.quantity in QUANTITIES], self.options.confidence)
+        figures = rank_output.figures([one for one in measured if one.quantity in QUANTITIES], self.options.confidence)
         judgement = replace(judgement, figures=figures)
         if judgement.verdict is not Verdict.PASS:
             return judgement

@@ -14,7 +14,7 @@ from clusterctl.model.results import Figure, Measurement, PairMatrix, Verdict
 from clusterctl.model.units import size_words, value_words
 from clusterctl.suite import MeasuringOptions
 from clusterctl.suite.values import MIB, Count, PairSizes, Seconds
-from clusterctl.validation.checks import base, rank_output
+from clusterctl.validation.checks import base, judging, rank_output
 from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Pairs:
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge what came through, and make matrices and figures of what was measured."""
         site = base.one_a_node(site)
-        judgement = _name_the_stuck(base.judge(site, outcome))
+        judgement = _name_the_stuck(judging.judge(site, outcome))
         measured = rank_output.read(outcome.lines, site.placement, site.names).measured
         matrices = tuple(_matrices(tuple(site.slots), measured))
         confidence = self.options.confidence

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, Field, FiniteFloat, ValidationError
 
+from clusterctl.analysis import robust_stats
 from clusterctl.model.base import Record
-from clusterctl.model.results import Better, RankReport, Unit, WrongAnswer
+from clusterctl.model.results import Better, Figure, RankReport, Unit, WrongAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -200,3 +201,31 @@ def _finite(value: Any) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{number} is no figure")
     return number
+
+
+def figures(measured: Iterable[Measured], confidence: float = 0.95, *, together: bool = False) -> tuple[Figure, ...]:
+    """Return what ranks measured (``ranks.read(...).measured``) as figures: medians with their intervals.
+
+    Args:
+        measured: one for each figure.
+        confidence: probability that the interval of each median shall have; too few samples have none.
+        together: the figures are about all nodes and not about the one whose rank printed them, as in a collective.
+    """
+    found = []
+    for one in measured:
+        ends = (one.host, one.peer) if one.peer else (one.host,)
+        found.append(
+            Figure(
+                quantity=one.quantity,
+                operation=one.operation,
+                backend=one.backend,
+                algorithm=one.algorithm,
+                size_bytes=one.size_bytes,
+                nodes=() if together else ends,
+                unit=one.unit,
+                samples=one.samples,
+                better=one.better,
+                **robust_stats.summary(one.samples, confidence),
+            )
+        )
+    return tuple(found)

@@ -35,7 +35,7 @@ def figures(
         confidence: probability of the intervals of the times.
     """
     measured = rank_output.read(outcome.lines, site.placement, site.names).measured
-    times = base.figures([one for one in measured if one.quantity == "time"], confidence, together=True)
+    times = rank_output.figures([one for one in measured if one.quantity == "time"], confidence, together=True)
     by_operation = {figure.operation: figure for figure in times}
     together, alone = by_operation.get(_TOGETHER), by_operation.get(_ALONE)
     if together is None or alone is None or min(together.value, together.low or together.value) <= 0:

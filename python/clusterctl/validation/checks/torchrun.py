@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.model.results import Measurement, Verdict
-from clusterctl.validation.checks import base, scaling
+from clusterctl.validation.checks import base, blame, judging, scaling, stack_needs
 from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class TorchrunCheck:
 
     def absent(self, stack: NodeStack) -> str:
         """Return whether PyTorch is missing."""
-        return base.without_pytorch(stack)
+        return stack_needs.without_pytorch(stack)
 
     def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
         """Return the argv of a node's own process, which starts torchrun."""
@@ -50,13 +50,13 @@ class TorchrunCheck:
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers, who gave them, and what carried them."""
-        judgement = base.judge(site, outcome, with_mpi=False)
+        judgement = judging.judge(site, outcome, with_mpi=False)
         if judgement.verdict is not Verdict.PASS:
-            return base.blame(_with_root_cause(judgement, outcome))
-        elsewhere = base.misplaced(site, judgement.ranks)
+            return blame.own_gradient(_with_root_cause(judgement, outcome))
+        elsewhere = blame.misplaced(site, judgement.ranks)
         if elsewhere is not None:
             return base.fail(judgement, *elsewhere)
-        wrong = base.carried_by(judgement.ranks, _backend(site))
+        wrong = blame.carried_by(judgement.ranks, _backend(site))
         if wrong is not None:
             return base.fail(judgement, *wrong)
         told = judgement.ranks[0].figures
@@ -72,7 +72,7 @@ class TorchrunCheck:
 
 
 def _backend(site: base.Site) -> str:
-    return "nccl" if base.gpus(site) else "gloo"
+    return "nccl" if stack_needs.gpus(site) else "gloo"
 
 
 def _with_root_cause(judgement: base.Judgement, outcome: JobOutcome) -> base.Judgement:

@@ -13,7 +13,7 @@ from clusterctl.diagnosis.training_stack import NodeStack
 from clusterctl.model.job_outcome import JobOutcome, OutputLine, Sweep
 from clusterctl.model.results import Verdict
 from clusterctl.support.errors import ConfigError
-from clusterctl.validation.checks import base, rank_output, registry
+from clusterctl.validation.checks import base, blame, judging, rank_output, registry
 from factory import captured_outcome
 
 DATA = Path(__file__).parents[3] / "data" / "validation"
@@ -116,16 +116,18 @@ def test_no_output_is_never_a_pass(ending: str) -> None:
 def test_answers_from_all_but_one_rank_fail_even_with_exit_code_0() -> None:
     whole = captured_outcome("healthy-5.0.7")
     cut = dataclasses.replace(whole, lines=tuple(line for line in whole.lines if '"rank": 5,' not in line.text))
-    judgement = base.judge(site("healthy-5.0.7"), cut)
+    judgement = judging.judge(site("healthy-5.0.7"), cut)
     assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node3",))
 
 
 def test_right_answers_and_a_job_that_does_not_end_fail() -> None:
     whole = captured_outcome("healthy-5.0.7")
     late = dataclasses.replace(whole, ending="deadline", rc=None)
-    assert base.judge(site("healthy-5.0.7"), late).reason.startswith("every answer was right, but the job did not end")
+    assert judging.judge(site("healthy-5.0.7"), late).reason.startswith(
+        "every answer was right, but the job did not end"
+    )
     failed = dataclasses.replace(whole, rc=3)
-    judgement = base.judge(site("healthy-5.0.7"), failed)
+    judgement = judging.judge(site("healthy-5.0.7"), failed)
     assert (judgement.verdict, judgement.reason) == (
         Verdict.FAIL,
         "every answer was right, but mpirun ended with code 3",
@@ -146,7 +148,7 @@ def test_a_rank_that_stops_after_its_answer_is_named() -> None:
     whole = captured_outcome("healthy-5.0.7")
     beats = tuple(beat(rank) for rank in range(8) if rank != 5)
     late = dataclasses.replace(whole, ending="deadline", rc=None, ending_s=45.0, lines=(*whole.lines, *beats))
-    judgement = base.judge(site("healthy-5.0.7"), late)
+    judgement = judging.judge(site("healthy-5.0.7"), late)
     assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node3",))
     assert judgement.reason.endswith("did not end within 45 s: rank 5 on node3 fell silent before the end")
 
@@ -158,7 +160,7 @@ def test_a_node_that_is_gone_is_named_though_mpirun_ended_with_code_0() -> None:
     )
     gone = (Sweep("node1"), Sweep("node4", problem="did not answer within 15 s"))
     outcome = JobOutcome("exited", 3.0, rc=0, lines=started, sweeps=gone)
-    judgement = base.judge(site("healthy-5.0.7"), outcome)
+    judgement = judging.judge(site("healthy-5.0.7"), outcome)
     assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node4",))
     assert judgement.reason.startswith("node4 no longer answers ssh; no answer from ranks 0 and 1 on node1")
 
@@ -170,7 +172,7 @@ def test_what_ranks_say_while_they_are_ended_is_not_held_against_them() -> None:
     others = tuple(line for line in whole.lines if '"rank": 3' not in line.text)
     lines = (*others, OutputLine("stdout", 46.0, json.dumps(words)))
     late = dataclasses.replace(whole, ending="deadline", rc=None, ending_s=45.0, lines=lines)
-    judgement = base.judge(site("healthy-5.0.7"), late)
+    judgement = judging.judge(site("healthy-5.0.7"), late)
     assert judgement.verdict is Verdict.FAIL
     assert "no sign of life from rank 3 on node2" in judgement.reason
 
@@ -187,7 +189,7 @@ def test_a_sign_of_life_counts_from_when_it_was_given() -> None:
         lines += [said(at_s + 1, rank, "waiting", s=at_s, step="MPI_Init") for at_s in (2.0, 8.5, 14.5)]
         lines += [said(22.7, rank, "waiting", s=at_s, step="MPI_Init") for at_s in (16.5, 18.5, 20.5)]
     outcome = JobOutcome("deadline", 27.0, 20.0, rc=1, lines=tuple(lines))
-    judgement = base.judge(site("healthy-5.0.7"), outcome)
+    judgement = judging.judge(site("healthy-5.0.7"), outcome)
     assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node2",)), judgement.reason
     assert [report.seen_s for report in judgement.ranks] == [19.5, 19.5, 0.0, 0.0, 19.5, 19.5, 19.5, 19.5]
 
@@ -196,7 +198,7 @@ def test_a_library_from_elsewhere_fails_every_check() -> None:
     elsewhere = dataclasses.replace(
         site("healthy-5.0.7"), libraries={**dict.fromkeys(SLOTS, LIBRARIES["5.0.7"]), "node2": "/opt/openmpi"}
     )
-    judgement = base.judge(elsewhere, captured_outcome("healthy-5.0.7"))
+    judgement = judging.judge(elsewhere, captured_outcome("healthy-5.0.7"))
     assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node2",))
     assert "ranks 2 and 3 on node2 have not mapped the installed libmpi" in judgement.reason
 
@@ -268,7 +270,7 @@ def test_a_figure_that_is_no_number_is_a_wrong_answer_and_the_record_loads_again
     line = OutputLine("stdout", 0.1, '{"rank": 0, "ok": true, "host": "node1", "figures": {"loss": NaN, "step_s": 2}}')
     (report,) = rank_output.read([line], ("node1",), {}).ranks
     assert (report.ok, report.figures) == (False, {"step_s": 2.0})
-    assert base.wrong_words([report]) == "rank 0 on node1: loss: expected a finite number, got nan"
+    assert blame.wrong_words([report]) == "rank 0 on node1: loss: expected a finite number, got nan"
     assert type(report).model_validate_json(report.model_dump_json()) == report
 
 

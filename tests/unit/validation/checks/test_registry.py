@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clusterctl.suite import MeasuringOptions
-from clusterctl.validation.checks import base
+from clusterctl.validation.checks import base, judging
 from clusterctl.validation.checks.registration import Registration
 
 
@@ -45,7 +45,7 @@ class Disk:
         return base.rank_program("disk_checks.py", self.name, deadline_s, "--blocks", str(self.options.blocks))
 
     def judge(self, site, outcome):
-        return base.judge(site, outcome)
+        return judging.judge(site, outcome)
 
 
 CHECKS = (
