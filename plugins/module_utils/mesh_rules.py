@@ -278,7 +278,7 @@ _LOGIN_FAILURES = (
     (r"Could not resolve hostname", "its name cannot be resolved; check the client's drop-in in /etc/ssh/ssh_config.d"),
     (
         r"refused|No route to host|unreachable|timed? ?out|Connection (?:closed|reset)",
-        "look for a firewall between the two, or set cluster_address or cluster_port to a place that both reach",
+        "look for a firewall between the two, or set cluster_address or cluster_port to where they reach each other",
     ),
     (r"not available|nologin", "user {user} has no login shell there; set one with usermod"),
 )

@@ -240,6 +240,55 @@ _PACKS = "/var/cache/clusterctl/packs"
 _PUSHED = "clusterctl-push-????????????????-*"
 
 
+_SPEC = {
+    "name": {"type": "str", "required": True},
+    "version": {"type": "str", "required": True},
+    "inputs": {"type": "dict", "required": True},
+    "cache_dir": {"type": "str", "required": True},
+    "packages": {"type": "list", "elements": "str", "default": []},
+    "package_options": {"type": "dict", "default": {}},
+    "files": {
+        "type": "list",
+        "elements": "dict",
+        "default": [],
+        "options": {
+            "source": {"type": "dict"},
+            "path": {"type": "str"},
+            "content": {"type": "str"},
+            "dest": {"type": "str", "required": True},
+            "unpack": {"type": "bool", "default": False},
+            "strip": {"type": "int", "default": 1},
+            "exclude": {"type": "list", "elements": "str", "default": []},
+        },
+    },
+    "prefix": {"type": "str"},
+    "root": {"type": "str", "default": "/usr/local"},
+    "steps": {
+        "type": "list",
+        "elements": "dict",
+        "required": True,
+        "options": {
+            "name": {"type": "str", "required": True},
+            "argv": {"type": "list", "elements": "str", "required": True},
+            "chdir": {"type": "str", "default": "."},
+            "environment": {"type": "dict", "default": {}},
+            "speaks": {"type": "bool", "default": False},
+        },
+    },
+    "prune": {"type": "list", "elements": "str", "default": []},
+    "jobs": {"type": "int", "default": 0},
+    "memory_per_job_bytes": {"type": "int", "default": 1 << 30},
+    "memory_strict": {"type": "bool", "default": False},
+    "needs_bytes": {"type": "int", "default": 0},
+    "work_dir": {"type": "str", "default": "/var/tmp"},  # noqa: S108 - a fresh folder is made inside
+    "log_dir": {"type": "str", "default": "/var/log/clusterctl"},
+    "controller_log_dir": {"type": "str"},
+    "phase": {"type": "str", "choices": ["inspect", "build", "release"], "default": "build"},
+    "host": {"type": "str", "default": ""},
+    "key": {"type": "str", "default": "", "no_log": False},
+}
+
+
 class Build:
     """One build in its own folder."""
 
@@ -422,53 +471,7 @@ class Build:
 def main() -> None:
     """Run the phase that the action plugin asked for."""
     module = AnsibleModule(
-        argument_spec={
-            "name": {"type": "str", "required": True},
-            "version": {"type": "str", "required": True},
-            "inputs": {"type": "dict", "required": True},
-            "cache_dir": {"type": "str", "required": True},
-            "packages": {"type": "list", "elements": "str", "default": []},
-            "package_options": {"type": "dict", "default": {}},
-            "files": {
-                "type": "list",
-                "elements": "dict",
-                "default": [],
-                "options": {
-                    "source": {"type": "dict"},
-                    "path": {"type": "str"},
-                    "content": {"type": "str"},
-                    "dest": {"type": "str", "required": True},
-                    "unpack": {"type": "bool", "default": False},
-                    "strip": {"type": "int", "default": 1},
-                    "exclude": {"type": "list", "elements": "str", "default": []},
-                },
-            },
-            "prefix": {"type": "str"},
-            "root": {"type": "str", "default": "/usr/local"},
-            "steps": {
-                "type": "list",
-                "elements": "dict",
-                "required": True,
-                "options": {
-                    "name": {"type": "str", "required": True},
-                    "argv": {"type": "list", "elements": "str", "required": True},
-                    "chdir": {"type": "str", "default": "."},
-                    "environment": {"type": "dict", "default": {}},
-                    "speaks": {"type": "bool", "default": False},
-                },
-            },
-            "prune": {"type": "list", "elements": "str", "default": []},
-            "jobs": {"type": "int", "default": 0},
-            "memory_per_job_bytes": {"type": "int", "default": 1 << 30},
-            "memory_strict": {"type": "bool", "default": False},
-            "needs_bytes": {"type": "int", "default": 0},
-            "work_dir": {"type": "str", "default": "/var/tmp"},  # noqa: S108 - a fresh folder is made inside
-            "log_dir": {"type": "str", "default": "/var/log/clusterctl"},
-            "controller_log_dir": {"type": "str"},
-            "phase": {"type": "str", "choices": ["inspect", "build", "release"], "default": "build"},
-            "host": {"type": "str", "default": ""},
-            "key": {"type": "str", "default": "", "no_log": False},
-        },
+        argument_spec=_SPEC,
         supports_check_mode=True,
     )
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):

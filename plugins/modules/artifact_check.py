@@ -151,6 +151,46 @@ def remember(name: str, digest: str, outputs: List[str]) -> None:
         atomic_file.write(folder / f"{name}-{digest[:16]}.json", json.dumps({"of": digest, "outputs": outputs}))
 
 
+class CheckFailedError(Exception):
+    """A check failed; the message names the command and its last lines."""
+
+
+def run_checks(parameters: Dict[str, Any]) -> List[str]:
+    """Run every check in order and return the last lines of each output.
+
+    Raises:
+        CheckFailedError: a command cannot be started, fails, or lacks an expected text.
+    """
+    name, link = parameters["name"], parameters["link"]
+    real = os.path.realpath(link)
+
+    def filled(text: str) -> str:
+        return text.replace("@LINK@", link).replace("@REAL@", real)
+
+    environment = {"PATH": command.SYSTEM_PATH, "HOME": str(Path.home()), "LC_ALL": "C"}
+    environment.update({name: str(value) for name, value in parameters["environment"].items()})
+    outputs = []
+    for check in parameters["checks"]:
+        argv = [filled(token) for token in check["argv"]]
+        try:
+            code, output = run_check(argv, environment, parameters["timeout_s"], check["stdin"])
+        except OSError as error:
+            raise CheckFailedError(f"{name}: {argv[0]} could not be started ({error.strerror}).") from error
+        tail = "\n".join(output.splitlines()[-_TAIL_LINES:])
+        shown = f"{name}: '{' '.join(argv)}'"
+        if code == command.TIMED_OUT:
+            raise CheckFailedError(
+                f"{shown} did not end within {parameters['timeout_s']} s; its last lines are:\n{tail}"
+            )
+        if code:
+            raise CheckFailedError(f"{shown} ended with {code}; its last lines are:\n{tail}")
+        missing = [text for text in map(filled, check["expect"]) if text not in output]
+        if missing:
+            raise CheckFailedError(f"{shown} did not write {missing[0]!r}; its last lines are:\n{tail}")
+        outputs.append(tail)
+    return outputs
+
+
 def main() -> None:
     """Run every check and fail at the first one with an unexpected result."""
     module = AnsibleModule(
@@ -174,37 +214,14 @@ def main() -> None:
         supports_check_mode=True,
     )
     parameters: Dict[str, Any] = module.params
-    link = parameters["link"]
-    real = os.path.realpath(link)
-
-    def filled(text: str) -> str:
-        return text.replace("@LINK@", link).replace("@REAL@", real)
-
     digest = circumstances(parameters)
     proved = recall(parameters["name"], digest) if parameters["stands_on"] else None
     if proved is not None:
         module.exit_json(changed=False, changes=[], watch=[], outputs=proved, proved_before=True)
-    environment = {"PATH": command.SYSTEM_PATH, "HOME": str(Path.home()), "LC_ALL": "C"}
-    environment.update({name: str(value) for name, value in parameters["environment"].items()})
-    outputs = []
-    for check in parameters["checks"]:
-        argv = [filled(token) for token in check["argv"]]
-        try:
-            code, output = run_check(argv, environment, parameters["timeout_s"], check["stdin"])
-        except OSError as error:
-            module.fail_json(msg=f"{parameters['name']}: {argv[0]} could not be started ({error.strerror}).")
-        tail = "\n".join(output.splitlines()[-_TAIL_LINES:])
-        if code:
-            past = code == command.TIMED_OUT
-            why = f"did not end within {parameters['timeout_s']} s" if past else f"ended with {code}"
-            module.fail_json(msg=f"{parameters['name']}: '{' '.join(argv)}' {why}; its last lines are:\n{tail}")
-        missing = [text for text in map(filled, check["expect"]) if text not in output]
-        if missing:
-            module.fail_json(
-                msg=f"{parameters['name']}: '{' '.join(argv)}' did not write {missing[0]!r};"
-                f" its last lines are:\n{tail}"
-            )
-        outputs.append(tail)
+    try:
+        outputs = run_checks(parameters)
+    except CheckFailedError as error:
+        module.fail_json(msg=str(error))
     if parameters["stands_on"] and not module.check_mode:
         remember(parameters["name"], digest, outputs)
     module.exit_json(changed=False, changes=[], watch=[], outputs=outputs, proved_before=False)
