@@ -52,8 +52,8 @@ def parameters() -> dict[str, tuple[str, ...]]:
     context = root.context_class(root, info_name="clusterctl", **root.context_settings)
     return {
         _row_anchor(path, shown): tuple(shown.opts) if shown.param_type_name == "option" else ()
-        for path, command, _ in _entries(root, context)
-        for shown in command.params
+        for path, command, own in _entries(root, context)
+        for shown in _own(command, own)
     }
 
 
@@ -72,13 +72,18 @@ def _entries(group: Any, context: Any, prefix: str = "") -> Iterator[tuple[str, 
             yield from _entries(command, own, f"{prefix}{name} ")
 
 
+def _own(command: Any, context: Any) -> list[Any]:
+    """Return a command's options and arguments without ``--help``, which all have."""
+    return [parameter for parameter in command.get_params(context) if "--help" not in parameter.opts]
+
+
 def _command(path: str, command: Any, context: Any) -> list[str]:
     level = "##" if " " not in path else "###"
     lines = [f"{level} {path} {{ #{anchor(path)} }}", ""]
     lines += markdown.block(command.get_usage(context).removeprefix("Usage: "), "console")
     text = inspect.cleandoc(command.help or "").replace("\b", "")
     lines += [markdown.escaped(text), ""] if text else []
-    rows = [row for parameter in command.params if (row := _parameter(path, parameter, context))]
+    rows = [row for parameter in _own(command, context) if (row := _parameter(path, parameter, context))]
     return lines + (markdown.table(("option", "meaning", "default, limits"), rows) if rows else [])
 
 

@@ -6,9 +6,10 @@ import dataclasses
 import json
 import sys
 from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from clusterctl.cli import options, report
 from clusterctl.cli.output import VERDICT_STYLES, StreamFormat, shown_command
@@ -20,18 +21,35 @@ if TYPE_CHECKING:
     from clusterctl.suite import Suite
     from clusterctl.validation.run import ValidationOptions
 
-# Written out, for the catalogue takes time to import and --help stays quick; a test holds them equal.
-_CHECKS = (
-    "hello, point_to_point, broadcast, scatter, gather, reduce, allreduce, network, node_speed, pairs, collectives "
-    "(MPI); nccl, nccl_sweep, torchrun, horovod, horovod_sweep, training (where they are installed)"
-)
+
+def check_names() -> str:
+    """Return the names of all checks in the order in which they run, those that need a training stack apart."""
+    from clusterctl.diagnosis.training_stack import NodeStack  # noqa: PLC0415 - see cli.main
+    from clusterctl.validation.checks import registry  # noqa: PLC0415 - see cli.main
+
+    checks = registry.select(None)
+    everywhere = [check.name for check in checks if not check.absent(NodeStack())]
+    with_stack = [check.name for check in checks if check.absent(NodeStack())]
+    return f"{', '.join(everywhere)} (MPI); {', '.join(with_stack)} (where they are installed)"
+
+
+class Line(TyperCommand):
+    """The command line of validate; its help names the checks of the registry."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options; completion does without the names of the checks, for importing them takes time."""
+        found: list[Any] = super().get_params(ctx)
+        for option in found:
+            if option.name == "checks" and not ctx.resilient_parsing:
+                option.help = f"Only these checks of {check_names()}."
+        return found
 
 
 def validate(
     inventory: options.Inventory,
     limit: options.Limit = None,
     checks: Annotated[
-        list[str] | None, typer.Option("--checks", metavar="NAME[,NAME…]", help=f"Only these checks of {_CHECKS}.")
+        list[str] | None, typer.Option("--checks", metavar="NAME[,NAME…]", help="Only these checks.")
     ] = None,
     launch_node: Annotated[
         str | None, typer.Option("--launch-node", metavar="HOST", help="Start mpirun there; default: the first host.")
