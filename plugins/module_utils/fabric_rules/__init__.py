@@ -11,7 +11,18 @@ from .addresses import links
 from .config_files import files, openmpi_include, prrte_include, record
 from .decision import ALL_PAIRS_UP_TO, decide, matrix, pairs, prefer, recorded
 from .host_words import fold
-from .model import KIND_WORDS, Candidates, Decision, FabricError, Facts, Network, PairResult, RdmaChoice, Rejection
+from .model import (
+    KIND_WORDS,
+    Candidates,
+    Decision,
+    FabricError,
+    Facts,
+    Network,
+    PairKind,
+    PairResult,
+    RdmaChoice,
+    Rejection,
+)
 from .networks import candidates
 from .plain_data import from_plain, plain
 from .rdma_ports import nccl_pins, rdma
@@ -25,6 +36,7 @@ __all__ = [
     "FabricError",
     "Facts",
     "Network",
+    "PairKind",
     "PairResult",
     "RdmaChoice",
     "Rejection",

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, Literal, Mapping, NamedTuple, Optional, Tuple
 
 Facts = Mapping[str, Any]
+PairKind = Literal["ok", "refused", "timeout", "wrong_source", "wrong_node", "error"]
 
 KIND_WORDS = {
     "refused": "connection refused",
@@ -29,7 +30,11 @@ class FabricError(Exception):
 
 
 class Network(NamedTuple):
-    """A network that every node has an address in; ``interfaces`` and ``addresses`` are by host."""
+    """A network that every node has an address in.
+
+    ``interfaces`` and ``addresses`` are by host. ``speed_mbps`` is their slowest speed and ``mtu`` their smallest MTU,
+    None if it is unknown. Several CIDRs are subnets joined by routing.
+    """
 
     cidrs: Tuple[str, ...]
     interfaces: Dict[str, str]
@@ -44,7 +49,7 @@ class Network(NamedTuple):
 
 
 class Rejection(NamedTuple):
-    """A network or interface that is not taken, its hosts, and why."""
+    """A network or interface ("docker0 172.17.0.0/16") that is not taken, its hosts, and why."""
 
     network: str
     hosts: Tuple[str, ...]
@@ -52,7 +57,7 @@ class Rejection(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Networks to probe, the best one first, and those that were rejected before."""
+    """Networks to probe, the best one first, and those that were rejected before; ``pinned``: the user chose."""
 
     networks: Tuple[Network, ...]
     rejected: Tuple[Rejection, ...]
@@ -60,17 +65,17 @@ class Candidates(NamedTuple):
 
 
 class PairResult(NamedTuple):
-    """The result of one connection; ``kind`` is ok, refused, timeout, wrong_source, wrong_node or error."""
+    """The result of one connection between two hosts, in the network of that key."""
 
     network: str
     source: str
     target: str
     problem: str = ""
-    kind: str = "ok"
+    kind: PairKind = "ok"
 
 
 class Decision(NamedTuple):
-    """The network to use; None if no network carries, or if a single node needs none."""
+    """The network to use, or None and why; ``failures`` are the connections that did not come through."""
 
     network: Optional[Network]
     rejected: Tuple[Rejection, ...]
@@ -80,7 +85,11 @@ class Decision(NamedTuple):
 
 
 class RdmaChoice(NamedTuple):
-    """What a port of an RDMA device offers; ``reason`` explains the GID index, or why it is missing."""
+    """What a port of an RDMA device offers.
+
+    ``gid_index`` is the entry that is RoCE v2 and maps an IPv4 address. It is None on InfiniBand, on a port that is
+    down, and without such an entry. ``reason`` says which.
+    """
 
     device: str
     port: int
@@ -90,4 +99,4 @@ class RdmaChoice(NamedTuple):
     gid_index: Optional[int]
     gid: str
     reason: str
-    usable: bool
+    usable: bool = False

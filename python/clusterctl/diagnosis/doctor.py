@@ -140,7 +140,7 @@ def _pairs(there: Sequence[Host], found: Candidates, control: Path) -> tuple[Pai
     failed = {(one.network, one.source, one.target) for one in first if one.kind != "ok"}
     again = network_probe.probe(there, found, timeout_s=2 * _CONNECT_S, control_dir=control)
     return tuple(
-        one if (one.network, one.source, one.target) in failed else replace(one, kind="ok", problem="") for one in again
+        one if (one.network, one.source, one.target) in failed else one._replace(kind="ok", problem="") for one in again
     )
 
 

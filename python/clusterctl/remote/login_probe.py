@@ -1,7 +1,7 @@
-"""How the nodes reach each other by ssh, and what their clocks say: one connection per node, all at once.
+"""Try the ssh logins between the nodes, and read their clocks: one connection per node, all at once.
 
-The program on the node is ``plugins/module_utils/login_probe.py``. Its stdin is the rope: when this process ends, so
-does it.
+The program on the node is ``plugins/module_utils/login_probe.py``. It ends when this process ends, because its stdin
+ends then.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KINDS: tuple[tuple[LoginKind, re.Pattern[str]], ...] = tuple(
 
 @dataclass(frozen=True)
 class LoginTarget:
-    """A node as others log in to it: by name where there is a mesh, else at the address and port."""
+    """A node that others log in to: by name if there is a mesh, else by address and port."""
 
     name: str
     address: str
@@ -49,7 +49,7 @@ class LoginTarget:
 
 @dataclass(frozen=True)
 class Login:
-    """Who logs in to whom; ``as_user`` is whose login is tried, None for the login user's."""
+    """A host and the targets that it logs in to; ``as_user`` is the user who tries, None for the login user."""
 
     host: Host
     targets: tuple[LoginTarget, ...]
@@ -58,7 +58,7 @@ class Login:
 
 @dataclass(frozen=True)
 class LoginFailure:
-    """A login that did not work, and what ssh said."""
+    """A login that failed, and the words of ssh."""
 
     target: str
     kind: LoginKind
@@ -67,7 +67,7 @@ class LoginFailure:
 
 @dataclass(frozen=True)
 class Clock:
-    """How far a node's clock is ahead of this machine's; the truth lies within ``uncertainty_s`` of it."""
+    """How far a node's clock is ahead of this machine's, give or take ``uncertainty_s``."""
 
     offset_s: float
     uncertainty_s: float
@@ -75,11 +75,11 @@ class Clock:
 
 @dataclass(frozen=True)
 class LoginReport:
-    """What one node found out.
+    """The logins of one node.
 
-    ``mesh`` tells whether the role ssh_mesh was ever there. Without it, ``keyless`` says that there is nothing to log
-    in with, so that nothing was tried, and ``stopped_early`` that two logins were refused and no more tried.
-    ``untried`` counts the logins for which time ran out. ``problem`` says why there is no answer.
+    ``mesh`` tells whether the role ssh_mesh has run there. Without a mesh, ``keyless`` means that the user has no key,
+    so no login was tried. ``stopped_early`` means that two logins were refused, and the others not tried. ``untried``
+    counts the logins for which time ran out. ``problem`` says why there is no answer.
     """
 
     mesh: bool = False
@@ -101,13 +101,13 @@ def gather(
     fanout: int = 64,
     control_dir: Path | None = None,
 ) -> dict[str, LoginReport]:
-    """Have every node log in to its targets, and ask it for the time.
+    """Let every node log in to its targets, and read its clock.
 
     Args:
-        logins: who tries what, each target in the order in which it is to be tried.
-        login_timeout_s: how long a node waits for another to answer.
-        budget_s: after so long a node tries no more.
-        timeout_s: after so long a node itself is given up.
+        logins: the hosts with their targets, in the order of the tries.
+        login_timeout_s: time limit of one login.
+        budget_s: after so many seconds a node starts no more logins.
+        timeout_s: after so many seconds a node is given up.
         fanout: nodes at a time.
         control_dir: see :func:`clusterctl.remote.ssh.arguments`.
     """
@@ -131,7 +131,7 @@ def gather(
 
 
 def kind_of(said: str) -> LoginKind:
-    """Return what ssh's words mean."""
+    """Return the kind of failure that the words of ssh mean."""
     return next((kind for kind, pattern in _KINDS if pattern.search(said)), "error")
 
 
@@ -165,7 +165,7 @@ async def _converse(talk: python.Conversation, opening: bytes) -> LoginReport:
 
 
 def clock_of(rounds: Sequence[tuple[float, float, float]]) -> Clock | None:
-    """Work out a clock's offset from the quickest of several exchanges (sent, the node's time, received).
+    """Return a clock's offset from the quickest of several exchanges (sent, the node's time, received).
 
     The node read its clock somewhere between sending and receiving, so half the round trip bounds the error
     (F. Cristian, "Probabilistic clock synchronization", Distributed Computing 3, 1989).
@@ -177,7 +177,7 @@ def clock_of(rounds: Sequence[tuple[float, float, float]]) -> Clock | None:
 
 
 def read(event: Mapping[str, Any], clock: Clock | None) -> LoginReport:
-    """Make a report of the program's last words."""
+    """Return the report of the program's last event."""
     if event.get("problem"):
         return LoginReport(clock=clock, problem=str(event["problem"]))
     return LoginReport(

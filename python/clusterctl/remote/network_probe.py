@@ -1,7 +1,7 @@
-"""Prove candidate networks by real connections between the nodes, with one ssh per node.
+"""Probe candidate networks by real connections between the nodes, with one ssh per node.
 
-The program that listens and connects is ``plugins/module_utils/fabric_probe.py``; it travels over the connection's
-stdin. Two phases: when every node has told on which ports it listens, every node gets its targets.
+The program that listens and connects is ``plugins/module_utils/fabric_probe.py``. It works in two phases: first every
+node listens and tells its ports, then every node gets its targets.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def probe(
 
     Args:
         hosts: the nodes, reachable by plain ssh; those without an address in the candidates take no part.
-        candidates: what to prove.
-        timeout_s: how long one connection may take; all are tried at once, and those that timed out once more.
+        candidates: the networks to probe.
+        timeout_s: time limit of one connection; all are tried at once, and those that timed out once more.
         control_dir: folder of shared connections, see :func:`clusterctl.remote.ssh.arguments`.
-        seed: of the sample that is taken where there are more than 32 nodes.
+        seed: of the sample of pairs, which is taken for more than 32 nodes.
 
     Returns:
-        A result for every pair and network, those that came through included. A node that cannot be asked has the
-        result ``error`` in all its pairs; nothing is raised for it.
+        A result for every pair and network, also for those that came through. A node that gives no answer has the
+        result ``error`` in all its pairs; it raises nothing.
     """
     names = [host.name for host in hosts]
     taking_part = {name for network in candidates.networks for name in network.addresses}
@@ -85,7 +85,7 @@ async def _probe(
 
 
 class _Peer:
-    """One node's end of the probe; ``problem`` says why it could not be asked."""
+    """The probe on one node; ``problem`` says why the node gives no answer."""
 
     def __init__(self, host: Host, control_dir: Path | None) -> None:
         self.name = host.name
@@ -174,5 +174,5 @@ def _result(network: str, source: _Peer, target: _Peer) -> PairResult:
     kind, problem = source.results.get((network, target.name), ("error", ""))
     if kind == "error" and not problem:
         culprit = target if target.problem or network in target.problems else source
-        problem = f"{culprit.name}: {culprit.problem or culprit.problems.get(network) or 'it told no result'}"
+        problem = f"{culprit.name}: {culprit.problem or culprit.problems.get(network) or 'it gave no result'}"
     return PairResult(network, source.name, target.name, problem, kind)
