@@ -140,7 +140,7 @@ def check_framework(wanted: Wanted) -> str:
     if wanted.gpu_operations != "none" and not found["cuda"]:
         raise CannotBuildError(
             "Set horovod_gpu_operations to none, or python_env_framework_build to cuda: GPU operations need a CUDA"
-            f" build of {_LABELS[wanted.framework]}, and {found['version']} is none."
+            f" build of {_LABELS[wanted.framework]}, and {found['version']} is a CPU build."
         )
     needed = needed_standard(Path(found["include"]))
     if needed > _STANDARD_OF_EDITS:

@@ -87,6 +87,27 @@ def test_every_role_takes_from_preflight_who_is_there() -> None:
         ), role
 
 
+def test_every_readme_opens_with_the_roles_promise() -> None:
+    for role in roles():
+        text = (content.root() / "roles" / role / "README.md").read_text(encoding="utf-8")
+        promise = re.match(rf"# {role}\n\n\*\*`{role}`: ([^*]+)\*\*\n", text)
+        assert promise, role
+        assert promise[1].endswith("."), role
+        assert len(promise[1].split()) <= 25, role
+
+
+def test_every_variable_is_described_in_sentences() -> None:
+    """The reference of variables is made of these descriptions."""
+    for role in shown_roles():
+        path = content.root() / "roles" / role / "meta" / "argument_specs.yml"
+        for name, option in yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"]["main"][
+            "options"
+        ].items():
+            words = option["description"]
+            for sentence in [words] if isinstance(words, str) else words:
+                assert re.fullmatch(r"[A-Z].*[.)]", sentence, flags=re.DOTALL), name
+
+
 EXAMPLE = content.root() / "inventories" / "example"
 HEAD = """\
 ---
