@@ -1,6 +1,6 @@
-"""The search for whoever makes a job hang or crash: adaptive group testing over nodes.
+"""The search for the nodes that make a job hang or crash: adaptive group testing over nodes.
 
-A job of all nodes failed, and nobody is certain why. The search launches it on groups: a group that fails holds the
+A job of all nodes failed, and the cause is unknown. The search launches it on groups: a group that fails holds the
 fault, one that passes is known to be good and lends partners to the rest. It is a pure state machine: ``Search.next``
 says which disjoint groups to launch at once, ``Search.tell`` hears what came of them.
 
@@ -9,9 +9,9 @@ into four at once it costs the same (four launches for two bits) and takes half 
 most 2 * ceil(log2 N) launches, and the final confirmation two; the bound of 2 * ceil(log2 N) + 4 has room for two
 more. Group testing goes back to R. Dorfman, "The Detection of Defective Members of Large Populations", Annals of
 Mathematical Statistics 14 (1943); testing that adapts by halving to F. K. Hwang, "A Method for Detecting All Defective
-Members in a Population by Group Testing", Journal of the American Statistical Association 67 (1972). Looking for the
-shortest failing beginning of a list, and then for the next member with the last one fixed, finds faults that need
-several nodes at once.
+Members in a Population by Group Testing", Journal of the American Statistical Association 67 (1972). Some faults need
+several nodes at once. They are found by the shortest failing beginning of a list, and then by the next member with the
+last one fixed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class GroupSearch:
 
     Attributes:
         bound: launches it takes at most for one bad node whose fault comes every time.
-        limit: launches it never exceeds, whatever the fault is.
+        limit: launches that it never exceeds, for any fault.
         launches: launches so far; every started job counts.
         words: what came out in one sentence, empty before the end.
     """
@@ -120,7 +120,7 @@ class GroupSearch:
             raise ValueError(f"{len(self._step)} answers are expected, not {len(passed)}")
         for group, ok in zip(self._step, passed, strict=True):
             mask = _mask(group)
-            # More nodes can only add faults: whatever fails in a group fails in all that hold it.
+            # More nodes can only add faults: a fault of a group is a fault of each larger group that holds it.
             self._contradicted |= any(
                 (before & mask == before) if ok else (before & mask == mask)
                 for before, failed in self._trials
@@ -279,7 +279,7 @@ class GroupSearch:
     # --- when everything fails ----------------------------------------------------------------------------------------
 
     def _sizes(self, first: Group, last: Group) -> Steps[None]:
-        """Every group failed: tell several bad nodes from a fault that comes with so many nodes, whoever they are."""
+        """Every group failed: tell several bad nodes from a fault that comes with any nodes of that number."""
         pairs = first[:2], last[-2:]
         both_known = pairs == (first, last)
         failed = [True, True] if both_known else (yield from self._try(*pairs))
@@ -460,7 +460,7 @@ def _cut(group: Group, room: int) -> list[Group]:
 
 
 def _from(size: int) -> str:
-    return f"it fails from {size} nodes on, whoever they are, and passes with fewer"
+    return f"it fails with any {size} nodes, and passes with fewer"
 
 
 def _mask(group: Iterable[int]) -> int:

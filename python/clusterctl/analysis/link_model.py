@@ -2,8 +2,8 @@
 
 A link's latency or bandwidth is taken as (level) x (effect of one end) x (effect of the other), a matrix of rank one;
 its logarithm is a sum, fitted by medians: Tukey's median polish (*Exploratory Data Analysis*, 1977, chapter 11) for a
-symmetric table in which the diagonal and any other entry may be missing. A median does not follow what less than half
-of a node's links do, so one slow link leaves its ends' effects as they were, and one slow node leaves its neighbours'.
+symmetric table in which the diagonal and any other entry may be missing. A median ignores less than half of a node's
+links. So one slow link leaves the effects of its ends as they were, and one slow node leaves those of its neighbours.
 Least squares over the links that are no outliers of this fit then take out the noise that medians leave in.
 """
 
@@ -77,7 +77,7 @@ def fit(table: Links, logs: Floats) -> Fit:
     A node with fewer than :data:`LEAST_LINKS` links keeps the effect 0, and what its links differ by stays with them.
 
     Args:
-        table: who is linked to whom.
+        table: which nodes are linked.
         logs: a logarithm a link, finite, in the order of ``table.first``; at least one.
     """
     level = float(np.median(logs))
@@ -98,7 +98,7 @@ def fit(table: Links, logs: Floats) -> Fit:
 
 
 def scale(distances: Floats, parameters: int) -> tuple[float, int]:
-    """Return the standard deviation of whoever is no outlier, and the degrees of freedom it is worth.
+    """Return the standard deviation of the values that are not outliers, and its degrees of freedom.
 
     Outliers are farther than three robust standard deviations from 0, 1.4826 MAD each; of the deviations, as many of
     the smallest are left out as parameters were fitted, since so many are 0 by construction.

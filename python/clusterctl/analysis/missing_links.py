@@ -18,8 +18,8 @@ _MOST = 0.5  # of the links: where more are missing, the time was too short for 
 def links(matrices: Sequence[PairMatrix]) -> tuple[Culprit, ...]:
     """Return who is behind the links that were measured at other sizes and are missing at one.
 
-    One missing link is a pair; several are blamed on the node that is at an end of all of them, and on nobody where
-    there is no such node.
+    One missing link is a pair; several are blamed on the node that all of them share, and on none where they share
+    none.
     """
     played = {link for matrix in matrices for link in matrix.links}
     found = []

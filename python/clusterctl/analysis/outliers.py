@@ -2,8 +2,8 @@
 
 All comparison is of logarithms, so that a tenth too slow is the same distance everywhere. The score of a value is the
 modified z-score of Iglewicz & Hoaglin (*How to Detect and Handle Outliers*, 1993), 0.6745 (x - median) / MAD; medians
-keep the outliers out of their own yardstick. A value is named when it lies on the bad side, when it does so by more
-than the floor of effect size, and when its score is beyond what chance gives to the worst of so many.
+keep the outliers out of their own yardstick. A value is named when three things hold: it lies on the bad side, its
+effect size is above the floor, and its score exceeds what chance gives to the worst of so many.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OutlierPolicy:
     """When somebody is named.
 
     Attributes:
-        floor: the least effect: 0.03 leaves alone whoever is less than 3 % worse than its neighbours.
+        floor: the least effect: 0.03 ignores a node that is less than 3 % worse than its neighbours.
         false_alarms: the share of healthy runs in which anybody may be named, after ``runs`` independent runs.
         runs: how many runs have to name the same node or pair (:func:`confirm`). Each may then name somebody in
             ``false_alarms ** (1 / runs)`` of healthy cases, one in ten by default, and is worth a second run.
@@ -71,7 +71,7 @@ DEFAULT = OutlierPolicy()
 
 @dataclass(frozen=True)
 class _Named:
-    """Whoever stands out: position among the tested, distance in logarithms, score."""
+    """The outliers: position among the tested, distance in logarithms, score."""
 
     at: int
     distance: float
@@ -111,9 +111,9 @@ def among_nodes(figures: Sequence[Figure], policy: OutlierPolicy) -> tuple[Culpr
 def among_links(matrix: PairMatrix, policy: OutlierPolicy) -> tuple[Culprit, ...]:
     """Return the nodes, and then the single links, that stand out on the bad side; worst first in each.
 
-    A node is named when its links are slow in the middle, a link (``pair``) when it is slow beside what its two ends do
-    with others. With fewer than four nodes no node can be told from a link, so only links are named; of two nodes
-    nothing is.
+    A node is named when the median of its links is slow. A link (``pair``) is named when it is slow beside the other
+    links of its two ends. With fewer than four nodes no node can be told from a link, so only links are named; of two
+    nodes nothing is.
     """
     values = np.asarray(matrix.value, dtype=np.float64)
     usable = np.isfinite(values) & (values > 0)
@@ -160,10 +160,10 @@ def merge(culprits: Iterable[Culprit]) -> tuple[Culprit, ...]:
 def confirm(
     first: Sequence[Culprit], second: Sequence[Culprit], policy: OutlierPolicy = DEFAULT
 ) -> tuple[Culprit, ...]:
-    """Return whom both of two independent runs name, with the weaker of the two evidences, worst first.
+    """Return the culprits that both of two independent runs name, with the weaker evidence, worst first.
 
-    A pair has to be slow by about as much in both. Where a run names so many that chance alone would name some of them
-    twice, as where noise has a heavy tail, only as many are believed as agree better than chance (:func:`_convincing`).
+    A pair has to be slow by about as much in both. Noise with a heavy tail can make a run name so many that chance
+    alone names some of them twice. Then only as many are believed as agree better than chance (:func:`_convincing`).
     """
     found: list[Culprit] = []
     for kind in ("node", "pair", "together"):

@@ -22,8 +22,8 @@ _FEWEST = 2  # lossy links of a node; one is a pair
 def links(figures: Sequence[Figure], matrices: Sequence[PairMatrix]) -> tuple[Culprit, ...]:
     """Return who is behind the links that send too much again.
 
-    A node is named for at least two of them that are half of its links or more, whoever has most first; the links that
-    are left are named as pairs. Where all links of three nodes or more do it, it is all of them together.
+    A node is named for at least two of them that are half of its links or more, the node with most first; the links
+    that are left are named as pairs. Where all links of three nodes or more do it, it is all of them together.
 
     Args:
         figures: of a check; those of other quantities are left out.

@@ -1,7 +1,7 @@
 """Figures that others have published of their clusters, each with its source.
 
 A pass line depends on GPU, number of nodes and GPUs, operation, size and algorithm; a figure speaks only where all of
-them match, the size to the byte. Within one machine the GPU's model stands for its links, so from 1 GiB on, where the
+them match, the size to the byte. Within one machine the GPU's model stands for its links. From 1 GiB on, where the
 bandwidth has reached its plateau, such a figure is judged. Between machines the network matters as much, and its speed
 is not among the keys: those figures stand beside what was measured, and judge nothing.
 """

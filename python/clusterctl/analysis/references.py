@@ -4,8 +4,8 @@ Three may speak, in this order: the user's file, the history of this cluster, th
 one that knows the figure speaks, and the reference says who it was.
 
 The history speaks of logarithms, so that a tenth too slow is the same distance everywhere. Its limit lies as far out as
-chance puts one of so many figures: the scale is the normalised median absolute deviation of the last good runs, which
-is a poor guess when these are few, so the quantile is Student's (see :func:`from_history`), not the normal one.
+chance puts one of so many figures: the scale is the normalised median absolute deviation of the last good runs. That is
+a poor estimate of few runs, so the quantile is Student's (see :func:`from_history`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Sources:
     machine: published.MachineType | None = None
 
     def __call__(self, figure: Figure) -> Reference | None:
-        """Return what this figure is to be, None where nobody knows."""
+        """Return the reference of this figure, None where it has none."""
         found = find(self.entries, self.check, figure, self.nodes, self.ranks, self.file)
         if found is None and self.history is not None:
             values = self.history(figure)[: self.options.runs]
@@ -108,9 +108,9 @@ def from_history(
     """Return what a figure was on the last good runs, and how far it may stray from that on its bad side.
 
     The limit lies z scaled MADs out, in logarithms, and never nearer than the floor. z is ``options.mads``, or the
-    quantile of Student's t that a healthy figure exceeds with probability ``level`` if that is more. A MAD is worth
-    37 % of the values it was made of (Rousseeuw and Croux, *Alternatives to the Median Absolute Deviation*, JASA 88,
-    1993), which gives the degrees of freedom. Of fewer than 12 values it may by chance be next to nothing, so there the
+    quantile of Student's t that a healthy figure exceeds with probability ``level`` if that is more. The degrees of
+    freedom follow from the efficiency of a MAD, 37 % of its values (Rousseeuw and Croux, *Alternatives to the Median
+    Absolute Deviation*, JASA 88, 1993). Of fewer than 12 values it may by chance be next to nothing, so there the
     standard deviation counts where it is larger; the runs were good ones, so it is not made of outliers. Nor is the
     limit nearer than the second worst of them: figures with two states (ranks on one core or on two) have a small MAD.
 

@@ -31,11 +31,11 @@ def summary(samples: Sequence[float], confidence: float) -> dict[str, Any]:
 
 
 def median_interval(samples: Sequence[float], confidence: float) -> tuple[float, float] | None:
-    """Return the interval that holds the median of whatever gave these samples, with at least this probability.
+    """Return the interval that holds the median of the source of these samples, with at least this probability.
 
-    It is made of two of the samples themselves, whatever their distribution: below the true median lies each sample
-    with a probability of one half, so that the number of those is binomial (order statistics; David and Nagaraja,
-    "Order Statistics", 3rd edition, section 7.1). None where there are too few: 95 % takes six.
+    Its ends are two of the samples, for any distribution: below the true median lies each sample with a probability of
+    one half, so that the number of those is binomial (order statistics; David and Nagaraja, "Order Statistics", 3rd
+    edition, section 7.1). None where there are too few: 95 % takes six.
     """
     rank = _interval_rank(len(samples), confidence)
     ordered = sorted(samples)

@@ -69,7 +69,7 @@ def _best(
     inverses = np.linalg.inv(squares)
     effects = (inverses @ (designs.transpose(0, 2, 1) @ values)[:, :, None])[:, :, 0]
     left = ((values - (designs @ effects[:, :, None])[:, :, 0]) ** 2).sum(axis=1)
-    left[(effects[:, 1:] <= 0).any(axis=1)] = np.inf  # nobody is suspected of being good
+    left[(effects[:, 1:] <= 0).any(axis=1)] = np.inf  # a value on the good side is not suspected
     best = int(np.argmin(left))
     if not math.isfinite(left[best]):
         return None

@@ -1,6 +1,6 @@
 """From right answers to a verdict on speed: hold figures against references and against each other.
 
-Only a PASS is looked at: whoever gave a wrong answer, or none, has his verdict already.
+Only a PASS is looked at: a check with a wrong answer, or without one, has its verdict already.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def assess(
     Args:
         result: what the check found.
         policy: when a node or a link stands out.
-        references: returns what a figure is to be, None where nobody knows.
+        references: returns the reference of a figure, None where it has none.
     """
     if result.verdict is not Verdict.PASS:
         return result
@@ -65,7 +65,7 @@ def confirmed(
         first: the first run, assessed.
         second: the second run, not yet assessed.
         policy: when a node or a link stands out.
-        references: returns what a figure is to be, None where nobody knows.
+        references: returns the reference of a figure, None where it has none.
     """
     from clusterctl.analysis import outliers  # noqa: PLC0415 - numpy, for runs that measure
 
@@ -130,8 +130,8 @@ def _culprits(result: CheckResult, policy: OutlierPolicy) -> tuple[Culprit, ...]
 def _is_a_round(matrix: PairMatrix, culprit: Culprit) -> bool:
     """Whether what a pair of four nodes shows is shown by the other two nodes as well, at the same time.
 
-    The two pairs play one round of the tournament, so what slows both down is the moment: four nodes that are
-    containers of one machine share its cores, and who is put on one core with his partner is slower than across two.
+    The two pairs play one round of the tournament, so what slows both down is the moment: four containers of one
+    machine share its cores. Two partners on one core are slower than two on different cores.
     """
     if culprit.kind != "pair" or len(matrix.nodes) != _ENOUGH_NODES:
         return False

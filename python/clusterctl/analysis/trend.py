@@ -74,8 +74,8 @@ def _exp(value: float) -> float:
 def changed_at(values: Sequence[float], noise: Noise) -> int | None:
     """Return where the present, unbroken stretch outside the earlier band begins.
 
-    That is the smallest index such that from it on every value lies outside the band of all values before it, and on
-    the same side. None where the last value is as the earlier ones were, or where too few came before.
+    From this smallest index on, every value lies outside the band of all values before it, and on the same side. None
+    where the last value is as the earlier ones were, or where too few came before.
 
     Args:
         values: oldest first.

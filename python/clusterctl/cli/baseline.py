@@ -26,7 +26,7 @@ def accept(
     run: Annotated[str, typer.Argument(help=options.RUN_HELP)] = "last",
     form: Output = Format.TEXT,
 ) -> None:
-    """Let the history begin with a run; its figures count as good, whatever its verdict."""
+    """Let the history begin with a run; its figures count as good, for any verdict."""
     from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import baseline  # noqa: PLC0415 - see cli.main: --help stays quick
 

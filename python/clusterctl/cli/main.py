@@ -1,4 +1,4 @@
-"""The entry point: finds the command, and turns whatever ends it into one sentence and an exit code.
+"""The entry point: finds the command, and turns each way it can end into one sentence and an exit code.
 
 ``clusterctl --help`` is answered from the table of commands alone: importing typer costs four times the start of
 Python. A command imports its own module only.

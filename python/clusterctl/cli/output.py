@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-_PLAIN_WIDTH = 160  # off a terminal nobody folds lines for us, and 80 columns would cut paths
+_PLAIN_WIDTH = 160  # without a terminal lines are not folded, and 80 columns would cut paths
 _MINUTE = 60
 VERDICT_STYLES = {"PASS": "green", "FAIL": "red", "ERROR": "magenta", "SKIP": "dim"}
 _HOUR = 3600

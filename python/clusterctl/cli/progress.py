@@ -228,7 +228,7 @@ class Page(Quiet):
             table.add_column(no_wrap=True)
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
         waited_for = output.folded(board.waited_for())
-        # failures first, then the busy ones: whoever waits is the least interesting
+        # failures first, then the busy ones: a host that waits is the least interesting
         order = sorted(board.hosts.items(), key=lambda item: (not item[1].failed, not item[1].since))
         for name, line in order[:_MOST_ROWS]:
             if line.failed:

@@ -184,7 +184,7 @@ def _ask(what: str, option: str) -> str:
     """Ask for a password once.
 
     Raises:
-        ConfigError: there is nobody to ask.
+        ConfigError: standard input is not a terminal.
     """
     from clusterctl.cli import output  # noqa: PLC0415 - see cli.main
     from clusterctl.support.errors import ConfigError  # noqa: PLC0415

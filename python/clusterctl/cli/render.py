@@ -15,7 +15,7 @@ _SLURM = "Slurm"
 
 
 class Kind(str, Enum):
-    """For whom the submission is; a test holds them equal to ``manifests.KINDS``, which takes time to import."""
+    """The scheduler that the submission is for; a test holds this equal to ``submission.KINDS``."""
 
     RUNAI = "runai"
     MPIJOB = "mpijob"

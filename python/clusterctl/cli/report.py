@@ -49,7 +49,7 @@ def report(
 ) -> int:
     """Write the reports of a run from its record; without a report's option, show it on the terminal.
 
-    Records of earlier versions are read too. Ends with 0 when the reports are written, whatever the verdict was.
+    Records of earlier versions are read too. Ends with 0 when the reports are written, for any verdict.
     """
     from clusterctl.report import files, run_resolver  # noqa: PLC0415 - see cli.main: --help stays quick
 

@@ -101,8 +101,8 @@ def run(
 ) -> int:
     """Start a program on the cluster by mpirun, horovodrun or torchrun.
 
-    Brings its output and its exit code; Ctrl-C ends it on all nodes. Other codes: 1 for what cannot be, 2 for wrong
-    usage or a node that failed, 4 for a node that does not answer, 10 for nodes that differ, 124 after --timeout, 130
+    Brings its output and its exit code; Ctrl-C ends it on all nodes. Other codes: 1 for a bad configuration, 2 for
+    wrong usage or a failed node, 4 for a node that does not answer, 10 for nodes that differ. 124 after --timeout, 130
     after Ctrl-C.
     """
     from clusterctl.jobs import run as verb  # noqa: PLC0415 - see cli.main: --help stays quick

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from clusterctl.model.facts import FailureKind, NodeFacts, Probe
     from clusterctl.model.hosts import Host, Inventory
 
-# Together with what the controller needs they stay below a minute, whatever hangs.
+# Together with what the controller needs they stay below a minute, even where a node hangs.
 _FACTS_S = 30.0
 _LOGIN_S = 5
 _LOGINS_S = 15.0
@@ -145,7 +145,7 @@ def _pairs(there: Sequence[Host], found: Candidates, control: Path) -> tuple[Pai
 
 
 def _logins(hosts: Sequence[Host], there: Sequence[Host], probe: Probe) -> list[login_probe.Login]:
-    """Say who logs in to whom: everybody to all who may be there, beginning with the next in the inventory."""
+    """Return which host logs in to which: each one to all that may be up, beginning with the next in the inventory."""
     targets = {
         host.name: login_probe.LoginTarget(host.name, _cluster_address(host), _cluster_port(host))
         for host in hosts

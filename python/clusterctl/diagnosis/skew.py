@@ -24,7 +24,7 @@ PROVISION = "run 'clusterctl provision' again"
 
 # What every provisioned node has, and what some have; by artifact name, as people call it.
 _NEEDED = {"openmpi": "Open MPI", "python_env": "the cluster's Python", "mpi4py": "mpi4py"}
-_TITLES = {**_NEEDED, "horovod": "Horovod"}  # NCCL is stack's affair
+_TITLES = {**_NEEDED, "horovod": "Horovod"}  # stack_rules compares NCCL
 _NCCL = "libnccl.so.2"
 _MPI = "libmpi.so.40"
 
@@ -36,7 +36,7 @@ def skew(nodes: Mapping[str, NodeFacts], nccl_align: Mapping[str, str] | None = 
 
     Args:
         nodes: facts by inventory name, gathered with ``stack.ARTIFACTS`` and ``stack.LIBRARIES``. An artifact that is
-            damaged is not looked at: whoever verifies artifacts names it.
+            damaged is not looked at: the check of artifacts names it.
         nccl_align: by inventory name, the variable of that name; see :func:`stack_rules.findings`.
     """
     told = (finding for finding in stacked(nodes, nccl_align) if len(nodes) > len(finding.hosts))
@@ -49,7 +49,7 @@ def stacked(nodes: Mapping[str, NodeFacts], nccl_align: Mapping[str, str] | None
 
 
 def differences(nodes: Mapping[str, NodeFacts]) -> tuple[Finding, ...]:
-    """Return what differs between nodes, besides what :func:`stacked` says already."""
+    """Return what differs between nodes, beyond the findings of :func:`stacked`."""
     return ordered(finding for rule in _RULES for finding in rule(nodes))
 
 
@@ -145,7 +145,7 @@ def _kind(node: NodeFacts) -> tuple[str, bool]:
 
 
 def _framework(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
-    """Name who has no framework where nodes of its kind have one; different ones are stack's affair."""
+    """Name who has no framework where nodes of its kind have one; stack_rules compares different ones."""
     for alike in _by(nodes, _kind):
         stacks = {host: training_stack.of(node) for host, node in alike.items() if _version(node, "python_env")}
         named = sorted({found.framework for found in stacks.values() if found.framework})

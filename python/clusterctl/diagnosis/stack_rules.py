@@ -1,7 +1,7 @@
 """Rules about the training stack: what is wrong with a node's NCCL, framework, Horovod or driver.
 
-No process is started. The rules compare the facts of the nodes, so a fault has a name before a job hangs or computes
-right answers with the wrong library.
+No process is started. The rules compare the facts of the nodes. So a fault has a name before a job hangs or loads the
+wrong library.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def findings(nodes: Mapping[str, NodeFacts], nccl_align: Mapping[str, str] | Non
 
     Args:
         nodes: facts by inventory name, gathered with :data:`ARTIFACTS` and :data:`LIBRARIES`. An artifact that is
-            damaged is not looked at: whoever verifies artifacts names it.
+            damaged is not looked at: the check of artifacts names it.
         nccl_align: by inventory name, what the variable of that name says: with ``report``, a framework that brings an
             NCCL of its own version is no finding. For nodes that are not in it, ``framework``, the role's default.
 
@@ -187,7 +187,7 @@ def _other_file(node: _Seen, title: str, artifact: Artifact, library: Library) -
 def _bundled(nodes: Sequence[_Seen]) -> Iterator[Finding]:
     """Tell where a CUDA framework brings another NCCL than the cluster's, unless the user wanted no more than a report.
 
-    It loads its own by RPATH, whatever the loader's path or cache say.
+    It loads its own by RPATH; the loader's path and cache have no say.
     """
     for node in nodes:
         artifact, library = node.whole("nccl"), node.library("libnccl.so.2")

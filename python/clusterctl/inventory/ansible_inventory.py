@@ -58,8 +58,7 @@ def load(path: Path, options: InventoryOptions | None = None, *, remembered: boo
         remembered: be content with what ansible-inventory said before, as long as nothing that it read is another.
 
     Raises:
-        ConfigError: it does not exist, is empty, cannot be parsed, names something that is no host, or the limit
-            selects nobody.
+        ConfigError: it does not exist, is empty, cannot be parsed, names an invalid host, or the limit selects no host.
     """
     options = options or InventoryOptions()
     if not path.exists():

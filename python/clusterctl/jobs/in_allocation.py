@@ -127,7 +127,7 @@ def _unfolded(nodelist: str) -> tuple[str, ...]:
         for piece in pieces:
             start, ranges, end = match.groups() if (match := _RANGES.fullmatch(piece)) else (piece, "", "")
             words = [f"{start}[{one}]{end}" for one in ranges.split(",")] if ranges else [piece]
-            for word in words:  # a list of Slurm's means hosts, whatever groups this machine may have defined
+            for word in words:  # a list of Slurm's means hosts, even where this machine defines groups
                 hosts += NodeSet(word, resolver=GroupResolver())
     except NodeSetException as error:
         raise ConfigError(f"Slurm's list of nodes {nodelist!r} cannot be read: {error}.") from None

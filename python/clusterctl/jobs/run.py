@@ -1,7 +1,8 @@
 """The verb run: start the user's program on all nodes, bring its output and its exit code, leave nothing behind.
 
-The story: read the inventory, look at every node, refuse what would hurt (the gate), compose the launch line, copy the
-code where asked to, see that the program is everywhere, and hand the line to the supervisor on the launch node.
+The story: read the inventory, look at every node, refuse nodes that would hurt the job (the gate), compose the launch
+line, copy the code where asked to, check that the program is on every node. Then the supervisor on the launch node gets
+the line.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _OPENMPI = "openmpi"
 _PROBE_TIMEOUT_S = 30.0
 _MOST_NAMED = 6
 _MOST_LINE = 64 * 1024
-# A node that freezes answers nobody, and a job without a deadline would wait for it for ever.
+# A frozen node does not answer, and a job without a deadline would wait for it for ever.
 _ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
 _INPUTS = {"openmpi": ["configure"]}
 
@@ -55,7 +56,7 @@ class GateError(ClusterctlError):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the user asked for, besides what the launch line is made of."""
+    """What the user asked for, apart from the parts of the launch line."""
 
     wish: Wish
     inventory: InventoryOptions = field(default_factory=InventoryOptions)

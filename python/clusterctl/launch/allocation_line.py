@@ -108,8 +108,8 @@ def plan(
 def processes(machine: LocalMachine, environment: Mapping[str, str], asked: int | None = None) -> tuple[int, str]:
     """Return how many processes torchrun starts on this node, and why.
 
-    What was asked for, else a number in ``PET_NPROC_PER_NODE``, else one for each GPU that the variables of CUDA or of
-    NVIDIA's container runtime leave visible, else one for each core.
+    The number that was asked for, else ``PET_NPROC_PER_NODE``, else one per visible GPU, else one per core. The
+    variables of CUDA and of NVIDIA's container runtime say which GPUs are visible.
     """
     if asked is not None:
         return asked, "--nproc-per-node"

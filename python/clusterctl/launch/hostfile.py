@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 def ordered(slots: Mapping[str, int], launch_node: str) -> dict[str, int]:
     """Return the slots with the launch node first.
 
-    Open MPI 4.1 begins with the node it runs on whatever the file's order says, 5.0 follows the file (both seen); with
-    the launch node first they agree, and the place of each rank is known beforehand.
+    Open MPI 4.1 begins with the node it runs on, 5.0 follows the order of the file (both seen); with the launch node
+    first they agree, and the place of each rank is known beforehand.
     """
     return {name: slots[name] for name in sorted(slots, key=lambda name: name != launch_node)}
 

@@ -74,10 +74,10 @@ class MpirunLaunch:
     ``exported`` are variables that the ranks get, ``NAME`` of mpirun's environment or ``NAME=VALUE``. ``mca`` are
     parameters of the MPI library, ``runtime_mca`` those of the runtime that starts the ranks (``orte_…``/``plm_…`` and
     ``prte_…``). ``slots`` are in hostfile order; every slot gets a rank unless ``ranks`` says otherwise. Without a
-    ``hostfile`` they stand in the line (``-H``). ``per_node`` starts one process a node instead, whatever its slots,
-    and the n-th node has rank n. ``tagged`` begins each line of output with what :func:`untagged` reads. Without a
-    ``job`` it is nobody's whom a sweep could find. ``mpirun`` is to be an absolute path, which makes it use its own
-    prefix on the other nodes.
+    ``hostfile`` they stand in the line (``-H``). ``per_node`` starts one process per node instead, for any number of
+    slots, and the n-th node has rank n. ``tagged`` begins each line of output with what :func:`untagged` reads. Without
+    a ``job`` a sweep cannot find its processes. ``mpirun`` is to be an absolute path, which makes it use its own prefix
+    on the other nodes.
     """
 
     version: str
@@ -99,12 +99,11 @@ class MpirunLaunch:
 def argv(launch: MpirunLaunch) -> list[str]:
     """Return the tokens of the mpirun line.
 
-    No binding (the checks ask whether answers are right, and nodes may be containers that see all cores) and one rank
-    per slot in the hostfile's order.
+    One rank per slot in the hostfile's order, without binding: nodes may be containers that see all cores.
 
     Raises:
-        ConfigError: the version is unknown, a variable's or a parameter's name is none, the program is an option, or
-            there are more ranks than slots and nobody asked for that.
+        ConfigError: the version is unknown, the name of a variable or parameter is invalid, the program is an option,
+            or there are more ranks than slots without ``oversubscribe``.
     """
     speech = dialect(launch.version)
     ranks = count(launch)
@@ -131,7 +130,7 @@ def count(launch: MpirunLaunch) -> int:
     """Return how many processes mpirun is to start.
 
     Raises:
-        ConfigError: they do not fit, and nobody asked for that.
+        ConfigError: they do not fit, and ``oversubscribe`` is off.
     """
     room = len(launch.slots) if launch.per_node else sum(launch.slots.values())
     ranks = room if launch.ranks is None else launch.ranks

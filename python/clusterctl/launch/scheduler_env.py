@@ -199,7 +199,7 @@ def _refuse_several(environment: Mapping[str, str]) -> None:
 
 
 def _unlaunched(environment: Mapping[str, str], nodes: int) -> str:
-    """Return a warning where a batch script runs on its first node alone and nobody starts the others."""
+    """Return a warning where a batch script runs on its first node alone and does not start the others."""
     in_job = environment.get("SLURM_JOB_ID") and not _by_mpirun(environment)
     if not in_job or nodes == 1 or environment.get("SLURM_STEP_ID") or environment.get("RANK"):
         return ""
@@ -231,7 +231,7 @@ def _master(environment: Mapping[str, str], hosts: Sequence[str], given: str, no
 
 
 def _port(environment: Mapping[str, str], given: int) -> tuple[int, str]:
-    """Return the port to meet at and, where nobody gave it, how it was found."""
+    """Return the port to meet at and, where it was not given, how it was found."""
     if given:
         return given, ""
     claims = _claims(environment, "MASTER_PORT", "PET_MASTER_PORT")

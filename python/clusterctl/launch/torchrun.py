@@ -25,8 +25,8 @@ class Torchrun:
 
     With ``node_rank`` the places are given from outside (static rendezvous: node 0 listens at ``master_addr`` and
     ``master_port``); without it the nodes agree on them at the same place (c10d, told apart from other jobs by
-    ``rdzv_id``). A single node without an address needs nobody to agree with. ``program`` is a script (``train.py …``),
-    a module (``-m package.train …``), either with ``python`` before it, or any other command.
+    ``rdzv_id``). A single node without an address agrees with itself. ``program`` is a script (``train.py …``), a
+    module (``-m package.train …``), either with ``python`` before it, or any other command.
     """
 
     nnodes: int
@@ -59,8 +59,8 @@ def argv(spec: Torchrun) -> list[str]:
     return [*line, f"--rdzv-id={spec.rdzv_id or 'none'}", *_program(spec)]
 
 
-# What stands between mpirun and torchrun on a node: mpirun's rank is the node's. The text is constant; whatever varies
-# comes to it by position, first the interpreter and the numbers of processes by node.
+# What stands between mpirun and torchrun on a node: mpirun's rank is the node's. The text is constant.
+# The values come to it by position, first the interpreter and the numbers of processes by node.
 _ON_NODE = (
     "python=$1 processes=$2; shift 2; rank=0; IFS=,; "
     'for count in $processes; do [ "$rank" = "$OMPI_COMM_WORLD_RANK" ] && break; rank=$((rank + 1)); done; '

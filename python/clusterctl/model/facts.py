@@ -184,7 +184,7 @@ class Limit(Fact):
 
 
 class User(Fact):
-    """The login user; ``sudo`` is None when nobody asked whether it works."""
+    """The login user; ``sudo`` is None when it was not asked for."""
 
     name: str
     uid: int
@@ -278,7 +278,7 @@ class NodeFacts(Fact):
     problems: tuple[str, ...] = ()
 
     def artifact(self, name: str) -> Artifact:
-        """Return what is known of an artifact by its public name; one that nobody looked for is not ``ok``."""
+        """Return what is known of an artifact by its public name; one that was not asked for is not ``ok``."""
         link = f"/usr/local/{name}"
         missing = Artifact(name=name, link=link, target="", version="", key="", ok=False)
         return next((found for found in self.artifacts if found.link == link), missing)
@@ -307,6 +307,6 @@ def slots_of(host: Host, node: NodeFacts) -> int:
 
 
 def cluster_user(host: Host, node: NodeFacts) -> str | None:
-    """Return whom jobs run as on a node, None where that is the login user."""
+    """Return the user that jobs run as on a node, None for the login user."""
     user = host.variables.get(USER_VARIABLE)
     return user if isinstance(user, str) and user and user != node.user.name else None

@@ -36,8 +36,8 @@ class Sweep:
 class JobOutcome:
     """How a job ended.
 
-    ``rc`` is None when a ``signal`` or nobody ended it; ``problem`` says why it was never started or was lost. Its end
-    was begun at ``ending_s`` and was over at ``seconds``, both counted from its start.
+    ``rc`` is None when a ``signal`` ended it or it did not end; ``problem`` says why it was never started or was lost.
+    Its end was begun at ``ending_s`` and was over at ``seconds``, both counted from its start.
     """
 
     ending: Ending

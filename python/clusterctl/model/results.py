@@ -41,10 +41,10 @@ class WrongAnswer(Record):
 
 
 class _Plentiful(Record):
-    """Of which a run has a hundred thousand: which fields were given is not kept, for that is most of an object."""
+    """A record that a run has a hundred thousand of; it does not keep which fields were given."""
 
     def model_post_init(self, _context: object, /) -> None:
-        """Let all share one set; whoever copies one copies the set with it."""
+        """Let all share one set; a copy of a record copies the set with it."""
         object.__setattr__(self, "__pydantic_fields_set__", _NOT_KEPT)
 
 
@@ -55,9 +55,9 @@ class RankReport(_Plentiful):
     """What one rank said of itself; ``host`` is the inventory's name of its node.
 
     ``state`` is the last sign of life: ``absent`` (not even started), ``started`` (nothing since), ``waiting`` (alive,
-    busy with ``step``) or ``answered``. It came ``seen_s`` seconds after the start of the job. ``libraries`` are the
-    mapped files of other libraries than MPI's, ``facts`` what they say of themselves, ``figures`` what was measured
-    (the name of each ends in its unit).
+    busy with ``step``) or ``answered``. It came ``seen_s`` seconds after the start of the job. ``libraries`` are mapped
+    files beside MPI's, and ``facts`` what those libraries report. ``figures`` are what was measured; each name ends in
+    its unit.
     """
 
     rank: int
@@ -96,7 +96,8 @@ class Figure(_Plentiful):
         backend: what carried it: ``mpi``, ``nccl``, ``horovod``, ``gloo``; empty where that means nothing.
         algorithm: the library's algorithm where it is known or was forced.
         size_bytes: bytes of the message, as nccl-tests counts them.
-        nodes: whom it is about, by inventory name: one node, the two ends of a link, nobody for all together.
+        nodes: the nodes it is about, by inventory name: one node, the two ends of a link, or an empty tuple for all
+            together.
         value: the median of the samples, in ``unit``.
         low: lower end of the median's confidence interval.
         high: its upper end.
@@ -152,9 +153,10 @@ class FigureKey(Record):
 class PairMatrix(Record):
     """One quantity between pairs of nodes, a link an entry; the samples of each stand in the check's raw log.
 
-    ``first``, ``second`` (indices into ``nodes``, first < second), ``value`` (medians, in ``unit``) and ``spread`` (the
-    median absolute deviation of a link's samples, in ``unit``) are of equal length. ``complete`` says whether all pairs
-    were measured, or a sample of the tournament's rounds.
+    ``first``, ``second``, ``value`` and ``spread`` are of equal length. ``first`` and ``second`` are indices into
+    ``nodes``, with first < second. ``value`` holds medians and ``spread`` the median absolute deviation of a link's
+    samples, both in ``unit``. ``complete`` says whether all pairs were measured, or a sample of the tournament's
+    rounds.
     """
 
     quantity: str
@@ -235,7 +237,7 @@ class Launch(Record):
 
 
 class Search(Record):
-    """The search for whoever makes a job hang or crash."""
+    """The search for the nodes that make a job hang or crash."""
 
     check: str
     bound: int  # launches it may take for one bad node
@@ -268,7 +270,7 @@ class CheckResult(Record):
     check: str
     verdict: Verdict
     reason: str
-    hosts: tuple[str, ...] = ()  # whom the reason names; empty when it is about all
+    hosts: tuple[str, ...] = ()  # the hosts that the reason names; empty when it is about all
     seconds: float = 0.0
     deadline_s: float = 0.0
     command: tuple[str, ...] = ()  # argv on the launch node
@@ -280,11 +282,11 @@ class CheckResult(Record):
     matrices: tuple[PairMatrix, ...] = ()
     comparisons: tuple[Comparison, ...] = ()  # of figures that had a reference
     culprits: tuple[Culprit, ...] = ()  # worst first
-    search: Search | None = None  # of whoever made it hang or crash
+    search: Search | None = None  # for the nodes that made it hang or crash
     stacks: tuple[Stack, ...] = ()  # of ranks that were stuck at the deadline
     log: str = ""  # path of the raw output, relative to the run's folder
     evidence: tuple[str, ...] = ()  # the lines that show it; empty on PASS
-    left_behind: tuple[str, ...] = ()  # "host: process" that could not be ended, or "host: why nobody could look"
+    left_behind: tuple[str, ...] = ()  # "host: process" that could not be ended, or "host: why it was not searched"
 
     @property
     def is_bad(self) -> bool:
@@ -337,7 +339,7 @@ class ValidationRecord(Record):
     versions: dict[str, str] = Field(default_factory=dict)  # of the software that figures depend on: openmpi, nccl, ...
     fabric: dict[str, str] = Field(default_factory=dict)  # by node, the interface and network that carry jobs
     trends: tuple[Trend, ...] = ()
-    notes: tuple[str, ...] = ()  # what the reader has to know besides: the history was set aside, a check was repeated
+    notes: tuple[str, ...] = ()  # further notes for the reader: the history was set aside, a check was repeated
     folder: str = ""  # where the record and the logs lie
     verdict: Verdict
     checks: tuple[CheckResult, ...]

@@ -16,7 +16,8 @@ class HostSnapshot(Record):
     """The snapshot of one host.
 
     ``watch`` holds the path states of the seam between the roles' modules and the node's probe: each has a ``path``, a
-    ``kind`` and whatever is to stay equal. ``inputs`` and ``members`` are digests, so that no variable's value is kept.
+    ``kind`` and the values that must stay equal. ``inputs`` and ``members`` are digests, so that no variable's value is
+    kept.
     """
 
     run_id: str

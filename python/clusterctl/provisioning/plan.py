@@ -56,10 +56,10 @@ class Inputs:
 
 @dataclass(frozen=True)
 class ProvisionPlan:
-    """Whom to provision and why; ``reasons`` is empty when every host is as its last run left it.
+    """The hosts to provision and why; ``reasons`` is empty when every host is as its last run left it.
 
-    ``drifted`` are the hosts on which something is not as it was left, each with what it is, whatever else was changed
-    (the inventory, an option).
+    ``drifted`` are the hosts on which something is not as it was left, each with that difference. Other changes (the
+    inventory, an option) do not matter for it.
     """
 
     reasons: Mapping[str, str]
@@ -79,8 +79,8 @@ def digest_of(value: Any) -> str:
 def members_digest(states: Mapping[str, NodeState], snapshots: Mapping[str, HostSnapshot], hosts: Sequence[str]) -> str:
     """Return the digest of what every node knows of the others.
 
-    A host that did not answer and is not to be provisioned either counts as what its snapshot says of it, so that one
-    switched-off machine does not make all the others look changed.
+    A host that does not answer and is not selected counts as its snapshot describes it. So one switched-off machine
+    does not make all others look changed.
     """
     members: list[tuple[str, str, tuple[str, ...], str]] = []
     for name in sorted(hosts):
@@ -182,7 +182,7 @@ def snapshots_after(
 ) -> dict[str, HostSnapshot]:
     """Return the snapshots of hosts that a full run has just left in order.
 
-    A host of which nothing can be watched gets none: an empty list would hold whatever happens to it.
+    A host of which nothing can be watched gets none: an empty list would hold after any change.
     """
     snapshots: dict[str, HostSnapshot] = {}
     for name in hosts:

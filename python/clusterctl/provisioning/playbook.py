@@ -1,8 +1,8 @@
 """Run a playbook: arguments in, typed events out. The only module that imports ansible_runner.
 
-What ansible-runner leaves open is closed here: a cancelled run ends ``ansible-playbook`` itself first (from core 2.19
-on its workers live in sessions of their own, out of reach of a signal to the group), and then nothing that carries
-the run's mark in its environment or its arguments is left alive.
+What ansible-runner leaves open is closed here: a cancelled run ends ``ansible-playbook`` itself first, and then each
+process that carries the run's mark in its environment. From core 2.19 on the workers live in sessions of their own, out
+of reach of a signal to the group or its arguments is left alive.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
             )
             rc = result.rc
         except Exception:
-            # A cancelled child leaves pexpect with a pty that nobody closes properly; without a cancel it is a defect.
+            # A cancelled child leaves pexpect with an open pty; without a cancel it is a defect.
             if not cancel.requested:
                 raise
         finally:

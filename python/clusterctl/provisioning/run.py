@@ -72,7 +72,7 @@ class Preview:
 
 
 class Observer(Protocol):
-    """Whoever shows the run while it goes on."""
+    """Shows the run while it goes on."""
 
     def phase(self, text: str) -> None:
         """Hear that something begins which has no events of its own."""

@@ -53,7 +53,7 @@ def gather(
             report. None verifies every installed artifact.
         libraries: libraries to find as the loader does, each with ``soname``, and optionally ``also``: patterns of
             further files to report.
-        resolve: names that every node looks up besides its own, as for ssh; None looks up nothing.
+        resolve: names that every node looks up in addition to its own, as for ssh; None looks up nothing.
         leftovers: also find ranks whose launcher is gone.
         check_sudo: also find out whether the login user has sudo without a password.
         timeout_s: seconds from the start of a connection until it is given up.

@@ -26,7 +26,7 @@ def arguments(host: Host, *, control_dir: Path | None = None, connect_timeout_s:
     Strictness of host keys is the inventory's and the user's ssh configuration's; nothing here relaxes it.
 
     Args:
-        host: whom to reach.
+        host: the host to reach.
         control_dir: folder (short path, mode 0700) of a shared connection that lives for a minute; None for a
             connection of its own.
         connect_timeout_s: seconds until an address that does not answer is given up.

@@ -253,7 +253,7 @@ def run(
             if not _listen(process, answers, complaint, limit, meanwhile):
                 complaint += f"\nit did not answer within {limit:.0f} s".encode()
         except BaseException as error:
-            if isinstance(error, OSError):  # whoever took the output is gone
+            if isinstance(error, OSError):  # the reader of the output is gone
                 answers.on_data = None
             with contextlib.suppress(OSError):
                 _stdin(process).close()

@@ -35,7 +35,7 @@ def files(folder: Path) -> list[str]:
         raise ConfigError(f"{folder} is no folder; --sync takes the folder of your program.")
     if shutil.which("git") is None:
         if any(folder.rglob(".gitignore")):
-            raise ConfigError(f"{folder} has a .gitignore, which nobody can read without git; install git.")
+            raise ConfigError(f"{folder} has a .gitignore, which needs git to be read; install git.")
         return _walk(folder)
     with tempfile.TemporaryDirectory() as elsewhere:  # an empty repository knows no file, so all are told
         git = ["git", f"--git-dir={elsewhere}/git", f"--work-tree={folder}"]

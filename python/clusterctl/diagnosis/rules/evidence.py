@@ -74,7 +74,7 @@ def blame(failed: Iterable[Pair], hosts: int) -> tuple[tuple[Blame, ...], tuple[
         hosts: how many nodes there are.
 
     Returns:
-        Who is to blame, and the pairs for which nobody alone is.
+        The nodes to blame, and the pairs that no single node explains.
     """
     left = dict.fromkeys(failed)
     found: list[Blame] = []

@@ -220,7 +220,7 @@ def _rdma(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
 
 
 def _rdma_ports(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
-    """Compare RDMA ports of one name between nodes; a port that is down everywhere is one that nobody uses."""
+    """Compare RDMA ports of one name between nodes; a port that is down on every node is unused."""
     states: dict[str, dict[str, str]] = defaultdict(dict)
     rates: dict[str, dict[str, str]] = defaultdict(dict)
     for host, node in nodes.items():
