@@ -7,7 +7,7 @@ import pytest
 from clusterctl import suite
 from clusterctl.model import units
 from clusterctl.model.results import Unit
-from clusterctl.support import content, yaml_lines
+from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
 from clusterctl.validation import suites
 from clusterctl.validation.checks import registry
@@ -100,36 +100,6 @@ def test_every_unit_of_a_record_is_read_as_itself() -> None:
 def test_fractions(part: float, words: str) -> None:
     assert units.percent(part) == words
     assert units.fraction("-10 %") == units.fraction("-0.1") == units.fraction(-0.1)
-
-
-# --- YAML that knows its lines ----------------------------------------------------------------------------------------
-
-
-def test_lines_and_words_that_are_no_truth_values() -> None:
-    document = yaml_lines.read("on: mpi\nchecks:\n  pairs:\n    - no\n    - true\n", "f")
-    assert document.data == {"on": "mpi", "checks": {"pairs": ["no", True]}}
-    assert document.where(("checks", "pairs", 1)) == "f, line 5"
-    assert document.where(("checks", "pairs", "nothing", 3)) == "f, line 3"
-    assert yaml_lines.read("", "f").data is None
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["a: b: c", "a: [1", "\ta: 1", "a: 1\na: 2", "? [1]\n: 2", "--- 1\n--- 2", "a: !!python/name:os.system", "a: \x01",
-     "a: 2020-13-45", "&a [*a]", "%", "- " * 100000],
-    ids=["colon", "bracket", "tab", "twice", "key", "two", "tag", "control", "date", "loop", "percent", "deep"],
-)  # fmt: skip
-def test_no_yaml(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^f\b") as caught:
-        yaml_lines.read(text, "f")
-    assert "\n" not in str(caught.value)
-
-
-def test_aliases_of_aliases_end() -> None:
-    rows = ["a0: &a0 [1, 2, 3, 4, 5, 6, 7, 8, 9]"]
-    rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
-    with pytest.raises(ConfigError, match="more than 100,000 values"):
-        yaml_lines.read("\n".join(rows), "f")
 
 
 # --- the built-in suites ----------------------------------------------------------------------------------------------
