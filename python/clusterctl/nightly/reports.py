@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from clusterctl.model.results import Verdict
 from clusterctl.report import files as writer
-from clusterctl.report import prometheus
 from clusterctl.state import files, paths
 from clusterctl.support.errors import ClusterctlError
 
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
 
 _FOR_ALL = 0o644  # the collector is another user
 _GAUGES = {
-    "clusterctl_night_verdict": "1 for the verdict of the last night, drift included, 0 for the others.",
-    "clusterctl_night_drifted_nodes": "Nodes that are not as their last provision left them.",
-    "clusterctl_night_missed": "Nights before the last one in which nothing ran.",
-    "clusterctl_night_start_timestamp_seconds": "When the last night began, in seconds since 1970.",
+    "verdict": "1 for the verdict of the last night, drift included, 0 for the others.",
+    "drifted_nodes": "Nodes that differ from the snapshot of their last provision.",
+    "missed": "Nights without a run before the last night.",
+    "start_timestamp_seconds": "When the last night began, in seconds since 1970.",
 }
 
 
@@ -54,22 +53,20 @@ def write(job: Job, night: Night, record: ValidationRecord) -> tuple[dict[str, s
 
 
 def metrics(night: Night, record: ValidationRecord) -> str:
-    """Return the validation's metrics, and with them those that only a night has."""
-    about = f'inventory="{_escaped(record.inventory)}"'
+    """Return the metrics of the validation and those of the night."""
+    from clusterctl.report import prometheus  # noqa: PLC0415 - its import is slow
+
+    about = {"inventory": record.inventory}
     drifted = len(night.drift.hosts) if night.drift else 0
     samples = {
-        "clusterctl_night_verdict": [
-            (f'{about},verdict="{one.value}"', float(night.verdict is one)) for one in Verdict
-        ],
-        "clusterctl_night_drifted_nodes": [(about, float(drifted))],
-        "clusterctl_night_missed": [(about, float(len(night.missed)))],
-        "clusterctl_night_start_timestamp_seconds": [(about, night.started.timestamp())],
+        "verdict": [prometheus.Sample({**about, "verdict": one.value}, float(night.verdict is one)) for one in Verdict],
+        "drifted_nodes": [prometheus.Sample(about, float(drifted))],
+        "missed": [prometheus.Sample(about, float(len(night.missed)))],
+        "start_timestamp_seconds": [prometheus.Sample(about, night.started.timestamp())],
     }
-    lines = [prometheus.document(record)]
-    for name, words in _GAUGES.items():
-        lines.append(f"# HELP {name} {words}\n# TYPE {name} gauge\n")
-        lines += [f"{name}{{{labels}}} {value!r}\n" for labels, value in samples[name]]
-    return "".join(lines)
+    return prometheus.document(
+        record, [prometheus.Gauge(f"clusterctl_night_{name}", _GAUGES[name], found) for name, found in samples.items()]
+    )
 
 
 def _folder(job: Job, night: Night) -> tuple[Path, int]:
@@ -82,10 +79,6 @@ def _folder(job: Job, night: Night) -> tuple[Path, int]:
     folder.mkdir(exist_ok=True)
     folder.chmod(mode)
     return folder, mode & 0o666
-
-
-def _escaped(text: str) -> str:
-    return text.encode("utf-8", "replace").decode().replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _write_record(path: Path, record: ValidationRecord) -> None:

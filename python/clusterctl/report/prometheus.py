@@ -1,23 +1,27 @@
-"""A file for node_exporter's textfile collector, in Prometheus' text exposition format 0.0.4.
+"""Prometheus metrics of a validation, as a file for node_exporter's textfile collector.
 
-Units are base units (seconds, bytes, hertz), names end in them, and states are one series per state with 0 or 1, as
-https://prometheus.io/docs/practices/naming/ and https://prometheus.io/docs/instrumenting/exposition_formats/ have it.
-No label carries a run's id: it would begin new series every night.
+Units are base units (seconds, bytes, hertz), and names end in them. A state is one series per value, each 0 or 1.
+Both follow https://prometheus.io/docs/practices/naming/. Labels leave out the id of the run: it would begin new series
+every night. ``prometheus_client`` writes the text; its import is slow, so callers import this module where they use it.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
 
 from clusterctl.model.results import Verdict
 from clusterctl.report import actions
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
     from clusterctl.model.results import Figure, Unit, ValidationRecord
 
-_MOST_FIGURES = 20_000  # series a night; what is beyond it is counted in a metric of its own
+_MOST_FIGURES = 20_000  # series a night; another metric counts the others
 _UNITS: dict[Unit, tuple[str, float]] = {
     "s": ("seconds", 1.0),
     "us": ("seconds", 1e-6),
@@ -35,8 +39,8 @@ _HELP = {
     "clusterctl_validation_verdict": "1 for the verdict of the last validation, 0 for the others.",
     "clusterctl_validation_start_timestamp_seconds": "When the last validation began, in seconds since 1970.",
     "clusterctl_validation_end_timestamp_seconds": "When the last validation ended, in seconds since 1970.",
-    "clusterctl_validation_nodes": "Nodes that the last validation was about.",
-    "clusterctl_validation_actions": "Things that somebody has to look at.",
+    "clusterctl_validation_nodes": "Nodes of the last validation.",
+    "clusterctl_validation_actions": "Findings that need attention.",
     "clusterctl_check_verdict": "1 for the verdict of a check, 0 for the others.",
     "clusterctl_check_duration_seconds": "How long a check took.",
     "clusterctl_culprit": "1 for each node, pair or set of nodes that a check names.",
@@ -47,22 +51,49 @@ _HELP = {
 }
 
 
-class _Sample(NamedTuple):
-    labels: dict[str, str]
+class Sample(NamedTuple):
+    """One series of a gauge."""
+
+    labels: Mapping[str, str]
     value: float
 
 
-def document(record: ValidationRecord) -> str:
-    """Return the whole file; it ends in a line feed, as the collector demands."""
-    samples: dict[str, list[_Sample]] = defaultdict(list)
-    ground = {"inventory": record.inventory}
-    _run(samples, record, ground)
+class Gauge(NamedTuple):
+    """A metric with all its series."""
+
+    name: str
+    words: str
+    samples: Iterable[Sample]
+
+
+def document(record: ValidationRecord, more: Iterable[Gauge] = ()) -> str:
+    """Return the whole file; it ends in a line feed, as the collector demands.
+
+    Args:
+        record: of the validation.
+        more: metrics that follow those of the validation.
+    """
+    return text([*gauges(record), *more])
+
+
+def text(found: Iterable[Gauge]) -> str:
+    """Return metrics in Prometheus' text exposition format."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(found))
+    return generate_latest(registry).decode("utf-8")
+
+
+def gauges(record: ValidationRecord) -> list[Gauge]:
+    """Return the metrics of a validation."""
+    samples: dict[str, list[Sample]] = defaultdict(list)
+    whole = {"inventory": record.inventory}
+    _run(samples, record, whole)
     for check in record.checks:
-        about = {**ground, "check": check.check}
+        about = {**whole, "check": check.check}
         for verdict in Verdict:
             one = {**about, "verdict": verdict.value}
-            samples["clusterctl_check_verdict"].append(_Sample(one, float(check.verdict is verdict)))
-        samples["clusterctl_check_duration_seconds"].append(_Sample(about, check.seconds))
+            samples["clusterctl_check_verdict"].append(Sample(one, float(check.verdict is verdict)))
+        samples["clusterctl_check_duration_seconds"].append(Sample(about, check.seconds))
         for culprit in actions.culprits(check):
             one = {
                 **about,
@@ -71,44 +102,44 @@ def document(record: ValidationRecord) -> str:
                 "quantity": culprit.quantity,
                 "size_bytes": "" if culprit.size_bytes is None else str(culprit.size_bytes),
             }
-            samples["clusterctl_culprit"].append(_Sample(one, 1.0))
+            samples["clusterctl_culprit"].append(Sample(one, 1.0))
             if culprit.ratio is not None:
-                samples["clusterctl_culprit_ratio"].append(_Sample(one, culprit.ratio))
+                samples["clusterctl_culprit_ratio"].append(Sample(one, culprit.ratio))
             if culprit.since is not None:
                 since = culprit.since.timestamp()
-                samples["clusterctl_culprit_since_timestamp_seconds"].append(_Sample(one, since))
+                samples["clusterctl_culprit_since_timestamp_seconds"].append(Sample(one, since))
         for compared in check.comparisons:
             one = {**about, **_labels(compared.figure), "source": compared.reference.source}
             failed = float(compared.verdict is Verdict.FAIL)
-            samples["clusterctl_comparison_failed"].append(_Sample(one, failed))
+            samples["clusterctl_comparison_failed"].append(Sample(one, failed))
             _add(samples, "clusterctl_reference", one, compared.reference.value, compared.reference.unit)
-    _figures(samples, record, ground)
-    return "".join(_metric(name, found) for name, found in samples.items())
+    _figures(samples, record, whole)
+    return [Gauge(name, _words(name), found) for name, found in samples.items()]
 
 
-def _run(samples: dict[str, list[_Sample]], record: ValidationRecord, ground: dict[str, str]) -> None:
+def _run(samples: dict[str, list[Sample]], record: ValidationRecord, about: dict[str, str]) -> None:
     info = {"suite": record.suite, "version": record.clusterctl_version, "openmpi": record.openmpi_version}
-    samples["clusterctl_validation_info"].append(_Sample({**ground, **info}, 1.0))
+    samples["clusterctl_validation_info"].append(Sample({**about, **info}, 1.0))
     for verdict in Verdict:
-        one = {**ground, "verdict": verdict.value}
-        samples["clusterctl_validation_verdict"].append(_Sample(one, float(record.verdict is verdict)))
+        one = {**about, "verdict": verdict.value}
+        samples["clusterctl_validation_verdict"].append(Sample(one, float(record.verdict is verdict)))
     for name, value in {
         "start_timestamp_seconds": record.started.timestamp(),
         "end_timestamp_seconds": record.finished.timestamp(),
         "nodes": float(len(record.hosts)),
         "actions": float(len(actions.of(record))),
     }.items():
-        samples[f"clusterctl_validation_{name}"].append(_Sample(ground, value))
+        samples[f"clusterctl_validation_{name}"].append(Sample(about, value))
 
 
-def _figures(samples: dict[str, list[_Sample]], record: ValidationRecord, ground: dict[str, str]) -> None:
+def _figures(samples: dict[str, list[Sample]], record: ValidationRecord, about: dict[str, str]) -> None:
     found = [(check.check, figure) for check in record.checks for figure in check.figures]
     found.sort(key=lambda one: len(one[1].nodes))  # over all first, single nodes next, links last
     for check, figure in found[:_MOST_FIGURES]:
-        labels = {**ground, "check": check, **_labels(figure)}
+        labels = {**about, "check": check, **_labels(figure)}
         _add(samples, "clusterctl_figure", labels, figure.value, figure.unit)
     left = float(max(0, len(found) - _MOST_FIGURES))
-    samples["clusterctl_figures_left_out"].append(_Sample(ground, left))
+    samples["clusterctl_figures_left_out"].append(Sample(about, left))
 
 
 def _labels(figure: Figure) -> dict[str, str]:
@@ -122,31 +153,35 @@ def _labels(figure: Figure) -> dict[str, str]:
     }
 
 
-def _add(samples: dict[str, list[_Sample]], stem: str, labels: dict[str, str], value: float, unit: Unit) -> None:
+def _add(samples: dict[str, list[Sample]], stem: str, labels: dict[str, str], value: float, unit: Unit) -> None:
     word, factor = _UNITS[unit]
-    samples[f"{stem}_{word}"].append(_Sample(labels, value * factor))
+    samples[f"{stem}_{word}"].append(Sample(labels, value * factor))
 
 
-def _metric(name: str, found: list[_Sample]) -> str:
-    words = _HELP.get(name) or (
-        "The median of what was measured." if name.startswith("clusterctl_figure") else "What a figure was to be."
+def _words(name: str) -> str:
+    figures = (
+        "The median of the measured values." if name.startswith("clusterctl_figure") else "The reference of a figure."
     )
-    unique = {tuple(one.labels.items()): one for one in found}  # two equal series would make the whole file void
-    lines = [f"# HELP {name} {words}", f"# TYPE {name} gauge"]
-    for one in unique.values():
-        labels = ",".join(f'{label}="{_escaped(text)}"' for label, text in one.labels.items())
-        lines.append(f"{name}{{{labels}}} {_number(one.value)}")
-    return "\n".join(lines) + "\n"
+    return _HELP.get(name, figures)
 
 
-def _escaped(text: str) -> str:
-    plain = text.encode("utf-8", "replace").decode()
-    return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", " ")
+class _Collector:
+    """Hands gauges to the registry of ``prometheus_client``."""
+
+    def __init__(self, found: Iterable[Gauge]) -> None:
+        self._found = tuple(found)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for name, words, samples in self._found:
+            family = GaugeMetricFamily(name, words)
+            unique: dict[tuple[tuple[str, str], ...], float] = {}  # the collector drops a file with equal series
+            for labels, value in samples:
+                unique[tuple((label, _readable(word)) for label, word in labels.items())] = value
+            for pairs, value in unique.items():
+                family.add_sample(name, dict(pairs), value)
+            yield family
 
 
-def _number(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return repr(value)
+def _readable(word: str) -> str:
+    """Return the word without lone surrogates, which UTF-8 lacks, and without carriage returns, which end a line."""
+    return word.encode("utf-8", "replace").decode().replace("\r", " ")
