@@ -20,7 +20,8 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.model.results import CheckResult, Figure, FigureKey, ValidationRecord, Verdict, keys
+from clusterctl.model.figure_keys import keys
+from clusterctl.model.results import CheckResult, Figure, FigureKey, ValidationRecord, Verdict
 from clusterctl.state import history as store
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import factory
-from clusterctl.model.results import Culprit, Figure, FigureKey, ValidationRecord, keys
+from clusterctl.model.figure_keys import keys
+from clusterctl.model.results import Culprit, Figure, FigureKey, ValidationRecord
 from clusterctl.state import history as run_history
 from clusterctl.state import paths
 

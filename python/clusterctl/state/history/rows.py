@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from clusterctl.model import results
+from clusterctl.model import figure_keys
 from clusterctl.model.results import Culprit, Verdict
 from clusterctl.state.history import packing
 from clusterctl.state.history.entries import Baseline, StoredResult, StoredRun
@@ -107,7 +107,9 @@ def insert(db: sqlite3.Connection, cluster: str, record: ValidationRecord) -> No
     db.execute("DELETE FROM results WHERE run = ?", (number,))
     for check in record.checks:
         figures = {
-            key.text: figure.value for key, figure in results.keys(record, check).items() if math.isfinite(figure.value)
+            key.text: figure.value
+            for key, figure in figure_keys.keys(record, check).items()
+            if math.isfinite(figure.value)
         }
         db.execute(
             "INSERT INTO results (run, name, verdict, layout, reason, culprits, figures) VALUES (?, ?, ?, ?, ?, ?, ?)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import trend
-from clusterctl.model import results
+from clusterctl.model import figure_keys
 from clusterctl.model.results import Trend, TrendPoint, Verdict
 from clusterctl.state.history import rows
 
@@ -37,7 +37,7 @@ def of_record(
     found: dict[int, Trend] = {}
     for check in record.checks:
         chosen = check.model_copy(update={"figures": tuple(asked.get(check.check, ()))})
-        for key, figure in results.keys(record, chosen).items():
+        for key, figure in figure_keys.keys(record, chosen).items():
             found[id(figure)] = _trend(record, check, figure, past(check.check, key), points, noise)
     return tuple(found[id(figure)] for _, _, figure in wanted[:MOST_TRENDS] if id(figure) in found)
 
