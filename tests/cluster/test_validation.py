@@ -217,7 +217,7 @@ def test_events_come_while_it_runs(cluster: Cluster) -> None:
 def test_bad_options_get_a_sentence(cluster: Cluster) -> None:
     for options, words in (
         (["--checks", "all-reduce"], "did you mean 'allreduce'?"),
-        (["--launch-node", "node9"], "none of the selected hosts: node1, node2, node3, node4"),
+        (["--launch-node", "node9"], "not one of the selected hosts: node1, node2, node3, node4"),
         (["--junit", "/no/such/folder/x.xml"], "does not exist"),
         (["--limit", "nobody"], "matches no host"),
     ):

@@ -1,6 +1,6 @@
-"""Find whoever makes a job hang or crash, by launching it on groups of nodes.
+"""Search for the node that makes a job hang or crash, by launching the job on groups of nodes.
 
-What decides is :mod:`clusterctl.analysis.group_testing`. Groups that share no node are launched at once.
+:mod:`clusterctl.analysis.group_testing` decides on the groups. Groups without a common node are launched at once.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
     Starter = Callable[[tuple[str, ...], threading.Event], Launch]
 
-FEWEST = 3  # with two nodes, a group that could tell them apart has no partner
+FEWEST = 3  # two nodes cannot be told apart: a smaller group has a single node
 _AT_ONCE = 16
-_NO_ANSWER = "an answer"  # what rank_program.py expected of a rank that died or raised an exception
+_NO_ANSWER = "an answer"  # rank_program.py expects this of a rank that died or raised an exception
 
 
 def is_wanted(found: CheckResult, outcome: JobOutcome) -> bool:
-    """Whether a check ended in a way that a search can explain.
+    """Whether a search can explain how a check ended.
 
-    It is for jobs of three nodes or more that hung until the deadline, or crashed, where the check itself could not
-    name one node. A wrong answer is none: the rank that gave it is known, and so is a node that no longer answers ssh.
+    A search is for jobs of three nodes or more that hung until the deadline or crashed, and whose check names more or
+    fewer than one node. It is not for wrong answers, whose rank is known, nor for nodes that no longer answer ssh.
     """
     if not found.is_bad or len(found.hosts) == 1 or any(sweep.problem for sweep in outcome.sweeps):
         return False
@@ -37,7 +37,7 @@ def is_wanted(found: CheckResult, outcome: JobOutcome) -> bool:
 
 
 def launched(nodes: Sequence[str], found: CheckResult, outcome: JobOutcome) -> Launch:
-    """Return what a launch on a group tells the search; right or wrong answers are none of its business."""
+    """Return what a launch on a group tells the search; wrong answers do not count as a failure."""
     broke = outcome.ending in {"lost", "not_started"} or _broke(found, outcome)
     return results.Launch(nodes=tuple(nodes), ok=not broke, seconds=found.seconds, words=found.reason)
 
@@ -58,31 +58,31 @@ def find(
     *,
     limit: int | None = None,
 ) -> results.Search:
-    """Search among nodes on which a check hung or crashed.
+    """Search for bad nodes among those on which a check hung or crashed.
 
     Args:
         check: its name.
-        nodes: who took part; neighbours in this order stay together as long as possible.
+        nodes: the nodes that took part; neighbours in this order stay together as long as possible.
         launch: runs the check on some of these nodes under a deadline of its own (:func:`launched` makes its answer).
-            It is called from several threads at once, with groups that share no node, and gives up as soon as the
-            event is set (``job.run`` takes it as ``stop``).
-        on_step: hears in words what is launched next; called from the caller's thread.
-        limit: launches that may not be exceeded; None is the search's own.
+            Several threads call it at once, with groups without a common node. It gives up as soon as the event is set
+            (``supervised_job.run`` takes it as ``stop``).
+        on_step: hears in words what is launched next, in the caller's thread.
+        limit: the highest number of launches; None is the search's own.
 
     Returns:
         The search with every launch in it, those of one step side by side.
 
     Raises:
-        KeyboardInterrupt: the launches have been stopped, and nothing of them is left.
+        KeyboardInterrupt: the launches have been stopped, and their nodes are clear.
     """
-    story = group_testing.GroupSearch(nodes, limit)
+    search = group_testing.GroupSearch(nodes, limit)
     launches: list[Launch] = []
     stop = threading.Event()
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="hunt") as pool:
-        while not story.done:
-            groups = story.next()
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="bisect") as pool:
+        while not search.done:
+            groups = search.next()
             if on_step is not None:
-                on_step(_step(groups, len(launches), story.bound))
+                on_step(_step(groups, len(launches), search.bound))
             futures = [pool.submit(launch, group, stop) for group in groups]
             try:
                 step = [future.result() for future in futures]
@@ -90,9 +90,9 @@ def find(
                 stop.set()
                 raise
             launches += step
-            story.tell([one.ok for one in step])
+            search.tell([one.ok for one in step])
     return results.Search(
-        check=check, bound=story.bound, launches=tuple(launches), culprits=story.culprits, words=story.words
+        check=check, bound=search.bound, launches=tuple(launches), culprits=search.culprits, words=search.words
     )
 
 
@@ -100,4 +100,4 @@ def _step(groups: Sequence[Sequence[str]], before: int, bound: int) -> str:
     shown = " | ".join(nodeset.folded(group) for group in groups)
     first, last = before + 1, before + len(groups)
     which = f"launch {first}" if first == last else f"launches {first} to {last} at once"
-    return f"looking for who it is, {which} (one bad node takes {bound} at most): {shown}"
+    return f"searching for the bad node, {which} (one bad node takes {bound} at most): {shown}"

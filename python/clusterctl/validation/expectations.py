@@ -11,6 +11,7 @@ from clusterctl.analysis import references, speed_verdict
 from clusterctl.analysis.published import MachineType
 from clusterctl.model import figure_keys, results, units
 from clusterctl.state import history as store
+from clusterctl.support.words import several
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,46 +26,46 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What the figures of a run depend on besides the check: the cluster's id in the history, and the software."""
+    """What figures depend on besides the check: the cluster's id in the history, its hosts and its software."""
 
     cluster: str
     hosts: int
     versions: Mapping[str, str]
 
 
-class Appraiser:
-    """The judge of one run's figures; :attr:`notes` says what kept it from looking at the history."""
+class Expectations:
+    """What the figures of one run are held against; :attr:`notes` holds references without a figure and errors."""
 
     def __init__(
         self, suite: Suite, run: MeasuredRun, nodes: Mapping[str, NodeFacts], *, remembered: bool = True
     ) -> None:
-        """Begin with nothing read.
+        """Prepare without reading the history.
 
         Args:
-            suite: the user's references, and when a figure stands out.
-            run: which history is this run's.
-            nodes: whoever may take part, for their GPUs.
-            remembered: whether the history may speak.
+            suite: the user's references and thresholds.
+            run: the key of this run in the history.
+            nodes: the nodes that can take part, for their GPUs.
+            remembered: whether figures are held against the history.
         """
         self._suite, self._run, self._nodes = suite, run, nodes
         self._remembered = remembered
         self.notes: list[str] = []
 
     def assess(self, found: CheckResult) -> CheckResult:
-        """Return the result with comparisons and culprits; a FAIL of these is a suspicion (see :meth:`confirmed`)."""
+        """Return the result with comparisons and culprits; a FAIL here is a suspicion (see :meth:`confirmed`)."""
         sources = self._sources(found)
         if found.verdict is results.Verdict.PASS:
             self._note_silent(found, sources)
         return speed_verdict.assess(found, self._policy(), sources)
 
     def confirmed(self, first: CheckResult, second: CheckResult) -> CheckResult:
-        """Return the second run of a check, blamed only for what the assessed first run shows as well."""
+        """Return the second run of a check; it is blamed only for what the first run shows as well."""
         return speed_verdict.confirmed(first, second, self._policy(), self._sources(second))
 
     def _note_silent(self, found: CheckResult, sources: references.Sources) -> None:
-        """Tell of references of the user's that no figure has met: who wrote one believes that it watches.
+        """Note the user's references that match no figure, since their author relies on them.
 
-        Those for another number of nodes or ranks are not meant; a file may serve several clusters.
+        References for another number of nodes or ranks do not count; a file may serve several clusters.
         """
         silent = [
             _about(entry)
@@ -78,10 +79,9 @@ class Appraiser:
             )
         ]
         if silent:
-            more = f" and {len(silent) - _MOST_NAMED} more" if len(silent) > _MOST_NAMED else ""
-            told = ", ".join(silent[:_MOST_NAMED]) + more
+            told = several(silent, _MOST_NAMED)
             self.notes.append(
-                f"{sources.file}: '{found.check}' measured nothing that its reference for {told} is about."
+                f"{sources.file}: '{found.check}' measured no figure for the reference of {told}; correct or remove it."
             )
 
     def _policy(self) -> OutlierPolicy:
@@ -92,7 +92,7 @@ class Appraiser:
 
     def _sources(self, found: CheckResult) -> references.Sources:
         taking_part = {report.host for report in found.ranks if report.state == "answered"}
-        past = functools.cache(lambda: self._past(found))  # only a check that passed is compared at all
+        past = functools.cache(lambda: self._past(found))  # read only for a check that passed
         suite = self._suite
         return references.Sources(
             check=found.check,
@@ -107,7 +107,7 @@ class Appraiser:
         )
 
     def _past(self, found: CheckResult) -> dict[int, Sequence[float]]:
-        """Return the values of the last good runs, by the identity of the figure of this result."""
+        """Return the values of the last good runs by the identity of each figure in this result."""
         if not (self._remembered and found.figures):
             return {}
         try:
@@ -124,7 +124,7 @@ class Appraiser:
         return history.reference_values(self._run.cluster, key, self._suite.history.runs)
 
     def _machine(self, names: set[str]) -> MachineType | None:
-        """Return the GPUs of the nodes that took part, where all are of one model."""
+        """Return the GPUs of the nodes that took part, None unless all are of one model."""
         models = Counter(gpu.name for name in names if name in self._nodes for gpu in self._nodes[name].gpus)
         if len(models) != 1:
             return None
@@ -133,7 +133,7 @@ class Appraiser:
 
 
 def _about(entry: ReferenceEntry) -> str:
-    """Return which figure a reference is for."""
+    """Return the figure of a reference in words."""
     size = "" if entry.size is None else f"of {units.size_words(entry.size)}"
     given = (entry.backend, entry.operation, entry.quantity.replace("_", " "), entry.algorithm, size)
     return " ".join(word for word in given if word)

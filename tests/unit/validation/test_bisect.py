@@ -1,4 +1,4 @@
-"""The hunt launches what the search asks for, and knows which endings are worth one."""
+"""The bisection launches the groups that the search asks for, and only after endings that a search can explain."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_groups_of_a_step_run_at_once_and_the_bad_node_is_named() -> None:
     assert len(search.launches) <= search.bound == 10
     assert max(at_once) == 4
     assert heard[0] == (
-        "looking for who it is, launches 1 to 4 at once (one bad node takes 10 at most): "
+        "searching for the bad node, launches 1 to 4 at once (one bad node takes 10 at most): "
         "node[1-2] | node[3-4] | node[5-6] | node[7-8]"
     )
 
@@ -88,11 +88,11 @@ def test_an_interrupt_stops_the_launches_in_other_threads() -> None:
         if nodes[0] == "node1":
             time.sleep(1)
             raise KeyboardInterrupt
-        supervised_job.run(HERE, spec(f"hunt-{nodes[0]}", *STUBBORN), stop=stop)
+        supervised_job.run(HERE, spec(f"bisect-{nodes[0]}", *STUBBORN), stop=stop)
         raise AssertionError
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         bisect.find("allreduce", NODES[:4], launch)
     assert time.monotonic() - began < 15
-    assert carrying("hunt-node3") == []
+    assert carrying("bisect-node3") == []

@@ -16,18 +16,20 @@ references:
 """
 
 
-def appraised(verdict: Verdict = Verdict.PASS) -> tuple[CheckResult, list[str]]:
+def assessed(verdict: Verdict = Verdict.PASS) -> tuple[CheckResult, list[str]]:
     run = expectations.MeasuredRun("here", 4, {})
-    judge = expectations.Appraiser(suites.parse(TEXT, "validation.yml"), run, {}, remembered=False)
+    judge = expectations.Expectations(suites.parse(TEXT, "validation.yml"), run, {}, remembered=False)
     figure = factory.figure(1e9, backend="mpi", samples=(1e9,))
     return judge.assess(factory.check("pairs", verdict, figure)), judge.notes
 
 
 def test_a_reference_that_meets_no_figure_is_told_and_one_for_other_clusters_is_not() -> None:
-    found, notes = appraised()
+    found, notes = assessed()
     assert [one.reference.value for one in found.comparisons] == [1e9]
-    assert notes == ["validation.yml: 'pairs' measured nothing that its reference for bandwidth of 3 MiB is about."]
+    assert notes == [
+        "validation.yml: 'pairs' measured no figure for the reference of bandwidth of 3 MiB; correct or remove it."
+    ]
 
 
 def test_of_a_check_that_failed_no_reference_is_missed() -> None:
-    assert appraised(Verdict.FAIL)[1] == []
+    assert assessed(Verdict.FAIL)[1] == []

@@ -16,7 +16,7 @@ from clusterctl.model.results import ValidationRecord, Verdict
 from clusterctl.remote import supervised_job
 from clusterctl.support import content
 from clusterctl.support.errors import ExitCode
-from clusterctl.validation import gate
+from clusterctl.validation import check_runner, gate
 from clusterctl.validation import run as validation
 from clusterctl.validation.checks import base, registry
 
@@ -149,7 +149,7 @@ class Launched:
 def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launched:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     stand_in = Launched()
-    monkeypatch.setattr(validation.supervised_job, "run", stand_in.run)
+    monkeypatch.setattr(check_runner.supervised_job, "run", stand_in.run)
     return stand_in
 
 
@@ -204,7 +204,7 @@ def test_a_run_that_is_interrupted_is_no_pass(tmp_path: Path, monkeypatch: pytes
     def interrupted(*_: Any, **__: Any) -> JobOutcome:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(validation.supervised_job, "run", interrupted)
+    monkeypatch.setattr(check_runner.supervised_job, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         validated(tmp_path, dict.fromkeys(("node1", "node2", "node3", "node4"), "2.13.0"))
     (kept,) = {path.resolve() for path in (tmp_path / "state").glob("clusterctl/clusters/*/runs/*/validation.json")}
@@ -243,7 +243,7 @@ def test_nothing_is_launched_on_nodes_that_differ(
     found = record.checks[2]
     assert (found.check, found.verdict, found.hosts) == ("skew", Verdict.FAIL, ("node2",))
     assert found.reason == f"{words}; run 'clusterctl provision' again"
-    assert {check.reason for check in record.checks[3:]} == {"the nodes differ; --no-gate runs it nevertheless"}
+    assert {check.reason for check in record.checks[3:]} == {"the nodes differ; give --no-gate to run it anyway"}
     assert (record.verdict, launched.specs) == (Verdict.FAIL, [])
 
 

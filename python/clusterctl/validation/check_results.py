@@ -1,0 +1,59 @@
+"""The results of the checks of a run, as they come in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterctl.model import nodeset
+from clusterctl.model.results import CheckFinished, CheckResult, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from clusterctl.model.results import ValidationEvent
+
+
+class CheckResults:
+    """The result of each check by name, in the order in which the checks finished first."""
+
+    def __init__(self, tell: Callable[[ValidationEvent], None]) -> None:
+        """Start empty; ``tell`` hears of each result."""
+        self._tell = tell
+        self._found: dict[str, CheckResult] = {}
+
+    def __contains__(self, check: str) -> bool:
+        """Whether the check has a result."""
+        return check in self._found
+
+    def __getitem__(self, check: str) -> CheckResult:
+        """Return the result of a check."""
+        return self._found[check]
+
+    @property
+    def all(self) -> tuple[CheckResult, ...]:
+        """Every result."""
+        return tuple(self._found.values())
+
+    def finish(self, result: CheckResult) -> None:
+        """Keep a result, in place of an earlier one of the same check."""
+        self._found[result.check] = result
+        self._tell(CheckFinished(result))
+
+    def skip(self, check: str, why: str, verdict: Verdict = Verdict.SKIP, **fields: Mapping[str, str]) -> None:
+        """Finish a check that does not run."""
+        self.finish(CheckResult.model_validate({"check": check, "verdict": verdict, "reason": why, **fields}))
+
+    def skip_rest(self, checks: Iterable[str], why: str, verdict: Verdict = Verdict.SKIP) -> None:
+        """Skip every check that has no result yet; the first of them gets the verdict."""
+        for check in checks:
+            if check not in self._found:
+                self.skip(check, why, verdict)
+                verdict = Verdict.SKIP
+
+
+def by_reason(left_out: Mapping[str, str]) -> dict[str, str]:
+    """Return the nodes of each reason as one folded name."""
+    nodes: dict[str, list[str]] = {}
+    for name, why in left_out.items():
+        nodes.setdefault(why, []).append(name)
+    return {why: nodeset.folded(names) for why, names in nodes.items()}

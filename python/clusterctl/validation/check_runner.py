@@ -1,0 +1,209 @@
+"""Running one check on a team: launch, judge, measure again, search for the bad node, and keep the log."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from clusterctl.analysis import speed_verdict
+from clusterctl.launch import hostfile, mpirun
+from clusterctl.model.results import CheckProgress, CheckResult, CheckStarted, Verdict
+from clusterctl.remote import supervised_job
+from clusterctl.state import files
+from clusterctl.validation import bisect, job_log
+from clusterctl.validation.checks import base
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from clusterctl.model.job_outcome import JobOutcome, OutputLine
+    from clusterctl.model.results import Launch, ValidationEvent
+    from clusterctl.state.runs import Run
+    from clusterctl.validation.checks.base import Check
+    from clusterctl.validation.expectations import Expectations
+    from clusterctl.validation.options import ValidationOptions
+    from clusterctl.validation.team import Team
+
+_MPI_PARAMETERS = {"mpi_yield_when_idle": "1"}  # ranks may outnumber the cores, and the checks are about answers
+_FIRST, _CONFIRMING, _SEARCHING = 1, 2, 3  # attempts at a check; a search counts on from its number
+# A rank's first and last line. The ranks of torchrun are announced before they exist, so they are counted by number.
+_STARTED = re.compile(r'"event": "started", [^{}]*"rank": (\d+)')
+_ANSWERED = re.compile(r'(?:"event": "result", [^{}]*|\{)"rank": (\d+)')
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One launch of a check."""
+
+    spec: supervised_job.JobSpec
+    site: base.Site
+    deadline_s: float
+    processes: int
+
+
+class CheckRunner:
+    """Runs the checks of one validation."""
+
+    def __init__(
+        self,
+        options: ValidationOptions,
+        repeat: Callable[[str], str],
+        run: Run,
+        expectations: Expectations,
+        tell: Callable[[ValidationEvent], None],
+        control: Path,
+    ) -> None:
+        """Prepare the runner.
+
+        Args:
+            options: deadline and search of the user.
+            repeat: gives the command that repeats a check.
+            run: the folder that keeps the logs.
+            expectations: what figures are held against.
+            tell: hears of the progress.
+            control: the folder of the ssh connections that jobs share.
+        """
+        self._options, self._repeat, self._run, self._expectations = options, repeat, run, expectations
+        self._tell, self._control = tell, control
+
+    def run(self, check: Check, team: Team, number: int, total: int) -> tuple[CheckResult, JobOutcome]:
+        """Run a check, measure again what stands out, and search for the node that makes it hang or crash.
+
+        Args:
+            check: the check.
+            team: the nodes that run it.
+            number: its place among the checks of the run.
+            total: the number of checks in the run.
+
+        Returns:
+            The result, and the outcome of the job that it is about.
+        """
+        place = f"{self._run.record.run_id}-{number}"
+
+        def tell_start(deadline_s: float) -> None:
+            self._tell(CheckStarted(check.name, number, total, deadline_s))
+
+        first, outcome = self._attempt(check, team, place, on_start=tell_start)
+        result = self._expectations.assess(first)
+        if speed_verdict.suspects(result):
+            self._tell(CheckProgress(check.name, f"measured once more, since {result.reason}"))
+            again, outcome = self._attempt(check, team, place, _CONFIRMING)
+            result = self._expectations.confirmed(result, again)
+        if self._options.searches and bisect.is_wanted(result, outcome):
+            result = self._searched(check, team, place, result)
+        return result, outcome
+
+    def _searched(self, check: Check, team: Team, place: str, result: CheckResult) -> CheckResult:
+        """Launch the check on ever fewer nodes, and blame the node or nodes that make it hang or crash."""
+        attempts = itertools.count(_SEARCHING)
+
+        def launch(group: tuple[str, ...], stop: threading.Event) -> Launch:
+            return bisect.launched(group, *self._attempt(check, team.only(group), place, next(attempts), stop))
+
+        search = bisect.find(
+            check.name, tuple(team.nodes), launch, lambda words: self._tell(CheckProgress(check.name, words))
+        )
+        blamed = tuple(dict.fromkeys(name for culprit in search.culprits for name in culprit.nodes))
+        return result.model_copy(
+            update={
+                "search": search,
+                "culprits": (*search.culprits, *result.culprits),
+                "hosts": blamed or result.hosts,
+                "reason": f"{search.words}; {result.reason}",
+            }
+        )
+
+    def _attempt(
+        self,
+        check: Check,
+        team: Team,
+        place: str,
+        attempt: int = _FIRST,
+        stop: threading.Event | None = None,
+        on_start: Callable[[float], None] = lambda _deadline_s: None,
+    ) -> tuple[CheckResult, JobOutcome]:
+        """Launch a check once, judge it and keep its log; ``stop`` ends the job once it is set."""
+        again = f"-{attempt}" if attempt > _FIRST else ""
+        job = self._job(check, team, f"{place}{again}", stacks=attempt == _FIRST)
+        on_start(job.deadline_s)
+        began = time.monotonic()
+        logins = team.logins(self._control)
+        outcome = supervised_job.run(
+            logins[team.launch_node],
+            job.spec,
+            peers=[login for name, login in logins.items() if name != team.launch_node],
+            on_line=_RankCounter(check.name, job.processes, None if stop else self._tell),
+            stop=stop,
+        )
+        judgement = check.judge(job.site, outcome)
+        if judgement.verdict is not Verdict.PASS and outcome.ending == "exited" and not outcome.sweeps:
+            # mpirun may lose a whole node and end with code 0; then the nodes have not been swept yet
+            outcome = replace(outcome, sweeps=supervised_job.sweep(list(logins.values()), job.spec.job))
+            judgement = check.judge(job.site, outcome)
+        log = f"logs/{check.name}{again}.log"
+        files.write_atomically(self._run.folder / log, job_log.text(job.spec, outcome, job.site))
+        return CheckResult(
+            check=check.name,
+            verdict=judgement.verdict,
+            reason=judgement.reason,
+            hosts=judgement.hosts,
+            seconds=round(time.monotonic() - began, 3),
+            deadline_s=job.deadline_s,
+            command=outcome.argv or job.spec.argv,
+            repeat=self._repeat(check.name),
+            ranks=judgement.ranks,
+            measurements=judgement.measurements,
+            figures=judgement.figures,
+            matrices=judgement.matrices,
+            stacks=outcome.stacks,
+            log=log,
+            evidence=judgement.evidence,
+            left_behind=tuple(
+                f"{sweep.host}: {words}" for sweep in outcome.sweeps for words in (*sweep.left, sweep.problem) if words
+            ),
+        ), outcome
+
+    def _job(self, check: Check, team: Team, name: str, *, stacks: bool) -> _Job:
+        """Return the job of a check; ``stacks`` asks for the stacks of ranks that are stuck at the deadline."""
+        site = base.placed(check, team.site)
+        deadline = self._options.timeout_s or base.deadline_s(check, site)
+        launch = mpirun.MpirunLaunch(
+            version=team.version,
+            hostfile="{work_dir}/hostfile",
+            slots=site.slots,
+            program=check.program(site, deadline),
+            job=name,
+            per_node=check.per_node,
+            mca=_MPI_PARAMETERS,
+        )
+        spec = supervised_job.JobSpec(
+            job=launch.job,
+            argv=tuple(mpirun.argv(launch)),
+            deadline_s=deadline,
+            environment=mpirun.environment(team.version, team.job_user),
+            files={"hostfile": hostfile.render(site.slots)},
+            stacks=stacks,
+        )
+        return _Job(spec, site, deadline, len(site.slots) if check.per_node else len(site.placement))
+
+
+class _RankCounter:
+    """Counts the ranks that are up and those that have answered, and tells each change."""
+
+    def __init__(self, check: str, ranks: int, tell: Callable[[ValidationEvent], None] | None) -> None:
+        self._check, self._ranks, self._tell = check, ranks, tell
+        self._up: set[str] = set()
+        self._done: set[str] = set()
+
+    def __call__(self, line: OutputLine) -> None:
+        before = len(self._up), len(self._done)
+        self._up.update(_STARTED.findall(line.text))
+        self._done.update(_ANSWERED.findall(line.text))
+        now = len(self._up), len(self._done)
+        if now != before and self._tell is not None:
+            self._tell(CheckProgress(self._check, f"{now[0]} of {self._ranks} ranks up, {now[1]} have answered"))

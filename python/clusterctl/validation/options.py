@@ -1,0 +1,87 @@
+"""The options of a validation, and the command line that repeats it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.model.hosts import InventoryOptions
+from clusterctl.suite import DEFAULT
+from clusterctl.support.errors import ConfigError
+from clusterctl.support.words import several
+from clusterctl.validation import suites
+
+if TYPE_CHECKING:
+    from clusterctl.model.facts import Probe
+    from clusterctl.model.hosts import Inventory
+    from clusterctl.suite import Suite
+
+_MOST_NAMED = 6
+
+
+@dataclass(frozen=True)
+class ValidationOptions:
+    """What the user asks for.
+
+    Attributes:
+        inventory: the options that change what the inventory means.
+        launch_node: the node on which mpirun starts; None is the first that can take part.
+        suite: which checks run, how long they measure, and what their figures are held against.
+        checks: the names of the checks that run; None is every check of the suite.
+        timeout_s: replaces the deadline of every check.
+        gate: whether nodes that differ keep every check from being launched.
+        search: whether to search for the node that makes a check hang or crash. None searches in every suite but smoke,
+            which must be quick.
+        remembered: whether the run is kept in the history and compared with it.
+        argv: the command line without secrets, for messages and records.
+        probe: facts that are known already, with the watch entries of
+            :func:`clusterctl.validation.gate.watch_entries`; None gathers them.
+    """
+
+    inventory: InventoryOptions = field(default_factory=InventoryOptions)
+    launch_node: str | None = None
+    suite: Suite = field(default_factory=suites.default)
+    checks: tuple[str, ...] | None = None
+    timeout_s: float | None = None
+    gate: bool = True
+    search: bool | None = None
+    remembered: bool = True
+    argv: tuple[str, ...] = ()
+    probe: Probe | None = None
+
+    @property
+    def searches(self) -> bool:
+        """Whether a check that hung or crashed is searched for a bad node."""
+        return self.suite.name != DEFAULT if self.search is None else self.search
+
+    def refuse_unknown_launch_node(self, cluster: Inventory) -> None:
+        """Check the launch node.
+
+        Raises:
+            ConfigError: it is not one of the selected hosts.
+        """
+        names = [host.name for host in cluster.selected_hosts]
+        if self.launch_node is not None and self.launch_node not in names:
+            shown = several(names, _MOST_NAMED)
+            raise ConfigError(f"The launch node '{self.launch_node}' is not one of the selected hosts: {shown}.")
+
+    def repeat(self, inventory: Path, check: str | None = None) -> str:
+        """Return the command line that repeats one check, or the whole run."""
+        words = ["clusterctl", "validate", str(inventory)]
+        if self.suite.name != DEFAULT:
+            words += ["--suite", self.suite.name]
+        if self.suite.path and Path(self.suite.path).parent != inventory.parent:
+            words += ["--suite-file", self.suite.path]
+        given = {
+            "--limit": self.inventory.limit,
+            "--user": self.inventory.user,
+            "--private-key": self.inventory.private_key,
+            "--launch-node": self.launch_node,
+            "--timeout": None if self.timeout_s is None else f"{self.timeout_s:g}",
+        }
+        for option, value in given.items():
+            words += [] if value is None else [option, value]
+        words += [] if self.gate else ["--no-gate"]
+        return shlex.join([*words, *(["--checks", check] if check else [])])
