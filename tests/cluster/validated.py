@@ -11,6 +11,8 @@ import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +21,6 @@ from clusterctl.validation import run as validation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from clusterctl.model.results import CheckResult, ValidationEvent, ValidationRecord
     from clusterctl.sandbox import Sandbox
@@ -37,10 +38,19 @@ find /usr/local/python_env/lib/python3*/site-packages -maxdepth 1 -name '*.pth'
 find /root /home -mindepth 1 \( -name .ansible -o -name .cache -o -name .bash_history \) -prune -o -print
 """
 NETWORK = (["ip", "-4", "-brief", "address"], ["ip", "-4", "route"], ["nft", "list", "ruleset"], ["tc", "qdisc"])
+ENVIRONMENT = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TERM=xterm")
 
 
 # Finding out how podman works here takes a container's start, which would be paid dozens of times.
 engine = functools.cache(podman.find)
+
+
+def started_at(pid: str) -> str:
+    """Return when a process of this machine was started, in the kernel's ticks; empty when it is gone."""
+    try:
+        return Path("/proc", pid, "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
 
 
 class Cluster:
@@ -50,6 +60,7 @@ class Cluster:
 
     def __init__(self, box: Sandbox) -> None:
         self.box, self.engine = box, engine()
+        self._first_processes: dict[str, tuple[str, str]] = {}
 
     def run(self, *command: str) -> tuple[subprocess.CompletedProcess[str], float]:
         """Run a verb of the command line on the cluster's inventory; how it ended, and after how many seconds."""
@@ -67,9 +78,22 @@ class Cluster:
 
     def in_network_of(self, node: str, *argv: str) -> str:
         """Run a program of this machine as root in the network of a node."""
-        pid = self.engine.text("inspect", "--format", "{{.State.Pid}}", self.box.node(node).container)
-        command = [*self.engine.prefix, "nsenter", "--target", pid, "--net", *argv]
+        command = [*self.engine.prefix, "nsenter", "--target", self.first_process(node), "--net", *argv]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    def first_process(self, node: str) -> str:
+        """Return the pid that a node's first process has on this machine; a node that starts again has another."""
+        container = self.box.node(node).container
+        known = self._first_processes.get(container)
+        if known is None or known[1] != started_at(known[0]):
+            pid = self.engine.text("inspect", "--format", "{{.State.Pid}}", container)
+            known = self._first_processes[container] = (pid, started_at(pid))
+        return known[0]
+
+    def everywhere(self, ask: Callable[[str], list[str]], nodes: tuple[str, ...]) -> list[str]:
+        """Ask nodes, all at once, and return their lines in the order of the nodes."""
+        with ThreadPoolExecutor(len(nodes)) as pool:
+            return [line for lines in pool.map(ask, nodes) for line in lines]
 
     @contextlib.contextmanager
     def second_network(self, interface: str, cidr: str, nodes: tuple[str, ...] = NODES) -> Iterator[None]:
@@ -119,16 +143,22 @@ class Cluster:
 
     def state(self) -> list[str]:
         """Return lines that tell how the nodes are made: links, settings, files of users, networks and their rules."""
-        found = []
-        for node in self.box.nodes:
-            lines = self.on(node.name, "sh", "-c", STATE).splitlines()
-            for command in NETWORK:
-                lines += re.sub(r"@if\d+", "", self.in_network_of(node.name, *command)).splitlines()
-            found += [f"{node.name}: {' '.join(line.split())}" for line in sorted(lines)]
-        return found
+        return self.everywhere(self._state_of, tuple(node.name for node in self.box.nodes))
+
+    def _state_of(self, node: str) -> list[str]:
+        lines = self.on(node, "sh", "-c", STATE).splitlines()
+        for command in NETWORK:
+            lines += re.sub(r"@if\d+", "", self.in_network_of(node, *command)).splitlines()
+        return [f"{node}: {' '.join(line.split())}" for line in sorted(lines)]
 
     def on(self, node: str, *argv: str) -> str:
-        return self.engine.text("exec", self.box.node(node).container, *argv)
+        """Run a program as root in a node and return its output; ten times cheaper than ``podman exec``."""
+        inside = ["--target", self.first_process(node), "--mount", "--uts", "--ipc", "--net", "--pid"]
+        command = [*self.engine.prefix, "nsenter", *inside, "--", "env", "-i", *ENVIRONMENT, *argv]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        if done.returncode != 0:
+            raise podman.failure(f"{argv[0]} on {node}", done.stderr.decode(errors="replace"))
+        return done.stdout.decode(errors="replace").strip()
 
     def validate(
         self, *checks: str, on_event: Callable[[ValidationEvent], None] | None = None, **options: Any
@@ -147,7 +177,9 @@ class Cluster:
             "find /tmp /dev/shm -mindepth 1 -maxdepth 1 -user cluster "
             "-exec find {} -printf '%p %s bytes, %t\\n' \\;; true"
         )
-        return [f"{node}: {line}" for node in nodes for line in self.on(node, "sh", "-c", script).splitlines()]
+        return self.everywhere(
+            lambda node: [f"{node}: {line}" for line in self.on(node, "sh", "-c", script).splitlines()], nodes
+        )
 
     def is_clean(self, nodes: tuple[str, ...] = NODES, within_s: float = 15) -> bool:
         """Wait until nothing of a job is left on the nodes; fail with what it is and how old it is."""
