@@ -17,6 +17,12 @@ DEMO := demo
 # More options for the demo's provision; DEMO_OPTIONS='-e python_env_framework=none -e nccl_install=never' is MPI alone.
 DEMO_OPTIONS ?=
 DEMO_INVENTORY := inventories/sandbox/inventory.ini
+# How many tests on nodes run at a time: one more than the cores of a small machine, since many of them wait for a deadline.
+WORKERS ?= 3
+# How often 'make test-long' repeats the tests that depend on chance.
+REPEAT ?= 20
+# Programs start faster with their bytecode kept, whatever this shell's environment says.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help:  ## Show the targets
@@ -70,12 +76,18 @@ docs: venv  ## Build the documentation site into build/site, without a network; 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: unit
-unit: venv  ## Tests that need no node
-	$(BIN)/pytest tests/unit -n 2 -q
+unit: venv  ## Tests that need no node; four at a time, since many wait for a process
+	$(BIN)/pytest tests/unit -n 4 --dist worksteal -q
+
+ON_NODES := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q --durations=60
 
 .PHONY: cluster
-cluster: venv  ## Tests on sandboxes of containers, two groups of files at a time: provisioning, validation, planted faults
-	$(BIN)/pytest tests/cluster -n 2 --dist loadgroup --no-loadscope-reorder -q --durations=25
+cluster: venv  ## Tests on sandboxes of containers, some groups of files at a time: provisioning, validation, planted faults
+	$(ON_NODES) tests/cluster
+
+.PHONY: nodes
+nodes: venv  ## 'cluster' and 'molecule' in one run, so that all workers end at about the same time
+	$(ON_NODES) tests/cluster tests/molecule
 
 .PHONY: browser
 browser: venv  ## The report's page in a headless Chromium, which it installs where there is none
@@ -87,8 +99,8 @@ browser: venv  ## The report's page in a headless Chromium, which it installs wh
 	$(BIN)/pytest tests/browser -q --durations=5
 
 .PHONY: molecule
-molecule: venv  ## Every role's molecule scenario, two at a time
-	$(BIN)/pytest tests/molecule -n 2 -q --durations=0
+molecule: venv  ## Every role's molecule scenario, some at a time
+	$(BIN)/pytest tests/molecule -n $(WORKERS) -q --durations=0
 
 .PHONY: test-cuda-build
 test-cuda-build: venv  ## Compile and link Horovod with NCCL against a CUDA PyTorch; needs nvcc and 40 GB, no GPU
@@ -110,8 +122,18 @@ test-gpu:  ## Checks that need a GPU, with what this machine has; 'Error 3' with
 wheel: venv  ## Build the wheel and the sdist into dist/
 	$(BIN)/python -m build
 
+# Lint uses one core and the unit tests wait for half of their time, so they run side by side.
+.PHONY: test-fast
+test-fast: venv  ## What to run at every save: lint and unit tests side by side, under 90 seconds
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint unit
+
 .PHONY: test
-test: lint docs unit browser cluster molecule  ## All tests, in the order in which a mistake is cheapest to find
+test: test-fast docs browser nodes  ## All tests, in the order in which a mistake is cheapest to find
+
+.PHONY: test-long
+test-long: venv  ## Repetitions and long simulations: interrupts $(REPEAT) times, then test-sim, test-scale, test-tensorflow
+	$(BIN)/pytest tests/cluster -m repeat --repeat $(REPEAT) -n 2 --dist loadgroup --no-loadscope-reorder -q
+	@$(MAKE) --no-print-directory test-sim test-scale test-tensorflow
 
 # docs/measured/detection-<date>.txt; NOISE is what was measured on real nodes, in per cent (tests/sim/noise.py).
 NOISE ?=

@@ -1,4 +1,4 @@
-"""Sandboxes for tests that need real nodes.
+"""Sandboxes for tests that need real nodes, and the order in which workers take the tests.
 
 Every module is run by one worker, and its sandboxes are its own. Modules with ``xdist_group("mpi")`` or ``("stack")``
 are all run by one worker and share the cluster of :func:`mpi_cluster` or :func:`stack_cluster`, which each of them
@@ -25,18 +25,46 @@ if TYPE_CHECKING:
 
     Start = Callable[..., sandboxes.Sandbox]
 
-HERE = Path(__file__).parent
-# Work is given out in this order; what takes longest comes first, so that both workers end at about the same time.
-LONGEST_FIRST = ("stack", "mpi", "test_horovod", "test_nccl", "test_platforms", "test_provision")
+ROOT = Path(__file__).parents[2]
+# Workers take groups in this order. The longest come first, so that all workers end at about the same time. With an
+# empty cache, the first four compile four different builds of Open MPI and Horovod.
+LONGEST_FIRST = (
+    "stack",
+    "mpi",
+    "test_horovod",
+    "test_platforms",
+    "test_fabric",
+    "test_artifact",
+    "test_nccl",
+    "test_python_env",
+    "test_ssh_mesh",
+    "test_provision",
+    "horovod-default",
+    "python_env-default",
+    "test_openmpi",
+)
 WITHOUT_STACK = {"python_env_framework": "none", "nccl_install": "never", "horovod_install": "never"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "last_of_group: changes a shared cluster for good, so it runs after all others")
+    config.addinivalue_line("markers", "repeat: depends on chance, so 'make test-long' runs it many times")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help_text = "run each test that is marked 'repeat' so many times ('make test-long')"
+    parser.addoption("--repeat", type=int, default=1, metavar="TIMES", help=help_text)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    times = metafunc.config.getoption("repeat")
+    if times > 1 and metafunc.definition.get_closest_marker("repeat"):
+        metafunc.fixturenames.append("_time")
+        metafunc.parametrize("_time", range(times))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: (turn(group_of(item.path)), item.get_closest_marker("last_of_group") is not None))
+    items.sort(key=lambda item: (turn(group_of(item.nodeid)), item.get_closest_marker("last_of_group") is not None))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -46,16 +74,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Groups(LoadGroupScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return group_of(HERE / Path(nodeid.partition("::")[0]).name)
+            return group_of(nodeid)
 
     return Groups(config, log)
 
 
+def group_of(nodeid: str) -> str:
+    """Return the group of a test: the one that its module names, else the module; a molecule scenario is its own."""
+    path, _, name = nodeid.partition("::")
+    scenario = re.search(r"\[(.+)\]$", name)
+    if path.startswith("tests/molecule/") and scenario:
+        return scenario.group(1)
+    return group_of_module(path)
+
+
 @functools.cache
-def group_of(module: Path) -> str:
-    """Return the group that a module names; it is its own where it names none."""
-    mark = re.search(r'xdist_group\("(\w+)"\)', module.read_text(encoding="utf-8"))
-    return mark.group(1) if mark else module.stem
+def group_of_module(path: str) -> str:
+    mark = re.search(r'xdist_group\("(\w+)"\)', (ROOT / path).read_text(encoding="utf-8"))
+    return mark.group(1) if mark else Path(path).stem
 
 
 def turn(group: str) -> int:
@@ -138,7 +174,7 @@ def _leaves_the_shared_cluster_as_it_was(
     request: pytest.FixtureRequest, shared: dict[str, tuple[Cluster, list[str]]]
 ) -> Iterator[None]:
     yield
-    cluster, before = shared.get(group_of(request.path), (None, []))
+    cluster, before = shared.get(group_of(request.node.nodeid), (None, []))
     if cluster is None or len(cluster.box.nodes) != len(NODES):
         return
     assert cluster.is_clean()

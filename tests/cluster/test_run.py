@@ -99,6 +99,7 @@ def test_much_output_does_not_make_us_grow(mpi_cluster: Cluster) -> None:
     assert peak(["sh", "-c", "yes | head -c 4M"]) < peak(["true"]) + 24 * 1024
 
 
+@pytest.mark.repeat
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
 def test_an_interrupt_leaves_no_rank_anywhere(mpi_cluster: Cluster, number: int, code: int) -> None:
     stubborn = ["sh", "-c", 'trap "" TERM INT; echo up; sleep 600']

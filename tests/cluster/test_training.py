@@ -195,6 +195,7 @@ def test_a_torchrun_that_never_starts_its_workers_is_named(cluster: Cluster) -> 
     assert cluster.is_clean()
 
 
+@pytest.mark.repeat
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_an_interrupt_ends_torchrun_and_its_workers_on_every_node(cluster: Cluster, number: int, code: int) -> None:
     process = subprocess.Popen(cluster.command("--checks", "torchrun"), stderr=subprocess.DEVNULL)

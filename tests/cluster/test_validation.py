@@ -182,6 +182,7 @@ def test_a_node_that_is_down_is_named_and_the_rest_is_proved(cluster: Cluster) -
     assert validation.exit_code(record) == 10
 
 
+@pytest.mark.repeat
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
 def test_an_interrupted_run_leaves_nothing_on_any_node(cluster: Cluster, number: int, code: int) -> None:
     process = subprocess.Popen(
