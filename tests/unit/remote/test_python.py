@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,9 @@ def test_a_conversation_that_ends_early_tells_the_last_words() -> None:
 
 def test_after_a_conversation_nothing_of_the_command_runs(tmp_path: Path) -> None:
     place = tmp_path / "pid"
+    began = time.monotonic()
     assert conversation(f"sleep 61 & echo $! > {place}; echo '{{\"a\":1}}'; wait") == {"a": 1}
+    assert time.monotonic() - began < 30, "it waited for the end of the command's child"
     pid = int(place.read_text(encoding="utf-8"))
     state = Path(f"/proc/{pid}/stat")
     assert not state.exists() or state.read_text(encoding="utf-8").split()[2] == "Z"
