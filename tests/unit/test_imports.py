@@ -44,6 +44,7 @@ PURE = (
     "diagnosis.skew",
     "diagnosis.training_stack",
     "diagnosis.rules",
+    "provisioning.ansible_events",
     "provisioning.plan",
 )
 # Pure modules may read files of the collection and of the package through these; nothing else of the machine.

@@ -1,4 +1,4 @@
-"""Typed events of a run: what ``runner.py`` makes of ansible-runner's stream, and what progress and journal consume."""
+"""Typed events of a run: made of ansible-runner's stream, shown as progress and kept in the run's folder."""
 
 from __future__ import annotations
 

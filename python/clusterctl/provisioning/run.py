@@ -7,36 +7,32 @@ be used, decide whether there is anything to do, run Ansible if so, and keep a s
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterctl import __version__
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
-from clusterctl.model.events import HostResult, TaskStartedOnHost
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.snapshot import Snapshot
-from clusterctl.provisioning import plan, playbook
+from clusterctl.provisioning import plan, playbook, refusals
+from clusterctl.provisioning.tally import Tally, verdict_of
 from clusterctl.remote import facts
 from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.support import content
-from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode
+from clusterctl.support.errors import ClusterctlError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from clusterctl.model.events import Event
-    from clusterctl.model.facts import NodeFacts, Probe, ProbeFailure
+    from clusterctl.model.facts import NodeFacts, Probe
     from clusterctl.model.hosts import Host, Inventory
 
 PREFLIGHT = "preflight"
-_UNREACHABLE_KINDS = frozenset({"unreachable", "refused", "host_key", "timeout"})
-_ANSIBLE_TYPE = re.compile(r": <class '[\w.]+'> cannot be converted.*")  # its inner name for a text
 _PROBE_TIMEOUT_S = 30.0
 
 
@@ -97,10 +93,10 @@ def provision(request: ProvisionRequest, observer: Observer) -> run_record.RunRe
         ConfigError: the inventory or an option is wrong, or another run holds a host; nothing was changed.
     """
     observer.phase("reading the inventory")
-    extra_vars = [_extra_vars_content(value) for value in request.options.extra_vars]
+    extra_vars = [refusals.extra_vars_content(value) for value in request.options.extra_vars]
     cluster = ansible_inventory.load(request.inventory, request.options)
-    _check_files(cluster, request.options)
-    _check_tags(request)
+    refusals.check_files(cluster, request.options)
+    refusals.check_tags((*request.tags, *request.skip_tags))
     with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
         run = runs.start("provision", cluster.path, request.argv, runs.versions())
         try:
@@ -139,7 +135,9 @@ class _Provision:
         self._observer.phase(f"looking at {len(cluster.hosts)} hosts")
         probe = self._look({name: list(host.watch) for name, host in before.hosts.items()})
         refused = [
-            _connection_problem(failure) for name, failure in probe.failures.items() if name in set(cluster.selected)
+            refusals.connection_problem(failure)
+            for name, failure in probe.failures.items()
+            if name in set(cluster.selected)
         ]
         if refused:
             return self._stop_before_anything(
@@ -237,7 +235,7 @@ class _Provision:
         if end is not None and end.status == "canceled":
             return self._finish("interrupted", ExitCode.INTERRUPTED)
         unreachable = [problem.host for problem in problems if problem.kind == "unreachable"]
-        outcome, code = _verdict_of(problems)
+        outcome, code = verdict_of(problems)
         known = {problem.host for problem in problems}
         summaries = [
             run_record.HostSummary(
@@ -263,7 +261,7 @@ class _Provision:
         if end.status == "canceled":
             return self._finish("interrupted", ExitCode.INTERRUPTED, hosts=hosts)
         if problems:
-            return self._finish(*_verdict_of(problems), hosts=hosts, problems=problems)
+            return self._finish(*verdict_of(problems), hosts=hosts, problems=problems)
         if end.unreachable:
             return self._finish("unreachable", ExitCode.UNREACHABLE, hosts=hosts)
         if end.failed:
@@ -294,131 +292,6 @@ class _Provision:
             self._run.record.cluster_id,
             Snapshot(members=self._tally.members() or before.members, hosts={**kept, **fresh}),
         )
-
-
-class Tally:
-    """Counts what happened on each host."""
-
-    def __init__(self) -> None:
-        """Nothing happened yet."""
-        self.results: list[HostResult] = []
-        self.hosts: dict[str, list[HostResult]] = defaultdict(list)
-        self._began: dict[str, float] = {}
-
-    def add(self, event: Event) -> None:
-        """Take an event into account."""
-        if isinstance(event, HostResult):
-            self.results.append(event)
-            self.hosts[event.host].append(event)
-        elif isinstance(event, TaskStartedOnHost):
-            self._began.setdefault(event.host, event.at)
-
-    def problems(self) -> list[run_record.Problem]:
-        """Return what preflight found, and what Ansible says of a role's variables, each once per host."""
-        found: dict[tuple[str, str, str], run_record.Problem] = {}
-        for result in self.results:
-            if result.outcome not in {"failed", "unreachable"}:
-                continue
-            for problem in _problems_of(result):
-                found.setdefault((problem.host, problem.subject, problem.problem), problem)
-        return list(found.values())
-
-    def members(self) -> tuple[dict[str, Any], ...]:
-        """Return what preflight made of the nodes: the members of the cluster."""
-        found = [result.data["members"] for result in self.results if result.data.get("members")]
-        return tuple(found[-1]) if found else ()
-
-    def told(self) -> tuple[str, ...]:
-        """Return what roles have to say of the whole cluster."""
-        return tuple(dict.fromkeys(text for result in self.results for text in result.data.get("told") or ()))
-
-    def summaries(self, names: Sequence[str], end: playbook.End) -> list[run_record.HostSummary]:
-        """Return one summary per host, in the given order."""
-        return [self._summary(name, end) for name in names]
-
-    def _summary(self, name: str, end: playbook.End) -> run_record.HostSummary:
-        results = self.hosts.get(name, [])
-        counts = {word: sum(result.outcome == word for result in results) for word in ("ok", "changed", "skipped")}
-        failure = next((r for r in reversed(results) if r.outcome in {"failed", "unreachable"}), None)
-        changes = tuple(dict.fromkeys(phrase for r in results if r.outcome == "changed" for phrase in _phrases(r)))
-        if name in end.unreachable:
-            outcome: run_record.HostOutcome = "unreachable"
-        elif name in end.failed:
-            outcome = "failed"
-        elif counts["changed"]:
-            outcome = "changed"
-        else:
-            outcome = "ok" if results else "not run"
-        if outcome not in {"failed", "unreachable"}:
-            failure = None
-        return run_record.HostSummary(
-            host=name,
-            outcome=outcome,
-            failed=sum(result.outcome == "failed" for result in results),
-            unreachable=sum(result.outcome == "unreachable" for result in results),
-            seconds=round(max((r.at for r in results), default=0.0) - self._began.get(name, 0.0), 1)
-            if results
-            else 0.0,
-            changes=changes,
-            failed_stage=failure.stage if failure else "",
-            failed_task=failure.task if failure else "",
-            message=failure.message if failure else "",
-            **counts,
-        )
-
-
-def _phrases(result: HostResult) -> tuple[str, ...]:
-    return result.changes or (result.task,)
-
-
-def _problems_of(result: HostResult) -> list[run_record.Problem]:
-    """Return the problems that one result carries."""
-    found = [
-        run_record.Problem(
-            host=str(item.get("host") or result.host),
-            subject=str(item.get("check") or ""),
-            problem=str(item.get("problem") or ""),
-            cure=str(item.get("cure") or ""),
-            kind=_kind(item),
-        )
-        for item in result.data.get("problems") or []
-        if isinstance(item, dict)
-    ]
-    found.extend(
-        run_record.Problem(
-            host=result.host, subject=result.stage, problem=_ANSIBLE_TYPE.sub("", str(error)), kind="configuration"
-        )
-        for error in result.data.get("argument_errors") or []
-    )
-    if "assertion" in result.data:  # a role's assertions refuse what was asked for; they say nothing of the host
-        found.append(
-            run_record.Problem(host=result.host, subject=result.stage, problem=result.message, kind="configuration")
-        )
-    return found
-
-
-def _verdict_of(problems: Sequence[run_record.Problem]) -> tuple[run_record.RunOutcome, ExitCode]:
-    """Return how a run ends that these problems stopped: who cannot be reached weighs most, for it hides the rest."""
-    kinds = {problem.kind for problem in problems}
-    if "unreachable" in kinds:
-        return "unreachable", ExitCode.UNREACHABLE
-    if "configuration" in kinds:
-        return "bad configuration", ExitCode.BAD_CONFIG
-    return "failed", ExitCode.HOST_FAILED
-
-
-def _kind(item: Mapping[str, Any]) -> Literal["configuration", "host", "unreachable"]:
-    kind = item.get("kind")
-    return kind if kind in {"configuration", "unreachable"} else "host"
-
-
-def _connection_problem(failure: ProbeFailure) -> run_record.Problem:
-    return run_record.Problem(
-        host=failure.host,
-        subject=failure.kind,
-        problem=failure.message,
-        kind="unreachable" if failure.kind in _UNREACHABLE_KINDS else "host",
-    )
 
 
 def _state(node: NodeFacts) -> plan.NodeState:
@@ -455,44 +328,6 @@ def _platforms(hosts: Sequence[Host], states: Mapping[str, plan.NodeState]) -> d
     for host in hosts:
         found[states[host.name].platform if host.name in states else "unknown"].append(host.name)
     return {name: tuple(members) for name, members in found.items()}
-
-
-def _check_files(cluster: Inventory, options: InventoryOptions) -> None:
-    """Refuse a key or password file that cannot be read, before ssh or Ansible says it once per host."""
-    keys = {host.private_key: host.name for host in cluster.selected_hosts if host.private_key and host.by_ssh}
-    for key, name in keys.items():
-        whose = "--private-key" if options.private_key else f"ansible_ssh_private_key_file of {name}"
-        _readable(Path(key), whose)
-
-
-def _readable(path: Path, whose: str) -> None:
-    try:
-        with path.expanduser().open("rb"):
-            pass
-    except OSError as error:
-        raise ConfigError(f"{whose} names {path}, which cannot be read: {error.strerror}.") from None
-
-
-def _check_tags(request: ProvisionRequest) -> None:
-    """Refuse a tag that no task has: Ansible would do nothing and call it a success."""
-    wanted = [*request.tags, *request.skip_tags]
-    special = {"all", "always", "never", "tagged", "untagged"}
-    if not set(wanted) - special:
-        return
-    known = playbook.known_tags(content.playbook("provision"))
-    for tag in wanted:
-        if tag not in special and tag not in known:
-            raise ConfigError(f"No task has the tag '{tag}'; known tags are {', '.join(known)}.")
-
-
-def _extra_vars_content(value: str) -> str:
-    """Return a value, or the digest of the file that it names."""
-    if not value.startswith("@"):
-        return value
-    try:
-        return hashlib.sha256(Path(value[1:]).expanduser().read_bytes()).hexdigest()
-    except OSError as error:
-        raise ConfigError(f"--extra-vars names {value[1:]}, which cannot be read: {error.strerror}.") from None
 
 
 def _now() -> datetime:

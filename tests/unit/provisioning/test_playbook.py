@@ -1,6 +1,7 @@
+"""Ansible runs, stops and is asked for its tags."""
+
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -10,89 +11,9 @@ from pathlib import Path
 
 import pytest
 from clusterctl.inventory import ansible_inventory
-from clusterctl.model.events import Event, Finished, HostResult, Note, StageStarted
-from clusterctl.provisioning import playbook as runner
+from clusterctl.model.events import Event, Finished
+from clusterctl.provisioning import playbook
 from clusterctl.provisioning.playbook import Cancel, Play
-
-DATA = Path(__file__).resolve().parents[2] / "data" / "runner" / "events.jsonl"
-
-
-def raw_events() -> list[dict[str, object]]:
-    return [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
-
-
-def results(*, keep_diff: bool = False) -> list[HostResult]:
-    events = (runner.translate(raw, keep_diff=keep_diff) for raw in raw_events())
-    return [event for event in events if isinstance(event, HostResult)]
-
-
-def test_outcomes_of_a_captured_run() -> None:
-    found = {(result.host, result.task): result.outcome for result in results()}
-    assert found["h1", "Change a thing"] == "changed"
-    assert found["h1", "Say something"] == "ok"
-    assert found["h1", "Loop and fail on one"] == "ok", "ignored errors are none"
-    assert found["h1", "Skipped"] == "skipped"
-    assert found["h2", "Fail on h2"] == "failed"
-    assert found["h3", "Reach it"] == "unreachable"
-
-
-def test_messages_name_the_cause() -> None:
-    messages = {result.task: result.message for result in results() if result.outcome in {"failed", "unreachable"}}
-    assert "Connection refused" in messages["Reach it"]
-    assert messages["Fail on h2"] == "non-zero return code"
-
-
-def test_diffs_are_kept_only_when_asked_for() -> None:
-    assert not any(result.diff for result in results())
-    assert "+new" in next(result.diff for result in results(keep_diff=True) if result.task == "Change a thing")
-
-
-def test_a_rescued_failure_fails_no_host() -> None:
-    heard: list[Event] = []
-    translator = runner._Translator(heard.append, keep_diff=False)  # noqa: SLF001 - the count is its own
-    for raw in raw_events():
-        assert translator.handle(raw) is True, "anything else loses ansible-runner's own events"
-    assert (translator.failed, translator.unreachable) == ({"h2"}, {"h3"})
-    assert sum(isinstance(event, StageStarted) for event in heard) == 8
-
-
-def test_seams_of_our_modules() -> None:
-    raw = {
-        "event": "runner_on_ok",
-        "created": "2026-01-01T00:00:00+00:00",
-        "event_data": {
-            "host": "node1",
-            "role": "clusterctl.hpc.hosts",
-            "task": "Write",
-            "duration": 1.5,
-            "res": {
-                "changed": True,
-                "changes": ["/etc/hosts"],
-                "watch": [{"path": "/etc/hosts", "kind": "file"}],
-                "invocation": {"module_args": {"password": "hunter2"}},
-                "stdout": "hunter2",
-            },
-        },
-    }
-    event = runner.translate(raw)
-    assert isinstance(event, HostResult)
-    assert (event.stage, event.outcome, event.changes, event.seconds) == ("hosts", "changed", ("/etc/hosts",), 1.5)
-    assert event.watch == ({"path": "/etc/hosts", "kind": "file"},)
-    assert "hunter2" not in repr(event), "arguments and output have no place in the record"
-
-
-def test_what_a_delegated_task_saw_is_not_this_hosts() -> None:
-    data = {"host": "n", "res": {"watch": [{"path": "/x"}], "_ansible_delegated_vars": {"ansible_host": "localhost"}}}
-    event = runner.translate({"event": "runner_on_ok", "event_data": data})
-    assert isinstance(event, HostResult)
-    assert event.watch == ()
-
-
-def test_notes() -> None:
-    note = runner.translate({"event": "verbose", "stdout": "clusterctl-note|node1|make: 412 files, now a|b"})
-    assert isinstance(note, Note)
-    assert (note.host, note.text) == ("node1", "make: 412 files, now a|b")
-    assert runner.translate({"event": "verbose", "stdout": "PLAY [x]"}) is None
 
 
 def test_arguments() -> None:
@@ -108,7 +29,7 @@ def test_arguments() -> None:
         become_password="secret",  # noqa: S106 - it must not show
         private_key="k",
     )
-    assert runner.arguments(play) == [
+    assert playbook.arguments(play) == [
         "--inventory=/my inventory/i.ini",
         "--forks=5",
         "--limit=-weird",
@@ -123,14 +44,14 @@ def test_arguments() -> None:
     assert "secret" not in repr(play)
 
 
-def run(folder: Path, playbook: str, cancel: Cancel | None = None, **options: object) -> tuple[runner.End, list[Event]]:
-    (folder / "play.yml").write_text(playbook, encoding="utf-8")
+def run(folder: Path, text: str, cancel: Cancel | None = None, **options: object) -> tuple[playbook.End, list[Event]]:
+    (folder / "play.yml").write_text(text, encoding="utf-8")
     (folder / "i.ini").write_text("h1 ansible_connection=local\nh2 ansible_connection=local\n", encoding="utf-8")
     play = Play(folder / "play.yml", folder / "i.ini", **options)  # type: ignore[arg-type]
     private = folder / "private"
     private.mkdir(mode=0o700)
     heard: list[Event] = []
-    end = runner.run(play, private, folder / "log", heard.append, cancel or Cancel())
+    end = playbook.run(play, private, folder / "log", heard.append, cancel or Cancel())
     assert not private.exists(), "nothing of ansible-runner's own is kept"
     return end, heard
 
@@ -216,7 +137,7 @@ def test_known_tags(tmp_path: Path) -> None:
     (tmp_path / "play.yml").write_text(
         "- hosts: all\n  tags: [one]\n  tasks:\n    - ansible.builtin.debug:\n      tags: [two]\n", encoding="utf-8"
     )
-    assert runner.known_tags(tmp_path / "play.yml") == ("one", "two")
+    assert playbook.known_tags(tmp_path / "play.yml") == ("one", "two")
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -1,0 +1,163 @@
+"""Translate ansible-runner's events into typed events of a run. Everything else of a task's result is left out."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.model.events import Event, HostResult, Note, Outcome, StageStarted, TaskStartedOnHost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+NOTE_MARK = "clusterctl-note|"
+_MOST_COMPLAINTS = 40
+_COMPLAINT = re.compile(r"^(?:\[ERROR\]:?|ERROR!)\s*(?P<text>.+)", re.DOTALL)
+# Keys of a task's result that are worth keeping; everything else (arguments, stdout, invocation) may hold a secret.
+_KEPT_DATA = frozenset({"problems", "argument_errors", "members", "assertion", "told"})
+_LOOSE_OUTPUT = frozenset({"verbose", "error", "warning", "system_warning"})
+_HOST_EVENTS: dict[str, Outcome] = {
+    "runner_on_ok": "ok",
+    "runner_on_failed": "failed",
+    "runner_on_skipped": "skipped",
+    "runner_on_unreachable": "unreachable",
+}
+
+
+class Translator:
+    """Translates the events of one playbook, and collects its complaints and the hosts that failed."""
+
+    def __init__(self, on_event: Callable[[Event], None], *, keep_diff: bool) -> None:
+        """Begin; ``on_event`` hears each event, ``keep_diff`` keeps the content of changed files."""
+        self._on_event = on_event
+        self._keep_diff = keep_diff
+        self.complaints: list[str] = []
+        self.failed: set[str] = set()
+        self.unreachable: set[str] = set()
+
+    def handle(self, raw: dict[str, Any]) -> bool:
+        """Take one event; True keeps ansible-runner's own bookkeeping whole."""
+        event = translate(raw, keep_diff=self._keep_diff)
+        if event is not None:
+            self._on_event(event)
+        if isinstance(event, HostResult) and event.outcome == "failed":
+            self.failed.add(event.host)
+        elif isinstance(event, HostResult) and event.outcome == "unreachable":
+            self.unreachable.add(event.host)
+        elif raw.get("event") == "playbook_on_stats":
+            stats = raw.get("event_data") or {}
+            self.failed = set(stats.get("failures") or {})  # Ansible's own count leaves out what was rescued
+            self.unreachable = set(stats.get("dark") or {})
+        elif raw.get("event") in _LOOSE_OUTPUT:
+            match = _COMPLAINT.match(str(raw.get("stdout", "")).strip())
+            if match and len(self.complaints) < _MOST_COMPLAINTS:
+                self.complaints.append(match["text"].partition("\n\nTraceback")[0].strip())
+        return True
+
+
+def translate(raw: Mapping[str, Any], *, keep_diff: bool = False) -> Event | None:
+    """Return the typed event of one of ansible-runner's, None for those that say nothing to us."""
+    kind = raw.get("event")
+    at = _when(raw)
+    data = raw.get("event_data") or {}
+    stage = _stage(data)
+    task = str(data.get("task") or data.get("name") or "")
+    if kind == "playbook_on_task_start":
+        return StageStarted(at=at, stage=stage, task=task)
+    if kind == "runner_on_start":
+        return TaskStartedOnHost(at=at, host=str(data.get("host")), stage=stage, task=task)
+    if kind in _HOST_EVENTS:
+        return _host_result(at, _HOST_EVENTS[kind], stage, task, data, keep_diff=keep_diff)
+    text = str(raw.get("stdout", "")).strip()
+    if text.startswith(NOTE_MARK):
+        host, _, words = text.removeprefix(NOTE_MARK).partition("|")
+        return Note(at=at, host=host, text=words)
+    return None
+
+
+def _host_result(
+    at: float, outcome: Outcome, stage: str, task: str, data: Mapping[str, Any], *, keep_diff: bool
+) -> HostResult:
+    result = data.get("res") or {}
+    if outcome == "ok" and result.get("changed"):
+        outcome = "changed"
+    if outcome == "failed" and data.get("ignore_errors"):
+        outcome = "ok"
+    elsewhere = bool(result.get("_ansible_delegated_vars"))  # what a task saw on another machine is not this host's
+    return HostResult(
+        at=at,
+        host=str(data.get("host")),
+        stage=stage,
+        task=task,
+        outcome=outcome,
+        seconds=float(data.get("duration") or 0.0),
+        message=_message(result) if outcome in {"failed", "unreachable"} else str(result.get("msg") or "")[:400],
+        changes=tuple(str(item) for item in _list(result, "changes")),
+        watch=() if elsewhere else tuple(item for item in _list(result, "watch") if isinstance(item, dict)),
+        diff=_diff(result) if keep_diff else "",  # content of files has no place in the record unless asked for
+        data={key: value for key, value in result.items() if key in _KEPT_DATA},
+    )
+
+
+def _list(result: Mapping[str, Any], key: str) -> list[Any]:
+    """Return a list of the result and of the items of its loop."""
+    found = list(result.get(key) or []) if isinstance(result.get(key), list) else []
+    for item in result.get("results") or []:
+        if isinstance(item, dict) and isinstance(item.get(key), list):
+            found += item[key]
+    return found
+
+
+def _message(result: Mapping[str, Any]) -> str:
+    """Return why a task failed; of a loop, why its items failed."""
+    words = [
+        str(item.get("msg", ""))
+        for item in result.get("results") or []
+        if isinstance(item, dict) and item.get("failed")
+    ]
+    text = "; ".join(word for word in words if word) or str(result.get("msg") or result.get("censored") or "")
+    stderr = str(result.get("stderr") or result.get("module_stderr") or "").strip()
+    if stderr and stderr not in text:
+        text = f"{text}: {stderr[-1500:]}"
+    return text.strip() or "it failed without a message"
+
+
+def _diff(result: Mapping[str, Any]) -> str:
+    import difflib  # noqa: PLC0415 - only for results with a diff
+
+    given = result.get("diff")
+    parts = []
+    for entry in given if isinstance(given, list) else [given] if isinstance(given, dict) else []:
+        if "prepared" in entry:
+            parts.append(str(entry["prepared"]))
+        elif "before" in entry or "after" in entry:
+            before, after = (_lines(entry.get(side)) for side in ("before", "after"))
+            old, new = (str(entry.get(f"{side}_header") or entry.get("path") or side) for side in ("before", "after"))
+            parts.append("".join(difflib.unified_diff(before, after, old, new)))
+    return "\n".join(part for part in parts if part)
+
+
+def _lines(value: Any) -> list[str]:
+    text = value if isinstance(value, str) else "" if value is None else str(value)
+    return [line if line.endswith("\n") else line + "\n" for line in text.splitlines(keepends=True)]
+
+
+def _stage(data: Mapping[str, Any]) -> str:
+    return str(data.get("role") or data.get("play") or "").rpartition(".")[2]
+
+
+def _when(raw: Mapping[str, Any]) -> float:
+    try:
+        return datetime.fromisoformat(str(raw["created"])).timestamp()
+    except (KeyError, ValueError):
+        return time.time()
+
+
+def first_complaint(text: str) -> str:
+    """Return the first error that Ansible wrote, or the beginning of the text."""
+    for line in text.splitlines():
+        if match := _COMPLAINT.match(line.strip()):
+            return match["text"]
+    return text.strip()[:400]

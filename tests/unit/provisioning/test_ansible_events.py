@@ -1,0 +1,89 @@
+"""Events of ansible-runner become typed events of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from clusterctl.model.events import Event, HostResult, Note, StageStarted
+from clusterctl.provisioning import ansible_events
+
+DATA = Path(__file__).resolve().parents[2] / "data" / "runner" / "events.jsonl"
+
+
+def raw_events() -> list[dict[str, object]]:
+    return [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
+
+
+def results(*, keep_diff: bool = False) -> list[HostResult]:
+    events = (ansible_events.translate(raw, keep_diff=keep_diff) for raw in raw_events())
+    return [event for event in events if isinstance(event, HostResult)]
+
+
+def test_outcomes_of_a_captured_run() -> None:
+    found = {(result.host, result.task): result.outcome for result in results()}
+    assert found["h1", "Change a thing"] == "changed"
+    assert found["h1", "Say something"] == "ok"
+    assert found["h1", "Loop and fail on one"] == "ok", "ignored errors are none"
+    assert found["h1", "Skipped"] == "skipped"
+    assert found["h2", "Fail on h2"] == "failed"
+    assert found["h3", "Reach it"] == "unreachable"
+
+
+def test_messages_name_the_cause() -> None:
+    messages = {result.task: result.message for result in results() if result.outcome in {"failed", "unreachable"}}
+    assert "Connection refused" in messages["Reach it"]
+    assert messages["Fail on h2"] == "non-zero return code"
+
+
+def test_diffs_are_kept_only_when_asked_for() -> None:
+    assert not any(result.diff for result in results())
+    assert "+new" in next(result.diff for result in results(keep_diff=True) if result.task == "Change a thing")
+
+
+def test_a_rescued_failure_fails_no_host() -> None:
+    heard: list[Event] = []
+    translator = ansible_events.Translator(heard.append, keep_diff=False)
+    for raw in raw_events():
+        assert translator.handle(raw) is True, "anything else loses ansible-runner's own events"
+    assert (translator.failed, translator.unreachable) == ({"h2"}, {"h3"})
+    assert sum(isinstance(event, StageStarted) for event in heard) == 8
+
+
+def test_seams_of_our_modules() -> None:
+    raw = {
+        "event": "runner_on_ok",
+        "created": "2026-01-01T00:00:00+00:00",
+        "event_data": {
+            "host": "node1",
+            "role": "clusterctl.hpc.hosts",
+            "task": "Write",
+            "duration": 1.5,
+            "res": {
+                "changed": True,
+                "changes": ["/etc/hosts"],
+                "watch": [{"path": "/etc/hosts", "kind": "file"}],
+                "invocation": {"module_args": {"password": "hunter2"}},
+                "stdout": "hunter2",
+            },
+        },
+    }
+    event = ansible_events.translate(raw)
+    assert isinstance(event, HostResult)
+    assert (event.stage, event.outcome, event.changes, event.seconds) == ("hosts", "changed", ("/etc/hosts",), 1.5)
+    assert event.watch == ({"path": "/etc/hosts", "kind": "file"},)
+    assert "hunter2" not in repr(event), "arguments and output have no place in the record"
+
+
+def test_what_a_delegated_task_saw_is_not_this_hosts() -> None:
+    data = {"host": "n", "res": {"watch": [{"path": "/x"}], "_ansible_delegated_vars": {"ansible_host": "localhost"}}}
+    event = ansible_events.translate({"event": "runner_on_ok", "event_data": data})
+    assert isinstance(event, HostResult)
+    assert event.watch == ()
+
+
+def test_notes() -> None:
+    note = ansible_events.translate({"event": "verbose", "stdout": "clusterctl-note|node1|make: 412 files, now a|b"})
+    assert isinstance(note, Note)
+    assert (note.host, note.text) == ("node1", "make: 412 files, now a|b")
+    assert ansible_events.translate({"event": "verbose", "stdout": "PLAY [x]"}) is None
