@@ -46,6 +46,10 @@ PURE = (
     "diagnosis.rules",
     "provisioning.ansible_events",
     "provisioning.plan",
+    "nightly.cron",
+    "nightly.policy",
+    "nightly.schedule",
+    "nightly.systemd",
 )
 # Pure modules may read files of the collection and of the package through these; nothing else of the machine.
 READS_OWN_CONTENT = frozenset({"support.content"})

@@ -1,7 +1,6 @@
-"""The verb nightly: the proof renewed every night, what has drifted, and a word to somebody when the verdict changes.
+"""The nightly validation: its schedule, the run of one night, drift, reports and notifications.
 
-What decides is pure and stands apart: :mod:`schedule` (when a night is due, and whether it was missed), :mod:`units`
-and :mod:`crontab` (what is written where), :mod:`decide` (verdict, change, retention). The hands are :mod:`shelf` (the
-files), :mod:`timers` (systemctl and crontab) and :mod:`hook`; :mod:`enabling`, :mod:`night` and :mod:`outlook` tell
-the stories of the commands.
+Pure modules decide: :mod:`schedule` (when a night is due or missed), :mod:`systemd` and :mod:`cron` (the text of units
+and crontab lines) and :mod:`policy` (verdict, change, retention). :mod:`storage` keeps the files, :mod:`scheduler` runs
+systemctl and crontab, :mod:`notify` calls the hook. :mod:`install`, :mod:`run` and :mod:`status` are the commands.
 """

@@ -1,4 +1,4 @@
-"""A job's marked block in a user's crontab; every other line stays as it is; pure."""
+"""The marked block of a job in a crontab; every other line stays as it is. Pure."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
 def line(argv: Sequence[str], at: time) -> str:
     """Return the crontab line that runs a night.
 
-    The shell's quoting comes first, then cron's own: to it an unescaped ``%`` is the end of the command (crontab(5)).
+    The shell's quoting comes first, then cron's own: an unescaped ``%`` ends the command there (crontab(5)).
 
     Raises:
-        ConfigError: a word cannot be written into a crontab; crons differ in what they make of a backslash.
+        ConfigError: a word does not fit into a crontab line.
     """
     for word in argv:
         systemd.refuse_control_characters(word)
         if "\\" in word:
-            raise ConfigError(f"{word!r} holds a backslash, which crons read in different ways; rename it.")
+            raise ConfigError(f"{word!r} holds a backslash, which cron programs read in different ways; rename it.")
     command = shlex.join(argv).replace("%", "\\%")
     return f"{schedule.cron_fields(at)} {command}"
 
 
 def with_block(text: str, job: str, entry: str) -> str:
-    """Return a crontab with this job's block, in place of an earlier one or at the end."""
+    """Return a crontab with this job's block, in place of an earlier one or at its end."""
     kept = without_block(text, job)
     kept += "" if kept.endswith("\n") or not kept else "\n"
     return f"{kept}{_first(job)}\n{entry}\n{_last(job)}\n"
 
 
 def without_block(text: str, job: str) -> str:
-    """Return a crontab without this job's block; every other byte is as it was.
+    """Return a crontab without this job's block; every other byte stays.
 
     Raises:
-        ConfigError: the block has no end, or there are several.
+        ConfigError: the block lacks an end, or there are several blocks.
     """
     first, last = _first(job), _last(job)
     lines = text.splitlines(keepends=True)
@@ -49,7 +49,7 @@ def without_block(text: str, job: str) -> str:
         return text
     if bare.count(first) != 1 or bare.count(last) != 1 or bare.index(first) > bare.index(last):
         raise ConfigError(
-            f"The crontab's lines between '{first}' and '{last}' are damaged; put them right with 'crontab -e'."
+            f"The crontab's lines between '{first}' and '{last}' are damaged; repair them with 'crontab -e'."
         )
     return "".join(lines[: bare.index(first)] + lines[bare.index(last) + 1 :])
 

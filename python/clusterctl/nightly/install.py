@@ -1,6 +1,6 @@
-"""The story of ``nightly enable`` and ``nightly disable``.
+"""``nightly enable`` and ``nightly disable``: check the request, write the job, and schedule it on this machine.
 
-Check everything while somebody is there to hear it, write the job, and have the machine start it every night.
+All checks run now, while the user can correct the request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import Inventory
     from clusterctl.nightly.records import HookTarget, SchedulePlace, Scope
 
-# What a night needs of the environment in which it was enabled; none of them holds a secret.
+# The variables that a night takes over from the environment of ``enable``; none of them holds a secret.
 _KEPT = ("PATH", "LANG", "LC_ALL", "ANSIBLE_CONFIG", "ANSIBLE_VAULT_PASSWORD_FILE")
 _WITHOUT_AGENT = ("-o", "IdentityAgent=none", "-o", "ControlPath=none")
 _PROBE_S = 20.0
@@ -38,10 +38,10 @@ _PROBE_S = 20.0
 
 @dataclass(frozen=True)
 class EnableRequest:
-    """What the user asked for.
+    """The request of the user.
 
-    ``suite`` None is the own suite of ``suite_file`` or of the validation.yml beside the inventory, ``nightly`` where
-    there is neither; ``scope`` None is the system's for root and the user's own for others.
+    ``suite`` None means the suite of ``suite_file`` or of the validation.yml beside the inventory, else ``nightly``.
+    ``scope`` None means ``system`` for root and ``user`` for other users.
     """
 
     inventory: Path
@@ -59,7 +59,7 @@ class EnableRequest:
 
 @dataclass(frozen=True)
 class Enabled:
-    """A job that stands, when it runs first, and what its owner should know, a sentence each."""
+    """An enabled job, its first night, and notes for its owner, a sentence each."""
 
     job: Job
     next: datetime
@@ -67,10 +67,10 @@ class Enabled:
 
 
 def enable(request: EnableRequest) -> Enabled:
-    """Have an inventory validated every night, in place of what was enabled for it before.
+    """Schedule the nightly validation of an inventory; it replaces an earlier schedule of that inventory.
 
     Raises:
-        ConfigError: something of it is wrong, or the schedule cannot be written; then what was before still stands.
+        ConfigError: the request is invalid, or the schedule cannot be written; an earlier schedule stays as it was.
     """
     at = schedule.parse_at(request.at)
     target = notify.parse(request.on_fail) if request.on_fail is not None else None
@@ -84,8 +84,8 @@ def enable(request: EnableRequest) -> Enabled:
     job = _job(request, name, chosen.name, options, target, at)
     for folder in (request.reports, request.prometheus.absolute().parent if request.prometheus else None):
         if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
-            raise ConfigError(f"The folder {folder} does not exist or cannot be written; make it first.")
-    storage.write_job(job)  # first, so that a timer never starts what is not there
+            raise ConfigError(f"The folder {folder} does not exist or cannot be written; create it first.")
+    storage.write_job(job)  # first, so that a timer never starts a missing job
     try:
         place, notes = _schedule(name, at, scope)
     except BaseException:
@@ -96,8 +96,8 @@ def enable(request: EnableRequest) -> Enabled:
     if before is not None and _elsewhere(before.place, place):
         try:
             scheduler.remove(before.place, name)
-        except ConfigError as error:  # the new one stands; that both do is to be known
-            notes += (f"What was enabled before, {before.place.name}, still stands: {error}",)
+        except ConfigError as error:  # the new schedule works, and its owner learns of the old one
+            notes += (f"The earlier schedule {before.place.name} is still there: {error}",)
     now = datetime.now(timezone.utc)
     notes += (*scheduler.notes(place), *_skipped(at, now), *_agent(cluster))
     return Enabled(job, schedule.next_after(at, scheduler.zone(), now), notes)
@@ -107,7 +107,7 @@ def disable(name: str) -> Job:
     """Remove the schedule of a job and its file; the records of its nights stay.
 
     Raises:
-        ConfigError: there is no such job, or something of it cannot be removed.
+        ConfigError: the job is unknown, or a part of it cannot be removed.
     """
     job = storage.read_job(storage.job_file(name))
     scheduler.remove(job.place, name)
@@ -116,25 +116,25 @@ def disable(name: str) -> Job:
 
 
 def program() -> list[str]:
-    """Return how a night starts this clusterctl."""
+    """Return the command that starts this clusterctl."""
     script = Path(sys.executable).with_name("clusterctl")
     return [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-m", "clusterctl"]
 
 
 def _schedule(name: str, at: time, scope: Scope) -> tuple[SchedulePlace, tuple[str, ...]]:
     if scope == "system" and os.geteuid() != 0:
-        raise ConfigError("--system writes to /etc/systemd/system, which takes root; give --user, or use sudo.")
+        raise ConfigError("--system writes to /etc/systemd/system as root; give --user, or use sudo.")
     argv = [*program(), "nightly", "run", "--job", str(storage.job_file(name))]
     why = scheduler.no_systemd(scope)
     if not why:
         return scheduler.with_systemd(name, argv, at, scope), ()
-    return scheduler.with_cron(name, argv, at), (f"systemd is not used, for {why}: a cron line does it.",)
+    return scheduler.with_cron(name, argv, at), (f"A cron line starts the nights; systemd is not used: {why}.",)
 
 
 def _job(
     request: EnableRequest, name: str, chosen: str, options: InventoryOptions, target: HookTarget | None, at: time
 ) -> Job:
-    from clusterctl.nightly.records import SchedulePlace  # noqa: PLC0415 - a name for the moment before it is known
+    from clusterctl.nightly.records import SchedulePlace  # noqa: PLC0415 - a placeholder until the schedule is written
 
     kept = {key: os.environ[key] for key in _KEPT if os.environ.get(key)}
     homes = {
@@ -168,21 +168,21 @@ def _job(
 
 
 def _absolute(options: InventoryOptions) -> InventoryOptions:
-    """Return the options with every path as it is from anywhere, and refuse what needs somebody at a terminal.
+    """Return the options with absolute paths; refuse an option that needs a terminal.
 
     Raises:
-        ConfigError: a password is to be typed, or a variable's value would have to be kept.
+        ConfigError: a password would have to be typed, or the value of a variable would have to be kept.
     """
     if any(not value.startswith("@") for value in options.extra_vars):
         raise ConfigError(
-            "A night takes extra variables from files alone (-e @FILE), for their values may be secrets and its file "
-            "would hold them."
+            "A night takes extra variables from files alone (-e @FILE): their values may be secrets, and the job's "
+            "file would hold them. Write them into a file."
         )
     ids = []
     for value in options.vault_ids:
         label, at, source = value.rpartition("@")
         if source.startswith("prompt"):
-            raise ConfigError("Nobody is there at night to type a vault password; give --vault-id LABEL@FILE.")
+            raise ConfigError("A night cannot ask for a vault password; give --vault-id LABEL@FILE.")
         ids.append(f"{label}{at}{_existing(source, '--vault-id')}")
     return replace(
         options,
@@ -196,7 +196,7 @@ def _absolute(options: InventoryOptions) -> InventoryOptions:
 def _existing(value: str, option: str) -> str:
     path = Path(value).expanduser().absolute()
     if not os.access(path, os.R_OK):
-        raise ConfigError(f"{option} names {value}, which does not exist or cannot be read.")
+        raise ConfigError(f"{option} names {value}, which does not exist or cannot be read; give a readable file.")
     return str(path)
 
 
@@ -220,12 +220,12 @@ def _skipped(at: time, now: datetime) -> tuple[str, ...]:
     if not days:
         return ()
     return (
-        f"On {days[0]} the clock leaves out {at:%H:%M}, so that night has no run; another time has one every night.",
+        f"On {days[0]} the clock skips {at:%H:%M}, so that night has no run; choose another --at to run every night.",
     )
 
 
 def _agent(cluster: Inventory) -> tuple[str, ...]:
-    """Say who lets us in only through the ssh agent of whoever sits here now."""
+    """Return a note about the hosts that accept this login only through the ssh agent of this session."""
     if not os.environ.get("SSH_AUTH_SOCK") or shutil.which("ssh") is None:
         return ()
     hosts = [
@@ -238,9 +238,9 @@ def _agent(cluster: Inventory) -> tuple[str, ...]:
     ]
     if not refused:
         return ()
-    verb = "lets" if len(refused) == 1 else "let"
+    verb = "accepts" if len(refused) == 1 else "accept"
     words = (
-        f"{nodeset.folded(refused)} {verb} nobody in without the ssh agent, which is not there at night; give a key "
-        "that a file holds (ansible_ssh_private_key_file or --private-key)."
+        f"{nodeset.folded(refused)} {verb} this login only through the ssh agent, which a night does not have; give a "
+        "key file (ansible_ssh_private_key_file or --private-key)."
     )
     return (words,)

@@ -1,7 +1,7 @@
-"""Tell somebody: start a program or POST to an address, each try in a process group of its own that is ended.
+"""Call the hook of a job: start a program or POST to an address, each try in its own process group.
 
-A hook that fails, hangs, floods its output or leaves something running costs the night nothing but the time that
-:class:`Policy` gives it.
+A hook that fails, hangs, floods its output or leaves processes behind costs the night only the time of its
+:class:`RetryPolicy`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MOST_SAID = 64 * 1024  # bytes of its output that are kept
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How much patience there is, in seconds; the pause doubles from one try to the next."""
+    """How often and how long a hook is tried, in seconds; the pause doubles after each try."""
 
     attempts: int = 4
     attempt_s: float = 60.0
@@ -55,7 +55,7 @@ class _Try:
 
 
 def parse(text: str) -> HookTarget:
-    """Read what was given for --on-fail.
+    """Read the value of --on-fail.
 
     Raises:
         ConfigError: it is neither an address for a POST nor a command that can be started.
@@ -70,12 +70,12 @@ def parse(text: str) -> HookTarget:
         raise ConfigError("--on-fail is empty; give a command with its arguments, or a URL.")
     program = shutil.which(argv[0])
     if program is None:
-        raise ConfigError(f"--on-fail names the program {argv[0]!r}, which is not there or cannot be started.")
+        raise ConfigError(f"--on-fail names the program {argv[0]!r}, which is missing or cannot be started.")
     return HookTarget(command=(str(Path(program).absolute()), *argv[1:]))
 
 
 def shown(target: HookTarget) -> str:
-    """Return whom it tells, without what may be a secret."""
+    """Return the name of a hook, without its secrets."""
     if target.url:
         parts = urlsplit(target.url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/…"
@@ -90,19 +90,19 @@ def call(
     policy: RetryPolicy | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> HookResult:
-    """Tell somebody, again where that failed, until the patience is at its end; never raises for the hook's sake.
+    """Call the hook, and repeat a failed call as the policy allows; a failing hook never raises.
 
     Args:
-        target: whom.
-        record: the file that a program finds on its standard input, and that a POST carries.
-        variables: what a program finds in its environment besides the night's own.
-        folder: where a program runs.
-        policy: the patience.
+        target: the hook.
+        record: the file on the standard input of a program, and in the body of a POST.
+        variables: additions to the environment of a program.
+        folder: the working directory of a program.
+        policy: how often and how long to try.
         sleep: waits between two tries.
     """
     policy = policy or RetryPolicy()
     began = time.monotonic()
-    attempt, last = 0, _Try(ok=False, final=True, words="there was no time")
+    attempt, last = 0, _Try(ok=False, final=True, words="was not called: the time was up")
     pause = policy.pause_s
     while attempt < policy.attempts:
         left = policy.deadline_s - (time.monotonic() - began)
@@ -138,7 +138,7 @@ def _attempt(
         if rc is None:
             return _Try(ok=False, final=False, words=f"did not end within {timeout_s:.0f} s and was ended")
         how = f"was ended by signal {-rc}" if rc < 0 else f"ended with {rc}"
-        return _Try(ok=rc == 0, final=False, words=how if rc == 0 else f"{how}; what it said is in {log}")
+        return _Try(ok=rc == 0, final=False, words=how if rc == 0 else f"{how}; its output is in {log}")
     environment |= {webhook_post.ADDRESS: target.url, webhook_post.TIMEOUT: str(timeout_s)}
     said = record.with_name(".hook-answer")
     try:
@@ -156,7 +156,7 @@ def _answer(said: Path) -> _Try:
         found = json.loads(said.read_bytes().splitlines()[-1])
         return _Try(ok=bool(found["ok"]), final=bool(found["final"]), words=str(found["words"]))
     except (OSError, ValueError, LookupError, TypeError):
-        return _Try(ok=False, final=False, words="could not be asked")
+        return _Try(ok=False, final=False, words="gave no answer that could be read")
 
 
 def _run(
@@ -168,14 +168,14 @@ def _run(
     timeout_s: float,
     grace_s: float,
 ) -> int | str | None:
-    """Return the exit code, None where it was ended at its deadline, or why it could not be started.
+    """Return the exit code, None where the deadline ended it, or the reason why it could not be started.
 
-    Its output goes to a file, so that nobody waits for a pipe that a child of it holds open.
+    Its output goes to a file: a child of the program could hold a pipe open.
     """
     try:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     except OSError as error:
-        return f"has no place for its output: {log} cannot be written ({error.strerror})"
+        return f"could not be started: its log {log} cannot be written ({error.strerror})"
     with os.fdopen(descriptor, "wb") as output, stdin.open("rb") as record:
         try:
             process = subprocess.Popen(
@@ -199,7 +199,7 @@ def _run(
 
 
 def _wait(process: subprocess.Popen[bytes], log: Path, timeout_s: float) -> int | None:
-    """Wait until it ends, is late, or has said so much that the disk is in danger."""
+    """Wait until it ends, is late, or has written so much that the disk may fill."""
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -210,13 +210,13 @@ def _wait(process: subprocess.Popen[bytes], log: Path, timeout_s: float) -> int 
 
 
 def _end(process: subprocess.Popen[bytes], grace_s: float) -> None:
-    """End the whole process group, also what it left running in the background."""
+    """End the whole process group, with the processes that it left in the background."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
         except ProcessLookupError:
             break
-        except PermissionError:  # somebody else's program with our group, such as sudo's
+        except PermissionError:  # a program of another user in this group, such as one of sudo
             pass
         end = time.monotonic() + grace_s
         while _group_lives(process) and time.monotonic() < end:
@@ -226,7 +226,7 @@ def _end(process: subprocess.Popen[bytes], grace_s: float) -> None:
 
 
 def _group_lives(process: subprocess.Popen[bytes]) -> bool:
-    process.poll()  # a zombie of ours counts as a member
+    process.poll()  # a zombie child counts as a member
     try:
         os.killpg(process.pid, 0)
     except ProcessLookupError:
@@ -245,5 +245,5 @@ def _checked_url(text: str) -> str:
     except ValueError:
         good = False
     if not good:
-        raise ConfigError("--on-fail is no address that takes a POST; it begins with http:// or https:// and a host.")
+        raise ConfigError("--on-fail is not an address for a POST; begin it with http:// or https:// and a host.")
     return text

@@ -1,4 +1,4 @@
-"""What a night comes to, whether it is other than the one before, and which old nights go; pure."""
+"""Policy of the nights: the verdict of a night, its change since the last notification, and retention. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_NAMED = 5
 
 
 def proof_of(record: ValidationRecord) -> Proof:
-    """Return what a night keeps of a validation."""
+    """Return the summary of a validation that a night keeps."""
     bad = tuple(
         BadCheck(
             check=check.check, verdict=check.verdict, reason=check.reason, hosts=check.hosts, certain=_certain(check)
@@ -44,10 +44,10 @@ def proof_of(record: ValidationRecord) -> Proof:
 
 
 def drift_of(run: RunRecord) -> Drift:
-    """Return what a provision in check mode says of drift.
+    """Return the drift that a provision in check mode found.
 
-    A host has drifted where something is not as it was left, or where Ansible would change something; an inventory that
-    was edited and changes nothing on a host is no drift of that host.
+    A host has drifted where it differs from its snapshot, or where Ansible would change it. An edit of the inventory
+    that changes nothing on a host is not drift of that host.
     """
     changes = {host.host: host.changes for host in run.hosts if host.outcome == "changed"}
     names = [host.host for host in run.hosts if host.host in changes or host.host in run.drifted]
@@ -67,7 +67,7 @@ def drift_of(run: RunRecord) -> Drift:
 
 
 def verdict_of(proof: Proof | None, drift: Drift | None) -> Verdict:
-    """Return the verdict of a night: drift is a FAIL, and what nobody could look at is an ERROR."""
+    """Return the verdict of a night: drift is a FAIL, and an unknown drift or validation is an ERROR."""
     if proof is None:
         return Verdict.ERROR
     if proof.verdict is Verdict.FAIL or (drift is not None and drift.hosts):
@@ -78,10 +78,10 @@ def verdict_of(proof: Proof | None, drift: Drift | None) -> Verdict:
 
 
 def state_of(night: Night) -> tuple[str, ...]:
-    """Return what two nights have to share for the second to be no news.
+    """Return the state of a night; a night with the state of the last notified night is not news.
 
-    That is the verdict, which checks are bad and of whom they are certain, the culprits, and which hosts have drifted.
-    Figures and wordings are left out: they are others every night.
+    The state is the verdict, the bad checks with their certain hosts, the culprits, and the drifted hosts. Figures and
+    wordings are left out, since they differ every night.
     """
     verdict = night.verdict.value if night.verdict is not None else Verdict.ERROR.value
     found: set[str] = set()
@@ -97,11 +97,11 @@ def state_of(night: Night) -> tuple[str, ...]:
 
 
 def change(before: Sequence[str], now: Sequence[str]) -> str:
-    """Return in words how a night differs from the one that was last told; empty where it does not.
+    """Return in words how a night differs from the last notified night; empty where it does not.
 
     Args:
-        before: its :func:`state_of`; nothing stands for a good one, for nobody is told of a first good night.
-        now: that of this night.
+        before: the :func:`state_of` the last notified night; empty counts as PASS, so a first good night is not news.
+        now: the state of this night.
     """
     was = tuple(before) or (Verdict.PASS.value,)
     if was == tuple(now):
@@ -109,15 +109,21 @@ def change(before: Sequence[str], now: Sequence[str]) -> str:
     words = f"{was[0]} -> {now[0]}" if was[0] != now[0] else f"still {now[0]}"
     new = [each for each in now[1:] if each not in was[1:]]
     gone = [each for each in was[1:] if each not in now[1:]]
-    return "; ".join([words, *([f"new: {_some(new)}"] if new else []), *([f"gone: {_some(gone)}"] if gone else [])])
+    return "; ".join(
+        [
+            words,
+            *([f"new: {_some(new)}"] if new else []),
+            *([f"gone: {_some(gone)}"] if gone else []),
+        ]
+    )
 
 
 def words_of(drift: Drift) -> str:
-    """Return what has drifted, in a sentence without a full stop."""
+    """Return the drift as a sentence without a full stop."""
     if drift.problem:
-        return f"nobody could look: {drift.problem}"
+        return f"drift is unknown: {drift.problem}"
     if not drift.hosts:
-        return "every host is as its last provision left it"
+        return "every host matches its last provision"
     by_words: dict[str, list[str]] = {}
     for host in drift.hosts:
         would = f"provision would change {_some(host.changes)}" if host.changes else ""
@@ -126,12 +132,12 @@ def words_of(drift: Drift) -> str:
 
 
 def to_prune(nights: Iterable[tuple[str, datetime]], now: datetime, keep_days: int) -> tuple[str, ...]:
-    """Return the nights that are older than asked for, oldest first; the newest of all always stays.
+    """Return the nights to remove, oldest first; the newest night always stays.
 
     Args:
-        nights: the name of each, and when it began.
+        nights: the name and the start of each.
         now: the present.
-        keep_days: for how many days one is kept. Another day is added, for the schedule looks back as far as that.
+        keep_days: how many days a night is kept. One more day is added, since the schedule looks back that far.
     """
     ordered = sorted(nights, key=lambda night: night[1])
     limit = now - timedelta(days=keep_days + 1)
@@ -145,5 +151,4 @@ def _certain(check: CheckResult) -> tuple[str, ...]:
 
 
 def _some(words: Sequence[str]) -> str:
-    more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
-    return ", ".join(words[:_MOST_NAMED]) + more
+    return nodeset.and_more(words, _MOST_NAMED)

@@ -1,4 +1,4 @@
-"""What a night is made of: the job that somebody enabled, and the record of one night."""
+"""Records of the nightly validation: the job, one night, and the status of a job."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NightOutcome: TypeAlias = Literal["running", "done", "missed", "failed", "interr
 
 
 class HookTarget(Record):
-    """Whom to tell: a program with its arguments, or an address that takes a POST; one of the two.
+    """The hook of a job: either a program with its arguments, or an address for a POST.
 
-    Either may hold a secret (a token among the arguments, in the path of the address), so neither is ever shown whole.
+    Arguments and addresses may hold a token, so neither is ever shown whole.
     """
 
     command: tuple[str, ...] = ()
@@ -26,9 +26,9 @@ class HookTarget(Record):
 
 
 class SchedulePlace(Record):
-    """Where the schedule was written, so that exactly this can be removed again.
+    """Where the schedule was written, so that ``disable`` removes exactly that.
 
-    ``files`` are the units, for systemd; a cron line stands in the crontab of whoever enabled it.
+    ``files`` are the units of systemd; a cron line stands in the crontab of the user who enabled the job.
     """
 
     method: Method
@@ -38,18 +38,18 @@ class SchedulePlace(Record):
 
 
 class Job(Record):
-    """One inventory's nights. The file holds paths of passwords and keys, never the passwords.
+    """The nightly job of one inventory. Its file holds paths of passwords and keys, never the passwords.
 
     Attributes:
-        job: its name, safe in a file's name, a unit's and a crontab's comment.
-        since: from when on this schedule holds; earlier nights are none of its business.
+        job: its name, safe in names of files and units and in a comment of a crontab.
+        since: the start of this schedule; earlier nights do not count.
         at: local time of the machine, ``HH:MM``.
-        environment: what a night gets besides what systemd or cron give it.
-        folder: where the command was given; what is relative in an inventory or an ansible.cfg is relative to it.
+        environment: variables of a night besides those of systemd or cron.
+        folder: the working directory of ``enable``; relative paths in an inventory or an ansible.cfg start there.
         wait_s: how long a night waits for another run that holds a host.
         keep_days: how long nights and their reports are kept.
-        reports: where the reports go, if not beside the record of the night.
-        prometheus: a file that always holds the newest metrics, for node_exporter's textfile collector.
+        reports: the folder of the reports; None means beside the record of the night.
+        prometheus: a file with the newest metrics, for node_exporter's textfile collector.
     """
 
     schema_version: Literal[1] = 1
@@ -77,10 +77,11 @@ class Job(Record):
 
 
 class BadCheck(Record):
-    """A check that did not pass, as a night tells it.
+    """A check that did not pass, as a night keeps it.
 
-    ``hosts`` are whom its reason names. When a job crashes, that is whoever was heard last, and others the next night;
-    ``certain`` are those that it is sure of: nodes that do not answer or are not in order, or gave wrong answers.
+    ``hosts`` are the hosts that its reason names. After a crash they are the hosts that spoke last, which differ from
+    night to night. ``certain`` are the hosts that are bad for sure: they do not answer, are not ready, or gave wrong
+    answers.
     """
 
     check: str
@@ -91,7 +92,7 @@ class BadCheck(Record):
 
 
 class Proof(Record):
-    """What the validation of a night came to; the whole record lies in its ``folder``."""
+    """The result of the validation of a night; the whole record lies in its ``folder``."""
 
     run_id: str
     folder: str
@@ -99,13 +100,13 @@ class Proof(Record):
     bad: tuple[BadCheck, ...] = ()
     culprits: tuple[Culprit, ...] = ()
     checks: int = 0
-    skew: str = ""  # what the nodes' software differs in, where that was looked at and something does
+    skew: str = ""  # how the software of the nodes differs; empty where it does not, or was not compared
 
 
 class HostDrift(Record):
-    """One host that is no longer as its last provision left it.
+    """One host that differs from its last provision.
 
-    ``why`` is what was seen from outside; ``changes`` is what ``provision`` would do about it.
+    ``why`` is the difference seen over ssh; ``changes`` is what ``provision`` would change.
     """
 
     host: str
@@ -114,7 +115,7 @@ class HostDrift(Record):
 
 
 class Drift(Record):
-    """What ``provision --check`` would change; ``problem`` says why nobody could look."""
+    """The changes that ``provision --check`` would make; ``problem`` says why the drift is unknown."""
 
     hosts: tuple[HostDrift, ...] = ()
     problem: str = ""
@@ -123,7 +124,7 @@ class Drift(Record):
 
 
 class HookResult(Record):
-    """How telling it went; ``words`` carry no address and no argument."""
+    """The outcome of a call of the hook; ``words`` leave out the address and the arguments."""
 
     at: datetime
     ok: bool
@@ -133,16 +134,16 @@ class HookResult(Record):
 
 
 class Night(Record):
-    """One night: what was due, what came of it, and who was told. The hook gets it as JSON, without ``hook``.
+    """The record of one night. The hook gets it as JSON, without ``hook``.
 
     Attributes:
-        scheduled_for: when it was due; None where somebody started it by hand before any night was due.
-        verdict: PASS where the validation passed and nothing has drifted; None where nothing could be found out.
+        scheduled_for: when it was due; None where it was started by hand before the first night.
+        verdict: PASS where the validation passed and nothing has drifted; None while it is unknown.
         message: why it was missed or failed.
-        missed: nights before this one in which nothing ran.
-        change: what is other than in the night of which the hook was last told; empty where nothing is.
+        missed: nights without a run before this night.
+        change: differences since the last night that was notified; empty where there are none.
         reports: paths by kind (``html``, ``junit``, ``prometheus``, ``jsonl``).
-        problems: what went wrong beside the verdict, a sentence each (a report that could not be written).
+        problems: errors beside the verdict, a sentence each, such as a report that could not be written.
     """
 
     schema_version: Literal[1] = 1
@@ -167,12 +168,12 @@ class Night(Record):
 
     @property
     def is_bad(self) -> bool:
-        """Whether somebody has to look at it."""
+        """Whether the night needs attention."""
         return self.outcome in {"failed", "interrupted"} or self.verdict in {Verdict.FAIL, Verdict.ERROR}
 
 
 class Told(Record):
-    """What the hook was last told: :func:`clusterctl.nightly.policy.state_of` of that night."""
+    """The last notified night and its :func:`clusterctl.nightly.policy.state_of`."""
 
     schema_version: Literal[1] = 1
     night: str
@@ -182,7 +183,7 @@ class Told(Record):
 class JobStatus(Record):
     """A job as ``nightly status`` shows it.
 
-    ``scheduled`` is whether the timer or the cron line is still there, ``problem`` says what is wrong with it.
+    ``scheduled`` is whether the timer or the cron line is in place; ``problem`` says what is wrong with it.
     ``missed`` are the nights without a run, newest first; ``last_missed`` is whether the newest night is one of them.
     """
 
@@ -198,6 +199,6 @@ class JobStatus(Record):
     nights: tuple[Night, ...] = ()  # newest first
     missed: tuple[datetime, ...] = ()
     last_missed: bool = False
-    hook: str = ""  # what is called, without its secrets
+    hook: str = ""  # the name of the hook, without its secrets
     hook_result: HookResult | None = None
     bad: bool = False

@@ -1,4 +1,4 @@
-"""The reports of a night, beside its record or where the job wants them."""
+"""Reports of a night, beside its record or in the folder of the job."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _GAUGES = {
 
 
 def write(job: Job, night: Night, record: ValidationRecord) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Write them all; one that cannot be made costs the night nothing but a sentence.
+    """Write all reports; a report that fails becomes a sentence in the record of the night.
 
     Returns:
-        The paths by kind, and what went wrong.
+        The paths by kind, and the errors.
     """
     written: dict[str, str] = {}
     problems: list[str] = []
@@ -45,7 +45,7 @@ def write(job: Job, night: Night, record: ValidationRecord) -> tuple[dict[str, s
             written[kind] = str(path)
             if kind == "prometheus" and job.prometheus is not None:
                 files.write_atomically(Path(job.prometheus), path.read_bytes(), mode=_FOR_ALL)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with one report, the others are written
+        except Exception as error:  # noqa: BLE001 - an error in one report leaves the others
             ours = isinstance(error, ClusterctlError)
             why = str(error) if ours else f"The report {path} cannot be written: {type(error).__name__}: {error}."
             problems.append(why)
@@ -70,7 +70,7 @@ def metrics(night: Night, record: ValidationRecord) -> str:
 
 
 def _folder(job: Job, night: Night) -> tuple[Path, int]:
-    """Return where the reports go, and the mode of their files: as readable as the folder that the user chose."""
+    """Return the folder of the reports and the mode of their files, as readable as the folder that the user chose."""
     if job.reports is None:
         return Path(night.folder), 0o600
     chosen = Path(job.reports)

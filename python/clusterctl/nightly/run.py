@@ -1,4 +1,4 @@
-"""The story of one night: prove the cluster, look for drift, write the reports, tell of a change, forget the old."""
+"""Run one night: validate the cluster, look for drift, write reports, notify of a change, remove old nights."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterctl import suite
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.results import Verdict
-from clusterctl.nightly import notify, reports, schedule, scheduler, storage
-from clusterctl.nightly import policy as decide
+from clusterctl.nightly import notify, policy, reports, schedule, scheduler, storage
 from clusterctl.nightly.records import Drift, Night, Told
 from clusterctl.provisioning import run as provisioning
 from clusterctl.support.errors import ClusterctlError, ExitCode, LockedError
@@ -33,36 +32,36 @@ _ASK_AGAIN_S = 10.0
 
 
 @dataclass(frozen=True)
-class Hands:
-    """What a night is carried out with; tests bring their own clock and their own patience."""
+class Timing:
+    """How a night waits, and in which time zone; tests shorten the waits."""
 
-    policy: notify.RetryPolicy = field(default_factory=notify.RetryPolicy)
+    retries: notify.RetryPolicy = field(default_factory=notify.RetryPolicy)
     sleep: Callable[[float], None] = time.sleep
     zone: Callable[[], tzinfo] = scheduler.zone
     ask_again_s: float = _ASK_AGAIN_S
 
 
-def run(job: Job, tell: Callable[[str], None] = lambda _text: None, hands: Hands | None = None) -> Night:
-    """Carry out a night, and keep its record whatever happens.
+def run(job: Job, tell: Callable[[str], None] = lambda _text: None, timing: Timing | None = None) -> Night:
+    """Run a night, and keep its record even where it fails.
 
     Args:
-        job: what to do.
-        tell: hears a short text for every step.
-        hands: what to do it with.
+        job: of the night.
+        tell: called with a short text for every step.
+        timing: how to wait.
 
     Returns:
-        The record: ``missed`` where another run held a host for longer than the job waits, or where the night before
-        is still at it.
+        The record. It is ``missed`` where another run held a host for longer than the job waits, or where the earlier
+        night still runs.
 
     Raises:
         ConfigError: the state folder cannot be written.
     """
-    hands = hands or Hands()
+    timing = timing or Timing()
     started = datetime.now(timezone.utc)
     kept = storage.nights(job.job)
     name, folder = storage.new_night(job.job, started)
     begun = [night.started for night in kept if night.outcome != "missed"]
-    at, zone = schedule.parse_at(job.at), hands.zone()
+    at, zone = schedule.parse_at(job.at), timing.zone()
     lost = schedule.missed(at, zone, job.since, started, [*begun, started], job.keep_days)
     night = Night(
         job=job.job,
@@ -79,23 +78,23 @@ def run(job: Job, tell: Callable[[str], None] = lambda _text: None, hands: Hands
         tell(f"The night of {slot.astimezone(zone):%Y-%m-%d %H:%M} was missed: nothing ran.")
     try:
         with storage.lock(job.job):
-            return _Night(job, night, tell, hands).go()
-    except LockedError as error:  # of the job; those of hosts are waited for
+            return _NightRun(job, night, tell, timing).go()
+    except LockedError as error:  # of the job; the lock of a host is waited for
         return _close(night, outcome="missed", message=str(error))
 
 
 def exit_code(night: Night) -> ExitCode:
-    """Return what the command ends with: 0, 10 (bad, drifted or missed) or 11 (nothing could be found out)."""
+    """Return the exit code of the command: 0, 10 (bad, drifted or missed) or 11 (the verdict is unknown)."""
     if night.outcome == "missed" or night.verdict is Verdict.FAIL:
         return ExitCode.VALIDATION_FAILED
     return ExitCode.OK if night.verdict is Verdict.PASS else ExitCode.VALIDATION_ERROR
 
 
-class _Night:
-    """One night, once it is the only one of its job."""
+class _NightRun:
+    """One night that holds the lock of its job."""
 
-    def __init__(self, job: Job, night: Night, tell: Callable[[str], None], hands: Hands) -> None:
-        self._job, self._night, self._tell, self._hands = job, night, tell, hands
+    def __init__(self, job: Job, night: Night, tell: Callable[[str], None], timing: Timing) -> None:
+        self._job, self._night, self._tell, self._timing = job, night, tell, timing
         self._until = time.monotonic() + job.wait_s
         self._options = InventoryOptions(
             limit=job.limit,
@@ -112,14 +111,14 @@ class _Night:
         try:
             record = self._patiently(self._validate)
             drift = self._drift()
-            proof = decide.proof_of(record)
-            self._update(outcome="done", proof=proof, drift=drift, verdict=decide.verdict_of(proof, drift))
+            proof = policy.proof_of(record)
+            self._update(outcome="done", proof=proof, drift=drift, verdict=policy.verdict_of(proof, drift))
         except LockedError as error:
             return _close(self._night, outcome="missed", message=str(error))
         except KeyboardInterrupt:
-            _close(self._night, outcome="interrupted", message="It was ended from outside.")
+            _close(self._night, outcome="interrupted", message="It was interrupted.")
             raise
-        except Exception as error:  # noqa: BLE001 - nobody is there to read a traceback; the record and the hook tell it
+        except Exception as error:  # noqa: BLE001 - the record and the hook carry the error
             self._update(outcome="failed", verdict=Verdict.ERROR, message=_words(error))
         self._compare()
         if record is not None:
@@ -138,15 +137,15 @@ class _Night:
         return validation.validate(Path(self._job.inventory), options, self._hear)
 
     def _drift(self) -> Drift:
-        """Look for drift; a night that could not has its verdict of the validation all the same."""
+        """Look for drift; an error leaves the verdict of the validation as it is."""
         self._tell("looking for drift")
         try:
             record = self._patiently(self._check)
-        except Exception as error:  # noqa: BLE001 - what the validation found is not lost with it
+        except Exception as error:  # noqa: BLE001 - the result of the validation stays
             return Drift(problem=_words(error))
         if record.outcome == "interrupted":
             raise KeyboardInterrupt
-        return decide.drift_of(record)
+        return policy.drift_of(record)
 
     def _check(self) -> Any:
         request = provisioning.ProvisionRequest(
@@ -167,18 +166,18 @@ class _Night:
             self._tell(f"{result.verdict.value:5} {result.check}: {result.reason}")
 
     def _patiently(self, act: Callable[[], _T]) -> _T:
-        """Do it, waiting for whoever holds a host; past the night's patience, their name is the error."""
+        """Act, and wait while another run holds a host; past the job's waiting time, the error names that run."""
         said = ""
         while True:
             try:
                 return act()
             except LockedError as error:
-                if time.monotonic() + self._hands.ask_again_s > self._until:
+                if time.monotonic() + self._timing.ask_again_s > self._until:
                     raise
                 if str(error) != said:
                     said = str(error)
                     self._tell(f"waiting: {said}")
-                self._hands.sleep(self._hands.ask_again_s)
+                self._timing.sleep(self._timing.ask_again_s)
 
     def _update(self, **fields: Any) -> None:
         self._night = Night.model_validate({**self._night.model_dump(), **fields})
@@ -188,7 +187,7 @@ class _Night:
         before = storage.told(self._job.job)
         self._update(
             finished=datetime.now(timezone.utc),
-            change=decide.change(before.state if before else (), decide.state_of(self._night)),
+            change=policy.change(before.state if before else (), policy.state_of(self._night)),
         )
 
     def _report(self, record: ValidationRecord) -> None:
@@ -196,38 +195,38 @@ class _Night:
         self._update(reports=written, problems=(*self._night.problems, *problems))
 
     def _call(self) -> Night:
-        """Tell of a change; what could not be told is told by the next night, for it is still a change then."""
+        """Notify of a change; where the hook fails, the next night notifies, since it is still a change then."""
         night = self._night
         if not night.change:
             return night
         if self._job.hook is not None:
-            self._tell(f"the verdict changed ({night.change}): telling {notify.shown(self._job.hook)}")
+            self._tell(f"the verdict changed ({night.change}): calling {notify.shown(self._job.hook)}")
             variables = {notify.VALIDATION: night.reports["record"]} if "record" in night.reports else {}
             told = notify.call(
                 self._job.hook,
                 storage.write_night(night),
                 variables,
                 Path(self._job.folder),
-                self._hands.policy,
-                self._hands.sleep,
+                self._timing.retries,
+                self._timing.sleep,
             )
             self._update(hook=told)
             if not told.ok:
                 self._tell(f"the hook failed: {told.words}")
                 return self._night
-        storage.write_told(self._job.job, Told(night=night.night, state=decide.state_of(night)))
+        storage.write_told(self._job.job, Told(night=night.night, state=policy.state_of(night)))
         return self._night
 
     def _prune(self) -> None:
         kept = {night.night: night for night in storage.nights(self._job.job)}
         begun = [(name, night.started) for name, night in kept.items()]
-        for name in decide.to_prune(begun, datetime.now(timezone.utc), self._job.keep_days):
+        for name in policy.to_prune(begun, datetime.now(timezone.utc), self._job.keep_days):
             with contextlib.suppress(OSError):
                 storage.remove_night(kept[name])
 
 
 class _NightListener:
-    """Hears a provision in check mode, which asks nobody."""
+    """Observer of a provision in check mode; it confirms by itself."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -236,7 +235,7 @@ class _NightListener:
         self._tell(text)
 
     def event(self, event: Event) -> None:
-        """Events are in the run's own folder."""
+        """The folder of the run holds the events."""
 
     def confirm(self, preview: provisioning.Preview) -> bool:
         for host, why in preview.reasons.items():
@@ -244,7 +243,7 @@ class _NightListener:
         return True
 
     def stopping(self, requests: int) -> None:
-        """The record says it."""
+        """The record holds the interruption."""
 
 
 def _words(error: Exception) -> str:

@@ -1,7 +1,7 @@
-"""When a night is due, and which nights went by without a run; pure, with aware datetimes throughout.
+"""Schedule of the nights: when a night is due, and which nights were missed. Pure, with aware datetimes.
 
-A night is due when the clock on the wall shows the time of the job. As systemd has it, a time that a night's clock
-shows twice counts the first time, and a night whose clock leaves that time out (the begin of summer time) is none.
+A night is due when the local clock shows the time of the job. As in systemd, a time that the clock shows twice counts
+once, the first time; a day whose clock skips that time (the start of summer time) has no night.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ if TYPE_CHECKING:
     from datetime import date, tzinfo
 
 _AT = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
-WINDOW = timedelta(hours=1)  # a night in which nothing has begun by then is missed, until something begins after all
-EARLY = timedelta(seconds=30)  # clocks are set, and timers are coalesced
+WINDOW = timedelta(hours=1)  # a night without a run by then is missed, until a late run begins
+EARLY = timedelta(seconds=30)  # clocks are adjusted, and timers are grouped
 
 
 def parse_at(text: str) -> time:
     """Read the time of day that a user gave.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the text is not a time of day.
     """
     found = _AT.fullmatch(text.strip(" "))
     if not found:
-        raise ConfigError(f"--at {text!r} is no time of day; give hours and minutes of the local clock, such as 02:00.")
+        raise ConfigError(
+            f"--at {text!r} is not a time of day; give hours and minutes of the local clock, as in 02:00."
+        )
     return time(int(found[1]), int(found[2]))
 
 
@@ -38,9 +40,9 @@ def slots(at: time, zone: tzinfo, after: datetime, until: datetime) -> list[date
 
     Args:
         at: the job's time.
-        zone: what the machine's clock shows.
-        after: only what comes later than this.
-        until: and not later than this.
+        zone: the time zone of the machine.
+        after: only later moments.
+        until: only moments up to this one.
     """
     days = _days(after.astimezone(zone).date() - timedelta(days=1), until.astimezone(zone).date() + timedelta(days=1))
     found = (moment(day, at, zone) for day in days)
@@ -48,7 +50,7 @@ def slots(at: time, zone: tzinfo, after: datetime, until: datetime) -> list[date
 
 
 def moment(day: date, at: time, zone: tzinfo) -> datetime | None:
-    """Return when that day's clock shows the time first, in UTC; None where it never does."""
+    """Return when the clock of that day first shows the time, in UTC; None where it skips the time."""
     local = datetime.combine(day, at, tzinfo=zone)  # fold 0: the first of two
     there = local.astimezone(timezone.utc)
     return there if there.astimezone(zone).replace(tzinfo=None) == local.replace(tzinfo=None) else None
@@ -56,11 +58,11 @@ def moment(day: date, at: time, zone: tzinfo) -> datetime | None:
 
 def next_after(at: time, zone: tzinfo, now: datetime) -> datetime:
     """Return when the next night is due, in UTC."""
-    return slots(at, zone, now, now + timedelta(days=3))[0]  # one day at most has no such time
+    return slots(at, zone, now, now + timedelta(days=3))[0]  # at most one day in a row skips the time
 
 
 def due(at: time, zone: tzinfo, since: datetime, started: datetime) -> datetime | None:
-    """Return the night that a run which started then is about: the last that was due; None before the first."""
+    """Return the night of a run with that start: the last night that was due; None before the first."""
     found = slots(at, zone, max(since, started - timedelta(days=3)), started + EARLY)
     return found[-1] if found else None
 
@@ -68,17 +70,17 @@ def due(at: time, zone: tzinfo, since: datetime, started: datetime) -> datetime 
 def missed(
     at: time, zone: tzinfo, since: datetime, now: datetime, runs: Iterable[datetime], keep_days: int
 ) -> tuple[datetime, ...]:
-    """Return the nights in which nothing began, newest first.
+    """Return the nights without a run, newest first.
 
-    A run that begins late (the machine was off at the time) still belongs to the night before it.
+    A run that begins late, since the machine was off, still belongs to the night before it.
 
     Args:
         at: the job's time.
-        zone: what the machine's clock shows.
+        zone: the time zone of the machine.
         since: when the job was enabled.
-        now: the present; a night whose window is still open is not missed.
+        now: the present; a night with an open window is not missed.
         runs: when runs began.
-        keep_days: how far back to look, for what began earlier is forgotten.
+        keep_days: how many days to look back; earlier records are removed.
     """
     begun = sorted(runs)
     all_slots = slots(at, zone, max(since, now - timedelta(days=keep_days)), now)
@@ -94,7 +96,7 @@ def missed(
 
 
 def skipped_nights(at: time, zone: tzinfo, now: datetime, days: int = 366) -> tuple[date, ...]:
-    """Return the coming days whose clock never shows the time."""
+    """Return the coming days whose clock skips the time."""
     first = now.astimezone(zone).date()
     return tuple(day for day in _days(first, first + timedelta(days=days)) if moment(day, at, zone) is None)
 

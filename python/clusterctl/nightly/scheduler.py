@@ -1,4 +1,4 @@
-"""The hands that write a schedule where the machine reads it: systemctl and crontab, and how to ask them."""
+"""Write, remove and check the schedule of a job, with systemctl or crontab."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class _Done:
 
     @property
     def words(self) -> str:
-        """Its last complaint."""
+        """The last line of its error output."""
         return next((line for line in reversed((self.err or self.out).splitlines()) if line.strip()), f"rc {self.rc}")
 
 
 def zone() -> tzinfo:
-    """Return the zone of the machine's clock, which timers and cron go by; not that of this shell's ``TZ``."""
+    """Return the time zone of the machine, which timers and cron use; ``TZ`` of this shell does not count."""
     try:
         name = str(_LOCALTIME.resolve()).partition("/zoneinfo/")[2]
         with contextlib.suppress(ZoneInfoNotFoundError, ValueError):
@@ -54,20 +54,20 @@ def zone() -> tzinfo:
 
 
 def no_systemd(scope: Scope) -> str:
-    """Return why systemd cannot be used for this; empty where it can."""
+    """Return why systemd cannot be used; empty where it can."""
     if shutil.which("systemctl") is None:
         return "systemctl is not installed"
     done = _systemctl(scope, "show", "--property=Version")
     if done.rc == 0 and done.out.strip() != "Version=":
         return ""
-    return "no manager of the user's is running" if scope == "user" else "the machine was not started by systemd"
+    return "the user manager of systemd is not running" if scope == "user" else "the machine was not started by systemd"
 
 
 def with_systemd(job: str, argv: Sequence[str], at: time, scope: Scope) -> SchedulePlace:
-    """Write the units, and have systemd go by them.
+    """Write the units, and start the timer.
 
     Raises:
-        ConfigError: they cannot be written or systemd refuses them; then nothing of them is left.
+        ConfigError: they cannot be written or systemd refuses them; then none of them is left.
     """
     name = systemd.unit_name(job)
     folder = _unit_folder(scope)
@@ -79,7 +79,7 @@ def with_systemd(job: str, argv: Sequence[str], at: time, scope: Scope) -> Sched
     before = {path: _text(path) for path in texts if path.exists()}
     for path, text in before.items():
         if not systemd.is_ours(text, job):
-            raise ConfigError(f"{path} is there already, and clusterctl did not write it; move it away first.")
+            raise ConfigError(f"{path} exists, and clusterctl did not write it; move it away first.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _put(texts, place)
@@ -96,20 +96,20 @@ def with_systemd(job: str, argv: Sequence[str], at: time, scope: Scope) -> Sched
 
 
 def _put(texts: Mapping[Path, str], place: SchedulePlace) -> None:
-    """Write units, and have systemd go by them."""
+    """Write units, and start the timer."""
     for path, text in texts.items():
         files.write_atomically(path, text, mode=0o644, errors="surrogateescape")
     for words in (("daemon-reload",), ("enable", place.name), ("restart", place.name)):
         done = _systemctl(place.scope, *words)
         if done.rc != 0:
-            raise ConfigError(f"systemd does not take the timer: {done.words}")
+            raise ConfigError(f"systemd refuses the timer: {done.words}")
 
 
 def with_cron(job: str, argv: Sequence[str], at: time) -> SchedulePlace:
-    """Write the line into the crontab of whoever runs this.
+    """Write the line into the crontab of this user.
 
     Raises:
-        ConfigError: there is no crontab program, or it refuses.
+        ConfigError: the crontab program is missing, or it refuses.
     """
     entry = cron.line(argv, at)
     before = _crontab()
@@ -121,7 +121,7 @@ def remove(place: SchedulePlace, job: str) -> None:
     """Remove what :func:`with_systemd` or :func:`with_cron` wrote, and nothing else.
 
     Raises:
-        ConfigError: it cannot be removed.
+        ConfigError: a file or line cannot be removed.
     """
     if place.method == "cron":
         before = _crontab()
@@ -146,16 +146,16 @@ def remove(place: SchedulePlace, job: str) -> None:
 
 
 def problem(place: SchedulePlace, job: str) -> str:
-    """Say what is wrong with a schedule that was written; empty where it still stands."""
+    """Return what is wrong with a schedule; empty where it is in place."""
     if place.method == "cron":
         try:
             found = cron.has_block(_crontab(), job)
         except ConfigError as error:
             return str(error)
-        return "" if found else "its line is no longer in the crontab; enable it again"
+        return "" if found else "its line is missing in the crontab; enable it again"
     missing = [path for path in place.files if not Path(path).exists()]
     if missing:
-        return f"{missing[0]} is gone; enable it again"
+        return f"{missing[0]} is missing; enable it again"
     why = no_systemd(place.scope)
     if why:
         return f"systemd cannot be asked: {why}"
@@ -164,9 +164,9 @@ def problem(place: SchedulePlace, job: str) -> str:
 
 
 def notes(place: SchedulePlace) -> tuple[str, ...]:
-    """Return what somebody should know of a schedule that stands but may not be kept, a sentence each."""
+    """Return notes about a schedule that is in place but may not run, a sentence each."""
     if place.method == "cron":
-        return () if _cron_runs() else ("No cron daemon is running, and without one no night begins; start it.",)
+        return () if _cron_runs() else ("The cron daemon is not running, so the nights do not begin; start it.",)
     if place.scope == "system" or shutil.which("loginctl") is None:
         return ()
     user = getpass.getuser()
@@ -197,13 +197,13 @@ def _systemctl(scope: Scope, *words: str) -> _Done:
 
 def _crontab() -> str:
     if shutil.which("crontab") is None:
-        raise ConfigError("There is neither a usable systemd nor a crontab program here; install cron, or systemd.")
+        raise ConfigError("This machine has neither a usable systemd nor a crontab program; install cron, or systemd.")
     done = _run(["crontab", "-l"])
     if done.rc == 0:
         return done.out
     words = done.err.lower()
     if "no crontab" in words or "no such file" in words or (done.rc == 1 and not (words + done.out).strip()):
-        return ""  # anything else is no empty one: what is written next would replace it
+        return ""  # any other answer is an error: the next write would replace the crontab
     raise ConfigError(f"The crontab cannot be read: {done.words}")
 
 
@@ -222,7 +222,7 @@ def _cron_runs() -> bool:
 
 
 def _run(argv: list[str], text: str = "") -> _Done:
-    """Run a program of the system; its bytes survive whatever they are."""
+    """Run a program of the system; undecodable bytes survive."""
     try:
         done = subprocess.run(
             argv,

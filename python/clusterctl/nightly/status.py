@@ -1,4 +1,4 @@
-"""The story of ``nightly status``: what comes next, what was, and what never came."""
+"""``nightly status``: the next night, the past nights and the missed ones."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from clusterctl.nightly.records import JobStatus
 if TYPE_CHECKING:
     from clusterctl.nightly.records import Job, Night
 
-_BROKEN_OFF = "It never came to its end: the machine or the process was stopped."
+_BROKEN_OFF = "It did not end: the machine or the process was stopped."
 
 
 def status(job: Job, now: datetime | None = None, *, most: int = 14) -> JobStatus:
-    """Return how a job stands.
+    """Return the status of a job.
 
     Args:
-        job: which.
-        now: the present, if not the real one.
-        most: how many nights to tell of.
+        job: the job.
+        now: the present; None means the real one.
+        most: how many nights to return.
     """
     now = now or datetime.now(timezone.utc)
     at, zone = schedule.parse_at(job.at), scheduler.zone()
@@ -56,7 +56,7 @@ def status(job: Job, now: datetime | None = None, *, most: int = 14) -> JobStatu
 
 
 def _settled(night: Night, *, running: bool) -> Night:
-    """Return a night as it stands: one that says it is running and does not was broken off."""
+    """Return a night with its true outcome: a night that is recorded as running and does not run was interrupted."""
     if night.outcome != "running" or running:
         return night
     return night.model_copy(update={"outcome": "interrupted", "message": _BROKEN_OFF})

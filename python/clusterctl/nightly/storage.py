@@ -1,6 +1,6 @@
-"""Where the nights of a job lie: its file, their records, what the hook was last told, and the lock while one runs.
+"""Files of the nightly jobs: the job, the records of its nights, the last notification, and the lock.
 
-Everything is below the state folder with mode 0700, each file with 0600.
+They lie below the state folder with mode 0700, each file with 0600.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NIGHT_FILE = "night.json"
 
 
 def job_name(inventory: Path) -> str:
-    """Return the name of an inventory's job: safe in file names, units and crontabs, and of this state folder alone."""
+    """Return the name of an inventory's job: safe in files, units and crontabs, and unique to this state folder."""
     resolved = inventory.resolve()
     stem = _UNSAFE.sub("-", resolved.stem).strip("-")[:_LONGEST_STEM] or "inventory"
     whole = os.fsencode(resolved) + b"\0" + os.fsencode(paths.state_dir().value)
@@ -42,7 +42,7 @@ def job_name(inventory: Path) -> str:
 
 
 def folder_of(job: str) -> Path:
-    """Return where a job's files lie."""
+    """Return the folder of a job."""
     return paths.nightly_dir() / job
 
 
@@ -62,7 +62,7 @@ def write_job(job: Job) -> None:
 
 
 def forget_job(job: str) -> None:
-    """Remove the job's file; the records of its nights stay until they are too old for the next job of that name."""
+    """Remove the job's file; the records of its nights stay until the next job of that name removes them."""
     job_file(job).unlink(missing_ok=True)
 
 
@@ -70,13 +70,13 @@ def read_job(path: Path) -> Job:
     """Read a job's file.
 
     Raises:
-        ConfigError: it is not there, is damaged, or a newer clusterctl wrote it.
+        ConfigError: it is missing or damaged, or a newer clusterctl wrote it.
     """
     try:
         return _read(path, Job)
     except FileNotFoundError:
         raise ConfigError(
-            f"There is no job {path}; 'clusterctl nightly enable INVENTORY --at 02:00' makes one."
+            f"The job {path} does not exist; 'clusterctl nightly enable INVENTORY --at 02:00' makes one."
         ) from None
 
 
@@ -84,7 +84,7 @@ def jobs() -> list[Job]:
     """Return all jobs, by name.
 
     Raises:
-        ConfigError: the file of one is damaged.
+        ConfigError: the file of a job is damaged.
     """
     root = paths.nightly_dir()
     return [read_job(path) for path in sorted(root.glob(f"*/{JOB_FILE}"))]
@@ -101,14 +101,14 @@ def new_night(job: str, started: datetime) -> tuple[str, Path]:
 
 
 def write_night(night: Night) -> Path:
-    """Write the record of a night and return where."""
+    """Write the record of a night and return its path."""
     path = Path(night.folder) / NIGHT_FILE
     files.write_atomically(path, night.model_dump_json(indent=1) + "\n")
     return path
 
 
 def nights(job: str) -> list[Night]:
-    """Return the kept nights, newest first; damaged records are left out."""
+    """Return the kept nights, newest first, without damaged records."""
     found = []
     for path in sorted((folder_of(job) / "nights").glob(f"*/{NIGHT_FILE}"), reverse=True):
         with contextlib.suppress(ConfigError, FileNotFoundError):
@@ -117,34 +117,34 @@ def nights(job: str) -> list[Night]:
 
 
 def remove_night(night: Night) -> None:
-    """Remove a night and the reports that it wrote elsewhere; nothing else in their folder is touched."""
+    """Remove a night and the reports that it wrote elsewhere; other files of their folder stay."""
     for path in map(Path, night.reports.values()):
         if path.parent.name == night.night:
             path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # somebody keeps something else there
+            with contextlib.suppress(OSError):  # other files keep the folder
                 path.parent.rmdir()
     shutil.rmtree(night.folder, ignore_errors=True)
 
 
 def told(job: str) -> Told | None:
-    """Return what the hook was last told; None where it never was."""
+    """Return the last notification; None before the first."""
     try:
         return _read(folder_of(job) / "told.json", Told)
-    except (ConfigError, FileNotFoundError):  # the worst that comes of it is that somebody is told twice
+    except (ConfigError, FileNotFoundError):  # at worst, the hook is called twice
         return None
 
 
 def write_told(job: str, told_now: Told) -> None:
-    """Keep what the hook was told."""
+    """Keep the last notification."""
     files.write_atomically(folder_of(job) / "told.json", told_now.model_dump_json() + "\n")
 
 
 @contextlib.contextmanager
 def lock(job: str) -> Iterator[None]:
-    """Let one night of a job run at a time; the kernel lets go when the process ends.
+    """Let one night of a job run at a time; the kernel releases the lock when the process ends.
 
     Raises:
-        LockedError: another one is running.
+        LockedError: another night runs.
     """
     paths.private_folder(folder_of(job))
     with contextlib.ExitStack() as stack:
@@ -178,7 +178,7 @@ def _read(path: Path, kind: type[_R]) -> _R:
         where = ".".join(str(part) for part in problem["loc"])
         raise ConfigError(f"{path} is damaged ({where}: {problem['msg']}); enable it again.") from None
     except ValueError:
-        raise ConfigError(f"{path} is damaged (it is no JSON); enable it again.") from None
+        raise ConfigError(f"{path} is damaged (invalid JSON); enable it again.") from None
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The timer and the service of a job, quoted by systemd's own rules; pure.
+"""The timer and the service of a job, quoted by the rules of systemd. Pure.
 
 The rules are those of systemd.syntax(7) ("Quoting"), systemd.service(5) ("Command lines") and systemd.unit(5)
 ("Specifiers").
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from clusterctl.nightly.records import Scope
 
 MARK = "# Written by 'clusterctl nightly enable'; 'clusterctl nightly disable' removes it. Job: "
-_NOT_IN_A_PROGRAM = frozenset("'\"\\$")  # systemd refuses them in the program's own path, however they are quoted
-_LONGEST_NIGHT = "20h"  # so that whatever hangs does not cost the night after it as well
+_NOT_IN_A_PROGRAM = frozenset("'\"\\$")  # systemd refuses them in the path of the program, even quoted
+_LONGEST_NIGHT = "20h"  # a night that hangs must not cost the next night
 
 
 def unit_name(job: str) -> str:
-    """Return the name of a job's units, without their ending."""
+    """Return the name of a job's units, without the suffix."""
     return f"clusterctl-nightly-{job}"
 
 
@@ -31,7 +31,7 @@ def quoted(word: str) -> str:
     """Quote one word of a command line.
 
     Raises:
-        ConfigError: it holds a control character, which has no place in a path of ours.
+        ConfigError: it holds a control character.
     """
     refuse_control_characters(word)
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
@@ -43,8 +43,8 @@ def service(job: str, argv: Sequence[str], scope: Scope) -> str:
 
     Args:
         job: the job's name.
-        argv: what it runs; the first is an absolute path.
-        scope: only the system's manager knows when the network is up.
+        argv: the command; the first word is an absolute path.
+        scope: only the system manager knows when the network is up.
 
     Raises:
         ConfigError: a word cannot be written into a unit.
@@ -70,7 +70,7 @@ def service(job: str, argv: Sequence[str], scope: Scope) -> str:
 
 
 def timer(job: str, at: time) -> str:
-    """Return the timer that starts it, also late where the machine was off at the time."""
+    """Return the timer that starts the service, and starts it late where the machine was off."""
     return (
         f"{MARK}{job}\n"
         "[Unit]\n"
@@ -87,15 +87,15 @@ def timer(job: str, at: time) -> str:
 
 
 def is_ours(text: str, job: str) -> bool:
-    """Whether a unit file is one that was written for this job."""
+    """Whether a unit file was written for this job."""
     return text.startswith(f"{MARK}{job}\n")
 
 
 def refuse_control_characters(word: str) -> None:
-    """Refuse what no unit, crontab line or file of ours may hold.
+    """Refuse a control character: units, crontab lines and file names cannot hold one.
 
     Raises:
-        ConfigError: there is a control character (a newline ends a line of any of them).
+        ConfigError: the word holds a control character.
     """
     if any(ord(letter) < ord(" ") or letter == "\x7f" for letter in word):
-        raise ConfigError(f"{word!r} holds a control character, which no schedule can carry; rename it.")
+        raise ConfigError(f"{word!r} holds a control character, which a schedule cannot carry; rename it.")

@@ -1,8 +1,8 @@
-"""A program of its own: POST the record on standard input, and say how it went in one line of JSON.
+"""Program that POSTs the record on standard input to the webhook, and prints the outcome as one line of JSON.
 
-It imports the standard library alone and runs in a process of its own, for a name server or a peer that sends a byte a
-minute can hold a thread longer than any timeout of a socket allows; whoever started it ends it. The address comes in
-the environment, where no other user sees it, and is in none of the words.
+It imports the standard library alone. It runs in its own process, which the caller ends at the deadline: a name server,
+or a peer that sends a byte a minute, outlasts every timeout of a socket. The address comes in the environment, where
+other users cannot see it, and the outcome leaves it out.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class _Nowhere(urllib.request.HTTPRedirectHandler):
 
 
 def main() -> None:
-    """Send what is on standard input."""
+    """Send the standard input."""
     ok, final, words = _send(os.environ[ADDRESS], sys.stdin.buffer.read(), float(os.environ[TIMEOUT]))
     sys.stdout.write(json.dumps({"ok": ok, "final": final, "words": words}) + "\n")
 
 
 def _send(address: str, body: bytes, timeout_s: float) -> tuple[bool, bool, str]:
-    """Return whether it was taken, whether another try is useless, and how it went."""
+    """Return whether it was accepted, whether another try is useless, and the outcome in words."""
     parts = urllib.parse.urlsplit(address)
     headers = {"Content-Type": "application/json", "User-Agent": "clusterctl"}
     if parts.username is not None:
@@ -58,7 +58,7 @@ def _send(address: str, body: bytes, timeout_s: float) -> tuple[bool, bool, str]
 
 
 def _reason(error: object) -> str:
-    """Return words that hold no part of the address, as the texts of some exceptions do."""
+    """Return the reason without the address, which the texts of some exceptions hold."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return "it did not answer in time" if isinstance(error, TimeoutError) else type(error).__name__

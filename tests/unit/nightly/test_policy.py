@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from clusterctl.model import run_record
+from clusterctl.model.results import CheckResult, RankReport, Verdict, WrongAnswer
+from clusterctl.nightly import policy
+from clusterctl.nightly.records import Drift, HostDrift, Proof
+from nights import (
+    a_night,
+    a_record,
+    bad,
+    culprit,
+    proof,
+    provisioned,
+    utc,
+)
+
+
+@pytest.mark.parametrize(
+    ("found", "drift", "verdict"),
+    [
+        (proof(), Drift(), Verdict.PASS),
+        (proof(), Drift(hosts=(HostDrift(host="n1"),)), Verdict.FAIL),
+        (proof(), Drift(problem="held"), Verdict.ERROR),
+        (proof(), None, Verdict.ERROR),
+        (proof(Verdict.SKIP), Drift(), Verdict.ERROR),
+        (proof(Verdict.ERROR), Drift(), Verdict.ERROR),
+        (proof(Verdict.ERROR), Drift(hosts=(HostDrift(host="n1"),)), Verdict.FAIL),
+        (proof(Verdict.FAIL), None, Verdict.FAIL),
+        (None, None, Verdict.ERROR),
+    ],
+)
+def test_the_verdict_of_a_night(found: Proof | None, drift: Drift | None, verdict: Verdict) -> None:
+    assert policy.verdict_of(found, drift) is verdict
+
+
+def test_what_is_news_and_what_is_not() -> None:
+    good = policy.state_of(a_night(proof=proof(), drift=Drift()))
+    assert policy.change((), good) == ""  # nobody is told of a first good night
+    first = policy.state_of(
+        a_night(verdict=Verdict.FAIL, proof=proof(Verdict.FAIL, bad("n3"), culprits=(culprit("n3"),)))
+    )
+    same = policy.state_of(
+        a_night(
+            verdict=Verdict.FAIL,
+            proof=proof(Verdict.FAIL, bad("n3", reason="other figures"), culprits=(culprit("n3", ratio=0.12),)),
+        )
+    )
+    other = policy.state_of(
+        a_night(verdict=Verdict.FAIL, proof=proof(Verdict.FAIL, bad("n4"), culprits=(culprit("n4"),)))
+    )
+    drifted = policy.state_of(a_night(verdict=Verdict.FAIL, proof=proof(), drift=Drift(hosts=(HostDrift(host="n1"),))))
+    assert policy.change((), first) == "PASS -> FAIL; new: allreduce FAIL n3, node n3 bandwidth"
+    assert policy.change(good, first) == policy.change((), first)
+    assert policy.change(first, same) == ""
+    assert policy.change(first, other).startswith("still FAIL; new: allreduce FAIL n4, node n4 bandwidth; gone: ")
+    assert policy.change(first, good).startswith("FAIL -> PASS; gone: ")
+    assert policy.change(good, drifted) == "PASS -> FAIL; new: drift n1"
+
+
+def test_of_whom_a_check_is_certain() -> None:
+    wrong = WrongAnswer(what="sum", expected="1", got="2")
+    ranks = (
+        RankReport(rank=0, host="n1"),
+        RankReport(rank=1, host="n2", ok=False, compared=9, wrong=1, problems=(wrong,)),
+    )
+    checks = (
+        CheckResult(check="reachable", verdict=Verdict.FAIL, reason="n3 is off", hosts=("n3",)),
+        CheckResult(check="hello", verdict=Verdict.FAIL, reason="crashed", hosts=("n1", "n2")),
+        CheckResult(check="allreduce", verdict=Verdict.FAIL, reason="wrong", hosts=("n2",), ranks=ranks),
+        CheckResult(check="reduce", verdict=Verdict.PASS, reason="right"),
+    )
+    found = policy.proof_of(a_record(Verdict.FAIL, *checks))
+    assert [(bad.check, bad.certain) for bad in found.bad] == [
+        ("reachable", ("n3",)),
+        ("hello", ()),
+        ("allreduce", ("n2",)),
+    ]
+
+
+def test_what_has_drifted() -> None:
+    hosts = (
+        run_record.HostSummary(host="n1", outcome="changed", changes=("/etc/nccl.conf",)),
+        run_record.HostSummary(host="n2", outcome="ok"),
+        run_record.HostSummary(host="n3", outcome="ok"),
+    )
+    found = policy.drift_of(
+        provisioned(hosts=hosts, reasons={"n2": "the inventory changed"}, drifted={"n3": "/etc/x differs"})
+    )
+    assert [(host.host, host.why, host.changes) for host in found.hosts] == [
+        ("n1", "", ("/etc/nccl.conf",)),
+        ("n3", "/etc/x differs", ()),
+    ]
+    assert policy.words_of(found) == "n1: provision would change /etc/nccl.conf; n3: /etc/x differs"
+    assert policy.drift_of(provisioned(outcome="nothing to do")) == Drift(run_id="r")
+
+
+def test_drift_that_nobody_could_look_for_is_no_peace() -> None:
+    lost = provisioned(
+        outcome="unreachable",
+        exit_code=4,
+        problems=(run_record.Problem(host="n2", subject="timeout", problem="n2 did not answer", kind="unreachable"),),
+    )
+    found = policy.drift_of(lost)
+    assert found.problem == "n2: n2 did not answer"
+    assert policy.verdict_of(proof(), found) is Verdict.ERROR
+
+
+def test_old_nights_go_and_the_newest_stays() -> None:
+    now = utc("2026-05-31T12:00")
+    nights = [(f"n{days}", now - timedelta(days=days)) for days in (40, 31.5, 30.5, 1)]
+    assert policy.to_prune(nights, now, 30) == ("n40", "n31.5")
+    assert policy.to_prune([("only", utc("2020-01-01T00:00"))], now, 30) == ()
+    assert policy.to_prune([], now, 30) == ()
