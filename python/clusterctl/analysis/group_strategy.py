@@ -1,0 +1,363 @@
+"""The strategy of the search for bad nodes: which groups to launch next, after what the launches so far have shown.
+
+Halving a suspected group costs one launch a half; both are launched, since one that is inferred proves nothing. Cut
+into four at once it costs the same (four launches for two bits) and takes half the time. So one bad node of N takes at
+most 2 * ceil(log2 N) launches, and the final confirmation two; the bound of 2 * ceil(log2 N) + 4 has room for two
+more. Group testing goes back to R. Dorfman, "The Detection of Defective Members of Large Populations", Annals of
+Mathematical Statistics 14 (1943); testing that adapts by halving to F. K. Hwang, "A Method for Detecting All Defective
+Members in a Population by Group Testing", Journal of the American Statistical Association 67 (1972). Some faults need
+several nodes at once. They are found by the shortest failing beginning of a list, and then by the next member with the
+last one fixed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Generator
+from itertools import cycle
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from clusterctl.analysis.group_trials import Group
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.analysis.group_trials import Blamed, GroupTrials
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[tuple[Group, ...], list[bool], T]  # groups to launch at once; which of them failed
+
+AGAIN = 3  # so often a fault that stays away is asked to come again
+_AGAIN_HALVES = 6  # and so often the halves of those who were always there
+_PIECES = 4
+_SHOWN = 8
+_NOBODY = "it fails on every node that was tried alone, so it is no single node's fault: look at what they share"
+_OTHERS = "each of them passes with others"
+
+
+class _SpentError(Exception):
+    """No launch is left."""
+
+
+class _FlakyError(Exception):
+    """What failed passes at another time, so that a launch that passes proves nothing."""
+
+
+class GroupStrategy:
+    """The story of one search."""
+
+    def __init__(self, nodes: Sequence[str], trials: GroupTrials, blamed: Blamed, limit: int) -> None:
+        """Begin with a job that failed on all of these nodes.
+
+        Args:
+            nodes: their names.
+            trials: holds the launches; the caller adds each before it sends the answer.
+            blamed: gets the culprits, and the words at the end.
+            limit: launches that are not exceeded.
+        """
+        self._names = tuple(nodes)
+        self._all: Group = tuple(range(len(nodes)))
+        self._trials, self._blamed, self._limit = trials, blamed, limit
+        self._cleared: set[int] = set()  # nodes that may lend themselves though their group failed
+        self._open: list[Group] = []  # disjoint groups that fail and that nothing explains yet
+        self._certain = False
+
+    def story(self) -> Steps[None]:
+        """Search until the result stands in words: yield groups to launch at once, and take which of them failed."""
+        few = {1: self._one, 2: self._two, 3: self._three}
+        try:
+            try:
+                self._certain = True
+                yield from few.get(len(self._all), self._several)()
+            except _FlakyError:
+                self._certain = False
+                yield from self._flaky()
+        except _SpentError:
+            still = " and ".join(self._blamed.named(group) for group in sorted(self._open, key=len)[:_SHOWN])
+            self._blamed.conclude(
+                f"stopped after {len(self._trials)} launches" + (f"; {still} still fail" if still else "")
+            )
+
+    def _one(self) -> Steps[None]:
+        if (yield from self._comes_again(self._all)):
+            self._blamed.add("node", (0,))
+            self._blamed.conclude()
+
+    def _two(self) -> Steps[None]:
+        alone = yield from self._try((0,), (1,))
+        if all(alone):
+            self._blamed.conclude(_NOBODY)
+        elif any(alone):
+            node = (alone.index(True),)
+            yield from self._try(node)
+            self._blamed.add("node", node)
+            self._blamed.conclude()
+        elif (yield from self._comes_again(self._all)):
+            yield from self._try(self._all)
+            self._blamed.add(
+                "pair", self._all, "each passes alone, and there is no third node to tell which of them it is"
+            )
+            self._blamed.conclude()
+
+    def _three(self) -> Steps[None]:
+        pairs = ((0, 1), (0, 2), (1, 2))
+        bad = []
+        for pair in pairs:
+            bad += [pair] if (yield from self._try(pair))[0] else []
+        if not bad:
+            if (yield from self._comes_again(self._all)):
+                self._blamed.add("together", self._all, "any two of them pass")
+                self._blamed.conclude()
+            return
+        yield from self._try(bad[0])
+        if len(bad) == 1:
+            self._blamed.add("pair", bad[0], _OTHERS)
+        elif len(bad) < len(pairs):
+            self._blamed.add("node", tuple(set(bad[0]) & set(bad[1])))
+        else:
+            alone = yield from self._try((0,), (1,), (2,))
+            if all(alone):
+                self._blamed.conclude(_NOBODY)
+                return
+            if not any(alone):
+                self._blamed.add("together", (0, 1), "any two of the three fail, and each passes alone")
+            for node in self._all:
+                if alone[node]:
+                    self._blamed.add("node", (node,))
+        self._blamed.conclude()
+
+    def _several(self) -> Steps[None]:
+        bad = yield from self._halved()
+        if self._blamed.words:
+            return
+        for node in bad:
+            self._blamed.add("node", (node,))
+        yield from self._confirm(bad)
+        while self._open:
+            yield from self._cross(self._open[0])
+            if self._blamed.words:
+                return
+        self._blamed.conclude()
+
+    # --- halves -------------------------------------------------------------------------------------------------------
+
+    def _halved(self) -> Steps[list[int]]:
+        """Cut failing groups until single nodes are left, and return these.
+
+        Groups that fail only as a whole stay open.
+        """
+        suspects: list[Group] = [self._all]
+        bad: list[int] = []
+        self._open = [self._all]
+        while suspects:
+            room = len(self._good())
+            cuts = [_cut(tuple(node for node in group if node not in self._cleared), room) for group in suspects]
+            failed = yield from self._try_with_partners([piece for cut in cuts for piece in cut])
+            hot = [[piece for piece in cut if piece in failed] for cut in cuts]
+            explained = {group for group, pieces in zip(suspects, hot, strict=True) if pieces}
+            bad += [piece[0] for pieces in hot for piece in pieces if len(piece) == 1]
+            everything = len(suspects) == 1 and len(suspects[0]) == len(self._all) and len(hot[0]) == len(cuts[0])
+            suspects = [piece for pieces in hot for piece in pieces if len(piece) > 1]
+            self._open = [group for group in self._open if group not in explained] + suspects
+            if everything:
+                yield from self._sizes(suspects[0], suspects[-1])
+                if self._blamed.words:
+                    return []
+        return bad
+
+    def _good(self) -> list[int]:
+        """Return nodes that a launch has cleared."""
+        doubtful = ({node for group in self._open for node in group} - self._cleared) | self._blamed.nodes
+        return sorted((self._trials.passed | self._cleared) - doubtful)
+
+    def _try_with_partners(self, pieces: Sequence[Group]) -> Steps[set[Group]]:
+        """Launch pieces at once and return those that failed.
+
+        A single node gets a known-good partner, since a fault may need another node to show.
+        """
+        found: set[Group] = set()
+        waiting = list(pieces)
+        while waiting:
+            good = self._good()
+            partners = iter(good)
+            step: dict[Group, Group] = {}
+            for piece in waiting:
+                partner = next(partners, None) if len(piece) == 1 else None
+                if partner is not None:
+                    step[piece] = (*piece, partner)
+                elif len(piece) > 1 or not good:
+                    step[piece] = piece
+            failed = yield from self._try(*step.values())
+            found.update(piece for piece, fails in zip(step, failed, strict=True) if fails)
+            waiting = [piece for piece in waiting if piece not in step]
+        return found
+
+    def _confirm(self, bad: Sequence[int]) -> Steps[None]:
+        """Launch each bad node once more with another partner, then all others without them, where it is not known."""
+        good = self._good()
+        if not bad or len(good) < len(bad):
+            return
+        if not all((yield from self._try(*zip(bad, reversed(good[-len(bad) :]), strict=True)))):
+            raise _FlakyError
+        others = tuple(node for node in self._all if node not in self._blamed.nodes)
+        if len(others) > 1 and not self._open and (yield from self._try(others))[0]:
+            self._open = [others]
+
+    # --- when everything fails ----------------------------------------------------------------------------------------
+
+    def _sizes(self, first: Group, last: Group) -> Steps[None]:
+        """Every group failed: tell several bad nodes from a fault that comes with any nodes of that number."""
+        pairs = first[:2], last[-2:]
+        both_known = pairs == (first, last)
+        failed = [True, True] if both_known else (yield from self._try(*pairs))
+        if not all(failed):
+            self._cleared.update(node for pair, fails in zip(pairs, failed, strict=True) if not fails for node in pair)
+            size = len(first) if any(failed) else (yield from self._shortest((), first, 2, len(first)))
+            if not any(failed) and (yield from self._is_size(size, last, (*first[: size - 1], last[-1]))):
+                self._blamed.add("together", first[:size], _from(size))
+                self._blamed.conclude()
+        else:
+            (a, b), (c, d) = pairs
+            alone = yield from self._try((a,), (b,), (c,), (d,))
+            if all(alone):
+                self._blamed.conclude(_NOBODY)
+            elif not any(alone):
+                for crossed in (((a, c), (b, d)), ((a, d), (b, c))):
+                    failed = yield from self._try(*crossed)
+                    if not all(failed):
+                        self._cleared.update(crossed[failed.index(False)])
+                        return
+                self._blamed.add("together", (a, b), _from(2))
+                self._blamed.conclude()
+            else:
+                self._cleared.update(node for node, fails in zip((a, b, c, d), alone, strict=True) if not fails)
+
+    def _is_size(self, size: int, others: Group, mixed: Group = ()) -> Steps[bool]:
+        """Whether other nodes fail from the same number on, and so many ``mixed`` ones as well."""
+        if mixed and not (yield from self._try(mixed))[0]:
+            return False
+        if not (yield from self._try(others[-size:]))[0]:
+            return False
+        return not (yield from self._try(others[1 - size :]))[0]
+
+    # --- faults that need several nodes -------------------------------------------------------------------------------
+
+    def _cross(self, group: Group) -> Steps[None]:
+        """Find the nodes that fail together in a group that fails though its pieces pass."""
+        if not (yield from self._comes_again(group)):
+            return
+        pieces = _cut(group, len(group))
+        for _ in range(2):  # again, for a fault that comes now and then looks just like this
+            failed = yield from self._try(*pieces)
+            if any(failed):
+                hot = [piece for piece, fails in zip(pieces, failed, strict=True) if fails]
+                self._open = [*hot, *(other for other in self._open if other != group)]
+                return
+        size = yield from self._shortest((), group, 1, len(group))
+        last = group[size - 1]
+        second = yield from self._shortest((last,), group[: size - 1], 0, size - 1)
+        pair = (group[second - 1], last)
+        if second == 1 or (yield from self._try(pair))[0]:
+            yield from self._check_pair(pair)
+            return
+        third = yield from self._shortest(pair, group[: second - 1], 0, second - 1)
+        three = (group[third - 1], *pair)
+        for _ in range(2):
+            if not (yield from self._try(group[:size]))[0] or (yield from self._try(group[: size - 1]))[0]:
+                raise _FlakyError
+        if third == 1 or (yield from self._try(three))[0]:
+            self._blamed.add("together", three, "any two of them pass")
+        elif third == size - 2 and (yield from self._is_size(size, group)):
+            self._blamed.add("together", group[:size], _from(size))
+        else:
+            self._blamed.add("together", (*group[: third - 1], *three), "no smaller group was found to fail")
+        self._blamed.conclude()
+
+    def _shortest(self, fixed: Group, pool: Group, passes: int, fails: int) -> Steps[int]:
+        """Return how many of the pool's first nodes fail together with ``fixed``, between what is known of it."""
+        while fails - passes > 1:
+            middle = (passes + fails) // 2
+            if (yield from self._try((*pool[:middle], *fixed)))[0]:
+                fails = middle
+            else:
+                passes = middle
+        return fails
+
+    def _check_pair(self, pair: tuple[int, int]) -> Steps[None]:
+        """Try both ends with other partners, twice, and then the pair beside all the rest; blame what fails."""
+        others = [node for node in self._all if node not in pair and node not in self._blamed.nodes]
+        good = [node for node in self._good() if node not in pair]
+        partners = cycle(good if len(good) > 1 else others)
+        for _ in range(AGAIN if len(others) > 1 else 0):
+            failed = yield from self._try(*((end, next(partners)) for end in pair))
+            if any(failed):  # one of them without the other, which did not come every time
+                raise _FlakyError
+        rest = [tuple(others)] if len(others) > 1 else []
+        failed = yield from self._try(pair, *rest)
+        if not failed[0]:
+            raise _FlakyError
+        self._blamed.add("pair", pair, _OTHERS)
+        self._open = [group for group in self._open if not set(pair) & set(group)]
+        if rest and not failed[1]:
+            self._blamed.conclude()
+        elif not self._open:
+            self._open = rest
+
+    # --- faults that come now and then --------------------------------------------------------------------------------
+
+    def _comes_again(self, group: Group) -> Steps[bool]:
+        """Launch a group that failed once more; where it passes, a few times more, and then the search is over."""
+        for _ in range(AGAIN):
+            if (yield from self._try(group))[0]:
+                return True
+        self._blamed.conclude(f"it did not come again in {len(self._trials)} launches")
+        return False
+
+    def _flaky(self) -> Steps[None]:
+        """Find one node whose fault comes now and then: only what fails proves something."""
+        self._blamed.clear()
+        self._open = []
+        while len(suspects := self._trials.in_every_failure(self._all)) > 1:
+            others = [node for node in self._all if node not in suspects]
+            half, lent = (len(suspects) + 1) // 2, len(others) // 2
+            halves = (*suspects[:half], *others[:lent]), (*suspects[half:], *others[lent:])
+            for _ in range(_AGAIN_HALVES):
+                if any((yield from self._try(*halves))):
+                    break
+            else:
+                among = self._blamed.named(suspects)
+                self._blamed.conclude(f"it came now and then and then stayed away; who was always there: {among}")
+                return
+        if not suspects:
+            self._blamed.conclude("it comes now and then, and no node was in all launches that failed")
+            return
+        partners = cycle([node for node in reversed(self._all) if node not in suspects] or [suspects[0]])
+        for _ in range(AGAIN):
+            if (yield from self._try(tuple(dict.fromkeys((suspects[0], next(partners))))))[0]:
+                self._blamed.add("node", suspects)
+                self._blamed.conclude()
+                return
+        name = self._names[suspects[0]]
+        self._blamed.conclude(f"{name} was in all launches that failed, but then it did not come again")
+
+    # --- launches -----------------------------------------------------------------------------------------------------
+
+    def _try(self, *groups: Group) -> Steps[list[bool]]:
+        """Launch disjoint groups at once, and return which of them failed."""
+        if len(self._trials) + len(groups) > self._limit:
+            raise _SpentError
+        failed = yield groups
+        if self._trials.contradicted and self._certain:
+            raise _FlakyError
+        return failed
+
+
+def _cut(group: Group, room: int) -> list[Group]:
+    """Cut a group into four, or in halves where four would leave single nodes without partners, as ``room`` has."""
+    pieces = min(len(group), 2 if len(group) < 2 * _PIECES and room < len(group) else _PIECES)
+    edges = [len(group) * number // max(1, pieces) for number in range(pieces + 1)]
+    return [group[begin:end] for begin, end in itertools.pairwise(edges)]
+
+
+def _from(size: int) -> str:
+    return f"it fails with any {size} nodes, and passes with fewer"

@@ -1,0 +1,134 @@
+"""The launches of a search for bad nodes: which groups of nodes failed, what that proves, and who is blamed for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from clusterctl.model import nodeset
+from clusterctl.model.results import Culprit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+CulpritKind: TypeAlias = Literal["node", "pair", "together"]
+Group: TypeAlias = tuple[int, ...]  # numbers of nodes
+
+
+class GroupTrials:
+    """Every launch so far, with its group and whether it failed.
+
+    Attributes:
+        passed: nodes that were in a launch that passed, except alone: a node with a broken network passes alone.
+        contradicted: whether two launches cannot both be explained by a fault that comes every time.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a launch."""
+        self._seen: list[tuple[int, bool]] = []  # the group as a bit mask, and whether it failed
+        self.passed: set[int] = set()
+        self.contradicted = False
+
+    def __len__(self) -> int:
+        """Return the number of launches."""
+        return len(self._seen)
+
+    def add(self, group: Group, *, failed: bool) -> None:
+        """Take the result of one launch."""
+        mask = _mask(group)
+        # More nodes can only add faults: a fault of a group is a fault of each larger group that holds it.
+        self.contradicted |= any(
+            (before & mask == mask) if failed else (before & mask == before)
+            for before, before_failed in self._seen
+            if before_failed != failed
+        )
+        self._seen.append((mask, failed))
+        if not failed and len(group) > 1:
+            self.passed.update(group)
+
+    def in_every_failure(self, nodes: Group) -> Group:
+        """Return those of the nodes that took part in every launch that failed."""
+        common = _mask(nodes)
+        for mask, failed in self._seen:
+            common &= mask if failed else common
+        return tuple(node for node, digit in enumerate(reversed(f"{common:b}")) if digit == "1")
+
+    def with_all_of(self, group: Group) -> list[bool]:
+        """Return for each launch that held the whole group whether it failed."""
+        wanted = _mask(group)
+        return [failed for mask, failed in self._seen if mask & wanted == wanted]
+
+    def without(self, groups: Iterable[Group]) -> list[bool]:
+        """Return for each launch that held none of the groups as a whole whether it failed."""
+        every = [_mask(group) for group in groups]
+        return [failed for mask, failed in self._seen if all(mask & wanted != wanted for wanted in every)]
+
+
+class Blamed:
+    """The culprits that a search has found, and its result in words.
+
+    Attributes:
+        nodes: every node that is part of a culprit.
+        words: the result in one sentence, empty before the end.
+    """
+
+    def __init__(self, names: Sequence[str], trials: GroupTrials) -> None:
+        """Begin without a culprit.
+
+        Args:
+            names: the name of each node.
+            trials: the launches that are cited as evidence.
+        """
+        self._names, self._trials = names, trials
+        self._found: list[tuple[CulpritKind, Group, str]] = []
+        self.nodes: set[int] = set()
+        self.words = ""
+
+    def add(self, kind: CulpritKind, group: Group, more: str = "") -> None:
+        """Blame a group of nodes; ``more`` is said after the evidence."""
+        self._found.append((kind, group, more))
+        self.nodes.update(group)
+
+    def clear(self) -> None:
+        """Take every blame back."""
+        self._found, self.nodes = [], set()
+
+    @property
+    def culprits(self) -> tuple[Culprit, ...]:
+        """The culprits with the evidence as it is now."""
+        return tuple(
+            Culprit(
+                kind=kind, nodes=tuple(self._names[node] for node in group), words=self._evidence(kind, group, more)
+            )
+            for kind, group, more in self._found
+        )
+
+    def named(self, group: Iterable[int]) -> str:
+        """Return the names of a group's nodes, folded."""
+        return nodeset.folded(self._names[node] for node in group)
+
+    def conclude(self, words: str = "") -> None:
+        """End with these words after those of the culprits."""
+        found = [culprit.words for culprit in self.culprits]
+        without = self._trials.without(group for _, group, _ in self._found)
+        if found and without:
+            found.append(f"{without.count(False)} of {len(without)} launches without passed")
+        self.words = "; ".join([*found, words] if words else found)
+
+    def _evidence(self, kind: CulpritKind, group: Group, more: str) -> str:
+        having = self._trials.with_all_of(group)
+        told = f"{sum(having)} of {len(having)} launches with {'it' if kind == 'node' else 'all of them'} failed"
+        return f"{self.named(group)}: {told}" + (f"; {more}" if more else "")
+
+
+def _mask(group: Iterable[int]) -> int:
+    """Return a group as a bit mask; quick for ten thousand nodes in a row."""
+    members = tuple(group)
+    if not members:
+        return 0
+    low, high = min(members), max(members)
+    if high - low + 1 == len(members):
+        return ((1 << len(members)) - 1) << low
+    bits = bytearray(high // 8 + 1)
+    for node in members:
+        bits[node // 8] |= 1 << node % 8
+    return int.from_bytes(bits, "little")
