@@ -1,8 +1,8 @@
 """The search for the nodes that make a job hang or crash: adaptive group testing over nodes.
 
-A job of all nodes failed, and the cause is unknown. The search launches it on groups: a group that fails holds the
-fault, one that passes is known to be good and lends partners to the rest. It is a pure state machine: ``GroupSearch.next``
-says which disjoint groups to launch at once, ``GroupSearch.tell`` hears what came of them.
+A job of all nodes failed, and the cause is unknown. The search launches it on groups. A group that fails holds the
+fault. A group that passes is known to be good and lends partners to the rest. The search is a pure state machine:
+``GroupSearch.next`` says which disjoint groups to launch at once, ``GroupSearch.tell`` takes the results.
 
 The strategy is :mod:`clusterctl.analysis.group_strategy`; what the launches prove is in
 :mod:`clusterctl.analysis.group_trials`.
