@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 from clusterctl.inventory import ansible_inventory
-from clusterctl.model import hosts as model_hosts
 from clusterctl.model.facts import Probe, ProbeFailure
+from clusterctl.model.hosts import Inventory
 from clusterctl.remote import facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from clusterctl.model.hosts import Host, InventoryOptions
 
 
 class Site:
@@ -27,13 +29,11 @@ class Site:
         monkeypatch.setattr(ansible_inventory, "load", self._load)
         monkeypatch.setattr(facts, "gather", self._gather)
 
-    def _load(
-        self, _path: Path, options: model_hosts.InventoryOptions | None = None, **_: Any
-    ) -> model_hosts.Inventory:
+    def _load(self, _path: Path, options: InventoryOptions | None = None, **_: Any) -> Inventory:
         limit = options.limit.split(",") if options and options.limit else [host.name for host in self.hosts]
-        return model_hosts.Inventory(Path("/inventory.ini"), self.hosts, tuple(limit), "digest")
+        return Inventory(Path("/inventory.ini"), self.hosts, tuple(limit), "digest")
 
-    def _gather(self, asked: Iterable[model_hosts.Host], **_: Any) -> Probe:
+    def _gather(self, asked: Iterable[Host], **_: Any) -> Probe:
         names = [host.name for host in asked]
         there = {name: self.nodes[name] for name in names if name not in self.failures}
         return Probe(there, {name: self.failures[name] for name in names if name in self.failures})

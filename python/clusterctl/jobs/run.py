@@ -13,11 +13,12 @@ import secrets
 import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.diagnosis import skew, training_stack
 from clusterctl.inventory import ansible_inventory
-from clusterctl.launch import compose, environment, mpirun, torchrun
+from clusterctl.jobs.prefixer import Prefixer
+from clusterctl.launch import compose, environment, torchrun
 from clusterctl.launch.compose import Launcher, Member, Wish
 from clusterctl.model import fabric
 from clusterctl.model.facts import cluster_user, slots_of
@@ -29,20 +30,17 @@ from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode, Ho
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from clusterctl.jobs.prefixer import Prefix, Take
     from clusterctl.launch.compose import LaunchPlan
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Host, Inventory
     from clusterctl.model.job_outcome import JobOutcome
-
-Prefix: TypeAlias = Literal["none", "rank", "host"]
-Take: TypeAlias = "Callable[[str, bytes], None]"
 
 TIMED_OUT = 124  # as timeout(1) has it
 _SIGNALLED = 128
 _OPENMPI = "openmpi"
 _PROBE_TIMEOUT_S = 30.0
 _MOST_NAMED = 6
-_MOST_LINE = 64 * 1024
 # A frozen node does not answer, and a job without a deadline would wait for it for ever.
 _ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
 _INPUTS = {"openmpi": ["configure"]}
@@ -138,45 +136,6 @@ def run(path: Path, options: RunOptions, take: Take, tell: Callable[[str], None]
         if prefixer is not None:
             prefixer.end()
     return _concluded(outcome, team.launch_node, options, tell)
-
-
-class Prefixer:
-    """Take mpirun's tags off the lines of output, and put the rank or the node in their place."""
-
-    def __init__(self, hosts: Sequence[str], prefix: Prefix, take: Take) -> None:
-        """Begin with nothing.
-
-        Args:
-            hosts: the node of each rank.
-            prefix: what to begin lines with.
-            take: gets what is made of them.
-        """
-        self._hosts, self._prefix, self._take = hosts, prefix, take
-        self._rest: dict[str, bytes] = {"stdout": b"", "stderr": b""}
-
-    def __call__(self, stream: str, data: bytes) -> None:
-        """Take some output; the last, incomplete line waits for its end."""
-        *complete, rest = (self._rest[stream] + data).split(b"\n")
-        if len(rest) > _MOST_LINE:
-            complete.append(rest)
-            rest = b""
-        self._rest[stream] = rest
-        if complete:
-            self._take(stream, b"".join(self._line(line) + b"\n" for line in complete))
-
-    def end(self) -> None:
-        """Pass on what has no end of line."""
-        for stream, rest in self._rest.items():
-            if rest:
-                self._take(stream, self._line(rest))
-                self._rest[stream] = b""
-
-    def _line(self, line: bytes) -> bytes:
-        rank, text = mpirun.untagged(line)
-        if rank is None or self._prefix == "none":
-            return text
-        name = self._hosts[rank] if self._prefix == "host" and rank < len(self._hosts) else str(rank)
-        return b"[%s] %s" % (name.encode(), text)
 
 
 # --- the nodes --------------------------------------------------------------------------------------------------------
