@@ -83,7 +83,7 @@ class Catalogue:
             ConfigError: the name is unknown.
         """
         if name not in self.suites:
-            raise ConfigError(f"There is no suite named '{name}'; {nearest(name, self.suites, 'the suites are')}")
+            raise ConfigError(f"Unknown suite '{name}'; {nearest(name, self.suites, 'the suites are')}")
         return self.suites[name]
 
     def parse(self, text: str, place: str) -> Suite:
@@ -116,7 +116,7 @@ class Catalogue:
             return own
         if name not in self.suites:
             known = {**self.suites, own.name: own}
-            raise ConfigError(f"There is no suite named '{name}' in {path}; {nearest(name, known, 'the suites are')}")
+            raise ConfigError(f"Unknown suite '{name}' in {path}; {nearest(name, known, 'the suites are')}")
         return own.model_copy(update={"name": name, "checks": self.suites[name].checks, "external": ()})
 
 

@@ -1,4 +1,4 @@
-"""The user's own checks: a command, and how to read what it prints."""
+"""The user's own checks in a suite file: a command, and how to read its output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _JSON_PATH = re.compile(r"(?:\$\.?)?(?:[\w-]+|\[\d+\])(?:\.[\w-]+|\[\d+\])*")
-# What the three benchmarks print, as the parsers of checks/parsers name it.
+# What the three benchmarks measure, in the words of validation/checks/parsers.
 BENCHMARKS: Mapping[str, Mapping[str, Unit]] = {
     "nccl-tests": {"time": "s", "algorithm_bandwidth": "B/s", "bus_bandwidth": "B/s"},
     "osu": {"latency": "us", "bandwidth": "B/s", "time": "s", "message_rate": "1"},
@@ -28,7 +28,7 @@ BENCHMARKS: Mapping[str, Mapping[str, Unit]] = {
 
 
 def _command(value: object) -> object:
-    """Split a command as a shell would, without one: nothing in it is expanded."""
+    """Split a command as a shell would, without expansion."""
     if not isinstance(value, str):
         return value
     try:
@@ -38,31 +38,31 @@ def _command(value: object) -> object:
 
 
 def _has_unit(value: object) -> bool:
-    """Whether a reference's value says its unit; one that does not is in the unit of the figure."""
+    """Whether a reference's value has a unit; a value without one is in the unit of the figure."""
     try:
         return bool(units.number(value)[1])
     except ValueError:
-        return True  # the reference itself will be refused
+        return True  # the reference itself is refused later
 
 
 class ExternalCheck(Record):
-    """A program of the user's, and how to read what it prints.
+    """A program of the user, and how to read its output.
 
     Attributes:
-        name: what the check is called; a word of small letters, digits and underscores.
+        name: the name of the check: small letters, digits and underscores.
         title: what it proves, in a few words.
-        command: its argv; never seen by a shell.
+        command: its argv, which does not pass a shell.
         on: ``launch_node`` (once), ``each_node`` (once on each, by itself) or ``mpi`` (as the ranks of one job).
-        ranks_per_node: for ``mpi``, ranks on each node; None is one a slot.
+        ranks_per_node: for ``mpi``, ranks on each node; None is one rank per slot.
         deadline_s: seconds after which it is ended.
         parser: the benchmark whose output it prints.
         regex: a regular expression whose group ``value`` (or only group) is the figure, on any line.
-        json_path: ``results[0].bandwidth``, the way to the figure in JSON that it prints from the start of a line on.
-        quantity: what the figure is; the check's name where it is not given.
+        json_path: path to the figure in printed JSON, such as ``results[0].bandwidth``; the JSON begins a line.
+        quantity: what the figure measures; the default is the check's name.
         unit: of the figure, as it is kept; ``unit: MB/s`` in a file is kept as ``B/s`` and multiplies ``scale``.
-        scale: by what the printed number is multiplied.
+        scale: factor of the printed number.
         better: which way is good; ``none`` is reported and never judged.
-        reference: what the figure is to be.
+        reference: the expected value of the figure.
     """
 
     name: Text
@@ -85,12 +85,12 @@ class ExternalCheck(Record):
     def _units(cls, data: object) -> object:
         if not isinstance(data, dict):
             return data
-        told = str(data.get("unit", "1"))
-        unit, factor = units.unit(told)
+        given_unit = str(data.get("unit", "1"))
+        unit, factor = units.unit(given_unit)
         scale = units.number(data["scale"])[0] if "scale" in data else 1.0
         reference = data.get("reference")
         if isinstance(reference, dict) and reference.get("unit") is None and not _has_unit(reference.get("value")):
-            reference = {**reference, "unit": told}
+            reference = {**reference, "unit": given_unit}
         return {**data, "unit": unit, "scale": scale * factor, "reference": reference}
 
     @model_validator(mode="after")
@@ -102,7 +102,7 @@ class ExternalCheck(Record):
     def _problems(self) -> Iterable[str]:
         ways = [word for word in ("parser", "regex", "json_path") if getattr(self, word)]
         if NAME.fullmatch(self.name) is None:
-            yield f"the name '{self.name}' is no word of small letters, digits and underscores"
+            yield f"the name '{self.name}' must consist of small letters, digits and underscores"
         if not self.command:
             yield "the command is empty"
         if len(ways) > 1:
@@ -110,7 +110,7 @@ class ExternalCheck(Record):
         if self.regex:
             yield from self._regex_problems()
         if self.json_path and _JSON_PATH.fullmatch(self.json_path) is None:
-            yield f"json_path '{self.json_path}' is no path such as results[0].bandwidth"
+            yield f"json_path '{self.json_path}' is not a path such as results[0].bandwidth"
         if self.scale <= 0:
             yield f"scale {self.scale:g} is not above 0"
         if self.reference is not None:

@@ -56,7 +56,7 @@ class SuiteFile:
         data = self._mapping((), data, "the file")
         for key in data:
             if key not in self._KEYS:
-                self._refuse((key,), f"there is no key '{key}'; {nearest(key, self._KEYS, 'the keys are')}")
+                self._refuse((key,), f"unknown key '{key}'; {nearest(key, self._KEYS, 'the keys are')}")
         self._base = self._extended(data)
         external = self._external(data)
         suite = Suite(
@@ -69,7 +69,7 @@ class SuiteFile:
             path=self._document.name,
         )
         if not suite.checks and not suite.external:
-            self._refuse((), "the suite runs nothing; begin with 'extends: nightly', or name checks under 'checks'")
+            self._refuse((), "the suite is empty; begin with 'extends: nightly', or name checks under 'checks'")
         return suite
 
     def _extended(self, data: Mapping[str, Any]) -> Suite | None:
@@ -78,13 +78,13 @@ class SuiteFile:
             return None
         if not isinstance(given, str) or given not in self._known.suites:
             hint = nearest(str(given), self._known.suites, "the suites are")
-            self._refuse(("extends",), f"there is no suite named '{given}'; {hint}")
+            self._refuse(("extends",), f"unknown suite '{given}'; {hint}")
         return self._known.suites[given]
 
     def _name(self, data: Mapping[str, Any]) -> str:
         given = data.get("name", self._base.name if self._base else "own")
         if not isinstance(given, str) or NAME.fullmatch(given.replace("-", "_")) is None:
-            self._refuse(("name",), f"the name '{given}' is no word of small letters, digits, '-' and '_'")
+            self._refuse(("name",), f"the name '{given}' must consist of small letters, digits, '-' and '_'")
         if given in self._known.suites and (self._base is None or self._base.name != given):
             self._refuse(("name",), f"'{given}' is the name of a built-in suite; choose another")
         return str(given)
@@ -98,18 +98,20 @@ class SuiteFile:
         for name, options in self._mapping(("checks",), given, "'checks'").items():
             place = ("checks", name)
             if name in GATE:
-                self._refuse(place, f"'{name}' is always looked at; take it out of the suite")
+                self._refuse(place, f"'{name}' always runs; take it out of the suite")
             if name in own:
-                self._refuse(place, f"'{name}' stands under 'external' and runs without being named here")
+                self._refuse(place, f"'{name}' is under 'external' and runs already; take it out of 'checks'")
             if name not in self._known.checks:
                 hint = nearest(name, self._known.checks, "the checks are")
-                self._refuse(place, f"there is no check named '{name}'; {hint}")
+                self._refuse(place, f"unknown check '{name}'; {hint}")
             if options is False:
                 found.pop(name, None)
                 continue
             before = found.get(name) or self._known.suites["nightly"].checks[name]
-            told = {} if options in (None, True) else self._mapping(place, options, f"'{name}' (or true, or false)")
-            found[name] = self._model(self._known.checks[name].options, {**before.model_dump(), **told}, place)
+            given_options = (
+                {} if options in (None, True) else self._mapping(place, options, f"'{name}' (or true, or false)")
+            )
+            found[name] = self._model(self._known.checks[name].options, {**before.model_dump(), **given_options}, place)
         return self._known.ordered(found)
 
     def _external(self, data: Mapping[str, Any]) -> tuple[ExternalCheck, ...]:
@@ -136,20 +138,22 @@ class SuiteFile:
             entry = self._with_unit(entry, measured, place)
             key = (entry.check, entry.quantity, *entry.about)
             if key in found:
-                self._refuse(place, f"a reference for this {entry.quantity} of '{entry.check}' stands above already")
+                self._refuse(place, f"a reference for this {entry.quantity} of '{entry.check}' is given above already")
             found[key] = entry
         return tuple(found.values())
 
     def _with_unit(
         self, entry: ReferenceEntry, measured: Mapping[str, Mapping[str, Unit]], place: Place
     ) -> ReferenceEntry:
-        """Turn the value into the unit of what it is about; another kind of unit is refused here, not at night."""
+        """Convert the value to the unit of its quantity; refuse a unit of another kind."""
         if entry.check not in measured:
             if entry.check in {*self._known.checks, *GATE}:
-                words = f"'{entry.check}' measures nothing; {nearest('', measured, 'checks that measure are')}"
+                words = (
+                    f"'{entry.check}' does not measure anything; {nearest('', measured, 'the checks that measure are')}"
+                )
             else:
                 hint = nearest(entry.check, measured, "those that measure are")
-                words = f"there is no check named '{entry.check}'; {hint}"
+                words = f"unknown check '{entry.check}'; {hint}"
             self._refuse((*place, "check"), words)
         quantities = measured[entry.check]
         if entry.quantity not in quantities:
@@ -197,11 +201,11 @@ def _measured(one: ExternalCheck) -> Mapping[str, Unit]:
 
 
 def _words(problem: ErrorDetails, kind: type[Record]) -> str:
-    """Return what is wrong with a value, without the name of its place."""
+    """Say what is wrong with a value; the caller adds its place."""
     key, given = str(problem["loc"][-1]) if problem["loc"] else "", problem.get("input")
     if problem["type"] == "extra_forbidden":
         fields = _fields(kind, problem["loc"][:-1])
-        return f"there is no key '{key}'; {nearest(key, fields, 'the keys are')}"
+        return f"unknown key '{key}'; {nearest(key, fields, 'the keys are')}"
     if problem["type"] == "missing":
         return f"'{key}' is missing"
     if problem["type"] == "literal_error":
@@ -214,7 +218,7 @@ def _words(problem: ErrorDetails, kind: type[Record]) -> str:
 
 
 def _fields(kind: type[Record], place: Iterable[str | int]) -> Iterable[str]:
-    """Return the keys that a model has, or the model inside it at a place."""
+    """Return the keys of a model, or of the model at a place inside it."""
     for part in place:
         if part == "reference":
             kind = Limits
@@ -222,7 +226,7 @@ def _fields(kind: type[Record], place: Iterable[str | int]) -> Iterable[str]:
 
 
 def _path(place: Place) -> str:
-    """Return 'pairs.budget_s: ' for a place; items of lists are told by their line."""
+    """Return 'pairs.budget_s: ' for a place; the line number tells items of a list apart."""
     words = ".".join(str(part) for part in place if isinstance(part, str))
     return f"{words}: " if words else ""
 

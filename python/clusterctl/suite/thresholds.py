@@ -1,4 +1,4 @@
-"""What figures are to be, by the user's word, and when they stand out from others and from other nights."""
+"""References of the user, and the thresholds for outliers and for changes since earlier runs."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from clusterctl.suite.values import Count, Fraction, Share, Size, Text, between,
 
 
 def _read_value(data: object) -> object:
-    """Take ``value: 1.25 GB/s`` apart, and turn it into the unit in which records count."""
+    """Split ``value: 1.25 GB/s`` into value and unit, in the unit of the records."""
     if not isinstance(data, dict) or "value" not in data:
         return data
     figure, words = units.number(data["value"])
-    told = data.get("unit")
-    if told is not None and not isinstance(told, str):
-        told = str(told)
-    if words and told is not None and units.unit(words)[0] != units.unit(told)[0]:
-        raise ValueError(f"the value is in {words}, and the unit is {told}; give one of them")
-    if not (words or told):
+    given = data.get("unit")
+    if given is not None and not isinstance(given, str):
+        given = str(given)
+    if words and given is not None and units.unit(words)[0] != units.unit(given)[0]:
+        raise ValueError(f"the value is in {words}, and the unit is {given}; give one of them")
+    if not (words or given):
         return {**data, "value": figure}
-    unit, factor = units.unit(words or told or "")
+    unit, factor = units.unit(words or given or "")
     return {**data, "value": figure * factor, "unit": unit}
 
 
 class Limits(Record):
-    """What a figure is to be, and by what fraction of it the figure may miss it (-0.1: ten per cent below).
+    """The expected value of a figure, and the fractions by which the figure may differ (-0.1: ten per cent below).
 
-    ``unit`` None is the unit of the quantity it is about.
+    ``unit`` None is the unit of the quantity.
     """
 
     value: float
@@ -49,7 +49,7 @@ class Limits(Record):
         if self.value <= 0:
             raise ValueError(f"the value {self.value:g} is not above 0")
         if self.lower is None and self.upper is None:
-            raise ValueError("neither lower nor upper is given, so it judges nothing; write 'lower: -10 %'")
+            raise ValueError("lower and upper are missing; write 'lower: -10 %'")
         lower, upper = self.lower or 0.0, self.upper or 0.0
         if lower > upper:
             raise ValueError(f"lower ({lower:g}) is above upper ({upper:g}); they are swapped")
@@ -58,12 +58,12 @@ class Limits(Record):
                 f"lower is a fraction of the value and at most 0, upper at least 0; these are {lower:g} and {upper:g}"
             )
         if lower <= -1:
-            raise ValueError(f"lower {units.percent(lower)} lets everything pass; it has to be above -100 %")
+            raise ValueError(f"lower {units.percent(lower)} lets every figure pass; give more than -100 %")
         return self
 
 
 class ReferenceEntry(Limits):
-    """Which figures it is about: what is not given (empty, None) is any. The entry that gives most speaks."""
+    """A reference and its figures; an empty key matches any figure. The entry with the most keys counts."""
 
     check: Text
     quantity: Text
@@ -81,16 +81,16 @@ class ReferenceEntry(Limits):
 
 
 class OutlierOptions(Record):
-    """When a node or a link stands out: by more than ``floor``, and with so few false alarms a healthy run."""
+    """When a node or a link is an outlier: it differs by more than ``floor``, at this rate of false alarms per run."""
 
     floor: Share = 0.03
     false_alarms_per_run: Annotated[Fraction, AfterValidator(between(1e-6, 0.5, "between 0.0001 % and 50 %"))] = 0.01
 
 
 class HistoryOptions(Record):
-    """When a figure is another than on the last good runs: by more than ``mads`` scaled MADs and more than ``floor``.
+    """When a figure has changed since the last good runs: by more than ``mads`` scaled MADs and more than ``floor``.
 
-    The last ``runs`` count; with fewer than ``at_least`` the history says nothing.
+    The last ``runs`` runs count; fewer than ``at_least`` runs are not compared.
     """
 
     runs: Annotated[int, BeforeValidator(whole), AfterValidator(between(2, 1000, "between 2 and 1000"))] = 20

@@ -1,4 +1,4 @@
-"""Values as a file gives them: sizes, times, fractions and lists, each checked where it is read."""
+"""Values of a suite file: sizes, times, fractions and lists, each checked when it is read; the nearest known name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def nearest(given: str, known: Iterable[str], otherwise: str) -> str:
 
 
 def between(low: float, high: float, what: str) -> Callable[[float], float]:
-    """Return what refuses a value outside of these limits, in these words."""
+    """Return a validator that refuses a value outside these limits with these words."""
 
     def look(value: float) -> float:
         if not low <= value <= high:
@@ -42,31 +42,31 @@ def whole(value: object) -> int:
     """Return a whole number.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the value is not a whole number.
     """
     figure, words = units.number(value)
     if words or figure != int(figure):
-        raise ValueError(f"'{value}' is no whole number")
+        raise ValueError(f"'{value}' is not a whole number")
     return int(figure)
 
 
 def _listed(value: object) -> object:
-    """Take one value for a list of one."""
+    """Return a single value as a list of one."""
     return value if isinstance(value, (list, tuple)) else (value,)
 
 
 def _plain_text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value} is no text; put it in quotes")  # noqa: TRY004 - pydantic hears ValueError alone
+        raise ValueError(f"{value} is not text; put it in quotes")  # noqa: TRY004 - pydantic hears ValueError alone
     return value
 
 
 def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Refuse an empty list and values that stand twice."""
+    """Refuse an empty list and repeated values."""
     if not values:
         raise ValueError("the list is empty")
     if len(set(values)) < len(values):
-        raise ValueError("a value stands there twice")
+        raise ValueError("a value is given twice")
     return values
 
 

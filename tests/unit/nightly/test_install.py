@@ -64,7 +64,7 @@ def test_a_suite_beside_the_inventory_is_taken_unless_another_is_asked_for(inven
     assert install.enable(install.EnableRequest(inventory, "02:00")).job.suite == "mine"
     assert install.enable(install.EnableRequest(inventory, "02:00", suite="smoke")).job.suite == "smoke"
     inventory.with_name("validation.yml").write_text("checks: {pear: true}\n")
-    with pytest.raises(ConfigError, match="no check named 'pear'"):
+    with pytest.raises(ConfigError, match="unknown check 'pear'"):
         install.enable(install.EnableRequest(inventory, "02:00"))
 
 

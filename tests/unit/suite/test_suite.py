@@ -149,7 +149,7 @@ def test_two_checks_of_one_name_or_place_are_refused() -> None:
 
 
 def test_an_unknown_suite() -> None:
-    with pytest.raises(ConfigError, match=r"There is no suite named 'nigthly'; did you mean 'nightly'\?"):
+    with pytest.raises(ConfigError, match=r"Unknown suite 'nigthly'; did you mean 'nightly'\?"):
         suites.builtin("nigthly")
     with pytest.raises(ConfigError, match=r"the suites are smoke, nightly, full\.$"):
         suites.load(None, "xyz")
@@ -192,7 +192,7 @@ def test_a_name_chooses_between_the_file_and_what_is_built_in(tmp_path: Path) ->
     smoke = suites.load(path, "smoke")
     assert smoke.checks == suites.builtin("smoke").checks
     assert (smoke.outliers.floor, smoke.external) == (0.05, ())
-    with pytest.raises(ConfigError, match=r"no suite named 'our' in .*; did you mean 'ours'\?"):
+    with pytest.raises(ConfigError, match=r"Unknown suite 'our' in .*; did you mean 'ours'\?"):
         suites.load(path, "our")
     path.write_text("extends: nightly\nchecks: {training: false}\n", encoding="utf-8")
     assert "training" not in suites.load(path, "nightly").checks
@@ -220,18 +220,18 @@ EXTERNAL = "external:\n- name: disk\n  command: ./disk.sh\n"
         ("# only words\n", "is empty"),
         ("[1]", "has to be keys with values"),
         ("42", "and this is a number"),
-        ("extend: nightly", "line 1: extend: there is no key 'extend'; did you mean 'extends'?"),
-        ("extends: nigtly", "no suite named 'nigtly'; did you mean 'nightly'?"),
-        ("extends: [smoke]", "no suite named"),
+        ("extend: nightly", "line 1: extend: unknown key 'extend'; did you mean 'extends'?"),
+        ("extends: nigtly", "unknown suite 'nigtly'; did you mean 'nightly'?"),
+        ("extends: [smoke]", "unknown suite"),
         ("name: nightly\nextends: full", "line 1: name: 'nightly' is the name of a built-in suite"),
-        ("name: a b", "is no word of small letters"),
-        ("name: ours", "the suite runs nothing; begin with 'extends: nightly'"),
+        ("name: a b", "must consist of small letters"),
+        ("name: ours", "the suite is empty; begin with 'extends: nightly'"),
         ("extends: smoke\nchecks: [pairs]", "line 2: checks: 'checks' has to be keys with values"),
-        ("checks:\n  pears: {}", "line 2: checks.pears: there is no check named 'pears'; did you mean 'pairs'?"),
-        ("checks:\n  skew: true", "'skew' is always looked at"),
+        ("checks:\n  pears: {}", "line 2: checks.pears: unknown check 'pears'; did you mean 'pairs'?"),
+        ("checks:\n  skew: true", "'skew' always runs"),
         ("checks:\n  pairs: 3", "line 2: checks.pairs: 'pairs' (or true, or false) has to be keys with values"),
-        ("checks:\n  pairs:\n    budgets_s: 3", "line 3: checks.pairs.budgets_s: there is no key 'budgets_s'; did you"),
-        ("checks:\n  hello:\n    budget_s: 3", "there is no key 'budget_s'; the keys are deadline_s."),
+        ("checks:\n  pairs:\n    budgets_s: 3", "line 3: checks.pairs.budgets_s: unknown key 'budgets_s'; did you"),
+        ("checks:\n  hello:\n    budget_s: 3", "unknown key 'budget_s'; the keys are deadline_s."),
         ("checks:\n  pairs:\n    budget_s: abc", "line 3: checks.pairs.budget_s: 'abc' is no number."),
         ("checks:\n  pairs:\n    budget_s: 3 MiB", "'3 MiB' is no time such as 30, 200 ms or 2 min."),
         ("checks:\n  pairs:\n    budget_s: 0", "0 is not above 0"),
@@ -239,33 +239,33 @@ EXTERNAL = "external:\n- name: disk\n  command: ./disk.sh\n"
         ("checks:\n  pairs:\n    budget_s: true", "True is no number"),
         ("checks:\n  pairs:\n    budget_s:", "None is no number"),
         ("checks:\n  pairs:\n    confidence: 2", "2 is not between 50 % and 99.99 %"),
-        ("checks:\n  pairs:\n    max_rounds: 1.5", "'1.5' is no whole number"),
+        ("checks:\n  pairs:\n    max_rounds: 1.5", "'1.5' is not a whole number"),
         ("checks:\n  pairs:\n    bandwidth_bytes: [64 KiB, 1 Mb]", "'1 Mb' is no size"),
         ("checks:\n  pairs:\n    bandwidth_bytes: 64M", "'64M' is no size; write '64 MiB'"),
         ("checks:\n  pairs:\n    bandwidth_bytes: [1 GiB]", "not at most 64 MiB"),
-        ("checks:\n  pairs:\n    bandwidth_bytes: [8, 8 B]", "a value stands there twice"),
+        ("checks:\n  pairs:\n    bandwidth_bytes: [8, 8 B]", "a value is given twice"),
         ("checks:\n  pairs:\n    bandwidth_bytes: []", "the list is empty"),
         ("checks:\n  collectives:\n    operations: [alreduce]", "'alreduce' is not known; did you mean 'allreduce'?"),
         ("checks: {pairs: {}, pairs: {}}", "line 1: 'pairs' stands there twice"),
-        (f"{REFERENCE}  value: 1\n", "neither lower nor upper is given"),
+        (f"{REFERENCE}  value: 1\n", "lower and upper are missing"),
         (f"{REFERENCE}  value: 1 GB/s\n  lower: 10 %\n  upper: -10 %\n", "lower (0.1) is above upper (-0.1)"),
         (f"{REFERENCE}  value: 1 GB/s\n  lower: 0.9\n  upper: 1.1\n", "at most 0, upper at least 0"),
-        (f"{REFERENCE}  value: 1 GB/s\n  lower: -120 %\n", "above -100 %"),
+        (f"{REFERENCE}  value: 1 GB/s\n  lower: -120 %\n", "give more than -100 %"),
         (f"{REFERENCE}  value: 1 GB/s\n  lower: -10 GB/s\n", "is no fraction"),
         (f"{REFERENCE}  value: 3 ms\n  lower: -10 %\n", "bus_bandwidth of 'collectives' is in B/s, not in s."),
         (f"{REFERENCE}  value: 3 Gb/s\n  lower: -10 %\n", "'Gb/s' is no unit"),
         (f"{REFERENCE}  value: 3 GB/s\n  unit: s\n  lower: -10 %\n", "the value is in GB/s, and the unit is s"),
         (f"{REFERENCE}  value: -3 GB/s\n  lower: -10 %\n", "is not above 0"),
         (f"{REFERENCE}  lower: -10 %\n", "line 2: references.value: 'value' is missing."),
-        (f"{REFERENCE}  value: 3 GB/s\n  lower: -10 %\n  sizes: 8\n", "no key 'sizes'; did you mean 'size'?"),
+        (f"{REFERENCE}  value: 3 GB/s\n  lower: -10 %\n  sizes: 8\n", "unknown key 'sizes'; did you mean 'size'?"),
         ("references: {}", "'references' has to be a list"),
         ("references: [pairs]", "a reference has to be keys with values"),
         ("references:\n- {check: pairs, quantity: latncy, value: 1, upper: 0.1}", "did you mean 'latency'?"),
         ("references:\n- {check: pears, quantity: latency, value: 1, upper: 0.1}", "did you mean 'pairs'?"),
-        ("references:\n- {check: hello, quantity: latency, value: 1, upper: 0.1}", "'hello' measures nothing"),
+        ("references:\n- {check: hello, quantity: latency, value: 1, upper: 0.1}", "'hello' does not measure anything"),
         (
             f"references:\n- {LATENCY}size: 8}}\n- {LATENCY}size: 8 B}}",
-            "line 3: references: a reference for this latency of 'pairs' stands above already",
+            "line 3: references: a reference for this latency of 'pairs' is given above already",
         ),
         (f"{EXTERNAL}- name: disk\n  command: ./b\n", "line 4: external.name: two checks are named 'disk'"),
         (f"{EXTERNAL}  on: mpx\n", "'mpx' is not known; did you mean 'mpi'?"),
@@ -273,22 +273,25 @@ EXTERNAL = "external:\n- name: disk\n  command: ./disk.sh\n"
         (f"{EXTERNAL}  regex: '(a)'\n  json_path: b\n", "regex and json_path are given; give one of them"),
         (f"{EXTERNAL}  regex: '(a'\n", "the regular expression is wrong"),
         (f"{EXTERNAL}  regex: 'a'\n", "name the one with the figure"),
-        (f"{EXTERNAL}  json_path: 'a b'\n", "is no path such as"),
+        (f"{EXTERNAL}  json_path: 'a b'\n", "is not a path such as"),
         (f"{EXTERNAL}  unit: MB\n", "'MB' is no unit"),
         (
             f"{EXTERNAL}  regex: '(a)'\n  unit: MB/s\n  reference: {{value: 3 ms, lower: -0.1}}\n",
             "is in s, and the fig",
         ),
-        (f"{EXTERNAL}  regex: '(a)'\n  reference: {{value: 3, lowr: -0.1}}\n", "no key 'lowr'; did you mean 'lower'?"),
+        (
+            f"{EXTERNAL}  regex: '(a)'\n  reference: {{value: 3, lowr: -0.1}}\n",
+            "unknown key 'lowr'; did you mean 'lower'?",
+        ),
         (f"{EXTERNAL}  reference: {{value: 3, lower: -0.1}}\n", "a reference needs a figure"),
         (f"{EXTERNAL}  ranks_per_node: 2\n", "ranks_per_node is for 'on: mpi'"),
         ("external:\n- name: hello\n  command: ./a\n", "one of clusterctl's own checks"),
-        ("external:\n- name: A-b\n  command: ./a\n", "no word of small letters"),
+        ("external:\n- name: A-b\n  command: ./a\n", "must consist of small letters"),
         ("external:\n- name: a\n  command: ''\n", "the command is empty"),
         ('external:\n- name: a\n  command: "echo \'a"\n', "cannot be split into words: no closing quotation"),
-        ("external:\n- name: a\n  command: [sleep, 5]\n", "5 is no text; put it in quotes"),
-        (f"{EXTERNAL}checks: {{disk: true}}\n", "stands under 'external' and runs without being named here"),
-        ("extends: smoke\noutliers: {flor: 1}", "no key 'flor'; did you mean 'floor'?"),
+        ("external:\n- name: a\n  command: [sleep, 5]\n", "5 is not text; put it in quotes"),
+        (f"{EXTERNAL}checks: {{disk: true}}\n", "is under 'external' and runs already; take it out of 'checks'"),
+        ("extends: smoke\noutliers: {flor: 1}", "unknown key 'flor'; did you mean 'floor'?"),
         ("extends: smoke\noutliers: {floor: 300 %}", "3 is not between 0 and 1"),
         ("extends: smoke\nhistory: {runs: 3}", "at_least (5) is above runs (3)"),
         ("extends: smoke\nhistory: {mads: 0}", "mads 0 is not above 0"),

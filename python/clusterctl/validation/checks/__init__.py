@@ -1,1 +1,1 @@
-"""The checks of the validation: what each launches and how its output is read; nothing here touches a machine."""
+"""The checks of a validation, one module each: what to launch and how to judge its output, without I/O."""

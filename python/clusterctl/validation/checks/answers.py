@@ -1,4 +1,4 @@
-"""The checks of answers: mpi4py with numpy on every slot, each compared with an answer known beforehand."""
+"""The checks of MPI operations: mpi4py with numpy on every slot, compared with known answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answers:
-    """One operation of MPI, many types, sizes and roots."""
+    """One operation of MPI with many types, sizes and roots."""
 
     name: str
     title: str
@@ -25,7 +25,7 @@ class Answers:
     per_node: bool = False
 
     def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI is on every node that takes part
-        """Return nothing: every node can."""
+        """Return an empty string, since every node can take part."""
         return ""
 
     def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere

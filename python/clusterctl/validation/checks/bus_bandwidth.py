@@ -1,9 +1,8 @@
 """Algorithm and bus bandwidth of a collective from the time it took, as nccl-tests defines them.
 
 NVIDIA/nccl-tests, doc/PERFORMANCE.md: algorithm bandwidth is size over time; bus bandwidth is that times a factor of
-the operation, which makes it comparable with what the slowest link can carry, whatever the number of ranks. The size is
-that of the whole array: what everybody has in the end (allreduce, broadcast, allgather) or in the beginning
-(reduce-scatter, all-to-all).
+the operation. That makes it comparable with the slowest link for any number of ranks. The size is that of the whole
+array: what every rank has at the end (allreduce, broadcast, allgather) or at the start (reduce-scatter, all-to-all).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _SHARES = {"allreduce": 2, "allgather": 1, "reduce_scatter": 1, "alltoall": 1}
 def factor(operation: str, ranks: int) -> float:
     """Return bus bandwidth over algorithm bandwidth: 2(n-1)/n, (n-1)/n, or 1 for a broadcast.
 
-    With one rank nothing crosses a bus, whatever the formula says.
+    One rank sends nothing over a bus, so its factor has no meaning.
 
     Raises:
         ValueError: the operation is unknown, or there are no ranks.
@@ -35,10 +34,10 @@ def factor(operation: str, ranks: int) -> float:
 
 
 def bandwidths(time: Figure, ranks: int) -> tuple[Figure, ...]:
-    """Return both bandwidths of an operation that took a time, algorithm bandwidth alone where there is one rank.
+    """Return both bandwidths of an operation; one rank has an algorithm bandwidth alone.
 
-    They have no samples of their own, and history judges the time alone: one slow night is one finding, and not three.
-    A reference of the user's file or a published one may speak of either.
+    They have no samples, so that the history judges the time alone and a slow run is one finding instead of three.
+    References of the user and published references can name each of them.
 
     Args:
         time: the figure ``time`` of an operation and a size, in seconds.

@@ -1,4 +1,4 @@
-"""The sweeps: collectives over message sizes, for MPI, NCCL and Horovod, proved once and measured."""
+"""Sweeps of collectives over message sizes with MPI, NCCL and Horovod: proved once, then measured."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from clusterctl.suite.catalogue import BuiltinName
 
 _START_S = 60.0
-_PROOF_S = 1.0  # of a point, beside the measuring
-_BUDGETS = 6  # what a point may take, in budgets: the fewest samples are waited for where one takes long
-_OWN_BUFFER = "its own send buffer"  # as sweep_checks.py calls it
+_PROOF_S = 1.0  # of a point, on top of measuring
+_BUDGETS = 6  # what a point may take, in budgets; slow points still need the fewest samples
+_OWN_BUFFER = "its own send buffer"  # the words of sweep_checks.py
 
 
 class SweepOptions(MeasuringOptions):
@@ -44,7 +44,7 @@ def deadline_s(options: SweepOptions) -> float:
 
 @dataclass(frozen=True)
 class _Sweep:
-    """What the sweeps share: their options, the deadline that these take, and the way from times to figures."""
+    """What the sweeps share: options, their deadline, and figures made of times."""
 
     options: SweepOptions = field(default_factory=SweepOptions)
     name: str = ""
@@ -54,7 +54,7 @@ class _Sweep:
 
     @classmethod
     def of(cls, options: SweepOptions) -> Self:
-        """Return the check with these options, and the deadline that they take."""
+        """Return the check with these options and their deadline."""
         return cls(options, deadline_s=deadline_s(options))
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
@@ -71,7 +71,7 @@ class Collectives(_Sweep):
     title: str = "MPI's collectives over message sizes: right answers, time and bandwidths"
 
     def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI is on every node that takes part
-        """Return nothing: every node can."""
+        """Return an empty string, since every node can take part."""
         return ""
 
     def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
@@ -81,7 +81,7 @@ class Collectives(_Sweep):
 
 @dataclass(frozen=True)
 class NcclSweep(_Sweep):
-    """The same between GPUs, whose clocks are watched meanwhile."""
+    """The same between GPUs, with their clocks watched."""
 
     name: str = "nccl_sweep"
     title: str = "NCCL's collectives over message sizes: right answers, time, bandwidths, and the GPUs' clocks"
@@ -106,7 +106,7 @@ class NcclSweep(_Sweep):
 
 @dataclass(frozen=True)
 class HorovodSweep(_Sweep):
-    """The same through Horovod: on the GPUs where every rank has one, else in main memory."""
+    """The same through Horovod: on GPUs where every rank has one, else in main memory."""
 
     name: str = "horovod_sweep"
     title: str = "Horovod's collectives over message sizes: right answers, time and bandwidths"
@@ -139,7 +139,7 @@ def arguments(options: SweepOptions) -> tuple[str, ...]:
 
 
 def blame_own_buffer(judgement: base.Judgement) -> base.Judgement:
-    """Name the ranks whose send buffer changed by itself: what they sent is wrong in everybody's answers."""
+    """Blame the ranks whose send buffer changed by itself; what they sent makes all answers wrong."""
     return blame.at_source(judgement, lambda what: what.startswith(_OWN_BUFFER))
 
 
@@ -151,15 +151,15 @@ def with_figures(
     players: Sequence[RankReport],
     shared: str = "",
 ) -> base.Judgement:
-    """Return a judgement with the figures of a sweep; a PASS without any is an ERROR.
+    """Return a judgement with the figures of a sweep; a PASS without figures becomes an ERROR.
 
     Args:
         judgement: over the answers.
         site: where it ran.
-        outcome: all it printed.
+        outcome: all its output.
         confidence: probability of the medians' intervals.
         players: the ranks that took part.
-        shared: why there is no bandwidth, where ranks share a GPU and no bus lies between them.
+        shared: why a bandwidth has no meaning, where ranks share a GPU; empty elsewhere.
     """
     measured = rank_output.read(outcome.lines, site.placement, site.names).measured
     times = rank_output.figures([one for one in measured if one.quantity == "time"], confidence, together=True)

@@ -31,7 +31,7 @@ _MOST_WORDS = 200
 
 @dataclass(frozen=True)
 class External:
-    """A program of the user's, whose exit code is its answer and whose output may hold figures."""
+    """A program of the user; its exit code is the answer, and its output may hold figures."""
 
     check: ExternalCheck
 
@@ -56,7 +56,7 @@ class External:
         return self.check.on != "mpi"
 
     def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - what it needs only the user knows
-        """Return nothing: every node is tried."""
+        """Return an empty string, since only the user knows what the program needs."""
         return ""
 
     def ranks_on(self, site: base.Site) -> Mapping[str, int]:
@@ -70,7 +70,7 @@ class External:
         return base.rank_program("external_check.py", "external", deadline_s, "--argv", argv, *how)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
-        """Judge the exit codes, and read the figures where all are 0."""
+        """Judge the exit codes; if all are 0, read the figures."""
         site = base.one_a_node(site) if self.per_node else site
         output = rank_output.read(outcome.lines, site.placement, site.names)
         judgement = judging.judge(site, outcome, with_mpi=False)
@@ -95,7 +95,7 @@ class External:
         """Return what was printed as figures.
 
         Raises:
-            UnreadableError: it is not there; the message names the node where only some lack it.
+            UnreadableError: the figures are missing; the message names the node.
         """
         if not (self.check.parser or self.check.regex or self.check.json_path):
             return ()
@@ -116,7 +116,7 @@ class External:
         return tuple(one.model_copy(update={"nodes": nodes}) for one in _PARSERS[self.check.parser](text))
 
     def _with_last_words(self, judgement: base.Judgement, output: rank_output.Output) -> base.Judgement:
-        """Say how the program ended where it did, and what it said last."""
+        """Say how the program ended and what it printed last."""
         bad = [report for report in judgement.ranks if report.problems]
         said = _tail(output.printed.get(report.rank, "") for report in bad)
         if not bad:

@@ -1,4 +1,4 @@
-"""``hello``: a C program on every slot of every node, all with one and the same MPI library."""
+"""``hello``: a C program on every slot of every node, all with the same MPI library."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Hello:
     per_node: bool = False
 
     def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI is on every node that takes part
-        """Return nothing: every node can."""
+        """Return an empty string, since every node can take part."""
         return ""
 
     def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
@@ -39,10 +39,10 @@ class Hello:
         return base.rank_program("mpi_checks.py", self.name, deadline_s)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
-        """Judge presence and sameness.
+        """Judge that every rank is there, with the same MPI library.
 
-        Nodes of one platform must have mapped the same file and give the same version text; across platforms, whose
-        builds differ by nature, the release must be the same.
+        Nodes of one platform must map the same file with the same version text. Builds for different platforms differ,
+        so across platforms only the release must be the same.
         """
         judgement = judging.judge(site, outcome)
         answered = [report for report in judgement.ranks if report.state == "answered"]
@@ -60,7 +60,7 @@ class Hello:
 
 
 def _skew(site: base.Site, reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] | None:
-    """Find the nodes whose library is not everybody's."""
+    """Find nodes whose MPI library differs from the others'."""
     found = _odd_ones(reports, _release, "releases")
     if found is not None:
         return found
@@ -78,7 +78,7 @@ def _skew(site: base.Site, reports: Sequence[RankReport]) -> tuple[str, tuple[st
 def _odd_ones(
     reports: Sequence[RankReport], key: Callable[[RankReport], str], what: str
 ) -> tuple[str, tuple[str, ...]] | None:
-    """Name whoever differs from the majority; where there is none, everybody, for nobody knows who is right."""
+    """Name the hosts that differ from the majority; without a majority, all of them."""
     found = majority(dict(enumerate(key(report) for report in reports)))
     if not found.others:
         return None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _PROGRAM = "horovod_checks.py"
 _START_S, _STEP_S = 110.0, 0.5  # importing PyTorch in every rank takes longer than a step
-# What stands in the timeline beside the operations themselves.
+# The timeline names this besides the operations.
 _FUSION = "MEMCPY_IN_FUSION_BUFFER"
 _CALLED = {"cpu": "in main memory", "cuda": "on the GPUs"}
 
@@ -33,7 +33,7 @@ def absent(stack: NodeStack) -> str:
 
 
 def devices(site: base.Site) -> tuple[str, ...]:
-    """Return where the tensors of a check lie: in main memory, and on GPUs where every rank has one to work with."""
+    """Return the devices of a check: main memory, and GPUs where every rank can use one."""
     by_gpu = all(stack.horovod_gpu_operations in {"NCCL", "MPI"} for stack in site.stack.values())
     return ("cpu", "cuda") if by_gpu and stack_needs.gpus(site) else ("cpu",)
 
@@ -44,7 +44,7 @@ def _program(site: base.Site, check: str, deadline_s: float) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Horovod:
-    """Every operation that a training needs, and what carried it."""
+    """Every operation that a training needs, and the library that carried it."""
 
     name: str = "horovod"
     title: str = "Horovod's collectives, over the expected backend"
@@ -60,7 +60,7 @@ class Horovod:
         return _program(site, self.name, deadline_s)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
-        """Judge the answers, then what carried them, which rank 0 has read from Horovod's timeline."""
+        """Judge the answers, then the library that carried them; rank 0 reads it from Horovod's timeline."""
         judgement = judging.judge(site, outcome)
         if judgement.verdict is not Verdict.PASS:
             return judgement
@@ -70,7 +70,7 @@ class Horovod:
             found = carried_by(first, device)
             wanted = _expected(site, device)
             if found != {wanted}:
-                words = " and ".join(sorted(found)) or "nothing that the timeline names"
+                words = " and ".join(sorted(found)) or "a library that the timeline does not name"
                 operations = first.facts.get(f"{device}_operations", "none")
                 reason = f"tensors {_CALLED[device]} were carried by {words} and not by {wanted}: {operations}"
                 return base.fail(judgement, reason, site.slots)
@@ -79,7 +79,7 @@ class Horovod:
 
 
 def carried_by(report: RankReport, device: str) -> set[str]:
-    """Return the libraries that carried the tensors of a kind of device, as the operations' first words name them."""
+    """Return the libraries that carried the tensors of a device; the first word of an operation names it."""
     operations = report.facts.get(f"{device}_operations", "").split()
     return {operation.partition("_")[0] for operation in operations if operation != _FUSION}
 
@@ -98,7 +98,7 @@ class TrainingOptions(CheckOptions):
 
 @dataclass(frozen=True)
 class Training:
-    """A model trained with Horovod is the one that a single process gets; the scaling efficiency is told."""
+    """A model trained with Horovod equals that of a single process; the scaling efficiency is reported."""
 
     options: TrainingOptions = field(default_factory=TrainingOptions)
     name: str = "training"
@@ -108,7 +108,7 @@ class Training:
 
     @classmethod
     def of(cls, options: TrainingOptions) -> Training:
-        """Return the check with these options, and the deadline that they take."""
+        """Return the check with these options and their deadline."""
         return cls(options, deadline_s=_START_S + _STEP_S * options.steps)
 
     def absent(self, stack: NodeStack) -> str:

@@ -1,4 +1,4 @@
-"""``nccl``: NCCL's own collectives between the GPUs; where there is no GPU, the proof that NCCL is found and loads."""
+"""``nccl``: NCCL's own collectives between GPUs; without a GPU, the proof that NCCL is found and loads."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _TIME, _BUS = "_us", "_bus_bytes_per_s"  # how the program's figures end
 class Nccl:
     """Collectives of NCCL, bootstrapped by MPI, one rank a slot.
 
-    Nodes without a GPU take part as far as they can: NCCL is loaded there. Where no node has one, the verdict is SKIP,
-    and its reason tells what was loaded.
+    Nodes without a GPU only load NCCL. If all nodes are without a GPU, the verdict is SKIP, and its reason names the
+    NCCL that was loaded.
     """
 
     name: str = "nccl"
@@ -58,9 +58,9 @@ NCCL = Nccl()
 
 
 def judged(site: base.Site, outcome: JobOutcome) -> base.Judgement:
-    """Judge what all checks of NCCL have in common; where no node has a GPU, that is a SKIP.
+    """Judge what all checks of NCCL have in common; without a GPU in the cluster, that is a SKIP.
 
-    The library comes first: wrong answers and refusals may come from nothing but a wrong one.
+    The library comes first, since a wrong library alone can cause wrong answers and errors.
     """
     judgement = judging.judge(site, outcome)
     if judgement.verdict is Verdict.ERROR:
@@ -89,7 +89,7 @@ def bare(reports: Sequence[RankReport]) -> tuple[str, ...]:
 
 
 def _other_library(site: base.Site, reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] | None:
-    """Find ranks that have loaded another libnccl than the installed one."""
+    """Find ranks that loaded another libnccl than the installed one."""
     other = []
     for report in reports:
         facts, stack = report.facts, site.stack.get(report.host)
@@ -104,14 +104,14 @@ def _other_library(site: base.Site, reports: Sequence[RankReport]) -> tuple[str,
     loaded = facts.get("nccl_path") or "an unknown file"
     reason = (
         f"{blame.named(other)} loaded NCCL {facts['nccl_version']} of {loaded} and "
-        f"not the installed {installed}of {facts.get('nccl_installed') or '/usr/local/nccl, where there is none'}: "
+        f"not the installed {installed}of {facts.get('nccl_installed') or '/usr/local/nccl, which does not exist'}: "
         "'ldconfig -p' and LD_LIBRARY_PATH there show why"
     )
     return reason, base.unique(report.host for report in other)
 
 
 def _other_header(reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] | None:
-    """Find nodes where a program that was compiled against NCCL's header does not get that NCCL."""
+    """Find nodes where a compiled program gets another NCCL than that of its header."""
     other = [
         report
         for report in reports
@@ -130,7 +130,7 @@ def _other_header(reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] 
 
 
 def _skew(reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] | None:
-    """Name whoever has another version than most; where there is no majority, everybody."""
+    """Name the hosts whose version differs from the majority; without a majority, all of them."""
     found = majority(dict(enumerate(str(report.facts["nccl_version"]) for report in reports)))
     if not found.others:
         return None
@@ -145,7 +145,7 @@ def _skew(reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _without_gpu(site: base.Site, reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] | None:
-    """Find nodes that have GPUs, with a driver, and ranks that could open none."""
+    """Find ranks that cannot open a GPU on nodes that have GPUs and a driver."""
     blind = [r for r in reports if "gpu" not in r.facts and r.host in site.stack and site.stack[r.host].gpus]
     if not blind:
         return None
@@ -194,7 +194,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _figures(reports: Sequence[RankReport]) -> list[Measurement]:
-    """Return times and bus bandwidths by collective and size; one rank has noted them all."""
+    """Return times and bus bandwidths by collective and size; one rank reports them all."""
     players = [report for report in reports if "largest" in report.facts]
     figures = [Measurement(name="gpus", value=len(_gpus(players)), unit="GPUs")]
     for report in players:

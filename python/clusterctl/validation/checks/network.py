@@ -1,4 +1,4 @@
-"""``network``: what is sent between the nodes goes over the network that is meant for it, as the counters tell."""
+"""``network``: traffic between nodes goes over the cluster's network, as the interfaces' counters show."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import RankReport
 
-# Headers only add to what is counted, and other traffic (ssh, a file server) is counted as well, so that a carrier has
-# carried the job when it shows nearly all of it; the rest is room for what a card counts late.
+# Counters include headers and other traffic (ssh, a file server). So a carrier has carried the job when it counts
+# nearly all of it; the rest is room for what a card counts late.
 CARRIED = 0.9
-_TOLD = 0.05  # below it a carrier is not worth a word
+_TOLD = 0.05  # a carrier with a smaller share is not named
 _RX, _TX = "_rx_bytes", "_tx_bytes"
 _MIB = 2**20
 _MOST_NAMED = 3
@@ -72,7 +72,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class NetworkCheck:
-    """Bytes between nodes go over the fabric's interface, or over RDMA where UCX was chosen; one node has none."""
+    """Bytes between nodes go over the fabric's interface, or over RDMA with UCX; one node alone is skipped."""
 
     name: str = "network"
     title: str = "the nodes' fabric carries the job"
@@ -80,7 +80,7 @@ class NetworkCheck:
     per_node: bool = False
 
     def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI is on every node that takes part
-        """Return nothing: every node can."""
+        """Return an empty string, since every node can take part."""
         return ""
 
     def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
@@ -93,7 +93,7 @@ class NetworkCheck:
         if judgement.verdict is not Verdict.PASS:
             return judgement
         if len(site.slots) == 1:
-            return _skip(judgement, "there is one node alone, and no network to look at")
+            return _skip(judgement, "one node alone has no network to check")
         readings = [reading(report) for report in judgement.ranks if "sent_bytes" in report.figures]
         unread = [node for node in site.slots if node not in {found.host for found in readings}]
         if unread:
@@ -114,7 +114,7 @@ class NetworkCheck:
 
 
 def path(node: NodeFacts) -> base.FabricPath | None:
-    """Return the interfaces that a node's fabric record means: its own, and those with an address in its networks."""
+    """Return the interfaces of a node's fabric: the recorded one, and those with an address in its networks."""
     if node.fabric is None or not node.fabric.interface:
         return None
     networks = [ipaddress.ip_network(cidr, strict=False) for cidr in node.fabric.cidrs]
@@ -127,7 +127,7 @@ def path(node: NodeFacts) -> base.FabricPath | None:
 
 
 def reading(report: RankReport) -> Reading:
-    """Return what a node's first rank has read, every byte counted once."""
+    """Return what a node's first rank read from the counters, with every byte counted once."""
     figures = report.figures
     names = [name.removesuffix(_RX) for name in figures if name.endswith(_RX)]
     counted = [_carrier(name, figures[name + _RX], figures[name + _TX], report.facts.get(name, "")) for name in names]
@@ -147,7 +147,7 @@ def _carrier(name: str, rx_bytes: float, tx_bytes: float, words: str) -> Carrier
 
 
 def _own(carrier: Carrier, counted: Sequence[Carrier]) -> Carrier:
-    """Return the carrier without the bytes that came to it from above."""
+    """Return the carrier without the bytes of carriers above it."""
     above = [other for other in counted if _lies_on(other, carrier)]
     rx = carrier.rx_bytes - sum(other.rx_bytes for other in above)
     tx = carrier.tx_bytes - sum(other.tx_bytes for other in above)
@@ -155,9 +155,9 @@ def _own(carrier: Carrier, counted: Sequence[Carrier]) -> Carrier:
 
 
 def _lies_on(upper: Carrier, lower: Carrier) -> bool:
-    """Whether a byte of one is counted on the other as well.
+    """Whether the lower carrier counts the bytes of the upper one as well.
 
-    IP over InfiniBand goes through the port; RDMA over Ethernet passes the interface by, or is counted there, too.
+    IP over InfiniBand goes through the port. RDMA over Ethernet bypasses the interface, or is counted there, too.
     """
     if lower.link_layer == "InfiniBand":
         return upper.name in lower.below
@@ -165,7 +165,7 @@ def _lies_on(upper: Carrier, lower: Carrier) -> bool:
 
 
 def _of_fabric(fabric: base.FabricPath, found: Reading) -> tuple[Carrier, ...]:
-    """Return what counts as the fabric: its interfaces, and the RDMA ports behind them."""
+    """Return the carriers of the fabric: its interfaces, and the RDMA ports behind them."""
     behind = set(fabric.interfaces)
     for _ in found.carriers:  # a VLAN on a bond on two ports: as deep as there are carriers, at most
         behind |= {name for carrier in found.carriers if carrier.name in behind for name in carrier.below}
@@ -178,14 +178,14 @@ def _of_fabric(fabric: base.FabricPath, found: Reading) -> tuple[Carrier, ...]:
 
 @dataclass(frozen=True)
 class _Fault:
-    """What is wrong on a node: the same ``what`` on several nodes is told once, with the ``figures`` of one of them."""
+    """What is wrong on a node; the same fault on several nodes is reported once, with the figures of one."""
 
     what: str
     figures: str
 
 
 def _fault(site: base.Site, found: Reading) -> _Fault | None:
-    """Find what is wrong with what carried a node's bytes."""
+    """Find what is wrong with the carriers of a node's bytes."""
     fabric = site.fabric.get(found.host)
     if fabric is not None:
         right = _of_fabric(fabric, found)
@@ -211,7 +211,7 @@ def _names(names: Iterable[str]) -> str:
 
 
 def _most(found: Reading, carriers: Iterable[Carrier]) -> list[Carrier]:
-    """Return those that carried a part worth a word, most first."""
+    """Return the carriers with a share worth naming, largest first."""
     told = [carrier for carrier in carriers if found.share([carrier]) > _TOLD]
     return sorted(told, key=lambda carrier: -found.share([carrier]))[:_MOST_NAMED]
 
@@ -228,7 +228,7 @@ def _counted(found: Reading, right: tuple[str, Sequence[Carrier]], others: Seque
 
 
 def _failed(judgement: base.Judgement, faults: dict[Reading, _Fault]) -> base.Judgement:
-    """Name every node once, with the figures of the first of those that have the same; all figures are evidence."""
+    """Name every node once; nodes with the same fault share the figures of the first. All figures are evidence."""
     alike: dict[str, list[Reading]] = {}
     for found, fault in faults.items():
         alike.setdefault(fault.what, []).append(found)
@@ -241,7 +241,7 @@ def _failed(judgement: base.Judgement, faults: dict[Reading, _Fault]) -> base.Ju
 
 
 def _carriers(site: base.Site, found: Reading) -> tuple[str, ...]:
-    """Return the names of what carried a node's bytes, those of the fabric where it has one."""
+    """Return the names of the carriers of a node's bytes, on the fabric where the node has one."""
     fabric = site.fabric.get(found.host)
     chosen = found.carriers if fabric is None else _of_fabric(fabric, found)
     alone = [carrier.name for carrier in chosen if found.share([carrier]) >= CARRIED]
@@ -262,7 +262,7 @@ def _went(readings: Sequence[Reading], carriers: dict[Reading, tuple[str, ...]])
 
 
 def _meant(site: base.Site) -> str:
-    """Return ', the fabric' where every node has a record of it."""
+    """Return ', the fabric' if every node has a fabric record."""
     return ", the fabric" if all(node in site.fabric for node in site.slots) else ""
 
 

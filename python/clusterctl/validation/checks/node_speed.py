@@ -1,4 +1,4 @@
-"""``node_speed``: memory bandwidth and computing of every node by itself, to tell a slow node from a slow link."""
+"""``node_speed``: memory bandwidth and compute speed of each node, which tells a slow node from a slow link."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clusterctl.model.results import Figure
 
 QUANTITIES = {"memory_bandwidth": "memory", "compute": "compute"}
-# Nodes that are containers of one machine take turns, and nobody knows how many there are before they are asked.
+# Containers of one machine take turns; their number is unknown before they answer.
 _TURN_S = 2.0
 
 
@@ -31,7 +31,7 @@ class NodeSpeedOptions(MeasuringOptions):
 
 @dataclass(frozen=True)
 class NodeSpeed:
-    """Every node measures itself; whoever is slower than its neighbours is for the verdict to say."""
+    """Every node measures itself; the outlier rules find the slow nodes."""
 
     options: NodeSpeedOptions = field(default_factory=NodeSpeedOptions)
     name: str = "node_speed"
@@ -40,11 +40,11 @@ class NodeSpeed:
     per_node: bool = True
 
     def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - numpy is on every node that takes part
-        """Return nothing: every node can."""
+        """Return an empty string, since every node can take part."""
         return ""
 
     def measuring_s(self, site: base.Site) -> float:
-        """Return the seconds that it may take; a deadline that the user has set holds as it is."""
+        """Return the seconds of measuring, 0 where the user sets the deadline."""
         if self.options.deadline_s is not None:
             return 0.0
         return min(len(site.slots), 32) * (_TURN_S + 2 * len(QUANTITIES) * self.options.budget_s)
@@ -77,7 +77,7 @@ class NodeSpeed:
             known = {name for figure in figures if figure.quantity == quantity for name in figure.nodes}
             unmeasured = [node for node in site.slots if node not in known]
             if unmeasured:
-                reason = f"the time did not suffice to measure the {quantity.replace('_', ' ')} of {folded(unmeasured)}"
+                reason = f"the time was too short to measure the {quantity.replace('_', ' ')} of {folded(unmeasured)}"
                 return replace(judgement, verdict=Verdict.ERROR, reason=reason, hosts=tuple(unmeasured))
         return base.passed(judgement, f"{judgement.reason}; {_words(figures)}")
 

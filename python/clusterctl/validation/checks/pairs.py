@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
 
-# A hung pair names itself as what it is busy with, by the host names that nodes give themselves.
+# The step of a hung pair is its name, made of the host names that nodes give themselves.
 _STUCK = re.compile(r"pair \S+, (?P<size>\d+ (?:B|KiB|MiB))")
 _COUNTED = ("segments", "segments_sent_again")
-_BUDGETS = 3.0  # what a pair may take, in budgets: a slow link takes more than its own
+_BUDGETS = 3.0  # what a pair may take, in budgets, since a slow link needs more than one
 
 
 class PairsOptions(MeasuringOptions):
@@ -43,7 +43,7 @@ class PairsOptions(MeasuringOptions):
 
 @dataclass(frozen=True)
 class Pairs:
-    """Every node measures with every other one; whoever stands out is for the verdict to say."""
+    """Every node measures with every other node; the outlier rules find slow nodes and links."""
 
     options: PairsOptions = field(default_factory=PairsOptions)
     name: str = "pairs"
@@ -52,13 +52,13 @@ class Pairs:
     per_node: bool = True
 
     def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI is on every node that takes part
-        """Return nothing: every node can."""
+        """Return an empty string, since every node can take part."""
         return ""
 
     def measuring_s(self, site: base.Site) -> float:
-        """Return the seconds that the rounds may take; the program fits its plan into what it gets.
+        """Return the seconds of all rounds, 0 where the user sets the deadline.
 
-        A deadline that the user has set holds as it is.
+        The program fits its plan into the time that it gets.
         """
         if self.options.deadline_s is not None:
             return 0.0
@@ -89,7 +89,7 @@ class Pairs:
         )
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
-        """Judge what came through, and make matrices and figures of what was measured."""
+        """Judge the answers, and make matrices and figures of the measurements."""
         site = base.one_a_node(site)
         judgement = _name_the_stuck(judging.judge(site, outcome))
         measured = rank_output.read(outcome.lines, site.placement, site.names).measured
@@ -100,20 +100,20 @@ class Pairs:
         if judgement.verdict is not Verdict.PASS:
             return judgement
         if len(site.slots) == 1:
-            return replace(judgement, verdict=Verdict.SKIP, reason="there is one node alone, and no pair to measure")
+            return replace(judgement, verdict=Verdict.SKIP, reason="one node alone has no pair to measure")
         unmeasured = set(site.slots) - {name for matrix in matrices for name in _measured_nodes(matrix)}
         if not matrices or unmeasured:
             whom = f"the links of {folded(sorted(unmeasured))}" if matrices else "any pair"
-            return replace(judgement, verdict=Verdict.ERROR, reason=f"the time did not suffice to measure {whom}")
+            return replace(judgement, verdict=Verdict.ERROR, reason=f"the time was too short to measure {whom}")
         told = judgement.ranks[0].figures
         more = [Measurement(name="measuring", value=told["measuring_s"], unit="s")] if "measuring_s" in told else []
         return base.passed(judgement, f"{judgement.reason}; {_words(matrices)}", *more)
 
 
 def _name_the_stuck(judgement: base.Judgement) -> base.Judgement:
-    """Name the pair that hangs: all others wait for the end of the round, which says nothing about them.
+    """Blame the pair that hangs; all others only wait for the end of the round.
 
-    A node that gives no sign of life has been named already, and is more to blame than whoever waits for it.
+    A node without a sign of life is blamed already, and is the cause for the nodes that wait for it.
     """
     stuck = [report for report in judgement.ranks if report.state == "waiting" and _STUCK.fullmatch(report.step)]
     if judgement.verdict is not Verdict.FAIL or not stuck or judgement.reason.startswith("no sign of life"):
@@ -162,7 +162,7 @@ def _matrices(nodes: Sequence[str], measured: Iterable[rank_output.Measured]) ->
 def _figures(matrix: PairMatrix, confidence: float) -> Iterable[Figure]:
     """Return the median of all links, and of each node's links: what the history keeps.
 
-    Their samples are the links' medians, which stand in the matrix.
+    Their samples are the medians of the links in the matrix.
     """
     of_node: dict[str, list[float]] = {name: [] for name in matrix.nodes}
     for link, value in zip(matrix.links, matrix.value, strict=True):
@@ -185,7 +185,7 @@ def _figures(matrix: PairMatrix, confidence: float) -> Iterable[Figure]:
 
 
 def _losses(measured: Iterable[rank_output.Measured]) -> Iterable[Figure]:
-    """Return the part of their TCP segments that pairs sent again, where that were more than a few."""
+    """Return the share of TCP segments that each pair sent again."""
     sent: dict[tuple[str, ...], list[float]] = {}
     for one in measured:
         if one.quantity in _COUNTED and one.host and one.peer:

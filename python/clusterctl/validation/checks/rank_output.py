@@ -1,4 +1,4 @@
-"""Read what the ranks printed: one report a rank, and the lines that are nobody's."""
+"""Reading what ranks print: a report of each rank, their measurements, and all other lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.job_outcome import OutputLine
 
-# A line of ours begins with one of two keys; mpirun may glue two ranks' lines together or put words before them.
+# A rank's line begins with one of two keys; mpirun may join lines of two ranks or put words before them.
 _BEGIN = re.compile(r'\{"(?:clusterctl|rank)"')
 _DECODER = json.JSONDecoder()
 
@@ -52,9 +52,14 @@ class _Part(Measured):
 
 @dataclass(frozen=True)
 class Output:
-    """The ranks in order, the lines that no rank of ours wrote, when the last rank was up, and what was measured.
+    """What a job printed.
 
-    Measurements that came in part only are left out. ``printed`` is by rank what a program of the user's printed there.
+    Attributes:
+        ranks: the report of each rank, in order.
+        other: the lines that are not a rank's report.
+        all_started_s: when the last rank was up.
+        measured: the measurements; those with missing parts are left out.
+        printed: the output of a user's program by rank.
     """
 
     ranks: tuple[RankReport, ...]
@@ -73,14 +78,13 @@ def read(
 ) -> Output:
     """Return what the ranks said of themselves.
 
-    A sign of life counts from when it was given: a busy launch node may pass on those of seconds in one go.
+    A sign of life counts from the time when the rank gave it, since a busy launch node may pass it on seconds later.
 
     Args:
         lines: the raw output, both streams.
-        placement: the node on which each rank was to be, by the inventory's name; a rank that says nothing is reported
-            as absent from there.
+        placement: the inventory's name of the node of each rank; a silent rank is reported as absent there.
         names: the inventory's name of each host name that nodes give themselves.
-        until_s: what was said later is left out.
+        until_s: later lines are left out.
     """
     reports = {rank: RankReport(rank=rank, host=host, state="absent", ok=False) for rank, host in enumerate(placement)}
     other: list[str] = []
@@ -108,7 +112,7 @@ def read(
             try:
                 reports[rank] = _updated(before, event, names, at_s)
             except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
-                other.append(line.text.strip())  # no answer of ours: that rank has none until it gives one
+                other.append(line.text.strip())  # not a valid answer; the rank has not answered
     return Output(
         ranks=tuple(reports[rank] for rank in sorted(reports)),
         other=tuple(other),
@@ -119,7 +123,7 @@ def read(
 
 
 def _given_s(event: Mapping[str, Any], started_s: float | None, at_s: float) -> float:
-    """Return when a rank said something, in seconds since the job's start; ``at_s`` is when it came here."""
+    """Return when a rank gave a sign, in seconds since the job's start; ``at_s`` is when it arrived here."""
     since = event.get("s") if event.get("event") == "waiting" else None
     if started_s is None or not isinstance(since, float):
         return at_s
@@ -127,7 +131,7 @@ def _given_s(event: Mapping[str, Any], started_s: float | None, at_s: float) -> 
 
 
 def _events(text: str) -> tuple[list[dict[str, Any]], str]:
-    """Take the JSON objects out of a line; return them and what else it held."""
+    """Return the JSON objects of a line, and the rest of the line."""
     events: list[dict[str, Any]] = []
     rest: list[str] = []
     at = 0
@@ -136,7 +140,7 @@ def _events(text: str) -> tuple[list[dict[str, Any]], str]:
             value, end = _DECODER.raw_decode(text, match.start())
         except (json.JSONDecodeError, RecursionError):
             break
-        if type(value.get("rank")) is int:  # True is none
+        if type(value.get("rank")) is int:  # True is not a rank
             events.append(value)
         rest.append(text[at : match.start()])
         at = end
@@ -152,12 +156,12 @@ def _whole(events: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> tup
         try:
             part = _Part.model_validate({**event, **ends})
         except ValidationError:
-            continue  # half a line, or a number that is none
+            continue  # half a line, or an invalid number
         groups.setdefault(tuple(part.model_dump(exclude={"samples", "part", "parts"}).values()), []).append(part)
     found = []
     for group in groups.values():
         group.sort(key=lambda part: part.part)
-        if [part.part for part in group] == list(range(group[0].parts)):  # else one was lost, or came twice
+        if [part.part for part in group] == list(range(group[0].parts)):  # else a part is missing or came twice
             samples = tuple(value for part in group for value in part.samples)
             found.append(Measured(**group[0].model_dump(exclude={"samples", "part", "parts"}), samples=samples))
     return tuple(found)
@@ -165,8 +169,11 @@ def _whole(events: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> tup
 
 def _updated(before: RankReport, event: Mapping[str, Any], names: Mapping[str, str], at_s: float) -> RankReport:
     host = names.get(str(event.get("host", "")), str(event.get("host", ""))) or before.host
-    kind = event.get("event", "hello")  # the C program has one kind of line and gives it no name
-    if before.state == "answered" and kind in {"started", "waiting"}:  # it goes on to MPI_Finalize, and may wait there
+    kind = event.get("event", "hello")  # the C program has one kind of line without a name
+    if before.state == "answered" and kind in {
+        "started",
+        "waiting",
+    }:  # it may wait in MPI_Finalize
         return before.model_copy(update={"seen_s": at_s, "step": str(event.get("step", ""))})
     if kind == "started":
         return before.model_copy(update={"host": host, "state": "started", "seen_s": at_s})
@@ -174,7 +181,7 @@ def _updated(before: RankReport, event: Mapping[str, Any], names: Mapping[str, s
         step = str(event.get("step", ""))
         return before.model_copy(update={"host": host, "state": "waiting", "step": step, "seen_s": at_s})
     figures = {str(name): float(value) for name, value in event.get("figures", {}).items()}
-    unfit = {name: value for name, value in figures.items() if not math.isfinite(value)}  # a record holds none of them
+    unfit = {name: value for name, value in figures.items() if not math.isfinite(value)}  # not for a record
     return RankReport(
         rank=before.rank,
         host=host,
@@ -199,17 +206,17 @@ def _updated(before: RankReport, event: Mapping[str, Any], names: Mapping[str, s
 def _finite(value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):
-        raise ValueError(f"{number} is no figure")
+        raise ValueError(f"{number} is not a figure")
     return number
 
 
 def figures(measured: Iterable[Measured], confidence: float = 0.95, *, together: bool = False) -> tuple[Figure, ...]:
-    """Return what ranks measured (``ranks.read(...).measured``) as figures: medians with their intervals.
+    """Return measurements (``read(...).measured``) as figures: medians with their intervals.
 
     Args:
         measured: one for each figure.
-        confidence: probability that the interval of each median shall have; too few samples have none.
-        together: the figures are about all nodes and not about the one whose rank printed them, as in a collective.
+        confidence: probability of the interval of each median; too few samples have no interval.
+        together: whether the figures are about all nodes, as in a collective, and not about the rank's node.
     """
     found = []
     for one in measured:

@@ -67,7 +67,7 @@ def select(names: Sequence[str] | None, suite: Suite | None = None) -> tuple[Che
     for name in names:
         if name not in known:
             hint = nearest(name, known, "the checks are:")
-            raise ConfigError(f"There is no check named '{name}'; {hint}")
+            raise ConfigError(f"Unknown check '{name}'; {hint}")
     chosen = {name: suite.checks.get(name) or nightly.checks[name] for name in registrations() if name in names}
     external = tuple(check for check in suite.external if check.name in names)
     return build(suite.model_copy(update={"checks": chosen, "external": external}))

@@ -1,4 +1,4 @@
-"""What a training tells of speed: the time of a step, and how much of so many processes' work is not lost."""
+"""The speed of a training: time of a step, scaling efficiency and throughput."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 # The quantities of a training that a reference can name.
 MEASURES: Mapping[str, Unit] = {"efficiency": "1", "time": "s", "throughput": "tokens/s"}
-_TOGETHER, _ALONE = "training_step", "single_process_step"  # as language_model.py calls them
+_TOGETHER, _ALONE = "training_step", "single_process_step"  # the words of language_model.py
 
 
 def figures(
     site: base.Site, outcome: JobOutcome, processes: int, tokens: float, confidence: float = 0.95
 ) -> tuple[Figure, ...]:
-    """Return the times of a step, the scaling efficiency and the throughput; nothing where no times were printed.
+    """Return the times of a step, the scaling efficiency and the throughput; empty without printed times.
 
-    Efficiency is strong scaling: both train the same batches, so that ``n`` processes that lost nothing would take an
-    ``n``-th of the time that one takes; its interval is made of the ends of both times' intervals, so that its
-    probability is what is left when either may fail. Throughput follows from the time of a step, and is not judged.
+    Efficiency is strong scaling. One process and ``n`` processes train the same batches; without losses, ``n``
+    processes take an ``n``-th of the time. Its interval is made of the ends of the intervals of both times, so its
+    probability is the chance that both hold. Throughput follows from the time of a step and is not judged.
 
     Args:
         site: where it ran.
-        outcome: all it printed.
+        outcome: all its output.
         processes: how many trained together.
-        tokens: letters in a batch.
+        tokens: tokens in a batch.
         confidence: probability of the intervals of the times.
     """
     measured = rank_output.read(outcome.lines, site.placement, site.names).measured

@@ -1,4 +1,4 @@
-"""``torchrun``: PyTorch's own launcher, started by mpirun on every node, trains one model over all ranks."""
+"""``torchrun``: PyTorch's launcher, started by mpirun on every node, trains a model over all ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
 
-# What torchrun says of the worker that ended first.
+# torchrun's words about the worker that ended first.
 _ROOT_CAUSE = re.compile(
     r"Root Cause[^\n]*\n(?:[^\n]*\n){1,6}?\s*rank\s*: (?P<rank>\d+) [^\n]*\n\s*exitcode\s*: (?P<code>-?\d+) [^\n]*?"
     r"(?:\((?P<signal>SIG\w+)\))?\s*\n"
@@ -23,7 +23,7 @@ _ROOT_CAUSE = re.compile(
 
 @dataclass(frozen=True)
 class TorchrunCheck:
-    """A model trained by DistributedDataParallel is the one that a single process gets."""
+    """A model trained by DistributedDataParallel equals that of a single process."""
 
     name: str = "torchrun"
     title: str = "torchrun under mpirun trains what one process trains"
@@ -35,7 +35,7 @@ class TorchrunCheck:
         return stack_needs.without_pytorch(stack)
 
     def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of a node's own process, which starts torchrun."""
+        """Return the argv of the process on each node, which starts torchrun."""
         return base.rank_program(
             "torch_checks.py",
             self.name,
@@ -76,7 +76,7 @@ def _backend(site: base.Site) -> str:
 
 
 def _with_root_cause(judgement: base.Judgement, outcome: JobOutcome) -> base.Judgement:
-    """Name the worker that ended without a word of its own, by what torchrun says of it."""
+    """Blame the worker that ended silently, as torchrun names it."""
     found = _ROOT_CAUSE.search("\n".join(line.text for line in outcome.lines if line.stream == "stderr") + "\n")
     if found is None or any(not report.ok and report.state == "answered" for report in judgement.ranks):
         return judgement

@@ -279,7 +279,7 @@ def test_a_figure_that_is_no_number_is_a_wrong_answer_and_the_record_loads_again
     [("all-reduce", "allreduce"), ("Broadcast", "broadcast"), ("helo", "hello"), ("point", "point_to_point")],
 )
 def test_an_unknown_check_gets_the_nearest_name(given: str, near: str) -> None:
-    with pytest.raises(ConfigError, match=f"no check named '{given}'; did you mean '{near}'"):
+    with pytest.raises(ConfigError, match=f"Unknown check '{given}'; did you mean '{near}'"):
         registry.select([given])
 
 
@@ -413,7 +413,7 @@ def test_answers_that_nobody_knows_the_carrier_of_fail() -> None:
     )
     judgement = registry.select(["horovod"])[0].judge(training_site(), dataclasses.replace(whole, lines=silent))
     assert judgement.verdict is Verdict.FAIL
-    assert judgement.reason.endswith("carried by nothing that the timeline names and not by MPI: none")
+    assert judgement.reason.endswith("carried by a library that the timeline does not name and not by MPI: none")
 
 
 def test_tensors_on_gpus_have_to_be_carried_by_what_horovod_was_built_with() -> None:

@@ -154,7 +154,7 @@ def test_the_library_must_be_the_installed_file_and_not_one_that_is_called_alike
     alike = {"nccl_path": f"{HOME}-other/lib/libnccl.so.2"}
     assert judged({"node1": GPU_NODE}, said(0, facts=alike), said(1)).verdict is Verdict.FAIL
     gone = {"nccl_installed": ""}
-    assert "/usr/local/nccl, where there is none" in judged({"node1": GPU_NODE}, said(0, facts=gone), said(1)).reason
+    assert "/usr/local/nccl, which does not exist" in judged({"node1": GPU_NODE}, said(0, facts=gone), said(1)).reason
 
 
 def test_versions_that_differ_are_named_by_node() -> None:

@@ -179,7 +179,7 @@ def test_one_node_alone_has_no_network_to_look_at() -> None:
     judgement = judged(ETH0, {"facts": {}, "figures": {}})
     assert (judgement.verdict, judgement.reason) == (
         Verdict.SKIP,
-        "there is one node alone, and no network to look at",
+        "one node alone has no network to check",
     )
 
 

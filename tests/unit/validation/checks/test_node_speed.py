@@ -80,7 +80,7 @@ def test_a_node_without_a_figure_is_no_pass() -> None:
     lines = [one for rank in range(5) for one in (*speeds(rank), answer(rank))]
     found = judged([one for one in lines if not ("compute" in one.text and "node2" in one.text)])
     assert (found.verdict, found.hosts) == (Verdict.ERROR, ("node2",))
-    assert found.reason == "the time did not suffice to measure the compute of node2"
+    assert found.reason == "the time was too short to measure the compute of node2"
 
 
 def test_a_wrong_product_is_a_fail() -> None:

@@ -24,7 +24,7 @@ def test_a_regular_expression_finds_the_figure_and_its_unit_scales_it() -> None:
 
 
 def test_a_figure_that_its_unit_makes_too_large_is_none() -> None:
-    with pytest.raises(UnreadableError, match="is no number"):
+    with pytest.raises(UnreadableError, match="is not a number"):
         own_figure.figure(check(regex=r"([\d.e]+) GB/s", unit="GB/s"), "1e305 GB/s\n")
 
 
@@ -59,20 +59,20 @@ def test_a_list_at_the_top_and_the_last_of_several_documents() -> None:
     ("keys", "text", "words"),
     [
         ({"regex": "x(y)"}, "", "no line of its output matches 'x(y)'"),
-        ({"regex": "x=(.*)"}, "x=fast", "'fast' in its output is no number"),
-        ({"regex": "x=(.*)"}, "x=nan", "'nan' in its output is no number"),
-        ({"regex": "x=(.*)"}, "x=", "'' in its output is no number"),
-        ({"json_path": "a"}, "", "no whole JSON document"),
-        ({"json_path": "a"}, '{"a": 1', "no whole JSON document"),
-        ({"json_path": "a.b"}, '{"a": 1}', "has nothing at 'a.b'"),
-        ({"json_path": "a[3]"}, '{"a": [1]}', "has nothing at 'a[3]'"),
-        ({"json_path": "a"}, '{"a": null}', "has nothing at 'a'"),
-        ({"json_path": "a"}, '{"a": true}', "'True' in its output is no number"),
-        ({"json_path": "a"}, '{"a": []}', "'[]' in its output is no number"),
-        ({"json_path": "a"}, '{"a": NaN}', "no number"),
-        ({"json_path": "a"}, '{"a": [1, "x"]}', "'x' in its output is no number"),
-        ({"json_path": "a"}, "[" * 100_000, "no whole JSON document"),
-        ({"json_path": "a"}, "[\n" * 100_000, "no whole JSON document"),
+        ({"regex": "x=(.*)"}, "x=fast", "'fast' in its output is not a number"),
+        ({"regex": "x=(.*)"}, "x=nan", "'nan' in its output is not a number"),
+        ({"regex": "x=(.*)"}, "x=", "'' in its output is not a number"),
+        ({"json_path": "a"}, "", "does not hold a whole JSON document"),
+        ({"json_path": "a"}, '{"a": 1', "does not hold a whole JSON document"),
+        ({"json_path": "a.b"}, '{"a": 1}', "has no value at 'a.b'"),
+        ({"json_path": "a[3]"}, '{"a": [1]}', "has no value at 'a[3]'"),
+        ({"json_path": "a"}, '{"a": null}', "has no value at 'a'"),
+        ({"json_path": "a"}, '{"a": true}', "'True' in its output is not a number"),
+        ({"json_path": "a"}, '{"a": []}', "'[]' in its output is not a number"),
+        ({"json_path": "a"}, '{"a": NaN}', "not a number"),
+        ({"json_path": "a"}, '{"a": [1, "x"]}', "'x' in its output is not a number"),
+        ({"json_path": "a"}, "[" * 100_000, "does not hold a whole JSON document"),
+        ({"json_path": "a"}, "[\n" * 100_000, "does not hold a whole JSON document"),
     ],
     ids=lambda value: repr(value)[:40] if not isinstance(value, dict) else next(iter(value)),
 )

@@ -183,10 +183,10 @@ def test_what_was_not_measured_is_said() -> None:
     assert "5 of 6 pairs" in some.reason
     assert not some.matrices[0].complete
     none = judged(4, answers)
-    assert (none.verdict, none.reason) == (Verdict.ERROR, "the time did not suffice to measure any pair")
+    assert (none.verdict, none.reason) == (Verdict.ERROR, "the time was too short to measure any pair")
     without = [one for one in lines if "box4" not in one.text]
     assert judged(4, without + answers).verdict is Verdict.ERROR
-    assert judged(4, without + answers).reason == "the time did not suffice to measure the links of node4"
+    assert judged(4, without + answers).reason == "the time was too short to measure the links of node4"
     assert judged(1, [answer(0)]).verdict is Verdict.SKIP
 
 

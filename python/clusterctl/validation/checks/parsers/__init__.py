@@ -1,4 +1,4 @@
-"""Read what programs of others print: text in, figures out, and one sentence where there is nothing to read."""
+"""Parsers of other programs' output: text in, figures out, or an error of one sentence."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _TAG = re.compile(r"^(?:\[[^\]\s]*,\d+\]<std(?:out|err)>: ?|\d+: )")
 
 
 class UnreadableError(ValueError):
-    """The output does not hold what was to be read from it; the message says what is missing."""
+    """The output does not hold the expected figures; the message says what is missing."""
 
 
 class WrongAnswerError(UnreadableError):
-    """The program has measured something, and says itself that its answers were wrong."""
+    """The program itself reports that its answers were wrong."""
 
 
 def untagged(text: str) -> Iterator[str]:
-    """Yield the lines of a log without what a launcher put before them."""
+    """Yield the lines of a log without the prefix of a launcher."""
     for line in text.splitlines():
         yield _TAG.sub("", line).rstrip()
 
@@ -35,32 +35,32 @@ def number(word: str, where: str) -> float:
     """Return a finite number.
 
     Raises:
-        UnreadableError: it is none; the message says where it stands.
+        UnreadableError: the word is not a finite number; the message says where it stands.
     """
     try:
         value = float(word)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise UnreadableError(f"'{word}' is no number, {where}")
+        raise UnreadableError(f"'{word}' is not a number, {where}")
     return value
 
 
-def figure(operation: str, backend: str, size: int | None, told: tuple[str, float, Unit, Better]) -> Figure:
-    """Return one of a table's figures.
+def figure(operation: str, backend: str, size: int | None, measured: tuple[str, float, Unit, Better]) -> Figure:
+    """Return one figure of a table.
 
     Args:
-        operation: what was run, in our words.
+        operation: the operation, in clusterctl's words.
         backend: what carried it.
-        size: bytes of the message, None where there is none.
-        told: quantity, value, its unit and which way is good.
+        size: bytes of the message, None for an operation without a message.
+        measured: quantity, value, its unit and which way is good.
 
     Raises:
-        UnreadableError: the value is too large to be reckoned with.
+        UnreadableError: the value is not a finite number.
     """
-    quantity, value, unit, better = told
+    quantity, value, unit, better = measured
     if not math.isfinite(value):
-        raise UnreadableError(f"the {quantity.replace('_', ' ')} of {operation or backend} is no finite number")
+        raise UnreadableError(f"the {quantity.replace('_', ' ')} of {operation or backend} is not a finite number")
     return Figure(
         quantity=quantity, operation=operation, backend=backend, size_bytes=size, value=value, unit=unit, better=better
     )

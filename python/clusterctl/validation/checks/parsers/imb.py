@@ -1,8 +1,8 @@
-"""Read the output of the Intel MPI Benchmarks (IMB-MPI1), by the header that stands above each table.
+"""Parser of the Intel MPI Benchmarks (IMB-MPI1), by the header above each table.
 
-A time of ``PingPong`` is half the round trip. Of a collective the slowest rank's time counts (``t_max``). A benchmark
-that was run with several numbers of processes is told for the most of them. Releases before 2018 print bandwidths in
-2^20 bytes a second, later ones in 10^6; which it is shows in the line itself, where the bytes and the time stand.
+A time of ``PingPong`` is half the round trip. The time of a collective is that of the slowest rank (``t_max``). A
+benchmark with several numbers of processes counts for the highest number. Releases before 2018 print bandwidths in 2^20
+bytes a second, later ones in 10^6; the bytes and the time in a line show which unit it has.
 """
 
 from __future__ import annotations
@@ -50,21 +50,23 @@ def parse(text: str) -> tuple[Figure, ...]:
 
     Raises:
         WrongAnswerError: the program compared its values, and some were wrong.
-        UnreadableError: there is no table, or it is not whole.
+        UnreadableError: the table is missing or incomplete.
     """
     best: dict[str, _Table] = {}
     for table in _tables(text):
         if table.rows and table.processes >= best.get(table.benchmark, table).processes:
             best[table.benchmark] = table
     if not best:
-        raise UnreadableError("it holds no table of the Intel MPI Benchmarks ('# Benchmarking ...' and figures below)")
+        raise UnreadableError(
+            "the output does not hold a table of the Intel MPI Benchmarks ('# Benchmarking ...' with figures)"
+        )
     if _END not in text:
-        raise UnreadableError(f"the output of the Intel MPI Benchmarks is cut off: '{_END[2:]}' does not come")
+        raise UnreadableError(f"the output of the Intel MPI Benchmarks is cut off: '{_END[2:]}' is missing")
     return tuple(one for table in best.values() for one in _figures(table))
 
 
 def _tables(text: str) -> Iterator[_Table]:
-    """Yield each table when its first line stands; rows are added to it as they come."""
+    """Yield each table at its first line; later lines are added to it."""
     table: _Table | None = None
     for line in untagged(text):
         begin, processes = _BENCHMARK.match(line), _PROCESSES.match(line)
@@ -81,13 +83,13 @@ def _tables(text: str) -> Iterator[_Table]:
 
 
 def _add(words: Sequence[str], table: _Table) -> None:
-    """Add a line of figures; in the layout that begins each line with the benchmark's name that is left out."""
+    """Add a line of figures; one layout begins each line with the benchmark's name, which is left out."""
     if words[0] == table.benchmark:
         words, columns = words[1:], table.columns[1:]
     else:
         columns = table.columns
     if not words[0].isdigit():
-        return  # other words between the tables, mpirun's for example
+        return  # a line between the tables, such as one of mpirun
     if len(words) != len(columns):
         raise UnreadableError(f"a line of {table.benchmark} is cut off: '{' '.join(words)}'")
     where = f"in a line of {table.benchmark}"
@@ -104,17 +106,17 @@ def _figures(table: _Table) -> Iterator[Figure]:
     operation = _BETWEEN_TWO.get(table.benchmark, _OPERATIONS.get(table.benchmark, table.benchmark.lower()))
     for row in table.rows:
         time_us = row.get("t[usec]", row.get("t_max[usec]"))
-        told: list[tuple[str, float, Unit, Better]] = []
+        found: list[tuple[str, float, Unit, Better]] = []
         if time_us is not None:
-            told.append(("latency", time_us, "us", "lower") if pair else ("time", time_us / 1e6, "s", "lower"))
+            found.append(("latency", time_us, "us", "lower") if pair else ("time", time_us / 1e6, "s", "lower"))
         if row.get("Mbytes/sec"):
-            told.append(("bandwidth", row["Mbytes/sec"] * unit, "B/s", "higher"))
+            found.append(("bandwidth", row["Mbytes/sec"] * unit, "B/s", "higher"))
         size = int(row["#bytes"]) if "#bytes" in row else None
-        yield from (figure(operation, "mpi", size, one) for one in told)
+        yield from (figure(operation, "mpi", size, one) for one in found)
 
 
 def _unit(rows: Sequence[dict[str, float]]) -> float:
-    """Return the bytes of a Mbyte, from a line that tells bytes, time and bandwidth; 10^6 where none does."""
+    """Return the bytes of a Mbyte, from a line with bytes, time and bandwidth; 10^6 without such a line."""
     for row in rows:
         time_us = row.get("t[usec]", row.get("t_max[usec]", 0.0))
         if time_us < _LONG_ENOUGH_US or not row.get("Mbytes/sec") or not row.get("#bytes"):

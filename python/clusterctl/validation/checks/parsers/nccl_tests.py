@@ -1,8 +1,8 @@
-"""Read the output of NVIDIA's nccl-tests: the table that it prints, or the JSON that it writes with ``-J``.
+"""Parser of NVIDIA's nccl-tests: the table that they print, or the JSON that they write with ``-J``.
 
 Columns are found by the names in the table's header (``writeResultHeader`` in src/util.cu of NVIDIA/nccl-tests); what
 they mean stands in its doc/PERFORMANCE.md. A GB/s there is 10^9 bytes a second. Of the two halves of a line the
-out-of-place one counts, and the in-place one where there is no other.
+out-of-place half counts; a line with one half has the in-place half.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STAMP_WORDS = 2  # a timestamp is a date and a time of day
 
 @dataclass(frozen=True)
 class _Line:
-    """One size's result; ``wrong`` is None where nothing was compared."""
+    """The result of one size; ``wrong`` is None where the program compared no values."""
 
     size: int
     time_us: float
@@ -54,20 +54,20 @@ def parse(text: str) -> tuple[Figure, ...]:
     """Return time, algorithm bandwidth and bus bandwidth of every size of every operation.
 
     Args:
-        text: all that one or more of the programs printed, or one JSON document.
+        text: the output of one or more of the programs, or one JSON document.
 
     Raises:
         WrongAnswerError: some values were wrong.
-        UnreadableError: there is no table, or it is not whole.
+        UnreadableError: the table is missing or incomplete.
     """
     if text.lstrip().startswith("{"):
         return tuple(_json(text))
     tables = list(_tables(text))
     if not tables:
-        raise UnreadableError("it holds no table of nccl-tests (no header with 'size', 'time' and 'busbw')")
+        raise UnreadableError("the output does not hold a table of nccl-tests (header with 'size', 'time' and 'busbw')")
     for table in tables:
         if not table.ended:
-            raise UnreadableError("the table of nccl-tests is cut off: 'Out of bounds values' does not come")
+            raise UnreadableError("the table of nccl-tests is cut off: 'Out of bounds values' is missing")
         if not table.lines:
             raise UnreadableError("the table of nccl-tests is empty")
     return tuple(one for table in tables for line in table.lines for one in _figures(line, table.operation))
@@ -100,7 +100,7 @@ def _end(line: str, table: _Table | None) -> None:
 
 
 def _line(words: list[str], columns: Sequence[str]) -> _Line:
-    """Take a line apart; what is measured is counted from the right, since a reduction's name may be empty."""
+    """Read a line from the right, since the name of a reduction may be empty."""
     size, where = int(words[0]), f"in the line of size {words[0]}"
     if "timestamp" in columns:
         words, columns = words[:-_STAMP_WORDS], columns[:-1]

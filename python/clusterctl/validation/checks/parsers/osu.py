@@ -2,7 +2,7 @@
 
 Latencies are in microseconds and one way; a MB/s is 10^6 bytes a second (the suite's README). The size is what a
 program calls so: for a collective, what one rank gives. These programs print no end mark, so a table that lost its last
-lines cannot be told from a shorter one; their exit code tells.
+lines cannot be found from a shorter one; their exit code tells.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _POINT_TO_POINT = {
 
 @dataclass(frozen=True)
 class _Test:
-    """Which program printed what follows."""
+    """The program that printed the lines below its title."""
 
     backend: str
     operation: str
@@ -53,11 +53,13 @@ def parse(text: str) -> tuple[Figure, ...]:
 
     Raises:
         WrongAnswerError: the program compared its values, and some were wrong.
-        UnreadableError: there is no table, or one of its lines is not whole.
+        UnreadableError: the table is missing, or a line is incomplete.
     """
     found = list(_read(text))
     if not found:
-        raise UnreadableError("it holds no table of the OSU Micro-Benchmarks ('# OSU MPI ... Test' and figures below)")
+        raise UnreadableError(
+            "the output does not hold a table of the OSU Micro-Benchmarks ('# OSU MPI ... Test' with figures)"
+        )
     return tuple(found)
 
 
@@ -96,13 +98,13 @@ def _figures(words: Sequence[str], columns: Sequence[str], test: _Test) -> Itera
             if word != "Pass":
                 raise WrongAnswerError(f"the OSU benchmark found wrong values (Validation: {word}) at size {size}")
             continue
-        told = _told(name, number(word, f"in the column {name} of size {size}"), test)
-        if told is not None:
-            yield figure(test.operation, test.backend, size, told)
+        found = _measured(name, number(word, f"in the column {name} of size {size}"), test)
+        if found is not None:
+            yield figure(test.operation, test.backend, size, found)
 
 
-def _told(column: str, value: float, test: _Test) -> tuple[str, float, Unit, Better] | None:
-    """Return quantity, value, unit and the good direction of a column, None for one that is not told."""
+def _measured(column: str, value: float, test: _Test) -> tuple[str, float, Unit, Better] | None:
+    """Return quantity, value, unit and the good direction of a column, None for any other column."""
     if column in {"Latency (us)", "Latency(us)", "Avg Latency(us)", "Avg Lat(us)"}:
         return ("time", value / 1e6, "s", "lower") if test.collective else ("latency", value, "us", "lower")
     if column in {"Bandwidth (MB/s)", "MB/s"}:

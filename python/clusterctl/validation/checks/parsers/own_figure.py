@@ -1,4 +1,4 @@
-"""Read the figure of a user's own check: by a regular expression, or by a path into the JSON that it prints."""
+"""Parser for a user's own check: a regular expression, or a path into the JSON that it prints."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _MOST_SHOWN = 60
 
 
 def figure(check: ExternalCheck, text: str, nodes: tuple[str, ...] = ()) -> Figure:
-    """Return the figure that a program printed: the median where it printed several.
+    """Return the figure that a program printed; of several values, the median.
 
     Args:
         check: with ``regex`` or ``json_path``.
-        text: all that it printed.
-        nodes: whom the figure is about.
+        text: its output.
+        nodes: the nodes that the figure is about.
 
     Raises:
-        UnreadableError: there is none, or what stands there is no number.
+        UnreadableError: the value is missing or is not a number.
     """
     printed = _matched(check.regex, text) if check.regex else _led_to(check, text)
     found = tuple(_number(value * check.scale) for value in printed)
@@ -56,7 +56,7 @@ def _matched(expression: str, text: str) -> list[float]:
 
 
 def _led_to(check: ExternalCheck, text: str) -> list[float]:
-    """Follow the path into the last JSON document that has it; lines of other words may stand around it."""
+    """Return the values at the path in the last JSON document that has it; other lines do not matter."""
     steps = [int(index) if index else key for index, key in _STEP.findall(check.json_path.removeprefix("$"))]
     documents = list(_documents(text))
     for document in reversed(documents):
@@ -64,12 +64,12 @@ def _led_to(check: ExternalCheck, text: str) -> list[float]:
         if value is not None:
             return [_number(one) for one in value] if isinstance(value, list) and value else [_number(value)]
     if not documents:
-        raise UnreadableError("its output holds no whole JSON document")
-    raise UnreadableError(f"the JSON that it printed has nothing at '{check.json_path}'")
+        raise UnreadableError("its output does not hold a whole JSON document")
+    raise UnreadableError(f"the JSON in its output has no value at '{check.json_path}'")
 
 
 def _documents(text: str) -> Iterator[Any]:
-    """Yield the objects and lists that begin at the start of a line; what is inside of half a document is none."""
+    """Yield the objects and lists that begin at the start of a line; incomplete documents are left out."""
     at = 0
     while (match := _BEGIN.search(text, at)) is not None:
         try:
@@ -95,14 +95,14 @@ def _number(found: object) -> float:
     """Return a finite number.
 
     Raises:
-        UnreadableError: it is none.
+        UnreadableError: it is not a finite number.
     """
     try:
         value = math.nan if isinstance(found, bool) else float(found)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not math.isfinite(value):
-        raise UnreadableError(f"'{_short(str(found))}' in its output is no number")
+        raise UnreadableError(f"'{_short(str(found))}' in its output is not a number")
     return value
 
 
