@@ -14,9 +14,14 @@ SCENARIOS = sorted(path.parent for path in ROOT.glob("roles/*/molecule/*/molecul
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: f"{path.parents[1].name}-{path.name}")
-def test_scenario(scenario: Path) -> None:
+def test_scenario(scenario: Path, tmp_path: Path) -> None:
     role = scenario.parents[1]
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "ANSIBLE_NOCOLOR": "1"}
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "ANSIBLE_NOCOLOR": "1",
+        "MOLECULE_EPHEMERAL_DIRECTORY": str(tmp_path),  # molecule remembers nothing of an interrupted run
+    }
     done = subprocess.run(
         [str(Path(sys.executable).with_name("molecule")), "test", "--scenario-name", scenario.name],
         cwd=role,
