@@ -1,1 +1,1 @@
-"""Words made of results: rows of a table, JSON, JUnit; nothing here touches a machine."""
+"""Reports: the tables of the terminal, the HTML page, JUnit, Prometheus, JSON lines, and views of the history."""

@@ -1,6 +1,6 @@
-"""What to do: everything that somebody has to look at, worst first, each thing once.
+"""Actions after a validation: everything that needs attention, worst first, each thing once.
 
-A slow node is named by every check and size that met it; here it is one entry with all that shows it.
+Many checks and sizes name a slow node; here it is one action with all its evidence.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _MOST_EVIDENCE = 8
 
 @dataclass(frozen=True)
 class Action:
-    """One thing to look at.
+    """One thing that needs attention.
 
     Attributes:
-        kind: ``node``, ``pair`` or ``together`` of a culprit; ``check`` where a check is bad and nobody is named.
-        nodes: whom it is about, folded: node[1-3].
-        hosts: the same, one name each.
+        kind: ``node``, ``pair`` or ``together`` of a culprit; ``check`` for a bad check without a culprit.
+        nodes: its nodes, folded: node[1-3].
+        hosts: its nodes, one name each.
         words: the sentence that names it.
         more: the other sentences about the same nodes.
         advice: where to look.
         evidence: the lines that show it.
         since: the first of the consecutive runs that named it, None where this is the first.
         checks: the checks that name it.
-        repeat: what to paste on the controller to see it again.
+        repeat: the command that shows it again on the controller.
         log: path of the raw output, relative to the run's folder.
     """
 
@@ -56,7 +56,7 @@ class Action:
 
 
 def of(record: ValidationRecord) -> tuple[Action, ...]:
-    """Return what is to be done after this run; nothing where all is well."""
+    """Return the actions after this run; none where every check passed."""
     grouped: dict[tuple[str, tuple[str, ...]], list[_Found]] = {}
     for check in record.checks:
         for culprit in culprits(check):
@@ -68,13 +68,13 @@ def of(record: ValidationRecord) -> tuple[Action, ...]:
 
 
 def culprits(check: CheckResult) -> tuple[Culprit, ...]:
-    """Return whom a check names: by its figures, or by the search after it hung or crashed."""
+    """Return the culprits of a check: from its figures, and from the search after it hung or crashed."""
     found = (*check.culprits, *(check.search.culprits if check.search else ()))
     return tuple({(one.kind, one.nodes, one.quantity, one.size_bytes): one for one in found}.values())
 
 
 def badness(culprit: Culprit) -> float:
-    """Return how many times worse than expected it is; infinite where a job hung or crashed."""
+    """Return how many times worse than expected a culprit is; infinite where a job hung or crashed."""
     if culprit.ratio is None or culprit.ratio <= 0:
         return math.inf
     return max(culprit.ratio, 1 / culprit.ratio)
@@ -119,7 +119,7 @@ def _of_check(check: CheckResult) -> Action:
 
 
 def _lines(found: list[_Found], nodes: tuple[str, ...]) -> list[str]:
-    """Return the checks' own evidence: the lines that name these nodes, all where no line does."""
+    """Return the evidence of the checks: the lines that name these nodes, else all lines."""
     lines = [line for check, _ in found for line in check.evidence]
     name = re.compile(rf"(?<![\w.-])(?:{'|'.join(re.escape(node) for node in nodes)})(?![\w-])")
     naming = [line for line in lines if len(name.findall(line)) >= min(len(nodes), 2)]
@@ -137,13 +137,13 @@ def _comparisons(check: CheckResult, nodes: Iterable[str]) -> list[str]:
 
 def _advice(kind: str, quantities: set[str]) -> str:
     if kind == "pair":
-        return "Look at the path between the two: cables, switch ports, routes; each of them does well with the others."
+        return "Check the path between the two nodes: cables, switch ports, routes. Each does well with the others."
     if kind == "together":
-        return "Nobody alone shows it: look at what they share, such as a switch or a limit on connections."
+        return "None of these nodes shows it alone: check what they share, such as a switch or a limit on connections."
     if quantities <= _MACHINE:
-        return "Look at the machine itself: what else runs on it, its clock, its temperature, its memory."
+        return "Check the machine: other programs that run on it, its clock, its temperature, its memory."
     if quantities <= _NETWORK:
-        return "Look at its link to the fabric: cable, port, negotiated speed, error counters of the interface."
+        return "Check its link to the fabric: cable, port, negotiated speed, error counters of the interface."
     if quantities & _MACHINE:
-        return "It is slow by itself, not only on the network: look at what else runs on it, its clock, its memory."
-    return "Look at its kernel log and at the processes that are left on it, or leave it out with --limit."
+        return "The machine is slow, not only its network: check other programs that run on it, its clock, its memory."
+    return "Check its kernel log and the processes that are left on it, or leave it out with --limit."

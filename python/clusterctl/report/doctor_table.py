@@ -1,4 +1,4 @@
-"""The rows of doctor's table, and the words under it."""
+"""The table of doctor: its rows, and the lines under it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DoctorRow:
-    """One finding as the table shows it; ``nodes`` is one word, node[1-3]."""
+    """One finding as a row; ``nodes`` is folded, node[1-3]."""
 
     severity: str
     check: str
@@ -31,7 +31,7 @@ def rows(found: Diagnosis) -> tuple[DoctorRow, ...]:
 
 
 def closing(found: Diagnosis) -> tuple[str, ...]:
-    """Return what stands under the table: what could not be looked at, and the count."""
+    """Return the lines under the table: what was not examined, and the counts."""
     seconds = (found.finished - found.started).total_seconds()
     errors = len([one for one in found.findings if one.severity == "error"])
     warnings = len(found.findings) - errors

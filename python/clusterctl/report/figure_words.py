@@ -1,4 +1,4 @@
-"""Figures as people read them: 'allreduce bus bandwidth, 64 MiB (nccl)' is 1.25 GB/s."""
+"""Figures in words: 'allreduce bus bandwidth, 64 MiB (nccl)' is 1.25 GB/s."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def figure(value: float, unit: units.Unit) -> str:
 
 
 def size(size_bytes: int | None) -> str:
-    """Return the bytes of a message, 64 MiB; nothing for None."""
+    """Return the size of a message, 64 MiB; empty for None."""
     return "" if size_bytes is None else units.size_words(size_bytes)
 
 
@@ -27,7 +27,7 @@ def quantity(word: str) -> str:
 
 
 def about(one: Figure) -> str:
-    """Return what a figure is."""
+    """Return what a figure measures, in words."""
     words = " ".join(word for word in (one.operation, quantity(one.quantity)) if word)
     details = ", ".join(word for word in (size(one.size_bytes), one.algorithm) if word)
     return words + (f", {details}" if details else "") + (f" ({one.backend})" if one.backend else "")

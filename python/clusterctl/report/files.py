@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from clusterctl.model.results import CheckResult, ValidationRecord
 
-_LOG_HEAD = 16_000  # bytes of a raw log that go into the page: how it began,
-_LOG_TAIL = 32_000  # and how it ended
+_LOG_HEAD = 16_000  # bytes of the beginning of a raw log that go into the page,
+_LOG_TAIL = 32_000  # and of its end
 _LOGS = 1_000_000  # bytes of all logs together
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where which report goes; None is not asked for."""
+    """The file of each report; None means not requested."""
 
     html: Path | None = None
     junit: Path | None = None
@@ -31,30 +31,30 @@ class Places:
 
     @property
     def asked(self) -> dict[str, Path]:
-        """The options that were given, each with its file."""
+        """The given options, each with its file."""
         every = {"--html": self.html, "--junit": self.junit, "--prometheus": self.prometheus, "--jsonl": self.jsonl}
         return {option: path for option, path in every.items() if path is not None}
 
     def refuse_impossible(self) -> None:
-        """Say before a long run what would go wrong after it.
+        """Refuse impossible files before a long run.
 
         Raises:
-            ConfigError: a folder does not exist, or a path is no regular file.
+            ConfigError: a folder does not exist, or a path is not a regular file.
         """
         for option, path in self.asked.items():
             if not path.absolute().parent.is_dir():
-                raise ConfigError(f"The folder of {path} does not exist; make it, or give {option} another place.")
+                raise ConfigError(f"The folder of {path} does not exist; create it, or choose another {option}.")
             if path.exists() and not path.is_file():
-                raise ConfigError(f"{path} is no regular file, and {option} replaces what it names; give it another.")
+                raise ConfigError(f"{path} is not a regular file; choose another path for {option}.")
 
 
 def write(record: ValidationRecord, places: Places, folder: Path | None = None) -> tuple[Path, ...]:
-    """Write the reports that are asked for.
+    """Write the requested reports.
 
     Args:
-        record: what they are made of.
-        places: where they go.
-        folder: of the run, with its logs; None takes the one that the record names.
+        record: of the validation.
+        places: the file of each report.
+        folder: of the run, with its logs; None means the folder that the record names.
 
     Returns:
         The files, in the order of the options.
@@ -72,7 +72,7 @@ def write(record: ValidationRecord, places: Places, folder: Path | None = None) 
 
 
 def logs(record: ValidationRecord, folder: Path | None = None) -> dict[str, str]:
-    """Return the raw output of the checks, by name: beginning and end of each, of bad checks first."""
+    """Return the raw output of the checks by name, bad checks first; of a long log its beginning and end."""
     place = (folder or Path(record.folder)).resolve()
     if not (folder or record.folder) or not place.is_dir():
         return {}
@@ -87,7 +87,7 @@ def logs(record: ValidationRecord, folder: Path | None = None) -> dict[str, str]
 
 def _log(folder: Path, check: CheckResult) -> str:
     path = (folder / check.log).resolve()
-    if not path.is_relative_to(folder):  # a record from elsewhere must not choose which of our files are shown
+    if not path.is_relative_to(folder):  # a record from elsewhere must not choose a file of this machine
         return ""
     try:
         with path.open("rb") as stream:
@@ -99,11 +99,11 @@ def _log(folder: Path, check: CheckResult) -> str:
             tail = stream.read(_LOG_TAIL).decode("utf-8", "replace")
     except OSError:
         return ""
-    return f"{head}\n… {size - _LOG_HEAD - _LOG_TAIL} bytes are left out here; the whole is {path} …\n{tail}"
+    return f"{head}\n… {size - _LOG_HEAD - _LOG_TAIL} bytes are left out here; the whole log is {path} …\n{tail}"
 
 
 def _parts(option: str, record: ValidationRecord, folder: Path | None) -> Iterable[str]:
-    # Each imports what it is made with, the page most of all; nobody pays for what was not asked for.
+    # Each report imports its own libraries, and only where it is requested: the page needs the most time.
     if option == "--html":
         from clusterctl.report import page  # noqa: PLC0415
 

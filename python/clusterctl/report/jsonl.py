@@ -1,4 +1,4 @@
-"""JSON lines: one object a line, for log collectors and ``jq``; each line says what it is and of which run.
+"""JSON lines: one object a line, for log collectors and ``jq``; each line has its type and the id of its run.
 
 The lines of a run are ``run``, then for every check ``check``, its ``figure``, ``comparison`` and ``culprit`` lines and
 ``search``, then ``trend`` where a figure changed. Samples, matrices, ranks and logs stay in the record.
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def lines(record: ValidationRecord) -> Iterator[str]:
-    """Yield the lines, each with its line feed; equal field names mean the same as in the record."""
-    ground = {"schema_version": record.schema_version, "run_id": record.run_id}
+    """Yield the lines, each with its line feed; a field means the same as in the record."""
+    common = {"schema_version": record.schema_version, "run_id": record.run_id}
     for kind, data in _objects(record):
-        yield _line({"type": kind, **ground, **data})
+        yield _line({"type": kind, **common, **data})
 
 
 def _line(data: dict[str, Any]) -> str:
     try:
         return json.dumps(data, separators=(",", ":"), allow_nan=False) + "\n"
-    except ValueError:  # JSON has no word for what is no number
+    except ValueError:  # JSON lacks NaN and infinities
         return json.dumps(finite(data), separators=(",", ":")) + "\n"
 
 
@@ -60,9 +60,9 @@ def _objects(record: ValidationRecord) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _check(check: CheckResult) -> dict[str, Any]:
-    apart = {"ranks", "figures", "matrices", "comparisons", "culprits", "search", "stacks"}
+    elsewhere = {"ranks", "figures", "matrices", "comparisons", "culprits", "search", "stacks"}
     states = [report.state for report in check.ranks]
     return {
-        **check.model_dump(mode="json", exclude=apart),
+        **check.model_dump(mode="json", exclude=elsewhere),
         "ranks": {state: states.count(state) for state in sorted(set(states))},
     }

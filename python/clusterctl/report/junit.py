@@ -1,7 +1,7 @@
-"""JUnit's XML, as build servers read it: one suite, one case per check, the evidence in the case.
+"""JUnit XML for build servers: one suite, one case per check, the evidence in the case.
 
-The elements and attributes are those that Jenkins' xunit plugin admits (its ``junit-10.xsd``), of which GitLab reads a
-part. That schema has properties of a suite and none of a case, so figures are properties of the suite, named by check.
+The elements and attributes are those of ``junit-10.xsd`` of Jenkins' xunit plugin; GitLab reads a part of them. That
+schema has properties for a suite only, so figures are properties of the suite, named by check.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from clusterctl.report import actions, figure_words
 if TYPE_CHECKING:
     from clusterctl.model.results import CheckResult, Figure, RankReport, ValidationRecord
 
-# What XML 1.0 cannot carry, not even escaped: control characters, lone surrogates and the two non-characters.
+# XML 1.0 cannot carry these, even escaped: control characters, lone surrogates and the two non-characters.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MOST_RANKS = 200  # reports of ranks in one case, the bad ones first; GitLab takes no file above 30 MB
 _MOST_FIGURES = 2000  # properties of a suite
@@ -46,7 +46,7 @@ def document(record: ValidationRecord) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text with what XML cannot carry written as its number; a log may hold any byte."""
+    """Return the text with each forbidden character written as its number; a log may hold any byte."""
     return _FORBIDDEN.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
 
 
@@ -69,7 +69,7 @@ def _properties(element: ET.Element, record: ValidationRecord) -> None:
 
 
 def _figures(record: ValidationRecord) -> dict[str, str]:
-    """Return the figures over all nodes, then those of single nodes as far as there is room."""
+    """Return the figures over all nodes, then those of single nodes up to the limit."""
     found = [(check, figure) for check in record.checks for figure in check.figures]
     found.sort(key=lambda one: bool(one[1].nodes))
     return {_name(check, figure): f"{figure.value:g} {figure.unit}" for check, figure in found[:_MOST_FIGURES]}

@@ -1,4 +1,4 @@
-"""The words of a validation on a terminal: what to do, then the rows of the table, then how to go on."""
+"""A validation on the terminal: what to do, the rows of the table, and the next step."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from clusterctl.model.results import CheckResult, ValidationRecord
 
 _TIMES = 2  # digits after the point
-_MOST = 10  # things to do; a page shows them all
+_MOST = 10  # actions; the page shows all
 _MOST_MORE = 3
 
 
 @dataclass(frozen=True)
 class Row:
-    """One check as the table shows it; ``time`` is empty where nothing ran."""
+    """One check as a row; ``time`` is empty for a check that did not run."""
 
     check: str
     verdict: Verdict
@@ -28,9 +28,9 @@ class Row:
 
 
 def opening(record: ValidationRecord) -> tuple[str, ...]:
-    """Return what stands above the table: whom to look at, figures that miss their reference, what a search found."""
+    """Return the lines above the table: actions, figures that miss their reference, results of a search."""
     lines = []
-    todo = [one for one in actions.of(record) if one.kind != "check"]  # a check without a name speaks in the table
+    todo = [one for one in actions.of(record) if one.kind != "check"]  # a check without a culprit is a row of the table
     if todo:
         lines.append("What to do:")
     for number, one in enumerate(todo[:_MOST], start=1):
@@ -67,7 +67,7 @@ def rows(record: ValidationRecord) -> tuple[Row, ...]:
 
 
 def closing(record: ValidationRecord) -> tuple[str, ...]:
-    """Return what stands under the table: the verdict in a sentence, what was left behind, and how to go on."""
+    """Return the lines under the table: the verdict in a sentence, processes left behind, and the next step."""
     seconds = (record.finished - record.started).total_seconds()
     ranks = sum(record.slots.values())
     where = f"{ranks} ranks on {len(record.slots)} nodes, Open MPI {record.openmpi_version}, " if ranks else ""

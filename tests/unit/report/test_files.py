@@ -8,7 +8,7 @@ from clusterctl.cli.main import main
 from clusterctl.report import files, run_resolver
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
-from test_report import CHECKS, record
+from report_records import CHECKS, record
 
 
 @pytest.fixture
@@ -55,9 +55,9 @@ def test_a_report_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pyt
 
 
 def test_impossible_places_are_refused_beforehand(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="does not exist; make it"):
+    with pytest.raises(ConfigError, match="does not exist; create it"):
         files.Places(html=tmp_path / "none" / "x.html").refuse_impossible()
-    with pytest.raises(ConfigError, match="no regular file"):
+    with pytest.raises(ConfigError, match="is not a regular file; choose another path for --jsonl"):
         files.Places(jsonl=Path("/dev/null")).refuse_impossible()
 
 

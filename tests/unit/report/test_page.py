@@ -17,8 +17,7 @@ from clusterctl.model.job_outcome import Stack
 from clusterctl.model.results import CheckResult, Culprit, Figure, PairMatrix, ValidationRecord, Verdict
 from clusterctl.report import page
 from clusterctl.report.page import pictures, topology
-from test_formats import FULL, HUNG, PAIRS
-from test_report import record
+from report_records import FULL, HUNG, PAIRS, record
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 import records

@@ -1,8 +1,8 @@
-"""The page: one HTML file that opens from disk and asks the network for nothing.
+"""The HTML page of a validation: one file that opens from disk and needs no network.
 
-Its scripts are plotly.js, from plotly's own package, and ``page.js`` beside this module; both are named by their sha256
-in the page's content security policy, so that nothing else runs, whatever a host name or a log holds. Every text goes
-through Jinja2's autoescape; the data of the pictures is JSON in which ``<``, ``>`` and ``&`` are escaped.
+Its scripts are plotly.js, from the package of plotly, and ``page.js`` beside this module. The content security policy
+of the page names both by their sha256, so that a script in a host name or a log cannot run. Jinja2's autoescape treats
+every text; the data of the pictures is JSON with ``<``, ``>`` and ``&`` escaped.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def document(record: ValidationRecord, logs: Mapping[str, str] | None = None) ->
     """Return the page.
 
     Args:
-        record: what it shows.
-        logs: the raw output of the checks by name, already cut to what a page can hold.
+        record: of the validation.
+        logs: the raw output of the checks by name, cut to a size that a page can hold.
     """
     curves, (trends, trends_left) = pictures.sweeps(record), pictures.trends(record)
     matrices = pictures.matrices(record)
@@ -100,7 +100,7 @@ def _digest(script: str) -> str:
 
 
 def _embedded(data: dict[str, Any]) -> str:
-    """Return JSON that cannot end the element it stands in; what is no number in JSON (NaN) is null."""
+    """Return JSON that cannot end its HTML element; NaN becomes null."""
     text = json.dumps(jsonl.finite(data), separators=(",", ":"))  # ASCII: U+2028 and its like are escaped too
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -109,7 +109,7 @@ def _headline(record: ValidationRecord, todo: int) -> str:
     ran = [check for check in record.checks if check.verdict is not Verdict.SKIP]
     bad = [check for check in record.checks if check.is_bad]
     if not ran:
-        return "Nothing was run."
+        return "No check was run."
     if not bad:
         return f"All {len(ran)} checks are right." if len(ran) > 1 else "The check is right."
     words = f"{len(bad)} of {len(ran)} checks " + ("is" if len(bad) == 1 else "are") + " not right"

@@ -1,4 +1,4 @@
-"""A check as the page shows it: what is equal is said once, what is wrong stands first, and all of it is bounded."""
+"""A check on the page: bad ranks first, equal ranks grouped, and every list bounded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusterctl.model.results import Verdict
 if TYPE_CHECKING:
     from clusterctl.model.results import CheckResult, Comparison, Figure, RankReport
 
-_RANKS = 48  # that are not well; those that are well share lines
+_RANKS = 48  # bad ranks; good ranks share lines
 _PROBLEMS = 12
 _GROUPS = 12
 _FIGURES = 80
@@ -25,7 +25,7 @@ _STACK = 6_000  # characters
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that said the same of themselves; ``nodes`` is one word."""
+    """Ranks that reported the same; ``nodes`` is folded."""
 
     count: int
     nodes: str
@@ -34,7 +34,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Shown:
-    """One check, ready for the template; the ``*_left`` count what has no room."""
+    """One check, ready for the template; the ``*_left`` fields count the entries beyond the limits."""
 
     result: CheckResult
     command: str
@@ -54,7 +54,7 @@ class Shown:
 
 
 def shown(check: CheckResult, log: str) -> Shown:
-    """Return what the page says of a check."""
+    """Return a check as the page shows it."""
     bad = [report for report in check.ranks if not report.ok or report.state != "answered"]
     compared = sorted(check.comparisons, key=lambda one: one.verdict is not Verdict.FAIL)
     figures = [figure for figure in check.figures if not figure.nodes]

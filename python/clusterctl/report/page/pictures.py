@@ -1,8 +1,8 @@
-"""What the page's pictures are drawn from, as small as a browser can have it.
+"""Data of the page's pictures, packed small for the browser.
 
-A matrix is one number a pair, in the order of the upper triangle: its logarithm in 16 bits between the least and the
-greatest value (five digits of a factor of ten), 0 where nothing was measured. 512 nodes are 256 KiB that way, where
-JSON would need megabytes. Arrays are little-endian and base64.
+A matrix is one number per pair, in the order of the upper triangle. The number is the logarithm of the value in 16 bits
+between the least and the greatest value (five digits of a factor of ten); 0 means not measured. 512 nodes take 256 KiB,
+where JSON would take megabytes. Arrays are little-endian and base64.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from clusterctl.model.results import CheckResult, Comparison, Figure, PairMatrix, Trend, ValidationRecord
 
-MOST_NODES = 512  # with a row of their own; beyond it, blocks of nodes have one
+MOST_NODES = 512  # nodes with a row each; a larger cluster has a row per block of nodes
 _BLOCKS = 256
-_SPREADS = 600_000  # links of all matrices together up to which each carries its spread, a byte
+_SPREADS = 600_000  # links of all matrices; up to here each link carries its spread, a byte
 _CODES = 65_534  # steps of a value's logarithm; 0 stays free
-_LOW = 0.8  # of the median: a link of which is shown as bad; what is judged, the checks' culprits say
+_LOW = 0.8  # of the median: a slower link is drawn as bad; the verdict comes from the culprits of the checks
 _WORST = 8
 _TRENDS = 60
-_COLUMNS = 16  # figures per node that the table of nodes shows
+_COLUMNS = 16  # figures per node in the table of nodes
 _PREFERRED = ("bus_bandwidth", "algorithm_bandwidth", "bandwidth", "time", "latency")
 
 
@@ -67,7 +67,7 @@ def sweeps(record: ValidationRecord) -> list[dict[str, Any]]:
 
 
 def trends(record: ValidationRecord) -> tuple[list[dict[str, Any]], int]:
-    """Return the figures over the nights, those that changed first, and how many have no room."""
+    """Return the trends, changed figures first, and how many are beyond the limit."""
     named = {host for check in record.checks for one in actions.culprits(check) for host in one.nodes}
 
     def order(trend: Trend) -> tuple[bool, bool, int]:
@@ -78,7 +78,7 @@ def trends(record: ValidationRecord) -> tuple[list[dict[str, Any]], int]:
 
 
 def nodes(record: ValidationRecord) -> dict[str, Any]:
-    """Return the table of nodes: for each its slots, network, who names it, and its figures beside each other."""
+    """Return the table of nodes: slots, network, the checks that name the node, and its figures."""
     hosts = record.hosts
     place = {host: number for number, host in enumerate(hosts)}
     columns: dict[tuple[Any, ...], tuple[CheckResult, Figure, NDArray[np.float32]]] = {}
@@ -148,7 +148,7 @@ def _matrix(check: CheckResult, matrix: PairMatrix, *, spreads: bool) -> dict[st
         }
     rows, columns = np.triu_indices(len(names), 0 if "block" in data else 1)
     codes, low, high = _codes(dense[rows, columns])
-    both = np.fmax(dense, dense.T)  # one of the two is never there
+    both = np.fmax(dense, dense.T)  # only one of the two is measured
     with np.errstate(invalid="ignore"):
         share = both / median if matrix.better != "lower" else median / both
     low_rows = _by_row(np.nanmedian, share) < _LOW
@@ -166,15 +166,15 @@ def _matrix(check: CheckResult, matrix: PairMatrix, *, spreads: bool) -> dict[st
 
 
 def _worst_first(share: NDArray[np.float64], low: NDArray[np.bool_]) -> list[int]:
-    """Order rows so that what is bad comes first: rows that are bad as a whole, then by their worst other link."""
-    own = np.where(low[np.newaxis, :] & ~low[:, np.newaxis], np.nan, share)  # whoever is bad spoils everybody's worst
+    """Order the rows: first the rows that are bad as a whole, then by the worst link of each row."""
+    own = np.where(low[np.newaxis, :] & ~low[:, np.newaxis], np.nan, share)  # or a bad row is in each row
     worst = _by_row(np.nanmin, own)
     middle = _by_row(np.nanmedian, share)
     return [int(row) for row in np.lexsort((middle, np.where(low, middle, worst), ~low))]
 
 
 def _by_row(what: Callable[..., Any], share: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a figure for each row; a row of which nothing was measured is as the median."""
+    """Return a figure for each row; a row without measurements counts as the median."""
     result = np.ones(len(share))
     there = np.isfinite(share).any(axis=1)
     result[there] = what(share[there], axis=1)
@@ -184,7 +184,7 @@ def _by_row(what: Callable[..., Any], share: NDArray[np.float64]) -> NDArray[np.
 def _worst(
     names: Sequence[str], both: NDArray[np.float64], share: NDArray[np.float64], low: NDArray[np.bool_]
 ) -> list[Any]:
-    """Return the worst links, as one where nearly all of a node's are bad: [who, value, share]."""
+    """Return the worst links as [name, value, share]; a node whose links are nearly all bad is one entry."""
     found: list[Any] = []
     for row in np.flatnonzero(low).tolist():
         others = [names[column] for column in np.flatnonzero(share[row] < _LOW).tolist() if column != row]
@@ -193,7 +193,7 @@ def _worst(
     rest = np.where(low[:, np.newaxis] | low[np.newaxis, :], np.nan, share)
     rows, columns = np.triu_indices(len(names))
     single = rest[rows, columns]
-    for at in np.argsort(single, kind="stable")[:_WORST]:  # what is not there sorts last
+    for at in np.argsort(single, kind="stable")[:_WORST]:  # missing links sort last
         if np.isfinite(single[at]):
             one, other = int(rows[at]), int(columns[at])
             who = names[one] if one == other else f"{names[one]} ↔ {names[other]}"
@@ -202,7 +202,7 @@ def _worst(
 
 
 def _worst_of_many(matrix: PairMatrix, value: NDArray[np.float64], median: float) -> list[Any]:
-    """Return the worst links, as one where half of a node's are bad; for clusters whose blocks hide single nodes."""
+    """Return the worst links of a cluster in blocks; a node with half of its links bad is one entry."""
     share = median / value if matrix.better == "lower" else value / median
     first, second = np.asarray(matrix.first, np.int64), np.asarray(matrix.second, np.int64)
     ends, shares = np.concatenate([first, second]), np.concatenate([share, share])
@@ -227,7 +227,7 @@ def _worst_of_many(matrix: PairMatrix, value: NDArray[np.float64], median: float
 def _blocks(
     matrix: PairMatrix, value: NDArray[np.float64], first: NDArray[np.int64], second: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], list[str], NDArray[np.int64]]:
-    """Join neighbours in the inventory to blocks; each pair of blocks shows the worst of its links, and names it."""
+    """Join neighbours of the inventory to blocks; each pair of blocks shows and names its worst link."""
     size = -(-len(matrix.nodes) // _BLOCKS)
     count = -(-len(matrix.nodes) // size)
     rows, columns = np.triu_indices(count)
@@ -237,7 +237,7 @@ def _blocks(
     order = links[np.argsort(value[links] if matrix.better == "lower" else -value[links], kind="stable")]
     at = cell[np.minimum(first, second)[order] // size, np.maximum(first, second)[order] // size]
     flat = np.full(len(rows), np.nan)
-    flat[at] = value[order]  # the last one written is the worst
+    flat[at] = value[order]  # the last write is the worst link
     who = np.zeros((len(rows), 2), np.int64)
     who[at] = np.stack([first[order], second[order]], axis=1)
     dense = np.full((count, count), np.nan)
@@ -258,7 +258,7 @@ def _codes(value: NDArray[np.float64]) -> tuple[NDArray[np.uint16], float, float
 
 
 def _shares(share: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return fractions between a hundred-thousandth and one as their logarithm in a byte; 0 is not there."""
+    """Return fractions between a hundred-thousandth and one as their logarithm in a byte; 0 means not measured."""
     codes = np.zeros(len(share), np.uint8)
     there = np.isfinite(share) & (share > 0)
     codes[there] = np.clip(np.rint(255 + np.log10(share[there]) / 5 * 254), 1, 255)

@@ -1,4 +1,4 @@
-"""The drawing of nodes and bad links: nodes on a circle, neighbours in the inventory beside each other."""
+"""Drawing of nodes and bad links: the nodes stand on a circle in the order of the inventory."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from clusterctl.report import actions, figure_words
 if TYPE_CHECKING:
     from clusterctl.model.results import Culprit, ValidationRecord
 
-_ALL = 64  # nodes up to which each has its place; beyond it, the bad ones and as many others as have room
-_ROOM = 40  # nodes at most where not all have a place, the bad ones always
-_NAMED = 24  # nodes up to which each has its name; beyond it, those that are bad or end a bad link
+_ALL = 64  # nodes up to which each is drawn; of more, the bad nodes and some others
+_ROOM = 40  # nodes at most where not all are drawn; bad nodes are always drawn
+_NAMED = 24  # nodes up to which each has its name; of more, the bad nodes and the ends of bad links
 _RADIUS = 150.0
 _LINKS = 40  # bad links at most
 
 
 @dataclass(frozen=True)
 class DrawnNode:
-    """A node's place; ``state`` is ``good``, ``bad``, ``lost`` or ``end`` (of a bad link)."""
+    """The place of a node; ``state`` is ``good``, ``bad``, ``lost`` or ``end`` (of a bad link)."""
 
     name: str
     x: float
@@ -35,7 +35,7 @@ class DrawnNode:
 
 @dataclass(frozen=True)
 class DrawnLink:
-    """A line between two nodes; ``bad`` where the link itself is, else one of a bad node's."""
+    """A line between two nodes; ``bad`` for a bad link, else a link of a bad node."""
 
     x1: float
     y1: float
@@ -47,7 +47,7 @@ class DrawnLink:
 
 @dataclass(frozen=True)
 class Drawing:
-    """What the page draws; ``hidden`` counts nodes without a place."""
+    """The drawing of the page; ``hidden`` counts the nodes that are not drawn."""
 
     nodes: tuple[DrawnNode, ...]
     links: tuple[DrawnLink, ...]
@@ -57,7 +57,7 @@ class Drawing:
 
 
 def drawing(record: ValidationRecord) -> Drawing:
-    """Place the nodes and the links that are to be seen."""
+    """Return the places of the visible nodes and links."""
     found = [one for check in record.checks for one in actions.culprits(check)]
     found.sort(key=lambda one: -actions.badness(one))
     lost = {host for check in record.checks if check.check == "reachable" for host in check.hosts}
