@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
 from clusterctl.diagnosis import training_stack
-from clusterctl.diagnosis.rules import registry as rules
+from clusterctl.diagnosis.rules import registry
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import fabric
@@ -68,7 +68,6 @@ def examine(
         probe = _look(hosts, control)
         tell(f"trying logins and ports between {_hosts(len(probe.facts))}")
         view = _between(cluster, probe, control)
-    align = {host.name: str(host.variables.get("nccl_align", "framework")) for host in hosts}
     return Diagnosis(
         clusterctl_version=__version__,
         inventory=str(cluster.path),
@@ -76,8 +75,8 @@ def examine(
         finished=datetime.now(timezone.utc),
         hosts=tuple(host.name for host in hosts),
         unreachable=tuple(name for name, failure in probe.failures.items() if failure.kind in _NOT_REACHED),
-        findings=rules.diagnose(view, align),
-        notes=rules.notes(view),
+        findings=registry.diagnose(view),
+        notes=registry.notes(view),
     )
 
 
@@ -129,6 +128,7 @@ def _between(cluster: Inventory, probe: Probe, control: Path) -> View:
         candidates=found,
         pairs=pairs,
         pinned=pinned,
+        nccl_align={host.name: str(host.variables.get("nccl_align", "framework")) for host in hosts},
     )
 
 

@@ -1,4 +1,4 @@
-"""All that was seen of a cluster, and who is to blame for what fails between nodes."""
+"""All that was seen of a cluster and what was not, and which nodes are to blame for what fails between nodes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from clusterctl.diagnosis import skew
+from clusterctl.model import nodeset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,6 +28,7 @@ class View:
     """What was seen. A host is in ``nodes`` or in ``failures``; ``logins`` has those that could be asked.
 
     ``candidates`` is None where no networks were looked at, and ``pinned`` says why a pinned one cannot be taken.
+    ``nccl_align`` is the variable of that name for each host.
     """
 
     hosts: tuple[Host, ...]
@@ -37,6 +39,7 @@ class View:
     candidates: Candidates | None = None
     pairs: tuple[PairResult, ...] = ()
     pinned: str = ""
+    nccl_align: Mapping[str, str] = field(default_factory=dict)
 
     def host(self, name: str) -> Host:
         """Return the host of that name."""
@@ -108,3 +111,32 @@ def shown(pairs: Iterable[Pair]) -> str:
 def ends(pairs: Iterable[Pair]) -> tuple[str, ...]:
     """Return every node that is in a pair, once."""
     return tuple(dict.fromkeys(name for pair in pairs for name in pair))
+
+
+def unseen(view: View) -> tuple[str, ...]:
+    """Return what doctor could not look at, and why: a reader must not take it for good."""
+    lines: list[str] = []
+    bare = [name for name in view.nodes if name not in view.provisioned]
+    if bare:
+        lines.append(
+            f"Never provisioned: {nodeset.folded(bare)}; of the cluster's software there was nothing to look at."
+        )
+    untried = sum(report.untried for report in view.logins.values())
+    if untried:
+        tried = sum(report.passed + len(report.failures) for report in view.logins.values())
+        lines.append(
+            f"Logins between nodes: {tried} of {tried + untried} were tried in the time there was, each node's "
+            "neighbours first."
+        )
+    early = [name for name, report in view.logins.items() if report.stopped_early]
+    if early:
+        lines.append(f"Logins from {nodeset.folded(early)}: two were tried and refused, and no more.")
+    keyless = [name for name, report in view.logins.items() if report.keyless]
+    if keyless:
+        lines.append(f"Logins from {nodeset.folded(keyless)}: none was tried, for there is no key to log in with.")
+    holes: dict[str, list[str]] = {}
+    for name, node in view.nodes.items():
+        for problem in node.problems:
+            holes.setdefault(problem, []).append(name)
+    lines += [f"Could not be read on {nodeset.folded(hosts)}: {problem}." for problem, hosts in holes.items()]
+    return tuple(lines)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from clusterctl.model.facts import NodeFacts
     from clusterctl.remote.login_probe import Clock
 
+ORDER = 50
 _MIB = 1 << 20
 _GIB = 1 << 30
 # A rank of Open MPI 5 takes 16 MiB for its own segment of shared memory (btl_sm, segment_size's default).

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.facts import NodeFacts
 
+ORDER = 20
 _HOSTS = f"{PROVISION} (role hosts), or correct /etc/hosts or the name server"
 
 

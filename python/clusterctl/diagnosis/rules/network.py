@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from clusterctl.model.fabric import Network, PairKind, PairResult
     from clusterctl.model.facts import Interface, NodeFacts
 
+ORDER = 30
 _SOFTWARE = frozenset({"bridge", "tun", "virtual"})  # kinds of interfaces that programs make on their own
 _WORDS: Mapping[PairKind, str] = {
     "refused": "are refused",
@@ -148,7 +149,7 @@ def _duplicates(view: View) -> Iterator[Finding]:
             yield Finding("network", severity, loose, cause, cure)
 
 
-def kept_out(view: View) -> Iterator[str]:
+def notes(view: View) -> Iterator[str]:
     """Tell of docker0 and the like where jobs are told another network: nothing is wrong, and it is good to know."""
     for (address, name, is_software), hosts in _shared(view).items():
         networks = {cidr for host in hosts for cidr in getattr(view.nodes[host].fabric, "cidrs", ())}

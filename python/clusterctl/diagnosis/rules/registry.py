@@ -1,58 +1,56 @@
-"""All rules in the order in which their findings matter."""
+"""The registry of doctor's rules: finds every rule module in this package, and asks each for its findings and notes.
+
+A rule module has ``findings(view)`` and ``ORDER``: among findings of one severity, those of the lower number come
+first. ``notes(view)`` is optional: sentences about what is odd and harmless.
+"""
 
 from __future__ import annotations
 
+import pkgutil
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis import skew
-from clusterctl.diagnosis.rules import machine, names, network, ssh
-from clusterctl.model import nodeset
+from clusterctl.diagnosis import rules, skew
+from clusterctl.diagnosis.rules.evidence import unseen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable
 
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.findings import Finding
 
 
-def diagnose(view: View, nccl_align: Mapping[str, str] | None = None) -> tuple[Finding, ...]:
+@dataclass(frozen=True)
+class DoctorRule:
+    """The parts of one rule module."""
+
+    order: int
+    findings: Callable[[View], Iterable[Finding]]
+    notes: Callable[[View], Iterable[str]]
+
+
+@cache
+def doctor_rules() -> tuple[DoctorRule, ...]:
+    """Return every rule, in the order of their findings.
+
+    Raises:
+        AttributeError: a module has ``findings`` and lacks ``ORDER``.
+    """
+    found: list[DoctorRule] = []
+    for entry in pkgutil.iter_modules(rules.__path__):
+        module = import_module(f"{rules.__name__}.{entry.name}")
+        if hasattr(module, "findings"):
+            found.append(DoctorRule(module.ORDER, module.findings, getattr(module, "notes", lambda _view: ())))
+    return tuple(sorted(found, key=lambda rule: rule.order))
+
+
+def diagnose(view: View) -> tuple[Finding, ...]:
     """Return everything that is wrong, worst first: errors, then warnings, each as a job would meet them."""
-
-    def everything() -> Iterator[Finding]:
-        yield from ssh.findings(view)
-        yield from names.findings(view)
-        yield from network.findings(view)
-        yield from skew.differences(view.nodes)
-        yield from skew.stacked(view.nodes, nccl_align)
-        yield from machine.findings(view)
-
-    return skew.ordered(everything())
+    return skew.ordered(finding for rule in doctor_rules() for finding in rule.findings(view))
 
 
 def notes(view: View) -> tuple[str, ...]:
-    """Return what could not be looked at, and why: a reader must not take it for good; and what is odd and harmless."""
-    lines = list(network.kept_out(view))
-    bare = [name for name in view.nodes if name not in view.provisioned]
-    if bare:
-        lines.append(
-            f"Never provisioned: {nodeset.folded(bare)}; of the cluster's software there was nothing to look at."
-        )
-    untried = sum(report.untried for report in view.logins.values())
-    if untried:
-        tried = sum(report.passed + len(report.failures) for report in view.logins.values())
-        lines.append(
-            f"Logins between nodes: {tried} of {tried + untried} were tried in the time there was, each node's "
-            "neighbours first."
-        )
-    early = [name for name, report in view.logins.items() if report.stopped_early]
-    if early:
-        lines.append(f"Logins from {nodeset.folded(early)}: two were tried and refused, and no more.")
-    keyless = [name for name, report in view.logins.items() if report.keyless]
-    if keyless:
-        lines.append(f"Logins from {nodeset.folded(keyless)}: none was tried, for there is no key to log in with.")
-    holes: dict[str, list[str]] = {}
-    for name, node in view.nodes.items():
-        for problem in node.problems:
-            holes.setdefault(problem, []).append(name)
-    lines += [f"Could not be read on {nodeset.folded(hosts)}: {problem}." for problem, hosts in holes.items()]
-    return tuple(lines)
+    """Return what is odd and harmless, and what doctor could not look at: a reader must not take that for good."""
+    return (*(note for rule in doctor_rules() for note in rule.notes(view)), *unseen(view))

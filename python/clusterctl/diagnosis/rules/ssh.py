@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from clusterctl.model.facts import FailureKind, ProbeFailure
     from clusterctl.remote.login_probe import LoginFailure, LoginKind
 
+ORDER = 10
 # This machine cannot log in to these hosts, so a failed login from another node adds nothing.
 _AWAY: frozenset[FailureKind] = frozenset({"unreachable", "timeout"})
 _FAILED: Mapping[FailureKind, str] = {

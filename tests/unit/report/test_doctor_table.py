@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from clusterctl.model.findings import Finding
+from clusterctl.report import doctor_table
+from doctor_view import NODES, diagnosis
+
+
+def test_the_ending_says_what_was_found() -> None:
+    error, warning = (Finding("disk", severity, NODES[:3], "full", "empty it") for severity in ("error", "warning"))
+    assert doctor_table.rows(diagnosis(warning))[0].nodes == "node[1-3]"
+    assert doctor_table.closing(diagnosis()) == ("4 hosts: nothing wrong was found (0.0 s).",)
+    assert doctor_table.closing(diagnosis(error, warning, warning, unreachable=("node4",), notes=("a.",))) == (
+        "Note: a.",
+        "4 hosts, 3 of them within reach: 1 error and 2 warnings (0.0 s).",
+    )
