@@ -88,7 +88,7 @@ def event_data(event: Event) -> dict[str, Any]:
 
 
 def start(verb: str, inventory: Path, argv: Sequence[str], versions: dict[str, str]) -> Run:
-    """Open the record of a new run and forget the oldest ones.
+    """Open the record of a new run, and remove the oldest runs.
 
     Raises:
         ConfigError: the state folder cannot be written.
@@ -115,21 +115,21 @@ def start(verb: str, inventory: Path, argv: Sequence[str], versions: dict[str, s
     latest.unlink(missing_ok=True)
     latest.symlink_to(run_id, target_is_directory=True)
     latest.replace(runs / "latest")
-    _forget(runs)
+    _remove_old(runs)
     return run
 
 
-def _forget(runs: Path) -> None:
+def _remove_old(runs: Path) -> None:
     folders = sorted(path for path in runs.iterdir() if path.is_dir() and not path.is_symlink())
     for old in folders[:-KEPT_RUNS]:
         shutil.rmtree(old, ignore_errors=True)
     for folder in folders[-KEPT_RUNS:]:
-        if not Path("/proc", folder.name.rpartition("-")[2]).exists():  # killed before it could tidy up
+        if not Path("/proc", folder.name.rpartition("-")[2]).exists():  # the run was killed before it could clean up
             shutil.rmtree(paths.ansible_dir(folder), ignore_errors=True)
 
 
 def user_name() -> str:
-    """Return the name of the user who runs this process, or the uid where it has no name."""
+    """Return the name of the user of this process, or the uid of a user without a name."""
     import getpass  # noqa: PLC0415 - its modules cost the start of every command
 
     try:
@@ -139,7 +139,7 @@ def user_name() -> str:
 
 
 def read_runs(inventory: Path) -> Iterator[RunRecord]:
-    """Yield the kept runs of an inventory, newest first; unreadable ones are left out."""
+    """Yield the kept runs of an inventory, newest first, without unreadable ones."""
     runs = paths.runs_dir(paths.cluster_id(inventory))
     if not runs.is_dir():
         return

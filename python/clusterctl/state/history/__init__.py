@@ -1,10 +1,10 @@
-"""What earlier runs found: one SQLite file for all clusters of this controller, so that nights can be compared.
+"""History of all clusters of this controller: the results of earlier runs, in one SQLite file.
 
-    with store.open() as history:
-        values = history.reference_values(journal.cluster_id(inventory), key, limit=20)
+    with history.open() as opened:
+        values = opened.reference_values(paths.cluster_id(inventory), key, limit=20)
 
-Who validates goes on without it: whatever is wrong with the file is a :class:`StoreError` of one sentence, or has been
-dealt with and is told in :attr:`Store.warnings`. :func:`remember` does both for a run that has ended.
+An error in the file is a :class:`StoreError` of one sentence, or it is repaired and noted in :attr:`Store.warnings`. A
+validation goes on in both cases: :func:`remember` turns errors in the history into notes of the record.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ __all__ = [
 ]
 
 
-def open(path: Path | None = None) -> Store:  # noqa: A001 - store.open() reads as what it does
-    """Open the history, and make it where there is none.
+def open(path: Path | None = None) -> Store:  # noqa: A001 - history.open() says what it does
+    """Open the history; create the file where it is missing.
 
     Args:
         path: the file; None is ``history.sqlite3`` in the state folder.
 
     Raises:
-        StoreError: it cannot be used, or a newer clusterctl wrote it; nothing was touched.
+        StoreError: the file cannot be used, or a newer clusterctl wrote it; the file stays as it was.
     """
     return Store(path or paths.history_file())
 
@@ -56,16 +56,16 @@ def open(path: Path | None = None) -> Store:  # noqa: A001 - store.open() reads 
 def remember(
     cluster: str, record: ValidationRecord, path: Path | None = None, noise: Noise | None = None
 ) -> tuple[ValidationRecord, tuple[str, ...]]:
-    """Put a finished run beside the earlier ones and keep it; never ends a run that has its verdict.
+    """Keep a finished run, and compare it with the earlier ones; an error in the history never fails the run.
 
     Args:
-        cluster: whose run, :func:`clusterctl.state.paths.cluster_id`.
-        record: the run.
-        path: the history's file, as :func:`open` takes it.
-        noise: what is no change, as the suite says.
+        cluster: of the run, as :func:`clusterctl.state.paths.cluster_id` names it.
+        record: of the run.
+        path: the file of the history, as :func:`open` takes it.
+        noise: changes that do not count, as the suite defines them.
 
     Returns:
-        The record with its trends and each culprit's ``since``, and what the user is to be told, a sentence each.
+        The record with its trends and each culprit's ``since``, and notes for the user, a sentence each.
     """
     warnings: list[str] = []
     try:

@@ -1,4 +1,4 @@
-"""The history of all clusters of this controller."""
+"""The database of the history: adds, finds and forgets runs, and answers what earlier runs measured."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from clusterctl.model.results import FigureKey, Trend, ValidationRecord
     from clusterctl.state.history.entries import Baseline, Past, StoredRun
 
-KEEP_DAYS = 400  # a year of nights and a month to compare it with
+KEEP_DAYS = 400  # a year of nights, and a month more to compare with
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 def _guarded(method: Callable[Concatenate[Store, _P], _T]) -> Callable[Concatenate[Store, _P], _T]:
-    """Turn what the file does to us into a sentence; where it is damaged, set it aside and try once more."""
+    """Turn an error of the file into a sentence; set a damaged file aside and try once more."""
 
     @functools.wraps(method)
     def guarded(self: Store, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -49,9 +49,9 @@ def _guarded(method: Callable[Concatenate[Store, _P], _T]) -> Callable[Concatena
             return method(self, *args, **kwargs)
         except sqlite3.DatabaseError as error:
             if type(error) not in {sqlite3.DatabaseError, sqlite3.OperationalError}:
-                raise  # a mistake of ours
+                raise  # a mistake in this program
             raise explained(error, self.path) from None
-        except ValueError as error:  # a flipped bit in a word or in JSON, which sqlite itself does not see
+        except ValueError as error:  # a flipped bit in a word or in JSON, which sqlite does not detect
             words = str(error).splitlines()[0]
             raise StoreError(
                 f"The history {self.path} holds a damaged line ({words}); move it away, and a new one begins with the "
@@ -64,12 +64,12 @@ def _guarded(method: Callable[Concatenate[Store, _P], _T]) -> Callable[Concatena
 
 
 class Store:
-    """An open history; a context manager. Not to be shared between threads.
+    """An open history, as a context manager; for one thread.
 
     Attributes:
         path: its file.
-        warnings: what happened to the file, a sentence each: it was damaged and set aside, a run's folder could not be
-            read. Nothing of it stops anybody.
+        warnings: problems that were worked around, a sentence each: a damaged file that was set aside, the folder of a
+            run that could not be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -85,13 +85,13 @@ class Store:
             self._begin_again(error)
 
     def __enter__(self) -> Self:
-        """Use it."""
+        """Return the open history."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the file."""
         self.close()
 
     def close(self) -> None:
@@ -102,10 +102,10 @@ class Store:
 
     @_guarded
     def add(self, cluster: str, record: ValidationRecord) -> None:
-        """Keep a run, all of it or nothing; one that is there already is replaced. Forgets what is over a year old.
+        """Keep a run whole or not at all; it replaces a run of the same id. Runs older than a year are forgotten.
 
         Raises:
-            StoreError: the disk is full or cannot be written, or another process writes for long.
+            StoreError: the disk is full or read-only, or another process writes for a long time.
         """
         self._adopt(cluster, but=record.run_id)
         record = self.since(cluster, record)
@@ -115,14 +115,14 @@ class Store:
 
     @_guarded
     def accept(self, cluster: str, run: str) -> StoredRun:
-        """Let the history begin with a run, whose figures count as good from now on, whatever its verdict.
+        """Let the history begin with a run, whose figures count as good even where its verdict is bad.
 
         Args:
             cluster: whose history.
             run: as :meth:`find` takes it.
 
         Raises:
-            ConfigError: there is no such run.
+            ConfigError: the run is unknown.
             StoreError: the history cannot be written.
         """
         found = self.find(run, cluster)
@@ -132,10 +132,10 @@ class Store:
 
     @_guarded
     def reset(self, cluster: str) -> None:
-        """Let the history begin anew: no run up to now counts for references; all of them stay and can be accepted.
+        """Let the history begin anew: earlier runs do not count for references, but stay and can be accepted.
 
         Raises:
-            ConfigError: the cluster has no history.
+            ConfigError: the cluster has not run yet.
             StoreError: the history cannot be written.
         """
         self._adopt(cluster)
@@ -145,12 +145,12 @@ class Store:
 
     @_guarded
     def prune(self, cluster: str | None = None, *, keep_runs: int | None = None, keep_days: float | None = None) -> int:
-        """Forget old runs, never the newest, nor the accepted one that is in force.
+        """Forget old runs; the newest run and the accepted run stay.
 
         Args:
-            cluster: whose runs; None is all clusters'.
-            keep_runs: keep so many of a cluster's newest.
-            keep_days: keep those that are no older.
+            cluster: whose runs; None means the runs of all clusters.
+            keep_runs: keep so many of the newest runs of a cluster.
+            keep_days: keep runs up to this age.
 
         Returns:
             How many were forgotten.
@@ -198,23 +198,23 @@ class Store:
 
     @_guarded
     def record(self, run: str, cluster: str | None = None) -> ValidationRecord:
-        """Return the whole record of a run: that of its folder, or where that is gone, the one kept here.
+        """Return the whole record of a run: from its folder, or from the history where the folder is gone.
 
-        What is kept here has no samples and no matrices of more than 20,000 links.
+        A record in the history is without samples and without matrices of more than 20,000 links.
 
         Args:
             run: as :meth:`find` takes it.
-            cluster: among whose runs; None is all clusters'.
+            cluster: whose runs are meant; None means the runs of all clusters.
 
         Raises:
-            ConfigError: there is no such run, or its record is damaged.
+            ConfigError: the run is unknown, or its record is damaged.
         """
         found = self.find(run, cluster)
         place = paths.validation_record(paths.runs_dir(found.cluster) / found.run_id)
         try:
             return results.load(place.read_bytes(), str(place))
         except OSError:
-            pass  # forgotten long ago
+            pass  # the folder is gone
         except ConfigError as error:
             self._warn(str(error))
         try:
@@ -226,7 +226,7 @@ class Store:
 
     @_guarded
     def baseline(self, cluster: str) -> Baseline | None:
-        """Return where the cluster's history begins, None where all of it counts."""
+        """Return where the history of the cluster begins; None where all runs count."""
         return rows.baseline(self._db, cluster)
 
     @_guarded
@@ -238,7 +238,7 @@ class Store:
     def reference_values(self, cluster: str, key: FigureKey, limit: int) -> tuple[float, ...]:
         """Return the figure's values in the last good runs since the baseline, newest first, at most ``limit``.
 
-        Good are runs in which the check's verdict was PASS, and the accepted one.
+        A run is good where the verdict of the check was PASS, or where the run was accepted.
 
         Raises:
             StoreError: the history cannot be read.
@@ -249,9 +249,9 @@ class Store:
 
     @_guarded
     def since(self, cluster: str, record: ValidationRecord) -> ValidationRecord:
-        """Return the record with the first of the consecutive runs that named each culprit.
+        """Return the record with ``since`` of each culprit: the first of the consecutive runs that named it.
 
-        A run in which the check was SKIP or ERROR, or in which the culprit's nodes took no part, does not count.
+        A run without the culprit's nodes, or with a check that was SKIP or ERROR, does not count.
 
         Raises:
             StoreError: the history cannot be read.
@@ -265,7 +265,7 @@ class Store:
     def trends(
         self, cluster: str, record: ValidationRecord, points: int = 30, noise: trend.Noise | None = None
     ) -> tuple[Trend, ...]:
-        """Return how the figures worth showing went over the runs since the baseline, this run last.
+        """Return the trends of the figures worth showing, over the runs since the baseline, this run last.
 
         Those of culprits come first, then those that miss their reference, then those about all nodes together.
         There are at most ``trends.MOST_TRENDS``; ``changed_at`` follows :func:`clusterctl.analysis.trend.changed_at`.
@@ -288,7 +288,7 @@ class Store:
         if aside is not None:
             self._warn(
                 f"The history {self.path} was damaged ({error}) and is set aside as {aside}; a new one begins with the "
-                "runs whose folders are still there, and no baseline is in force."
+                "runs whose folders are still there, and without a baseline."
             )
         self._adopted.clear()
         self._series = None
@@ -320,7 +320,7 @@ class Store:
             raise ConfigError(f"The history of {cluster} is empty; 'clusterctl validate' begins it.")
 
     def _adopt_of(self, cluster: str | None) -> None:
-        """Take in the folders of a cluster, or of all that have any."""
+        """Add the run folders of a cluster, or of all clusters."""
         if cluster is not None:
             self._adopt(cluster)
             return
@@ -329,28 +329,28 @@ class Store:
                 self._adopt(place.name)
 
     def _adopt(self, cluster: str, but: str = "") -> None:
-        """Take in the runs whose folders are there and whose lines are not, once an opening.
+        """Add the runs that have a folder and no line in the database, once per opening.
 
-        So a new database, or one that a full disk kept from hearing of a run, learns of them. Runs older than the
-        oldest one kept were forgotten on purpose; so the newest one is always kept.
+        A new database learns of earlier runs this way, and so does one that missed a run on a full disk. Runs older
+        than the oldest kept run were forgotten on purpose; so the newest run is always kept.
         """
         if cluster in self._adopted or not self._writable:
             return
         self._adopted.add(cluster)
-        for run_id in sorted(self._missing(cluster) - {but}):  # one at a time, for a record may be large
+        for run_id in sorted(self._missing(cluster) - {but}):  # one at a time, since a record may be large
             place = paths.validation_record(paths.runs_dir(cluster) / run_id)
             try:
                 record = results.load(place.read_bytes(), str(place))
                 with self._transaction():
                     rows.insert(self._db, cluster, record)
             except OSError:
-                continue  # it runs, or never came to a record
+                continue  # the run goes on, or ended without a record
             except ConfigError as error:
                 self._warn(f"A run is missing in the history: {error}")
             except sqlite3.OperationalError as error:
                 if is_damage(error):
                     raise
-                self._warn(str(explained(error, self.path)))  # what is there can be read nevertheless
+                self._warn(str(explained(error, self.path)))  # the kept runs can still be read
                 return
 
     def _missing(self, cluster: str) -> set[str]:
@@ -365,7 +365,7 @@ class Store:
         return {name for name in folders - known if name > oldest}
 
     def _of(self, cluster: str, check: str) -> Series:
-        """Return the series of a check; the last one asked for is kept, for figures are asked for check by check."""
+        """Return the series of a check; the last series is cached, since figures are asked for check by check."""
         self._adopt(cluster)
         if self._series is None or self._series.about != (cluster, check):
             self._series = Series(self._db, self.path, self._warn, cluster, check)

@@ -1,4 +1,4 @@
-"""What the history tells: frozen records."""
+"""Records that the history returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class StoredResult(Record):
 
 
 class StoredRun(Record):
-    """A run as its line in the history; :meth:`clusterctl.state.history.Store.record` gives all of it."""
+    """A run in the history, in short; :meth:`clusterctl.state.history.Store.record` returns the whole record."""
 
     cluster: str
     run_id: str
@@ -28,21 +28,21 @@ class StoredRun(Record):
     suite: str
     hosts: tuple[str, ...]
     versions: dict[str, str]
-    accepted: bool = False  # history begins with it
+    accepted: bool = False  # the history begins with it
     results: tuple[StoredResult, ...] = ()
 
 
 class Baseline(Record):
-    """Where a cluster's history begins: with the accepted run ``run_id``, or anew (empty) at ``begins``."""
+    """Where the history of a cluster begins: with the accepted run ``run_id``, or at ``begins`` where that is empty."""
 
     run_id: str = ""
     begins: datetime
-    at: datetime  # when that was decided
+    at: datetime  # when it was accepted or reset
 
 
 @dataclass(frozen=True)
 class Past:
-    """A figure of an earlier run, in its key's unit; ``good`` where references may be made of it."""
+    """A figure of an earlier run, in the unit of its key; ``good`` where it counts for references."""
 
     run_id: str
     started: float

@@ -1,4 +1,4 @@
-"""The database's file: made, opened, and set aside where it is damaged."""
+"""The file of the history: create it, open it, and set a damaged file aside."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BUSY_S = 30.0
-_CHECKED_WHOLE = 32 * 2**20  # bytes; a larger file is looked at where it is read, for each start would wait otherwise
-_BESIDE = ("-wal", "-shm")  # sqlite's own files; they belong to the one file and to no other
+_CHECKED_WHOLE = 32 * 2**20  # bytes; a larger file is checked where it is read, or every start would wait
+_BESIDE = ("-wal", "-shm")  # files of sqlite; they belong to this one database
 
 
 def connect(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """Open the database, make it where it is not there yet, and bring it to the present schema.
+    """Open the database, create it where it is missing, and migrate it to the present schema.
 
     Returns:
-        The connection, and whether it can be written: what lies on a read-only disk can still be read.
+        The connection, and whether it can be written: a file on a read-only disk can still be read.
 
     Raises:
         StoreError: it cannot be used, or a newer clusterctl wrote it.
@@ -47,32 +47,32 @@ def connect(path: Path) -> tuple[sqlite3.Connection, bool]:
     until = time.monotonic() + _BUSY_S
     while True:
         try:
-            with _locked(path, shared=True):  # nobody opens a file that is just getting another name
+            with _locked(path, shared=True):  # a file must not be opened while it is renamed
                 return _open(path), True
         except OSError as error:
             raise explained(error, path) from None
         except sqlite3.OperationalError as error:
             if is_damage(error):
                 raise
-            if "locked" not in str(error) or time.monotonic() > until:  # sqlite itself does not wait for a new WAL
+            if "locked" not in str(error) or time.monotonic() > until:  # sqlite does not wait for a new WAL
                 raise explained(error, path) from None
             time.sleep(0.05)
 
 
 def set_aside(path: Path) -> Path | None:
-    """Give a damaged file another name; None where another process has just done so.
+    """Rename a damaged file; None where another process has just done so.
 
-    Nothing is deleted: what can still be read of it stays, and who has it open goes on in it.
+    Nothing is deleted: its readable parts stay, and a process that has it open goes on.
 
     Raises:
-        StoreError: it cannot be renamed.
+        StoreError: the file cannot be renamed.
     """
     try:
         with _locked(path, shared=False):
             if not _is_damaged(path):
                 return None
             aside = path.with_name(f"{path.name}.damaged-{datetime.now(timezone.utc):%Y%m%dT%H%M%S%fZ}")
-            for ending in (*_BESIDE, ""):  # the log first: a new file must never find the old one's
+            for ending in (*_BESIDE, ""):  # the log first: a new file must never find the log of the old one
                 with contextlib.suppress(FileNotFoundError):
                     path.with_name(path.name + ending).rename(aside.with_name(aside.name + ending))
             return aside
@@ -84,7 +84,7 @@ def _open(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
     try:
         schema.refuse_foreign(connection)
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # heard only before there are tables
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect only before the first table
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
@@ -92,7 +92,7 @@ def _open(path: Path) -> sqlite3.Connection:
         schema.migrate(connection, path)
         if path.stat().st_size <= _CHECKED_WHOLE:
             _check(connection)
-    except UnicodeDecodeError as error:  # sqlite's own words about a damaged schema quote its bytes
+    except UnicodeDecodeError as error:  # the message of sqlite about a damaged schema quotes its bytes
         connection.close()
         raise sqlite3.DatabaseError(f"malformed: {error}") from None
     except BaseException:
@@ -102,7 +102,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _read_only(path: Path) -> sqlite3.Connection:
-    """Open what cannot be written; sqlite would have to write its log's index, unless it is told that nobody writes."""
+    """Open a read-only file; ``immutable`` keeps sqlite from writing the index of its log."""
     log = path.with_name(path.name + "-wal")
     try:
         how = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
@@ -112,7 +112,7 @@ def _read_only(path: Path) -> sqlite3.Connection:
         raise explained(error, path) from None
     if version != schema.VERSION:
         connection.close()
-        raise StoreError(f"The history {path} is of an earlier clusterctl and cannot be written; make it writable.")
+        raise StoreError(f"The history {path} was written by an earlier clusterctl and is read-only; make it writable.")
     return connection
 
 

@@ -1,4 +1,4 @@
-"""How records, keys and figures lie in the database: compressed, with a checksum, for a flipped bit is no figure."""
+"""Columns of the database: records, keys and figures, compressed and with a checksum against flipped bits."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from clusterctl.model.results import ValidationRecord
 
 _CHECKSUM = 4  # bytes
-# A record as it is stored leaves out the samples (medians and intervals stay), what is made of the history itself, and
-# matrices of more links than 200 nodes have; all of that lies in the run's folder as long as that is kept.
+# A stored record leaves out the samples (medians and intervals stay), the trends, and matrices of more links than 200
+# nodes have. The folder of the run holds all of them as long as it is kept.
 _MOST_LINKS = 20_000
 _WITHOUT: Any = {"trends": True, "checks": {"__all__": {"figures": {"__all__": {"samples"}}}}}
 
 
 class BrokenError(ValueError):
-    """A column does not hold what was written into it."""
+    """A column is damaged."""
 
 
 def pack_record(record: ValidationRecord) -> bytes:
@@ -40,11 +40,11 @@ def pack_record(record: ValidationRecord) -> bytes:
 
 
 def unpack_record(data: bytes, place: str) -> ValidationRecord:
-    """Return the record again.
+    """Return the record of a column.
 
     Raises:
-        ConfigError: it is damaged.
-        BrokenError: so are its compressed bytes.
+        ConfigError: the record is damaged.
+        BrokenError: its compressed bytes are damaged.
     """
     return results.load(_decompress(data), place)
 
@@ -76,7 +76,7 @@ def pack_figures(values: Sequence[float]) -> bytes:
 
 
 def unpack_figures(data: bytes) -> array[float]:
-    """Return the values again.
+    """Return the values of a column.
 
     Raises:
         BrokenError: the column is damaged.

@@ -1,4 +1,4 @@
-"""The statements that read and write whole runs; each takes an open connection, and whoever calls begins and ends."""
+"""SQL statements that read and write whole runs; the caller begins and ends the transaction."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def moment(seconds: float) -> datetime:
 
 
 def cluster_number(db: sqlite3.Connection, cluster: str) -> int | None:
-    """Return the number of a cluster, None where it has no history."""
+    """Return the number of a cluster; None where it has not run yet."""
     row = db.execute("SELECT id FROM clusters WHERE name = ?", (cluster,)).fetchone()
     return None if row is None else int(row[0])
 
@@ -42,7 +42,7 @@ def ids(db: sqlite3.Connection, cluster: str | None) -> list[tuple[int, str, flo
 
 
 def baseline(db: sqlite3.Connection, cluster: str) -> Baseline | None:
-    """Return where a cluster's history begins, None where all of it counts."""
+    """Return where the history of a cluster begins; None where all runs count."""
     row = db.execute(
         "SELECT coalesce(r.run_id, ''), b.begins, b.at FROM baselines b JOIN clusters c ON c.id = b.cluster "
         "LEFT JOIN runs r ON r.id = b.run WHERE c.name = ? ORDER BY b.id DESC LIMIT 1",
@@ -54,7 +54,7 @@ def baseline(db: sqlite3.Connection, cluster: str) -> Baseline | None:
 def stored(
     db: sqlite3.Connection, cluster: str | None, last: int | None = None, number: int | None = None
 ) -> tuple[StoredRun, ...]:
-    """Return runs with their checks, newest first: the last ones of a cluster, or the one of that number."""
+    """Return runs with their checks, newest first: the last runs of a cluster, or the run of that number."""
     rows = db.execute(
         f"SELECT r.id, c.name, r.run_id, r.started, r.verdict, r.suite, r.hosts, r.versions {_OF_CLUSTER} "
         f"AND (? IS NULL OR r.id = ?) {_NEWEST_FIRST} LIMIT ?",
@@ -84,7 +84,7 @@ def record(db: sqlite3.Connection, found: StoredRun) -> bytes:
 
 
 def insert(db: sqlite3.Connection, cluster: str, record: ValidationRecord) -> None:
-    """Write a run with its checks, in place of what is there under its id."""
+    """Write a run with its checks; it replaces a run of the same id."""
     db.execute("INSERT INTO clusters (name) VALUES (?) ON CONFLICT DO NOTHING", (cluster,))
     known = cluster_number(db, cluster)
     db.execute(
@@ -126,7 +126,7 @@ def insert(db: sqlite3.Connection, cluster: str, record: ValidationRecord) -> No
 
 
 def begin(db: sqlite3.Connection, cluster: str, run_id: str | None) -> None:
-    """Let the cluster's history begin with a run, or now where it is None."""
+    """Let the history of the cluster begin with a run, or now where ``run_id`` is None."""
     known, now = cluster_number(db, cluster), time.time()
     if run_id is None:
         db.execute("INSERT INTO baselines (cluster, at, run, begins) VALUES (?, ?, NULL, ?)", (known, now, now))
@@ -139,7 +139,7 @@ def begin(db: sqlite3.Connection, cluster: str, run_id: str | None) -> None:
 
 
 def prune(db: sqlite3.Connection, cluster: str, keep_runs: int | None, keep_days: float | None) -> int:
-    """Forget runs beyond a count or an age, but the accepted one and the newest; return how many."""
+    """Forget runs beyond a count or an age, except the accepted and the newest run; return how many."""
     base = baseline(db, cluster)
     kept = base.run_id if base else ""
     oldest = -math.inf if keep_days is None else time.time() - keep_days * _DAY_S

@@ -1,4 +1,4 @@
-"""The tables of the history, and how a file of an earlier clusterctl gets them."""
+"""Tables of the history, and the migration of files of earlier versions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from clusterctl.state.history.errors import StoreError
 if TYPE_CHECKING:
     from pathlib import Path
 
-# A check's figures are one packed column, ordered as its layout says: 100,000 figures a night would be as many rows
-# otherwise, and references are asked for whole checks at a time.
+# The figures of a check are one packed column, in the order of its layout. A row per figure would be 100,000 rows a
+# night, and references are needed for a whole check at a time.
 _TABLES = """
 CREATE TABLE clusters (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE runs (
@@ -43,7 +43,7 @@ CREATE TABLE results (
 );
 CREATE INDEX results_by_layout ON results (layout);
 """
-# What was accepted or begun anew, and when; the last line of a cluster is in force, the earlier ones tell how it came.
+# Accepted runs and resets, with their times; the last line of a cluster is in force.
 _BASELINES = """
 CREATE TABLE baselines (
   id INTEGER PRIMARY KEY,
@@ -53,7 +53,7 @@ CREATE TABLE baselines (
   begins REAL NOT NULL
 );
 """
-# Each brings a file from the version that is its index to the next; what has been released is never changed again.
+# Each migrates a file from the version of its index to the next; a released one never changes.
 MIGRATIONS: tuple[str, ...] = (_TABLES, _BASELINES)
 VERSION = len(MIGRATIONS)
 _HEADER = 100  # bytes; https://www.sqlite.org/fileformat.html#the_database_header
@@ -62,11 +62,11 @@ _USER_VERSION = 60  # offset in it, four bytes, most significant first
 
 
 def refuse_newer(path: Path) -> None:
-    """Refuse a file of a newer clusterctl by its header alone, so that nothing in or beside it is touched.
+    """Refuse a file of a newer clusterctl by its header alone, without a change in or beside it.
 
     Raises:
-        StoreError: it is one.
-        OSError: it cannot be read.
+        StoreError: a newer clusterctl wrote the file.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as stream:
         header = stream.read(_HEADER)
@@ -75,27 +75,27 @@ def refuse_newer(path: Path) -> None:
 
 
 def refuse_foreign(connection: sqlite3.Connection) -> None:
-    """Refuse a database that somebody else made.
+    """Refuse a database of another program.
 
     Raises:
-        sqlite3.DatabaseError: it is one, or it is damaged.
+        sqlite3.DatabaseError: another program made it, or it is damaged.
     """
     if _version(connection) == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
         raise sqlite3.DatabaseError("file is not a database of clusterctl")
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the file to the schema of this module, all steps or none.
+    """Migrate the file to the schema of this module, in all steps or none.
 
     Raises:
         StoreError: a newer clusterctl wrote it.
-        sqlite3.DatabaseError: it is damaged, or is no file of ours.
+        sqlite3.DatabaseError: the file is damaged, or another program made it.
     """
     if _version(connection) == VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        version = _version(connection)  # again, for another process may have been quicker
+        version = _version(connection)  # again: another process may have been quicker
         _refuse(path, version)
         refuse_foreign(connection)
         for step in MIGRATIONS[version:]:

@@ -1,4 +1,4 @@
-"""The earlier values of a check's figures, read once for all figures of the check."""
+"""Earlier values of the figures of a check, read once for all figures of the check."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Series:
     def __init__(
         self, db: sqlite3.Connection, path: Path, warn: Callable[[str], None], cluster: str, check: str
     ) -> None:
-        """Read when it ran and how it ended; figures are read when they are wanted."""
+        """Read the runs and verdicts of the check; figures are read on demand."""
         self.about = (cluster, check)
         self._db, self._path, self._warn = db, path, warn
         self._layouts: dict[int, dict[str, int]] = {}
@@ -38,11 +38,11 @@ class Series:
         self._rows = [_Row(*row, accepted=base is not None and base.run_id == row[1]) for row in found]
 
     def past(self, key: FigureKey) -> Iterator[Past]:
-        """Yield the figure's values, newest first; a damaged column is left out, and said so."""
+        """Yield the figure's values, newest first; a damaged column becomes a warning."""
         return (Past(row.run_id, row.started, value, row.verdict, row.good) for row, value in self._each(key))
 
     def good_values(self, key: FigureKey) -> Iterator[float]:
-        """Yield the figure's values in good runs, newest first; a damaged column is left out, and said so."""
+        """Yield the figure's values in good runs, newest first; a damaged column becomes a warning."""
         return (value for row, value in self._each(key) if row.good)
 
     def _each(self, key: FigureKey) -> Iterator[tuple[_Row, float]]:
@@ -76,7 +76,7 @@ class Series:
 
 
 class _Row:
-    """A check's result in a run."""
+    """The result of a check in a run."""
 
     __slots__ = ("figures", "good", "layout", "number", "run_id", "started", "verdict")
 
