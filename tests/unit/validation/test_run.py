@@ -13,7 +13,6 @@ from clusterctl.model import facts, results
 from clusterctl.model.hosts import Host
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import ValidationRecord, Verdict
-from clusterctl.remote import supervised_job
 from clusterctl.support import content
 from clusterctl.support.errors import ExitCode
 from clusterctl.validation import check_runner, gate
@@ -22,6 +21,7 @@ from clusterctl.validation.checks import base, registry
 
 if TYPE_CHECKING:
     from clusterctl.model.facts import NodeFacts
+    from clusterctl.remote import supervised_job
 
 WANTED = {"/usr/local/libexec/clusterctl/mpi_checks.py": "abc"}
 
@@ -43,20 +43,6 @@ def test_slots_are_the_inventory_s_then_one_per_gpu_then_one_per_core(
 ) -> None:
     there = node(cores=cores, gpus=[{"bus": f"0000:0{number}:00.0"} for number in range(gpus)])
     assert facts.slots_of(Host("node1", "10.0.0.1", slots=slots), there) == expected
-
-
-def test_a_node_that_has_everything_is_ready() -> None:
-    assert gate.not_ready(node(), WANTED) == ""
-
-
-def test_what_a_node_lacks_is_said() -> None:
-    assert gate.not_ready(node(artifacts=[]), WANTED) == "Open MPI: /usr/local/openmpi does not exist"
-    assert "the programs in /usr/local/libexec/clusterctl" in gate.not_ready(node(watch=[]), WANTED)
-    broken = [*node().model_dump()["artifacts"]]
-    broken[2] |= {"ok": False, "problem": "1 of 9 files are missing or changed, first MPI.so"}
-    assert gate.not_ready(node(artifacts=broken), WANTED) == (
-        "mpi4py: 1 of 9 files are missing or changed, first MPI.so"
-    )
 
 
 @pytest.mark.parametrize(
@@ -82,21 +68,6 @@ def test_the_deadline_grows_with_the_ranks_and_where_they_share_a_core() -> None
     assert deadline(8, 8) < deadline(1024, 1024) < 120
     assert deadline(8, 16) == deadline(8, 8)
     assert deadline(8, 2) > 3 * deadline(8, 8)
-
-
-def test_the_watched_programs_are_those_that_the_role_brings() -> None:
-    there = {path.name for path in content.role_files("validation").iterdir() if path.is_file()}
-    assert there == set(content.node_programs())
-    assert {entry["path"] for entry in gate.watch_entries()} == {f"{supervised_job.PROGRAMS}/{name}" for name in there}
-
-
-def test_an_extra_that_is_half_there_is_told_from_one_that_was_never_wanted() -> None:
-    never = {"link": "/usr/local/horovod", "target": "", "version": "", "key": "", "ok": False, "name": "horovod"}
-    half = {**never, "problem": "1 of 9 files are missing or changed, first mpi_lib_v2.so"}
-    there = node().model_dump()["artifacts"]
-    never["problem"] = "/usr/local/horovod does not exist"
-    assert gate.broken_extras(node(artifacts=[*there, never])) == []
-    assert gate.broken_extras(node(artifacts=[*there, half])) == [f"Horovod: {half['problem']}"]
 
 
 # --- a cluster on which only some nodes can do everything -------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from clusterctl.cli import main
 from clusterctl.support.errors import ConfigError
 from clusterctl.validation import checks, suites
 from clusterctl.validation.checks import registry
@@ -101,3 +103,33 @@ def test_mistakes_about_a_new_check_are_told_like_any_other() -> None:
         suites.parse(SUITE.replace("quantity: disk_bandwidth", "quantity: disk_bandwith"), "validation.yml")
     with pytest.raises(ConfigError, match="one of clusterctl's own checks"):
         suites.parse("external: [{name: disk_speed, command: ./a}]", "validation.yml")
+
+
+# --- checks by name ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [("all-reduce", "allreduce"), ("Broadcast", "broadcast"), ("helo", "hello"), ("point", "point_to_point")],
+)
+def test_an_unknown_check_gets_the_nearest_name(given: str, near: str) -> None:
+    with pytest.raises(ConfigError, match=f"Unknown check '{given}'; did you mean '{near}'"):
+        registry.select([given])
+
+
+def test_no_check_at_all_is_refused() -> None:
+    with pytest.raises(ConfigError, match="proves nothing"):
+        registry.select([])
+
+
+def test_checks_run_in_their_order_whatever_the_order_asked_for() -> None:
+    assert [check.name for check in registry.select(["allreduce", "hello", "reachable"])] == ["hello", "allreduce"]
+    with pytest.raises(ConfigError, match="the checks are: reachable, provisioned, skew, hello"):
+        registry.select(["xyz"])
+
+
+def test_help_names_every_check_in_its_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["validate", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    (shown,) = re.findall(r"Only these checks of (.*?)\(where they are installed\)", text)
+    assert re.findall(r"\w+", shown.replace("(MPI)", "")) == [check.name for check in registry.select(None)]

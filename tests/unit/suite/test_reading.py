@@ -1,22 +1,18 @@
+"""A user's suite file: every mistake is one sentence with its line."""
+
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, TypeVar, get_args
+from typing import TypeVar
 
 import pytest
 from clusterctl import suite
-from clusterctl.model import units
-from clusterctl.model.results import Unit
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
 from clusterctl.validation import suites
 from clusterctl.validation.checks import registry
-from clusterctl.validation.checks.collectives import SweepOptions
 from clusterctl.validation.checks.pairs import PairsOptions
 from pydantic import ValidationError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 R = TypeVar("R", bound=suite.CheckOptions)
 EXAMPLE = content.root() / "inventories" / "example" / "validation.yml"
@@ -40,124 +36,6 @@ def refused(text: str) -> str:
     return message
 
 
-# --- units ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [(4096, 4096), ("4096", 4096), ("64 KiB", 65536), ("64KiB", 65536), ("1.5 MiB", 1572864), ("1 MB", 10**6), (0, 0)],
-)
-def test_sizes(given: object, expected: int) -> None:
-    assert units.size(given) == expected
-
-
-@pytest.mark.parametrize(
-    "given", ["64M", "64 Mb", "-1", "1.5", "", "MiB", True, None, "nan", [1], "1 2", pytest.param(10**400, id="huge")]
-)
-def test_no_sizes(given: object) -> None:
-    with pytest.raises(ValueError, match="no "):
-        units.size(given)
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "words"),
-    [
-        (1.25e9, "B/s", "1.25 GB/s"),
-        (999.96e6, "B/s", "1,000 MB/s"),
-        (0.0, "B/s", "0 B/s"),
-        (12, "B/s", "12 B/s"),
-        (18.44, "us", "18.4 us"),
-        (1234.0, "us", "1.23 ms"),
-        (0.5, "us", "0.5 us"),
-        (61.0, "s", "61 s"),
-        (0.25, "s", "250 ms"),
-        (3.2e12, "FLOP/s", "3.2 TFLOP/s"),
-        (0.873, "1", "0.873"),
-        (123456.0, "tokens/s", "123,456 tokens/s"),
-        (8, "nodes", "8 nodes"),
-    ],
-)
-def test_values_in_words(value: float, unit: Unit, words: str) -> None:
-    assert units.value_words(value, unit) == words
-
-
-@pytest.mark.parametrize("size", [0, 1, 1000, 1024, 1536, 65536, 1 << 20, (1 << 20) + 1, 64 << 20, 3 << 30])
-def test_a_size_in_words_is_that_size_again(size: int) -> None:
-    assert units.size(units.size_words(size)) == size
-
-
-def test_every_unit_of_a_record_is_read_as_itself() -> None:
-    for unit in get_args(Unit):
-        assert units.unit(unit) == (unit, 1.0)
-    assert units.unit("GB/s") == ("B/s", 1e9)
-    assert units.unit("ms") == ("s", 1e-3)
-    assert all(units.unit(name)[1] > 0 for name in units.known())
-    with pytest.raises(ValueError, match="'Gb/s' is no unit"):
-        units.unit("Gb/s")
-
-
-@pytest.mark.parametrize(("part", "words"), [(0.1, "10 %"), (0.004, "0.4 %"), (0.123, "12 %"), (9.0, "900 %")])
-def test_fractions(part: float, words: str) -> None:
-    assert units.percent(part) == words
-    assert units.fraction("-10 %") == units.fraction("-0.1") == units.fraction(-0.1)
-
-
-# --- the built-in suites ----------------------------------------------------------------------------------------------
-
-
-def test_the_checks_run_in_their_order() -> None:
-    assert list(CHECKS) == [
-        *("hello", "point_to_point", "broadcast", "scatter", "gather", "reduce", "allreduce", "network", "node_speed"),
-        *("pairs", "collectives", "nccl", "nccl_sweep", "torchrun", "horovod", "horovod_sweep", "training"),
-    ]
-    assert [check.name for check in registry.select(None)] == list(CHECKS)
-
-
-@pytest.mark.parametrize("name", ["smoke", "nightly", "full"])
-def test_a_built_in_suite_is_its_own_default(name: str) -> None:
-    found = suites.load(None, name)
-    assert found.name == name
-    assert list(found.checks) == [check for check in CHECKS if check in found.checks]
-    for check, options in found.checks.items():
-        assert type(options) is CHECKS[check].options
-    assert [check.name for check in registry.build(found)] == list(found.checks)
-
-
-def test_smoke_is_quick_and_the_default() -> None:
-    smoke = suites.load(None)
-    assert smoke == suites.default()
-    assert smoke.name == "smoke"
-    assert set(CHECKS) - set(smoke.checks) == {"training", "collectives", "nccl_sweep", "horovod_sweep"}
-    pairs = options_of(smoke, "pairs", PairsOptions)
-    rounds = pairs.max_rounds or 0
-    assert pairs.budget_s * rounds * (len(pairs.latency_bytes) + len(pairs.bandwidth_bytes)) < 5
-    assert set(suites.builtin("full").checks) == set(suites.builtin("nightly").checks) == set(CHECKS)
-
-
-def test_options_of_a_check_that_the_suite_does_not_run_are_nightlys() -> None:
-    (nightly,) = registry.select(["collectives"])
-    assert registry.select(["collectives"], suites.builtin("smoke")) == (nightly,)
-    with pytest.raises(TypeError, match="pairs takes PairsOptions, not SweepOptions"):
-        registry.registrations()["pairs"].check(SweepOptions())
-
-
-def test_two_checks_of_one_name_or_place_are_refused() -> None:
-    one = suite.Declaration(name="one", order=1)
-    for other in (suite.Declaration(name="one", order=2), suite.Declaration(name="two", order=1)):
-        with pytest.raises(ValueError, match="two checks have the name or the order"):
-            suite.Catalogue([one, other])
-
-
-def test_an_unknown_suite() -> None:
-    with pytest.raises(ConfigError, match=r"Unknown suite 'nigthly'; did you mean 'nightly'\?"):
-        suites.builtin("nigthly")
-    with pytest.raises(ConfigError, match=r"the suites are smoke, nightly, full\.$"):
-        suites.load(None, "xyz")
-
-
-# --- the user's file --------------------------------------------------------------------------------------------------
-
-
 def test_extending_changes_only_what_is_given() -> None:
     own = suites.parse(
         "extends: nightly\nchecks:\n  pairs: {bandwidth_bytes: 64 KiB, budget_s: 200 ms}\n  training: false\n"
@@ -177,35 +55,6 @@ def test_extending_changes_only_what_is_given() -> None:
 def test_checks_are_put_in_their_order() -> None:
     own = suites.parse("checks:\n  training:\n  hello: true\n  node_speed: {budget_s: 1}\n", "f")
     assert (own.name, list(own.checks)) == ("own", ["hello", "node_speed", "training"])
-
-
-def test_a_name_chooses_between_the_file_and_what_is_built_in(tmp_path: Path) -> None:
-    path = tmp_path / "validation.yml"
-    path.write_text(
-        "name: ours\nextends: nightly\nchecks: {training: false}\noutliers: {floor: 5 %}\n"
-        "external:\n- {name: disk, command: ./disk.sh}\n",
-        encoding="utf-8",
-    )
-    ours = suites.load(path)
-    assert ours == suites.load(path, "ours")
-    assert ours.name == "ours"
-    smoke = suites.load(path, "smoke")
-    assert smoke.checks == suites.builtin("smoke").checks
-    assert (smoke.outliers.floor, smoke.external) == (0.05, ())
-    with pytest.raises(ConfigError, match=r"Unknown suite 'our' in .*; did you mean 'ours'\?"):
-        suites.load(path, "our")
-    path.write_text("extends: nightly\nchecks: {training: false}\n", encoding="utf-8")
-    assert "training" not in suites.load(path, "nightly").checks
-
-
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"There is no file .*nothing\.yml"):
-        suites.load(tmp_path / "nothing.yml")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        suites.load(tmp_path)
-    (tmp_path / "latin.yml").write_bytes(b"name: caf\xe9\n")
-    with pytest.raises(ConfigError, match="not UTF-8"):
-        suites.load(tmp_path / "latin.yml")
 
 
 REFERENCE = "references:\n- check: collectives\n  quantity: bus_bandwidth\n"

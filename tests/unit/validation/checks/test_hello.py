@@ -1,0 +1,42 @@
+"""``hello`` over captured output: one MPI library on all nodes, and ranks in their places."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from captured_cluster import LIBRARIES, SLOTS, judge, site
+from clusterctl.model.results import Verdict
+from clusterctl.validation.checks import registry
+from factory import captured_outcome
+
+
+def test_hello_names_the_release_that_all_have() -> None:
+    judgement = judge("hello-5.0.7", "hello")
+    assert judgement.reason == "8 ranks on 4 nodes, all Open MPI v5.0.7"
+    assert {rank.library_path for rank in judgement.ranks} == {f"{LIBRARIES['5.0.7']}/lib/libmpi.so.40.40.7"}
+
+
+def test_builds_may_differ_between_platforms_and_releases_may_not() -> None:
+    mixed = dataclasses.replace(
+        site("skew-5.0.7"), platforms={**dict.fromkeys(SLOTS, "debian-12-x86_64"), "node3": "debian-13-x86_64"}
+    )
+    hello = registry.select(["hello"])[0]
+    assert hello.judge(mixed, captured_outcome("skew-5.0.7")).verdict is Verdict.PASS
+    whole = captured_outcome("skew-5.0.7")
+    other = tuple(
+        dataclasses.replace(line, text=line.text.replace("v5.0.7", "v5.0.11")) if "-other/" in line.text else line
+        for line in whole.lines
+    )
+    judgement = hello.judge(mixed, dataclasses.replace(whole, lines=other))
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node3",))
+    assert "different releases of MPI: node3: Open MPI v5.0.11" in judgement.reason
+
+
+def test_ranks_on_the_wrong_node_are_found() -> None:
+    whole = captured_outcome("hello-5.0.7")
+    moved = tuple(
+        dataclasses.replace(line, text=line.text.replace('"host": "node4"', '"host": "node3"')) for line in whole.lines
+    )
+    judgement = registry.select(["hello"])[0].judge(site("hello-5.0.7"), dataclasses.replace(whole, lines=moved))
+    assert judgement.verdict is Verdict.FAIL
+    assert judgement.reason == "ranks are not where the hostfile puts them: node3 has 4 of 2, node4 has 0 of 2"

@@ -1,0 +1,166 @@
+"""Judging captured outcomes; the first line of each log in tests/data/validation says where it came from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+import pytest
+from captured_cluster import LIBRARIES, SLOTS, judge, site
+from clusterctl.model.job_outcome import JobOutcome, OutputLine, Sweep
+from clusterctl.model.results import Verdict
+from clusterctl.validation.checks import judging, registry
+from factory import captured_outcome
+
+
+def test_a_healthy_run_passes_with_its_figures() -> None:
+    judgement = judge("healthy-5.0.7", "allreduce")
+    assert (judgement.verdict, judgement.evidence) == (Verdict.PASS, ())
+    assert judgement.reason == "8 ranks on 4 nodes, 4,273,464 values right"
+    figures = {figure.name: figure.value for figure in judgement.measurements}
+    assert (figures["ranks_answered"], figures["nodes_answered"], figures["total"]) == (8, 4, 22.195)
+    assert 0 < figures["slowest_rank"] < figures["total"]
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "hosts", "words"),
+    [
+        (
+            "stopped-5.0.7",
+            "allreduce",
+            ("node3",),
+            r"no sign of life from rank [45] on node3 within 20 s; 7 others wait",
+        ),
+        ("asleep-5.0.7", "reduce", ("node2",), r"from ranks 2 and 3 on node2 within 20 s; 6 others wait, in MPI_Init"),
+        ("asleep-4.1.8", "reduce", ("node3",), r"from ranks 4 and 5 on node3 within 15 s; 6 others wait, in MPI_Init"),
+        ("paused-5.0.7", "broadcast", ("node4",), r"from ranks 6 and 7 on node4 .*; node4 no longer answers ssh"),
+        ("paused-4.1.8", "broadcast", ("node3",), r"from ranks 4 and 5 on node3 .*; node3 no longer answers ssh"),
+        ("killed-5.0.7", "scatter", ("node3",), r"rank [45] on node3 exited on signal 11 \(Segmentation fault\)"),
+        ("killed-early-5.0.7", "scatter", ("node3",), r"rank 5 on node3 never came up, .* code 139 \(SIGSEGV\)"),
+        (
+            "wrong-gather-5.0.7",
+            "gather",
+            ("node2", "node3", "node4"),
+            r"rank 2 on node2: gather u1\[3\] to rank 2, value 2 from rank 3 .*: expected 12, got 16",
+        ),
+        ("wrong-5.0.7", "allreduce", tuple(SLOTS), r"rank 0 on node1: allreduce sum i4\[3\].*: expected 108, got 112"),
+        ("wrong-4.1.8", "allreduce", tuple(SLOTS), r"rank 0 on node1: allreduce sum i4\[3\].*: expected 108, got 112"),
+        ("raised-4.1.8", "scatter", ("node4",), r"rank 6 on node4: MPI_Init: .* ModuleNotFoundError: import of numpy"),
+        ("skew-5.0.7", "hello", ("node3",), r"different library files of MPI: node3: .*-other/lib/libmpi.so"),
+        ("skew-4.1.8", "hello", ("node3",), r"different library files of MPI: node3: .*-other/lib/libmpi.so"),
+    ],
+)
+def test_a_fault_fails_and_names_who(name: str, check: str, hosts: tuple[str, ...], words: str) -> None:
+    judgement = judge(name, check)
+    assert judgement.verdict is Verdict.FAIL
+    assert judgement.hosts == hosts
+    assert re.search(words, judgement.reason), judgement.reason
+
+
+def test_no_rank_at_all_is_an_error_with_mpirun_s_own_words() -> None:
+    judgement = judge("unresolved-4.1.8", "hello")
+    assert judgement.verdict is Verdict.ERROR
+    assert judgement.reason.startswith(
+        "mpirun ended with code 255 before any rank came up: ssh: Could not resolve hostname node3"
+    )
+    assert "node3" in judgement.hosts
+
+
+@pytest.mark.parametrize("ending", ["exited", "deadline", "lost", "not_started", "stopped"])
+def test_no_output_is_never_a_pass(ending: str) -> None:
+    outcome = JobOutcome(ending, 1.0, 1.0, rc=0, problem="why")  # type: ignore[arg-type]
+    for check in registry.select(None):
+        judgement = check.judge(site("none-5.0.7"), outcome)
+        assert judgement.verdict is Verdict.ERROR
+        assert all(rank.state == "absent" for rank in judgement.ranks)
+
+
+def test_answers_from_all_but_one_rank_fail_even_with_exit_code_0() -> None:
+    whole = captured_outcome("healthy-5.0.7")
+    cut = dataclasses.replace(whole, lines=tuple(line for line in whole.lines if '"rank": 5,' not in line.text))
+    judgement = judging.judge(site("healthy-5.0.7"), cut)
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node3",))
+
+
+def test_right_answers_and_a_job_that_does_not_end_fail() -> None:
+    whole = captured_outcome("healthy-5.0.7")
+    late = dataclasses.replace(whole, ending="deadline", rc=None)
+    assert judging.judge(site("healthy-5.0.7"), late).reason.startswith(
+        "every answer was right, but the job did not end"
+    )
+    failed = dataclasses.replace(whole, rc=3)
+    judgement = judging.judge(site("healthy-5.0.7"), failed)
+    assert (judgement.verdict, judgement.reason) == (
+        Verdict.FAIL,
+        "every answer was right, but mpirun ended with code 3",
+    )
+
+
+def test_a_rank_that_stops_after_its_answer_is_named() -> None:
+    def beat(rank: int) -> OutputLine:
+        words = {
+            "clusterctl": 1,
+            "event": "waiting",
+            "rank": rank,
+            "host": f"node{rank // 2 + 1}",
+            "step": "the barrier",
+        }
+        return OutputLine("stdout", 44.0, json.dumps(words))
+
+    whole = captured_outcome("healthy-5.0.7")
+    beats = tuple(beat(rank) for rank in range(8) if rank != 5)
+    late = dataclasses.replace(whole, ending="deadline", rc=None, ending_s=45.0, lines=(*whole.lines, *beats))
+    judgement = judging.judge(site("healthy-5.0.7"), late)
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node3",))
+    assert judgement.reason.endswith("did not end within 45 s: rank 5 on node3 fell silent before the end")
+
+
+def test_a_node_that_is_gone_is_named_though_mpirun_ended_with_code_0() -> None:
+    started = tuple(
+        OutputLine("stdout", 1.0, json.dumps({"clusterctl": 1, "event": "started", "rank": rank, "host": node}))
+        for rank, node in enumerate(node for node in SLOTS for _ in range(2))
+    )
+    gone = (Sweep("node1"), Sweep("node4", problem="did not answer within 15 s"))
+    outcome = JobOutcome("exited", 3.0, rc=0, lines=started, sweeps=gone)
+    judgement = judging.judge(site("healthy-5.0.7"), outcome)
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node4",))
+    assert judgement.reason.startswith("node4 no longer answers ssh; no answer from ranks 0 and 1 on node1")
+
+
+def test_what_ranks_say_while_they_are_ended_is_not_held_against_them() -> None:
+    died = {"clusterctl": 1, "event": "result", "rank": 3, "host": "node2", "ok": False, "compared": 0, "wrong": 1}
+    words = {**died, "problems": [{"what": "allreduce", "expected": "an answer", "got": "ended with code 14"}]}
+    whole = captured_outcome("healthy-5.0.7")
+    others = tuple(line for line in whole.lines if '"rank": 3' not in line.text)
+    lines = (*others, OutputLine("stdout", 46.0, json.dumps(words)))
+    late = dataclasses.replace(whole, ending="deadline", rc=None, ending_s=45.0, lines=lines)
+    judgement = judging.judge(site("healthy-5.0.7"), late)
+    assert judgement.verdict is Verdict.FAIL
+    assert "no sign of life from rank 3 on node2" in judgement.reason
+
+
+def test_a_sign_of_life_counts_from_when_it_was_given() -> None:
+    """The launch node passed nothing on from the 16th second to the 23rd, the deadline was the 20th."""
+
+    def said(at_s: float, rank: int, event: str, **more: object) -> OutputLine:
+        words = {"clusterctl": 1, "event": event, "rank": rank, "host": f"node{rank // 2 + 1}", **more}
+        return OutputLine("stdout", at_s, json.dumps(words))
+
+    lines = [said(1.0, rank, "started") for rank in range(8) if rank not in {2, 3}]
+    for rank in (0, 1, 4, 5, 6, 7):
+        lines += [said(at_s + 1, rank, "waiting", s=at_s, step="MPI_Init") for at_s in (2.0, 8.5, 14.5)]
+        lines += [said(22.7, rank, "waiting", s=at_s, step="MPI_Init") for at_s in (16.5, 18.5, 20.5)]
+    outcome = JobOutcome("deadline", 27.0, 20.0, rc=1, lines=tuple(lines))
+    judgement = judging.judge(site("healthy-5.0.7"), outcome)
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node2",)), judgement.reason
+    assert [report.seen_s for report in judgement.ranks] == [19.5, 19.5, 0.0, 0.0, 19.5, 19.5, 19.5, 19.5]
+
+
+def test_a_library_from_elsewhere_fails_every_check() -> None:
+    elsewhere = dataclasses.replace(
+        site("healthy-5.0.7"), libraries={**dict.fromkeys(SLOTS, LIBRARIES["5.0.7"]), "node2": "/opt/openmpi"}
+    )
+    judgement = judging.judge(elsewhere, captured_outcome("healthy-5.0.7"))
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node2",))
+    assert "ranks 2 and 3 on node2 have not mapped the installed libmpi" in judgement.reason

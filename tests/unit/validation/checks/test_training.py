@@ -1,0 +1,173 @@
+"""``torchrun``, ``horovod`` and ``training`` over captured output, and what they need of a node."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+from captured_cluster import CPU_NODE, GPU_NODE, SLOTS, judge_training, training_site
+from clusterctl.diagnosis.training_stack import NodeStack
+from clusterctl.model.results import Verdict
+from clusterctl.validation.checks import base, registry
+from factory import captured_outcome
+
+
+def test_torchrun_passes_with_the_loss_of_one_process() -> None:
+    judgement = judge_training("torchrun-5.0.7", "torchrun")
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+    assert judgement.reason == "8 ranks on 4 nodes, 988,920 values right over gloo, loss 0.00658886 as of one process"
+    figures = {figure.name: figure.value for figure in judgement.measurements}
+    assert figures["loss"] == pytest.approx(figures["single_process_loss"], rel=1e-9)
+    assert [report.host for report in judgement.ranks] == [node for node in SLOTS for _ in range(2)]
+
+
+def test_horovod_passes_and_names_what_carried_it() -> None:
+    judgement = judge_training("horovod-5.0.7", "horovod")
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+    assert judgement.reason == "8 ranks on 4 nodes, 4,605,697 values right over MPI"
+
+
+def test_training_passes_with_the_perplexity_of_one_process() -> None:
+    judgement = judge_training("training-5.0.7", "training")
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+    assert judgement.reason == "8 ranks on 4 nodes, perplexity 1.17682 as of one process"
+    figures = {figure.name: (figure.value, figure.unit) for figure in judgement.measurements}
+    assert figures["perplexity"] == (pytest.approx(1.1768169183543258, rel=1e-8), "1")
+    assert judgement.figures == ()  # that version printed no times of its steps
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "hosts", "words"),
+    [
+        (
+            "horovod-average-5.0.7",
+            "horovod",
+            ("node3",),
+            r"^rank 5 on node3: average float32\[1\] on cpu, value 0 .*: expected 9.0, got 18.0$",
+        ),
+        (
+            "horovod-gloo-5.0.7",
+            "horovod",
+            tuple(SLOTS),
+            r"^tensors in main memory were carried by GLOO and not by MPI: GLOO_ALLGATHER GLOO_ALLREDUCE GLOO_BCAST",
+        ),
+        (
+            "training-gradient-5.0.7",
+            "training",
+            ("node2",),
+            r"^rank 3 on node2: its own first gradient: expected 0\.\d+ within 1e-08 of it, got 0\.\d+$",
+        ),
+        ("training-died-5.0.7", "training", ("node4",), r"^rank 6 on node4: step 3 of epoch 0 .* killed by SIGSEGV"),
+        (
+            "torchrun-gradient-5.0.7",
+            "torchrun",
+            ("node4",),
+            r"^rank 6 on node4: its own first gradient: expected 1\.17",
+        ),
+        (
+            "torchrun-paused-5.0.7",
+            "torchrun",
+            ("node3",),
+            r"^no sign of life from rank [45] on node3 .*; 7 others wait",
+        ),
+        (
+            "torchrun-agent-5.0.7",
+            "torchrun",
+            ("node2",),
+            r"^no sign of life from ranks 2 and 3 on node2 .*; 6 others wait, in torchrun, which has not started its w",
+        ),
+        (
+            "torchrun-killed-5.0.7",
+            "torchrun",
+            ("node2",),
+            r"^rank 2 on node2 was killed by SIGKILL, and torchrun ended the others$",
+        ),
+    ],
+)
+def test_a_fault_in_training_fails_and_names_who(name: str, check: str, hosts: tuple[str, ...], words: str) -> None:
+    judgement = judge_training(name, check)
+    assert judgement.verdict is Verdict.FAIL
+    assert re.search(words, judgement.reason), judgement.reason
+    assert judgement.hosts == hosts
+
+
+def test_answers_that_nobody_knows_the_carrier_of_fail() -> None:
+    whole = captured_outcome("horovod-5.0.7")
+    silent = tuple(
+        dataclasses.replace(line, text=re.sub(r', "cpu_operations": "[^"]*"', "", line.text)) for line in whole.lines
+    )
+    judgement = registry.select(["horovod"])[0].judge(training_site(), dataclasses.replace(whole, lines=silent))
+    assert judgement.verdict is Verdict.FAIL
+    assert judgement.reason.endswith("carried by a library that the timeline does not name and not by MPI: none")
+
+
+def test_tensors_on_gpus_have_to_be_carried_by_what_horovod_was_built_with() -> None:
+    whole = captured_outcome("horovod-5.0.7")
+
+    def on_gpus(operations: str) -> base.Judgement:
+        known = tuple(
+            dataclasses.replace(
+                line, text=line.text.replace('"cpu_operations"', f'"cuda_operations": "{operations}", "cpu_operations"')
+            )
+            for line in whole.lines
+        )
+        outcome = dataclasses.replace(whole, lines=known)
+        return registry.select(["horovod"])[0].judge(training_site(GPU_NODE), outcome)
+
+    assert on_gpus("NCCL_ALLREDUCE NCCL_BCAST").reason.endswith("values right over MPI and NCCL on the GPUs")
+    fallen_back = on_gpus("MPI_ALLREDUCE NCCL_BCAST")
+    assert fallen_back.verdict is Verdict.FAIL
+    assert "tensors on the GPUs were carried by MPI and NCCL and not by NCCL" in fallen_back.reason
+
+
+def test_gradients_that_are_all_off_blame_nobody() -> None:
+    whole = captured_outcome("training-gradient-5.0.7")
+    wrong = '"problems": [{"what": "its own first gradient", "expected": "1", "got": "2"}, '
+    lines = tuple(
+        dataclasses.replace(line, text=line.text.replace('"problems": [{"what": "p', wrong + '{"what": "p'))
+        for line in whole.lines
+    )
+    judgement = registry.select(["training"])[0].judge(training_site(), dataclasses.replace(whole, lines=lines))
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, tuple(SLOTS))
+
+
+@pytest.mark.parametrize(
+    ("check", "stack", "why"),
+    [
+        ("hello", NodeStack(), ""),
+        ("torchrun", CPU_NODE, ""),
+        ("torchrun", NodeStack(framework="tensorflow"), "no PyTorch"),
+        ("horovod", CPU_NODE, ""),
+        ("training", NodeStack(framework="pytorch"), "no Horovod"),
+        ("horovod", dataclasses.replace(CPU_NODE, framework=""), "no PyTorch"),
+        (
+            "horovod",
+            dataclasses.replace(CPU_NODE, horovod_with="tensorflow"),
+            "Horovod with tensorflow, not with PyTorch",
+        ),
+    ],
+)
+def test_a_node_without_what_a_check_needs_says_so(check: str, stack: NodeStack, why: str) -> None:
+    assert registry.select([check])[0].absent(stack) == why
+
+
+@pytest.mark.parametrize(
+    ("stack", "backend", "devices"),
+    [
+        (CPU_NODE, "gloo", "cpu"),
+        (GPU_NODE, "nccl", "cpu,cuda"),
+        (dataclasses.replace(GPU_NODE, framework_cuda=""), "gloo", "cpu"),
+        (dataclasses.replace(GPU_NODE, horovod_gpu_operations="none"), "nccl", "cpu"),
+        (dataclasses.replace(GPU_NODE, gpus=1), "nccl", "cpu,cuda"),  # two ranks share one, which NCCL 2.32 can
+        (dataclasses.replace(GPU_NODE, gpus=1, framework_nccl="2.28.9"), "gloo", "cpu"),
+    ],
+)
+def test_gpus_are_used_where_every_rank_has_one(stack: NodeStack, backend: str, devices: str) -> None:
+    torchrun, horovod = (
+        registry.select([name])[0].program(training_site(stack), 60) for name in ("torchrun", "horovod")
+    )
+    assert torchrun[torchrun.index("--backend") + 1] == backend
+    assert horovod[horovod.index("--devices") + 1] == devices
+    assert torchrun[torchrun.index("--slots") + 1] == "2,2,2,2"
+    assert torchrun[torchrun.index("--first-node") + 1] == "node1"

@@ -1,0 +1,94 @@
+"""The gate: what a node needs to take part, and what the gate returns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import factory
+from clusterctl.model.facts import Probe, ProbeFailure
+from clusterctl.model.results import CheckFinished, CheckStarted, Verdict
+from clusterctl.remote import facts, supervised_job
+from clusterctl.support import content
+from clusterctl.validation import gate
+from clusterctl.validation.check_results import CheckResults
+
+if TYPE_CHECKING:
+    import pytest
+    from clusterctl.model.facts import NodeFacts
+
+WANTED = {"/usr/local/libexec/clusterctl/mpi_checks.py": "abc"}
+
+
+def node(name: str = "node1", **changed: Any) -> NodeFacts:
+    """Return a node that can take part."""
+    given = {
+        "artifacts": [factory.artifact(name) for name in ("openmpi", "python_env", "mpi4py")],
+        "watch": [{"path": path, "kind": "file", "sha256": digest} for path, digest in WANTED.items()],
+    }
+    return factory.node(name, **{**given, **changed})
+
+
+def test_a_node_that_has_everything_is_ready() -> None:
+    assert gate.not_ready(node(), WANTED) == ""
+
+
+def test_what_a_node_lacks_is_said() -> None:
+    assert gate.not_ready(node(artifacts=[]), WANTED) == "Open MPI: /usr/local/openmpi does not exist"
+    assert "the programs in /usr/local/libexec/clusterctl" in gate.not_ready(node(watch=[]), WANTED)
+    broken = [*node().model_dump()["artifacts"]]
+    broken[2] |= {"ok": False, "problem": "1 of 9 files are missing or changed, first MPI.so"}
+    assert gate.not_ready(node(artifacts=broken), WANTED) == (
+        "mpi4py: 1 of 9 files are missing or changed, first MPI.so"
+    )
+
+
+def test_the_watched_programs_are_those_that_the_role_brings() -> None:
+    there = {path.name for path in content.role_files("validation").iterdir() if path.is_file()}
+    assert there == set(content.node_programs())
+    assert {entry["path"] for entry in gate.watch_entries()} == {f"{supervised_job.PROGRAMS}/{name}" for name in there}
+
+
+def test_an_extra_that_is_half_there_is_told_from_one_that_was_never_wanted() -> None:
+    never = {"link": "/usr/local/horovod", "target": "", "version": "", "key": "", "ok": False, "name": "horovod"}
+    half = {**never, "problem": "1 of 9 files are missing or changed, first mpi_lib_v2.so"}
+    there = node().model_dump()["artifacts"]
+    never["problem"] = "/usr/local/horovod does not exist"
+    assert gate.broken_extras(node(artifacts=[*there, never])) == []
+    assert gate.broken_extras(node(artifacts=[*there, half])) == [f"Horovod: {half['problem']}"]
+
+
+def test_a_host_beyond_plain_ssh_is_a_failure_of_its_own_and_the_probe_stays_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ready = node("node1", watch=factory.programs(content.node_programs()))
+    gathered = Probe({"node1": ready}, {})
+    monkeypatch.setattr(facts, "gather", lambda *_, **__: gathered)
+    there = factory.inventory(["node1", "node2"])
+    (local,) = factory.hosts(["node2"], connection="local")
+    cluster = type(there)(there.path, (there.hosts[0], local), there.selected, there.digest)
+    heard: list[Any] = []
+    results = CheckResults(heard.append)
+    passed = gate.Gate(cluster, results, heard.append, compares=True, repeat="again", total=3).judge(None)
+    assert list(passed.nodes) == ["node1"]
+    assert (passed.is_open, gathered.failures) == (True, {})
+    assert isinstance(passed.probe.failures["node2"], ProbeFailure)
+    assert [(one.check, one.verdict, one.hosts) for one in results.all] == [
+        ("reachable", Verdict.FAIL, ("node2",)),
+        ("provisioned", Verdict.PASS, ()),
+        ("skew", Verdict.PASS, ()),
+    ]
+    assert "node2 is not reached by plain ssh with a key" in results["reachable"].reason
+    assert [type(event) for event in heard] == [CheckStarted, CheckFinished] * 3
+
+
+def test_without_a_node_that_answers_nothing_can_run() -> None:
+    silent = Probe({}, {"node1": ProbeFailure("node1", "timeout", "node1 did not answer.")})
+    results = CheckResults(lambda _event: None)
+    cluster = factory.inventory(["node1"])
+    passed = gate.Gate(cluster, results, lambda _event: None, compares=True, repeat="again", total=3).judge(silent)
+    assert dict(passed.nodes) == {}
+    assert [(one.check, one.verdict) for one in results.all] == [
+        ("reachable", Verdict.ERROR),
+        ("provisioned", Verdict.SKIP),
+        ("skew", Verdict.SKIP),
+    ]

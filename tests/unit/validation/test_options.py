@@ -1,0 +1,49 @@
+"""The options of a validation: the command that repeats it, and when a search begins."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import factory
+import pytest
+from clusterctl.model.hosts import InventoryOptions
+from clusterctl.support.errors import ConfigError
+from clusterctl.validation import suites
+from clusterctl.validation.options import ValidationOptions
+
+INVENTORY = Path("/srv/my inventory.ini")
+
+
+def test_a_plain_run_is_repeated_by_a_plain_line() -> None:
+    assert (
+        ValidationOptions().repeat(INVENTORY, "pairs") == "clusterctl validate '/srv/my inventory.ini' --checks pairs"
+    )
+
+
+def test_every_option_that_matters_is_repeated() -> None:
+    own = suites.parse("name: ours\nextends: smoke\n", "/etc/validation.yml")
+    asked = InventoryOptions(limit="node1,node2", user="root", private_key="/k")
+    given = ValidationOptions(asked, "node2", own, timeout_s=90, gate=False)
+    assert shlex.split(given.repeat(INVENTORY)) == [
+        *("clusterctl", "validate", str(INVENTORY), "--suite", "ours", "--suite-file", "/etc/validation.yml"),
+        *("--limit", "node1,node2", "--user", "root", "--private-key", "/k", "--launch-node", "node2"),
+        *("--timeout", "90", "--no-gate"),
+    ]
+    beside = own.model_copy(update={"path": "/srv/validation.yml"})
+    assert "--suite-file" not in ValidationOptions(suite=beside).repeat(INVENTORY)
+
+
+@pytest.mark.parametrize(
+    ("suite", "search", "searches"),
+    [("smoke", None, False), ("nightly", None, True), ("smoke", True, True), ("nightly", False, False)],
+)
+def test_smoke_alone_does_not_search(suite: str, search: bool | None, searches: bool) -> None:
+    assert ValidationOptions(suite=suites.builtin(suite), search=search).searches is searches
+
+
+def test_a_launch_node_outside_the_selection_is_refused() -> None:
+    cluster = factory.inventory([f"node{number}" for number in range(1, 9)])
+    ValidationOptions(launch_node="node8").refuse_unknown_launch_node(cluster)
+    with pytest.raises(ConfigError, match=r"'node9' is not one of .* node5, node6 and 2 more\.$"):
+        ValidationOptions(launch_node="node9").refuse_unknown_launch_node(cluster)

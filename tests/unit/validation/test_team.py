@@ -1,0 +1,49 @@
+"""The nodes that run a check together, and which of them launches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import factory
+from clusterctl.diagnosis import training_stack
+from clusterctl.validation.team import ReadyNode, Team
+
+
+def ready(name: str, number: int = 1, slots: int = 2) -> ReadyNode:
+    facts = factory.provisioned(name, number)
+    (host,) = factory.hosts([name], slots)
+    return ReadyNode(host, facts, training_stack.of(facts), slots, "mpi" if name == "node2" else None)
+
+
+NODES = {name: ready(name, number) for number, name in enumerate(("node1", "node2", "node3"), 1)}
+
+
+def test_the_chosen_node_launches_and_comes_first_in_the_hostfile() -> None:
+    team = Team(NODES, "node2")
+    assert (team.launch_node, list(team.slots)) == ("node2", ["node2", "node1", "node3"])
+    assert (team.version, team.job_user) == ("5.0.7", "mpi")
+    assert team.site.fabric["node3"].interfaces == ("eth0",)
+    assert NODES["node3"].fabric == "eth0 10.0.0.0/24"
+
+
+def test_a_group_without_the_chosen_node_is_launched_by_its_first_node() -> None:
+    group = Team(NODES, "node2").only(["node3", "node1"])
+    assert (group.launch_node, list(group.slots)) == ("node3", ["node3", "node1"])
+    assert (group.chosen, group.job_user) == ("node2", "alice")
+
+
+def test_jobs_share_the_connection_to_the_chosen_node_alone() -> None:
+    control = Path("/control")
+    logins = Team(NODES, "node2").logins(control)
+    assert {name: login.control_dir for name, login in logins.items()} == {
+        "node1": None,
+        "node2": control,
+        "node3": None,
+    }
+
+
+def test_when_the_chosen_node_drops_out_another_one_is_chosen_for_good() -> None:
+    left = Team(NODES, "node1").without(["node1"])
+    assert (left.chosen, left.launch_node, list(left.nodes)) == ("node2", "node2", ["node2", "node3"])
+    none = left.without(["node2", "node3"])
+    assert (dict(none.nodes), none.launch_node) == ({}, "node2")
