@@ -202,3 +202,15 @@ def test_a_class_name_means_one_thing() -> None:
             if isinstance(node, ast.ClassDef):
                 places[node.name].add(package)
     assert {name: sorted(found) for name, found in places.items() if len(found) > 1} == {}
+
+
+TESTS = PACKAGE.parents[1] / "tests"
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: str(path.relative_to(TESTS)))
+def test_no_test_file_imports_another(path: Path) -> None:
+    """What two test files share lies in a module of its own, such as tests/unit/factory.py."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+        assert not [name for name in names if name.startswith("test_")]

@@ -9,10 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from clusterctl.cli import main as entry
-from clusterctl.cli import output, summary
-from clusterctl.cli.output import shown_command
-from clusterctl.model.run_record import HostSummary
+from clusterctl.cli import main
 
 PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
 
@@ -32,7 +29,7 @@ def run(*arguments: str | Path, state: Path, **variables: str) -> subprocess.Com
 def test_help_names_every_command_and_imports_nothing_heavy(tmp_path: Path) -> None:
     done = run("--help", state=tmp_path)
     assert done.returncode == 0
-    assert all(f"  {name} " in done.stdout for name in entry.COMMANDS)
+    assert all(f"  {name} " in done.stdout for name in main.COMMANDS)
     program = "import sys; from clusterctl.cli.main import main; main(['--help']); print(sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert not any(
@@ -46,7 +43,7 @@ def test_no_command_is_wrong_usage(tmp_path: Path) -> None:
     assert "Usage: clusterctl COMMAND" in done.stderr
 
 
-@pytest.mark.parametrize("command", sorted(entry.COMMANDS))
+@pytest.mark.parametrize("command", sorted(main.COMMANDS))
 def test_every_command_explains_itself(tmp_path: Path, command: str) -> None:
     done = run(command, "--help", state=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -107,16 +104,6 @@ def test_bad_input_gets_one_sentence(tmp_path: Path, arguments: list[str], code:
     assert not list(tmp_path.rglob("crashes"))
 
 
-def test_the_unexpected_is_a_sentence_and_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    secret = tmp_path / "clusterctl" / "crashes"
-    error = RuntimeError("boom\nand more")
-    assert entry._explain(error, ["version"]) == 1  # noqa: SLF001 - the last line of defence has no other door
-    (place,) = secret.iterdir()
-    assert "RuntimeError: boom" in place.read_text(encoding="utf-8")
-    assert place.stat().st_mode & 0o777 == 0o600
-
-
 def test_init_writes_an_inventory_that_loads(tmp_path: Path) -> None:
     target = tmp_path / "my cluster" / "inventory.ini"
     assert run("init", target, state=tmp_path).returncode == 0
@@ -151,33 +138,3 @@ def test_text_names_the_problem_in_a_table(tmp_path: Path) -> None:
     assert done.stdout == ""
     assert "What stands in the way" in done.stderr
     assert "Stopped before anything was changed" in done.stderr
-
-
-def test_what_is_shown_of_a_command_holds_no_value() -> None:
-    pairs = {
-        "-e": "-e",
-        "a=1 b=2": "a=…",
-        "--extra-vars=token=x": "--extra-vars=token=…",
-        "-etoken=x": "-etoken=…",
-        "--extra-vars": "--extra-vars",
-        '{"a": "x"}': "{…}",
-        "-v": "-v",
-    }
-    assert shown_command(list(pairs)) == ("clusterctl", *pairs.values())
-    assert shown_command(["-e", "@f"]) == ("clusterctl", "-e", "@f")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.04, "0.0s"), (9.94, "9.9s"), (59.9, "59s"), (72, "1m12s"), (3780, "1h03m")]
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert output.duration(seconds) == text
-
-
-def test_folded_hosts() -> None:
-    assert output.folded(["node1", "node2", "node3", "gpu7"]) in {"gpu7,node[1-3]", "node[1-3],gpu7"}
-
-
-def test_many_alike_hosts_are_one_row() -> None:
-    hosts = tuple(HostSummary(host=f"n{number}", outcome="ok") for number in range(1, 65))
-    assert [name for name, _ in summary._rows(hosts)] == ["n[1-64]"]  # noqa: SLF001 - seen without a terminal

@@ -15,13 +15,16 @@ import pytest
 import referencing
 import referencing.jsonschema
 import yaml
-from clusterctl.cli import render as command
 from clusterctl.launch import submission
 from clusterctl.launch.submission import Submission
 from clusterctl.support.errors import ConfigError
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "data" / "schemas"
+
+
 NASTY = ("python", "train.py", "--title", 'it\'s "$HOME" & `ls`; $(id)', "--deep", "$$(NAME)", "a: b # c", "", "é\n- x")
+
+
 JOB = Submission(
     name="bert-large",
     program=NASTY,
@@ -37,7 +40,11 @@ JOB = Submission(
     memory="512Gi",
     working_dir="/srv/my job",
 )
+
+
 KUBEFLOW = {"namespace": "training", "shm_size": "64Gi"}
+
+
 SMALL = Submission(name="a", program=("train.py",), image="train")
 
 
@@ -311,38 +318,3 @@ def test_what_is_malformed_is_named(values: dict[str, Any], words: str) -> None:
 def test_what_means_nothing_to_a_scheduler_is_refused(kind: str, values: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         submission.KINDS[kind](changed(SMALL, **values))
-
-
-def render(*arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "clusterctl", "render", *arguments]
-    return subprocess.run(argv, capture_output=True, text=True, check=False)
-
-
-def test_the_command_prints_the_submission_alone() -> None:
-    assert {kind.value for kind in command.Kind} == set(submission.KINDS)
-    common = ("--name", "bert", "--image", "train:1", "--nodes", "2", "--gpus-per-node", "8")
-    rdma = ("--rdma-resource", "rdma/a=1", "--network-attachment", "roce", "--annotation", "a=b", "-x", "A=b=c")
-    done = render("pytorchjob", *common, *rdma, "--", "train.py", "--lr", "0.1")
-    assert (done.returncode, done.stderr) == (0, "")
-    container = containers(yaml.safe_load(done.stdout))["Worker"]
-    assert container["command"] == ["clusterctl", "launch", "--", "train.py", "--lr", "0.1"]
-    assert container["env"] == [{"name": "A", "value": "b=c"}]
-    torchrun = render("mpijob", "--launcher", "torchrun", *common, "--", "train.py")
-    assert "clusterctl" in containers(yaml.safe_load(torchrun.stdout))["Launcher"]["command"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (("slurm", "--name", "a"), 1, "There is no program to start"),
-        (("swarm", "--name", "a", "--", "x"), 2, "'swarm' is not one of"),
-        (("slurm", "--name", "a", "-x", "A", "--", "x"), 2, "'A' has no NAME=VALUE in it"),
-        (("runai", "--name", "a", "--image", "i", "--rdma-resource", "rdma/a=x", "--", "x"), 2, "is no number"),
-        (("slurm", "--name", "A", "--", "x"), 1, "'A' is no name for a job"),
-    ],
-)
-def test_bad_input_ends_with_one_sentence(arguments: tuple[str, ...], code: int, words: str) -> None:
-    done = render(*arguments)
-    assert done.returncode == code
-    assert words in " ".join(done.stderr.split())
-    assert done.stdout == ""

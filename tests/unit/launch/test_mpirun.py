@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from clusterctl.launch import hostfile, mpirun
+from clusterctl.launch import mpirun
 from clusterctl.support.errors import ConfigError
 
 SLOTS = {"node1": 2, "node2": 2}
+
+
 MCA = {"mpi_yield_when_idle": "1"}
 
 
@@ -77,9 +79,3 @@ def test_root_is_allowed_only_when_it_is_root() -> None:
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
     assert mpirun.environment("5.0.7", "root")["PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
-
-
-def test_the_hostfile_has_the_launch_node_first() -> None:
-    slots = hostfile.ordered({"node1": 2, "node2": 1, "node3": 4}, "node2")
-    assert hostfile.render(slots) == "node2 slots=1\nnode1 slots=2\nnode3 slots=4\n"
-    assert hostfile.placement(slots) == ("node2", "node1", "node1", "node3", "node3", "node3", "node3")

@@ -1,0 +1,33 @@
+"""A failed ssh becomes one sentence with its cause."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from clusterctl.model.hosts import Host
+from clusterctl.remote import ssh_failure
+
+CAPTURED = json.loads(
+    (Path(__file__).resolve().parents[2] / "data" / "node_probe" / "ssh-failures.json").read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("case", CAPTURED, ids=[case["case"] for case in CAPTURED])
+def test_a_failed_ssh_is_told_in_one_sentence(case: dict[str, str]) -> None:
+    host = Host(
+        "node1", "192.0.2.11", port=2222, user="cluster", python="/usr/bin/python9", become=case["kind"] == "no_sudo"
+    )
+    failure = ssh_failure.classify(host, int(case["returncode"]), case["stderr"])
+    assert failure.kind == case["kind"]
+    for word in ("node1", "192.0.2.11", "2222"):
+        assert word in failure.message
+    assert "\n" not in failure.message
+    assert failure.message.endswith(".")
+
+
+def test_anything_else_shows_what_was_said() -> None:
+    failure = ssh_failure.classify(Host("n", "192.0.2.1"), 1, "Traceback\nMemoryError\n")
+    assert failure.kind == "error"
+    assert "MemoryError" in failure.message
