@@ -29,8 +29,6 @@ _R = TypeVar("_R", bound=Record)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _LONGEST_STEM = 40
 _PATIENCE_S = 0.5  # is_running holds the lock for a moment
-JOB_FILE = "job.json"
-NIGHT_FILE = "night.json"
 
 
 def job_name(inventory: Path) -> str:
@@ -43,12 +41,12 @@ def job_name(inventory: Path) -> str:
 
 def folder_of(job: str) -> Path:
     """Return the folder of a job."""
-    return paths.nightly_dir() / job
+    return paths.nightly_job_dir(job)
 
 
 def job_file(job: str) -> Path:
     """Return the path of a job's file."""
-    return folder_of(job) / JOB_FILE
+    return paths.nightly_job(folder_of(job))
 
 
 def write_job(job: Job) -> None:
@@ -86,8 +84,7 @@ def jobs() -> list[Job]:
     Raises:
         ConfigError: the file of a job is damaged.
     """
-    root = paths.nightly_dir()
-    return [read_job(path) for path in sorted(root.glob(f"*/{JOB_FILE}"))]
+    return [read_job(path) for path in sorted(map(paths.nightly_job, paths.nightly_dir().glob("*"))) if path.is_file()]
 
 
 def new_night(job: str, started: datetime) -> tuple[str, Path]:
@@ -97,12 +94,12 @@ def new_night(job: str, started: datetime) -> tuple[str, Path]:
         ConfigError: it cannot be made.
     """
     name = f"{started:%Y%m%dT%H%M%SZ}-{os.getpid()}"
-    return name, paths.private_folder(folder_of(job) / "nights" / name)
+    return name, paths.private_folder(paths.nights_dir(folder_of(job)) / name)
 
 
 def write_night(night: Night) -> Path:
     """Write the record of a night and return its path."""
-    path = Path(night.folder) / NIGHT_FILE
+    path = paths.night_record(Path(night.folder))
     files.write_atomically(path, night.model_dump_json(indent=1) + "\n")
     return path
 
@@ -110,7 +107,7 @@ def write_night(night: Night) -> Path:
 def nights(job: str) -> list[Night]:
     """Return the kept nights, newest first, without damaged records."""
     found = []
-    for path in sorted((folder_of(job) / "nights").glob(f"*/{NIGHT_FILE}"), reverse=True):
+    for path in sorted(map(paths.night_record, paths.nights_dir(folder_of(job)).glob("*")), reverse=True):
         with contextlib.suppress(ConfigError, FileNotFoundError):
             found.append(_read(path, Night))
     return found
@@ -129,14 +126,14 @@ def remove_night(night: Night) -> None:
 def told(job: str) -> Told | None:
     """Return the last notification; None before the first."""
     try:
-        return _read(folder_of(job) / "told.json", Told)
+        return _read(paths.nightly_notification(folder_of(job)), Told)
     except (ConfigError, FileNotFoundError):  # at worst, the hook is called twice
         return None
 
 
 def write_told(job: str, told_now: Told) -> None:
     """Keep the last notification."""
-    files.write_atomically(folder_of(job) / "told.json", told_now.model_dump_json() + "\n")
+    files.write_atomically(paths.nightly_notification(folder_of(job)), told_now.model_dump_json() + "\n")
 
 
 @contextlib.contextmanager
@@ -149,7 +146,9 @@ def lock(job: str) -> Iterator[None]:
     paths.private_folder(folder_of(job))
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(locks.held(_lock_file(job), "clusterctl nightly run", patience_s=_PATIENCE_S))
+            stack.enter_context(
+                locks.held(paths.nightly_lock(folder_of(job)), "clusterctl nightly run", patience_s=_PATIENCE_S)
+            )
         except locks.HeldError as holder:
             raise LockedError(f"A night of {job} is still running: {holder}; wait for it to end.") from None
         yield
@@ -157,11 +156,7 @@ def lock(job: str) -> Iterator[None]:
 
 def is_running(job: str) -> bool:
     """Whether a night of the job runs now."""
-    return locks.is_held(_lock_file(job))
-
-
-def _lock_file(job: str) -> Path:
-    return folder_of(job) / "lock"
+    return locks.is_held(paths.nightly_lock(folder_of(job)))
 
 
 def _read(path: Path, kind: type[_R]) -> _R:

@@ -167,7 +167,7 @@ def down(name: str, report: Report = lambda _text: None) -> bool:
 
 
 def _folder(name: str) -> Path:
-    return paths.sandboxes_dir() / name
+    return paths.sandbox_dir(name)
 
 
 @contextmanager
@@ -189,7 +189,7 @@ def _changing(report: Report) -> Iterator[None]:
 
 
 def _recorded(name: str) -> Sandbox | None:
-    path = _folder(name) / "sandbox.json"
+    path = paths.sandbox_record(_folder(name))
     try:
         return Sandbox.model_validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -206,7 +206,7 @@ def _remember(sandbox: Sandbox, recorded: Sandbox | None) -> None:
         recorded.inventory.unlink(missing_ok=True)
     paths.ensure_private(_folder(sandbox.name))
     text = sandbox.model_dump_json(indent=2, exclude={"nodes": {"__all__": {"state"}}})
-    _write(_folder(sandbox.name) / "sandbox.json", text + "\n")
+    _write(paths.sandbox_record(_folder(sandbox.name)), text + "\n")
 
 
 def _inventory_path(spec: SandboxSpec) -> Path:

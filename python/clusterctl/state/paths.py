@@ -83,6 +83,16 @@ def sandboxes_dir() -> Path:
     return state_dir().value / "sandboxes"
 
 
+def sandbox_dir(name: str) -> Path:
+    """The folder of one sandbox."""
+    return sandboxes_dir() / name
+
+
+def sandbox_record(sandbox: Path) -> Path:
+    """The record in the folder of a sandbox."""
+    return sandbox / "sandbox.json"
+
+
 def sandboxes_lock() -> Path:
     """The lock of every command that changes a sandbox."""
     return state_dir().value / "sandboxes.lock"
@@ -91,6 +101,36 @@ def sandboxes_lock() -> Path:
 def nightly_dir() -> Path:
     """The folders of all nightly jobs."""
     return state_dir().value / "nightly"
+
+
+def nightly_job_dir(job: str) -> Path:
+    """The folder of one nightly job, named by the job."""
+    return nightly_dir() / job
+
+
+def nightly_job(folder: Path) -> Path:
+    """The file of the job in the folder of a nightly job."""
+    return folder / "job.json"
+
+
+def nightly_notification(folder: Path) -> Path:
+    """The last notification in the folder of a nightly job."""
+    return folder / "told.json"
+
+
+def nightly_lock(folder: Path) -> Path:
+    """The lock in the folder of a nightly job."""
+    return folder / "lock"
+
+
+def nights_dir(folder: Path) -> Path:
+    """The nights in the folder of a nightly job, a folder each, named by their start."""
+    return folder / "nights"
+
+
+def night_record(night: Path) -> Path:
+    """The record in the folder of a night."""
+    return night / "night.json"
 
 
 # --- files of a run ---------------------------------------------------------------------------------------------------

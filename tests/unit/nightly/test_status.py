@@ -27,7 +27,7 @@ def standing(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def keep(job: Job, started: str, **fields: Any) -> Night:
     name = f"{utc(started):%Y%m%dT%H%M%SZ}-1"
-    folder = paths.private_folder(storage.folder_of(job.job) / "nights" / name)
+    folder = paths.private_folder(paths.nights_dir(storage.folder_of(job.job)) / name)
     kept = a_night(started=utc(started), folder=str(folder), **fields).model_copy(
         update={"job": job.job, "night": name}
     )

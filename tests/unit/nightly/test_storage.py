@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from clusterctl.nightly import storage
 from clusterctl.nightly.records import HookTarget, Told
+from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError, LockedError
 from nights import (
     a_job,
@@ -73,7 +74,7 @@ def test_one_night_of_a_job_at_a_time() -> None:
 def test_looking_whether_a_night_runs_keeps_none_from_beginning() -> None:
     with storage.lock("inv-1"):
         pass
-    with (storage.folder_of("inv-1") / "lock").open("rb") as looking:
+    with paths.nightly_lock(storage.folder_of("inv-1")).open("rb") as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
         threading.Timer(0.2, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
         with storage.lock("inv-1"):
@@ -81,10 +82,11 @@ def test_looking_whether_a_night_runs_keeps_none_from_beginning() -> None:
         clock.sleep(0.3)
 
 
-def test_told_is_kept(state: Path) -> None:
+@pytest.mark.usefixtures("state")
+def test_the_last_notification_is_kept() -> None:
     storage.write_job(a_job())
     assert storage.told("inv-1") is None
     storage.write_told("inv-1", Told(night="n", state=("PASS",)))
     assert storage.told("inv-1") == Told(night="n", state=("PASS",))
-    (state / "clusterctl/nightly/inv-1/told.json").write_text("{")
+    paths.nightly_notification(storage.folder_of("inv-1")).write_text("{")
     assert storage.told("inv-1") is None

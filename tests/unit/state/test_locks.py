@@ -134,5 +134,6 @@ def test_shared_holders_keep_only_exclusive_ones_out(tmp_path: Path) -> None:
         with locks.held(path, shared=True):
             pass
         assert not locks.is_held(path)
+        assert path.read_text(encoding="utf-8") == ""
         with pytest.raises(locks.HeldError), locks.held(path):
             pass
