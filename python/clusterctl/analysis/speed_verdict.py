@@ -14,6 +14,7 @@ from clusterctl.analysis import missing_links, packet_loss
 from clusterctl.analysis import references as refs
 from clusterctl.model import units
 from clusterctl.model.results import CheckResult, Verdict
+from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -165,13 +166,12 @@ def _judged(result: CheckResult, comparisons: tuple[Comparison, ...], culprits: 
     if not culprits and not failed:
         return result.model_copy(update=added)
     named = [one.words for one in culprits] + [one.words for one in failed]
-    more = f"; and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
     hosts = [host for one in culprits for host in one.nodes] + [host for one in failed for host in one.figure.nodes]
     return result.model_copy(
         update={
             **added,
             "verdict": Verdict.FAIL,
-            "reason": "; ".join(named[:_MOST_NAMED]) + more,
+            "reason": and_more(named, _MOST_NAMED, "; "),
             "hosts": tuple(dict.fromkeys(hosts)),
             "evidence": tuple(itertools.islice(_evidence(result.matrices, culprits, failed), _MOST_EVIDENCE)),
         }

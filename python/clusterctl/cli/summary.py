@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from clusterctl.cli import output
 from clusterctl.state import paths
 from clusterctl.support.errors import ExitCode
+from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from clusterctl.model.run_record import HostSummary, Problem, RunRecord
@@ -86,8 +87,7 @@ def _rows(hosts: tuple[HostSummary, ...]) -> list[tuple[str, HostSummary]]:
 def _what(host: HostSummary) -> str:
     if host.outcome in {"failed", "unreachable"}:
         return f"{host.failed_stage}, {host.failed_task}: {host.message}" if host.failed_task else host.message
-    more = f" and {len(host.changes) - _MOST_CHANGES} more" if len(host.changes) > _MOST_CHANGES else ""
-    return ", ".join(host.changes[:_MOST_CHANGES]) + more
+    return and_more(host.changes, _MOST_CHANGES)
 
 
 def closing_lines(record: RunRecord) -> list[str]:

@@ -17,6 +17,7 @@ from clusterctl.inventory import cache
 from clusterctl.model.hosts import Host, Inventory, InventoryOptions
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
+from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +27,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
 _ADDRESS = re.compile(r"[A-Za-z0-9:](?:[A-Za-z0-9.:_%-]{0,252})")
 _USER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?")
 _MAX_PORT = 65535
+_MOST_NAMED = 8
 _CONNECTION_VARIABLES = (
     "ansible_host",
     "ansible_port",
@@ -75,9 +77,8 @@ def load(path: Path, options: InventoryOptions | None = None, *, remembered: boo
     if options.limit is not None:
         selected = _host_names(_listing(path, options, limit=options.limit, remembered=remembered))
         if not selected:
-            raise ConfigError(
-                f"The limit '{options.limit}' matches no host of {path}; its hosts are: {_shortened(names)}.",
-            )
+            hosts = and_more(names, _MOST_NAMED)
+            raise ConfigError(f"The limit '{options.limit}' matches no host of {path}; its hosts are: {hosts}.")
     canonical = json.dumps(everything, sort_keys=True, default=str)
     return Inventory(
         path=path.resolve(),
@@ -286,7 +287,3 @@ def _ssh_args(path: Path, name: str, variables: dict[str, Any]) -> tuple[str, ..
 
 def _truth(value: object) -> bool:
     return str(value).strip().lower() in {"1", "true", "yes", "on", "y", "t"}
-
-
-def _shortened(names: list[str], most: int = 8) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

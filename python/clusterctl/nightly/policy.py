@@ -10,6 +10,7 @@ from clusterctl.model.results import Verdict
 from clusterctl.nightly.records import BadCheck, Drift, HostDrift, Proof
 from clusterctl.suite import GATE
 from clusterctl.support.errors import ExitCode
+from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -151,4 +152,4 @@ def _certain(check: CheckResult) -> tuple[str, ...]:
 
 
 def _some(words: Sequence[str]) -> str:
-    return nodeset.and_more(words, _MOST_NAMED)
+    return and_more(words, _MOST_NAMED)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model.snapshot import HostSnapshot
+from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -142,8 +143,7 @@ def _drift(state: NodeState, snapshot: HostSnapshot) -> str:
         return f"it has no longer the address {state.lost_address}, which its jobs are told to use"
     differing = differences(snapshot.watch, state.watch)
     if differing:
-        more = f" and {len(differing) - _MOST_PATHS_NAMED} more" if len(differing) > _MOST_PATHS_NAMED else ""
-        return f"{', '.join(differing[:_MOST_PATHS_NAMED])}{more} {'differs' if len(differing) == 1 else 'differ'}"
+        return f"{and_more(differing, _MOST_PATHS_NAMED)} {'differs' if len(differing) == 1 else 'differ'}"
     return ""
 
 

@@ -15,6 +15,7 @@ from clusterctl.model.results import Trend, Verdict
 from clusterctl.report import run_resolver
 from clusterctl.state import history as run_history
 from clusterctl.state.history import Baseline
+from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -150,9 +151,9 @@ class _LastKnown:
         earlier = self._culprits.get(one.check, set())
         new, gone = sorted(named - earlier), sorted(earlier - named)
         if new:
-            yield f"{nodeset.and_more(new, _MOST_NAMED)} named by {one.check}"
+            yield f"{and_more(new, _MOST_NAMED)} named by {one.check}"
         if gone:
-            yield f"{nodeset.and_more(gone, _MOST_NAMED)} no longer named by {one.check}"
+            yield f"{and_more(gone, _MOST_NAMED)} no longer named by {one.check}"
         self._culprits[one.check] = named
 
     def _of_nodes(self, hosts: tuple[str, ...]) -> Iterator[str]:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def several(words: Iterable[str], most: int, separator: str = ", ") -> str:
+def and_more(words: Iterable[str], most: int, separator: str = ", ") -> str:
     """Return ``a, b and 3 more``; with the separator ``; `` it is ``a; b; and 3 more``."""
     items = list(words)
     rest = len(items) - most

@@ -11,7 +11,7 @@ from clusterctl.analysis import references, speed_verdict
 from clusterctl.analysis.published import MachineType
 from clusterctl.model import figure_keys, results, units
 from clusterctl.state import history as store
-from clusterctl.support.words import several
+from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,7 +79,7 @@ class Expectations:
             )
         ]
         if silent:
-            told = several(silent, _MOST_NAMED)
+            told = and_more(silent, _MOST_NAMED)
             self.notes.append(
                 f"{sources.file}: '{found.check}' measured no figure for the reference of {told}; correct or remove it."
             )

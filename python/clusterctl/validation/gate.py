@@ -15,7 +15,7 @@ from clusterctl.model.findings import Finding
 from clusterctl.model.results import CheckResult, CheckStarted, Measurement, Verdict
 from clusterctl.remote import facts, supervised_job
 from clusterctl.support import content
-from clusterctl.support.words import several
+from clusterctl.support.words import and_more
 from clusterctl.validation.checks.registry import PROVISIONED, REACHABLE, SKEW
 from clusterctl.validation.team import ReadyNode
 
@@ -115,7 +115,7 @@ class Gate:
             if host.name in probe.failures
         ]
         causes = dict.fromkeys(finding.cause for finding in lost)  # each cause names its host
-        reason = several(causes, _MOST_NAMED, "; ") if lost else f"{_nodes(len(hosts))} answer"
+        reason = and_more(causes, _MOST_NAMED, "; ") if lost else f"{_nodes(len(hosts))} answer"
         self._conclude(REACHABLE, lost, began, reason, asked=len(hosts), left=len(hosts) - len(lost))
         return [host for host in hosts if host.name in probe.facts]
 
@@ -144,7 +144,7 @@ class Gate:
             for finding in found:
                 hosts_by_cause.setdefault(finding.cause, []).extend(finding.hosts)
             told = (f"{nodeset.folded(hosts)}: {cause}" for cause, hosts in hosts_by_cause.items())
-            reason = _with_cures(several(told, _MOST_NAMED, "; "), found)
+            reason = _with_cures(and_more(told, _MOST_NAMED, "; "), found)
         self._conclude(PROVISIONED, found, began, reason, asked=len(reached), left=len(nodes))
         return nodes
 
@@ -160,7 +160,7 @@ class Gate:
         found = skew.differences({name: node.facts for name, node in nodes.items()})
         errors = [finding for finding in found if finding.severity == "error"]
         told = (f"{nodeset.folded(finding.hosts)}: {finding.cause}" for finding in errors or found)
-        reason = several(told, _MOST_NAMED, "; ") if found else f"{_nodes(len(nodes))} have the same versions"
+        reason = and_more(told, _MOST_NAMED, "; ") if found else f"{_nodes(len(nodes))} have the same versions"
         if errors:
             reason = _with_cures(reason, errors)
         elif found:

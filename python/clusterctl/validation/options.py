@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.suite import DEFAULT
 from clusterctl.support.errors import ConfigError
-from clusterctl.support.words import several
+from clusterctl.support.words import and_more
 from clusterctl.validation import suites
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class ValidationOptions:
         """
         names = [host.name for host in cluster.selected_hosts]
         if self.launch_node is not None and self.launch_node not in names:
-            shown = several(names, _MOST_NAMED)
+            shown = and_more(names, _MOST_NAMED)
             raise ConfigError(f"The launch node '{self.launch_node}' is not one of the selected hosts: {shown}.")
 
     def repeat(self, inventory: Path, check: str | None = None) -> str:

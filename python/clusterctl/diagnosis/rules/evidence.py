@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from clusterctl.diagnosis import skew
 from clusterctl.model import nodeset
+from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -103,9 +104,7 @@ def is_everywhere(failed: int, tried: int, hosts: int) -> bool:
 
 def shown(pairs: Iterable[Pair]) -> str:
     """Return pairs as a person reads them: the first few, and how many more there are."""
-    words = [f"from {source} to {target}" for source, target in pairs]
-    more = f" and {len(words) - _SHOWN_PAIRS} more" if len(words) > _SHOWN_PAIRS else ""
-    return ", ".join(words[:_SHOWN_PAIRS]) + more
+    return and_more((f"from {source} to {target}" for source, target in pairs), _SHOWN_PAIRS)
 
 
 def ends(pairs: Iterable[Pair]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.skew import PROVISION, artifact, compare
 from clusterctl.model.findings import Finding, Severity
+from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -75,13 +76,9 @@ def _leftovers(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     for host, node in nodes.items():
         if not node.leftovers:
             continue
-        shown = "; ".join(
-            f"{one.pid} of {one.user}, {_age(one.age_s)} old: {one.command[:60]}"
-            for one in node.leftovers[:_SHOWN_LEFTOVERS]
-        )
-        more = len(node.leftovers) - _SHOWN_LEFTOVERS
-        cause = f"{_ranks(len(node.leftovers))} left over from jobs whose launcher is gone ({shown}"
-        cause += f"; and {more} more)" if more > 0 else ")"
+        ranks = [f"{one.pid} of {one.user}, {_age(one.age_s)} old: {one.command[:60]}" for one in node.leftovers]
+        shown = and_more(ranks, _SHOWN_LEFTOVERS, "; ")
+        cause = f"{_ranks(len(node.leftovers))} left over from jobs whose launcher is gone ({shown})"
         pids = " ".join(str(one.pid) for one in node.leftovers[:8])
         yield Finding("leftovers", "error", (host,), cause, f"end them there: 'kill {pids}'")
 

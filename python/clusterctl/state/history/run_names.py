@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from clusterctl.model import nodeset
 from clusterctl.support.errors import ConfigError
+from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +43,6 @@ def choose(name: str, ids: Sequence[str], whose: str) -> int:
     if not found:
         raise ConfigError(f"The run '{name}' is not in {whose}; 'clusterctl history INVENTORY' lists the runs.")
     if len(found) > 1:
-        several = nodeset.and_more([ids[place] for place in found], _MOST_NAMED)
+        several = and_more([ids[place] for place in found], _MOST_NAMED)
         raise ConfigError(f"'{name}' is the beginning of {len(found)} runs ({several}); give more of the id.")
     return found[0]

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, TypeAlias
 
 from clusterctl.model.results import Verdict
-from clusterctl.support.words import several
+from clusterctl.support.words import and_more
 from clusterctl.validation.checks.base import Judgement, fail, unique
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def named(reports: Sequence[RankReport]) -> str:
 
 def _numbers(numbers: Sequence[str]) -> str:
     if len(numbers) > _MOST_NAMED:
-        return several(numbers, _MOST_NAMED)
+        return and_more(numbers, _MOST_NAMED)
     return ", ".join(numbers[:-1]) + f" and {numbers[-1]}"
 
 
@@ -89,5 +89,5 @@ def wrong_words(wrong: Sequence[RankReport]) -> str:
         words = f"{where} compared {first.compared} values"
     others = [f"{report.rank}" for report in wrong[1:]]
     if others:
-        words += f"; wrong answers also at rank{'s' if len(others) > 1 else ''} {several(others, _MOST_NAMED)}"
+        words += f"; wrong answers also at rank{'s' if len(others) > 1 else ''} {and_more(others, _MOST_NAMED)}"
     return words
