@@ -77,8 +77,8 @@ def load(path: Path, options: InventoryOptions | None = None, *, remembered: boo
     if options.limit is not None:
         selected = _host_names(_listing(path, options, limit=options.limit, remembered=remembered))
         if not selected:
-            hosts = and_more(names, _MOST_NAMED)
-            raise ConfigError(f"The limit '{options.limit}' matches no host of {path}; its hosts are: {hosts}.")
+            shown = and_more(names, _MOST_NAMED)
+            raise ConfigError(f"The limit '{options.limit}' matches no host of {path}; its hosts are: {shown}.")
     canonical = json.dumps(everything, sort_keys=True, default=str)
     return Inventory(
         path=path.resolve(),
