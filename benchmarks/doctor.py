@@ -22,7 +22,7 @@ from clusterctl.inventory import ansible_inventory
 from clusterctl.remote import ssh
 
 if TYPE_CHECKING:
-    from clusterctl.model import hosts as model_hosts
+    from clusterctl.model.hosts import Host
 
 NAME = "bench-doctor"
 AT_ONCE = 64
@@ -39,8 +39,8 @@ def doctor(path: Path) -> float:
     return time.perf_counter() - began
 
 
-def least(hosts: tuple[model_hosts.Host, ...]) -> float:
-    def one(host: model_hosts.Host) -> None:
+def least(hosts: tuple[Host, ...]) -> float:
+    def one(host: Host) -> None:
         subprocess.run(ssh.command(host, ["true"]), stdin=subprocess.DEVNULL, check=True)
 
     began = time.perf_counter()

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.model.figure_keys import keys
 from clusterctl.model.results import CheckResult, Figure, FigureKey, ValidationRecord, Verdict
-from clusterctl.state import history as store
+from clusterctl.state import history as run_history
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,12 +93,12 @@ def ours(record: ValidationRecord, path: Path, nights: int) -> dict[str, float]:
     later = record.model_copy(
         update={"run_id": "later", "started": record.started + timedelta(days=1), "finished": record.finished}
     )
-    with store.open(path) as history:
+    with run_history.open(path) as history:
         timed("the first night, with its keys", lambda: history.add(CLUSTER, record))
     repeat_nights(path, nights)
     print(f"  {nights} nights are {path.stat().st_size / 2**20:.0f} MiB")
     found = {}
-    with store.open(path) as history:
+    with run_history.open(path) as history:
         found["insert"] = timed("one more night", lambda: history.add(CLUSTER, later))
         count = [0]
 

@@ -25,14 +25,14 @@ from clusterctl.inventory import ansible_inventory
 from clusterctl.remote import ssh
 
 if TYPE_CHECKING:
-    from clusterctl.model import hosts as model_hosts
+    from clusterctl.model.hosts import Host
 
 FANOUT = 64
 TARGET = 15
 PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
 
 
-def floor(hosts: tuple[model_hosts.Host, ...]) -> float:
+def floor(hosts: tuple[Host, ...]) -> float:
     """One 'ssh node true' to every node."""
     start = time.perf_counter()
     with ThreadPoolExecutor(FANOUT) as pool:

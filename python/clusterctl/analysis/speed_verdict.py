@@ -11,7 +11,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import missing_links, packet_loss
-from clusterctl.analysis import references as refs
+from clusterctl.analysis.references import badness, compare
 from clusterctl.model import units
 from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.support.words import and_more
@@ -110,7 +110,7 @@ def _compared(result: CheckResult, references: Callable[[Figure], Reference | No
             continue
         if reference.source == "history" and figure.nodes and (figure.quantity, figure.size_bytes) in told:
             continue
-        yield refs.compare(figure, reference)
+        yield compare(figure, reference)
 
 
 def _culprits(result: CheckResult, policy: OutlierPolicy) -> tuple[Culprit, ...]:
@@ -162,7 +162,7 @@ def _by_node(result: CheckResult) -> list[list[Figure]]:
 
 def _judged(result: CheckResult, comparisons: tuple[Comparison, ...], culprits: tuple[Culprit, ...]) -> CheckResult:
     added = {"comparisons": comparisons, "culprits": culprits}
-    failed = sorted(_failed(comparisons), key=refs.badness, reverse=True)
+    failed = sorted(_failed(comparisons), key=badness, reverse=True)
     if not culprits and not failed:
         return result.model_copy(update=added)
     named = [one.words for one in culprits] + [one.words for one in failed]

@@ -33,17 +33,17 @@ def doctor(
     Needs no provisioned cluster. Ends with 0 when nothing was found, 10 when there are errors or warnings, 4 when a
     host is out of reach.
     """
-    from clusterctl.diagnosis import doctor as verb  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.diagnosis.doctor import DoctorOptions, examine, exit_code  # noqa: PLC0415 - see cli.main: --help stays quick
 
     asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
-    found = verb.examine(inventory, verb.DoctorOptions(asked), _transient)
+    found = examine(inventory, DoctorOptions(asked), _transient)
     _transient("")
     if form is Format.JSON:
         sys.stdout.write(json.dumps(found.model_dump(mode="json")) + "\n")
         sys.stdout.flush()
     else:
         _show(found)
-    return int(verb.exit_code(found))
+    return int(exit_code(found))
 
 
 def _transient(text: str) -> None:
@@ -58,7 +58,7 @@ def _show(found: Diagnosis) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     from clusterctl.cli import output  # noqa: PLC0415
-    from clusterctl.report import doctor_table as report  # noqa: PLC0415
+    from clusterctl.report import doctor_table  # noqa: PLC0415
 
     console = output.console()
     narrow = console.width < _NARROW
@@ -68,7 +68,7 @@ def _show(found: Diagnosis) -> None:
     table.add_column("CAUSE AND CURE" if narrow else "CAUSE", overflow="fold", ratio=3)
     if not narrow:
         table.add_column("CURE", overflow="fold", ratio=2)
-    for row in report.rows(found):
+    for row in doctor_table.rows(found):
         cells = [Text(row.severity, _STYLES[row.severity]), Text(row.check), Text(row.nodes)]
         if narrow:
             table.add_row(*cells, Text.assemble(row.cause, ("\n→ " + row.cure, "dim")))
@@ -76,5 +76,5 @@ def _show(found: Diagnosis) -> None:
             table.add_row(*cells, Text(row.cause), Text(row.cure))
     if found.findings:
         console.print(table)
-    for line in report.closing(found):
+    for line in doctor_table.closing(found):
         console.print(line, markup=False, soft_wrap=True)

@@ -14,8 +14,8 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
 ) -> None:
     """Write a commented example inventory, with every variable in group_vars/all.yml beside it."""
-    from clusterctl.cli.example_inventory import init as write  # noqa: PLC0415 - see cli.main
+    from clusterctl.cli import example_inventory  # noqa: PLC0415 - see cli.main
 
-    for written in write(path, force=force):
+    for written in example_inventory.init(path, force=force):
         typer.echo(f"Wrote {written}", err=True)
     typer.echo(f"Next: name your machines in {path}, then 'clusterctl provision {shlex.quote(str(path))}'.", err=True)

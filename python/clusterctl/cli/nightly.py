@@ -162,11 +162,11 @@ def status(inventory: Which = None, job: JobName = None, form: Output = Format.T
     Without an inventory, all jobs. Ends with 0 when all is well, and 10 when the last verdict is bad, the last night
     was missed, or the schedule is gone.
     """
-    from clusterctl.nightly import status as outlook  # noqa: PLC0415 - see cli.main
+    from clusterctl.nightly import status as job_status  # noqa: PLC0415 - see cli.main
     from clusterctl.nightly import storage  # noqa: PLC0415 - see cli.main
 
     jobs = storage.jobs() if inventory is None and job is None else [storage.read_job(_path(inventory, job))]
-    found = [outlook.status(each) for each in jobs]
+    found = [job_status.status(each) for each in jobs]
     if form is Format.JSON:
         typer.echo(json.dumps([each.model_dump(mode="json") for each in found]))
     elif not found:

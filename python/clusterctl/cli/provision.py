@@ -65,13 +65,12 @@ def provision(
     is left alone, so the command can be repeated at any time, also after an interruption.
     """
     from clusterctl.model import hosts  # noqa: PLC0415 - see cli.main: --help stays quick
-    from clusterctl.provisioning.run import ProvisionRequest  # noqa: PLC0415
-    from clusterctl.provisioning.run import provision as carry_out  # noqa: PLC0415
+    from clusterctl.provisioning import run as provisioning  # noqa: PLC0415
 
     for value in extra_vars or []:
         _check_extra_vars(value)
     vault_ids, vault_passwords = _vault_passwords(vault_id or [])
-    request = ProvisionRequest(
+    request = provisioning.ProvisionRequest(
         inventory=inventory,
         options=hosts.InventoryOptions(
             limit=limit,
@@ -96,7 +95,7 @@ def provision(
 
     proof = None if no_validate or check or tags or skip_tags else validate.in_short(inventory, request.options)
     with _observer(form, ask=not (yes or check)) as observer:
-        record = carry_out(request, observer)
+        record = provisioning.provision(request, observer)
     proof = proof if record.exit_code == ExitCode.OK else None
     if form is StreamFormat.JSON:
         return _answer_in_json(record, request, proof)

@@ -54,9 +54,9 @@ def report(
     from clusterctl.report import files, run_resolver  # noqa: PLC0415 - see cli.main: --help stays quick
 
     if schema:
-        from clusterctl.report import schema as shipped  # noqa: PLC0415 - only here
+        from clusterctl.report import schema as record_schema  # noqa: PLC0415 - only here
 
-        sys.stdout.write(shipped.text())
+        sys.stdout.write(record_schema.text())
         return ExitCode.OK
     if run is None:
         raise typer.BadParameter("give a run's id, the file of a record, or 'last'", param_hint="RUN_ID|FILE|last")
@@ -77,20 +77,20 @@ def show(record: ValidationRecord) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     from clusterctl.cli import output  # noqa: PLC0415
-    from clusterctl.report import validation_table as words  # noqa: PLC0415
+    from clusterctl.report import validation_table  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False)
     for column in ("CHECK", "VERDICT", "TIME", "REASON"):
         table.add_column(column, overflow="fold", vertical="top", justify="right" if column == "TIME" else "left")
-    for row in words.rows(record):
+    for row in validation_table.rows(record):
         table.add_row(row.check, Text(row.verdict.value, VERDICT_STYLES[row.verdict.value]), row.time, Text(row.reason))
     console = output.console()
     console.print()
-    opening = words.opening(record)
+    opening = validation_table.opening(record)
     for line in opening:
         console.print(line, markup=False, soft_wrap=True, style=None if line.startswith(" ") else "bold")
     if opening:
         console.print()
     console.print(table)
-    for line in words.closing(record):
+    for line in validation_table.closing(record):
         console.print(line, markup=False, soft_wrap=True)

@@ -105,7 +105,7 @@ def run(
     wrong usage or a failed node, 4 for a node that does not answer, 10 for nodes that differ. 124 after --timeout, 130
     after Ctrl-C.
     """
-    from clusterctl.jobs import run as verb  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.jobs import run as jobs  # noqa: PLC0415 - see cli.main: --help stays quick
     from clusterctl.launch.compose import Wish  # noqa: PLC0415
     from clusterctl.support.errors import ConfigError  # noqa: PLC0415
 
@@ -113,7 +113,7 @@ def run(
         raise ConfigError("There is no program to start; name it behind '--', as in: -- ./program --its-option.")
     if timeout is not None and not 0 < timeout < float("inf"):
         raise typer.BadParameter("a deadline is a positive number of seconds", param_hint="--timeout")
-    asked = verb.RunOptions(
+    asked = jobs.RunOptions(
         wish=Wish(
             program=tuple(program),
             launcher=launcher,
@@ -134,9 +134,9 @@ def run(
         timeout_s=timeout,
     )
     if show:
-        sys.stdout.write(verb.shown(inventory, asked, _tell) + "\n")
+        sys.stdout.write(jobs.shown(inventory, asked, _tell) + "\n")
         return ExitCode.OK
-    return verb.run(inventory, asked, _take, _tell)
+    return jobs.run(inventory, asked, _take, _tell)
 
 
 def _parameters(words: Iterable[str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.model.results import Verdict
-from clusterctl.report import files as writer
+from clusterctl.report import files as report_files
 from clusterctl.state import files, paths
 from clusterctl.support.errors import ClusterctlError
 
@@ -88,8 +88,8 @@ def _write_record(path: Path, record: ValidationRecord) -> None:
 # Kind of report, the name of its file, and what writes it.
 _MAKERS: dict[str, tuple[str, Callable[[Path, Night, ValidationRecord], object]]] = {
     "record": (paths.validation_record(Path()).name, lambda path, _night, record: _write_record(path, record)),
-    "html": ("report.html", lambda path, _night, record: writer.write(record, writer.Places(html=path))),
-    "junit": ("junit.xml", lambda path, _night, record: writer.write(record, writer.Places(junit=path))),
+    "html": ("report.html", lambda path, _night, record: report_files.write(record, report_files.Places(html=path))),
+    "junit": ("junit.xml", lambda path, _night, record: report_files.write(record, report_files.Places(junit=path))),
     "prometheus": ("metrics.prom", lambda path, night, record: files.write_atomically(path, metrics(night, record))),
-    "jsonl": ("report.jsonl", lambda path, _night, record: writer.write(record, writer.Places(jsonl=path))),
+    "jsonl": ("report.jsonl", lambda path, _night, record: report_files.write(record, report_files.Places(jsonl=path))),
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterctl.jobs import in_allocation as verb
+from clusterctl.jobs import in_allocation
 from clusterctl.launch import allocation_line
 from clusterctl.launch.scheduler_env import RankPlace
 from clusterctl.model import fabric
@@ -198,7 +198,7 @@ def test_whole_trees_of_rdma_devices(trees: tuple[str, ...], expected: str | Non
         for device in read_rdma(str(DATA / "fabric" / tree))
     ]
     facts = node(rdma=tuple(RdmaDevice.model_validate(device) for device in devices))
-    ports = tuple(verb._rdma_port(choice) for choice in fabric.rdma(facts))  # noqa: SLF001 - the seam to fabric
+    ports = tuple(in_allocation._rdma_port(choice) for choice in fabric.rdma(facts))  # noqa: SLF001 - the seam to fabric
     assert ports
     plan = planned(WORKER, machine(rdma=ports))
     assert settings(plan).get("NCCL_IB_HCA") == expected
@@ -278,13 +278,13 @@ def test_processes_on_a_node(environment: dict[str, str], changed: dict[str, Any
     ],
 )
 def test_slurms_lists(text: str, hosts: tuple[str, ...]) -> None:
-    assert verb._unfolded(text) == hosts  # noqa: SLF001 - what the environment's text means is the point
+    assert in_allocation._unfolded(text) == hosts  # noqa: SLF001 - what the environment's text means is the point
 
 
 @pytest.mark.parametrize("text", ["node[1-", "@all", "a b", "n[1-2]!n1", "-oProxyCommand=x", "n[a-b]"])
 def test_what_is_no_list_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="Slurm's list of nodes"):
-        verb._unfolded(text)  # noqa: SLF001
+        in_allocation._unfolded(text)  # noqa: SLF001
 
 
 def launch(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -370,4 +370,4 @@ def test_without_pytorch_the_places_are_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(sys, "executable", str(bare))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=rf"No Python here has PyTorch \(looked at {bare}\)"):
-        verb._python()  # noqa: SLF001
+        in_allocation._python()  # noqa: SLF001
