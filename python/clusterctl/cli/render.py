@@ -137,12 +137,12 @@ def _pairs(option: str, values: list[str] | None) -> dict[str, str]:
     for text in values or ():
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise typer.BadParameter(f"{text!r} has no NAME=VALUE in it", param_hint=option)
+            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
         found[name] = value
     return found
 
 
 def _count(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise typer.BadParameter(f"{text!r} of {name} is no number", param_hint="--rdma-resource")
+        raise typer.BadParameter(f"{text!r} of {name} is not a number", param_hint="--rdma-resource")
     return int(text)

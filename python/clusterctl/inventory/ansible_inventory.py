@@ -205,8 +205,8 @@ def _host_names(listing: dict[str, Any]) -> list[str]:
 def _host(path: Path, name: str, variables: dict[str, Any], options: InventoryOptions) -> Host:
     if not _HOST_NAME.fullmatch(name):
         raise ConfigError(
-            f"The inventory {path} has a host named {name!r}, which is no host name; use letters, digits, '.', '-' and "
-            "'_' only, beginning with a letter or digit.",
+            f"The inventory {path} has a host named {name!r}, which is not a valid host name; use letters, digits, "
+            "'.', '-' and '_' only, beginning with a letter or digit.",
         )
     address = str(variables.get("ansible_host", name))
     templated = any("{{" in str(variables.get(key, "")) for key in _CONNECTION_VARIABLES)
@@ -218,7 +218,7 @@ def _host(path: Path, name: str, variables: dict[str, Any], options: InventoryOp
         raise ConfigError(f"In {path}, ansible_host of {name} is {address!r}, which is neither a name nor an address.")
     user = options.user or variables.get("ansible_user") or variables.get("ansible_ssh_user")
     if user is not None and not _USER_NAME.fullmatch(str(user)):
-        raise ConfigError(f"In {path}, ansible_user of {name} is {str(user)!r}, which is no user name.")
+        raise ConfigError(f"In {path}, ansible_user of {name} is {str(user)!r}, which is not a valid user name.")
     key = (
         options.private_key
         or variables.get("ansible_ssh_private_key_file")

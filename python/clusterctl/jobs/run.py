@@ -149,7 +149,7 @@ def _team(path: Path, options: RunOptions, tell: Callable[[str], None]) -> Any:
     launch_node = options.launch_node or next(iter(hosts))
     if launch_node not in hosts:
         names = ", ".join(list(hosts)[:_MOST_NAMED]) + (" and more" if len(hosts) > _MOST_NAMED else "")
-        raise ConfigError(f"The launch node '{launch_node}' is none of the selected hosts: {names}.")
+        raise ConfigError(f"The launch node '{launch_node}' is not among the selected hosts: {names}.")
     with ssh.control_folder() as control:
         nodes = _look(cluster, hosts, control)
         users = {name: cluster_user(hosts[name], node) for name, node in nodes.items()}
@@ -200,7 +200,7 @@ def _refuse_unprovisioned(cluster: Inventory, nodes: Mapping[str, NodeFacts]) ->
     cure = f"run 'clusterctl provision {shlex.quote(str(cluster.path))}' first."
     if bare:
         why = nodes[bare[0]].artifact(_OPENMPI).problem or f"/usr/local/{_OPENMPI} does not exist"
-        raise ConfigError(f"{folded(bare)} {_have(bare)} no Open MPI of clusterctl's ({why}); {cure}")
+        raise ConfigError(f"Open MPI of clusterctl is missing on {folded(bare)} ({why}); {cure}")
     if other:
         raise ConfigError(f"{supervised_job.SUPERVISOR} on {folded(other)} is not this clusterctl's; {cure}")
 
@@ -277,13 +277,9 @@ def _refuse_without_stack(nodes: Mapping[str, NodeFacts], launcher: Launcher) ->
         return
     if without:
         raise ConfigError(
-            f"--launcher {launcher.value} needs {lack}, which {folded(without)} {_have(without)} not; {cure}, or leave "
+            f"--launcher {launcher.value} needs {lack}, which is missing on {folded(without)}; {cure}, or leave "
             "them out with --limit."
         )
-
-
-def _have(names: Sequence[str]) -> str:
-    return "has" if len(names) == 1 else "have"
 
 
 # --- the program ------------------------------------------------------------------------------------------------------
@@ -292,7 +288,7 @@ def _have(names: Sequence[str]) -> str:
 def _sync(team: _JobTeam, folder: Path, tell: Callable[[str], None]) -> None:
     place = Path(os.path.abspath(folder))  # noqa: PTH100 - nodes get it under the name that the user typed
     if not place.is_dir():
-        raise ConfigError(f"{place} is no folder; --sync takes the folder of your program.")
+        raise ConfigError(f"{place} is not a folder; --sync takes the folder of your program.")
     paths = {name: node.environment.get("PATH", "") for name, node in team.facts.items()}
     has_rsync = {one.host: bool(one.found.get("rsync")) for one in supervised_job.look(team.logins, ["rsync"], paths)}
     count = sync.copy(place, team.logins, has_rsync)
@@ -334,12 +330,12 @@ def _missing_words(
     name: str, missing: Sequence[str], blocked: Sequence[str], looks: Sequence[supervised_job.Look]
 ) -> str:
     if not missing:
-        return f"{name} may not be executed on {folded(blocked)}; run 'chmod +x' there, or name its interpreter first."
+        return f"{name} is not executable on {folded(blocked)}; run 'chmod +x' there, or name its interpreter first."
     where = "the PATH of the nodes' sessions" if "/" not in name else f"{looks[0].folder}"
     looked = "" if name.startswith("/") else f" (looked in {where})"
     if len(missing) < len(looks):
         return f"{name} is missing on {folded(missing)}{looked}; --sync DIR copies your code to all nodes."
-    return f"{name} is on none of the nodes{looked}; give its full path, or copy it there with --sync DIR."
+    return f"{name} is missing on all nodes{looked}; give its full path, or copy it there with --sync DIR."
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------

@@ -224,7 +224,7 @@ def _doubts(where: RankPlace, machine: LocalMachine) -> list[str]:
     if where.rank > 0 and all(address.is_loopback for address in found):
         return [f"{said} means this very machine, which is right only if node 0 runs here as well"]
     if where.rank == 0 and not any(address.is_loopback or address in own for address in found):
-        return [f"{said} is no address of this node 0, which is right only behind a service's address"]
+        return [f"{said} is not an address of this node 0, which is right only behind a service's address"]
     return []
 
 

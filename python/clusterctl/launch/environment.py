@@ -46,7 +46,7 @@ def check_name(name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{name!r} is no name of an environment variable; it has letters, digits and '_', as in -x NAME or "
+            f"{name!r} is not the name of an environment variable; it has letters, digits and '_', as in -x NAME or "
             "-x NAME=VALUE."
         )
     return name

@@ -118,7 +118,7 @@ def argv(launch: MpirunLaunch) -> list[str]:
     for word in (*([JOB_VARIABLE] if launch.job else ()), *launch.exported):
         name = word.partition("=")[0]
         if not _NAME.fullmatch(name):
-            raise ConfigError(f"{name!r} is no name of an environment variable.")
+            raise ConfigError(f"{name!r} is not the name of an environment variable.")
         line += ["-x", word]
     line += parameters(speech, launch.mca, launch.runtime_mca, launch.job)
     if launch.program and launch.program[0].startswith("-"):
@@ -155,7 +155,9 @@ def parameters(
     line: list[str] = []
     for name, value in mca.items():
         if not _PARAMETER.fullmatch(name):
-            raise ConfigError(f"{name!r} is no name of an MCA parameter; it has lower-case letters, digits and '_'.")
+            raise ConfigError(
+                f"{name!r} is not the name of an MCA parameter; it has lower-case letters, digits and '_'."
+            )
         option, own = ("--mca", name) if speech is Dialect.ORTE else _of_project(name)
         line += [option, own, value]
     runtime = "--mca" if speech is Dialect.ORTE else "--prtemca"

@@ -68,7 +68,7 @@ def place(
     rank = _agreed(ranks_said, "rank of this node", _missing("RANK", environment))
     if nodes < 1 or not 0 <= rank < nodes:
         raise ConfigError(
-            f"{_first(ranks_said)} is no place among {nodes} nodes ({_first(nodes_said)}); nodes are counted from 0."
+            f"{_first(ranks_said)} is not a place among {nodes} nodes ({_first(nodes_said)}); nodes are counted from 0."
         )
     address, by = _master(environment, hosts, master_addr, nodes)
     if address and not _ADDRESS.fullmatch(address):
@@ -96,7 +96,7 @@ def _claims(environment: Mapping[str, str], *names: str) -> list[_Claim]:
 
 def _whole(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"{name}={text!r} is no whole number.")
+        raise ConfigError(f"{name}={text!r} is not a whole number.")
     return int(text)
 
 

@@ -290,7 +290,7 @@ def _refuse(job: Submission, kind: str, meaningless: Sequence[str], *, image: bo
     """Raise where a value is missing, malformed, or of no meaning to the scheduler."""
     for name in meaningless:
         if getattr(job, name):
-            raise ConfigError(f"{_OPTIONS.get(name, f'--{name}')} means nothing to {kind}; leave it out.")
+            raise ConfigError(f"{_OPTIONS.get(name, f'--{name}')} does not apply to {kind}; leave it out.")
     if not job.program or not job.program[0]:
         raise ConfigError("There is no program to start; name it behind '--', as in '-- train.py --epochs 3'.")
     if image and not job.image:
@@ -317,8 +317,8 @@ def _refuse_name(job: Submission) -> None:
     longest = _LONGEST_LABEL - len(f"-worker-{job.nodes}")
     if not _LABEL.fullmatch(job.name) or len(job.name) > longest:
         raise ConfigError(
-            f"{job.name!r} is no name for a job; it has lowercase letters, digits and '-' (RFC 1123), begins with a "
-            f"letter, and has {longest} characters at most, for pods and services are named after it."
+            f"{job.name!r} is not a valid name for a job; it has lowercase letters, digits and '-' (RFC 1123), begins "
+            f"with a letter, and has {longest} characters at most, since pods and services are named after it."
         )
 
 
@@ -337,9 +337,11 @@ def _refuse_words(job: Submission, *, whole_cpus: bool) -> None:
         if value:
             _match(pattern, value, what, cure)
     if whole_cpus and job.memory.endswith(("i", "m", "k", "E", "P")):
-        raise ConfigError(f"{job.memory!r} is no amount of memory for Slurm; write it as 64G.")
+        raise ConfigError(f"{job.memory!r} is not a valid amount of memory for Slurm; write it as 64G.")
     if job.working_dir and not (job.working_dir.startswith("/") and job.working_dir.isprintable()):
-        raise ConfigError(f"{job.working_dir!r} is no working directory; give its whole path, which begins with '/'.")
+        raise ConfigError(
+            f"{job.working_dir!r} is not a valid working directory; give its whole path, which begins with '/'."
+        )
     for name, count in job.rdma.items():
         _match(_RESOURCE, name, "extended resource", "a name such as rdma/hca_shared_devices_a")
         if count < 1:
@@ -352,4 +354,4 @@ def _refuse_words(job: Submission, *, whole_cpus: bool) -> None:
 
 def _match(pattern: re.Pattern[str], value: str, what: str, cure: str) -> None:
     if not pattern.fullmatch(value):
-        raise ConfigError(f"{value!r} is no {what}; give {cure}.")
+        raise ConfigError(f"{value!r} is not a valid {what}; give {cure}.")

@@ -119,9 +119,11 @@ def _refuse(spec: Torchrun) -> None:
             f"torchrun needs one node and one process at least, not {spec.nnodes} and {spec.nproc_per_node}."
         )
     if spec.node_rank is not None and not 0 <= spec.node_rank < spec.nnodes:
-        raise ConfigError(f"There is no node rank {spec.node_rank} among {spec.nnodes} nodes, which begin with 0.")
+        raise ConfigError(f"Node rank {spec.node_rank} does not exist; the ranks of {spec.nnodes} nodes begin with 0.")
     if spec.rdzv_id and not _RENDEZVOUS.fullmatch(spec.rdzv_id):
-        raise ConfigError(f"The rendezvous id {spec.rdzv_id!r} is no name; use letters, digits, '.', '-' and '_' only.")
+        raise ConfigError(
+            f"The rendezvous id {spec.rdzv_id!r} is not a valid name; use letters, digits, '.', '-' and '_' only."
+        )
     if not spec.master_addr:
         if spec.nnodes > 1:
             raise ConfigError(f"{spec.nnodes} nodes need a place to meet; give torchrun an address and a port.")
@@ -129,4 +131,6 @@ def _refuse(spec: Torchrun) -> None:
     if not _ADDRESS.fullmatch(spec.master_addr):
         raise ConfigError(f"The rendezvous address {spec.master_addr!r} is neither a name nor an address.")
     if not 0 < spec.master_port <= _MAX_PORT:
-        raise ConfigError(f"The rendezvous port {spec.master_port} is none; a port is a number from 1 to {_MAX_PORT}.")
+        raise ConfigError(
+            f"The rendezvous port {spec.master_port} is not valid; a port is a number from 1 to {_MAX_PORT}."
+        )

@@ -371,7 +371,7 @@ def load(text: str | bytes, place: str) -> ValidationRecord:
         data = json.loads(text)
         del text  # tens of megabytes of a large cluster, in the moment that needs most
         if not isinstance(data, dict) or "schema_version" not in data:
-            raise ConfigError(f"{place} is no record of a validation: it has no schema_version.")
+            raise ConfigError(f"{place} is not a record of a validation: it has no schema_version.")
         version = data["schema_version"]
         if version == 1:  # what came with 2 has defaults that say "not measured"
             data["schema_version"] = 2
@@ -386,4 +386,4 @@ def load(text: str | bytes, place: str) -> ValidationRecord:
         words = f"{where}: {problem['msg']}" if problem else f"it is no JSON ({error})"
         raise ConfigError(f"{place} is damaged: {words}; take another run's record.") from None
     except RecursionError:
-        raise ConfigError(f"{place} is no record of a validation: it is nested too deeply.") from None
+        raise ConfigError(f"{place} is not a record of a validation: it is nested too deeply.") from None

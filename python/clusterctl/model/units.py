@@ -49,7 +49,7 @@ def unit(text: str) -> tuple[Unit, float]:
         prefix = text.removesuffix(scaled)
         if text.endswith(scaled) and prefix in _PREFIXES:
             return scaled, _PREFIXES[prefix]
-    raise ValueError(f"'{text}' is no unit; known are s, ms, us, B/s, GB/s, FLOP/s, Hz, tokens/s, 1 and their like")
+    raise ValueError(f"'{text}' is not a unit; known are s, ms, us, B/s, GB/s, FLOP/s, Hz, tokens/s, 1 and their like")
 
 
 def converted(value: float, given: Unit, wanted: Unit) -> float:
@@ -73,19 +73,19 @@ def number(value: object) -> tuple[float, str]:
         ValueError: it is none.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError(f"{_shown(value)} is no number")  # noqa: TRY004 - pydantic hears ValueError alone
+        raise ValueError(f"{_shown(value)} is not a number")  # noqa: TRY004 - pydantic hears ValueError alone
     if isinstance(value, str):
         found = _NUMBER.fullmatch(value)
         if found is None:
-            raise ValueError(f"{_shown(value)} is no number")
+            raise ValueError(f"{_shown(value)} is not a number")
         figure, words = float(found["number"].replace("_", "").replace(",", "")), found["unit"]
     else:
         try:
             figure, words = float(value), ""
         except OverflowError:
-            raise ValueError(f"{_shown(value)} is no number that can be reckoned with") from None
+            raise ValueError(f"{_shown(value)} is not a usable number") from None
     if not math.isfinite(figure):
-        raise ValueError(f"{_shown(value)} is no finite number")
+        raise ValueError(f"{_shown(value)} is not a finite number")
     return figure, words
 
 
@@ -93,15 +93,15 @@ def size(value: object) -> int:
     """Return the bytes of ``4096``, ``64 KiB`` or ``1 MB``.
 
     Raises:
-        ValueError: it is no whole number of bytes, or one below 0.
+        ValueError: it is not a whole number of bytes, or one below 0.
     """
     figure, words = number(value)
     if (words or "B") not in _SIZES:
         near = f"; write '{figure:g} {words.upper()[0]}iB'" if words.upper() in {"K", "M", "G", "KB", "KIB"} else ""
-        raise ValueError(f"{_shown(value)} is no size{near or ' such as 4096, 64 KiB or 8 MiB'}")
+        raise ValueError(f"{_shown(value)} is not a size{near or ' such as 4096, 64 KiB or 8 MiB'}")
     counted = figure * _SIZES[words or "B"]
     if counted != int(counted) or counted < 0:
-        raise ValueError(f"{_shown(value)} is no whole number of bytes")
+        raise ValueError(f"{_shown(value)} is not a whole number of bytes")
     return int(counted)
 
 
@@ -113,7 +113,7 @@ def seconds(value: object) -> float:
     """
     figure, words = number(value)
     if (words or "s") not in _TIMES:
-        raise ValueError(f"{_shown(value)} is no time such as 30, 200 ms or 2 min")
+        raise ValueError(f"{_shown(value)} is not a time such as 30, 200 ms or 2 min")
     if figure <= 0:
         raise ValueError(f"{_shown(value)} is not above 0")
     return figure * _TIMES[words or "s"]
@@ -127,7 +127,7 @@ def fraction(value: object) -> float:
     """
     figure, words = number(value)
     if words not in {"", "%"}:
-        raise ValueError(f"{_shown(value)} is no fraction such as 0.1 or 10 %")
+        raise ValueError(f"{_shown(value)} is not a fraction such as 0.1 or 10 %")
     return figure / 100 if words else figure
 
 

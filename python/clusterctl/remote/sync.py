@@ -29,10 +29,10 @@ def files(folder: Path) -> list[str]:
     """Return what of a folder is to be copied, relative to it: everything but .git and what .gitignore names.
 
     Raises:
-        ConfigError: it is no folder, or there is no git to read its .gitignore with.
+        ConfigError: it is not a folder, or there is no git to read its .gitignore with.
     """
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder; --sync takes the folder of your program.")
+        raise ConfigError(f"{folder} is not a folder; --sync takes the folder of your program.")
     if shutil.which("git") is None:
         if any(folder.rglob(".gitignore")):
             raise ConfigError(f"{folder} has a .gitignore, which needs git to be read; install git.")

@@ -38,9 +38,9 @@ def test_the_command_prints_the_submission_alone() -> None:
     [
         (("slurm", "--name", "a"), 1, "There is no program to start"),
         (("swarm", "--name", "a", "--", "x"), 2, "'swarm' is not one of"),
-        (("slurm", "--name", "a", "-x", "A", "--", "x"), 2, "'A' has no NAME=VALUE in it"),
-        (("runai", "--name", "a", "--image", "i", "--rdma-resource", "rdma/a=x", "--", "x"), 2, "is no number"),
-        (("slurm", "--name", "A", "--", "x"), 1, "'A' is no name for a job"),
+        (("slurm", "--name", "a", "-x", "A", "--", "x"), 2, "'A' is not NAME=VALUE"),
+        (("runai", "--name", "a", "--image", "i", "--rdma-resource", "rdma/a=x", "--", "x"), 2, "is not a number"),
+        (("slurm", "--name", "A", "--", "x"), 1, "'A' is not a valid name for a job"),
     ],
 )
 def test_bad_input_ends_with_one_sentence(arguments: tuple[str, ...], code: int, words: str) -> None:

@@ -221,7 +221,7 @@ def test_what_will_hurt_is_told_and_left() -> None:
         (WORKER, ("10.0.0.9",), ""),
         (MASTER, ("10.0.0.5",), ""),
         (MASTER, ("127.0.0.1",), ""),
-        (MASTER, ("10.0.0.9",), "is no address of this node 0"),
+        (MASTER, ("10.0.0.9",), "is not an address of this node 0"),
     ],
 )
 def test_an_address_that_fits_ill_is_told(where: RankPlace, addresses: tuple[str, ...], words: str) -> None:

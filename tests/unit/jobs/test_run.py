@@ -28,17 +28,17 @@ def typed(*words: str) -> int:
             1,
             "7 ranks do not fit into 6 slots; raise slots= on the hosts, or take --ov",
         ),
-        (["--print", "-x", "A B=1", "--", "a.out"], 1, "'A B' is no name of an environment variable"),
-        (["--print", "-x", "-H", "--", "a.out"], 1, "'-H' is no name of an environment variable"),
+        (["--print", "-x", "A B=1", "--", "a.out"], 1, "'A B' is not the name of an environment variable"),
+        (["--print", "-x", "-H", "--", "a.out"], 1, "'-H' is not the name of an environment variable"),
         (["--print", "-x", "A=1\n2", "--", "a.out"], 1, "The value of A has a newline in it"),
-        (["--print", "--mca", "btl;id", "tcp", "--", "a.out"], 1, "'btl;id' is no name of an MCA parameter"),
+        (["--print", "--mca", "btl;id", "tcp", "--", "a.out"], 1, "'btl;id' is not the name of an MCA parameter"),
         (["--print", "--mca", "btl", "tcp", "--mca", "btl", "sm", "--", "a.out"], 1, "--mca btl is given twice"),
         (["--print", "--", "-np", "3"], 1, "The program '-np' is an option"),
         (["--print", "--chdir", "code", "--", "a.out"], 1, "it takes an absolute path"),
         (
             ["--print", "--launch-node", "node9", "--", "a.out"],
             1,
-            "is none of the selected hosts: node1, node2, node3.",
+            "is not among the selected hosts: node1, node2, node3.",
         ),
         (["--print", "--nproc-per-node", "2", "--", "a.out"], 1, "--nproc-per-node is torchrun's"),
         (["--print", "--launcher", "torchrun", "-np", "2", "--", "a.py"], 1, "torchrun takes --nproc-per-node"),
@@ -54,7 +54,7 @@ def typed(*words: str) -> int:
             "horovodrun sets pml by itself",
         ),
         (["--print", "--network", "ucx", "--", "a.out"], 1, "on node1, node2, node3 was built without UCX"),
-        (["--sync", "/no/such/folder", "--", "a.out"], 1, "/no/such/folder is no folder"),
+        (["--sync", "/no/such/folder", "--", "a.out"], 1, "/no/such/folder is not a folder"),
         (["--launcher", "srun", "--", "a.out"], 2, "'srun' is not one of 'mpirun', 'horovodrun', 'torchrun'"),
         (["--timeout", "0", "--", "a.out"], 2, "a deadline is a positive number of seconds"),
     ],
@@ -74,8 +74,9 @@ def test_nodes_that_were_never_provisioned_are_named(monkeypatch: Any, capsys: A
     site = Site(monkeypatch, NODES)
     site.nodes["node2"] = provisioned("node2", artifacts=[])
     assert typed("--", "a.out") == 1
-    assert "node2 has no Open MPI of clusterctl's (/usr/local/openmpi does not exist); run 'clusterctl provision" in (
-        capsys.readouterr().err
+    assert (
+        "Open MPI of clusterctl is missing on node2 (/usr/local/openmpi does not exist); run 'clusterctl provision"
+        in (capsys.readouterr().err)
     )
     for gone in range(len(there := provisioned("node2").model_dump()["watch"])):
         site.nodes["node2"] = provisioned("node2", watch=[entry for at, entry in enumerate(there) if at != gone])
@@ -105,7 +106,7 @@ def test_a_launcher_that_a_node_lacks_is_named(launcher: str, lack: str, monkeyp
     site = Site(monkeypatch, NODES)
     site.nodes["node2"] = provisioned("node2", 2, stack=False)
     assert typed("--print", "--no-gate", "--launcher", launcher, "--", "a.py") == 1
-    assert f"--launcher {launcher} needs {lack}, which node2 has not" in capsys.readouterr().err
+    assert f"--launcher {launcher} needs {lack}, which is missing on node2" in capsys.readouterr().err
 
 
 def test_nodes_without_a_common_network_get_the_matrix(monkeypatch: Any, capsys: Any) -> None:
@@ -143,7 +144,7 @@ def looks(monkeypatch: Any, *without: str, runs: bool = True, folder: bool = Tru
     ("words", "without", "sentence"),
     [
         (("--", "./a.out"), ("node2", "node3"), "./a.out is missing on node[2-3] (looked in /home/alice); --sync DIR"),
-        (("--", "a.out"), NODES, "a.out is on none of the nodes (looked in the PATH of the nodes' sessions)"),
+        (("--", "a.out"), NODES, "a.out is missing on all nodes (looked in the PATH of the nodes' sessions)"),
         (("--", "/opt/a.out"), ("node1",), "/opt/a.out is missing on node1; --sync DIR"),
         (("--launcher", "torchrun", "--", "train.py"), ("node1",), "./train.py is missing on node1"),
     ],
@@ -161,7 +162,7 @@ def test_what_may_not_be_executed_and_a_missing_folder_are_named(monkeypatch: An
     Site(monkeypatch, NODES)
     looks(monkeypatch, runs=False)
     assert typed("--", "./a.sh") == 1
-    assert "./a.sh may not be executed on node[1-3]" in capsys.readouterr().err
+    assert "./a.sh is not executable on node[1-3]" in capsys.readouterr().err
     looks(monkeypatch, folder=False)
     assert typed("--chdir", "/data", "--", "./a.sh") == 1
     assert "The folder /data is not on node[1-3]" in capsys.readouterr().err

@@ -43,11 +43,11 @@ def test_torchruns_rendezvous() -> None:
     assert torchrun.argv(spec)[5:8] == ["--rdzv-backend=c10d", "--rdzv-endpoint=[fd00::1]:5", "--rdzv-id=job"]
     for changed, words in (
         ({"master_addr": "-x"}, "neither a name nor an address"),
-        ({"master_port": 0}, "port 0 is none"),
+        ({"master_port": 0}, "port 0 is not valid"),
         ({"master_addr": ""}, "need a place to meet"),
-        ({"node_rank": 2}, "There is no node rank 2"),
+        ({"node_rank": 2}, "Node rank 2 does not exist"),
         ({"nnodes": 0}, "one node and one process at least"),
-        ({"rdzv_id": "a b"}, "is no name"),
+        ({"rdzv_id": "a b"}, "is not a valid name"),
         ({"program": ("--rdzv-id",)}, "is an option"),
         ({"program": ()}, "has no program"),
     ):

@@ -105,7 +105,7 @@ def test_the_verb_shows_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture
     ("text", "said"),
     [
         ("{", "is damaged: it is no JSON"),
-        ("[]", "is no record of a validation"),
+        ("[]", "is not a record of a validation"),
         ('{"schema_version": 9}', "has schema 9"),
         ('{"schema_version": 2}', "is damaged"),
         ("\x00\xff", "is damaged"),

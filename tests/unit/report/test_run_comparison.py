@@ -82,7 +82,7 @@ def test_runs_of_different_clusters_are_refused(inventory: Path, tmp_path: Path)
     [
         ("{half", "is damaged: it is no JSON"),
         ('{"schema_version": 99}', "has schema 99, which this clusterctl does not know"),
-        ("[]", "is no record of a validation"),
+        ("[]", "is not a record of a validation"),
         ('{"schema_version": 2, "run_id": 5}', "is damaged: "),
         (None, "does not exist; give"),
     ],

@@ -117,9 +117,7 @@ def unseen(view: View) -> tuple[str, ...]:
     lines: list[str] = []
     bare = [name for name in view.nodes if name not in view.provisioned]
     if bare:
-        lines.append(
-            f"Never provisioned: {nodeset.folded(bare)}; of the cluster's software there was nothing to look at."
-        )
+        lines.append(f"Never provisioned: {nodeset.folded(bare)}; the cluster's software was not examined there.")
     untried = sum(report.untried for report in view.logins.values())
     if untried:
         tried = sum(report.passed + len(report.failures) for report in view.logins.values())
@@ -129,10 +127,10 @@ def unseen(view: View) -> tuple[str, ...]:
         )
     early = [name for name, report in view.logins.items() if report.stopped_early]
     if early:
-        lines.append(f"Logins from {nodeset.folded(early)}: two were tried and refused, and no more.")
+        lines.append(f"Logins from {nodeset.folded(early)}: stopped after two were refused.")
     keyless = [name for name, report in view.logins.items() if report.keyless]
     if keyless:
-        lines.append(f"Logins from {nodeset.folded(keyless)}: none was tried, for there is no key to log in with.")
+        lines.append(f"Logins from {nodeset.folded(keyless)}: not tried, since they have no key to log in with.")
     holes: dict[str, list[str]] = {}
     for name, node in view.nodes.items():
         for problem in node.problems:

@@ -69,7 +69,7 @@ def _own(view: View) -> Iterator[Finding]:
         if own is None:
             continue
         if not own.addresses:
-            yield Finding("names", "error", (name,), f"its own name means nothing to it ({own.problem})", _HOSTS)
+            yield Finding("names", "error", (name,), f"it cannot resolve its own name ({own.problem})", _HOSTS)
         elif _is_loopback(own.addresses[0]):
             cause = f"its own name leads to {own.addresses[0]}, at which no other node finds it"
             yield Finding("names", "error", (name,), cause, _HOSTS)
@@ -107,7 +107,7 @@ def _meaning(
             cause = f"the names {other} and {next(iter(whose))} lead it to one address, {address}"
             yield Finding("names", "error", (looking,), cause, _HOSTS)
             return
-    cause = f"the name {other} leads it to {addresses[0]}, which is no address of {other}"
+    cause = f"the name {other} leads it to {addresses[0]}, which is not an address of {other}"
     yield Finding("names", "warning", (looking,), cause, _HOSTS)  # unless something translates addresses in between
 
 

@@ -61,7 +61,7 @@ def findings(view: View) -> Iterator[Finding]:
         if not report.mesh and not report.passed and (report.failures or report.keyless)
     ]
     if without:
-        cause = "no login to another node works without a question, which mpirun needs; there is no mesh of keys yet"
+        cause = "logins to other nodes do not work without a question, which mpirun needs; the mesh of keys is missing"
         yield Finding("ssh", "error", tuple(without), cause, "run 'clusterctl provision', whose role ssh_mesh makes it")
     for name, report in view.logins.items():
         if report.problem:

@@ -22,7 +22,7 @@ def resolving(name: str, *addresses: str) -> Change:
     ("change", "check", "severity", "words"),
     [
         (resolving("node3", "127.0.1.1"), "names", "error", "its own name leads to 127.0.1.1"),
-        (resolving("node3"), "names", "error", "its own name means nothing to it (Name or service not known)"),
+        (resolving("node3"), "names", "error", "it cannot resolve its own name (Name or service not known)"),
         (resolving("node2"), "names", "error", "it cannot resolve the name of node2"),
         (
             resolving("node2", "10.0.0.4"),
@@ -31,7 +31,7 @@ def resolving(name: str, *addresses: str) -> Change:
             "the names node2 and node4 lead it to one address, 10.0.0.4",
         ),
         (resolving("node2", "127.0.0.1"), "names", "error", "the name node2 leads it to 127.0.0.1, which is itself"),
-        (resolving("node2", "192.0.2.7"), "names", "warning", "the name node2 leads it to 192.0.2.7, which is no "),
+        (resolving("node2", "192.0.2.7"), "names", "warning", "the name node2 leads it to 192.0.2.7, which is not "),
     ],
 )
 def test_a_node_is_named_with_what_is_wrong(change: Change, check: str, severity: str, words: str) -> None:

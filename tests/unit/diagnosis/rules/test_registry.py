@@ -101,6 +101,6 @@ def test_nodes_that_were_never_provisioned_get_a_few_lines() -> None:
     view = dataclasses.replace(view, logins=reports)
     assert told(view) == [("ssh", "error", NODES)]
     assert registry.notes(view) == (
-        "Never provisioned: node[1-4]; of the cluster's software there was nothing to look at.",
-        "Logins from node[1-4]: two were tried and refused, and no more.",
+        "Never provisioned: node[1-4]; the cluster's software was not examined there.",
+        "Logins from node[1-4]: stopped after two were refused.",
     )

@@ -12,7 +12,7 @@ def test_nodes_without_a_key_are_known_not_to_log_in() -> None:
     said = {"mesh": False, "passed": 0, "failures": [], "untried": 3, "stopped_early": False, "keyless": True}
     view = dataclasses.replace(seen(), logins=dict.fromkeys(NODES, login_probe.read(said, None)))
     assert told(view) == [("ssh", "error", NODES)]
-    assert registry.notes(view) == ("Logins from node[1-4]: none was tried, for there is no key to log in with.",)
+    assert registry.notes(view) == ("Logins from node[1-4]: not tried, since they have no key to log in with.",)
 
 
 def test_a_changed_key_is_the_one_s_who_shows_it_or_the_one_s_who_remembers_it_wrongly() -> None:
