@@ -27,6 +27,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"__init__"}),
 )
 MOST_ROOMS = 16
+MOST_LINES = 400
 # Modules that decide: data in, data out. Every module that they import, directly or not, is held to the same.
 PURE = (
     "launch",
@@ -144,6 +145,11 @@ def test_a_stranger_sees_few_rooms() -> None:
     rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert len(rooms) <= MOST_ROOMS
     assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py"}
+
+
+def test_a_module_is_read_in_one_sitting() -> None:
+    lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in modules().items()}
+    assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
 
 
 @pytest.mark.parametrize("name", modules())

@@ -1,4 +1,4 @@
-"""Read any inventory that Ansible accepts into frozen hosts, and refuse at the door what is no host."""
+"""Read any inventory that Ansible accepts into frozen hosts, and refuse invalid host names and users."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def _gpu_devices() -> int:
 
 
 def _cpu_quota() -> float | None:
-    """Return the CPUs that the container's limit comes to; None where there is none."""
+    """Return the number of CPUs that the container may use; None without a limit."""
     with suppress(OSError, ValueError):
         quota, period = _CGROUP_V2.read_text(encoding="ascii").split()
         return None if quota == "max" else int(quota) / int(period)

@@ -351,7 +351,7 @@ def _concluded(outcome: JobOutcome, launch_node: str, options: RunOptions, tell:
     if outcome.ending == "lost":
         raise UnreachableError(f"The connection to the launch node {launch_node} was lost: {outcome.problem}.")
     if outcome.ending == "stopped":
-        raise HostFailedError(f"Somebody on {launch_node} ended the job.")
+        raise HostFailedError(f"The job was ended on {launch_node} by another process or user.")
     if outcome.ending == "deadline":
         tell(f"The job had not ended after {options.timeout_s:g} s and was ended.")
         return TIMED_OUT

@@ -42,7 +42,7 @@ def check_name(name: str) -> str:
     """Return the name of a variable.
 
     Raises:
-        ConfigError: it is none, and might be taken for an option.
+        ConfigError: it is not a valid name, and might be taken for an option.
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(

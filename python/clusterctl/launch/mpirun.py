@@ -56,7 +56,7 @@ def dialect(version: str) -> Dialect:
     """Return the dialect of an Open MPI version.
 
     Raises:
-        ConfigError: the series is none that clusterctl knows to launch.
+        ConfigError: clusterctl does not know how to launch this series.
     """
     match = _VERSION.fullmatch(version)
     series = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
@@ -150,7 +150,7 @@ def parameters(
     """Return the tokens that set MCA parameters, each with the option of the project that reads it.
 
     Raises:
-        ConfigError: a name is none.
+        ConfigError: a name is not valid.
     """
     line: list[str] = []
     for name, value in mca.items():

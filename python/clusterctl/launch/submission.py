@@ -345,7 +345,7 @@ def _refuse_words(job: Submission, *, whole_cpus: bool) -> None:
     for name, count in job.rdma.items():
         _match(_RESOURCE, name, "extended resource", "a name such as rdma/hca_shared_devices_a")
         if count < 1:
-            raise ConfigError(f"{count} of {name} is nothing to ask for; give 1 or more.")
+            raise ConfigError(f"{count} is not a valid number of {name}; give 1 or more.")
     for network in job.networks:
         _match(_ATTACHMENT, network, "network attachment", "[NAMESPACE/]NAME[@INTERFACE]")
     for name in job.annotations:

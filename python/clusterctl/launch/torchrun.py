@@ -43,7 +43,7 @@ def argv(spec: Torchrun) -> list[str]:
     """Return the tokens of the torchrun line.
 
     Raises:
-        ConfigError: a number or a name is none, there is no program, or several nodes have no place to meet.
+        ConfigError: a number or a name is not valid, the program is missing, or several nodes have no place to meet.
     """
     _refuse(spec)
     line = [spec.python, "-m", "torch.distributed.run", f"--nnodes={spec.nnodes}"]

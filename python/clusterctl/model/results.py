@@ -365,7 +365,7 @@ def load(text: str | bytes, place: str) -> ValidationRecord:
         place: where it comes from, for the message.
 
     Raises:
-        ConfigError: it is no record, is damaged, or a newer clusterctl wrote it.
+        ConfigError: it is not a record, is damaged, or a newer clusterctl wrote it.
     """
     try:
         data = json.loads(text)

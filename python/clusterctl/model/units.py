@@ -35,7 +35,7 @@ def unit(text: str) -> tuple[Unit, float]:
     ``GB/s`` is ``("B/s", 1e9)``, ``ms`` is ``("s", 1e-3)``; ``us`` stays ``us``, for latencies are counted in it.
 
     Raises:
-        ValueError: it is no unit that is known.
+        ValueError: the unit is unknown.
     """
     text = text.strip()
     if text in {"us", "µs"}:
@@ -70,7 +70,7 @@ def number(value: object) -> tuple[float, str]:
     """Return a finite number and the unit behind it, empty where there is none.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a finite number.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"{_shown(value)} is not a number")  # noqa: TRY004 - pydantic hears ValueError alone
@@ -109,7 +109,7 @@ def seconds(value: object) -> float:
     """Return the seconds of ``30``, ``200 ms`` or ``2 min``.
 
     Raises:
-        ValueError: it is no time, or not above 0.
+        ValueError: it is not a time, or not above 0.
     """
     figure, words = number(value)
     if (words or "s") not in _TIMES:
@@ -132,7 +132,7 @@ def fraction(value: object) -> float:
 
 
 def size_words(count: int) -> str:
-    """Return bytes as one reads them, ``64 MiB``; they are exact, so what is no round number stays in bytes."""
+    """Return bytes as one reads them, ``64 MiB``; a size that is not a round number stays in bytes."""
     for name, factor in _BINARY:
         if count >= factor and count * 4 % factor == 0:
             return f"{count / factor:g} {name}"

@@ -288,7 +288,7 @@ def test_an_image_for_slurm_is_asked_for_as_pyxis_does() -> None:
         ({"environment": {"RANK": "1"}}, "WORLD_SIZE and RANK are the scheduler's to set"),
         ({"environment": {"A": "x\ny"}}, "The value of A has a control character"),
         ({"rdma": {"hca": 1}}, "'hca' is not a valid extended resource; give a name such as rdma/"),
-        ({"rdma": {"rdma/hca": 0}}, "0 of rdma/hca is nothing to ask for"),
+        ({"rdma": {"rdma/hca": 0}}, "0 is not a valid number of rdma/hca; give 1 or more"),
         ({"networks": ("a b",)}, "'a b' is not a valid network attachment"),
         ({"annotations": {"a b": "c"}}, "'a b' is not a valid annotation's name"),
         ({"memory": "64 GB"}, "'64 GB' is not a valid amount of memory"),

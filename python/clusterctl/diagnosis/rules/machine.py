@@ -45,7 +45,7 @@ def findings(view: View) -> Iterator[Finding]:
 
 
 def _artifacts(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
-    """Tell what is installed and not whole; what is not there at all is no damage."""
+    """Report installed artifacts that are damaged; an artifact that is not installed is not reported."""
     for host, node in nodes.items():
         for found in node.artifacts:
             if not found.ok and (found.target or "leads nowhere" in found.problem):
