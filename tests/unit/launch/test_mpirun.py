@@ -68,7 +68,7 @@ def test_a_series_that_nobody_has_tried_is_refused(version: str) -> None:
 
 
 def test_an_option_in_place_of_a_variable_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no name of an environment variable"):
+    with pytest.raises(ConfigError, match="not the name of an environment variable"):
         mpirun.argv(launch("5.0.7", exported=("--mca",)))
 
 
