@@ -17,8 +17,9 @@ DEMO := demo
 # More options for the demo's provision; DEMO_OPTIONS='-e python_env_framework=none -e nccl_install=never' is MPI alone.
 DEMO_OPTIONS ?=
 DEMO_INVENTORY := inventories/sandbox/inventory.ini
-# How many tests on nodes run at a time: one more than the cores of a small machine, since many of them wait for a deadline.
-WORKERS ?= 3
+# How many groups of tests on nodes run at a time. Tests with a deadline of seconds need a core each: one group per core
+# of a small machine.
+WORKERS ?= 2
 # How often 'make test-long' repeats the tests that depend on chance.
 REPEAT ?= 20
 # Programs start faster with their bytecode kept, whatever this shell's environment says.

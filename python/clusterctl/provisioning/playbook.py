@@ -1,8 +1,8 @@
 """Run a playbook: arguments in, typed events out. The only module that imports ansible_runner.
 
-What ansible-runner leaves open is closed here: a cancelled run ends ``ansible-playbook`` itself first, and then each
-process that carries the run's mark in its environment. From core 2.19 on the workers live in sessions of their own, out
-of reach of a signal to the group or its arguments is left alive.
+What ansible-runner leaves open is closed here. A cancelled run ends ``ansible-playbook`` itself first, and then each
+process that carries the run's mark in its environment or its arguments. From core 2.19 on the workers live in sessions
+of their own, out of reach of a signal to the group.
 """
 
 from __future__ import annotations
