@@ -139,8 +139,8 @@ def enable(
 def run(inventory: Which = None, job: JobName = None, form: Output = Format.TEXT) -> int:
     """Carry out a night now, as the timer does.
 
-    Ends with 0 when all is right, 10 when something is wrong or has drifted or a host is missing, and 11 when the
-    checks could not run.
+    Ends with 0 when all is right, and 11 when the checks could not run. 10 means that something is wrong or has
+    drifted, or that a host is missing.
     """
     from clusterctl.nightly import run as night  # noqa: PLC0415 - see cli.main
     from clusterctl.nightly import storage  # noqa: PLC0415 - see cli.main

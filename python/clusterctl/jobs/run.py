@@ -1,8 +1,8 @@
 """The verb run: start the user's program on all nodes, bring its output and its exit code, leave nothing behind.
 
 The story: read the inventory, look at every node, refuse nodes that would hurt the job (the gate), compose the launch
-line, copy the code where asked to, check that the program is on every node. Then the supervisor on the launch node gets
-the line.
+line. Copy the code where asked to, and check that the program is on every node. Then the supervisor on the launch node
+gets the line.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Job(Record):
         job: its name, safe in names of files and units and in a comment of a crontab.
         since: the start of this schedule; earlier nights do not count.
         at: local time of the machine, ``HH:MM``.
-        environment: variables of a night besides those of systemd or cron.
+        environment: variables of a night in addition to those of systemd or cron.
         folder: the working directory of ``enable``; relative paths in an inventory or an ansible.cfg start there.
         wait_s: how long a night waits for another run that holds a host.
         keep_days: how long nights and their reports are kept.

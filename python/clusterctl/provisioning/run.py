@@ -1,7 +1,7 @@
 """The verb provision: bare hosts in, one cluster out, and a record of how it went.
 
-The story: read the inventory, take the lock, look at every node over one ssh each, stop with one table if a node cannot
-be used, decide whether there is anything to do, run Ansible if so, and keep a snapshot of the hosts left in order.
+The story: read the inventory, take the lock, look at every node over one ssh each. Stop with one table if a node cannot
+be used. Decide whether there is anything to do, run Ansible if so, and keep a snapshot of the hosts left in order.
 """
 
 from __future__ import annotations

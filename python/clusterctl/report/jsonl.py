@@ -1,7 +1,8 @@
 """JSON lines: one object a line, for log collectors and ``jq``; each line has its type and the id of its run.
 
-The lines of a run are ``run``, then for every check ``check``, its ``figure``, ``comparison`` and ``culprit`` lines and
-``search``, then ``trend`` where a figure changed. Samples, matrices, ranks and logs stay in the record.
+The first line of a run is ``run``. Each check has a line ``check``, then its lines ``figure``, ``comparison``,
+``culprit`` and ``search``. A line ``trend`` follows where a figure changed. Samples, matrices, ranks and logs stay in
+the record.
 """
 
 from __future__ import annotations

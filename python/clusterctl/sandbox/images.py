@@ -96,7 +96,7 @@ def _bootstrap(podman: Podman, image: str, archive: Path, report: Report) -> Non
     with files.replacing(archive) as target:
         _follow(
             [
-                # Its mounts of /proc, /sys and /dev/shm end with it, whatever kills it: no folder stays behind in which
+                # Its mounts of /proc, /sys and /dev/shm end with it, however it ends: no folder stays behind in which
                 # the machine's own /dev/shm waits to be removed.
                 *podman.prefix, "unshare", "--mount",
                 "mmdebstrap", "--variant=minbase", f"--include={','.join(_NODE_PACKAGES)}",

@@ -69,7 +69,7 @@ _MACHINE_LIKE = (
 
 
 def up(spec: SandboxSpec, report: Report = lambda _text: None) -> Sandbox:
-    """Make the sandbox be as specified: create, start or add whatever is missing.
+    """Make the sandbox be as specified: create, start or add what is missing.
 
     Args:
         spec: what it shall be.
@@ -86,7 +86,7 @@ def up(spec: SandboxSpec, report: Report = lambda _text: None) -> Sandbox:
         recorded = _recorded(spec.name)
         if recorded is None or not recorded.private_key.is_file():
             _refuse_foreign(engine, spec.name)
-            _remove(engine, spec.name)  # nobody can log in to nodes whose key is lost
+            _remove(engine, spec.name)  # nodes whose key is lost allow no login
         elif reason := why_not(recorded, spec):
             raise ConfigError(
                 f"Sandbox '{spec.name}' {reason}; take it down first with 'clusterctl sandbox down --name {spec.name}'."
@@ -274,7 +274,7 @@ def _ensure_network(engine: Podman, name: str) -> IPv4Network:
     network = network_name(name)
     if engine.succeeds("network", "exists", network):
         return IPv4Network(json.loads(engine.text("network", "inspect", network))[0]["subnets"][0]["subnet"])
-    _remove(engine, name)  # containers of a vanished network have addresses that are nobody's
+    _remove(engine, name)  # containers of a vanished network have addresses without a network
     candidates = free_subnets(used_networks(_ROUTES.read_text(encoding="ascii")))
     for subnet in itertools.islice(candidates, _SUBNET_ATTEMPTS):
         # Networks without a running container have no route; podman knows them and refuses their subnet.
@@ -326,8 +326,8 @@ def _ensure_nodes(engine: Podman, sandbox: Sandbox, references: dict[str, str], 
 def _pin_bridge(engine: Podman, name: str) -> None:
     """Give the network's bridge a MAC of its own.
 
-    Without one the kernel lends it the lowest of its ports'. When that port's node goes, the bridge changes its MAC
-    under all connections between this machine and the other nodes, and they stand still for most of a minute.
+    Without one the kernel lends it the lowest of its ports'. When that port's node goes, the bridge changes its MAC.
+    All connections between this machine and the other nodes then stand still for most of a minute.
     """
     network = json.loads(engine.text("network", "inspect", network_name(name)))[0]
     gateway, bridge = network["subnets"][0]["gateway"], network["network_interface"]

@@ -71,8 +71,8 @@ class SandboxNode(Record):
     def hardware_address(self) -> str:
         """The MAC that goes with the address: a node that starts again keeps it.
 
-        With a new one at each start, this machine would send to the former one until its neighbour entry, good for up
-        to 45 s, has run out.
+        With a new one at each start, this machine would send to the former one for up to 45 s, until its neighbour
+        entry has run out.
         """
         return hardware_address(self.address)
 

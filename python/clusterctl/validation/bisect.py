@@ -28,8 +28,8 @@ _NO_ANSWER = "an answer"  # rank_program.py expects this of a rank that died or 
 def is_wanted(found: CheckResult, outcome: JobOutcome) -> bool:
     """Whether a search can explain how a check ended.
 
-    A search is for jobs of three nodes or more that hung until the deadline or crashed, and whose check names more or
-    fewer than one node. It is not for wrong answers, whose rank is known, nor for nodes that no longer answer ssh.
+    A search is for jobs of three nodes or more that hung until the deadline or crashed. Its check names more or fewer
+    than one node. It is not for wrong answers, whose rank is known, nor for nodes that no longer answer ssh.
     """
     if not found.is_bad or len(found.hosts) == 1 or any(sweep.problem for sweep in outcome.sweeps):
         return False

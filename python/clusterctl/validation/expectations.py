@@ -26,7 +26,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What figures depend on besides the check: the cluster's id in the history, its hosts and its software."""
+    """What figures depend on apart from the check: the cluster's id in the history, its hosts and its software."""
 
     cluster: str
     hosts: int

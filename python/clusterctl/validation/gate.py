@@ -43,7 +43,7 @@ class GateOutcome:
 
 
 def watch_entries() -> list[dict[str, Any]]:
-    """Return what to ask of every node besides its facts: the programs of the checks."""
+    """Return what to ask of every node in addition to its facts: the programs of the checks."""
     return [{"path": f"{supervised_job.PROGRAMS}/{name}", "kind": "file"} for name in content.node_programs()]
 
 

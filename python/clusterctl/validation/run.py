@@ -1,7 +1,7 @@
 """The command validate: prove that the cluster computes, and name what is wrong.
 
-The story: read the inventory, pass the gate (which nodes can take part), run one check after the other through mpirun,
-each under its own deadline, and keep verdicts and logs.
+The story: read the inventory and pass the gate, which says which nodes can take part. Run one check after the other
+through mpirun, each under its own deadline, and keep verdicts and logs.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _PROGRAM = "horovod_checks.py"
 _START_S, _STEP_S = 110.0, 0.5  # importing PyTorch in every rank takes longer than a step
-# The timeline names this besides the operations.
+# The timeline names this in addition to the operations.
 _FUSION = "MEMCPY_IN_FUSION_BUFFER"
 _CALLED = {"cpu": "in main memory", "cuda": "on the GPUs"}
 
