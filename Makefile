@@ -123,13 +123,21 @@ test-gpu:  ## Checks that need a GPU, with what this machine has; 'Error 3' with
 wheel: venv  ## Build the wheel and the sdist into dist/
 	$(BIN)/python -m build
 
-# Lint uses one core and the unit tests wait for half of their time, so they run side by side.
+.PHONY: unit-fast
+unit-fast: venv
+	$(BIN)/pytest tests/unit -n 3 --dist worksteal -q -m 'not programs'
+
 .PHONY: test-fast
-test-fast: venv  ## What to run at every save: lint and unit tests side by side, under 90 seconds
+test-fast: venv  ## What to run at every save: lint, and the unit tests that start no other program
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint unit-fast
+
+# Lint uses one core and the unit tests wait for half of their time, so they run side by side.
+.PHONY: lint-and-unit
+lint-and-unit: venv
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint unit
 
 .PHONY: test
-test: test-fast docs browser nodes  ## All tests, in the order in which a mistake is cheapest to find
+test: lint-and-unit docs browser nodes  ## All tests, in the order in which a mistake is cheapest to find
 
 .PHONY: test-long
 test-long: venv  ## Repetitions and long simulations: interrupts $(REPEAT) times, then test-sim, test-scale, test-tensorflow

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from clusterctl.cli import main
 
+pytestmark = pytest.mark.programs
+
 PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
 
 

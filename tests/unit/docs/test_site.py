@@ -14,6 +14,8 @@ import yaml
 from clusterctl.cli.commands import COMMANDS
 from site_pages import assets, commands, exit_codes, generated, records, repository, variables
 
+pytestmark = pytest.mark.programs
+
 ROOT = repository.ROOT
 
 

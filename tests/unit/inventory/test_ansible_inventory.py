@@ -11,6 +11,8 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.programs
+
 
 def write(folder: Path, name: str, text: str) -> Path:
     path = folder / name

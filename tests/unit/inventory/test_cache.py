@@ -10,6 +10,8 @@ from clusterctl.model import hosts
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: Any) -> Path:

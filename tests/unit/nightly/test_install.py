@@ -7,6 +7,8 @@ import pytest
 from clusterctl.nightly import install, scheduler, storage
 from clusterctl.support.errors import ConfigError
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.fixture
 def inventory(tmp_path: Path) -> Path:

@@ -12,6 +12,8 @@ from nights import (
     command,
 )
 
+pytestmark = pytest.mark.programs
+
 
 def test_a_command_gets_the_record_and_its_arguments_without_a_shell(tmp_path: Path, record: Path) -> None:
     target = command(

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.programs
+
 
 class Server(BaseHTTPRequestHandler):
     answers: list[int]

@@ -8,10 +8,13 @@ import time
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_probe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+pytestmark = pytest.mark.programs
 
 NET = "127.0.0.0/8"
 TOKEN = "of-this-run"  # noqa: S105 - good for nothing else

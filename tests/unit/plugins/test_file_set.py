@@ -14,6 +14,8 @@ import pytest
 if TYPE_CHECKING:
     from conftest import RunModule
 
+pytestmark = pytest.mark.programs
+
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 ACCEPT = [sys.executable, "-c", "import sys; sys.exit(0)", "%s"]
 REFUSE = [sys.executable, "-c", "import sys; sys.exit('line 1 is wrong in ' + sys.argv[1])", "%s"]

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from conftest import RunModule
 
+pytestmark = pytest.mark.programs
+
 
 # --- filter ---
 

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
     from conftest import RunModule
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user"),
+]
 
 SECRET = "root:very-secret:1\n"  # noqa: S105 - the test's own
 

@@ -16,6 +16,8 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import pip a
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import store
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels.errors import PipFailedError
 
+pytestmark = pytest.mark.programs
+
 DATA = Path(__file__).parents[2] / "data" / "pip"
 # older than any Python that a controller may have, so that pip's own answer to a marker is always the wrong one
 NODE = w.Target.of("rocky-9-x86_64-glibc2.34-py3.9")

@@ -15,6 +15,8 @@ from clusterctl.model.events import Event, Finished
 from clusterctl.provisioning import playbook
 from clusterctl.provisioning.playbook import Cancel, Play
 
+pytestmark = pytest.mark.programs
+
 
 def test_arguments() -> None:
     play = Play(

@@ -9,6 +9,8 @@ from clusterctl.model.hosts import InventoryOptions
 from clusterctl.provisioning.run import ProvisionRequest, provision
 from clusterctl.support.errors import ConfigError
 
+pytestmark = pytest.mark.programs
+
 
 def write(folder: Path, text: str) -> Path:
     path = folder / "inventory.ini"

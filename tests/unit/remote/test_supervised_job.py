@@ -20,6 +20,8 @@ from local_jobs import GONE, HERE, MUTE, STUBBORN, SUPERVISOR, carrying, spec
 if TYPE_CHECKING:
     from clusterctl.model.job_outcome import OutputLine
 
+pytestmark = pytest.mark.programs
+
 
 def test_a_job_that_ends_by_itself() -> None:
     heard: list[OutputLine] = []

@@ -10,6 +10,8 @@ from past_runs import check, figure, record, remember, run
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.programs
+
 
 def test_references_say_whether_they_are_in_force(inventory: Path) -> None:
     remember(inventory, *(record(night) for night in range(4)))

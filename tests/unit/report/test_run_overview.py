@@ -10,6 +10,8 @@ from past_runs import SLOW, check, figure, record, remember, run
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.programs
+
 
 def test_every_run_says_what_it_changed(inventory: Path) -> None:
     nights = [

@@ -9,6 +9,8 @@ from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
 from past_runs import record, remember, run
 
+pytestmark = pytest.mark.programs
+
 
 def test_runs_are_named_by_id_place_and_path(inventory: Path, tmp_path: Path) -> None:
     first, second = record(1), record(2)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from clusterctl.model.facts import NodeFacts
     from clusterctl.remote import supervised_job
 
+pytestmark = pytest.mark.programs
+
 WANTED = {"/usr/local/libexec/clusterctl/mpi_checks.py": "abc"}
 
 

@@ -21,6 +21,8 @@ from clusterctl.validation.checks.collectives import NcclSweep, SweepOptions
 from clusterctl.validation.checks.nccl import NCCL
 from node_programs import load
 
+pytestmark = pytest.mark.programs
+
 ROOT = Path(__file__).parents[4]
 FAKE = ROOT / "tests" / "gpu" / "fake"
 MPI = "/usr/local/openmpi-5.0.7-aa"
