@@ -193,7 +193,7 @@ def test_a_half_installed_environment_is_never_used(cluster: Cluster, plain: str
     ("requirement", "sentence"),
     [
         ("absent-package", "no wheel for Python 3.11 on x86_64 with glibc 2.36"),
-        ("-r /etc/passwd", "python_env_requirements: '-r /etc/passwd' is no requirement"),
+        ("-r /etc/passwd", "python_env_requirements: '-r /etc/passwd' is not a requirement"),
         ("numpy<1", "The user requested numpy<1"),
     ],
 )

@@ -33,7 +33,7 @@ def test_the_node_is_found_that_nothing_tells_from_those_who_wait_for_it(mpi_clu
     heard: list[str] = []
 
     def listen(event: ValidationEvent) -> None:
-        if isinstance(event, CheckProgress) and event.text.startswith("looking for"):
+        if isinstance(event, CheckProgress) and event.text.startswith("searching for"):
             heard.append(event.text)
 
     options = validation.ValidationOptions(checks=("allreduce",), timeout_s=DEADLINE_S, search=True)
