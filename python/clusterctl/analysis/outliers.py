@@ -166,7 +166,7 @@ def confirm(
     alone names some of them twice. Then only as many are believed as agree better than chance (:func:`_convincing`).
     """
     found: list[Culprit] = []
-    for kind in ("node", "pair", "together"):
+    for kind in ("node", "pair", "one_way", "together"):
         before = {frozenset(one.nodes): one for one in first if one.kind == kind}
         after = [one for one in second if one.kind == kind]
         both = [(before[frozenset(one.nodes)], one) for one in after if frozenset(one.nodes) in before]

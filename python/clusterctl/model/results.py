@@ -206,8 +206,10 @@ class Culprit(Record):
     """Who stands out, by how much, and what shows it.
 
     Attributes:
-        kind: ``node``, ``pair`` (of nodes), or ``together`` (only when all take part at once).
-        nodes: one name for a node, two for a pair, the smallest set that shows it otherwise.
+        kind: ``node``, ``pair`` (of nodes), ``one_way`` (a pair in one direction only), or ``together`` (only when all
+            take part at once).
+        nodes: one name for a node, two for a pair, sender and receiver for one way, the smallest set that shows it
+            otherwise.
         quantity: what was measured, empty where a job hung or crashed.
         ratio: measured over expected (0.1: a tenth of its neighbours), None where nothing was measured.
         score: robust modified z-score, None where there is none.
@@ -216,7 +218,7 @@ class Culprit(Record):
         since: the first of the consecutive runs that named it, None where this is the first.
     """
 
-    kind: Literal["node", "pair", "together"]
+    kind: Literal["node", "pair", "one_way", "together"]
     nodes: tuple[str, ...]
     quantity: str = ""
     size_bytes: int | None = None
@@ -225,6 +227,22 @@ class Culprit(Record):
     tested: int | None = None
     words: str
     since: datetime | None = None
+
+
+class Fineness(Record):
+    """The smallest fault that a check could have seen in this run.
+
+    Attributes:
+        kind: what was judged: ``node`` or ``link``.
+        quantity: what was measured, as in :class:`Figure`.
+        fraction: the smallest change that would have been named (0.4: a link 40 % slower than its neighbours).
+        why: why it is coarser than usual, empty where it is not.
+    """
+
+    kind: Literal["node", "link"]
+    quantity: str
+    fraction: float
+    why: str = ""
 
 
 class Launch(Record):
@@ -282,6 +300,8 @@ class CheckResult(Record):
     matrices: tuple[PairMatrix, ...] = ()
     comparisons: tuple[Comparison, ...] = ()  # of figures that had a reference
     culprits: tuple[Culprit, ...] = ()  # worst first
+    fineness: tuple[Fineness, ...] = ()  # how finely it could judge; empty where nothing was compared
+    next_step: str = ""  # what to do next where the culprit of a FAIL is not known
     search: Search | None = None  # for the nodes that made it hang or crash
     stacks: tuple[Stack, ...] = ()  # of ranks that were stuck at the deadline
     log: str = ""  # path of the raw output, relative to the run's folder

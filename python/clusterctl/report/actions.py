@@ -138,6 +138,8 @@ def _comparisons(check: CheckResult, nodes: Iterable[str]) -> list[str]:
 def _advice(kind: str, quantities: set[str]) -> str:
     if kind == "pair":
         return "Check the path between the two nodes: cables, switch ports, routes. Each does well with the others."
+    if kind == "one_way":
+        return "Check this direction of the path: a filter rule, a route or a damaged fibre. The way back does well."
     if kind == "together":
         return "None of these nodes shows it alone: check what they share, such as a switch or a limit on connections."
     if quantities <= _MACHINE:
