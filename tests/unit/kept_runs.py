@@ -7,13 +7,15 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import factory
+from clusterctl.model.culprits import Culprit
 from clusterctl.model.figure_keys import keys
-from clusterctl.model.results import Culprit, Figure, FigureKey, ValidationRecord
 from clusterctl.state import history as run_history
 from clusterctl.state import paths
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from clusterctl.model.results import Figure, FigureKey, ValidationRecord
 
 CLUSTER = "inventory-0123abcd"
 # Two months ago, and the same for the processes that a test starts.

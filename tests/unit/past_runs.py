@@ -7,13 +7,16 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import factory
-from clusterctl.model.results import CheckResult, Culprit, Figure, ValidationRecord
+from clusterctl.model.culprits import Culprit
 from clusterctl.state import history as run_history
 from clusterctl.state import paths
 from factory import check
+
+if TYPE_CHECKING:
+    from clusterctl.model.results import CheckResult, Figure, ValidationRecord
 
 __all__ = ["SLOW", "check", "figure", "record", "remember", "run"]
 

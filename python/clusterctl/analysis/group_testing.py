@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.analysis.group_trials import Group
-    from clusterctl.model.results import Culprit
+    from clusterctl.model.culprits import Culprit
 
 _MANY, _CHECKS = 3, 12  # the limit has room for so many bad nodes, and launches for cross-checks
 

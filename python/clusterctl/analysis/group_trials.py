@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from clusterctl.model import nodeset
-from clusterctl.model.results import Culprit
+from clusterctl.model.culprits import Culprit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterctl.model import nodeset, units
-from clusterctl.model.results import Culprit
+from clusterctl.model.culprits import Culprit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ from clusterctl.analysis import link_model, packet_loss, robust_stats, small_sam
 from clusterctl.analysis.link_model import Fit
 from clusterctl.analysis.student_t import t_quantile
 from clusterctl.model import units
-from clusterctl.model.results import Culprit
+from clusterctl.model.culprits import Culprit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

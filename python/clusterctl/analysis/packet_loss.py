@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from clusterctl.model import nodeset, units
-from clusterctl.model.results import Culprit
+from clusterctl.model.culprits import Culprit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from clusterctl.analysis.outliers import OutlierPolicy
-    from clusterctl.model.results import Comparison, Culprit, Figure, PairMatrix, Reference
+    from clusterctl.model.culprits import Culprit
+    from clusterctl.model.results import Comparison, Figure, PairMatrix, Reference
 
 _MOST_NAMED = 3
 _ENOUGH_NODES = 4  # in a matrix, to tell a node from a link

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 
 from clusterctl.model import units
 from clusterctl.model.base import Record
+from clusterctl.model.culprits import Culprit, Fineness, Search
 from clusterctl.model.job_outcome import Stack
 from clusterctl.support.errors import ConfigError
 
@@ -200,68 +201,6 @@ class Comparison(Record):
     reference: Reference
     verdict: Verdict
     words: str  # "allreduce of 64 MiB: 1.1 GB/s, 12 % below 1.25 GB/s (median of the last 9 good runs)"
-
-
-class Culprit(Record):
-    """Who stands out, by how much, and what shows it.
-
-    Attributes:
-        kind: ``node``, ``pair`` (of nodes), ``one_way`` (a pair in one direction only), or ``together`` (only when all
-            take part at once).
-        nodes: one name for a node, two for a pair, sender and receiver for one way, the smallest set that shows it
-            otherwise.
-        quantity: what was measured, empty where a job hung or crashed.
-        ratio: measured over expected (0.1: a tenth of its neighbours), None where nothing was measured.
-        score: robust modified z-score, None where there is none.
-        tested: how many nodes or pairs were compared to find it, None where none were.
-        words: one sentence that names it, with the figures.
-        since: the first of the consecutive runs that named it, None where this is the first.
-    """
-
-    kind: Literal["node", "pair", "one_way", "together"]
-    nodes: tuple[str, ...]
-    quantity: str = ""
-    size_bytes: int | None = None
-    ratio: float | None = None
-    score: float | None = None
-    tested: int | None = None
-    words: str
-    since: datetime | None = None
-
-
-class Fineness(Record):
-    """The smallest fault that a check could have seen in this run.
-
-    Attributes:
-        kind: what was judged: ``node`` or ``link``.
-        quantity: what was measured, as in :class:`Figure`.
-        fraction: the smallest change that would have been named (0.4: a link 40 % slower than its neighbours).
-        why: why it is coarser than usual, empty where it is not.
-    """
-
-    kind: Literal["node", "link"]
-    quantity: str
-    fraction: float
-    why: str = ""
-
-
-class Launch(Record):
-    """One launch of a search: who took part, and what came of it."""
-
-    nodes: tuple[str, ...]
-    ok: bool
-    seconds: float
-    words: str = ""
-
-
-class Search(Record):
-    """The search for the nodes that make a job hang or crash."""
-
-    check: str
-    bound: int  # launches it may take for one bad node
-    launches: tuple[Launch, ...]
-    culprits: tuple[Culprit, ...] = ()
-    words: str
 
 
 class TrendPoint(Record):

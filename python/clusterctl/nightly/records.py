@@ -8,7 +8,8 @@ from typing import Literal, TypeAlias
 from pydantic import Field
 
 from clusterctl.model.base import Record
-from clusterctl.model.results import Culprit, Verdict
+from clusterctl.model.culprits import Culprit
+from clusterctl.model.results import Verdict
 
 Scope: TypeAlias = Literal["user", "system"]
 Method: TypeAlias = Literal["systemd", "cron"]

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-    from clusterctl.model.results import CheckResult, Culprit, ValidationRecord
+    from clusterctl.model.culprits import Culprit
+    from clusterctl.model.results import CheckResult, ValidationRecord
 
 _Found: TypeAlias = "tuple[CheckResult, Culprit]"
 _NETWORK = {"latency", "bandwidth", "time", "algorithm_bandwidth", "bus_bandwidth", "sent_again"}
@@ -135,13 +136,16 @@ def _comparisons(check: CheckResult, nodes: Iterable[str]) -> list[str]:
     ]
 
 
+_PATH_ADVICE = {
+    "pair": "Check the path between the two nodes: cables, switch ports, routes. Each does well with the others.",
+    "one_way": "Check this direction of the path: a filter rule, a route or a damaged fibre. The way back does well.",
+    "together": "No node shows it alone: check what they share, such as a switch or a limit on connections.",
+}
+
+
 def _advice(kind: str, quantities: set[str]) -> str:
-    if kind == "pair":
-        return "Check the path between the two nodes: cables, switch ports, routes. Each does well with the others."
-    if kind == "one_way":
-        return "Check this direction of the path: a filter rule, a route or a damaged fibre. The way back does well."
-    if kind == "together":
-        return "None of these nodes shows it alone: check what they share, such as a switch or a limit on connections."
+    if kind in _PATH_ADVICE:
+        return _PATH_ADVICE[kind]
     if quantities <= _MACHINE:
         return "Check the machine: other programs that run on it, its clock, its temperature, its memory."
     if quantities <= _NETWORK:

@@ -10,13 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import group_testing
-from clusterctl.model import nodeset, results
+from clusterctl.model import nodeset
+from clusterctl.model.culprits import Launch, Search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from clusterctl.model.job_outcome import JobOutcome
-    from clusterctl.model.results import CheckResult, Launch
+    from clusterctl.model.results import CheckResult
 
     Starter = Callable[[tuple[str, ...], threading.Event], Launch]
 
@@ -39,7 +40,7 @@ def is_wanted(found: CheckResult, outcome: JobOutcome) -> bool:
 def launched(nodes: Sequence[str], found: CheckResult, outcome: JobOutcome) -> Launch:
     """Return what a launch on a group tells the search; wrong answers do not count as a failure."""
     broke = outcome.ending in {"lost", "not_started"} or _broke(found, outcome)
-    return results.Launch(nodes=tuple(nodes), ok=not broke, seconds=found.seconds, words=found.reason)
+    return Launch(nodes=tuple(nodes), ok=not broke, seconds=found.seconds, words=found.reason)
 
 
 def _broke(found: CheckResult, outcome: JobOutcome) -> bool:
@@ -57,7 +58,7 @@ def find(
     on_step: Callable[[str], None] | None = None,
     *,
     limit: int | None = None,
-) -> results.Search:
+) -> Search:
     """Search for bad nodes among those on which a check hung or crashed.
 
     Args:
@@ -91,7 +92,7 @@ def find(
                 raise
             launches += step
             search.tell([one.ok for one in step])
-    return results.Search(
+    return Search(
         check=check, bound=search.bound, launches=tuple(launches), culprits=search.culprits, words=search.words
     )
 

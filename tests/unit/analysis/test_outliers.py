@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 from clusterctl.analysis import outliers
 from clusterctl.analysis.outliers import OutlierPolicy
-from clusterctl.model.results import Better, Culprit, Figure, PairMatrix
+from clusterctl.model.results import Better, Figure, PairMatrix
+
+if TYPE_CHECKING:
+    from clusterctl.model.culprits import Culprit
 
 POLICY = OutlierPolicy()
 

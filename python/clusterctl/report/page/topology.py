@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from clusterctl.report import actions, figure_words
 
 if TYPE_CHECKING:
-    from clusterctl.model.results import Culprit, ValidationRecord
+    from clusterctl.model.culprits import Culprit
+    from clusterctl.model.results import ValidationRecord
 
 _ALL = 64  # nodes up to which each is drawn; of more, the bad nodes and some others
 _ROOM = 40  # nodes at most where not all are drawn; bad nodes are always drawn

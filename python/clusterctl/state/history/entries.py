@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from clusterctl.model.base import Record
-from clusterctl.model.results import Culprit, Verdict
+from clusterctl.model.culprits import Culprit
+from clusterctl.model.results import Verdict
 
 
 class StoredResult(Record):

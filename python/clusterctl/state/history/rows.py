@@ -10,7 +10,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from clusterctl.model import figure_keys
-from clusterctl.model.results import Culprit, Verdict
+from clusterctl.model.culprits import Culprit
+from clusterctl.model.results import Verdict
 from clusterctl.state.history import packing
 from clusterctl.state.history.entries import Baseline, StoredResult, StoredRun
 

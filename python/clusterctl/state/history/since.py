@@ -11,7 +11,8 @@ from clusterctl.state.history import rows
 if TYPE_CHECKING:
     import sqlite3
 
-    from clusterctl.model.results import CheckResult, Culprit, ValidationRecord
+    from clusterctl.model.culprits import Culprit
+    from clusterctl.model.results import CheckResult, ValidationRecord
 
 _WITHOUT_CULPRITS = {Verdict.SKIP.value, Verdict.ERROR.value}
 

@@ -1,0 +1,70 @@
+"""Types of blame: the nodes and links that stand out, how finely a check judged, and the search for a bad node."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from clusterctl.model.base import Record
+
+
+class Culprit(Record):
+    """Who stands out, by how much, and what shows it.
+
+    Attributes:
+        kind: ``node``, ``pair`` (of nodes), ``one_way`` (a pair in one direction only), or ``together`` (only when all
+            take part at once).
+        nodes: one name for a node, two for a pair, sender and receiver for one way, the smallest set that shows it
+            otherwise.
+        quantity: what was measured, empty where a job hung or crashed.
+        ratio: measured over expected (0.1: a tenth of its neighbours), None where nothing was measured.
+        score: robust modified z-score, None where there is none.
+        tested: how many nodes or pairs were compared to find it, None where none were.
+        words: one sentence that names it, with the figures.
+        since: the first of the consecutive runs that named it, None where this is the first.
+    """
+
+    kind: Literal["node", "pair", "one_way", "together"]
+    nodes: tuple[str, ...]
+    quantity: str = ""
+    size_bytes: int | None = None
+    ratio: float | None = None
+    score: float | None = None
+    tested: int | None = None
+    words: str
+    since: datetime | None = None
+
+
+class Fineness(Record):
+    """The smallest fault that a check could have seen in this run.
+
+    Attributes:
+        kind: what was judged: ``node`` or ``link``.
+        quantity: what was measured, as in :class:`Figure`.
+        fraction: the smallest change that would have been named (0.4: a link 40 % slower than its neighbours).
+        why: why it is coarser than usual, empty where it is not.
+    """
+
+    kind: Literal["node", "link"]
+    quantity: str
+    fraction: float
+    why: str = ""
+
+
+class Launch(Record):
+    """One launch of a search: who took part, and what came of it."""
+
+    nodes: tuple[str, ...]
+    ok: bool
+    seconds: float
+    words: str = ""
+
+
+class Search(Record):
+    """The search for the nodes that make a job hang or crash."""
+
+    check: str
+    bound: int  # launches it may take for one bad node
+    launches: tuple[Launch, ...]
+    culprits: tuple[Culprit, ...] = ()
+    words: str
