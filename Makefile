@@ -144,6 +144,14 @@ test-long: venv  ## Repetitions and long simulations: interrupts $(REPEAT) times
 	$(BIN)/pytest tests/cluster -m repeat --repeat $(REPEAT) -n 2 --dist loadgroup --no-loadscope-reorder -q
 	@$(MAKE) --no-print-directory test-sim test-scale test-tensorflow
 
+# LOAD busy processes run beside the nodes; '--only WORDS' in FAULTS plants a part of them.
+LOAD ?= 0
+FAULTS ?=
+
+.PHONY: test-faults
+test-faults: venv  ## Plant every fault of tests/faults on six nodes, and print who was named; minutes, not part of 'test'
+	$(BIN)/python tests/faults/planted.py --load $(LOAD) $(FAULTS)
+
 # docs/measured/detection-<date>.txt; NOISE is what was measured on real nodes, in per cent (tests/sim/noise.py).
 NOISE ?=
 

@@ -1,0 +1,217 @@
+"""Ways to plant a fault in a node of a sandbox for a while, and to take it away again."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from validated import Cluster
+
+FLIP = Path(__file__).parents[1] / "cluster" / "flip.c"
+OPENMPI = "/usr/local/openmpi"
+
+
+@contextlib.contextmanager
+def nothing(_cluster: Cluster) -> Iterator[None]:
+    """Plant nothing: the cluster is healthy, or the fault comes with an event of the run."""
+    yield
+
+
+@contextlib.contextmanager
+def changed(cluster: Cluster, node: str, forth: str, back: str) -> Iterator[None]:
+    """Run a shell script as root in a node, and another one afterwards."""
+    cluster.on(node, "sh", "-c", forth)
+    try:
+        yield
+    finally:
+        cluster.on(node, "sh", "-c", back)
+
+
+def not_executable(cluster: Cluster, node: str, program: str) -> contextlib.AbstractContextManager[None]:
+    """Take a launch program's right to be executed; a link is followed."""
+    path = f'"$(readlink -f {OPENMPI}/bin/{program})"'
+    return changed(cluster, node, f"chmod a-x {path}", f"chmod a+x {path}")
+
+
+def away(cluster: Cluster, node: str, path: str) -> contextlib.AbstractContextManager[None]:
+    """Move a file or folder aside."""
+    return changed(cluster, node, f"mv {path} {path}.aside", f"mv {path}.aside {path}")
+
+
+def mounted(
+    cluster: Cluster, node: str, folder: str, options: str, then: str
+) -> contextlib.AbstractContextManager[None]:
+    """Mount a small file system over a folder, and run a script there."""
+    forth = f"mount -t tmpfs -o mode=1777,{options} tmpfs {folder}; {then}"
+    return changed(cluster, node, forth, f"umount -l {folder}")
+
+
+def full(cluster: Cluster, node: str, folder: str) -> contextlib.AbstractContextManager[None]:
+    return mounted(cluster, node, folder, "size=64k", f"head -c 1m /dev/zero > {folder}/filler; true")
+
+
+def read_only(cluster: Cluster, node: str, folder: str) -> contextlib.AbstractContextManager[None]:
+    return mounted(cluster, node, folder, "size=64m", f"mount -o remount,ro {folder}")
+
+
+@contextlib.contextmanager
+def filtered(cluster: Cluster, node: str, hook: str, *rules: str) -> Iterator[None]:
+    """Give a node's network a packet filter with these rules."""
+    chain = "\n ".join((f"type filter hook {hook} priority 0; policy accept;", *rules))
+    cluster.in_network_of(node, "nft", f"table inet planted {{\n chain planted {{\n {chain}\n }}\n}}")
+    try:
+        yield
+    finally:
+        cluster.in_network_of(node, "nft", "delete", "table", "inet", "planted")
+
+
+def closed(
+    cluster: Cluster, node: str, *, source: str = "", hook: str = "input", verdict: str = "drop"
+) -> contextlib.AbstractContextManager[None]:
+    """Keep connections to ports from 1024 on from a node, from all others or from one."""
+    who = f"ip saddr {cluster.box.node(source).address} " if source else ""
+    rule = f"{who}tcp dport 1024-65535 tcp flags & (syn | ack) == syn {verdict}"
+    return filtered(cluster, node, hook, f'iifname != "lo" {rule}' if hook == "input" else f'oifname != "lo" {rule}')
+
+
+def lossy(cluster: Cluster, node: str, percent: int, source: str = "") -> contextlib.AbstractContextManager[None]:
+    """Lose a share of the TCP segments that a node gets, from all others or from one."""
+    who = f"ip saddr {cluster.box.node(source).address} " if source else ""
+    return filtered(cluster, node, "input", f"{who}ip protocol tcp numgen random mod 100 < {percent} drop")
+
+
+@contextlib.contextmanager
+def slow_link(cluster: Cluster, node: str, rate: str, to: str = "") -> Iterator[None]:
+    """Slow down what a node sends, to all others or to one."""
+    if to:
+        rules = (
+            "qdisc add dev eth0 root handle 1: htb default 10",
+            "class add dev eth0 parent 1: classid 1:10 htb rate 100gbit quantum 60000",
+            f"class add dev eth0 parent 1: classid 1:20 htb rate {rate} quantum 60000",
+            f"filter add dev eth0 parent 1: protocol ip u32 match ip dst {cluster.box.node(to).address} flowid 1:20",
+        )
+    else:
+        rules = (f"qdisc add dev eth0 root tbf rate {rate} burst 64kb latency 400ms",)
+    for rule in rules:
+        cluster.in_network_of(node, "tc", *rule.split())
+    try:
+        yield
+    finally:
+        cluster.in_network_of(node, "tc", "qdisc", "del", "dev", "eth0", "root")
+
+
+@contextlib.contextmanager
+def quota(cluster: Cluster, node: str, percent_of_a_core: int) -> Iterator[None]:
+    container = cluster.box.node(node).container
+    cluster.engine.run("update", "--cpu-period", "100000", "--cpu-quota", str(1000 * percent_of_a_core), container)
+    try:
+        yield
+    finally:  # a thousand processors: podman 4 passes over a quota of -1 and keeps the old one
+        cluster.engine.run("update", "--cpu-period", "100000", "--cpu-quota", "100000000", container)
+
+
+@contextlib.contextmanager
+def few_files(cluster: Cluster, node: str, most: int) -> Iterator[None]:
+    """Limit the open files of every session: the sessions inherit them from sshd, the first process."""
+    pid = cluster.first_process(node)
+    before = subprocess.run(
+        ["prlimit", "--pid", pid, "--nofile", "--output", "SOFT,HARD", "--noheadings", "--raw"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    subprocess.run(["prlimit", "--pid", pid, f"--nofile={most}:{most}"], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["prlimit", "--pid", pid, f"--nofile={':'.join(before)}"], check=True)
+
+
+@contextlib.contextmanager
+def link_down(cluster: Cluster, node: str) -> Iterator[None]:
+    """Take the host's end of a node's cable down; the node keeps its address and its routes."""
+    number = cluster.on(node, "cat", "/sys/class/net/eth0/iflink")
+    names = [
+        path.parent.name for path in Path("/sys/class/net").glob("*/ifindex") if path.read_text().strip() == number
+    ]
+    prefix = cluster.engine.prefix
+    subprocess.run([*prefix, "ip", "link", "set", names[0], "down"], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*prefix, "ip", "link", "set", names[0], "up"], check=True)
+
+
+@contextlib.contextmanager
+def preloaded(cluster: Cluster, node: str) -> Iterator[None]:
+    """Have every program of a node load a library that flips one bit of one rank's allreduce."""
+    target = "/opt/clusterctl-flip.so"
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "flip.so"
+        argv = [shutil.which("cc") or "cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(FLIP), "-ldl"]
+        subprocess.run(argv, check=True)
+        cluster.engine.run("cp", str(library), f"{cluster.box.node(node).container}:{target}")
+    try:
+        with cluster.with_file("/etc/ld.so.preload", f"{target}\n", nodes=(node,)):
+            yield
+    finally:
+        cluster.on(node, "rm", target)
+
+
+@contextlib.contextmanager
+def flipped(cluster: Cluster, node: str) -> Iterator[None]:
+    """Flip one bit of libmpi's text that no rank prints: everything runs as before, from another file."""
+    script = """
+import os, sys
+path = os.path.realpath("/usr/local/openmpi/lib/libmpi.so.40")
+with open(path, "r+b") as file:
+    data = file.read()
+    at = data.rindex(b"GCC: (") + 8
+    file.seek(at)
+    file.write(bytes([data[at] ^ 1]))
+"""
+    cluster.on(node, "python3", "-c", script)
+    try:
+        yield
+    finally:
+        cluster.on(node, "python3", "-c", script)
+
+
+@contextlib.contextmanager
+def another_libmpi(cluster: Cluster, node: str) -> Iterator[None]:
+    """Have a node's ranks map a copy of the library from another folder."""
+    real = cluster.on(node, "readlink", "-f", OPENMPI)
+    cluster.on(node, "cp", "-a", real, f"{real}-other")
+    cluster.on(node, "ln", "-sfn", f"{real}-other", OPENMPI)
+    try:
+        yield
+    finally:
+        cluster.on(node, "ln", "-sfn", Path(real).name, OPENMPI)
+        cluster.on(node, "rm", "-r", f"{real}-other")
+
+
+@contextlib.contextmanager
+def damaged_artifact(cluster: Cluster, node: str) -> Iterator[None]:
+    """Take one file away from the installed mpi4py."""
+    path = cluster.on(node, "sh", "-c", "find -L /usr/local/mpi4py -name __init__.py -path '*/mpi4py/*' | head -n 1")
+    with away(cluster, node, path):
+        yield
+
+
+@contextlib.contextmanager
+def lost_in_a_collective(cluster: Cluster, node: str, program: str, *, back: str) -> Iterator[None]:
+    """Have all others wait in a collective for a node that an event of the run kills or freezes; bring it back."""
+    with cluster.in_every_python_of(node, program):
+        try:
+            yield
+        finally:
+            cluster.engine.run(back, cluster.box.node(node).container)
+            if back == "start":
+                cluster.on(node, "sh", "-c", "rm -rf /tmp/prted.* /tmp/ompi.* /dev/shm/*")  # nobody could sweep it
