@@ -106,6 +106,12 @@ node:
     memory_bytes: {description: Memory of the machine., type: int}
     disk: {description: "path, free_bytes and total_bytes of /usr/local and /var/tmp.", type: list}
     shm_bytes: {description: Size of /dev/shm., type: int}
+    scratch:
+      description: >-
+        The session's folder for temporary files, /tmp and /dev/shm: path, exists, free_bytes, total_bytes, free_inodes,
+        read_only, writable and blocked.
+      type: list
+    cpu_quota: {description: "group, cores (null is unlimited), throttled_periods and throttled_s.", type: dict}
     interfaces: {description: "name, kind, mac, mtu, up, carrier, speed_mbps, driver, master, addresses.", type: list}
     routes: {description: "family, destination, gateway, interface, metric.", type: list}
     gpus: {description: "bus, name, uuid, driver.", type: list}
@@ -114,8 +120,12 @@ node:
     environment_source: {description: "ssh session, process or after sudo.", type: str}
     user: {description: "name, uid, home and sudo of the login user; sudo is null when it was not asked.", type: dict}
     ssh: {description: "host_keys (type and key, ed25519 first) and port of the ssh daemon.", type: dict}
+    known_hosts: {description: "has_mesh, and own_names: the names of the node's own lines.", type: dict}
+    parameters: {description: "Settings of Open MPI, UCX and NCCL by others: name, value, source.", type: list}
+    parameter_files: {description: "Files of the role fabric: path, exists, own (settings in its block).", type: list}
+    launch: {description: "name, path, real, own, own_real, own_state of mpirun, prterun, prted, orted.", type: list}
     tools: {description: "Which of gcc, make, zstd, nvcc and ucx are there.", type: dict}
-    artifacts: {description: "name, link, target, version, key, ok, problem, inputs.", type: list}
+    artifacts: {description: "name, link, target, version, key, linked, ok, problem, inputs.", type: list}
     libraries:
       description: >-
         soname, path (empty where it is missing), real (links resolved), version (empty where it is unknown), via

@@ -96,11 +96,13 @@ def _artifact(name: str, link: str, inputs: list[str]) -> Json:
             "target": "",
             "version": "",
             "key": "",
+            "linked": os.path.islink(link),
             "ok": False,
             "problem": problem,
             "inputs": {},
         }
     marker, _, problem = verify_artifact(link)
+    linked = os.path.islink(link) or not name
     found = str(marker.get("name", name))
     if not name:  # found in /usr/local: tell whether the public link leads here
         public = f"{ARTIFACT_ROOT}/{found}"
@@ -114,6 +116,7 @@ def _artifact(name: str, link: str, inputs: list[str]) -> Json:
         "target": target,
         "version": str(marker.get("version", "")),
         "key": str(marker.get("key", "")),
+        "linked": linked,
         "ok": not problem,
         "problem": problem,
         "inputs": {key: value for key, value in (marker.get("inputs") or {}).items() if key in inputs},

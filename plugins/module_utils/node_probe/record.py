@@ -9,14 +9,19 @@ from __future__ import annotations
 
 from . import (
     artifacts,
+    cpu_quota,
     gpu,
+    known_hosts,
+    launch_programs,
     libraries,
     login_session,
     name_lookup,
     network,
+    parameters,
     path_state,
     processes,
     rdma,
+    scratch_space,
     ssh_daemon,
     system,
     user,
@@ -39,6 +44,8 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
     }
     memory = {"memory_bytes": 0, "swap_bytes": 0, "swap_used_bytes": 0}
     tools = {"gcc": False, "make": False, "zstd": False, "nvcc": False, "ucx": False}
+    quota = {"group": "", "cores": None, "throttled_periods": 0, "throttled_s": 0.0}
+    uid, home = user.uid_and_home()
     asked, library_path = request.get("libraries") or [], variables.get("LD_LIBRARY_PATH", "")
     return [
         ("names", system.names, {"hostname": "", "fqdn": ""}),
@@ -47,6 +54,8 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
         ("cuda", gpu.cuda, {"cuda": cuda}),
         ("hardware", system.hardware, {"cores": 0, "threads": 0, **memory}),
         ("storage", system.storage, {"disk": [], "shm_bytes": 0}),
+        ("scratch", lambda: scratch_space.scratch(variables, uid), {"scratch": []}),
+        ("cpu_quota", cpu_quota.cpu_quota, {"cpu_quota": quota}),
         ("interfaces", network.interfaces, {"interfaces": []}),
         ("routes", network.routes, {"routes": []}),
         ("rdma", rdma.rdma, {"rdma": []}),
@@ -66,6 +75,13 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
             lambda: ssh_daemon.ssh_daemon(variables.get("SSH_CONNECTION", "")),
             {"ssh": {"host_keys": [], "port": 0}},
         ),
+        ("known_hosts", lambda: known_hosts.known_hosts(ssh_daemon.host_keys(), home), {"known_hosts": None}),
+        (
+            "parameters",
+            lambda: parameters.parameters(variables, home),
+            {"parameters": [], "parameter_files": []},
+        ),
+        ("launch", lambda: launch_programs.programs(variables.get("PATH", "")), {"launch": []}),
         ("tools", system.tools, {"tools": tools}),
         ("artifacts", lambda: artifacts.artifacts(request.get("artifacts")), {"artifacts": []}),
         ("libraries", lambda: libraries.libraries(asked, library_path), {"libraries": []}),

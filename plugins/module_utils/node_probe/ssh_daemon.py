@@ -15,6 +15,17 @@ def ssh_daemon(connection: str) -> Json:
         connection: SSH_CONNECTION of the session, '' if it is not set.
     """
     config = read_sshd_config("/etc/ssh/sshd_config")
+    port = (connection.split()[3:] or config.get("port") or ["22"])[0]  # the fourth word is the daemon's port
+    return {"ssh": {"host_keys": host_keys(config), "port": int(port)}}
+
+
+def host_keys(config: dict[str, list[str]] | None = None) -> list[str]:
+    """Return the public host keys as ``type key``, ed25519 first.
+
+    Args:
+        config: sshd's configuration, None to read it.
+    """
+    config = read_sshd_config("/etc/ssh/sshd_config") if config is None else config
     keys = config.get("hostkey") or [
         f"/etc/ssh/{name}" for name in list_folder("/etc/ssh") if name.startswith("ssh_host_") and name.endswith("_key")
     ]
@@ -24,8 +35,7 @@ def ssh_daemon(connection: str) -> Json:
         if len(words) > 1:
             lines.append(f"{words[0]} {words[1]}")
     lines.sort(key=lambda line: (not line.startswith("ssh-ed25519"), line))
-    port = (connection.split()[3:] or config.get("port") or ["22"])[0]  # the fourth word is the daemon's port
-    return {"ssh": {"host_keys": lines, "port": int(port)}}
+    return lines
 
 
 def read_sshd_config(path: str, depth: int = 0) -> dict[str, list[str]]:

@@ -11,12 +11,25 @@ from .reading import Json, find_program
 
 def user(check_sudo: bool) -> Json:
     """Return the login user, also behind sudo; ``sudo`` is None if it was not checked."""
-    name = os.environ.get("SUDO_USER", "") if os.geteuid() == 0 else ""
-    entry = pwd.getpwnam(name) if name else pwd.getpwuid(os.geteuid())
+    entry = _entry()
     can: bool | None = True if os.geteuid() == 0 else None
     if can is None and check_sudo:
         can = _sudo_works()
     return {"user": {"name": entry.pw_name, "uid": entry.pw_uid, "home": entry.pw_dir, "sudo": can}}
+
+
+def uid_and_home() -> tuple[int, str]:
+    """Return the number and the home of the login user, also behind sudo; a user may lack an entry."""
+    try:
+        entry = _entry()
+    except KeyError:
+        return os.geteuid(), os.environ.get("HOME", "")
+    return entry.pw_uid, entry.pw_dir
+
+
+def _entry() -> pwd.struct_passwd:
+    name = os.environ.get("SUDO_USER", "") if os.geteuid() == 0 else ""
+    return pwd.getpwnam(name) if name else pwd.getpwuid(os.geteuid())
 
 
 def _sudo_works() -> bool:

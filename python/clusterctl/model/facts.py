@@ -65,6 +65,66 @@ class Disk(Fact):
     total_bytes: int
 
 
+class Scratch(Fact):
+    """A folder that jobs write to while they run: for temporary files, or for shared memory.
+
+    ``free_inodes`` is None where the file system has no fixed number. ``writable`` is about the login user. ``blocked``
+    are folders in it that Open MPI would use and that belong to another user.
+    """
+
+    path: str
+    exists: bool
+    free_bytes: int
+    total_bytes: int
+    free_inodes: int | None = None
+    read_only: bool = False
+    writable: bool = True
+    blocked: tuple[str, ...] = ()
+
+
+class LaunchProgram(Fact):
+    """A program that launches ranks: ``path`` is what a session finds ('' if nothing), ``own`` the installed one."""
+
+    name: str
+    path: str
+    real: str
+    own: str
+    own_real: str
+    own_state: Literal["ok", "missing", "not executable"]
+
+
+class CpuQuota(Fact):
+    """The tightest CPU quota of a session's control groups, in ``cores`` (None: unlimited), and what it held back."""
+
+    group: str = ""
+    cores: float | None = None
+    throttled_periods: int = 0
+    throttled_s: float = 0.0
+
+
+class Parameter(Fact):
+    """A setting of Open MPI, PRRTE, PMIx, UCX or NCCL of others; ``source`` is a file, or "environment"."""
+
+    name: str
+    value: str
+    source: str
+
+
+class ParameterFile(Fact):
+    """A file of the role ``fabric``; ``own`` are the settings in clusterctl's block."""
+
+    path: str
+    exists: bool
+    own: dict[str, str] = {}
+
+
+class KnownHosts(Fact):
+    """Whether the mesh of clusterctl is in the system's known hosts, and the names of the node's own lines."""
+
+    has_mesh: bool = False
+    own_names: tuple[str, ...] = ()
+
+
 class Address(Fact):
     """One address of an interface; scope is global, site, link or host."""
 
@@ -202,6 +262,7 @@ class SshDaemon(Fact):
 class Artifact(Fact):
     """An installed artifact as its marker and manifest show it; ``problem`` is a sentence unless ``ok``.
 
+    ``linked`` is false where a folder stands in the place of the link.
     ``inputs`` holds what was asked for of everything that shaped it.
     """
 
@@ -211,6 +272,7 @@ class Artifact(Fact):
     version: str
     key: str
     ok: bool
+    linked: bool = True
     problem: str = ""
     inputs: dict[str, Any] = Field(default_factory=dict)
 
@@ -259,6 +321,8 @@ class NodeFacts(Fact):
     swap_used_bytes: int = 0
     disk: tuple[Disk, ...] = ()
     shm_bytes: int = 0
+    scratch: tuple[Scratch, ...] = ()
+    cpu_quota: CpuQuota = CpuQuota()
     interfaces: tuple[Interface, ...] = ()
     routes: tuple[Route, ...] = ()
     rdma: tuple[RdmaDevice, ...] = ()
@@ -271,6 +335,10 @@ class NodeFacts(Fact):
     environment_source: str = ""
     user: User
     ssh: SshDaemon = SshDaemon()
+    known_hosts: KnownHosts | None = None
+    parameters: tuple[Parameter, ...] = ()
+    parameter_files: tuple[ParameterFile, ...] = ()
+    launch: tuple[LaunchProgram, ...] = ()
     tools: dict[str, bool | str] = {}
     artifacts: tuple[Artifact, ...] = ()
     libraries: tuple[Library, ...] = ()

@@ -20,17 +20,21 @@ import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import (
     artifacts,
+    cpu_quota,
     environment_file,
     gpu,
+    launch_programs,
     libraries,
     library_cache,
     library_version,
     login_session,
     name_lookup,
     network,
+    parameters,
     path_state,
     processes,
     record,
+    scratch_space,
     ssh_daemon,
     system,
 )
@@ -110,7 +114,9 @@ def test_a_section_that_fails_leaves_a_hole_and_a_sentence(monkeypatch: pytest.M
     found = record.collect({})
     assert found["disk"] == []
     assert found["shm_bytes"] == 0
-    assert found["problems"] == ["storage: PermissionError: [Errno 13] no one may look"]
+    assert found["scratch"] == []
+    words = "PermissionError: [Errno 13] no one may look"
+    assert found["problems"] == [f"storage: {words}", f"scratch: {words}"]
     assert NodeFacts.model_validate(found).cores >= 1
 
 
@@ -173,7 +179,7 @@ def test_the_probe_reads_what_the_artifact_modules_write(installed: Path) -> Non
     asked = [{"name": "demo", "link": str(installed), "inputs": ["version", "unknown"]}]
     found = record.collect({"artifacts": asked})["artifacts"]
     target = str(installed.resolve())
-    whole = {"name": "demo", "link": str(installed), "target": target, "version": "1.0", "key": "k"}
+    whole = {"name": "demo", "link": str(installed), "target": target, "version": "1.0", "key": "k", "linked": True}
     assert found == [{**whole, "ok": True, "problem": "", "inputs": {"version": "1.0"}}]
     seen = artifact.inspect_tree(target, "demo", "1.0", "k")
     state = path_state.watch_state(target, "artifact")
@@ -509,3 +515,104 @@ def test_sshd_configuration(tmp_path: Path) -> None:
 def test_environment_file_as_pam_reads_it() -> None:
     text = "# c\nA=1\nexport B='two words' # note\nC=\"x\ny\nD\n"
     assert environment_file.read_environment_file(text) == {"A": "1", "B": "two words", "C": "x"}
+
+
+# --- what a launch needs ---
+
+
+def control_groups(tmp_path: Path, files: dict[str, str], own: str) -> dict[str, Any]:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "own").write_text(own, encoding="utf-8")
+    found: dict[str, Any] = cpu_quota.cpu_quota(str(tmp_path), str(tmp_path / "own"))["cpu_quota"]
+    return found
+
+
+def test_the_tightest_quota_of_all_groups_above_a_session_counts(tmp_path: Path) -> None:
+    files = {
+        "cgroup.controllers": "cpu",
+        "user.slice/cpu.max": "150000 100000\n",
+        "user.slice/cpu.stat": "usage_usec 9\nnr_periods 7\nnr_throttled 3\nthrottled_usec 4100000\n",
+        "user.slice/session.scope/cpu.max": "max 100000\n",
+    }
+    assert control_groups(tmp_path, files, "0::/user.slice/session.scope\n") == {
+        "group": f"{tmp_path}/user.slice",
+        "cores": 1.5,
+        "throttled_periods": 3,
+        "throttled_s": 4.1,
+    }
+
+
+@pytest.mark.parametrize("folder", ["cpu", "cpu,cpuacct"])
+def test_a_quota_of_the_older_control_groups_is_read_where_a_container_sees_it(tmp_path: Path, folder: str) -> None:
+    files = {
+        f"{folder}/cpu.cfs_quota_us": "10000",
+        f"{folder}/cpu.cfs_period_us": "100000",
+        f"{folder}/cpu.stat": "nr_periods 50\nnr_throttled 41\nthrottled_time 4100000000\n",
+    }
+    found = control_groups(tmp_path, files, f"3:{folder}:/machine/of/the/host\n2:cpuset:/x\n0::/x\n")
+    assert (found["cores"], found["throttled_periods"], found["throttled_s"]) == (0.1, 41, 4.1)
+
+
+def test_a_group_without_a_quota_limits_nothing(tmp_path: Path) -> None:
+    unlimited = {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}
+    assert control_groups(tmp_path, unlimited, "1:cpu:/\n")["cores"] is None
+    assert control_groups(tmp_path, {}, "")["cores"] is None
+
+
+def test_settings_inside_and_outside_of_our_blocks() -> None:
+    text = (
+        "# btl = x\nbtl = self\n# BEGIN clusterctl fabric\na = 1\nb=2=3\n# END clusterctl fabric\nNCCL_X=y\nnothing\n"
+    )
+    assert parameters.read_settings(text) == ({"a": "1", "b": "2=3"}, [("btl", "self"), ("NCCL_X", "y")])
+
+
+def test_settings_of_a_home_and_of_a_session_are_found(tmp_path: Path) -> None:
+    (tmp_path / ".openmpi").mkdir()
+    (tmp_path / ".openmpi" / "mca-params.conf").write_text("btl = ^tcp\n", encoding="utf-8")
+    found = parameters.parameters({"NCCL_DEBUG": "INFO", "HOME": "/h", "OPAL_PREFIX": "/opt"}, str(tmp_path))
+    mine = [one for one in found["parameters"] if not one["source"].startswith(("/usr/local", "/etc"))]
+    assert mine == [
+        {"name": "btl", "value": "^tcp", "source": f"{tmp_path}/.openmpi/mca-params.conf"},
+        {"name": "NCCL_DEBUG", "value": "INFO", "source": "environment"},
+        {"name": "OPAL_PREFIX", "value": "/opt", "source": "environment"},
+    ]
+    assert next(entry["path"] for entry in found["parameter_files"]) == "/etc/clusterctl/fabric.json"
+
+
+def test_the_programs_of_a_launch_are_found_as_a_session_finds_them(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "mpirun").write_text("#!/bin/sh\n", encoding="utf-8")
+    (foreign / "mpirun").chmod(0o755)
+    own = tmp_path / "local" / "openmpi" / "bin"  # see the fixture elsewhere
+    own.mkdir(parents=True)
+    for name, mode in (("mpirun", 0o755), ("prted", 0o644)):
+        (own / name).write_text("", encoding="utf-8")
+        (own / name).chmod(mode)
+    found = {one["name"]: one for one in launch_programs.programs(f"rel:{foreign}/:{own}", str(own))["launch"]}
+    assert (found["mpirun"]["path"], found["mpirun"]["own_state"]) == (f"{foreign}/mpirun", "ok")
+    assert (found["prted"]["path"], found["prted"]["own_state"]) == ("", "not executable")
+    assert found["orted"]["own_state"] == "missing"
+
+
+def test_folders_for_temporary_files_are_looked_at_without_a_trace(tmp_path: Path) -> None:
+    before = list(tmp_path.iterdir())
+    chosen, usual, shared = scratch_space.scratch({"TMPDIR": f"{tmp_path}/", "TMP": "/no"}, os.getuid())["scratch"]
+    assert (chosen["path"], usual["path"], shared["path"]) == (str(tmp_path), "/tmp", "/dev/shm")  # noqa: S108
+    assert chosen["exists"]
+    assert chosen["free_bytes"] > 0
+    assert (chosen["read_only"], chosen["writable"], chosen["blocked"]) == (False, True, [])
+    assert list(tmp_path.iterdir()) == before
+    (missing, *_) = scratch_space.scratch({"TMPDIR": f"{tmp_path}/none"}, os.getuid())["scratch"]
+    assert not missing["exists"]
+
+
+def test_an_artifact_link_that_became_a_folder_is_told(installed: Path) -> None:
+    asked = [{"name": "demo", "link": str(installed)}]
+    assert record.collect({"artifacts": asked})["artifacts"][0]["linked"] is True
+    target = installed.resolve()
+    installed.unlink()
+    target.rename(installed)
+    assert record.collect({"artifacts": asked})["artifacts"][0]["linked"] is False

@@ -24,7 +24,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import node_starter
 
 PROGRAMS = (NODE_PROBE, "login_probe", "fabric_probe")
 UTILS = content.root() / "plugins" / "module_utils"
-BY_THE_MOMENT = {"time", "interfaces", "disk", "swap_used_bytes", "leftovers"}
+BY_THE_MOMENT = {"time", "interfaces", "disk", "scratch", "swap_used_bytes", "leftovers"}
 
 
 def run(program: python.Program, request: bytes, *arguments: str, interpreter: str = sys.executable) -> str:

@@ -1,4 +1,4 @@
-"""Is each machine by itself fit for jobs: its session, its limits, its space, its clock, its GPUs?"""
+"""Is each machine by itself fit for jobs: its session, its cores, its clock, its GPUs, what jobs left?"""
 
 from __future__ import annotations
 
@@ -17,16 +17,7 @@ if TYPE_CHECKING:
     from clusterctl.remote.login_probe import Clock
 
 ORDER = 50
-_MIB = 1 << 20
 _GIB = 1 << 30
-# A rank of Open MPI 5 takes 16 MiB for its own segment of shared memory (btl_sm, segment_size's default).
-_SHM_OF_A_RANK = 16 * _MIB
-SHM = "/dev/shm"  # noqa: S108 - its name, for people
-_LEAST_SHM = 128 * _MIB  # containers get 64 MiB unless somebody asks for more, which is not enough for NCCL
-_LITTLE_DISK, _NO_DISK = _GIB, 100 * _MIB
-# The defaults of kernels and of systemd are 64 KiB and 8 MiB; verbs pin all that is sent.
-_LEAST_MEMLOCK = 16 * _MIB
-_FILES_OF_A_JOB = 64  # and one for each rank that a rank talks to
 _CLOCK_WARNING_S, _CLOCK_ERROR_S = 2.0, 60.0  # make and Horovod's logs; certificates and Kerberos
 _SWAPPED_PART = 0.1
 _SHOWN_LEFTOVERS = 2
@@ -38,8 +29,7 @@ def findings(view: View) -> Iterator[Finding]:
     yield from _session(view.nodes)
     yield from _leftovers(view.nodes)
     yield from _gpus(view.nodes)
-    yield from _limits(view)
-    yield from _space(view)
+    yield from _swap(view.nodes)
     yield from _cores(view)
     yield from clocks({name: report.clock for name, report in view.logins.items() if report.clock is not None})
 
@@ -104,45 +94,11 @@ def _gpus(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     yield from compare("gpus", "warning", "the GPUs' model", models, cure)
 
 
-def _limits(view: View) -> Iterator[Finding]:
-    ranks = sum(view.slots.values())
-    needed = _FILES_OF_A_JOB + ranks
-    for host, node in view.nodes.items():
-        memlock, files = node.limits.get("memlock"), node.limits.get("nofile")
-        uses_rdma = any(port.state == "ACTIVE" for device in node.rdma for port in device.ports)
-        if uses_rdma and memlock is not None and memlock.soft is not None and memlock.soft < _LEAST_MEMLOCK:
-            cause = f"a session may lock {memlock.soft // 1024} KiB of memory, and RDMA locks all that it sends"
-            cure = "set memlock to unlimited in /etc/security/limits.d"
-            yield Finding("memlock", "error", (host,), cause, cure)
-        if files is not None and files.soft is not None and files.soft < needed:
-            cause = f"a session may open {files.soft} files, and a job of {ranks} ranks needs about {needed}"
-            yield Finding("open files", "warning", (host,), cause, "raise nofile in /etc/security/limits.d")
-
-
-def _space(view: View) -> Iterator[Finding]:
-    for host, node in view.nodes.items():
-        needed = max(_LEAST_SHM, _SHM_OF_A_RANK * view.slots.get(host, 1))
-        if "storage" not in _blind(node) and node.shm_bytes < needed:
-            size = f"has {node.shm_bytes // _MIB} MiB" if node.shm_bytes else "is not there"
-            cause = f"{SHM} {size}, and its ranks need about {needed // _MIB} MiB"
-            yield Finding(
-                "shared memory", "warning", (host,), cause, "mount it larger, in containers with --shm-size=1g"
-            )
-        for disk in node.disk:
-            if not disk.total_bytes or disk.free_bytes >= _LITTLE_DISK:
-                continue
-            full = disk.free_bytes < _NO_DISK
-            severity: Severity = "error" if full else "warning"
-            cause = f"less than {'100 MiB' if full else '1 GiB'} is free in {disk.path}"
-            yield Finding("disk", severity, (host,), cause, f"free space in {disk.path}")
+def _swap(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    for host, node in nodes.items():
         if node.memory_bytes and node.swap_used_bytes > max(_GIB, _SWAPPED_PART * node.memory_bytes):
             cause = "more than a tenth of its memory is in swap, and ranks that wait for a disk have all others wait"
             yield Finding("swap", "warning", (host,), cause, "find who uses the memory, then 'swapoff -a'")
-
-
-def _blind(node: NodeFacts) -> set[str]:
-    """Return the sections that the probe could not fill."""
-    return {problem.partition(":")[0] for problem in node.problems}
 
 
 def _cores(view: View) -> Iterator[Finding]:

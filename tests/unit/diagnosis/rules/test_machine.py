@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl.diagnosis.rules import machine, registry
+from clusterctl.diagnosis.rules import launchable, machine, registry
 from clusterctl.remote import login_probe
 from doctor_view import NODES, seen, told
 
@@ -65,7 +65,7 @@ def limited(**limits: int) -> Change:
             "warning",
             "a session may open 64 files, and a job of 8 ranks needs about 72",
         ),
-        (lambda record: record.update(shm_bytes=64 << 20), "shared memory", "warning", f"{machine.SHM} has 64 MiB"),
+        (lambda record: record.update(shm_bytes=64 << 20), "shared memory", "warning", f"{launchable.SHM} has 64 MiB"),
         (
             lambda record: record["disk"][0].update(free_bytes=GIB // 2),
             "disk",

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Under which names the node's own host keys stand in its files of known hosts."""
+
+from __future__ import annotations
+
+from .reading import Json, read_text
+
+_SYSTEM_FILE = "/etc/ssh/ssh_known_hosts"
+_BLOCK = "# BEGIN clusterctl ssh_mesh"
+
+
+def known_hosts(host_keys: list[str], home: str) -> Json:
+    """Tell whether the mesh of clusterctl is in the system's file, and the names of the lines with a key of this node.
+
+    Args:
+        host_keys: the node's own public host keys, as ``type key``.
+        home: the home of the login user.
+    """
+    system = read_text(_SYSTEM_FILE, "")
+    keys = set(host_keys)
+    names: dict[str, None] = {}
+    for line in (system + "\n" + read_text(f"{home}/.ssh/known_hosts", "")).splitlines():
+        marked, _, key = line.strip().partition(" ")
+        if not marked.startswith(("#", "@")) and " ".join(key.split()[:2]) in keys:
+            names.update(dict.fromkeys(marked.split(",")))
+    return {"known_hosts": {"has_mesh": _BLOCK in system, "own_names": list(names)}}

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of Open MPI, PRRTE, PMIx, UCX and NCCL, in their files and in the variables of a session."""
+
+from __future__ import annotations
+
+import os
+
+from .reading import Json, read_text
+
+SITE = "/usr/local/etc/openmpi"
+NCCL = "/etc/nccl.conf"
+FABRIC = "/etc/clusterctl/fabric.json"
+_FABRIC_FILES = (f"{SITE}/openmpi-mca-params.conf", f"{SITE}/prte-mca-params.conf", NCCL)
+_SITE_FILES = (*_FABRIC_FILES, f"{SITE}/pmix-mca-params.conf", f"{SITE}/openmpi-mca-params-override.conf")
+_HOME_FILES = (".openmpi/mca-params.conf", ".prte/mca-params.conf", ".pmix/mca-params.conf", ".nccl.conf")
+_BEGIN, _END = "# BEGIN clusterctl ", "# END clusterctl "
+_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "NCCL_", "UCX_")
+_VARIABLES = ("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX", "LD_PRELOAD")
+
+
+def parameters(variables: dict[str, str], home: str) -> Json:
+    """Return the settings outside the blocks of clusterctl, and the files of the role ``fabric``.
+
+    Args:
+        variables: the variables of the session.
+        home: the home of the login user.
+    """
+    found = []
+    files = [{"path": FABRIC, "exists": os.path.exists(FABRIC), "own": {}}]
+    for path in (*_SITE_FILES, *(f"{home}/{name}" for name in _HOME_FILES if home)):
+        text = read_text(path, "")
+        own, others = read_settings(text)
+        found += [{"name": name, "value": value, "source": path} for name, value in others]
+        if path in _FABRIC_FILES:
+            files.append({"path": path, "exists": bool(text) or os.path.exists(path), "own": own})
+    found += [
+        {"name": name, "value": variables[name], "source": "environment"}
+        for name in sorted(variables)
+        if name.startswith(_PREFIXES) or name in _VARIABLES
+    ]
+    return {"parameters": found, "parameter_files": files}
+
+
+def read_settings(text: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """Return the settings inside the blocks of clusterctl, and those outside: lines of ``name = value``."""
+    own: dict[str, str] = {}
+    others: list[tuple[str, str]] = []
+    inside = False
+    for line in text.splitlines():
+        words = line.strip()
+        if words.startswith((_BEGIN, _END)):
+            inside = words.startswith(_BEGIN)
+        name, separator, value = (part.strip() for part in words.partition("="))
+        if not separator or words.startswith("#"):
+            continue
+        if inside:
+            own[name] = value
+        else:
+            others.append((name, value))
+    return own, others
