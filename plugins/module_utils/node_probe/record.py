@@ -52,7 +52,7 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
         ("kernel", system.kernel, {"time": 0.0, "kernel": "", "machine": ""}),
         ("software", system.software, {"distribution": system.read_os_release(""), "glibc": "", "python": python}),
         ("cuda", gpu.cuda, {"cuda": cuda}),
-        ("hardware", system.hardware, {"cores": 0, "threads": 0, **memory}),
+        ("hardware", system.hardware, {"cores": 0, "threads": 0, "boot_id": "", **memory}),
         ("storage", system.storage, {"disk": [], "shm_bytes": 0}),
         ("scratch", lambda: scratch_space.scratch(variables, uid), {"scratch": []}),
         ("cpu_quota", cpu_quota.cpu_quota, {"cpu_quota": quota}),

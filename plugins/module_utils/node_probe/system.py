@@ -81,7 +81,10 @@ def _has_packaging() -> bool:
 
 
 def hardware() -> Json:
-    """Return the cores that this process may use, and the memory."""
+    """Return the cores that this process may use, the memory, and the id of the kernel's start.
+
+    Containers of one machine have the same id. They share its cores.
+    """
     usable = os.sched_getaffinity(0)
     cores = set()
     for number in usable:
@@ -95,6 +98,7 @@ def hardware() -> Json:
     return {
         "cores": len(cores),
         "threads": len(usable),
+        "boot_id": read_text("/proc/sys/kernel/random/boot_id", "").strip(),
         "memory_bytes": wanted["MemTotal"],
         "swap_bytes": wanted["SwapTotal"],
         "swap_used_bytes": wanted["SwapTotal"] - wanted["SwapFree"],

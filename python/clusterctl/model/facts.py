@@ -316,6 +316,7 @@ class NodeFacts(Fact):
     cuda: Cuda = Cuda()
     cores: int
     threads: int
+    boot_id: str = ""  # the same for all containers of one machine
     memory_bytes: int
     swap_bytes: int = 0
     swap_used_bytes: int = 0

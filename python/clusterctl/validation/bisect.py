@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from clusterctl.analysis import group_testing
 from clusterctl.model import nodeset
 from clusterctl.model.culprits import Launch, Search
+from clusterctl.validation.checks import startup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +34,8 @@ def is_wanted(found: CheckResult, outcome: JobOutcome) -> bool:
     than one node. It is not for wrong answers, whose rank is known, nor for nodes that no longer answer ssh.
     """
     if not found.is_bad or len(found.hosts) == 1 or any(sweep.problem for sweep in outcome.sweeps):
+        return False
+    if found.reason.startswith(startup.OVERCOMMITTED):  # smaller groups would end in time, and prove nothing
         return False
     return len({rank.host for rank in found.ranks}) >= FEWEST and _broke(found, outcome)
 

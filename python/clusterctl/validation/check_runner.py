@@ -15,6 +15,7 @@ from clusterctl.remote import supervised_job
 from clusterctl.state import files
 from clusterctl.validation import bisect, job_log
 from clusterctl.validation.checks import base
+from clusterctl.validation.checks.judging import STARTED
 
 if TYPE_CHECKING:
     import threading
@@ -71,6 +72,7 @@ class CheckRunner:
         """
         self._options, self._repeat, self._run, self._expectations = options, repeat, run, expectations
         self._tell, self._control = tell, control
+        self._started_s = 0.0  # the longest time that a job of this run took to start all its ranks
 
     def run(self, check: Check, team: Team, number: int, total: int) -> tuple[CheckResult, JobOutcome]:
         """Run a check, measure again what stands out, and search for the node that makes it hang or crash.
@@ -146,6 +148,8 @@ class CheckRunner:
             # mpirun may lose a whole node and end with code 0; then the nodes have not been swept yet
             outcome = replace(outcome, sweeps=supervised_job.sweep(list(logins.values()), job.spec.job))
             judgement = check.judge(job.site, outcome)
+        starts = [one.value for one in judgement.measurements if one.name == STARTED]
+        self._started_s = max([self._started_s, *starts])
         log = f"logs/{check.name}{again}.log"
         files.write_atomically(self._run.folder / log, job_log.text(job.spec, outcome, job.site))
         return CheckResult(
@@ -161,6 +165,7 @@ class CheckRunner:
             measurements=judgement.measurements,
             figures=judgement.figures,
             matrices=judgement.matrices,
+            next_step=judgement.next_step,
             stacks=outcome.stacks,
             log=log,
             evidence=judgement.evidence,
@@ -172,7 +177,7 @@ class CheckRunner:
     def _job(self, check: Check, team: Team, name: str, *, stacks: bool) -> _Job:
         """Return the job of a check; ``stacks`` asks for the stacks of ranks that are stuck at the deadline."""
         site = base.placed(check, team.site)
-        deadline = self._options.timeout_s or base.deadline_s(check, site)
+        deadline = self._options.timeout_s or base.deadline_s(check, site, self._started_s)
         launch = mpirun.MpirunLaunch(
             version=team.version,
             hostfile="{work_dir}/hostfile",

@@ -68,6 +68,7 @@ class Team:
             platforms={name: node.facts.platform for name, node in nodes.items()},
             libraries={name: node.facts.artifact("openmpi").target for name, node in nodes.items()},
             cores={name: node.facts.cores for name, node in nodes.items()},
+            machines={name: node.facts.boot_id for name, node in nodes.items() if node.facts.boot_id},
             stack={name: node.stack for name, node in nodes.items()},
             fabric={name: way for name, node in nodes.items() if (way := network.path(node.facts))},
         )

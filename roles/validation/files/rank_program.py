@@ -5,7 +5,8 @@ lines, each with ``"clusterctl": 1`` and an ``event``:
 
 ``started``  The rank is up. It is printed before anything that may hang, to tell a rank that hangs from a rank that did
              not start.
-``waiting``  The rank's present step, every ``--heartbeat`` seconds, with the seconds ``s`` since its start. A rank that
+``waiting``  The rank's present step, every ``--heartbeat`` seconds, with the seconds ``s`` since its start, and the
+             load of the machine with its number of CPUs. A rank that
              stops printing it without a result is stuck itself (it or its node is stopped). Ranks that continue wait
              for another rank.
 ``measured`` A measurement with every sample; see ``measure.py``.
@@ -80,7 +81,8 @@ class Voice:
 
     def beat(self, step: str) -> None:
         """Print a sign of life."""
-        self.say("waiting", s=round(time.monotonic() - self.began, 3), step=step)
+        load = {"load_processes": round(os.getloadavg()[0], 2), "load_cpus": os.cpu_count() or 1}
+        self.say("waiting", s=round(time.monotonic() - self.began, 3), step=step, **load)
 
     def say_in_turn(self, event: str, **figures: Any) -> None:
         """Print one of many lines, and wait until mpirun's daemon has read it.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from clusterctl.launch import hostfile
 from clusterctl.model.results import Verdict
+from clusterctl.validation.checks import startup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 PYTHON = "/usr/local/python_env/bin/python"
 PROGRAMS = "/usr/local/libexec/clusterctl"
 BEATS = 15  # signs of life that a waiting rank gives within the deadline
-
-_SECONDS_PER_RANK = 0.05
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,7 @@ class Site:
         platforms: the platform id of each node.
         libraries: the folder of each node that must hold its libmpi, with links resolved.
         cores: processor cores of each node.
+        machines: an id of each node's machine. Containers of one machine have the same id and share its cores.
         stack: what each node has for training.
         fabric: the interfaces of each node that must carry jobs; a node without a fabric record is left out.
     """
@@ -51,6 +51,7 @@ class Site:
     platforms: Mapping[str, str] = field(default_factory=dict)
     libraries: Mapping[str, str] = field(default_factory=dict)
     cores: Mapping[str, int] = field(default_factory=dict)
+    machines: Mapping[str, str] = field(default_factory=dict)
     stack: Mapping[str, NodeStack] = field(default_factory=dict)
     fabric: Mapping[str, FabricPath] = field(default_factory=dict)
 
@@ -78,6 +79,7 @@ class Judgement:
     evidence: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
     matrices: tuple[PairMatrix, ...] = ()
+    next_step: str = ""
 
 
 class Check(Protocol):
@@ -130,10 +132,17 @@ def placed(check: Check, site: Site) -> Site:
     return replace(site, slots=dict(check.ranks_on(site))) if isinstance(check, Placed) else site
 
 
-def deadline_s(check: Check, site: Site) -> float:
-    """Return the seconds that a check may take on a site; starting ranks and sharing cores take time."""
+def deadline_s(check: Check, site: Site, started_s: float = 0.0) -> float:
+    """Return the seconds that a check may take on a site; starting ranks and sharing cores take time.
+
+    Args:
+        check: the check.
+        site: where it runs.
+        started_s: the seconds until all ranks of an earlier job on these nodes were up, 0 where it is not known.
+    """
     measuring_s = check.measuring_s(site) if isinstance(check, Lasting) else 0.0
-    return round(check.deadline_s * site.ranks_per_core + measuring_s + _SECONDS_PER_RANK * len(site.placement), 3)
+    start_s = max(startup.allowance_s(site.placement, site.cores, site.machines), startup.SLACK * started_s)
+    return round(check.deadline_s * site.ranks_per_core + measuring_s + start_s, 3)
 
 
 def one_a_node(site: Site) -> Site:

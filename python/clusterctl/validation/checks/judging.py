@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from clusterctl.model.results import Measurement, Verdict
-from clusterctl.validation.checks import mpirun_output, rank_output
+from clusterctl.validation.checks import mpirun_output, rank_output, startup
 from clusterctl.validation.checks.base import BEATS, Judgement, unique
 from clusterctl.validation.checks.blame import Fault, named, wrong_words
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _MISSED_BEATS = 3  # a rank is silent after so many missed signs of life, since a busy node is late with one
 _MOST_EVIDENCE = 40
+STARTED = "all_ranks_started"  # the measurement of the seconds until every rank was up
 
 
 def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True) -> Judgement:
@@ -35,12 +36,16 @@ def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True) -> Judgemen
     """
     output = rank_output.read(outcome.lines, site.placement, site.names, _until_s(outcome))
     verdict, reason, hosts = _verdict(site, outcome, output, with_mpi=with_mpi)
+    crowd = None if verdict is Verdict.PASS else startup.crowd(site, outcome, output, _silent(outcome, output.ranks))
+    if crowd is not None:
+        verdict, reason, hosts = Verdict.ERROR, crowd.words, ()
     return Judgement(
         verdict=verdict,
         reason=reason,
         hosts=hosts,
         ranks=output.ranks,
         measurements=_measurements(outcome, output),
+        next_step=crowd.next_step if crowd is not None else "",
         evidence=() if verdict is Verdict.PASS else tuple(mpirun_output.without_noise(output.other)[-_MOST_EVIDENCE:]),
     )
 
@@ -205,7 +210,7 @@ def _measurements(outcome: JobOutcome, output: rank_output.Output) -> tuple[Meas
         Measurement(name="nodes_answered", value=len({report.host for report in answered}), unit="nodes"),
     ]
     if output.all_started_s:
-        figures.append(Measurement(name="all_ranks_started", value=round(output.all_started_s, 3), unit="s"))
+        figures.append(Measurement(name=STARTED, value=round(output.all_started_s, 3), unit="s"))
     slowest = max((report.seconds for report in answered), default=0.0)
     if slowest:
         figures.append(Measurement(name="slowest_rank", value=round(slowest, 6), unit="s"))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # A rank's line begins with one of two keys; mpirun may join lines of two ranks or put words before them.
 _BEGIN = re.compile(r'\{"(?:clusterctl|rank)"')
 _DECODER = json.JSONDecoder()
+LOAD, CPUS = "load_processes", "load_cpus"  # of a rank's machine, in its signs of life
 
 
 class Measured(Record):
@@ -58,6 +59,7 @@ class Output:
         ranks: the report of each rank, in order.
         other: the lines that are not a rank's report.
         all_started_s: when the last rank was up.
+        moved_s: when a rank last came up, took a new step or answered.
         measured: the measurements; those with missing parts are left out.
         printed: the output of a user's program by rank.
     """
@@ -65,6 +67,7 @@ class Output:
     ranks: tuple[RankReport, ...]
     other: tuple[str, ...]
     all_started_s: float = 0.0
+    moved_s: float = 0.0
     measured: tuple[Measured, ...] = ()
     printed: Mapping[int, str] = field(default_factory=dict)
 
@@ -89,6 +92,7 @@ def read(
     reports = {rank: RankReport(rank=rank, host=host, state="absent", ok=False) for rank, host in enumerate(placement)}
     other: list[str] = []
     started: dict[int, float] = {}
+    moved_s = 0.0
     measured: list[dict[str, Any]] = []
     printed: dict[int, str] = {}
     for line in lines:
@@ -113,10 +117,14 @@ def read(
                 reports[rank] = _updated(before, event, names, at_s)
             except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
                 other.append(line.text.strip())  # not a valid answer; the rank has not answered
+            now = reports.get(rank, before)
+            if (now.state, now.step) != (before.state, before.step):
+                moved_s = max(moved_s, at_s)
     return Output(
         ranks=tuple(reports[rank] for rank in sorted(reports)),
         other=tuple(other),
         all_started_s=max(started.values(), default=0.0),
+        moved_s=moved_s,
         measured=_whole(measured, names),
         printed=printed,
     )
@@ -179,7 +187,10 @@ def _updated(before: RankReport, event: Mapping[str, Any], names: Mapping[str, s
         return before.model_copy(update={"host": host, "state": "started", "seen_s": at_s})
     if kind == "waiting":
         step = str(event.get("step", ""))
-        return before.model_copy(update={"host": host, "state": "waiting", "step": step, "seen_s": at_s})
+        figures = {name: _finite(event[name]) for name in (LOAD, CPUS) if name in event}
+        return before.model_copy(
+            update={"host": host, "state": "waiting", "step": step, "seen_s": at_s, "figures": figures}
+        )
     figures = {str(name): float(value) for name, value in event.get("figures", {}).items()}
     unfit = {name: value for name, value in figures.items() if not math.isfinite(value)}  # not for a record
     return RankReport(

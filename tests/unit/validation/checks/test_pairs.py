@@ -227,7 +227,7 @@ def test_the_deadline_grows_with_the_rounds_unless_the_user_has_set_one() -> Non
     options = PairsOptions(budget_s=0.2, latency_bytes=(1,), bandwidth_bytes=(MIB,))
     check = Pairs(options)
     few, many = (base.deadline_s(check, site(count)) for count in (4, 64))
-    assert many - few == pytest.approx(3 * 60 * 2 * 0.2 + 60 * 8 * 0.05)
+    assert many - few == pytest.approx(3 * 60 * 2 * 0.2 + 60 * (8 * 0.05 + 0.1))
     sampled = Pairs(options.model_copy(update={"max_rounds": 4}))
     assert base.deadline_s(sampled, site(64)) < base.deadline_s(check, site(64))
     own = Pairs(options.model_copy(update={"deadline_s": 60.0}))
