@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model.facts import NodeFacts
-from clusterctl.model.hosts import Host, Inventory
+from clusterctl.model.hosts import Host, Inventory, InventorySources
 from clusterctl.model.job_outcome import JobOutcome, OutputLine, Sweep
 from clusterctl.model.results import (
     Better,
@@ -126,7 +126,7 @@ def inventory(names: Iterable[str], selected: Iterable[str] | None = None, **fie
     """Return an inventory of these hosts; ``selected`` is what ``--limit`` leaves, None all of them."""
     there = hosts(names, **fields)
     left = tuple(host.name for host in there) if selected is None else tuple(selected)
-    return Inventory(Path("/inventory.ini"), there, left, "digest")
+    return Inventory(InventorySources(("/inventory.ini",)), there, left, "digest")
 
 
 # --- what checks say ---

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import factory
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.facts import Probe, ProbeFailure
-from clusterctl.model.hosts import Inventory
+from clusterctl.model.hosts import Inventory, InventorySources
 from clusterctl.remote import facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from clusterctl.model.hosts import Host, InventoryOptions
 
@@ -31,7 +31,7 @@ class Site:
 
     def _load(self, _path: Path, options: InventoryOptions | None = None, **_: Any) -> Inventory:
         limit = options.limit.split(",") if options and options.limit else [host.name for host in self.hosts]
-        return Inventory(Path("/inventory.ini"), self.hosts, tuple(limit), "digest")
+        return Inventory(InventorySources(("/inventory.ini",)), self.hosts, tuple(limit), "digest")
 
     def _gather(self, asked: Iterable[Host], **_: Any) -> Probe:
         names = [host.name for host in asked]

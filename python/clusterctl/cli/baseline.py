@@ -22,15 +22,20 @@ Output = Annotated[Format, typer.Option("--format", help="json: on stdout.")]
 
 @app.command()
 def accept(
-    inventory: options.Inventory,
-    run: Annotated[str, typer.Argument(help=options.RUN_HELP)] = "last",
+    named: options.OneInventory = None,
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help=f"{options.RUN_HELP} Default: last.")] = None,
+    more: options.Inventories = None,
     form: Output = Format.TEXT,
 ) -> None:
     """Let the history begin with a run; its figures count as good, for any verdict."""
     from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import baseline  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    found = baseline.accept(inventory, run)
+    if more and named is not None:  # with -i the first word by position is the run
+        if run is not None:
+            raise typer.BadParameter("give the inventory by position or with -i, not both", param_hint="INVENTORY")
+        named, run = None, str(named)
+    found = baseline.accept(options.sources(named, more), run or "last")
     if form is Format.JSON:
         _json(found.model_dump_json())
         return
@@ -42,12 +47,12 @@ def accept(
 
 
 @app.command()
-def reset(inventory: options.Inventory, form: Output = Format.TEXT) -> None:
+def reset(named: options.Inventory = None, more: options.Inventories = None, form: Output = Format.TEXT) -> None:
     """Let the history begin anew: no run up to now counts, all are kept and can be accepted."""
     from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import baseline  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    count = baseline.reset(inventory)
+    count = baseline.reset(options.sources(named, more))
     if form is Format.JSON:
         _json(f'{{"kept": {count}}}')
         return
@@ -59,7 +64,8 @@ def reset(inventory: options.Inventory, form: Output = Format.TEXT) -> None:
 
 @app.command()
 def show(
-    inventory: options.Inventory,
+    named: options.Inventory = None,
+    more: options.Inventories = None,
     check: Annotated[str | None, typer.Option("--check", metavar="NAME", help="Only this check.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also figures of single nodes and links.")] = False,
     form: Output = Format.TEXT,
@@ -69,6 +75,7 @@ def show(
     from clusterctl.suite import beside  # noqa: PLC0415 - the same
     from clusterctl.validation import suites  # noqa: PLC0415 - the same
 
+    inventory = options.sources(named, more)
     found = baseline.in_force(inventory, check, suites.load(beside(inventory)).history)
     if form is Format.JSON:
         _json(found.model_dump_json())

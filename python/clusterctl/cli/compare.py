@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,9 +21,7 @@ _ENDED = 0.0005  # a twentieth of a per cent reads as none
 def compare(
     first: Annotated[str, typer.Argument(metavar="RUN", help=options.RUN_HELP)],
     second: Annotated[str, typer.Argument(metavar="RUN", help="The run beside it, named likewise.")],
-    inventory: Annotated[
-        Path | None, typer.Option("--inventory", "-i", help="Whose runs; else those of the run that is named.")
-    ] = None,
+    inventory: options.WhoseRuns = None,
     everything: Annotated[bool, typer.Option("--all", help="Also figures of single nodes that did not move.")] = False,
     form: Annotated[Format, typer.Option("--format", help="json: all of it, on stdout.")] = Format.TEXT,
 ) -> int:
@@ -34,7 +31,7 @@ def compare(
     """
     from clusterctl.report import run_comparison  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    found = run_comparison.compare(first, second, inventory)
+    found = run_comparison.compare(first, second, options.whose(inventory))
     if form is Format.JSON:
         sys.stdout.write(found.model_dump_json() + "\n")
         sys.stdout.flush()

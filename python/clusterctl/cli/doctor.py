@@ -19,7 +19,8 @@ _NARROW = 120  # columns; below, a cure has its own line under the cause
 
 
 def doctor(
-    inventory: options.Inventory,
+    named: options.Inventory = None,
+    more: options.Inventories = None,
     limit: options.Limit = None,
     extra_vars: options.ExtraVars = None,
     vault_id: options.VaultId = None,
@@ -36,7 +37,7 @@ def doctor(
     from clusterctl.diagnosis.doctor import DoctorOptions, examine, exit_code  # noqa: PLC0415 - see cli.main: --help stays quick
 
     asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
-    found = examine(inventory, DoctorOptions(asked), _transient)
+    found = examine(options.sources(named, more), DoctorOptions(asked), _transient)
     _transient("")
     if form is Format.JSON:
         sys.stdout.write(json.dumps(found.model_dump(mode="json")) + "\n")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options  # noqa: TC001 - typer reads the annotations at run time
+from clusterctl.cli import options
 from clusterctl.cli.output import VERDICT_STYLES, Format
 from clusterctl.support.errors import ExitCode
 
@@ -22,7 +22,8 @@ _MOST_CHANGES = 12
 
 
 def history(
-    inventory: options.Inventory,
+    named: options.Inventory = None,
+    more: options.Inventories = None,
     check: Annotated[str | None, typer.Option("--check", metavar="NAME", help="Only this check.")] = None,
     last: Annotated[int, typer.Option("--last", min=1, metavar="N", help="The last N runs.")] = _SHOWN,
     keep_runs: Annotated[
@@ -40,6 +41,7 @@ def history(
     """
     from clusterctl.report import run_overview  # noqa: PLC0415 - see cli.main: --help stays quick
 
+    inventory = options.sources(named, more)
     gone = 0
     if keep_runs is not None or keep_days is not None:
         gone = run_overview.forget(inventory, keep_runs, keep_days)

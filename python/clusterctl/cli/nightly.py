@@ -29,7 +29,7 @@ _SHOWN_MISSED = 5
 
 
 Output = Annotated[Format, typer.Option("--format", help="json writes to standard output.")]
-Which = Annotated[Path | None, typer.Argument(metavar="[INVENTORY]", help="The inventory that was enabled.")]
+Which = Annotated[list[Path] | None, typer.Argument(metavar="[INVENTORY]", help="The inventory that was enabled.")]
 JobName = Annotated[
     str | None, typer.Option("--job", metavar="NAME|FILE", help="The job, as 'nightly status' names it.")
 ]
@@ -37,8 +37,9 @@ JobName = Annotated[
 
 @app.command()
 def enable(
-    inventory: options.Inventory,
     at: Annotated[str, typer.Option("--at", metavar="HH:MM", help="When, by the local clock of this machine.")],
+    named: options.Inventory = None,
+    more: options.Inventories = None,
     suite: Annotated[
         str | None,
         typer.Option(
@@ -108,7 +109,7 @@ def enable(
     asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, remote_user, private_key)
     done = install.enable(
         install.EnableRequest(
-            inventory=inventory,
+            inventory=options.sources(named, more),
             at=at,
             suite=suite,
             suite_file=suite_file,
@@ -136,7 +137,7 @@ def enable(
 
 
 @app.command()
-def run(inventory: Which = None, job: JobName = None, form: Output = Format.TEXT) -> int:
+def run(named: Which = None, more: options.Inventories = None, job: JobName = None, form: Output = Format.TEXT) -> int:
     """Carry out a night now, as the timer does.
 
     Ends with 0 when all is right, and 11 when the checks could not run. 10 means that something is wrong or has
@@ -145,7 +146,7 @@ def run(inventory: Which = None, job: JobName = None, form: Output = Format.TEXT
     from clusterctl.nightly import run as night  # noqa: PLC0415 - see cli.main
     from clusterctl.nightly import storage  # noqa: PLC0415 - see cli.main
 
-    found = storage.read_job(_path(inventory, job))
+    found = storage.read_job(_path(named, more, job))
     _take_environment(found)
     came = night.run(found, _say if form is Format.TEXT else _silent)
     if form is Format.JSON:
@@ -156,7 +157,9 @@ def run(inventory: Which = None, job: JobName = None, form: Output = Format.TEXT
 
 
 @app.command()
-def status(inventory: Which = None, job: JobName = None, form: Output = Format.TEXT) -> int:
+def status(
+    named: Which = None, more: options.Inventories = None, job: JobName = None, form: Output = Format.TEXT
+) -> int:
     """Show what comes next, what the last nights found, and which nights never came.
 
     Without an inventory, all jobs. Ends with 0 when all is well, and 10 when the last verdict is bad, the last night
@@ -165,7 +168,7 @@ def status(inventory: Which = None, job: JobName = None, form: Output = Format.T
     from clusterctl.nightly import status as job_status  # noqa: PLC0415 - see cli.main
     from clusterctl.nightly import storage  # noqa: PLC0415 - see cli.main
 
-    jobs = storage.jobs() if inventory is None and job is None else [storage.read_job(_path(inventory, job))]
+    jobs = storage.jobs() if not named and not more and job is None else [storage.read_job(_path(named, more, job))]
     found = [job_status.status(each) for each in jobs]
     if form is Format.JSON:
         typer.echo(json.dumps([each.model_dump(mode="json") for each in found]))
@@ -180,11 +183,11 @@ def status(inventory: Which = None, job: JobName = None, form: Output = Format.T
 
 
 @app.command()
-def disable(inventory: Which = None, job: JobName = None) -> int:
+def disable(named: Which = None, more: options.Inventories = None, job: JobName = None) -> int:
     """Remove the timer or cron line of an inventory; the records of its nights stay."""
     from clusterctl.nightly import install, storage  # noqa: PLC0415 - see cli.main
 
-    path = _path(inventory, job)
+    path = _path(named, more, job)
     gone = install.disable(path.parent.name)
     _say(
         f"Disabled: {gone.inventory} is no longer validated at night; its nights stay in {storage.folder_of(gone.job)}."
@@ -192,17 +195,15 @@ def disable(inventory: Which = None, job: JobName = None) -> int:
     return ExitCode.OK
 
 
-def _path(inventory: Path | None, job: str | None) -> Path:
+def _path(named: list[Path] | None, more: list[Path] | None, job: str | None) -> Path:
     """Return the file of the job that is meant."""
     from clusterctl.nightly import storage  # noqa: PLC0415 - see cli.main
 
-    if (inventory is None) == (job is None):
+    if bool(named or more) == (job is not None):
         raise typer.BadParameter("give an inventory, or --job", param_hint="INVENTORY")
-    if inventory is not None:
-        return storage.job_file(storage.job_name(inventory))
-    if job is not None and "/" in job:
-        return Path(job)
-    return storage.job_file(str(job))
+    if job is None:
+        return storage.job_file(storage.job_name(options.sources(named, more)))
+    return Path(job) if "/" in job else storage.job_file(job)
 
 
 def _with_become(asked: InventoryOptions, *, become: bool) -> InventoryOptions:

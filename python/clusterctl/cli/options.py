@@ -8,14 +8,28 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 if TYPE_CHECKING:
-    from clusterctl.model.hosts import InventoryOptions
+    from collections.abc import Sequence
+
+    from clusterctl.model.hosts import InventoryOptions, InventorySources
 
 _ANSIBLE = "Ansible's own options"
 
+_ANY = "Any inventory Ansible accepts: INI, YAML, a folder, a script, a list such as node1,node2,"
 Inventory: TypeAlias = Annotated[
-    Path, typer.Argument(help="Any inventory Ansible accepts: INI, YAML, a folder, a script.")
+    list[Path] | None, typer.Argument(metavar="INVENTORY", help=f"{_ANY}; several are read in their order.")
+]
+OneInventory: TypeAlias = Annotated[
+    Path | None, typer.Argument(metavar="INVENTORY", help=f"{_ANY}; several are given by -i.")
+]
+Inventories: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option("--inventory", "-i", metavar="INVENTORY", help="The same; may be repeated.", rich_help_panel=_ANSIBLE),
 ]
 RUN_HELP = "An id or the beginning of one, last, last-1, or the path of a record or of a run's folder."
+WhoseRuns: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option("--inventory", "-i", metavar="INVENTORY", help="Whose runs; else those of all clusters."),
+]
 Limit: TypeAlias = Annotated[
     str | None, typer.Option("--limit", "-l", metavar="PATTERN", help="Only these hosts.", rich_help_panel=_ANSIBLE)
 ]
@@ -31,6 +45,25 @@ User: TypeAlias = Annotated[str | None, typer.Option("--user", "-u", help="Log i
 PrivateKey: TypeAlias = Annotated[
     str | None, typer.Option("--private-key", metavar="FILE", help="Log in with this key.")
 ]
+
+
+def sources(named: Sequence[Path] | Path | None, more: Sequence[Path] | None) -> InventorySources:
+    """Return the inventories of the command line: those named by position, then those of ``-i``.
+
+    Raises:
+        BadParameter: there is none.
+    """
+    from clusterctl.model.hosts import InventorySources  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    found = [*((named,) if isinstance(named, Path) else named or ()), *(more or ())]
+    if not found:
+        raise typer.BadParameter("it is missing; name one by position or with -i", param_hint="INVENTORY")
+    return InventorySources(tuple(map(str, found)))
+
+
+def whose(given: Sequence[Path] | None) -> InventorySources | None:
+    """Return the inventories whose runs are meant, None where none is named."""
+    return sources(None, given) if given else None
 
 
 def of_inventory(

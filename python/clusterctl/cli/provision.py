@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clusterctl.cli import options
 from clusterctl.cli.output import StreamFormat, shown_command
 from clusterctl.support.errors import ExitCode
 
@@ -23,10 +24,9 @@ _ANSIBLE = "Ansible's own options"
 
 
 def provision(
-    inventory: Annotated[Path, typer.Argument(help="Any inventory Ansible accepts: INI, YAML, a folder, a script.")],
-    limit: Annotated[
-        str | None, typer.Option("--limit", "-l", metavar="PATTERN", help="Only these hosts.", rich_help_panel=_ANSIBLE)
-    ] = None,
+    named: options.Inventory = None,
+    more: options.Inventories = None,
+    limit: options.Limit = None,
     tags: Annotated[
         list[str] | None, typer.Option("--tags", "-t", help="Only tasks with these tags.", rich_help_panel=_ANSIBLE)
     ] = None,
@@ -69,6 +69,7 @@ def provision(
 
     for value in extra_vars or []:
         _check_extra_vars(value)
+    inventory = options.sources(named, more)
     vault_ids, vault_passwords = _vault_passwords(vault_id or [])
     request = provisioning.ProvisionRequest(
         inventory=inventory,
@@ -142,7 +143,9 @@ def _answer_in_json(record: RunRecord, request: ProvisionRequest, asked: Validat
 
 
 def _next_step(request: ProvisionRequest) -> str:
-    where = shlex.quote(str(request.inventory))
+    from clusterctl.model import hosts  # noqa: PLC0415 - see cli.main
+
+    where = hosts.InventorySources.of(request.inventory).shown
     if request.check:
         return f"'clusterctl provision {where}' does it."
     return f"'clusterctl validate {where}' proves that it works."

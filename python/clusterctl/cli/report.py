@@ -39,8 +39,9 @@ Jsonl: TypeAlias = Annotated[
 def report(
     run: Annotated[
         str | None,
-        typer.Argument(metavar="RUN_ID|FILE|last", help=options.RUN_HELP),
+        typer.Argument(metavar="RUN", help=options.RUN_HELP),
     ] = None,
+    inventory: options.WhoseRuns = None,
     html: Html = None,
     junit: Junit = None,
     prometheus: Prometheus = None,
@@ -59,10 +60,10 @@ def report(
         sys.stdout.write(record_schema.text())
         return ExitCode.OK
     if run is None:
-        raise typer.BadParameter("give a run's id, the file of a record, or 'last'", param_hint="RUN_ID|FILE|last")
+        raise typer.BadParameter("give a run's id, 'last', 'last-1', or the path of a record", param_hint="RUN")
     places = files.Places(html, junit, prometheus, jsonl)
     places.refuse_impossible()
-    named = run_resolver.resolve(run)
+    named = run_resolver.resolve_of(run, options.whose(inventory))
     if not places.asked:
         show(named.record)
         return ExitCode.OK

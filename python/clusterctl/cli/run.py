@@ -48,10 +48,11 @@ class Line(TyperCommand):
 
 
 def run(
-    inventory: options.Inventory,
+    named: options.OneInventory = None,
     program: Annotated[
         list[str] | None, typer.Argument(metavar="-- PROGRAM [ARGUMENT…]", help="What to run, behind two dashes.")
     ] = None,
+    more: options.Inventories = None,
     launcher: Annotated[Launcher, typer.Option("--launcher", help="Who starts the ranks.")] = Launcher.MPIRUN,
     ranks: Annotated[
         int | None, typer.Option("-np", metavar="N", min=1, help="Ranks on all nodes; default: one for every slot.")
@@ -109,6 +110,9 @@ def run(
     from clusterctl.launch.compose import Wish  # noqa: PLC0415
     from clusterctl.support.errors import ConfigError  # noqa: PLC0415
 
+    if more and named is not None:  # with -i every word by position belongs to the program
+        named, program = None, [str(named), *(program or ())]
+    inventory = options.sources(named, more)
     if not program or not program[0]:
         raise ConfigError("There is no program to start; name it behind '--', as in: -- ./program --its-option.")
     if timeout is not None and not 0 < timeout < float("inf"):

@@ -15,7 +15,7 @@ from clusterctl.cli import options, report
 from clusterctl.cli.output import VERDICT_STYLES, StreamFormat, shown_command
 
 if TYPE_CHECKING:
-    from clusterctl.model.hosts import InventoryOptions
+    from clusterctl.model.hosts import AnyInventory, InventoryOptions
     from clusterctl.model.results import ValidationEvent
     from clusterctl.report.files import Places
     from clusterctl.suite import Suite
@@ -46,7 +46,8 @@ class Line(TyperCommand):
 
 
 def validate(
-    inventory: options.Inventory,
+    named: options.Inventory = None,
+    more: options.Inventories = None,
     limit: options.Limit = None,
     checks: Annotated[
         list[str] | None, typer.Option("--checks", metavar="NAME[,NAME…]", help="Only these checks.")
@@ -107,6 +108,7 @@ def validate(
     from clusterctl.report import files  # noqa: PLC0415 - see cli.main
     from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
 
+    inventory = options.sources(named, more)
     of_inventory = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
     names = [word.strip() for value in checks for word in value.split(",") if word.strip()] if checks else None
     asked = validation.ValidationOptions(
@@ -123,14 +125,14 @@ def validate(
     return _run(inventory, asked, form, files.Places(html, junit, prometheus, jsonl))
 
 
-def after_provision(inventory: Path, asked: ValidationOptions, form: StreamFormat) -> int:
+def after_provision(inventory: AnyInventory, asked: ValidationOptions, form: StreamFormat) -> int:
     """Validate what ``clusterctl provision`` has just made, and return the exit code."""
     from clusterctl.report import files  # noqa: PLC0415 - see cli.main
 
     return _run(inventory, asked, form, files.Places())
 
 
-def in_short(inventory: Path, options: InventoryOptions) -> ValidationOptions:
+def in_short(inventory: AnyInventory, options: InventoryOptions) -> ValidationOptions:
     """Return the short validation that ends a provision, with the references of a validation.yml beside the inventory.
 
     Raises:
@@ -144,7 +146,7 @@ def in_short(inventory: Path, options: InventoryOptions) -> ValidationOptions:
     )
 
 
-def _suite(inventory: Path, name: str | None, file: Path | None) -> Suite:
+def _suite(inventory: AnyInventory, name: str | None, file: Path | None) -> Suite:
     """Return the suite that is asked for; a validation.yml beside the inventory counts where no other is given."""
     from clusterctl.suite import beside  # noqa: PLC0415 - see cli.main
     from clusterctl.validation import suites  # noqa: PLC0415 - see cli.main
@@ -152,7 +154,7 @@ def _suite(inventory: Path, name: str | None, file: Path | None) -> Suite:
     return suites.load(file or beside(inventory), name)
 
 
-def _run(inventory: Path, asked: ValidationOptions, form: StreamFormat, places: Places) -> int:
+def _run(inventory: AnyInventory, asked: ValidationOptions, form: StreamFormat, places: Places) -> int:
     from clusterctl.report import files  # noqa: PLC0415 - see cli.main
     from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.fabric import Candidates, PairResult
     from clusterctl.model.facts import FailureKind, NodeFacts, Probe
-    from clusterctl.model.hosts import Host, Inventory
+    from clusterctl.model.hosts import AnyInventory, Host, Inventory
 
 # Together with what the controller needs they stay below a minute, even where a node hangs.
 _FACTS_S = 30.0
@@ -48,19 +48,19 @@ class DoctorOptions:
 
 
 def examine(
-    path: Path, options: DoctorOptions | None = None, tell: Callable[[str], None] = lambda _text: None
+    inventory: AnyInventory, options: DoctorOptions | None = None, tell: Callable[[str], None] = lambda _text: None
 ) -> Diagnosis:
     """Look at the hosts of an inventory, provisioned or not.
 
     Args:
-        path: the inventory.
+        inventory: the inventory.
         options: what the user asked for.
         tell: hears a short text for every step.
 
     Raises:
         ConfigError: the inventory or an option is wrong.
     """
-    cluster = ansible_inventory.load(path, (options or DoctorOptions()).inventory)
+    cluster = ansible_inventory.load(inventory, (options or DoctorOptions()).inventory)
     started = datetime.now(timezone.utc)
     hosts = cluster.selected_hosts
     with ssh.control_folder() as control:
@@ -70,7 +70,7 @@ def examine(
         view = _between(cluster, probe, control)
     return Diagnosis(
         clusterctl_version=__version__,
-        inventory=str(cluster.path),
+        inventory=str(cluster.sources),
         started=started,
         finished=datetime.now(timezone.utc),
         hosts=tuple(host.name for host in hosts),
@@ -100,7 +100,8 @@ def _look(hosts: Sequence[Host], control: Path) -> Probe:
     )
     for host in hosts:
         if not host.by_ssh:
-            why = f"{host.name} is not reached by plain ssh with a key; give it one, so that doctor can look."
+            reason = f"{host.name} is not reached by plain ssh with a key: {host.not_by_ssh}"
+            why = f"{reason}; give it a key, so that doctor can look."
             probe.failures[host.name] = ProbeFailure(host.name, "error", why)
     return probe
 

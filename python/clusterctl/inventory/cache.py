@@ -14,10 +14,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.model.hosts import InventorySources
 from clusterctl.state import files, paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from clusterctl.model.hosts import AnyInventory
 
 _PLAIN = frozenset({"", ".ini", ".yml", ".yaml"})
 _BESIDE = ("group_vars", "host_vars")
@@ -30,11 +33,11 @@ _FOREIGN_VARIABLES = ("VAULT", "PLUGIN", "INVENTORY", "PLAYBOOK_DIR")
 _SECRET = ("pass", "secret", "token", "credential", "vault")
 
 
-def key(path: Path, command: Sequence[str], environment: Mapping[str, str]) -> str:
+def key(given: AnyInventory, command: Sequence[str], environment: Mapping[str, str]) -> str:
     """Return what changes with anything that ansible-inventory reads, empty where that cannot be told.
 
     Args:
-        path: the inventory.
+        given: the inventory.
         command: the whole argv.
         environment: in which it would be run.
     """
@@ -44,12 +47,13 @@ def key(path: Path, command: Sequence[str], environment: Mapping[str, str]) -> s
         return ""
     if any("@" in word or word.startswith("--vault") for word in command[1:] if not word.startswith("--inventory=")):
         return ""
-    if not path.is_file() or path.suffix not in _PLAIN or os.access(path, os.X_OK):
+    places = InventorySources.of(given).paths
+    if any(not path.is_file() or path.suffix not in _PLAIN or os.access(path, os.X_OK) for path in places):
         return ""
     total = hashlib.sha256(json.dumps([list(command), own, str(Path.cwd()), _program(command[0])]).encode())
     try:
         for place, foreign in (
-            *((file, _FOREIGN) for file in _files(path)),
+            *((file, _FOREIGN) for path in places for file in _files(path)),
             *((file, _FOREIGN_SETTINGS) for file in _settings(environment)),
         ):
             data = place.read_bytes()

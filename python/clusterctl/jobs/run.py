@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from clusterctl.jobs.prefixer import Prefix, Take
     from clusterctl.launch.compose import LaunchPlan
     from clusterctl.model.facts import NodeFacts
-    from clusterctl.model.hosts import Host, Inventory
+    from clusterctl.model.hosts import AnyInventory, Host, Inventory
     from clusterctl.model.job_outcome import JobOutcome
 
 TIMED_OUT = 124  # as timeout(1) has it
@@ -83,21 +82,21 @@ class _JobTeam:
         return [self.login(name) for name in self.hosts]
 
 
-def shown(path: Path, options: RunOptions, tell: Callable[[str], None]) -> str:
+def shown(inventory: AnyInventory, options: RunOptions, tell: Callable[[str], None]) -> str:
     """Return the launch line as it can be pasted on the launch node; nothing is started or copied.
 
     Raises:
         ClusterctlError: as :func:`run`.
     """
-    with _team(path, options, tell) as team:
+    with _team(inventory, options, tell) as team:
         return _plan(team, options).shown()
 
 
-def run(path: Path, options: RunOptions, take: Take, tell: Callable[[str], None]) -> int:
+def run(inventory: AnyInventory, options: RunOptions, take: Take, tell: Callable[[str], None]) -> int:
     """Run the user's program and stay until nothing of it is left.
 
     Args:
-        path: the inventory.
+        inventory: the inventory.
         options: what the user asked for.
         take: gets the output as it comes, ``stdout`` or ``stderr`` and bytes; nothing of it is kept here.
         tell: gets sentences for the user.
@@ -113,7 +112,7 @@ def run(path: Path, options: RunOptions, take: Take, tell: Callable[[str], None]
     """
     for word in options.wish.exported:
         environment.parse(word)
-    with _team(path, options, tell) as team:
+    with _team(inventory, options, tell) as team:
         job_id = f"run-{secrets.token_hex(6)}"
         plan = _plan(team, options, job_id)
         if options.sync is not None:
@@ -142,9 +141,9 @@ def run(path: Path, options: RunOptions, take: Take, tell: Callable[[str], None]
 
 
 @contextlib.contextmanager
-def _team(path: Path, options: RunOptions, tell: Callable[[str], None]) -> Any:
+def _team(inventory: AnyInventory, options: RunOptions, tell: Callable[[str], None]) -> Any:
     """Yield the nodes, looked at and found fit, with shared connections that end afterwards."""
-    cluster = ansible_inventory.load(path, options.inventory, remembered=True)
+    cluster = ansible_inventory.load(inventory, options.inventory, remembered=True)
     hosts = {host.name: _ours(host) for host in cluster.selected_hosts}
     launch_node = options.launch_node or next(iter(hosts))
     if launch_node not in hosts:
@@ -162,8 +161,8 @@ def _team(path: Path, options: RunOptions, tell: Callable[[str], None]) -> Any:
 def _ours(host: Host) -> Host:
     if not host.by_ssh:
         raise ConfigError(
-            f"{host.name} is not reached by plain ssh with a key, which a job needs; give it one, or leave it out with "
-            "--limit."
+            f"{host.name} is not reached by plain ssh with a key, which a job needs: {host.not_by_ssh}. Give it a "
+            "key, or leave it out with --limit."
         )
     return replace(host, become=False, ssh_args=(*host.ssh_args, *_ALIVE))  # what ranks will see: no sudo
 
@@ -197,7 +196,7 @@ def _refuse_unprovisioned(cluster: Inventory, nodes: Mapping[str, NodeFacts]) ->
             bare.append(name)
         elif not wanted.items() <= {str(entry.get("path")): entry.get("sha256") for entry in node.watch}.items():
             other.append(name)
-    cure = f"run 'clusterctl provision {shlex.quote(str(cluster.path))}' first."
+    cure = f"run 'clusterctl provision {cluster.sources.shown}' first."
     if bare:
         why = nodes[bare[0]].artifact(_OPENMPI).problem or f"/usr/local/{_OPENMPI} does not exist"
         raise ConfigError(f"Open MPI of clusterctl is missing on {folded(bare)} ({why}); {cure}")

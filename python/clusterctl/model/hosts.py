@@ -2,15 +2,57 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 
 _SSH_CONNECTIONS = frozenset({"ssh", "smart", "ansible.builtin.ssh"})
+
+
+@dataclass(frozen=True)
+class InventorySources:
+    """The inventories of one command, in their order: paths, and lists of hosts such as ``node1,node2,``."""
+
+    words: tuple[str, ...]
+
+    @staticmethod
+    def of(given: AnyInventory) -> InventorySources:
+        """Return the sources that a path stands for; sources stay as they are."""
+        return given if isinstance(given, InventorySources) else InventorySources((str(given),))
+
+    def __str__(self) -> str:
+        """Return the sources as a message names them."""
+        return " and ".join(self.words)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The sources that are files, folders or scripts."""
+        return tuple(Path(word) for word in self.words if not is_host_list(word))
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The words of a command line that name these sources."""
+        if len(self.words) == 1:
+            return self.words
+        return tuple(part for word in self.words for part in ("-i", word))
+
+    @property
+    def shown(self) -> str:
+        """The sources as they can be pasted behind a command."""
+        return shlex.join(self.arguments)
+
+
+AnyInventory: TypeAlias = "Path | InventorySources"
+
+
+def is_host_list(word: str) -> bool:
+    """Whether an inventory is a list of hosts and not a path: it has a comma, which is how Ansible decides."""
+    return "," in word
 
 
 @dataclass(frozen=True)
@@ -31,15 +73,24 @@ class Host:
     python: str = "/usr/bin/python3"
     become: bool = False
     become_user: str = "root"
-    has_secret_login: bool = False  # a password in the inventory: only Ansible may use it
-    is_templated: bool = False  # a connection variable holds an expression: only Ansible can work it out
+    login_password: str = ""  # the name of the variable that holds one: only Ansible may use it
+    sudo_password: str | None = field(default=None, repr=False, compare=False)  # of the inventory, in memory alone
     slots: int | None = None
-    variables: dict[str, Any] = field(default_factory=dict, compare=False, hash=False)
+    variables: dict[str, Any] = field(default_factory=dict, compare=False, hash=False)  # without passwords
 
     @property
     def by_ssh(self) -> bool:
         """Whether a plain ssh client can do what Ansible's connection does."""
-        return self.connection in _SSH_CONNECTIONS and not self.has_secret_login and not self.is_templated
+        return not self.not_by_ssh
+
+    @property
+    def not_by_ssh(self) -> str:
+        """Why a plain ssh client cannot reach the host, empty where it can: a clause with the variable."""
+        if self.connection not in _SSH_CONNECTIONS:
+            return f"ansible_connection is '{self.connection}'"
+        if self.login_password:
+            return f"{self.login_password} holds a login password"
+        return ""
 
     @property
     def place(self) -> str:
@@ -63,12 +114,16 @@ class InventoryOptions:
 
 @dataclass(frozen=True)
 class Inventory:
-    """All hosts of the cluster and those that ``--limit`` selects; ``digest`` changes with any variable of any host."""
+    """All hosts of the cluster and those that ``--limit`` selects; ``digest`` changes with any variable of any host.
 
-    path: Path
+    ``limit`` is the pattern as Ansible takes it, None without one.
+    """
+
+    sources: InventorySources
     hosts: tuple[Host, ...]
     selected: tuple[str, ...]
     digest: str
+    limit: str | None = None
 
     def host(self, name: str) -> Host:
         """Return the host of that name.

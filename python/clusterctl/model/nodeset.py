@@ -1,11 +1,16 @@
-"""Folded lists of host names such as node[1-3,7]."""
+"""Folded lists of host names such as node[1-3,7], and their expansion for Ansible."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
+
+_COMMA_OUTSIDE = re.compile(r",(?![^\[]*\])")
+_COLON_PARTS = re.compile(r"(?:[^\s:\[\]]|\[[^\]]*\])+")  # as Ansible splits a pattern without commas
+_BRACKETED = re.compile(r"(?P<sign>[!&]?)(?P<head>[A-Za-z0-9._-]+)(?P<rest>(?:\[[0-9,:-]+\][A-Za-z0-9._-]*)+)")
 
 
 def folded(names: Iterable[str]) -> str:
@@ -19,3 +24,47 @@ def folded(names: Iterable[str]) -> str:
         return str(NodeSet.fromlist(given))
     except NodeSetException:
         return ",".join(given)
+
+
+def expanded(word: str) -> list[str] | None:
+    """Return the host names of node[1-3,7] or node[1:3]; None where the word is not such a list."""
+    from ClusterShell.NodeSet import NodeSet, NodeSetException  # noqa: PLC0415 - 60 ms, for brackets only
+
+    ranges = re.sub(r"\[[^\]]*\]", lambda match: match[0].replace(":", "-"), word)
+    try:
+        return [str(name) for name in NodeSet(ranges)]
+    except NodeSetException:
+        return None
+
+
+def ansible_pattern(limit: str, groups: Collection[str]) -> str:
+    """Return a ``--limit`` as Ansible takes it: brackets behind a name that is not a group become host names.
+
+    Behind the name of a group they stay: there Ansible counts the members of the group, as in ``nodes[0:2]``.
+    """
+    if "[" not in limit:
+        return limit
+    commas = [part.strip() for part in _COMMA_OUTSIDE.split(limit)]
+    parts = commas if len(commas) > 1 else _COLON_PARTS.findall(limit)
+    found = [_for_ansible(part, groups) for part in parts]
+    return ",".join(found) if found != parts else limit
+
+
+def _for_ansible(part: str, groups: Collection[str]) -> str:
+    match = _BRACKETED.fullmatch(part)
+    if match is None or match["head"] in groups:
+        return part
+    names = expanded(match["head"] + match["rest"])
+    if names is None:
+        return part
+    if match["sign"] == "&":  # several intersections would leave nothing
+        return f"&~({'|'.join(map(re.escape, names))})$"
+    return ",".join(match["sign"] + name for name in names)
+
+
+def host_list(words: str) -> str:
+    """Return a list of hosts as Ansible takes it, node1,node2, with every bracket expanded."""
+    names = [
+        name for word in _COMMA_OUTSIDE.split(words) for name in (expanded(word) if "[" in word else None) or [word]
+    ]
+    return ",".join(names if len(names) > 1 else [*names, ""])

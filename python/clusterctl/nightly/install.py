@@ -27,7 +27,7 @@ from clusterctl.validation import suites
 if TYPE_CHECKING:
     from datetime import time
 
-    from clusterctl.model.hosts import Inventory
+    from clusterctl.model.hosts import AnyInventory, Inventory
     from clusterctl.nightly.records import HookTarget, SchedulePlace, Scope
 
 # The variables that a night takes over from the environment of ``enable``; none of them holds a secret.
@@ -44,7 +44,7 @@ class EnableRequest:
     ``scope`` None means ``system`` for root and ``user`` for other users.
     """
 
-    inventory: Path
+    inventory: AnyInventory
     at: str
     suite: str | None = None
     suite_file: Path | None = None
@@ -74,7 +74,7 @@ def enable(request: EnableRequest) -> Enabled:
     """
     at = schedule.parse_at(request.at)
     target = notify.parse(request.on_fail) if request.on_fail is not None else None
-    file = request.suite_file or suite.beside(request.inventory.resolve())
+    file = request.suite_file or suite.beside(paths.resolved(request.inventory))
     chosen = suites.load(file, request.suite or (None if file else "nightly"))
     options = _absolute(request.options)
     cluster = ansible_inventory.load(request.inventory, options)
@@ -136,6 +136,7 @@ def _job(
 ) -> Job:
     from clusterctl.nightly.records import SchedulePlace  # noqa: PLC0415 - a placeholder until the schedule is written
 
+    sources = paths.resolved(request.inventory)
     kept = {key: os.environ[key] for key in _KEPT if os.environ.get(key)}
     homes = {
         "HOME": str(Path.home()),
@@ -144,7 +145,8 @@ def _job(
     }
     return Job(
         job=name,
-        inventory=str(request.inventory.resolve()),
+        inventory=str(sources),
+        sources=sources.words,
         since=datetime.now(timezone.utc),
         at=f"{at:%H:%M}",
         suite=chosen,

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from clusterctl.model.base import Record
 from clusterctl.model.culprits import Culprit
+from clusterctl.model.hosts import InventorySources
 from clusterctl.model.results import Verdict
 
 Scope: TypeAlias = Literal["user", "system"]
@@ -43,6 +44,8 @@ class Job(Record):
 
     Attributes:
         job: its name, safe in names of files and units and in a comment of a crontab.
+        inventory: as messages name it.
+        sources: the paths and lists of hosts that make up the inventory; none means ``inventory`` itself.
         since: the start of this schedule; earlier nights do not count.
         at: local time of the machine, ``HH:MM``.
         environment: variables of a night in addition to those of systemd or cron.
@@ -56,6 +59,7 @@ class Job(Record):
     schema_version: Literal[1] = 1
     job: str
     inventory: str
+    sources: tuple[str, ...] = ()
     since: datetime
     at: str
     suite: str
@@ -75,6 +79,11 @@ class Job(Record):
     reports: str | None = None
     prometheus: str | None = None
     place: SchedulePlace
+
+    @property
+    def given(self) -> InventorySources:
+        """The inventory as the other commands take it."""
+        return InventorySources(self.sources or (self.inventory,))
 
 
 class BadCheck(Record):

@@ -130,11 +130,11 @@ class _NightRun:
     def _validate(self) -> ValidationRecord:
         self._tell("validating")
         job = self._job
-        chosen = suites.load(Path(job.suite_file) if job.suite_file else suite.beside(Path(job.inventory)), job.suite)
+        chosen = suites.load(Path(job.suite_file) if job.suite_file else suite.beside(job.given), job.suite)
         options = validation.ValidationOptions(
             inventory=self._options, suite=chosen, argv=self._argv("validate", "--suite", chosen.name)
         )
-        return validation.validate(Path(self._job.inventory), options, self._hear)
+        return validation.validate(self._job.given, options, self._hear)
 
     def _drift(self) -> Drift:
         """Look for drift; an error leaves the verdict of the validation as it is."""
@@ -149,7 +149,7 @@ class _NightRun:
 
     def _check(self) -> Any:
         request = provisioning.ProvisionRequest(
-            inventory=Path(self._job.inventory),
+            inventory=self._job.given,
             options=self._options,
             check=True,
             trust_snapshots=True,
@@ -158,7 +158,7 @@ class _NightRun:
         return provisioning.provision(request, _NightListener(self._tell))
 
     def _argv(self, verb: str, *options: str) -> tuple[str, ...]:
-        return ("clusterctl", verb, self._job.inventory, *options)
+        return ("clusterctl", verb, *self._job.given.arguments, *options)
 
     def _hear(self, event: ValidationEvent) -> None:
         result = getattr(event, "result", None)

@@ -25,17 +25,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
+    from clusterctl.model.hosts import AnyInventory
+
 _R = TypeVar("_R", bound=Record)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _LONGEST_STEM = 40
 _PATIENCE_S = 0.5  # is_running holds the lock for a moment
 
 
-def job_name(inventory: Path) -> str:
+def job_name(inventory: AnyInventory) -> str:
     """Return the name of an inventory's job: safe in files, units and crontabs, and unique to this state folder."""
-    resolved = inventory.resolve()
-    stem = _UNSAFE.sub("-", resolved.stem).strip("-")[:_LONGEST_STEM] or "inventory"
-    whole = os.fsencode(resolved) + b"\0" + os.fsencode(paths.state_dir().value)
+    stem = _UNSAFE.sub("-", paths.stem(inventory)).strip("-")[:_LONGEST_STEM] or "inventory"
+    whole = os.fsencode("\n".join(paths.resolved(inventory).words)) + b"\0" + os.fsencode(paths.state_dir().value)
     return f"{stem}-{hashlib.sha256(whole).hexdigest()[:8]}"
 
 

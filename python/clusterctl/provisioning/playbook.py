@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from clusterctl.inventory.ansible_inventory import ansible_program
+from clusterctl.inventory.ansible_call import ansible_program, for_ansible
 from clusterctl.model.events import Finished
 from clusterctl.provisioning.ansible_events import Translator, first_complaint
 from clusterctl.remote import ssh
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from clusterctl.model.events import Event
+    from clusterctl.model.hosts import InventorySources
 
 DEFAULT_FORKS = 32
 _POLL_S = 0.2
@@ -44,7 +45,7 @@ class Play:
     """Everything that makes one ``ansible-playbook`` command."""
 
     playbook: Path
-    inventory: Path
+    inventory: InventorySources
     limit: str | None = None
     tags: tuple[str, ...] = ()
     skip_tags: tuple[str, ...] = ()
@@ -118,7 +119,8 @@ def arguments(play: Play, variables_file: Path | None = None) -> list[str]:
         play: what to run.
         variables_file: where ``play.variables`` were written; the user's own extra variables stand above them.
     """
-    argv = [f"--inventory={play.inventory}", f"--forks={play.forks}"]  # with '=', no value is taken for an option
+    argv = [f"--inventory={word}" for word in for_ansible(play.inventory)]  # with '=', no value is taken for an option
+    argv.append(f"--forks={play.forks}")
     argv += [f"--limit={play.limit}"] if play.limit is not None else []
     for name, values in (("--tags", play.tags), ("--skip-tags", play.skip_tags)):
         if values:

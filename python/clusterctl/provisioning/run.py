@@ -26,11 +26,10 @@ from clusterctl.support.errors import ClusterctlError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from clusterctl.model.events import Event
     from clusterctl.model.facts import NodeFacts, Probe
-    from clusterctl.model.hosts import Host, Inventory
+    from clusterctl.model.hosts import AnyInventory, Host, Inventory, InventorySources
 
 PREFLIGHT = "preflight"
 _PROBE_TIMEOUT_S = 30.0
@@ -40,7 +39,7 @@ _PROBE_TIMEOUT_S = 30.0
 class ProvisionRequest:
     """What the user asked for."""
 
-    inventory: Path
+    inventory: AnyInventory
     options: InventoryOptions = field(default_factory=InventoryOptions)
     tags: tuple[str, ...] = ()
     skip_tags: tuple[str, ...] = ()
@@ -62,7 +61,7 @@ class ProvisionRequest:
 class Preview:
     """What is about to be done, for a user who may still say no."""
 
-    inventory: Path
+    inventory: InventorySources
     platforms: Mapping[str, tuple[str, ...]]  # platform → hosts
     reasons: Mapping[str, str]  # host → why
 
@@ -98,7 +97,7 @@ def provision(request: ProvisionRequest, observer: Observer) -> run_record.RunRe
     refusals.check_files(cluster, request.options)
     refusals.check_tags((*request.tags, *request.skip_tags))
     with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
-        run = runs.start("provision", cluster.path, request.argv, runs.versions())
+        run = runs.start("provision", cluster.sources, request.argv, runs.versions())
         try:
             return _Provision(request, observer, cluster, run, plan.digest_of(extra_vars)).go()
         except KeyboardInterrupt:
@@ -155,13 +154,13 @@ class _Provision:
         if not reasons:
             hosts = [run_record.HostSummary(host=name, outcome="ok") for name in cluster.selected]
             return self._finish("nothing to do", ExitCode.OK, hosts=hosts)
-        if not self._observer.confirm(Preview(cluster.path, _platforms(cluster.selected_hosts, states), reasons)):
+        if not self._observer.confirm(Preview(cluster.sources, _platforms(cluster.selected_hosts, states), reasons)):
             return self._finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
 
         if not request.check:
             snapshots.forget_hosts(self._run.record.cluster_id, cluster.selected)
         self._run.update(reasons=reasons, drifted=dict(decision.drifted))
-        limit = ",".join(reasons) if request.check and request.trust_snapshots else request.options.limit
+        limit = ",".join(reasons) if request.check and request.trust_snapshots else cluster.limit
         end = self._play(limit=limit, tags=request.tags, known_members=before.members)
         record = self._judge(end)
         if record.exit_code == ExitCode.OK and request.is_full:
@@ -196,7 +195,7 @@ class _Provision:
         request, options = self._request, self._request.options
         play = playbook.Play(
             playbook=content.playbook("provision"),
-            inventory=self._cluster.path,
+            inventory=self._cluster.sources,
             limit=limit,
             tags=tags,
             skip_tags=request.skip_tags,

@@ -9,6 +9,7 @@ from clusterctl import suite
 from clusterctl.analysis import references, robust_stats
 from clusterctl.model import figure_keys
 from clusterctl.model.base import Record
+from clusterctl.model.hosts import InventorySources
 from clusterctl.model.results import Figure, ValidationRecord, Verdict
 from clusterctl.report import run_resolver
 from clusterctl.state import history as run_history
@@ -16,8 +17,8 @@ from clusterctl.state.history import Baseline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
+    from clusterctl.model.hosts import AnyInventory
     from clusterctl.state.history import Store, StoredRun
 
 
@@ -48,42 +49,42 @@ class References(Record):
     notes: tuple[str, ...] = ()
 
 
-def accept(path: Path, run: str = "last") -> StoredRun:
+def accept(given: AnyInventory, run: str = "last") -> StoredRun:
     """Let the history of an inventory's cluster begin with a run, whose figures count as good.
 
     Args:
-        path: the inventory.
+        given: the inventory.
         run: as :func:`clusterctl.report.run_resolver.resolve` takes it.
 
     Raises:
         ConfigError: the cluster has not run yet, or the run is unknown.
         StoreError: the history cannot be written.
     """
-    cluster = run_resolver.cluster_of(path)
+    cluster = run_resolver.cluster_of(given)
     with run_history.open() as history:
-        run_resolver.runs_of(history, path)
+        run_resolver.runs_of(history, given)
         return history.accept(cluster, run_resolver.resolve(run, history, cluster).record.run_id)
 
 
-def reset(path: Path) -> int:
+def reset(given: AnyInventory) -> int:
     """Let the history begin anew, and return how many kept runs no longer count.
 
     Raises:
         ConfigError: the cluster has not run yet.
         StoreError: the history cannot be written.
     """
-    cluster = run_resolver.cluster_of(path)
+    cluster = run_resolver.cluster_of(given)
     with run_history.open() as history:
-        count = len(run_resolver.runs_of(history, path))
+        count = len(run_resolver.runs_of(history, given))
         history.reset(cluster)
         return count
 
 
-def in_force(path: Path, check: str | None = None, options: suite.HistoryOptions | None = None) -> References:
+def in_force(given: AnyInventory, check: str | None = None, options: suite.HistoryOptions | None = None) -> References:
     """Return the references of an inventory's cluster.
 
     Args:
-        path: the inventory.
+        given: the inventory.
         check: only the references of this check.
         options: the history options of the suite; None means the defaults.
 
@@ -91,17 +92,17 @@ def in_force(path: Path, check: str | None = None, options: suite.HistoryOptions
         ConfigError: the cluster has not run yet, or the check is unknown.
         StoreError: the history cannot be read.
     """
-    cluster = run_resolver.cluster_of(path)
+    cluster = run_resolver.cluster_of(given)
     options = options or suite.HistoryOptions()
     with run_history.open() as history:
-        runs = run_resolver.runs_of(history, path, check)
+        runs = run_resolver.runs_of(history, given, check)
         entries: dict[tuple[Any, ...], InForce] = {}
         for record, name in _newest_measured(history, runs, check):
             for entry in _entries(history, cluster, record, name, options):
                 entries.setdefault((entry.check, *entry.figure.identity), entry)
         return References(
             cluster=cluster,
-            inventory=str(path),
+            inventory=str(InventorySources.of(given)),
             baseline=history.baseline(cluster),
             at_least=options.at_least,
             entries=tuple(entries.values()),

@@ -16,8 +16,8 @@ from clusterctl.state import history as run_history
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
+    from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.results import FigureKey
     from clusterctl.state.history import Store
 
@@ -90,13 +90,13 @@ class RunComparison(Record):
     notes: tuple[str, ...] = ()
 
 
-def compare(first: str, second: str, path: Path | None = None) -> RunComparison:
+def compare(first: str, second: str, inventory: AnyInventory | None = None) -> RunComparison:
     """Put the figures of two runs side by side.
 
     Args:
         first: the earlier run, as :func:`clusterctl.report.run_resolver.resolve` takes it.
         second: the later run, likewise.
-        path: the inventory whose runs are meant; None takes the cluster of the named run.
+        inventory: the inventory whose runs are meant; None takes the cluster of the named run.
 
     Raises:
         ConfigError: a run is unknown, a name is the beginning of several ids, a record is damaged, or the runs are of
@@ -108,7 +108,7 @@ def compare(first: str, second: str, path: Path | None = None) -> RunComparison:
         before, after = (run_resolver.resolve(name).record for name in names)
         return _compared(before, after)
     with run_history.open() as history:
-        cluster = run_resolver.cluster_of(path) if path is not None else run_resolver.common_cluster(history, names)
+        cluster = run_resolver.cluster_meant(history, names, inventory)
         before, after = (run_resolver.resolve(name, history, cluster).record for name in names)
         return _compared(before, after, history, cluster)
 

@@ -11,6 +11,7 @@ from clusterctl import suite
 from clusterctl.analysis import trend
 from clusterctl.model import nodeset
 from clusterctl.model.base import Record
+from clusterctl.model.hosts import InventorySources
 from clusterctl.model.results import Trend, Verdict
 from clusterctl.report import run_resolver
 from clusterctl.state import history as run_history
@@ -19,8 +20,8 @@ from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
+    from clusterctl.model.hosts import AnyInventory
     from clusterctl.state.history import StoredResult, StoredRun
 
 _MOST_NAMED = 8
@@ -51,11 +52,11 @@ class History(Record):
     notes: tuple[str, ...] = ()
 
 
-def overview(path: Path, check: str | None = None, last: int | None = None) -> History:
+def overview(given: AnyInventory, check: str | None = None, last: int | None = None) -> History:
     """Return the history of an inventory's cluster.
 
     Args:
-        path: the inventory.
+        given: the inventory.
         check: only the verdicts, reasons and figures of this check; runs without it are left out.
         last: the newest runs, at most so many.
 
@@ -63,9 +64,9 @@ def overview(path: Path, check: str | None = None, last: int | None = None) -> H
         ConfigError: the cluster has not run yet, or the check is unknown.
         StoreError: the history cannot be read.
     """
-    cluster = run_resolver.cluster_of(path)
+    cluster = run_resolver.cluster_of(given)
     with run_history.open() as history:
-        runs = run_resolver.runs_of(history, path, check)
+        runs = run_resolver.runs_of(history, given, check)
         record = history.record(runs[-1].run_id, cluster)
         if check is not None:
             only = tuple(one for one in record.checks if one.check == check)
@@ -73,7 +74,7 @@ def overview(path: Path, check: str | None = None, last: int | None = None) -> H
         lines = tuple(_lines(runs, check))
         return History(
             cluster=cluster,
-            inventory=str(path),
+            inventory=str(InventorySources.of(given)),
             total=len(runs),
             baseline=history.baseline(cluster),
             runs=lines if last is None else lines[-last:],
@@ -82,11 +83,11 @@ def overview(path: Path, check: str | None = None, last: int | None = None) -> H
         )
 
 
-def forget(path: Path, keep_runs: int | None, keep_days: float | None) -> int:
+def forget(given: AnyInventory, keep_runs: int | None, keep_days: float | None) -> int:
     """Forget old runs of an inventory's cluster and return how many; the newest and the accepted run stay.
 
     Args:
-        path: the inventory.
+        given: the inventory.
         keep_runs: keep so many of the newest; None keeps any number.
         keep_days: keep runs up to this age; None keeps any age.
 
@@ -94,9 +95,9 @@ def forget(path: Path, keep_runs: int | None, keep_days: float | None) -> int:
         ConfigError: the cluster has not run yet.
         StoreError: the history cannot be written.
     """
-    cluster = run_resolver.cluster_of(path)
+    cluster = run_resolver.cluster_of(given)
     with run_history.open() as history:
-        run_resolver.runs_of(history, path)
+        run_resolver.runs_of(history, given)
         return history.prune(cluster, keep_runs=keep_runs, keep_days=keep_days)
 
 

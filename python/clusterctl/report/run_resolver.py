@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.model import results
+from clusterctl.model.hosts import InventorySources
 from clusterctl.state import history as run_history
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
@@ -14,6 +15,7 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.results import ValidationRecord
     from clusterctl.state.history import Store, StoredRun
 
@@ -61,6 +63,16 @@ def resolve(name: str, history: Store | None = None, cluster: str | None = None)
     return NamedRun(record, folder if paths.validation_record(folder).is_file() else None)
 
 
+def resolve_of(name: str, inventory: AnyInventory | None) -> NamedRun:
+    """Return the run that a user named, of an inventory's cluster or, without an inventory, of any cluster.
+
+    Raises:
+        ConfigError: as :func:`resolve`, or the inventory is missing.
+        StoreError: the history cannot be read.
+    """
+    return resolve(name, cluster=None if inventory is None else cluster_of(inventory))
+
+
 def path_of(name: str) -> Path | None:
     """Return the path of the record where a run is named by its record or folder; None where it is named otherwise.
 
@@ -103,31 +115,42 @@ def common_cluster(history: Store, names: Sequence[str]) -> str:
     return next(iter(clusters.values()))
 
 
-def cluster_of(inventory: Path) -> str:
+def cluster_meant(history: Store, names: Sequence[str], inventory: AnyInventory | None) -> str:
+    """Return the cluster of an inventory, or :func:`common_cluster` of the named runs where none is given.
+
+    Raises:
+        ConfigError: the inventory is missing, a run is unknown, or the runs belong to different clusters.
+    """
+    return common_cluster(history, names) if inventory is None else cluster_of(inventory)
+
+
+def cluster_of(inventory: AnyInventory) -> str:
     """Return the cluster of an inventory.
 
     Raises:
         ConfigError: the inventory is missing.
     """
-    if not inventory.exists():
-        raise ConfigError(f"The inventory {inventory} does not exist; give the inventory of the cluster's runs.")
+    for path in InventorySources.of(inventory).paths:
+        if not path.exists():
+            raise ConfigError(f"The inventory {path} does not exist; give the inventory of the cluster's runs.")
     return paths.cluster_id(inventory)
 
 
-def runs_of(history: Store, inventory: Path, check: str | None = None) -> tuple[StoredRun, ...]:
+def runs_of(history: Store, given: AnyInventory, check: str | None = None) -> tuple[StoredRun, ...]:
     """Return the runs of an inventory's cluster, oldest first.
 
     Args:
         history: where runs are looked up.
-        inventory: of the cluster.
+        given: the inventory of the cluster.
         check: only the runs with this check.
 
     Raises:
         ConfigError: the cluster has not run yet, or the check is unknown.
     """
+    inventory = InventorySources.of(given)
     runs = history.runs(cluster_of(inventory))[::-1]
     if not runs:
-        raise ConfigError(f"The history of {inventory} is empty; 'clusterctl validate {inventory}' begins it.")
+        raise ConfigError(f"The history of {inventory} is empty; 'clusterctl validate {inventory.shown}' begins it.")
     if check is None:
         return runs
     found = tuple(run for run in runs if any(one.check == check for one in run.results))

@@ -6,8 +6,13 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from clusterctl.model.hosts import InventorySources, is_host_list
 from clusterctl.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from clusterctl.model.hosts import AnyInventory
 
 
 @dataclass(frozen=True)
@@ -193,10 +198,22 @@ def ensure_private(path: Path) -> Path:
     return path
 
 
-def cluster_id(inventory: Path) -> str:
+def resolved(inventory: AnyInventory) -> InventorySources:
+    """Return the sources of an inventory by absolute paths without links; lists of hosts stay as they are."""
+    words = InventorySources.of(inventory).words
+    return InventorySources(tuple(word if is_host_list(word) else str(Path(word).resolve()) for word in words))
+
+
+def stem(inventory: AnyInventory) -> str:
+    """Return a short name for an inventory: that of its first path, or ``hosts``."""
+    found = resolved(inventory).paths
+    return found[0].stem if found else "hosts"
+
+
+def cluster_id(inventory: AnyInventory) -> str:
     """Return a readable and unique folder name for the cluster of an inventory."""
-    resolved = inventory.resolve()
-    return f"{resolved.stem}-{hashlib.sha256(str(resolved).encode()).hexdigest()[:8]}"
+    whole = "\n".join(resolved(inventory).words)
+    return f"{stem(inventory)}-{hashlib.sha256(whole.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
 
 
 def private_folder(path: Path) -> Path:

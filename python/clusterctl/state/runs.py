@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from clusterctl.model.events import Event
+    from clusterctl.model.hosts import AnyInventory
 
 KEPT_RUNS = 50
 
@@ -87,7 +88,7 @@ def event_data(event: Event) -> dict[str, Any]:
     return {"event": type(event).__name__, **dataclasses.asdict(event)}
 
 
-def start(verb: str, inventory: Path, argv: Sequence[str], versions: dict[str, str]) -> Run:
+def start(verb: str, inventory: AnyInventory, argv: Sequence[str], versions: dict[str, str]) -> Run:
     """Open the record of a new run, and remove the oldest runs.
 
     Raises:
@@ -138,7 +139,7 @@ def user_name() -> str:
         return str(os.getuid())
 
 
-def read_runs(inventory: Path) -> Iterator[RunRecord]:
+def read_runs(inventory: AnyInventory) -> Iterator[RunRecord]:
     """Yield the kept runs of an inventory, newest first, without unreadable ones."""
     runs = paths.runs_dir(paths.cluster_id(inventory))
     if not runs.is_dir():

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
+from clusterctl.model.hosts import InventorySources
 from clusterctl.suite import reading
 from clusterctl.suite.model import Suite
 from clusterctl.suite.options import CheckOptions
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.results import Unit
 
 BuiltinName: TypeAlias = Literal["smoke", "nightly", "full"]
@@ -120,10 +122,14 @@ class Catalogue:
         return own.model_copy(update={"name": name, "checks": self.suites[name].checks, "external": ()})
 
 
-def beside(inventory: Path) -> Path | None:
-    """Return the ``validation.yml`` beside an inventory file or in an inventory folder, None where there is none."""
-    found = (inventory if inventory.is_dir() else inventory.parent) / "validation.yml"
-    return found if found.is_file() else None
+def beside(inventory: AnyInventory) -> Path | None:
+    """Return the ``validation.yml`` beside an inventory file or in an inventory folder, None where there is none.
+
+    Of several inventories the last one that has the file counts, as for variables.
+    """
+    places = [path if path.is_dir() else path.parent for path in InventorySources.of(inventory).paths]
+    found = [place / "validation.yml" for place in places if (place / "validation.yml").is_file()]
+    return found[-1] if found else None
 
 
 def _text(path: Path) -> str:

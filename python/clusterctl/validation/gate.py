@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -98,13 +97,7 @@ class Gate:
             libraries=training_stack.LIBRARIES,
             timeout_s=_PROBE_TIMEOUT_S,
         )
-        others = {
-            host.name: ProbeFailure(
-                host.name, "error", f"{host.name} is not reached by plain ssh with a key, which the checks need."
-            )
-            for host in hosts
-            if not host.by_ssh
-        }
+        others = {host.name: ProbeFailure(host.name, "error", _beyond(host)) for host in hosts if not host.by_ssh}
         return Probe(probe.facts, {**probe.failures, **others})
 
     def _judge_reachable(self, probe: Probe, began: float) -> list[Host]:
@@ -122,7 +115,7 @@ class Gate:
     def _judge_provisioned(self, reached: Sequence[Host], probe: Probe) -> dict[str, ReadyNode]:
         began = time.monotonic()
         wanted = supervised_job.digests(content.node_programs())
-        cure = f"run 'clusterctl provision {shlex.quote(str(self._cluster.path))}' first"
+        cure = f"run 'clusterctl provision {self._cluster.sources.shown}' first"
         nodes: dict[str, ReadyNode] = {}
         found: list[Finding] = []
         for host in reached:
@@ -225,6 +218,10 @@ def _stack_findings(nodes: Mapping[str, ReadyNode]) -> list[Finding]:
 
 def _error(check: str, host: str, cause: str, cure: str = "") -> Finding:
     return Finding(check=check, severity="error", hosts=(host,), cause=cause, cure=cure)
+
+
+def _beyond(host: Host) -> str:
+    return f"{host.name} is not reached by plain ssh with a key, which the checks need: {host.not_by_ssh}."
 
 
 def _with_cures(reason: str, found: Sequence[Finding]) -> str:

@@ -15,7 +15,7 @@ from clusterctl.validation import suites
 
 if TYPE_CHECKING:
     from clusterctl.model.facts import Probe
-    from clusterctl.model.hosts import Inventory
+    from clusterctl.model.hosts import Inventory, InventorySources
     from clusterctl.suite import Suite
 
 _MOST_NAMED = 6
@@ -67,12 +67,12 @@ class ValidationOptions:
             shown = and_more(names, _MOST_NAMED)
             raise ConfigError(f"The launch node '{self.launch_node}' is not one of the selected hosts: {shown}.")
 
-    def repeat(self, inventory: Path, check: str | None = None) -> str:
+    def repeat(self, inventory: InventorySources, check: str | None = None) -> str:
         """Return the command line that repeats one check, or the whole run."""
-        words = ["clusterctl", "validate", str(inventory)]
+        words = ["clusterctl", "validate", *inventory.arguments]
         if self.suite.name != DEFAULT:
             words += ["--suite", self.suite.name]
-        if self.suite.path and Path(self.suite.path).parent != inventory.parent:
+        if self.suite.path and Path(self.suite.path).parent not in {path.parent for path in inventory.paths}:
             words += ["--suite-file", self.suite.path]
         given = {
             "--limit": self.inventory.limit,

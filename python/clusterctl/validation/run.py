@@ -28,9 +28,8 @@ from clusterctl.validation.team import Team
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
-    from clusterctl.model.hosts import Inventory
+    from clusterctl.model.hosts import AnyInventory, Inventory
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import ValidationEvent
     from clusterctl.validation.checks.base import Check
@@ -39,12 +38,14 @@ __all__ = ["ValidationOptions", "exit_code", "validate"]
 
 
 def validate(
-    path: Path, options: ValidationOptions | None = None, on_event: Callable[[ValidationEvent], None] | None = None
+    inventory: AnyInventory,
+    options: ValidationOptions | None = None,
+    on_event: Callable[[ValidationEvent], None] | None = None,
 ) -> ValidationRecord:
     """Validate the cluster of an inventory, and keep the record in the folder of this run.
 
     Args:
-        path: the inventory.
+        inventory: the inventory.
         options: what the user asks for.
         on_event: hears what happens, as it happens.
 
@@ -56,11 +57,11 @@ def validate(
     """
     options = options or ValidationOptions()
     checks = registry.select(options.checks, options.suite)
-    cluster = ansible_inventory.load(path, options.inventory)
+    cluster = ansible_inventory.load(inventory, options.inventory)
     options.refuse_unknown_launch_node(cluster)
-    command = " ".join(options.argv) or f"clusterctl validate {path}"
+    command = " ".join(options.argv) or f"clusterctl validate {cluster.sources.shown}"
     with locks.HostLock(cluster.selected_hosts, command):
-        run = runs.start("validate", cluster.path, options.argv, runs.versions())
+        run = runs.start("validate", cluster.sources, options.argv, runs.versions())
         try:
             record = _Validation(cluster, options, checks, run, on_event or _ignore).go()
         except KeyboardInterrupt:
@@ -104,7 +105,7 @@ class _Validation:
         self._results = CheckResults(tell)
         self._total = len(checks) + len(GATE)
         paths.private_folder(paths.logs_dir(run.folder))
-        repeat = options.repeat(cluster.path)
+        repeat = options.repeat(cluster.sources)
         gate = Gate(cluster, self._results, tell, compares=options.gate, repeat=repeat, total=self._total)
         passed = gate.judge(options.probe)
         run.facts({name: node.model_dump(mode="json") for name, node in passed.probe.facts.items()})
@@ -114,7 +115,7 @@ class _Validation:
         self._fabric = {name: node.fabric for name, node in passed.nodes.items() if node.fabric}
         nodes = {name: node.facts for name, node in passed.nodes.items()}
         self._versions = training_stack.versions(nodes)
-        measured = MeasuredRun(paths.cluster_id(cluster.path), len(cluster.selected_hosts), self._versions)
+        measured = MeasuredRun(paths.cluster_id(cluster.sources), len(cluster.selected_hosts), self._versions)
         self._expectations = Expectations(options.suite, measured, nodes, remembered=options.remembered)
 
     def go(self) -> ValidationRecord:
@@ -191,7 +192,7 @@ class _Validation:
         self._results.skip_rest((check.name for check in self._checks), why, verdict)
 
     def _repeat(self, check: str) -> str:
-        return self._options.repeat(self._cluster.path, check)
+        return self._options.repeat(self._cluster.sources, check)
 
     # --- the record ---------------------------------------------------------------------------------------------------
 
@@ -199,7 +200,7 @@ class _Validation:
         return ValidationRecord(
             clusterctl_version=__version__,
             run_id=self._run.record.run_id,
-            inventory=str(self._cluster.path),
+            inventory=str(self._cluster.sources),
             started=self._started,
             finished=_now(),
             launch_node=self._placed.launch_node if self._placed else "",
@@ -218,7 +219,7 @@ class _Validation:
     def _remembered(self, record: ValidationRecord) -> ValidationRecord:
         """Keep the run in the history, and return its record with what changed since earlier runs."""
         noise = noise_of(self._options.suite.history)
-        record, warnings = history.remember(paths.cluster_id(self._cluster.path), record, noise=noise)
+        record, warnings = history.remember(paths.cluster_id(self._cluster.sources), record, noise=noise)
         return record.model_copy(update={"notes": (*record.notes, *warnings)})
 
     def _save(self, record: ValidationRecord) -> ValidationRecord:

@@ -74,7 +74,7 @@ def test_completion(tmp_path: Path) -> None:
     ("arguments", "code", "says"),
     [
         (["bogus"], 2, "No such command"),
-        (["provision"], 2, "Missing argument"),
+        (["provision"], 2, "INVENTORY: it is missing"),
         (["provision", "{good}", "--bogus"], 2, "No such option"),
         (["provision", "{good}", "--forks", "0"], 2, "--forks"),
         (["provision", "{good}", "--format", "xml"], 2, "--format"),

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import re
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.inventory import ansible_inventory
-from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.hosts import InventoryOptions, InventorySources
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -70,18 +71,62 @@ def test_limit(tmp_path: Path) -> None:
         ansible_inventory.load(path, InventoryOptions(limit="nobody"))
 
 
-def test_who_is_beyond_plain_ssh(tmp_path: Path) -> None:
+def test_only_a_login_password_or_another_connection_is_beyond_plain_ssh(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         "i.ini",
-        "plain\nlocal ansible_connection=local\nsecret ansible_password=x\ntemplated ansible_host='{{ base }}.7'\n",
+        "plain\nlocal ansible_connection=local\nlogin ansible_password=x\nold ansible_ssh_pass=x\n"
+        "sudo ansible_become=true ansible_become_password=hush\n",
     )
-    assert {host.name: host.by_ssh for host in ansible_inventory.load(path).hosts} == {
-        "plain": True,
-        "local": False,
-        "secret": False,
-        "templated": False,
+    hosts = {host.name: host for host in ansible_inventory.load(path).hosts}
+    assert [name for name, host in hosts.items() if host.by_ssh] == ["plain", "sudo"]
+    assert "ansible_connection is 'local'" in hosts["local"].not_by_ssh
+    assert "ansible_password" in hosts["login"].not_by_ssh
+    assert "ansible_ssh_pass" in hosts["old"].not_by_ssh
+    assert hosts["sudo"].sudo_password == "hush"  # noqa: S105 - of a test
+    assert "hush" not in repr(hosts["sudo"]), "neither a message nor a traceback shows it"
+
+
+def test_several_inventories_and_lists_of_hosts_are_one_cluster(tmp_path: Path) -> None:
+    first = write(tmp_path, "a.ini", "[nodes]\nnode1 slots=1\nnode2\n")
+    second = write(tmp_path, "b.yml", "nodes:\n  hosts:\n    node1: {slots: 4}\n    node3:\n")
+    sources = InventorySources((str(first), str(second), "x[1-2],y"))
+    found = ansible_inventory.load(sources)
+    assert {host.name: host.slots for host in found.hosts} == {
+        "node1": 4,
+        "node2": None,
+        "node3": None,
+        "x1": None,
+        "x2": None,
+        "y": None,
     }
+    assert found.sources.arguments == ("-i", str(first), "-i", str(second), "-i", "x[1-2],y")
+    assert [host.name for host in ansible_inventory.load(InventorySources(("alone,",))).hosts] == ["alone"]
+    with pytest.raises(ConfigError, match=r"none\.ini does not exist"):
+        ansible_inventory.load(InventorySources((str(first), str(tmp_path / "none.ini"))))
+
+
+@pytest.mark.parametrize(
+    ("limit", "left"),
+    [
+        ("node[1-2]", ["node1", "node2"]),
+        ("node[1:2]", ["node1", "node2"]),
+        ("node[1,3]", ["node1", "node3"]),
+        ("nodes[0:1]", ["node1", "node2"]),  # members of a group, which Ansible counts
+        ("all:!node[2-9]", ["node1", "node10"]),
+        ("nodes:&node[2-9]", ["node2", "node3"]),
+        ("node[1-2],node10", ["node1", "node2", "node10"]),
+        ("node[12]", []),
+        ("~node[12]$", ["node1", "node2"]),
+    ],
+)
+def test_a_limit_with_brackets_selects_hosts_by_name(tmp_path: Path, limit: str, left: list[str]) -> None:
+    path = write(tmp_path, "i.ini", "[nodes]\nnode[1:3]\nnode10\n")
+    if not left:
+        with pytest.raises(ConfigError, match=re.escape(f"limit '{limit}' matches no host")):
+            ansible_inventory.load(path, InventoryOptions(limit=limit))
+        return
+    assert list(ansible_inventory.load(path, InventoryOptions(limit=limit)).selected) == left
 
 
 @pytest.mark.parametrize(

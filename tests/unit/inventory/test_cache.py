@@ -4,7 +4,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl.inventory import ansible_inventory, cache
+from clusterctl.inventory import ansible_call, ansible_inventory, cache
 from clusterctl.model import hosts
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def test_an_answer_is_remembered_until_something_changes(place: Path, monkeypatc
     (file,) = (place.parent / "state" / "clusterctl" / "listings").iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
     with monkeypatch.context() as patch:
-        patch.setattr(ansible_inventory.subprocess, "run", lambda *_, **__: pytest.fail("asked again"))
+        patch.setattr(ansible_call.subprocess, "run", lambda *_, **__: pytest.fail("asked again"))
         assert slots(place) == 2
     (place.parent / "group_vars" / "all.yml").write_text("slots: 3\n")
     assert (slots(place), kept(place)) == (3, 2)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.events import Event, Finished
+from clusterctl.model.hosts import InventorySources
 from clusterctl.provisioning import playbook
 from clusterctl.provisioning.playbook import Cancel, Play
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.programs
 def test_arguments() -> None:
     play = Play(
         playbook=Path("/p.yml"),
-        inventory=Path("/my inventory/i.ini"),
+        inventory=InventorySources.of(Path("/my inventory/i.ini")),
         limit="-weird",
         tags=("a", "b"),
         extra_vars=("x=$(reboot) 'y'", "@f"),
@@ -49,7 +50,7 @@ def test_arguments() -> None:
 def run(folder: Path, text: str, cancel: Cancel | None = None, **options: object) -> tuple[playbook.End, list[Event]]:
     (folder / "play.yml").write_text(text, encoding="utf-8")
     (folder / "i.ini").write_text("h1 ansible_connection=local\nh2 ansible_connection=local\n", encoding="utf-8")
-    play = Play(folder / "play.yml", folder / "i.ini", **options)  # type: ignore[arg-type]
+    play = Play(folder / "play.yml", InventorySources.of(folder / "i.ini"), **options)  # type: ignore[arg-type]
     private = folder / "private"
     private.mkdir(mode=0o700)
     heard: list[Event] = []

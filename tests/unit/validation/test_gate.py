@@ -65,7 +65,7 @@ def test_a_host_beyond_plain_ssh_is_a_failure_of_its_own_and_the_probe_stays_as_
     monkeypatch.setattr(facts, "gather", lambda *_, **__: gathered)
     there = factory.inventory(["node1", "node2"])
     (local,) = factory.hosts(["node2"], connection="local")
-    cluster = type(there)(there.path, (there.hosts[0], local), there.selected, there.digest)
+    cluster = type(there)(there.sources, (there.hosts[0], local), there.selected, there.digest)
     heard: list[Any] = []
     results = CheckResults(heard.append)
     passed = gate.Gate(cluster, results, heard.append, compares=True, repeat="again", total=3).judge(None)
@@ -78,6 +78,7 @@ def test_a_host_beyond_plain_ssh_is_a_failure_of_its_own_and_the_probe_stays_as_
         ("skew", Verdict.PASS, ()),
     ]
     assert "node2 is not reached by plain ssh with a key" in results["reachable"].reason
+    assert "ansible_connection is 'local'" in results["reachable"].reason
     assert [type(event) for event in heard] == [CheckStarted, CheckFinished] * 3
 
 
