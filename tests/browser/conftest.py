@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from clusterctl.model.culprits import Culprit, Fineness
+from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.report import page
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
@@ -100,7 +102,35 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def made() -> dict[str, ValidationRecord]:
-    return {name: records.record(shape) for name, shape in SHAPES.items()}
+    return {name: records.record(shape) for name, shape in SHAPES.items()} | {
+        "noisy": _noisy(),
+        "one way": _fails(Culprit(kind="one_way", nodes=("node4", "node2"), words="node2 hears nothing of node4")),
+        "unknown": _fails(next_step="run it again with --search."),
+    }
+
+
+def _noisy() -> ValidationRecord:
+    """Return a record that passed though one node and one link have half of the others' figures."""
+    one = records.record(records.Shape(6, slow=((3, 0.5),), links=((0, 5, 0.5),)))
+    fineness = Fineness(kind="link", quantity="bandwidth", fraction=0.12, why="the cores were busy")
+    calm = {"verdict": Verdict.PASS, "culprits": (), "comparisons": (), "hosts": (), "fineness": (fineness,)}
+    checks = tuple(check.model_copy(update=calm) for check in one.checks)
+    return one.model_copy(update={"checks": checks, "verdict": Verdict.PASS})
+
+
+def _fails(*culprits: Culprit, next_step: str = "") -> ValidationRecord:
+    """Return a record whose first collective hung."""
+    one = records.record(records.Shape(6))
+    hung = CheckResult(
+        check="hello",
+        verdict=Verdict.FAIL,
+        reason="no answer from 12 ranks",
+        hosts=one.hosts,
+        culprits=culprits,
+        next_step=next_step,
+        evidence=("PRTE has lost communication with node1",),
+    )
+    return one.model_copy(update={"checks": (hung, *one.checks), "verdict": Verdict.FAIL})
 
 
 @pytest.fixture(scope="session")

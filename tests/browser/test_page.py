@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from clusterctl.report.page import matrices
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
@@ -21,9 +22,42 @@ FACTORS = {"k": 1e3, "M": 1e6, "G": 1e9}
 
 # The middle of a cell, in pixels of the window.
 CELL = """
-const heat = document.getElementById("heat"), at = heat.getBoundingClientRect(), layout = heat._fullLayout;
-const place = (axis, name) => axis._offset + axis.c2p(axis._categories.indexOf(name));
-return [at.left + place(layout.xaxis, arguments[1]), at.top + place(layout.yaxis, arguments[0])];
+const heat = document.getElementById("heat"), at = heat.querySelector("canvas").getBoundingClientRect();
+const { grid, rows, view } = heat.picture;
+const place = (name, start) => (rows.indexOf(name) - start + .5) * grid.cell;
+return [at.left + grid.left + place(arguments[1], view.left), at.top + grid.top + place(arguments[0], view.top)];
+"""
+# A copy of the heat map for reading its pixels, since Chromium warns where a canvas on the screen is read often.
+COPY = """
+const map = document.querySelector("#heat canvas"), pixels = document.createElement("canvas");
+[pixels.width, pixels.height] = [map.width, map.height];
+const pen = pixels.getContext("2d", { willReadFrequently: true });
+pen.drawImage(map, 0, 0);
+"""
+# The colour in the middle of a cell.
+INK = f"""{COPY}
+const {{ grid, rows, view }} = document.getElementById("heat").picture;
+const scale = map.width / parseFloat(map.style.width);
+const place = (name, start, edge) => Math.round((edge + (rows.indexOf(name) - start + .5) * grid.cell) * scale);
+const [x, y] = [place(arguments[1], view.left, grid.left), place(arguments[0], view.top, grid.top)];
+return Array.from(pen.getImageData(x, y, 1, 1).data);
+"""
+# Elements that wear the colour of what is bad, and how many pixels of the heat map are rather red than slate.
+PAINTED = f"""{COPY}
+const probe = document.createElement("i");
+probe.style.color = "var(--bad)";
+document.body.append(probe);
+const bad = getComputedStyle(probe).color, found = [];
+probe.remove();
+for (const one of document.querySelectorAll("main *")) {{
+  const style = getComputedStyle(one), shape = one instanceof SVGElement;
+  const worn = [style.backgroundColor, ...(shape ? [style.fill, style.stroke] : [style.color])];
+  if (worn.includes(bad)) found.push(one.tagName + " " + one.textContent);
+}}
+const ink = pen.getImageData(0, 0, map.width, map.height).data;
+let red = 0;
+for (let i = 0; i < ink.length; i += 4) red += ink[i + 3] === 255 && ink[i] > ink[i + 2] + 30;
+return [found, red];
 """
 
 
@@ -32,11 +66,18 @@ def drawn(browser: Browser) -> list[str]:
     browser.js(
         "document.documentElement.style.scrollBehavior = 'auto'; document.getElementById('links').scrollIntoView()"
     )
-    browser.until(
-        lambda: browser.js("return document.querySelector('#heat .hm image, #heat .heatmaplayer image') !== null")
-    )
-    rows: list[str] = browser.js("return document.getElementById('heat')._fullLayout.yaxis._categories")
+    browser.until(lambda: browser.js("return document.getElementById('heat').picture !== undefined"))
+    rows: list[str] = browser.js("return document.getElementById('heat').picture.rows")
     return rows
+
+
+def see_everything(browser: Browser) -> None:
+    """Bring every picture into sight once."""
+    height = browser.js("return document.documentElement.scrollHeight")
+    for at in range(0, height, 700):
+        browser.js("scrollTo({top: arguments[0], behavior: 'instant'})", at)
+        browser.js("return new Promise((done) => requestAnimationFrame(() => setTimeout(done, 30)))")
+    browser.until(lambda: browser.js("return document.querySelectorAll('.plot:empty').length === 0"))
 
 
 def hover(browser: Browser, one: str, other: str) -> str:
@@ -62,7 +103,7 @@ def bandwidth(text: str) -> float:
 
 
 def measured(one: ValidationRecord, names: tuple[str, str]) -> float:
-    matrix: PairMatrix = one.checks[-2].matrices[-1]
+    matrix: PairMatrix = one.checks[-2].matrices[matrices.first(one)]
     ends = {matrix.nodes.index(name) for name in names}
     return next(
         value
@@ -75,11 +116,7 @@ def measured(one: ValidationRecord, names: tuple[str, str]) -> float:
 def test_it_opens_from_disk_and_asks_nobody(browser: Browser, pages: dict[str, Path], name: str) -> None:
     browser.open(pages[name])
     assert browser.js("return document.documentElement.dataset.ready") == "yes"
-    height = browser.js("return document.documentElement.scrollHeight")
-    for at in range(0, height, 700):  # every picture comes into sight
-        browser.js("scrollTo({top: arguments[0], behavior: 'instant'})", at)
-        browser.js("return new Promise((done) => requestAnimationFrame(() => setTimeout(done, 30)))")
-    browser.until(lambda: browser.js("return document.querySelectorAll('.plot:not(.js-plotly-plot)').length === 0"))
+    see_everything(browser)
     fetched, said = browser.logs()
     assert fetched == []
     assert said == []
@@ -183,18 +220,107 @@ def test_light_and_dark(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["faulty"])
     drawn(browser)
     paper = "return getComputedStyle(document.body).backgroundColor"
-    light = browser.js(paper)
+    light, slow = browser.js(paper), browser.js(INK, "node07", "node01")
     browser.one("#theme").click()
     assert browser.js(paper) != light
-    assert browser.js("return document.getElementById('heat').data[0].colorscale[0][1]") == "#ff8a70"
+    assert sum(browser.js(INK, "node07", "node01")[:3]) > sum(slow[:3]) + 100  # slow is far from the background
     assert browser.logs() == ([], [])
+
+
+def test_what_a_check_names_is_red_and_slow_is_stronger_than_fast(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["faulty"])
+    drawn(browser)
+    named = browser.all("#node-table tr.named td:first-child")
+    assert {one.text for one in named} == {"node07", "node03", "node08"}
+    assert {one.text for one in browser.all(".topology .bad text, .topology .end text")} == {one.text for one in named}
+    for pair in (("node07", "node01"), ("node03", "node08")):
+        red, _, blue, _ = browser.js(INK, *pair)
+        assert red > blue + 60, pair
+    for pair in (("node01", "node02"), ("node11", "node14"), ("node16", "node05")):
+        red, _, blue, _ = browser.js(INK, *pair)
+        assert min(red, blue) > 200, pair  # pale, on the light page
+        assert abs(red - blue) < 20, pair
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_pass_paints_no_node_however_much_its_figures_differ(
+    browser: Browser, pages: dict[str, Path], theme: str
+) -> None:
+    browser.open(pages["noisy"])
+    if browser.js("return document.documentElement.dataset.theme") != theme:
+        browser.one("#theme").click()
+    see_everything(browser)
+    drawn(browser)
+    assert browser.one(".word").text == "PASS"
+    assert browser.js(PAINTED) == [[], 0]
+    assert "judged links to ±12 % (bandwidth): the cores were busy" in browser.one("#todo").text
+    assert not browser.all(".topology")
+    browser.open(pages["faulty"])
+    drawn(browser)
+    found, red = browser.js(PAINTED)
+    assert len(found) > 20  # it would be seen
+    assert red > 1000
+
+
+def test_a_link_that_fails_one_way_has_an_arrow_to_the_receiver(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["one way"])
+    (line,) = browser.all(".topology line.bad[marker-end]")
+    place = (
+        "const all = [...document.querySelectorAll('.topology g')];"
+        "const circle = all.find((each) => each.textContent.includes(arguments[0])).querySelector('circle');"
+        "return [circle.getAttribute('cx'), circle.getAttribute('cy')].map(Number);"
+    )
+    x1, y1, x2, y2 = (float(line.get_attribute(name)) for name in ("x1", "y1", "x2", "y2"))
+    assert [x1, y1] == browser.js(place, "node4")
+    assert [x2, y2] == pytest.approx(browser.js(place, "node2"), abs=12)
+    assert "node4 → node2" in browser.one(".chip.bad").text
+    assert not browser.all(".topology line:not([marker-end]).bad")
+
+
+def test_a_culprit_that_is_not_known_is_not_painted(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["unknown"])
+    assert "Next step: run it again with --search." in browser.one("#todo").text
+    assert "culprit not known" in browser.one(".chips").text
+    assert not browser.all(".chip.bad")
+    assert not browser.all("#node-table tr.named")
+
+
+def test_a_part_of_the_heat_map_can_be_seen_alone(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["large"])
+    rows = drawn(browser)
+    from_at, to_at = browser.js(CELL, rows[4], rows[6]), browser.js(CELL, rows[8], rows[15])
+    drag = ActionChains(browser.driver, duration=20)
+    pointer = drag.w3c_actions.pointer_action
+    pointer.move_to_location(round(from_at[0]), round(from_at[1]))
+    pointer.pointer_down()
+    pointer.move_to_location(round(to_at[0]), round(to_at[1]))
+    pointer.pointer_up()
+    drag.perform()
+    view = "return document.getElementById('heat').picture.view"
+    assert browser.js(view) == {"top": 4, "left": 6, "down": 5, "across": 10}
+    assert rows[5] in hover(browser, rows[5], rows[9])
+    browser.one("#heat").send_keys(Keys.ESCAPE)
+    assert browser.js(view) == {"top": 0, "left": 0, "down": 40, "across": 40}
+
+
+@pytest.mark.parametrize("name", ["faulty", "large", "noisy"])
+def test_a_narrow_window_needs_no_scrolling_sideways(browser: Browser, pages: dict[str, Path], name: str) -> None:
+    metrics = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        browser.open(pages[name])
+        see_everything(browser)
+        assert browser.js("return document.documentElement.scrollWidth") <= 400
+        assert browser.one(".word").size["height"] < 60  # the verdict is one line
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_it_prints_with_every_picture(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["faulty"])
     printed = browser.driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
     assert len(base64.b64decode(printed["data"])) > 50_000
-    assert browser.js("return document.querySelectorAll('.plot:not(.js-plotly-plot)').length") == 0
+    assert browser.js("return document.querySelectorAll('.plot:empty').length") == 0
 
 
 def test_a_page_that_asks_the_network_or_complains_would_be_seen(browser: Browser, tmp_path: Path) -> None:

@@ -6,14 +6,15 @@ Many checks and sizes name a slow node; here it is one action with all its evide
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from clusterctl.model import nodeset
+from clusterctl.model.results import Verdict
+from clusterctl.report import evidence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
     from datetime import datetime
 
     from clusterctl.model.culprits import Culprit
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 _Found: TypeAlias = "tuple[CheckResult, Culprit]"
 _NETWORK = {"latency", "bandwidth", "time", "algorithm_bandwidth", "bus_bandwidth", "sent_again"}
 _MACHINE = {"memory_bandwidth", "compute", "gpu_clock"}
-_MOST_EVIDENCE = 8
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class Action:
         hosts: its nodes, one name each.
         words: the sentence that names it.
         more: the other sentences about the same nodes.
-        advice: where to look.
+        advice: where to look; for a check without a culprit its next step.
+        known: whether the record names ``hosts`` as the ones to blame; else they are those that the reason speaks of.
         evidence: the lines that show it.
         since: the first of the consecutive runs that named it, None where this is the first.
         checks: the checks that name it.
@@ -49,6 +50,7 @@ class Action:
     words: str
     more: tuple[str, ...]
     advice: str
+    known: bool
     evidence: tuple[str, ...]
     since: datetime | None
     checks: tuple[str, ...]
@@ -61,17 +63,34 @@ def of(record: ValidationRecord) -> tuple[Action, ...]:
     grouped: dict[tuple[str, tuple[str, ...]], list[_Found]] = {}
     for check in record.checks:
         for culprit in culprits(check):
-            grouped.setdefault((culprit.kind, tuple(sorted(culprit.nodes))), []).append((check, culprit))
+            nodes = culprit.nodes if culprit.kind == "one_way" else tuple(sorted(culprit.nodes))
+            grouped.setdefault((culprit.kind, nodes), []).append((check, culprit))
     named = sorted(grouped.values(), key=lambda found: -max(badness(culprit) for _, culprit in found))
     covered = {check.check for found in named for check, _ in found}
     rest = [check for check in record.checks if check.is_bad and check.check not in covered]
-    return (*(_of_culprit(found) for found in named), *(_of_check(check) for check in rest))
+    return (*(_of_culprit(found, record.hosts) for found in named), *(_of_check(check) for check in rest))
 
 
 def culprits(check: CheckResult) -> tuple[Culprit, ...]:
-    """Return the culprits of a check: from its figures, and from the search after it hung or crashed."""
+    """Return the culprits of a bad check: from its figures, and from the search after it hung or crashed."""
+    if not check.is_bad:
+        return ()
     found = (*check.culprits, *(check.search.culprits if check.search else ()))
     return tuple({(one.kind, one.nodes, one.quantity, one.size_bytes): one for one in found}.values())
+
+
+def blamed(check: CheckResult) -> tuple[str, ...]:
+    """Return the hosts that a bad check blames: those of its culprits and failed figures, else those of its reason.
+
+    A check that gives a next step instead of a culprit blames none.
+    """
+    if not check.is_bad:
+        return ()
+    named = [host for one in culprits(check) for host in one.nodes]
+    named += [host for one in check.comparisons if one.verdict is Verdict.FAIL for host in one.figure.nodes]
+    if not named and not check.next_step:
+        named = list(check.hosts)
+    return tuple(dict.fromkeys(named))
 
 
 def badness(culprit: Culprit) -> float:
@@ -81,20 +100,20 @@ def badness(culprit: Culprit) -> float:
     return max(culprit.ratio, 1 / culprit.ratio)
 
 
-def _of_culprit(found: list[_Found]) -> Action:
+def _of_culprit(found: list[_Found], hosts: Collection[str]) -> Action:
     found = sorted(found, key=lambda one: -badness(one[1]))
     check, first = found[0]
-    about = [words for one, _ in found for words in _comparisons(one, first.nodes)]
     checks = tuple(dict.fromkeys(one.check for one, _ in found))
     since = [culprit.since for _, culprit in found if culprit.since is not None]
     return Action(
         kind=first.kind,
-        nodes=nodeset.folded(first.nodes),
+        nodes=names(first),
         hosts=first.nodes,
         words=first.words,
         more=tuple(dict.fromkeys(culprit.words for _, culprit in found[1:] if culprit.words != first.words)),
         advice=_advice(first.kind, {culprit.quantity for _, culprit in found}),
-        evidence=tuple(dict.fromkeys((*about, *_lines(found, first.nodes))))[:_MOST_EVIDENCE],
+        known=True,
+        evidence=evidence.of_culprits(found, hosts),
         since=min(since) if since else None,
         checks=checks,
         repeat=check.repeat,
@@ -103,15 +122,15 @@ def _of_culprit(found: list[_Found]) -> Action:
 
 
 def _of_check(check: CheckResult) -> Action:
-    failed = [one.words for one in check.comparisons if one.verdict.value == "FAIL"]
     return Action(
         kind="check",
         nodes=nodeset.folded(check.hosts),
         hosts=check.hosts,
         words=check.reason,
         more=(),
-        advice="",
-        evidence=tuple(dict.fromkeys((*failed, *check.evidence)))[:_MOST_EVIDENCE],
+        advice=f"Next step: {check.next_step}" if check.next_step else "",
+        known=bool(blamed(check)),
+        evidence=evidence.of_check(check),
         since=None,
         checks=(check.check,),
         repeat=check.repeat,
@@ -119,21 +138,11 @@ def _of_check(check: CheckResult) -> Action:
     )
 
 
-def _lines(found: list[_Found], nodes: tuple[str, ...]) -> list[str]:
-    """Return the evidence of the checks: the lines that name these nodes, else all lines."""
-    lines = [line for check, _ in found for line in check.evidence]
-    name = re.compile(rf"(?<![\w.-])(?:{'|'.join(re.escape(node) for node in nodes)})(?![\w-])")
-    naming = [line for line in lines if len(name.findall(line)) >= min(len(nodes), 2)]
-    return naming or lines
-
-
-def _comparisons(check: CheckResult, nodes: Iterable[str]) -> list[str]:
-    wanted = set(nodes)
-    return [
-        one.words
-        for one in check.comparisons
-        if one.verdict.value == "FAIL" and one.figure.nodes and set(one.figure.nodes) <= wanted
-    ]
+def names(culprit: Culprit) -> str:
+    """Return the nodes of a culprit, folded; of a link that fails one way, sender and receiver."""
+    if culprit.kind == "one_way":
+        return " → ".join(culprit.nodes)
+    return nodeset.folded(culprit.nodes)
 
 
 _PATH_ADVICE = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from clusterctl.model import nodeset, units
 
 if TYPE_CHECKING:
+    from clusterctl.model.culprits import Fineness
     from clusterctl.model.results import Figure, Trend
 
 
@@ -36,6 +37,12 @@ def about(one: Figure) -> str:
 def about_nodes(one: Figure) -> str:
     """Return what a figure is and of which nodes: 'node2: bandwidth, 1 MiB (mpi)'."""
     return f"{nodeset.folded(one.nodes)}: {about(one)}" if one.nodes else about(one)
+
+
+def fineness(one: Fineness) -> str:
+    """Return how finely a check could judge: 'links to ±12 % (bandwidth)'."""
+    words = f"{one.kind}s to ±{one.fraction * 100:.0f} % ({quantity(one.quantity)})"
+    return f"{words}: {one.why}" if one.why else words
 
 
 def now_and_before(trend: Trend) -> tuple[str, str]:

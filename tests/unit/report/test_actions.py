@@ -3,6 +3,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from clusterctl.model import results
+from clusterctl.model.culprits import Culprit
+from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.report import actions, validation_table
 from report_records import BEGAN, CHECKS, DATA, HUNG, PAIRS, record
 
@@ -19,8 +21,10 @@ def test_what_to_do_names_each_thing_once_worst_first() -> None:
     slow = todo[1]
     assert (slow.words, slow.more) == ("node2 is slow", ("node2 answers late",))
     assert slow.since == BEGAN - timedelta(days=3)
-    assert slow.evidence == ("bandwidth of node2: 250 MB/s, 90 % below 2.5 GB/s", "node2: 250 MB/s")
-    assert todo[2].evidence == ("node1 to node3: 1.2 GB/s",)
+    assert slow.evidence == (
+        "bandwidth of node2: 250 MB/s, 90 % below 2.5 GB/s",
+        "node2: bandwidth, 8 MiB (mpi): 250 MB/s",
+    )
     assert slow.repeat == PAIRS.repeat
 
 
@@ -34,3 +38,36 @@ def test_a_real_slow_link_is_the_one_thing_to_do() -> None:
 def test_nothing_to_do_when_all_is_well() -> None:
     assert actions.of(record(CHECKS[:1])) == ()
     assert validation_table.opening(record(CHECKS[:1])) == ()
+
+
+def test_a_check_that_passed_has_nothing_to_do_whatever_it_noted() -> None:
+    passed = PAIRS.model_copy(update={"verdict": Verdict.PASS})
+    assert actions.of(record((passed,))) == ()
+    assert actions.blamed(passed) == ()
+
+
+def test_a_link_that_fails_one_way_names_sender_and_receiver_in_order() -> None:
+    both = tuple(
+        Culprit(kind="one_way", nodes=nodes, words="lost") for nodes in (("node4", "node2"), ("node2", "node4"))
+    )
+    todo = actions.of(record((PAIRS.model_copy(update={"culprits": both}),)))
+    assert [(one.kind, one.nodes) for one in todo] == [("one_way", "node4 → node2"), ("one_way", "node2 → node4")]
+    assert all("direction" in one.advice for one in todo)
+
+
+def test_a_culprit_that_is_not_known_is_a_next_step_and_blames_nobody() -> None:
+    check = CheckResult(
+        check="hello",
+        verdict=Verdict.FAIL,
+        reason="no answer",
+        hosts=("node1", "node2"),
+        next_step="run it again with --search",
+    )
+    (one,) = actions.of(record((check,)))
+    assert (one.advice, one.known) == ("Next step: run it again with --search", False)
+    assert actions.blamed(check) == ()
+    assert actions.blamed(check.model_copy(update={"next_step": ""})) == ("node1", "node2")
+
+
+def test_culprits_are_blamed_before_every_host_of_the_reason() -> None:
+    assert actions.blamed(HUNG.model_copy(update={"hosts": ("node1", "node4")})) == ("node4",)

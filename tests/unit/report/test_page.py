@@ -17,7 +17,7 @@ from clusterctl.model.culprits import Culprit
 from clusterctl.model.job_outcome import Stack
 from clusterctl.model.results import CheckResult, Figure, PairMatrix, ValidationRecord, Verdict
 from clusterctl.report import page
-from clusterctl.report.page import pictures, topology
+from clusterctl.report.page import matrices, pictures, topology
 from report_records import FULL, HUNG, PAIRS, record
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
@@ -111,7 +111,7 @@ def test_no_name_and_no_log_breaks_out() -> None:
     one = evil_record()
     plain, evil = Reader(page.document(one)), Reader(page.document(one, {one.checks[0].check: EVIL * 3}))
     assert evil.open == []
-    assert [tag for tag, _ in evil.elements].count("script") == 3  # the data, plotly.js and our own
+    assert [tag for tag, _ in evil.elements].count("script") == 2  # the data and our own
     assert "img" not in {tag for tag, _ in evil.elements}
     assert not [attrs for _, attrs in evil.elements if any(name.startswith("on") for name in attrs)]
     assert evil.words.count(EVIL) >= plain.words.count(EVIL) + 3  # it is there, as text
@@ -164,7 +164,7 @@ def unpacked(matrix: dict[str, Any], kind: str = "values") -> np.ndarray:
 
 def test_links_survive_their_packing() -> None:
     made = records.record(records.Shape(9, slow=((4, 0.01),), bandwidth_bytes=(8 << 20,), latency_bytes=()))
-    matrix, packed = made.checks[-2].matrices[0], pictures.matrices(made)[0]
+    matrix, packed = made.checks[-2].matrices[0], matrices.of(made)[0]
     codes = unpacked(packed)
     low, high = packed["low"], packed["high"]
     back = low * np.exp((codes - 1.0) / 65534 * np.log(high / low))
@@ -177,22 +177,22 @@ def test_links_survive_their_packing() -> None:
 
 def test_what_was_not_measured_is_no_number() -> None:
     made = records.record(records.Shape(8, rounds=2, bandwidth_bytes=(1 << 20,), latency_bytes=()))
-    packed = pictures.matrices(made)[0]
+    packed = matrices.of(made)[0]
     assert (unpacked(packed) > 0).sum() == len(made.checks[-2].matrices[0].value)
     assert not packed["complete"]
 
 
 def test_a_bad_link_puts_its_ends_first() -> None:
     made = records.record(records.Shape(40, slow=((30, 0.2),), links=((3, 17, 0.4),)))
-    assert set(pictures.matrices(made)[-1]["order"][:3]) == {30, 3, 17}
-    assert pictures.matrices(made)[-1]["worst_links"][1][0] == "node04 ↔ node18"
+    assert set(matrices.of(made)[-1]["order"][:3]) == {30, 3, 17}
+    assert matrices.of(made)[-1]["worst_links"][1][0] == "node04 ↔ node18"
 
 
 def test_thousands_of_nodes_are_blocks_that_show_their_worst() -> None:
     made = records.record(
         records.Shape(1000, rounds=6, links=((10, 12, 0.1),), bandwidth_bytes=(1 << 20,), latency_bytes=())
     )
-    packed = pictures.matrices(made)[0]
+    packed = matrices.of(made)[0]
     assert packed["block"] == 4
     assert packed["nodes"][2] == "node[0009-0012]"
     cell = 2 * len(packed["nodes"]) - 1 + 1  # row 2, column 3 of a triangle with its diagonal
@@ -202,19 +202,76 @@ def test_thousands_of_nodes_are_blocks_that_show_their_worst() -> None:
     assert packed["worst_links"][0][0] == "node0011 ↔ node0013"
 
 
-def test_512_nodes_are_less_than_8_mb() -> None:
-    made = records.record(records.Shape(512, slow=((16, 0.1),)))
-    assert sum(len(matrix.value) for matrix in made.checks[-2].matrices) == 7 * 512 * 511 // 2
-    assert len(page.document(made).encode()) < 8_000_000
+@pytest.mark.parametrize(("nodes", "most"), [(6, 300_000), (64, 500_000), (512, 4_000_000)])
+def test_a_page_is_small(nodes: int, most: int) -> None:
+    made = records.record(records.Shape(nodes, slow=((nodes // 3, 0.1),)))
+    assert sum(len(matrix.value) for matrix in made.checks[-2].matrices) == 7 * nodes * (nodes - 1) // 2
+    assert len(page.document(made).encode()) < most
 
 
-def test_the_drawing_has_the_bad_nodes_whatever_their_number() -> None:
-    made = records.record(records.Shape(512, slow=((16, 0.1), (300, 0.5)), links=((100, 411, 0.4),)))
+def test_the_drawing_marks_what_is_named_and_colours_what_was_measured() -> None:
+    made = records.record(records.Shape(12, slow=((5, 0.1),), links=((1, 8, 0.4),)))
     drawing = topology.drawing(made)
-    assert {node.name for node in drawing.nodes if node.state == "bad"} == {"node017", "node301"}
-    assert {node.name for node in drawing.nodes if node.state == "end"} == {"node101", "node412"}
-    assert sum(link.bad for link in drawing.links) == 1
-    assert drawing.hidden == 512 - len(drawing.nodes)
+    assert drawing is not None
+    assert {node.name: node.state for node in drawing.nodes if node.state != "good"} == {
+        "node06": "bad",
+        "node02": "end",
+        "node09": "end",
+    }
+    assert len(drawing.links) == 12 * 11 // 2
+    assert sum(link.bad and link.pace == 0 for link in drawing.links) == 11
+    assert [link.pace for link in drawing.links if link.bad and link.pace > 0] == [1]
+    assert {link.pace for link in drawing.links if not link.bad} == {4}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(records.record(records.Shape(6)), id="nothing is named"),
+        pytest.param(records.record(records.Shape(40, slow=((5, 0.1),))), id="lines would hide each other"),
+        pytest.param(record((HUNG,)), id="a node without measured links"),
+    ],
+)
+def test_a_drawing_that_shows_nothing_is_left_out(made: ValidationRecord) -> None:
+    assert topology.drawing(made) is None
+    assert "topology" not in {attrs.get("class") for _, attrs in Reader(page.document(made)).elements}
+
+
+def test_the_rows_of_the_matrix_begin_with_what_a_check_names() -> None:
+    made = records.record(records.Shape(512, slow=((16, 0.1), (300, 0.5)), links=((100, 411, 0.4),)))
+    packed = matrices.of(made)[-1]
+    assert packed["named"] == {"rows": [16, 100, 300, 411], "nodes": [16, 300], "pairs": [[100, 411]]}
+    assert set(packed["order"][:4]) == {16, 100, 300, 411}
+    assert [one[0] for one in packed["worst_links"] if one[3]][1:] == [
+        "node101 ↔ node412",
+        "node301 ↔ node[001-300,302-512]",
+    ]
+
+
+def test_a_row_of_a_thousand_nodes_names_its_nodes_as_the_inventory_counts_them() -> None:
+    made = records.record(
+        records.Shape(1000, rounds=6, slow=((600, 0.1),), bandwidth_bytes=(1 << 20,), latency_bytes=())
+    )
+    hosts = ("unused", *made.hosts)  # one that took no part stands before the others
+    packed = matrices.of(made.model_copy(update={"hosts": hosts}))[0]
+    assert packed["named"] == {"rows": [150], "nodes": [601], "pairs": []}
+    rows = unpacked(packed, "worst").reshape(-1, 2)
+    assert (rows[unpacked(packed) > 0] > 0).all()
+
+
+def test_the_first_picture_is_of_the_worst_culprit() -> None:
+    made = records.record(records.Shape(6, slow=((2, 0.1),)))
+    assert matrices.of(made)[matrices.first(made)]["title"] == "bandwidth 8 MiB"
+    assert matrices.of(made)[matrices.first(records.record(records.Shape(6)))]["title"] == "bandwidth 64 MiB"
+
+
+def test_trends_are_red_only_where_this_run_names_them() -> None:
+    made = records.record(records.Shape(4, slow=((2, 0.1),)))
+    shown, _ = pictures.trends(made)
+    assert {one["title"].partition(" on ")[2] for one in shown if one["named"]} - {""} == {"node3"}
+    assert {one["title"] for one in shown if one["title"].endswith("on node3") and not one["named"]} == {
+        "memory bandwidth on node3"  # the check of this figure passed
+    }
 
 
 def test_trends_that_changed_come_first_and_the_rest_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

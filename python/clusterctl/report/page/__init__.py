@@ -1,8 +1,8 @@
 """The HTML page of a validation: one file that opens from disk and needs no network.
 
-Its scripts are plotly.js, from the package of plotly, and ``page.js`` beside this module. The content security policy
-of the page names both by their sha256, so that a script in a host name or a log cannot run. Jinja2's autoescape treats
-every text; the data of the pictures is JSON with ``<``, ``>`` and ``&`` escaped.
+Its script is made of the ``.js`` files beside this module. The content security policy of the page names it by its
+sha256, so that a script in a host name or a log cannot run. Jinja2's autoescape treats every text; the data of the
+pictures is JSON with ``<``, ``>`` and ``&`` escaped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.model import nodeset
 from clusterctl.model.results import Verdict
 from clusterctl.report import actions, figure_words, jsonl
-from clusterctl.report.page import checks, pictures, topology
+from clusterctl.report.page import checks, matrices, pictures, topology
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +31,7 @@ _POLICY = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
 )
+_SCRIPTS = ("tools.js", "links.js", "charts.js", "page.js")
 _MINUTE = 60
 
 
@@ -42,16 +43,20 @@ def document(record: ValidationRecord, logs: Mapping[str, str] | None = None) ->
         logs: the raw output of the checks by name, cut to a size that a page can hold.
     """
     curves, (trends, trends_left) = pictures.sweeps(record), pictures.trends(record)
-    matrices = pictures.matrices(record)
-    plotly = _plotly() if matrices or curves or trends else ""
-    script = _own("page.js")
-    data = {"matrices": matrices, "sweeps": curves, "trends": trends, "nodes": pictures.nodes(record)}
+    links = matrices.of(record)
+    script = _script()
+    data = {
+        "matrices": links,
+        "first": matrices.first(record),
+        "sweeps": curves,
+        "trends": trends,
+        "nodes": pictures.nodes(record),
+    }
     todo = actions.of(record)
     return _template().render(
         record=record,
-        policy=_POLICY.format(scripts=" ".join(_digest(text) for text in (plotly, script) if text)),
+        policy=_POLICY.format(scripts=_digest(script)),
         style=_own("page.css"),
-        plotly=plotly,
         script=script,
         data=_embedded(data),
         verdict=record.verdict.value,
@@ -65,8 +70,9 @@ def document(record: ValidationRecord, logs: Mapping[str, str] | None = None) ->
         drawing=topology.drawing(record),
         checks=[checks.shown(check, (logs or {}).get(check.check, "")) for check in record.checks],
         counts=_counts(record),
-        has={"matrices": bool(matrices), "sweeps": bool(curves), "trends": bool(trends)},
-        blocks=max((matrix.get("block", 0) for matrix in matrices), default=0),
+        fineness=[(check.check, one) for check in record.checks for one in check.fineness],
+        has={"matrices": bool(links), "sweeps": bool(curves), "trends": bool(trends)},
+        blocks=max((matrix.get("block", 0) for matrix in links), default=0),
         trends_left=trends_left,
         left_behind=list(dict.fromkeys(words for check in record.checks for words in check.left_behind)),
     )
@@ -83,6 +89,7 @@ def _template() -> Template:
         "about": figure_words.about,
         "night": _night,
         "folded": nodeset.folded,
+        "fineness": figure_words.fineness,
     }
     return surroundings.from_string(_own("page.html.j2"))
 
@@ -91,8 +98,10 @@ def _own(name: str) -> str:
     return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _plotly() -> str:
-    return resources.files("plotly").joinpath("package_data").joinpath("plotly.min.js").read_text(encoding="utf-8")
+@cache
+def _script() -> str:
+    """Return the parts of the page's script in one scope of their own."""
+    return '"use strict";\n(function () {\n' + "\n".join(_own(name) for name in _SCRIPTS) + "})();"
 
 
 def _digest(script: str) -> str:
