@@ -120,6 +120,26 @@ def another_host_key(cluster: Cluster, node: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def planted(cluster: Cluster, node: str, plant: str, remove: str) -> Iterator[None]:
+    """Run a line of shell as root on a node, and later another one that undoes it."""
+    cluster.on(node, "sh", "-c", plant)
+    try:
+        yield
+    finally:
+        cluster.on(node, "sh", "-c", remove)
+
+
+@contextlib.contextmanager
+def a_quota(cluster: Cluster, node: str, part_of_a_core: float) -> Iterator[None]:
+    container = cluster.box.node(node).container
+    cluster.engine.run("update", "--cpu-period", "100000", "--cpu-quota", str(int(100000 * part_of_a_core)), container)
+    try:
+        yield
+    finally:  # a thousand processors: podman 4 passes over a quota of -1 and keeps the old one
+        cluster.engine.run("update", "--cpu-period", "100000", "--cpu-quota", "100000000", container)
+
+
+@contextlib.contextmanager
 def a_twin_address(cluster: Cluster) -> Iterator[None]:
     """Give every node a docker0 with the address that Docker gives it everywhere."""
     made = (
@@ -179,6 +199,70 @@ def test_each_fault_is_named_with_its_node(mpi_cluster: Cluster, tmp_path: Path)
     assert "between node1 and node3 in " in cause(found, "ports", "node1", "node3")
     assert "time out" in cause(found, "ports", "node1", "node3")
     assert doctor.exit_code(found) == 10
+
+
+# What hinders a launch or stops jobs, by the node that has it: how to plant it, and how to undo it.
+ASIDE = "mv {0} {0}.aside", "mv {0}.aside {0}"
+ON_NODES = (
+    ("node1", "mount -t tmpfs -o size=8m planted /tmp; head -c 8m /dev/zero > /tmp/full; true", "umount /tmp"),
+    ("node1", *(line.format("/etc/nccl.conf") for line in ASIDE)),
+    ("node2", "mount -o remount,ro /dev/shm", "mount -o remount,rw /dev/shm"),
+    ("node2", *(line.format("/etc/clusterctl/fabric.json") for line in ASIDE)),
+    (
+        "node3",
+        "mv /usr/local/mpi4py /usr/local/mpi4py.aside; cp -a $(readlink -f /usr/local/mpi4py.aside) /usr/local/mpi4py",
+        "rm -r /usr/local/mpi4py; mv /usr/local/mpi4py.aside /usr/local/mpi4py",
+    ),
+    (
+        "node3",
+        "mkdir -p /opt/planted/bin; echo echo foreign > /opt/planted/bin/mpirun; chmod 755 /opt/planted/bin/mpirun",
+        "rm -r /opt/planted",
+    ),
+    ("node4", "chmod -x /usr/local/openmpi/bin/prted", "chmod 755 /usr/local/openmpi/bin/prted"),
+    (
+        "node4",
+        "install -d -o cluster ~cluster/.openmpi; echo 'btl = self' > ~cluster/.openmpi/mca-params.conf",
+        "rm -r ~cluster/.openmpi",
+    ),
+)
+
+
+def test_what_hinders_a_launch_is_named_with_its_node(mpi_cluster: Cluster) -> None:
+    with contextlib.ExitStack() as faults:
+        for fault in ON_NODES:
+            faults.enter_context(planted(mpi_cluster, *fault))
+        foreign = 's#^PATH="\\?#&/opt/planted/bin:#'
+        faults.enter_context(edited(mpi_cluster, "node3", "/etc/environment", foreign))
+        faults.enter_context(edited(mpi_cluster, "node4", "/etc/environment", "$aNCCL_DEBUG=INFO"))
+        faults.enter_context(edited(mpi_cluster, "node2", "/etc/ssh/ssh_known_hosts", "/^node2[, ]/d"))
+        faults.enter_context(a_quota(mpi_cluster, "node1", 1.5))
+        found = doctor.examine(mpi_cluster.box.inventory)
+    assert told(found) == {
+        ("temporary files", "error", ("node1",)),
+        ("parameters", "error", ("node1",)),
+        ("cores", "warning", ("node1",)),
+        ("shared memory", "error", ("node2",)),
+        ("parameters", "error", ("node2",)),
+        ("host_key", "warning", ("node2",)),
+        ("artifacts", "error", ("node3",)),
+        ("session", "error", ("node3",)),
+        ("launch", "error", ("node4",)),
+        ("parameters", "error", ("node4",)),
+        ("parameters", "warning", ("node4",)),
+    }
+    assert cause(found, "temporary files", "node1").endswith(
+        "is full (0 of 8 MiB are free), and each launch writes to it"
+    )
+    assert "is read-only" in cause(found, "shared memory", "node2")
+    assert cause(found, "parameters", "node1").startswith("/etc/nccl.conf is missing")
+    assert cause(found, "parameters", "node2").startswith("/etc/clusterctl/fabric.json is missing")
+    assert "no line of the node itself" in cause(found, "host_key", "node2")
+    assert cause(found, "artifacts", "node3").startswith("/usr/local/mpi4py is a folder")
+    assert cause(found, "session", "node3").startswith("mpirun of a session is /opt/planted/bin/mpirun")
+    assert cause(found, "launch", "node4").startswith("/usr/local/openmpi/bin/prted is not executable")
+    assert cause(found, "cores", "node1") == "it has 2 slots, and its control group a CPU quota of 1.5 cores"
+    stop = next(one.cause for one in found.findings if one.check == "parameters" and "btl" in one.cause)
+    assert stop.startswith("btl = self (/home/cluster/.openmpi/mca-params.conf) leaves out tcp")
 
 
 def test_a_changed_host_key_is_named_by_who_shows_it_and_by_who_remembers_it_wrongly(mpi_cluster: Cluster) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ORDER = 45
 SHM = "/dev/shm"  # noqa: S108 - its name, for people
+PATH_CURE = "put /usr/local/openmpi/bin first in PATH: look in /etc/environment and in start-up files of the shell"
 _MIB = 1 << 20
 _GIB = 1 << 30
 # A rank of Open MPI 5 takes 16 MiB for its own segment of shared memory (btl_sm, segment_size's default).
@@ -55,6 +56,15 @@ def findings(view: View) -> Iterator[Finding]:
     ranks = sum(view.slots.values())
     for host, node in view.nodes.items():
         yield from of_node(host, node, slots=view.slots.get(host, 1), ranks=ranks)
+
+
+def foreign_mpirun(node: NodeFacts) -> str:
+    """Say which other mpirun a session finds before the installed one, '' if it finds the installed one or none."""
+    installed = artifact(node, "openmpi")
+    found = next((program for program in node.launch if program.name == "mpirun"), None)
+    if installed is None or found is None or not found.path or found.real in {found.own_real, ""}:
+        return ""
+    return f"mpirun of a session is {found.path}, and not the installed {found.own}"
 
 
 def _programs(host: str, node: NodeFacts) -> Iterator[Finding]:

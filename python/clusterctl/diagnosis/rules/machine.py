@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
+from clusterctl.diagnosis.rules import launchable
 from clusterctl.diagnosis.skew import PROVISION, artifact, compare
 from clusterctl.model.findings import Finding, Severity
 from clusterctl.support.words import and_more
@@ -35,10 +36,14 @@ def findings(view: View) -> Iterator[Finding]:
 
 
 def _artifacts(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
-    """Report installed artifacts that are damaged; an artifact that is not installed is not reported."""
+    """Report artifacts that are damaged or have lost their link; an artifact that is not installed is not reported."""
     for host, node in nodes.items():
         for found in node.artifacts:
-            if not found.ok and (found.target or "leads nowhere" in found.problem):
+            if found.target and not found.linked:
+                cause = f"{found.link} is a folder, and clusterctl installs a link there"
+                cure = f"move the folder away: 'mv {found.link} {found.link}.aside', then {PROVISION}"
+                yield Finding("artifacts", "error", (host,), cause, cure)
+            elif not found.ok and (found.target or "leads nowhere" in found.problem):
                 cause = f"{found.name} is not as it was installed: {found.problem}"
                 yield Finding("artifacts", "error", (host,), cause, PROVISION)
 
@@ -53,6 +58,9 @@ def _session(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
         folders = [folder.rstrip("/") for folder in node.environment["PATH"].split(":")]
         missing = [folder for folder in wanted if folder not in folders]
         cure = f"{PROVISION} (role environment), or find what sets PATH in /etc/environment or a start-up file"
+        foreign = launchable.foreign_mpirun(node)
+        if foreign and not missing:
+            yield Finding("session", "error", (host,), foreign, launchable.PATH_CURE)
         if missing:
             cause = f"PATH of a session without a terminal lacks {' and '.join(missing)}"
             yield Finding("session", "error", (host,), cause, cure)
@@ -107,6 +115,10 @@ def _cores(view: View) -> Iterator[Finding]:
         if node.threads and slots > node.threads:
             cause = f"it has {slots} slots and {node.threads} hardware threads, so that ranks take turns"
             yield Finding("cores", "warning", (host,), cause, "give it fewer slots in the inventory")
+        elif node.cpu_quota.cores is not None and node.cpu_quota.cores < slots:
+            cause = f"it has {slots} slots, and its control group a CPU quota of {node.cpu_quota.cores:g} cores"
+            cure = "raise the quota (cpu.max, CPUQuota, or the limit of the container), or give it fewer slots"
+            yield Finding("cores", "warning", (host,), cause, cure)
     smt = {
         host: "on" if node.threads > node.cores else "off"
         for host, node in view.nodes.items()

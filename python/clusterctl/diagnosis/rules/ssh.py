@@ -68,6 +68,20 @@ def findings(view: View) -> Iterator[Finding]:
             cause = f"logins from it could not be tried ({report.problem})"
             yield Finding("ssh", "warning", (name,), cause, "see that it answers, and run doctor again")
     yield from _between(view, frozenset(without))
+    yield from _own_lines(view)
+
+
+def _own_lines(view: View) -> Iterator[Finding]:
+    """Name nodes whose known hosts lack the node itself; a login to its own name would ask a question."""
+    for name, node in view.nodes.items():
+        known = node.known_hosts
+        if known is None or not known.has_mesh or not node.ssh.host_keys:
+            continue
+        own = {entry.partition("]")[0].removeprefix("[") for entry in known.own_names}
+        called = {name, node.hostname, node.fqdn, *view.addresses(name)}
+        if not own & called and not any(entry.startswith("|") for entry in own):
+            cause = "its known_hosts has no line of the node itself, so that a login to its own name asks a question"
+            yield Finding("host_key", "warning", (name,), cause, f"{PROVISION} (role ssh_mesh)")
 
 
 def _from_here(failures: Mapping[str, ProbeFailure]) -> Iterator[Finding]:

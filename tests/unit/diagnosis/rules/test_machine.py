@@ -28,6 +28,12 @@ def damaged(record: Record) -> None:
     record["artifacts"][0].update(ok=False, problem="1 of 9 files are missing or changed, first bin/mpirun")
 
 
+def foreign_mpirun(record: Record) -> None:
+    own = "/usr/local/openmpi/bin/mpirun"
+    found = {"path": "/opt/foreign/bin/mpirun", "real": "/opt/foreign/bin/mpirun"}
+    record["launch"] = [{"name": "mpirun", **found, "own": own, "own_real": f"{own}-5", "own_state": "ok"}]
+
+
 def leftover(record: Record) -> None:
     entry = {"pid": 7, "user": "anna", "command": "python train.py", "age_s": 7300, "why": "its launcher is gone"}
     record["leftovers"] = [entry]
@@ -78,6 +84,30 @@ def limited(**limits: int) -> Change:
             "swap",
             "warning",
             "more than a tenth of its memory is in swap",
+        ),
+        (
+            lambda record: record["artifacts"][0].update(linked=False),
+            "artifacts",
+            "error",
+            "/usr/local/openmpi is a folder, and clusterctl installs a link there",
+        ),
+        (
+            lambda record: record.update(cpu_quota={"group": "/g", "cores": 0.5}),
+            "cores",
+            "warning",
+            "it has 2 slots, and its control group a CPU quota of 0.5 cores",
+        ),
+        (
+            foreign_mpirun,
+            "session",
+            "error",
+            "mpirun of a session is /opt/foreign/bin/mpirun, and not the installed /usr/local/openmpi/bin/mpirun",
+        ),
+        (
+            lambda record: record.update(known_hosts={"has_mesh": True, "own_names": ["another"]}),
+            "host_key",
+            "warning",
+            "its known_hosts has no line of the node itself",
         ),
         (lambda record: record.update(threads=1, cores=1), "cores", "warning", "it has 2 slots and 1 hardware threads"),
     ],

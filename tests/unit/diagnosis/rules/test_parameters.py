@@ -1,0 +1,147 @@
+"""Settings that clusterctl did not write: which of them stop jobs, and which are only worth a note."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from clusterctl.diagnosis.rules import registry
+from doctor_view import NODES, seen
+
+if TYPE_CHECKING:
+    from doctor_view import Change, Record
+
+SITE = "/usr/local/etc/openmpi"
+FABRIC = (
+    ("/etc/clusterctl/fabric.json", {}),
+    (f"{SITE}/openmpi-mca-params.conf", {"btl_tcp_if_include": "10.0.0.0/24"}),
+    (f"{SITE}/prte-mca-params.conf", {"prte_if_include": "eth0"}),
+    ("/etc/nccl.conf", {"NCCL_SOCKET_IFNAME": "=eth0"}),
+)
+
+
+def files(*without: str) -> list[Record]:
+    return [
+        {"path": path, "exists": path not in without, "own": {} if path in without else own} for path, own in FABRIC
+    ]
+
+
+def setting(name: str, value: str, source: str = "environment", **changed: Any) -> Change:
+    def change(record: Record) -> None:
+        record["parameters"] = [{"name": name, "value": value, "source": source}]
+        record["parameter_files"] = files()
+        record.update(changed)
+
+    return change
+
+
+def rdma(record: Record) -> None:
+    record["rdma"] = [{"name": "mlx5_0", "ports": [{"number": 1, "state": "ACTIVE", "link_layer": "InfiniBand"}]}]
+    record["limits"]["memlock"] = {"soft": None, "hard": None}
+
+
+def with_rdma(change: Change) -> Change:
+    def both(record: Record) -> None:
+        rdma(record)
+        change(record)
+
+    return both
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("OMPI_MCA_btl", "self", "leaves out tcp"),
+        ("OMPI_MCA_btl", "self,sm", "leaves out tcp"),
+        ("OMPI_MCA_btl", "^tcp", "leaves out tcp"),
+        ("OMPI_MCA_btl", "tcp", "leaves out self"),
+        ("OMPI_MCA_pml", "ucx", "asks for UCX"),
+        ("OMPI_MCA_pml", "cm", "asks for a network with RDMA"),
+        ("PRTE_MCA_oob", "^tcp", "leaves the launcher without TCP"),
+        ("PRTE_MCA_plm", "isolated", "forbids mpirun to start ranks on other nodes"),
+        ("OMPI_MCA_btl_tcp_if_include", "eth9", "names networks that this node does not have"),
+        ("OMPI_MCA_btl_tcp_if_include", "192.0.2.0/24,eth9", "names networks that this node does not have"),
+        ("OMPI_MCA_btl_tcp_if_exclude", "lo", "contradicts btl_tcp_if_include of the role fabric"),
+        ("NCCL_SOCKET_IFNAME", "=eth", "names interfaces that this node does not have"),
+        ("NCCL_NET", "IB", "asks for RDMA"),
+        ("OPAL_PREFIX", "/opt/openmpi", "look for its own files elsewhere"),
+    ],
+)
+def test_what_stops_jobs_is_an_error_with_its_source(name: str, value: str, words: str) -> None:
+    (found,) = registry.diagnose(seen(node3=setting(name, value)))
+    assert (found.check, found.severity, found.hosts) == ("parameters", "error", ("node3",))
+    assert found.cause.startswith(f"{name} = {value} (the environment) ")
+    assert words in found.cause
+    assert "/etc/environment" in found.cure
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OMPI_MCA_btl", "self,tcp"),
+        ("OMPI_MCA_btl", "^openib"),
+        ("OMPI_MCA_pml", "ob1"),
+        ("PRTE_MCA_oob", "tcp"),
+        ("OMPI_MCA_btl_tcp_if_include", "10.0.0.0/8"),
+        ("PRTE_MCA_prte_if_include", "eth0,eth9"),
+        ("OPAL_PREFIX", "/usr/local/openmpi/"),
+        ("UCX_TLS", "tcp"),
+        ("LD_PRELOAD", "/opt/lib.so"),
+    ],
+)
+def test_other_settings_are_a_note_on_all_nodes_that_have_them(name: str, value: str) -> None:
+    view = seen(**dict.fromkeys(NODES, setting(name, value)))
+    assert registry.diagnose(view) == ()
+    assert registry.notes(view) == (
+        f"A setting that clusterctl did not write, on node[1-4]: {name} = {value} (the environment).",
+    )
+
+
+def test_with_rdma_another_transport_may_carry_messages() -> None:
+    view = seen(node3=with_rdma(setting("OMPI_MCA_btl", "^tcp")))
+    assert [one.severity for one in registry.diagnose(view)] == []
+    (found,) = registry.diagnose(seen(node3=with_rdma(setting("NCCL_IB_DISABLE", "1")), **others("NCCL_IB_DISABLE")))
+    assert (found.severity, found.hosts) == ("warning", ("node3",))
+    assert "leave the RDMA ports" in found.cause
+
+
+def others(name: str) -> dict[str, Change]:
+    return {host: setting(name, "1") for host in NODES if host != "node3"}
+
+
+def test_settings_of_nccl_have_to_agree() -> None:
+    (found,) = registry.diagnose(seen(node3=setting("NCCL_ALGO", "Ring")))
+    assert (found.severity, found.hosts, found.cause) == (
+        "warning",
+        ("node3",),
+        "NCCL_ALGO is Ring, and not set on most nodes",
+    )
+
+
+@pytest.mark.parametrize("path", [path for path, _ in FABRIC])
+def test_a_file_of_the_fabric_that_is_gone_is_named(path: str) -> None:
+    def gone(record: Record) -> None:
+        record["parameter_files"] = files(path)
+
+    def healthy(record: Record) -> None:
+        record["parameter_files"] = files()
+
+    (found,) = registry.diagnose(seen(node1=healthy, node2=healthy, node3=gone, node4=healthy))
+    assert (found.check, found.severity, found.hosts) == ("parameters", "error", ("node3",))
+    assert found.cause.startswith(f"{path} is missing")
+
+
+def test_a_node_that_lost_all_files_of_the_fabric_is_named_by_the_others() -> None:
+    def gone(record: Record) -> None:
+        record["parameter_files"] = files(*(path for path, _ in FABRIC))
+
+    found = registry.diagnose(seen(node1=setting("NCCL_DEBUG", "INFO"), node3=gone))
+    assert {one.hosts for one in found if one.severity == "error"} == {("node3",)}
+    assert len([one for one in found if one.severity == "error"]) == len(FABRIC)
+
+
+def test_where_no_network_was_chosen_no_file_is_missed() -> None:
+    def unchosen(record: Record) -> None:
+        record["parameter_files"] = [{"path": path, "exists": False, "own": {}} for path, _ in FABRIC]
+
+    assert registry.diagnose(seen(**dict.fromkeys(NODES, unchosen))) == ()
