@@ -79,7 +79,7 @@ def plain(place: Path) -> dict[str, float]:
 def report(place: Path) -> dict[str, float]:
     """Read, judge and write everything."""
     from clusterctl.analysis import outliers, speed_verdict  # noqa: PLC0415
-    from clusterctl.model.results import worst  # noqa: PLC0415
+    from clusterctl.model import results  # noqa: PLC0415
     from clusterctl.report import (  # noqa: F401, PLC0415
         files,
         jsonl,
@@ -90,10 +90,10 @@ def report(place: Path) -> dict[str, float]:
     )
 
     began = time.process_time()
-    record = files.read(place)
+    record = results.load(place.read_bytes(), place.name)
     read = time.process_time()
     checks = tuple(speed_verdict.assess(check, outliers.OutlierPolicy()) for check in record.checks)
-    record = record.model_copy(update={"checks": checks, "verdict": worst(checks)})
+    record = record.model_copy(update={"checks": checks, "verdict": results.worst(checks)})
     judged = time.process_time()
     folder = place.parent
     files.write(record, files.Places(folder / "p.html", folder / "j.xml", folder / "m.prom", folder / "l.jsonl"))

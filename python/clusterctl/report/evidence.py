@@ -68,15 +68,17 @@ def _shown(check: CheckResult, culprit: Culprit) -> Iterator[str]:
 
 def _links(matrix: PairMatrix, culprit: Culprit) -> Iterator[str]:
     """Yield the links of a culprit, worst first; of a pair, its own link and the other links of both ends."""
-    wanted = set(culprit.nodes)
+    wanted = {number for number, name in enumerate(matrix.nodes) if name in culprit.nodes}
     measured = [
-        (value, one, other) for (one, other), value in zip(matrix.links, matrix.value, strict=True) if value > 0
+        (value, one, other)
+        for one, other, value in zip(matrix.first, matrix.second, matrix.value, strict=True)
+        if (one in wanted or other in wanted) and value > 0
     ]
     measured.sort(key=lambda link: link[0] if matrix.better == "higher" else -link[0])
     its = [link for link in measured if len(wanted & {link[1], link[2]}) == len(wanted)]
-    others = [link for link in measured if wanted & {link[1], link[2]} and link not in its]
+    others = [link for link in measured if link not in its] if len(its) < _MOST_LINKS else []
     for value, one, other in (*its[:_MOST_LINKS], *others[: _MOST_LINKS - len(its)]):
-        yield f"{one} ↔ {other}: {figure_words.figure(value, matrix.unit)}"
+        yield f"{matrix.nodes[one]} ↔ {matrix.nodes[other]}: {figure_words.figure(value, matrix.unit)}"
 
 
 def _answers(reports: Iterable[RankReport], wanted: Collection[str]) -> Iterator[str]:
