@@ -54,12 +54,12 @@ def _shown(check: CheckResult, culprit: Culprit) -> Iterator[str]:
         if one.verdict is Verdict.FAIL and one.figure.nodes and set(one.figure.nodes) <= wanted:
             yield one.words
     about = (culprit.quantity, culprit.size_bytes)
+    measured = [matrix for matrix in check.matrices if (matrix.quantity, matrix.size_bytes) == about]
+    for matrix in measured:
+        yield from _links(matrix, culprit)
     for figure in check.figures:
-        if (figure.quantity, figure.size_bytes) == about and set(figure.nodes) == wanted:
+        if not measured and (figure.quantity, figure.size_bytes) == about and set(figure.nodes) == wanted:
             yield f"{figure_words.about_nodes(figure)}: {figure_words.figure(figure.value, figure.unit)}"
-    for matrix in check.matrices:
-        if (matrix.quantity, matrix.size_bytes) == about:
-            yield from _links(matrix, culprit)
     if culprit.kind == "node":
         yield from _answers(check.ranks, wanted)
     if check.search:

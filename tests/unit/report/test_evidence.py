@@ -37,8 +37,7 @@ def test_a_wrong_answer_shows_its_value_and_not_what_the_launcher_says_of_every_
 
 def test_a_real_slow_link_shows_what_was_measured_on_it() -> None:
     (one,) = actions.of(results.load((DATA / "slow-link.json").read_bytes(), "slow-link.json"))
-    assert one.evidence[0].startswith("node5: bandwidth, 8 MiB")
-    assert one.evidence[1:] == (
+    assert one.evidence == (
         "node2 ↔ node5: 152 MB/s",
         "node4 ↔ node5: 159 MB/s",
         "node5 ↔ node6: 166 MB/s",

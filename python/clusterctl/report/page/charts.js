@@ -20,7 +20,7 @@ function canvas(plot, label, across, up) { // axes with their ticks; returns the
   for (const tick of across.ticks) {
     const words = across.words(tick), half = words.length * 3.2, at = Math.max(half, Math.min(wide - half, x(tick)));
     if (at - half < free) continue;
-    free = at + half + 8;
+    free = at + half + 3;
     svg.append(shape("text", { x: at, y: TALL - 6, "text-anchor": "middle" }, words));
   }
   plot.replaceChildren(svg);

@@ -173,7 +173,7 @@ function links() {
   }
   let began = null;
   const span = (a, b) => [Math.min(a, b), Math.abs(a - b) + 1];
-  canvas.addEventListener("pointermove", (event) => {
+  function point(event) {
     const at = grid && under(event), said = at && read(...at);
     frame.hidden = tip.hidden = true;
     if (began && at) {
@@ -183,8 +183,11 @@ function links() {
       surround(frame, at[0], at[1], 1, 1);
       tell(event, said.who, said.value, said.more);
     }
+  }
+  canvas.addEventListener("pointermove", point);
+  canvas.addEventListener("pointerdown", (event) => { // a finger points and does not zoom
+    if (event.pointerType !== "mouse") point(event); else if (!event.button) began = under(event);
   });
-  canvas.addEventListener("pointerdown", (event) => { if (event.pointerType === "mouse" && !event.button) began = under(event); });
   window.addEventListener("pointerup", (event) => {
     const at = began && grid && under(event);
     area.hidden = true;
