@@ -252,6 +252,22 @@ class CheckResult(Record):
         """Whether somebody has to look at it."""
         return self.verdict in {Verdict.FAIL, Verdict.ERROR}
 
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The nodes that a bad check names, by its reason, its culprits and its search; empty where it is not bad."""
+        if not self.is_bad:
+            return ()
+        culprits = (*self.culprits, *(self.search.culprits if self.search else ()))
+        return tuple(dict.fromkeys((*self.hosts, *(node for one in culprits for node in one.nodes))))
+
+    @property
+    def named_words(self) -> str:
+        """The named nodes, or "not known" with the next step; empty where the check is not bad."""
+        if not self.is_bad:
+            return ""
+        step = f", next step: {self.next_step}" if self.next_step else ""
+        return " ".join(self.named) or f"not known{step}"
+
 
 @dataclass(frozen=True)
 class CheckStarted:

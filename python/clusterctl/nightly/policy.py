@@ -28,7 +28,12 @@ def proof_of(record: ValidationRecord) -> Proof:
     """Return the summary of a validation that a night keeps."""
     bad = tuple(
         BadCheck(
-            check=check.check, verdict=check.verdict, reason=check.reason, hosts=check.hosts, certain=_certain(check)
+            check=check.check,
+            verdict=check.verdict,
+            reason=check.reason,
+            hosts=check.named,
+            certain=_certain(check),
+            next_step=check.next_step,
         )
         for check in record.checks
         if check.is_bad

@@ -89,9 +89,9 @@ class Job(Record):
 class BadCheck(Record):
     """A check that did not pass, as a night keeps it.
 
-    ``hosts`` are the hosts that its reason names. After a crash they are the hosts that spoke last, which differ from
-    night to night. ``certain`` are the hosts that are bad for sure: they do not answer, are not ready, or gave wrong
-    answers.
+    ``hosts`` are the hosts that it names; ``next_step`` says what to do where they are not known. After a crash they
+    are the hosts that spoke last, which differ from night to night. ``certain`` are the hosts that are bad for sure:
+    they do not answer, are not ready, or gave wrong answers.
     """
 
     check: str
@@ -99,6 +99,7 @@ class BadCheck(Record):
     reason: str
     hosts: tuple[str, ...] = ()
     certain: tuple[str, ...] = ()
+    next_step: str = ""
 
 
 class Proof(Record):

@@ -95,7 +95,8 @@ def _case(suite: ET.Element, check: CheckResult) -> None:
             missed = [one.words for one in check.comparisons if one.verdict is Verdict.FAIL]
             found = [check.search.words] if check.search else []
             lines = dict.fromkeys([check.reason, *named, *missed, *found])
-            verdict.text = printable("\n".join([*lines, *_about_ranks(check.ranks)]))
+            who = f"culprits: {check.named_words}"
+            verdict.text = printable("\n".join([*lines, who, *_about_ranks(check.ranks)]))
     evidence = _evidence(check)
     if evidence:
         ET.SubElement(case, "system-out").text = printable("\n".join(evidence))

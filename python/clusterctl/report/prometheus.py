@@ -108,6 +108,11 @@ def gauges(record: ValidationRecord) -> list[Gauge]:
             if culprit.since is not None:
                 since = culprit.since.timestamp()
                 samples["clusterctl_culprit_since_timestamp_seconds"].append(Sample(one, since))
+        told = {node for culprit in actions.culprits(check) for node in culprit.nodes}
+        for node in check.named:
+            if node not in told:
+                one = {**about, "kind": "node", "nodes": node, "quantity": "", "size_bytes": ""}
+                samples["clusterctl_culprit"].append(Sample(one, 1.0))
         for compared in check.comparisons:
             one = {**about, **_labels(compared.figure), "source": compared.reference.source}
             failed = float(compared.verdict is Verdict.FAIL)

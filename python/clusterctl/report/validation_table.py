@@ -28,7 +28,7 @@ class Row:
 
 
 def opening(record: ValidationRecord) -> tuple[str, ...]:
-    """Return the lines above the table: actions, figures that miss their reference, results of a search."""
+    """Return the lines above the table: actions, figures that miss their reference, searches, next steps."""
     lines = []
     todo = [one for one in actions.of(record) if one.kind != "check"]  # a check without a culprit is a row of the table
     if todo:
@@ -50,6 +50,8 @@ def opening(record: ValidationRecord) -> tuple[str, ...]:
         lines += [f"  {words}" for words in failed[:_MOST]]
         lines += [f"  and {len(failed) - _MOST} more"] if len(failed) > _MOST else []
     lines += [line for check in record.checks for line in _search(check)]
+    unknown = [check for check in record.checks if check.is_bad and not check.named]
+    lines += [f"Culprit of {check.check}: {check.named_words}" for check in unknown]
     return tuple(lines)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from clusterctl.analysis import group_testing
 from clusterctl.model import nodeset
 from clusterctl.model.culprits import Launch, Search
-from clusterctl.validation.checks import startup
+from clusterctl.validation.checks import causes, startup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,34 +24,26 @@ if TYPE_CHECKING:
 
 FEWEST = 3  # two nodes cannot be told apart: a smaller group has a single node
 _AT_ONCE = 16
-_NO_ANSWER = "an answer"  # rank_program.py expects this of a rank that died or raised an exception
 
 
 def is_wanted(found: CheckResult, outcome: JobOutcome) -> bool:
     """Whether a search can explain how a check ended.
 
     A search is for jobs of three nodes or more that hung until the deadline or crashed. Its check names more or fewer
-    than one node. It is not for wrong answers, whose rank is known, nor for nodes that no longer answer ssh.
+    than one node, and no culprit is known. It is not for wrong answers, whose rank is known, nor for nodes that no
+    longer answer ssh.
     """
-    if not found.is_bad or len(found.hosts) == 1 or any(sweep.problem for sweep in outcome.sweeps):
+    if not found.is_bad or len(found.hosts) == 1 or found.culprits or any(sweep.problem for sweep in outcome.sweeps):
         return False
     if found.reason.startswith(startup.OVERCOMMITTED):  # smaller groups would end in time, and prove nothing
         return False
-    return len({rank.host for rank in found.ranks}) >= FEWEST and _broke(found, outcome)
+    return len({rank.host for rank in found.ranks}) >= FEWEST and causes.broke(found, outcome)
 
 
 def launched(nodes: Sequence[str], found: CheckResult, outcome: JobOutcome) -> Launch:
     """Return what a launch on a group tells the search; wrong answers do not count as a failure."""
-    broke = outcome.ending in {"lost", "not_started"} or _broke(found, outcome)
+    broke = outcome.ending in {"lost", "not_started"} or causes.broke(found, outcome)
     return Launch(nodes=tuple(nodes), ok=not broke, seconds=found.seconds, words=found.reason)
-
-
-def _broke(found: CheckResult, outcome: JobOutcome) -> bool:
-    """Whether the job hung or crashed."""
-    if outcome.ending != "exited":
-        return outcome.ending == "deadline"
-    wrong = [problem for rank in found.ranks for problem in rank.problems if problem.expected != _NO_ANSWER]
-    return outcome.rc != 0 and not wrong
 
 
 def find(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.model import nodeset
 from clusterctl.model.results import CheckFinished, CheckResult, Verdict
+from clusterctl.validation import next_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -35,7 +36,8 @@ class CheckResults:
         return tuple(self._found.values())
 
     def finish(self, result: CheckResult) -> None:
-        """Keep a result, in place of an earlier one of the same check."""
+        """Keep a result, in place of an earlier one of the same check; a bad one names nodes or the next step."""
+        result = next_steps.completed(result)
         self._found[result.check] = result
         self._tell(CheckFinished(result))
 

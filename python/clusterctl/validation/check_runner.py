@@ -13,7 +13,7 @@ from clusterctl.launch import hostfile, mpirun
 from clusterctl.model.results import CheckProgress, CheckResult, CheckStarted, Verdict
 from clusterctl.remote import supervised_job
 from clusterctl.state import files
-from clusterctl.validation import bisect, job_log
+from clusterctl.validation import bisect, job_log, on_the_spot
 from clusterctl.validation.checks import base
 from clusterctl.validation.checks.judging import STARTED
 
@@ -93,10 +93,11 @@ class CheckRunner:
 
         first, outcome = self._attempt(check, team, place, on_start=tell_start)
         result = self._expectations.assess(first)
-        if speed_verdict.suspects(result):
+        if first.verdict is Verdict.PASS and speed_verdict.suspects(result):
             self._tell(CheckProgress(check.name, f"measured once more, since {result.reason}"))
             again, outcome = self._attempt(check, team, place, _CONFIRMING)
             result = self._expectations.confirmed(result, again)
+        result = on_the_spot.explained(result, outcome, team, self._control, self._tell)
         if self._options.searches and bisect.is_wanted(result, outcome):
             result = self._searched(check, team, place, result)
         return result, outcome
@@ -166,6 +167,7 @@ class CheckRunner:
             figures=judgement.figures,
             matrices=judgement.matrices,
             next_step=judgement.next_step,
+            culprits=judgement.culprits,
             stacks=outcome.stacks,
             log=log,
             evidence=judgement.evidence,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
 from clusterctl.diagnosis import skew, stack_rules, training_stack
+from clusterctl.diagnosis.rules import launchable
 from clusterctl.model import nodeset
 from clusterctl.model.facts import Probe, ProbeFailure, cluster_user, slots_of
 from clusterctl.model.findings import Finding
@@ -124,6 +125,10 @@ class Gate:
             if problem:
                 found.append(_error(PROVISIONED, host.name, problem, cure))
                 continue
+            hindered = _hindrances(host, node)
+            if hindered:  # with this node, no job would come up on the others either
+                found += hindered
+                continue
             found += [_error(PROVISIONED, host.name, broken, cure) for broken in broken_extras(node)]
             as_user = cluster_user(host, node)
             nodes[host.name] = ReadyNode(host, node, training_stack.of(node), slots_of(host, node), as_user)
@@ -204,6 +209,16 @@ def broken_extras(node: NodeFacts) -> list[str]:
         f"{called}: {artifact.problem}"
         for called, artifact in found.items()
         if artifact.problem not in {"", f"{artifact.link} does not exist"}
+    ]
+
+
+def _hindrances(host: Host, node: NodeFacts) -> list[Finding]:
+    """Return what keeps a job with this node from being launched; a disk that fills up does not."""
+    found = launchable.of_node(host.name, node, slots=slots_of(host, node))
+    return [
+        _error(PROVISIONED, host.name, one.cause, one.cure)
+        for one in found
+        if one.severity == "error" and one.check != "disk"
     ]
 
 

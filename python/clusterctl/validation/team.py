@@ -64,7 +64,7 @@ class Team:
         return base.Site(
             version=self.version,
             slots=self.slots,
-            names={**{node.facts.hostname: name for name, node in nodes.items()}, **{name: name for name in nodes}},
+            names=self._names(),
             platforms={name: node.facts.platform for name, node in nodes.items()},
             libraries={name: node.facts.artifact("openmpi").target for name, node in nodes.items()},
             cores={name: node.facts.cores for name, node in nodes.items()},
@@ -72,6 +72,20 @@ class Team:
             stack={name: node.stack for name, node in nodes.items()},
             fabric={name: way for name, node in nodes.items() if (way := network.path(node.facts))},
         )
+
+    def _names(self) -> dict[str, str]:
+        """Return the inventory's name for each name and address that output may have for a node."""
+        found: dict[str, list[str]] = {}
+        for name, node in self.nodes.items():
+            own = [entry.address for link in node.facts.interfaces for entry in link.addresses]
+            for alias in dict.fromkeys((node.host.address, node.facts.fqdn, *own)):
+                found.setdefault(alias, []).append(name)
+        unique = {alias: names[0] for alias, names in found.items() if alias and len(names) == 1}  # all have 127.0.0.1
+        return {
+            **unique,
+            **{node.facts.hostname: name for name, node in self.nodes.items()},
+            **{name: name for name in self.nodes},
+        }
 
     @property
     def job_user(self) -> str:

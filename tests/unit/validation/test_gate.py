@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import factory
-from clusterctl.model.facts import Probe, ProbeFailure
+from clusterctl.model.facts import Probe, ProbeFailure, Scratch
 from clusterctl.model.results import CheckFinished, CheckStarted, Verdict
 from clusterctl.remote import facts, supervised_job
 from clusterctl.support import content
@@ -93,3 +93,17 @@ def test_without_a_node_that_answers_nothing_can_run() -> None:
         ("provisioned", Verdict.SKIP),
         ("skew", Verdict.SKIP),
     ]
+
+
+def test_a_node_that_no_job_can_be_launched_on_is_named_and_left_out() -> None:
+    watch = factory.programs(content.node_programs())
+    full = Scratch(path="/tmp", exists=True, free_bytes=0, total_bytes=65536)  # noqa: S108 - a folder of the node
+    probe = Probe({"node1": node("node1", watch=watch), "node2": node("node2", watch=watch, scratch=(full,))}, {})
+    results = CheckResults(lambda _event: None)
+    cluster = factory.inventory(["node1", "node2"])
+    passed = gate.Gate(cluster, results, lambda _event: None, compares=True, repeat="again", total=3).judge(probe)
+    assert list(passed.nodes) == ["node1"]
+    found = results["provisioned"]
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node2",))
+    assert "node2: /tmp is full" in found.reason
+    assert found.reason.endswith("free space in /tmp")

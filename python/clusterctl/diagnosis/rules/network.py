@@ -50,6 +50,13 @@ def findings(view: View) -> Iterator[Finding]:
     yield from _rdma(view.nodes)
 
 
+def between(view: View) -> Iterator[Finding]:
+    """Return which connections between nodes fail in the network that jobs go over."""
+    network, _ = _judged(view)
+    if network is not None:
+        yield from _connections(view, network)
+
+
 def _judged(view: View) -> tuple[Network | None, Finding | None]:
     """Return the network that jobs go over: the one that was written down, else the one that would be."""
     everybody = tuple(view.nodes)

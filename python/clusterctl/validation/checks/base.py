@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from clusterctl.diagnosis.training_stack import NodeStack
+    from clusterctl.model.culprits import Culprit
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import Figure, Measurement, PairMatrix, RankReport
 
@@ -80,6 +81,7 @@ class Judgement:
     figures: tuple[Figure, ...] = ()
     matrices: tuple[PairMatrix, ...] = ()
     next_step: str = ""
+    culprits: tuple[Culprit, ...] = ()  # where more than its hosts is known: the kind and the cause
 
 
 class Check(Protocol):
@@ -165,7 +167,7 @@ def rank_program(program: str, check: str, deadline: float, *more: str) -> tuple
 
 def fail(judgement: Judgement, reason: str, hosts: Iterable[str]) -> Judgement:
     """Return the judgement as a FAIL with this reason and these hosts."""
-    return replace(judgement, verdict=Verdict.FAIL, reason=reason, hosts=unique(hosts))
+    return replace(judgement, verdict=Verdict.FAIL, reason=reason, hosts=unique(hosts), culprits=())
 
 
 def passed(judgement: Judgement, reason: str, *more: Measurement) -> Judgement:

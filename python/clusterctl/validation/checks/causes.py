@@ -10,11 +10,14 @@ from clusterctl.model.culprits import Culprit
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
+    from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import CheckResult
 
 CauseKind: TypeAlias = Literal["node", "pair", "one_way", "together"]
+
+NO_ANSWER = "an answer"  # rank_program.py expects this of a rank that died or raised an exception
 
 _MOST_NAMED = 6
 
@@ -29,6 +32,7 @@ class Cause:
         cause: what is wrong there, without a full stop.
         cure: what to do, without a full stop.
         line: the line of output that says so, empty where a probe has seen it.
+        is_consequence: whether it often follows from another fault, so that a look at the nodes may tell more.
     """
 
     hosts: tuple[str, ...]
@@ -36,6 +40,7 @@ class Cause:
     cure: str
     kind: CauseKind = "node"
     line: str = ""
+    is_consequence: bool = False
 
     def at(self, *hosts: str) -> Cause:
         """Return the cause with these hosts."""
@@ -44,7 +49,7 @@ class Cause:
     @property
     def words(self) -> str:
         """The cause with its hosts, as in "node4: /tmp is full"."""
-        if not self.hosts:
+        if not self.hosts or (self.kind != "node" and all(host in self.cause for host in self.hosts)):
             return self.cause
         where = " to ".join(self.hosts) if self.kind == "one_way" else nodeset.folded(self.hosts)
         return f"{'from ' if self.kind == 'one_way' else ''}{where}: {self.cause}"
@@ -71,9 +76,7 @@ def culprits(causes: Iterable[Cause]) -> tuple[Culprit, ...]:
                 by_nodes.setdefault(("node", (host,)), []).append(cause.at(host))
         elif cause.hosts:
             by_nodes.setdefault((cause.kind, cause.hosts), []).append(cause)
-    return tuple(
-        Culprit(kind=kind, nodes=nodes, words=reason(alike)) for (kind, nodes), alike in by_nodes.items()
-    )
+    return tuple(Culprit(kind=kind, nodes=nodes, words=reason(alike)) for (kind, nodes), alike in by_nodes.items())
 
 
 def explained(result: CheckResult, causes: Sequence[Cause]) -> CheckResult:
@@ -81,12 +84,51 @@ def explained(result: CheckResult, causes: Sequence[Cause]) -> CheckResult:
     if not causes:
         return result
     named = hosts(causes)
+    own = culprits(causes)
+    others = [one for one in result.culprits if (one.kind, one.nodes) not in {(two.kind, two.nodes) for two in own}]
     seen = tuple(dict.fromkeys(cause.words for cause in causes))
     return result.model_copy(
         update={
             "reason": reason(causes, result.reason),
             "hosts": named or result.hosts,
-            "culprits": (*culprits(causes), *result.culprits),
+            "culprits": (*own, *others),
             "evidence": tuple(dict.fromkeys((*seen, *result.evidence))),
         }
     )
+
+
+def kind_of(hosts: Sequence[str], failed: Collection[tuple[str, str]]) -> CauseKind:
+    """Return what a finding about these hosts blames; ``failed`` are connections, from source to target."""
+    if len(hosts) != 2:  # noqa: PLR2004 - a pair
+        return "node" if len(hosts) == 1 or not failed else "together"
+    source, target = hosts
+    return "one_way" if (source, target) in failed and (target, source) not in failed else "pair"
+
+
+def broke(result: CheckResult, outcome: JobOutcome) -> bool:
+    """Whether the job hung or crashed, and did not end with a wrong answer."""
+    if outcome.ending != "exited":
+        return outcome.ending == "deadline"
+    wrong = [problem for rank in result.ranks for problem in rank.problems if problem.expected != NO_ANSWER]
+    return outcome.rc != 0 and not wrong
+
+
+def came_up(result: CheckResult) -> bool:
+    """Whether a rank of the job came up."""
+    return any(rank.state != "absent" for rank in result.ranks)
+
+
+def is_open(result: CheckResult, outcome: JobOutcome) -> bool:
+    """Whether a look at the nodes can tell more about a result: its job broke, and its nodes still answer ssh."""
+    if not result.is_bad or result.next_step or any(sweep.problem for sweep in outcome.sweeps):
+        return False
+    lost = not came_up(result) or all(rank.state != "answered" for rank in result.ranks)
+    return broke(result, outcome) or (outcome.ending == "exited" and lost)  # PRRTE ends with 0 where it lost a daemon
+
+
+def is_certain(result: CheckResult, outcome: JobOutcome) -> bool:
+    """Whether the result names nodes by more than what followed from the fault of another.
+
+    The launcher gave the cause, or its ranks alone fell silent before the deadline.
+    """
+    return bool(result.culprits) or (len(result.hosts) == 1 and outcome.ending == "deadline")

@@ -7,9 +7,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from clusterctl.model.results import Measurement, Verdict
-from clusterctl.validation.checks import mpirun_output, rank_output, startup
+from clusterctl.validation.checks import causes, mpirun_output, rank_output, startup
 from clusterctl.validation.checks.base import BEATS, Judgement, unique
 from clusterctl.validation.checks.blame import Fault, named, wrong_words
+from clusterctl.validation.checks.parsers import launcher_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import RankReport
     from clusterctl.validation.checks.base import Site
+    from clusterctl.validation.checks.causes import Cause
 
 _MISSED_BEATS = 3  # a rank is silent after so many missed signs of life, since a busy node is late with one
 _MOST_EVIDENCE = 40
@@ -34,16 +36,21 @@ def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True) -> Judgemen
         outcome: how it ended, and all its output.
         with_mpi: whether every rank must have mapped the libmpi that was installed for it.
     """
-    output = rank_output.read(outcome.lines, site.placement, site.names, _until_s(outcome))
-    verdict, reason, hosts = _verdict(site, outcome, output, with_mpi=with_mpi)
+    until_s = _until_s(outcome)
+    output = rank_output.read(outcome.lines, site.placement, site.names, until_s)
+    said = (line.text for line in outcome.lines if line.at_s <= until_s)
+    told = launcher_messages.read(said, site.names, next(iter(site.slots), ""))
+    verdict, reason, hosts = _verdict(site, outcome, output, told, with_mpi=with_mpi)
     crowd = None if verdict is Verdict.PASS else startup.crowd(site, outcome, output, _silent(outcome, output.ranks))
     if crowd is not None:
-        verdict, reason, hosts = Verdict.ERROR, crowd.words, ()
+        verdict, reason, hosts, told = Verdict.ERROR, crowd.words, (), ()
+    given = tuple(one for one in _given(told) if set(one.hosts) <= set(hosts) and not one.is_consequence)
     return Judgement(
         verdict=verdict,
         reason=reason,
         hosts=hosts,
         ranks=output.ranks,
+        culprits=() if verdict is Verdict.PASS else causes.culprits(given),
         measurements=_measurements(outcome, output),
         next_step=crowd.next_step if crowd is not None else "",
         evidence=() if verdict is Verdict.PASS else tuple(mpirun_output.without_noise(output.other)[-_MOST_EVIDENCE:]),
@@ -56,22 +63,56 @@ def _until_s(outcome: JobOutcome) -> float:
 
 
 def _verdict(
-    site: Site, outcome: JobOutcome, output: rank_output.Output, *, with_mpi: bool
+    site: Site, outcome: JobOutcome, output: rank_output.Output, told: Sequence[Cause], *, with_mpi: bool
 ) -> tuple[Verdict, str, tuple[str, ...]]:
     if outcome.ending in {"not_started", "lost", "stopped"} or not output.in_state("started", "waiting", "answered"):
-        return _no_verdict(site, outcome, output)
+        return _no_verdict(outcome, told, output)
     wrong = tuple(report for report in output.in_state("answered") if not report.ok)
     if wrong:
-        wrong = tuple(report for report in wrong if _was_killed(report)) or wrong  # the others lost a peer by that
-        return Verdict.FAIL, wrong_words(wrong), unique(report.host for report in wrong)
+        return Verdict.FAIL, *_wrong(outcome, output, told, wrong)
     if len(output.in_state("answered")) < len(output.ranks):
-        return Verdict.FAIL, *_missing(outcome, output)
+        return Verdict.FAIL, *_missing(outcome, output, told)
     foreign = _foreign_libraries(site, output.ranks) if with_mpi else None
     if foreign is not None:
         return Verdict.FAIL, *foreign
     if outcome.ending == "exited" and outcome.rc == 0:
         return Verdict.PASS, _success(output.ranks), ()
-    return Verdict.FAIL, *_unended(site, outcome, output)
+    return Verdict.FAIL, *_unended(outcome, output, told)
+
+
+def _wrong(
+    outcome: JobOutcome, output: rank_output.Output, told: Sequence[Cause], wrong: tuple[RankReport, ...]
+) -> Fault:
+    """Blame the ranks with wrong answers; where they are all of all nodes, it is not known with which it began.
+
+    Ranks that only lost a peer do not count where a node is gone or the launcher names one.
+    """
+    killed = tuple(report for report in wrong if _was_killed(report))  # the others lost a peer by that
+    if killed or any(problem.expected != causes.NO_ANSWER for report in wrong for problem in report.problems):
+        wrong = killed or wrong
+        return wrong_words(wrong), _unless_all(wrong, output)
+    gone, given = _unanswering(outcome), _given(told)
+    if gone:
+        return f"{_gone_words(gone)}; {wrong_words(wrong)}", gone
+    if given:
+        return causes.reason(given, wrong_words(wrong)), causes.hosts(given)
+    return wrong_words(wrong), _unless_all(wrong, output)
+
+
+def _given(told: Sequence[Cause]) -> tuple[Cause, ...]:
+    """Return the launcher's causes that name a node."""
+    return tuple(cause for cause in told if cause.hosts)
+
+
+def _gone_words(gone: Sequence[str]) -> str:
+    return f"{', '.join(gone)} no longer answer{'s' if len(gone) == 1 else ''} ssh"
+
+
+def _unless_all(reports: Sequence[RankReport], output: rank_output.Output) -> tuple[str, ...]:
+    """Return the hosts of these ranks; empty where they are all hosts of the job, since that names no node."""
+    hosts = unique(report.host for report in reports)
+    everywhere = {report.host for report in output.ranks}
+    return () if len(everywhere) > 1 and set(hosts) == everywhere else hosts
 
 
 def _was_killed(report: RankReport) -> bool:
@@ -79,17 +120,28 @@ def _was_killed(report: RankReport) -> bool:
     return any(problem.got.startswith("killed by") and "SIGTERM" not in problem.got for problem in report.problems)
 
 
-def _unended(site: Site, outcome: JobOutcome, output: rank_output.Output) -> Fault:
+def _unended(outcome: JobOutcome, output: rank_output.Output, told: Sequence[Cause]) -> Fault:
     """Say what went wrong after every answer was right; blame ranks that fell silent before the others."""
-    hosts = _unanswering(outcome) or mpirun_output.mentioned(output.other, site.slots)
     if outcome.ending != "deadline":
         reason = f"every answer was right, but mpirun ended with {mpirun_output.code(outcome)}"
-        return mpirun_output.with_cause(reason, output.other), hosts
+        return _blamed(outcome, output, told, reason)
     reason = f"every answer was right, but the job did not end within {outcome.ending_s:.0f} s"
     silent = _silent(outcome, output.ranks)
     if silent and len(silent) < len(output.ranks):
         return f"{reason}: {named(silent)} fell silent before the end", unique(report.host for report in silent)
-    return mpirun_output.with_cause(reason, output.other), hosts
+    return _blamed(outcome, output, told, reason)
+
+
+def _blamed(
+    outcome: JobOutcome, output: rank_output.Output, told: Sequence[Cause], reason: str, others: tuple[str, ...] = ()
+) -> Fault:
+    """Blame nodes that are gone, else those that the launcher names, else ``others``."""
+    gone, given = _unanswering(outcome), _given(told)
+    if gone:
+        return mpirun_output.with_cause(f"{_gone_words(gone)}; {reason}", output.other), gone
+    if given:
+        return causes.reason(given, reason), causes.hosts(given)
+    return mpirun_output.with_cause(reason, output.other), others
 
 
 def _silent(outcome: JobOutcome, reports: Sequence[RankReport]) -> tuple[RankReport, ...]:
@@ -98,7 +150,9 @@ def _silent(outcome: JobOutcome, reports: Sequence[RankReport]) -> tuple[RankRep
     return tuple(r for r in reports if r.state == "absent" or outcome.ending_s - r.seen_s > patience)
 
 
-def _no_verdict(site: Site, outcome: JobOutcome, output: rank_output.Output) -> tuple[Verdict, str, tuple[str, ...]]:
+def _no_verdict(
+    outcome: JobOutcome, told: Sequence[Cause], output: rank_output.Output
+) -> tuple[Verdict, str, tuple[str, ...]]:
     """Say why the job cannot be judged."""
     gone = _unanswering(outcome)
     if outcome.ending == "stopped":
@@ -111,10 +165,7 @@ def _no_verdict(site: Site, outcome: JobOutcome, output: rank_output.Output) -> 
         reason = f"no rank came up within {outcome.ending_s:.0f} s"
     else:
         reason = f"mpirun ended with {mpirun_output.code(outcome)} before any rank came up"
-    if gone:
-        reason += f"; {', '.join(gone)} no longer answers ssh"
-    hosts = gone or mpirun_output.mentioned(output.other, site.slots)
-    return Verdict.ERROR, mpirun_output.with_cause(reason, output.other), hosts
+    return Verdict.ERROR, *_blamed(outcome, output, told, reason)
 
 
 def _unanswering(outcome: JobOutcome) -> tuple[str, ...]:
@@ -122,50 +173,57 @@ def _unanswering(outcome: JobOutcome) -> tuple[str, ...]:
     return tuple(sweep.host for sweep in outcome.sweeps if sweep.problem)
 
 
-def _missing(outcome: JobOutcome, output: rank_output.Output) -> Fault:
+def _missing(outcome: JobOutcome, output: rank_output.Output, told: Sequence[Cause]) -> Fault:
     """Blame ranks for answers that never came."""
     missing = output.in_state("absent", "started", "waiting")
     if outcome.ending == "deadline":
-        return _missing_at_deadline(outcome, missing)
-    return _missing_at_exit(outcome, output, missing)
+        return _missing_at_deadline(outcome, output, told, missing)
+    return _missing_at_exit(outcome, output, told, missing)
 
 
-def _missing_at_exit(outcome: JobOutcome, output: rank_output.Output, missing: Sequence[RankReport]) -> Fault:
+def _missing_at_exit(
+    outcome: JobOutcome, output: rank_output.Output, told: Sequence[Cause], missing: Sequence[RankReport]
+) -> Fault:
     died = mpirun_output.death(output.other)
-    if died is not None:
+    gone = _unanswering(outcome)
+    if died is not None and not gone:
         host = next((report.host for report in output.ranks if str(report.rank) == died["rank"]), died["host"])
-        return f"rank {died['rank']} on {host} {died['how']}; no answer from {named(missing)}", (host,)
+        return f"rank {died['rank']} on {host} {died['how']}; no answer from {_ranks(missing, output)}", (host,)
     ended = f"mpirun ended with {mpirun_output.code(outcome)}"
     unheard = output.in_state("absent")
     # PRRTE does not report a rank that dies while others are still being launched.
-    if mpirun_output.ending_signal(outcome) and 0 < len(unheard) < len(missing):
-        return f"{named(unheard)} never came up, and {ended}", unique(report.host for report in unheard)
-    reason = f"no answer from {named(missing)}; {ended}"
-    gone = _unanswering(outcome)
-    if gone:
-        reason = f"{', '.join(gone)} no longer answers ssh; {reason}"
-    return mpirun_output.with_cause(reason, output.other), gone or unique(report.host for report in missing)
+    if mpirun_output.ending_signal(outcome) and 0 < len(unheard) < len(missing) and not gone and not _given(told):
+        return f"{named(unheard)} never came up, and {ended}", _unless_all(unheard, output)
+    reason = f"no answer from {_ranks(missing, output)}; {ended}"
+    return _blamed(outcome, output, told, reason, _unless_all(missing, output))
 
 
-def _missing_at_deadline(outcome: JobOutcome, missing: Sequence[RankReport]) -> Fault:
+def _ranks(reports: Sequence[RankReport], output: rank_output.Output) -> str:
+    return f"any of the {len(reports)} ranks" if len(reports) == len(output.ranks) > 1 else named(reports)
+
+
+def _missing_at_deadline(
+    outcome: JobOutcome, output: rank_output.Output, told: Sequence[Cause], missing: Sequence[RankReport]
+) -> Fault:
     """Blame the ranks that gave no sign of life; the others wait for them."""
     within = f"within {outcome.ending_s:.0f} s"
     silent = _silent(outcome, missing)
     waiting = tuple(report for report in missing if report not in silent)
     if silent:
         never = len([report for report in silent if report.state == "absent"])
-        reason = f"no sign of life from {named(silent)} {within}"
+        reason = f"no sign of life from {_ranks(silent, output)} {within}"
         if 0 < never < len(silent):
             reason += f" ({never} of them never came up)"
         if waiting:
             reason += f"; {len(waiting)} others wait, {_steps(waiting)}"
     else:
-        reason = f"no answer from {named(waiting)} {within}: {_steps(waiting)}"
-    hosts = unique(report.host for report in silent or waiting)
-    gone = tuple(host for host in _unanswering(outcome) if host in hosts)
+        reason = f"no answer from {_ranks(waiting, output)} {within}: {_steps(waiting)}"
+    gone, given = _unanswering(outcome), _given(told)
     if gone:
-        reason += f"; {', '.join(gone)} no longer answers ssh"
-    return reason, gone or hosts
+        return f"{reason}; {_gone_words(gone)}", gone
+    if given:
+        return causes.reason(given, reason), causes.hosts(given)
+    return reason, _unless_all(silent or waiting, output)
 
 
 def _steps(waiting: Sequence[RankReport]) -> str:

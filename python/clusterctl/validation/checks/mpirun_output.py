@@ -1,4 +1,4 @@
-"""Reading what mpirun itself says of a job that went wrong: the dead rank, the signal, the cause, the nodes."""
+"""Reading what mpirun itself says of a job that went wrong: the dead rank, the signal and the cause."""
 
 from __future__ import annotations
 
@@ -51,9 +51,3 @@ def with_cause(reason: str, lines: Sequence[str]) -> str:
 def without_noise(lines: Iterable[str]) -> list[str]:
     """Return the lines that say something about this job."""
     return [line for line in lines if not _NOISE.search(line)]
-
-
-def mentioned(lines: Sequence[str], hosts: Iterable[str]) -> tuple[str, ...]:
-    """Return the hosts that the text of these lines names; the tags in front of the lines do not count."""
-    text = " ".join(re.sub(r"^\[[^]]*\]", "", line) for line in without_noise(lines))
-    return tuple(host for host in hosts if re.search(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", text))

@@ -88,7 +88,8 @@ def test_a_hang_is_no_want_of_cores_however_high_the_load(load: float) -> None:
         lines += beats(where, range(12), at_s, load)
     found = judging.judge(where, late(lines, 62.0))
     assert found.verdict is Verdict.FAIL
-    assert found.hosts == MANY[:6]
+    assert found.hosts == ()
+    assert found.reason.startswith("no answer from any of the 12 ranks within 62 s")
 
 
 def test_a_node_that_falls_silent_is_named_however_high_the_load() -> None:

@@ -97,7 +97,8 @@ _RULES = (
     ),
     _rule(
         "node",
-        r"(?:Connection (?:closed|reset) by|banner exchange: Connection to) (?:remote host )?(?P<node>[\w.:-]+) port \d+",
+        r"(?:Connection (?:closed|reset) by|banner exchange: Connection to) (?:remote host )?(?P<node>[\w.:-]+)"
+        r" port \d+",
         "its sshd ends the connection before the login",
         "look at the log of sshd there, and at MaxStartups in sshd_config",
     ),
@@ -147,7 +148,8 @@ _RULES = (
     # --- the program of the ranks ---
     _rule(
         "node",
-        r"could not access\s+or execute an executable:.*?Executable:\s*(?P<path>\S+).*?Node:\s*(?P<node>\S+)",
+        r"(?:could not access\s+or|lacked\s+permissions\s+to)\s+execute\s+an\s+executable:"
+        r".*?Executable:\s*(?P<path>\S+).*?Node:\s*(?P<node>\S+)",
         "{path} cannot be executed",
         _PROVISION,
     ),
@@ -238,6 +240,13 @@ _RULES = (
         is_loss=True,
     ),
     _rule(
+        "node",
+        r"Connection to (?P<node>\S+) closed by remote host",
+        "its connection to the launch node was closed",
+        _LOOK,
+        is_loss=True,
+    ),
+    _rule(
         "daemon",
         r"unable to reliably start one or more daemons|daemon has unexpectedly failed after launch and before",
         "a daemon did not start",
@@ -267,7 +276,10 @@ def read(lines: Iterable[str], names: Mapping[str, str], launch_node: str) -> tu
         named = cause.at(*lost) if rule.where == "daemon" and len(lost) == 1 else cause
         given.append(named)
     given = given or [cause for _, cause in found]
-    return tuple(dict.fromkeys(sorted(given, key=lambda cause: not cause.hosts)))
+    first: dict[tuple[tuple[str, ...], str], Cause] = {}
+    for cause in sorted(given, key=lambda cause: not cause.hosts):
+        first.setdefault((cause.hosts, cause.cause), cause)
+    return tuple(first.values())
 
 
 def _of(passage: _Passage, names: Mapping[str, str], launch_node: str) -> Iterator[tuple[_Rule, Cause]]:
@@ -292,6 +304,7 @@ def _of(passage: _Passage, names: Mapping[str, str], launch_node: str) -> Iterat
                 cause=rule.cause.format(**words),
                 cure=rule.cure.format(**words),
                 line=passage.line,
+                is_consequence=rule.is_loss,
             ),
         )
         return
@@ -317,10 +330,16 @@ def _passages(lines: Iterable[str]) -> Iterator[_Passage]:
             if block:
                 yield _help(block)
             block = [] if block is None else None
-        elif block is not None:
+            continue
+        if not line or _RANK_LINE.search(line):
+            continue
+        tag = _TAG.match(line)
+        if block is not None and tag is None:
             block.append(line)
-        elif line and not _RANK_LINE.search(line):
-            tag = _TAG.match(line)
+        else:  # a tag never stands in a help message, so the end of that one was lost between other lines
+            if block:
+                yield _help(block)
+            block = None
             yield _Passage(tag["host"] if tag else "", line[tag.end() :] if tag else line, line)
     if block:
         yield _help(block)

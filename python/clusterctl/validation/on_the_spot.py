@@ -1,0 +1,134 @@
+"""Looking for the cause of a failed job on the spot: facts of the named nodes, ports between nodes, logins of mpirun.
+
+Each step runs only where the steps before found nothing. The rules of doctor judge what is seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clusterctl.diagnosis import training_stack
+from clusterctl.diagnosis.rules import launchable, network
+from clusterctl.diagnosis.rules import ssh as logins
+from clusterctl.diagnosis.rules.evidence import View
+from clusterctl.model import fabric
+from clusterctl.model.results import CheckProgress
+from clusterctl.remote import facts, login_probe, network_probe
+from clusterctl.support.errors import ConfigError
+from clusterctl.validation.checks import causes
+from clusterctl.validation.checks.causes import Cause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from clusterctl.model.facts import Probe
+    from clusterctl.model.findings import Finding
+    from clusterctl.model.hosts import Host
+    from clusterctl.model.job_outcome import JobOutcome
+    from clusterctl.model.results import CheckResult, ValidationEvent
+    from clusterctl.validation.team import Team
+
+_FACTS_S = 10.0
+_CONNECT_S = 2.0  # tried twice, so that the ports are known in less than ten seconds
+_LOGIN_S, _LOGINS_S, _ANSWER_S = 4, 6.0, 9.0
+
+
+def explained(
+    result: CheckResult, outcome: JobOutcome, team: Team, control: Path, tell: Callable[[ValidationEvent], None]
+) -> CheckResult:
+    """Return the result with the causes that a look at the nodes finds; unchanged where it finds none.
+
+    Args:
+        result: of a check.
+        outcome: how its job ended.
+        team: the nodes that ran it.
+        control: the folder of shared ssh connections.
+        tell: hears what is looked at.
+    """
+    if not causes.is_open(result, outcome):
+        return result
+    named = result.hosts or tuple(team.nodes)
+    tell(CheckProgress(result.check, "looking at the nodes for what hinders the job"))
+    found = _on_nodes(team, named, control)
+    if not found and not causes.is_certain(result, outcome):
+        tell(CheckProgress(result.check, "trying the ports between the nodes"))
+        found = _between(team, control)
+    if not found and not causes.came_up(result):
+        tell(CheckProgress(result.check, f"trying the logins of {team.launch_node}"))
+        found = _logins(team, control)
+    return causes.explained(result, found)
+
+
+def _on_nodes(team: Team, names: Sequence[str], control: Path) -> tuple[Cause, ...]:
+    """Gather the facts of nodes anew, and return what hinders a launch on them."""
+    probe = _probe(_hosts(team, names), control)
+    ranks = sum(team.slots.values())
+    found = [
+        finding
+        for name in names
+        if name in probe.facts
+        for finding in launchable.of_node(name, probe.facts[name], slots=team.nodes[name].slots, ranks=ranks)
+    ]
+    gone = [
+        Cause((name,), probe.failures[name].message.rstrip("."), "see whether it is up, and look at its console")
+        for name in names
+        if name in probe.failures
+    ]
+    return (*gone, *_as_causes(found))
+
+
+def _between(team: Team, control: Path) -> tuple[Cause, ...]:
+    """Have the nodes connect to each other, and return which connections fail, with their direction."""
+    nodes = {name: node.facts for name, node in team.nodes.items()}
+    if len(nodes) < 2:  # noqa: PLR2004 - a connection has two ends
+        return ()
+    try:
+        candidates = fabric.candidates(nodes)
+    except ConfigError:
+        return ()
+    hosts = _hosts(team, tuple(nodes))
+    view = View(hosts=tuple(hosts), nodes=nodes, candidates=candidates)
+    view = replace(view, pairs=network_probe.probe(hosts, candidates, timeout_s=_CONNECT_S, control_dir=control))
+    failed = {(one.source, one.target) for one in view.pairs if one.kind != "ok"}
+    return _as_causes(network.between(view), failed)
+
+
+def _logins(team: Team, control: Path) -> tuple[Cause, ...]:
+    """Have the launch node log in to every other node, as mpirun does."""
+    first = team.nodes[team.launch_node]
+    targets = tuple(
+        login_probe.LoginTarget(name, node.host.address, node.host.port)
+        for name, node in team.nodes.items()
+        if name != team.launch_node
+    )
+    login = login_probe.Login(replace(first.host, become=False), targets, first.as_user)
+    reports = login_probe.gather(
+        [login], login_timeout_s=_LOGIN_S, budget_s=_LOGINS_S, timeout_s=_ANSWER_S, control_dir=control
+    )
+    view = View(
+        hosts=tuple(node.host for node in team.nodes.values()),
+        nodes={name: node.facts for name, node in team.nodes.items()},
+        logins=reports,
+    )
+    failed = {(team.launch_node, one.target) for report in reports.values() for one in report.failures}
+    return _as_causes(logins.findings(view), failed)
+
+
+def _as_causes(found: Iterable[Finding], failed: Iterable[tuple[str, str]] = ()) -> tuple[Cause, ...]:
+    """Return the errors among findings as causes; ``failed`` are connections that failed, from source to target."""
+    ways = set(failed)
+    return tuple(
+        Cause(one.hosts, one.cause, one.cure, causes.kind_of(one.hosts, ways))
+        for one in found
+        if one.severity == "error"
+    )
+
+
+def _hosts(team: Team, names: Sequence[str]) -> list[Host]:
+    return [replace(team.nodes[name].host, become=False) for name in names if name in team.nodes]
+
+
+def _probe(hosts: Sequence[Host], control: Path) -> Probe:
+    return facts.gather(hosts, artifacts=training_stack.ARTIFACTS, timeout_s=_FACTS_S, control_dir=control)

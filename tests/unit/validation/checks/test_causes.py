@@ -1,0 +1,94 @@
+"""Causes of a failed job: whom they blame, what is said of them, and when a look at the nodes can tell more."""
+
+from __future__ import annotations
+
+import pytest
+from clusterctl.model.job_outcome import JobOutcome, Sweep
+from clusterctl.model.results import CheckResult, RankReport, Verdict, WrongAnswer
+from clusterctl.validation.checks import causes
+from clusterctl.validation.checks.causes import Cause
+
+FULL = Cause(("node3",), "its /tmp is full (0 of 1 MiB are free)", "free space in /tmp")
+WAY = Cause(("node3", "node5"), "connections time out", "let the firewall pass TCP", "one_way")
+
+
+def found(state: str = "waiting", wrong: str = "", **changed: object) -> CheckResult:
+    problems = (WrongAnswer(what="sum", expected=wrong, got="x"),) if wrong else ()
+    ranks = [RankReport(rank=n, host=f"node{n + 1}", state=state, problems=problems) for n in range(4)]  # type: ignore[arg-type]
+    given = {"check": "hello", "verdict": "FAIL", "reason": "no answer", "evidence": ("a line",), "ranks": ranks}
+    return CheckResult.model_validate({**given, **changed})
+
+
+def test_the_named_node_comes_first_with_its_cause_and_the_cure_last() -> None:
+    told = causes.explained(found(hosts=("node2",)), [FULL])
+    assert told.reason == "node3: its /tmp is full (0 of 1 MiB are free); no answer; free space in /tmp"
+    assert told.hosts == ("node3",)
+    assert told.evidence == ("node3: its /tmp is full (0 of 1 MiB are free)", "a line")
+    assert [(one.kind, one.nodes) for one in told.culprits] == [("node", ("node3",))]
+
+
+def test_one_way_names_both_ends_and_the_direction() -> None:
+    told = causes.explained(found(), [WAY])
+    assert told.reason.startswith("from node3 to node5: connections time out")
+    assert [(one.kind, one.nodes) for one in told.culprits] == [("one_way", ("node3", "node5"))]
+
+
+def test_without_a_cause_the_result_stays_as_it_was() -> None:
+    assert causes.explained(found(), []) == found()
+
+
+def test_several_causes_of_a_node_are_one_culprit() -> None:
+    (culprit,) = causes.culprits([FULL, Cause(("node3",), "its /dev/shm is full", "free space in /dev/shm")])
+    assert "its /tmp is full" in culprit.words
+    assert "its /dev/shm is full" in culprit.words
+
+
+@pytest.mark.parametrize(
+    ("hosts", "failed", "kind"),
+    [
+        (("node1",), {("node2", "node1")}, "node"),
+        (("node1", "node2"), {("node1", "node2")}, "one_way"),
+        (("node1", "node2"), {("node1", "node2"), ("node2", "node1")}, "pair"),
+        (("node1", "node2", "node3"), {("node1", "node2"), ("node2", "node3")}, "together"),
+        (("node1", "node2", "node3"), set(), "node"),
+    ],
+)
+def test_what_a_finding_blames(hosts: tuple[str, ...], failed: set[tuple[str, str]], kind: str) -> None:
+    assert causes.kind_of(hosts, failed) == kind
+
+
+HUNG, CRASHED = JobOutcome("deadline", 21.0, 20.0), JobOutcome("exited", 2.0, rc=1)
+
+
+@pytest.mark.parametrize(
+    ("result", "outcome", "is_open"),
+    [
+        (found(), HUNG, True),
+        (found(), CRASHED, True),
+        (found("absent", verdict="ERROR"), CRASHED, True),
+        (found("answered"), HUNG, True),
+        (found(), JobOutcome("exited", 2.0, rc=0), True),  # PRRTE lost a daemon and ended with 0
+        (found("answered", wrong="an answer"), CRASHED, True),
+        (found("answered", wrong="108"), CRASHED, False),
+        (found("answered"), JobOutcome("exited", 2.0, rc=0), False),  # other libraries, ranks at wrong places
+        (found(), JobOutcome("stopped", 2.0), False),
+        (found(), JobOutcome("deadline", 21.0, 20.0, sweeps=(Sweep("node2", problem="no answer"),)), False),
+        (found(next_step="give it more time"), HUNG, False),
+        (found("answered", verdict="PASS"), JobOutcome("exited", 2.0, rc=0), False),
+    ],
+    ids=[
+        "hung", "crashed", "not-up", "did-not-end", "daemon-lost", "died", "wrong-answer", "other-fault", "stopped",
+        "node-gone", "overcommitted", "passed",
+    ],
+)  # fmt: skip
+def test_when_a_look_at_the_nodes_can_tell_more(result: CheckResult, outcome: JobOutcome, is_open: bool) -> None:
+    assert causes.is_open(result, outcome) is is_open
+
+
+def test_a_name_that_may_follow_from_the_fault_of_another_node_is_not_certain() -> None:
+    told = causes.explained(found(), [FULL])
+    assert causes.is_certain(told, CRASHED)
+    assert causes.is_certain(found(hosts=("node3",)), HUNG)  # it alone fell silent
+    assert not causes.is_certain(found(hosts=("node3",)), CRASHED)
+    assert not causes.is_certain(found(hosts=("node3", "node4")), HUNG)
+    assert told.verdict is Verdict.FAIL

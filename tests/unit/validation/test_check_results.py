@@ -1,0 +1,145 @@
+"""Every bad check names nodes, or says that they are not known and what to do next; whatever became of its job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+import pytest
+from captured_cluster import SLOTS, site
+from clusterctl.model.culprits import Culprit, Search
+from clusterctl.model.job_outcome import JobOutcome, OutputLine, Sweep
+from clusterctl.model.results import CheckResult, RankReport, Verdict, WrongAnswer
+from clusterctl.nightly import policy
+from clusterctl.report import junit, prometheus, validation_table
+from clusterctl.validation.check_results import CheckResults
+from clusterctl.validation.checks import judging, registry
+from factory import captured_outcome
+from report_records import record
+
+if TYPE_CHECKING:
+    from clusterctl.validation.checks.base import Judgement
+
+DATA = Path(__file__).parents[2] / "data"
+LOGS = sorted(path.stem for path in (DATA / "validation").glob("*.log"))
+MESSAGES = sorted((DATA / "launcher").rglob("*.txt"))
+ENDINGS = ("exited", "deadline", "lost", "not_started", "stopped")
+
+
+def finished(judgement: Judgement, name: str = "hello") -> CheckResult:
+    results = CheckResults(lambda _event: None)
+    results.finish(
+        CheckResult(
+            check=name,
+            verdict=judgement.verdict,
+            reason=judgement.reason,
+            hosts=judgement.hosts,
+            culprits=judgement.culprits,
+            next_step=judgement.next_step,
+            ranks=judgement.ranks,
+            repeat="clusterctl validate hosts.ini --checks hello",
+        )
+    )
+    return results[name]
+
+
+def is_told(found: CheckResult) -> bool:
+    """Whether a result keeps the rule: a PASS names no node, and a bad one names nodes or the next step."""
+    if not found.is_bad:
+        return not (found.hosts or found.named or found.next_step)
+    return bool(found.named) != bool(found.next_step) and set(found.named) <= set(SLOTS)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_captured_jobs(name: str) -> None:
+    version = "4.1.8" if "4.1.8" in name else "5.0.7"
+    outcome = captured_outcome(name)
+    for check in ("hello", "allreduce"):
+        found = finished(registry.select([check])[0].judge(site(f"none-{version}"), outcome))
+        assert is_told(found), (check, found.reason, found.named, found.next_step)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("rc", [0, 1, 139, 255])
+@pytest.mark.parametrize("up", ["none", "one", "all"])
+def test_endings_of_every_kind(ending: str, rc: int, up: str) -> None:
+    ranks = {"none": (), "one": (0,), "all": range(8)}[up]
+    lines = tuple(
+        OutputLine(
+            "stdout", 1.0, f'{{"clusterctl": 1, "event": "started", "rank": {rank}, "host": "node{rank // 2 + 1}"}}'
+        )
+        for rank in ranks
+    )
+    for gone in ((), (Sweep("node4", problem="did not answer within 15 s"),)):
+        outcome = JobOutcome(ending, 21.0, 20.0, rc=rc, lines=lines, problem="why", sweeps=gone)  # type: ignore[arg-type]
+        for check in registry.select(None):
+            found = finished(check.judge(site("none-5.0.7"), outcome), check.name)
+            assert is_told(found), (check.name, found.reason, found.named, found.next_step)
+            assert not gone or ending == "stopped" or found.named == ("node4",), found.reason
+
+
+@pytest.mark.parametrize("path", MESSAGES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize("ending", ["exited", "deadline"])
+def test_messages_of_the_launcher(path: Path, ending: str) -> None:
+    said = path.read_text(encoding="utf-8").splitlines()[1:]
+    lines = tuple(OutputLine("stderr", 1.0, text) for text in said)
+    outcome = JobOutcome(ending, 3.0, 3.0, rc=1, lines=lines)  # type: ignore[arg-type]
+    found = finished(judging.judge(site("none-5.0.7"), outcome))
+    assert found.verdict is Verdict.ERROR
+    assert is_told(found), (found.reason, found.named, found.next_step)
+
+
+def bad(wrong: tuple[WrongAnswer, ...] = (), **changed: object) -> CheckResult:
+    given = {"check": "allreduce", "verdict": "FAIL", "reason": "it hung", "repeat": "clusterctl validate hosts.ini"}
+    ranks = tuple(RankReport(rank=rank, host=f"node{rank + 1}", state="waiting", problems=wrong) for rank in range(4))
+    return CheckResult.model_validate({**given, "ranks": ranks, **changed})
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (bad(), "clusterctl validate hosts.ini --search"),
+        (bad(ranks=bad().ranks[:2]), "--limit node1"),
+        (bad((WrongAnswer(what="sum", expected="1", got="2"),)), "--limit node1,node2"),
+        (bad(search=Search(check="allreduce", bound=8, launches=(), words="it did not come again")), "kernel logs"),
+        (bad(verdict="ERROR", reason="the run was interrupted", ranks=()), "clusterctl doctor"),
+    ],
+    ids=["hang", "two-nodes", "wrong-everywhere", "searched", "not-run"],
+)  # fmt: skip
+def test_the_next_step_fits_what_is_known(found: CheckResult, words: str) -> None:
+    results = CheckResults(lambda _event: None)
+    results.finish(found)
+    assert results["allreduce"].next_step
+    assert words in results["allreduce"].next_step
+
+
+def test_a_check_that_did_not_run_for_an_error_says_what_to_do() -> None:
+    results = CheckResults(lambda _event: None)
+    results.skip_rest(["hello", "allreduce"], "the run was interrupted", Verdict.ERROR)
+    assert "clusterctl doctor" in results["hello"].next_step
+    assert results["allreduce"].next_step == ""
+
+
+def test_all_reports_carry_the_names_of_the_record_or_the_next_step() -> None:
+    one_way = Culprit(kind="one_way", nodes=("node3", "node5"), words="from node3 to node5: connections time out")
+    results = CheckResults(lambda _event: None)
+    results.finish(bad(check="hello", hosts=("node2",)))
+    results.finish(bad(check="gather", hosts=("node3", "node5"), culprits=(one_way,)))
+    results.finish(bad(check="allreduce"))
+    whole = record(results.all)
+    cases = {case.get("name"): case for case in ET.fromstring(junit.document(whole)).iter("testcase")}  # noqa: S314
+    texts = {name: case.findtext("failure") or "" for name, case in cases.items()}
+    assert "culprits: node2\n" in texts["hello"]
+    assert "culprits: node3 node5\n" in texts["gather"]
+    assert "culprits: not known, next step: have the check launched on groups" in texts["allreduce"]
+    series = [line for line in prometheus.document(whole).splitlines() if line.startswith("clusterctl_culprit{")]
+    assert [line for line in series if 'check="hello"' in line and 'nodes="node2"' in line]
+    assert [line for line in series if 'check="gather"' in line and 'kind="one_way"' in line]
+    assert len(series) == 2
+    night = {one.check: one for one in policy.proof_of(whole).bad}
+    assert (night["hello"].hosts, night["gather"].hosts) == (("node2",), ("node3", "node5"))
+    assert night["allreduce"].next_step == results["allreduce"].next_step
+    told = "\n".join(validation_table.opening(whole))
+    assert "Culprit of allreduce: not known, next step: have the check launched on groups" in told
+    assert "Culprit of hello" not in told
