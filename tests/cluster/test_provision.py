@@ -158,6 +158,7 @@ def test_sudos_password_is_asked_once_and_kept_nowhere(cluster: Cluster) -> None
         refused = cluster.run("--tags", "hosts")
         assert refused.returncode == 2, refused.stderr
         assert "cannot use sudo without a password" in refused.stderr
+        assert "-K" in refused.stderr
         command = cluster.command("-K", "--yes", "--tags", "hosts")
         terminal = pexpect.spawn(
             command[0], command[1:], env=cluster.environment, encoding="utf-8", timeout=120, dimensions=(40, 160)
@@ -204,6 +205,17 @@ def test_ctrl_c_leaves_nothing_anywhere(cluster: Cluster, empty_cache: Path) -> 
     assert (record["outcome"], record["exit_code"]) == ("interrupted", 130)
 
 
+@pytest.fixture(scope="module")
+def sudo_word(cluster: Cluster) -> str:
+    """Put sudo's password into the inventory, as users do: a variable that names one of a vault."""
+    variables = cluster.sandbox.inventory.parent / "group_vars" / "all.yml"
+    known = json.loads(variables.read_text(encoding="utf-8"))
+    more = {"ansible_become_password": "{{ vault_sudo }}", "vault_sudo": PASSWORD}
+    variables.write_text(json.dumps({**known, **more}), encoding="utf-8")
+    return PASSWORD
+
+
+@pytest.mark.usefixtures("sudo_word")  # while sudo asks for none
 def test_the_next_run_goes_on_to_the_end(cluster: Cluster) -> None:
     done = cluster.run()
     assert done.returncode == 0, done.stderr
@@ -217,6 +229,35 @@ def test_a_run_with_nothing_to_do_does_not_start_ansible(cluster: Cluster) -> No
     assert record["outcome"] == "nothing to do"
     assert all(host["changed"] == 0 for host in record["hosts"])  # type: ignore[attr-defined]
     assert not (Path(str(record["folder"])) / "ansible.log").exists()
+
+
+def test_a_sudo_password_of_the_inventory_serves_the_quick_run_and_keeps_no_host_out(
+    cluster: Cluster, sudo_word: str
+) -> None:
+    variables = cluster.sandbox.inventory.parent / "group_vars" / "all.yml"
+    file = cluster.on("node1", "sh", "-c", "grep -l cluster /etc/sudoers /etc/sudoers.d/*").strip()
+    before = cluster.on("node1", "cat", file)
+    try:
+        for node in ("node1", "node2"):
+            cluster.on(node, "chpasswd", stdin=f"cluster:{sudo_word}\n")
+            cluster.on(node, "tee", file, stdin="cluster ALL=(ALL) ALL\n")
+        done = cluster.run()
+        assert done.returncode == 0, done.stderr
+        assert cluster.record()["outcome"] == "nothing to do"
+        job = [PROGRAM, "run", str(cluster.sandbox.inventory), "-np", "2", "--", "id", "-un"]
+        ran = subprocess.run(job, env=cluster.environment, capture_output=True, text=True, check=False)
+        assert (ran.returncode, ran.stdout) == (0, "cluster\ncluster\n"), ran.stderr
+        right = variables.read_text(encoding="utf-8")
+        variables.write_text(right.replace(sudo_word, "wrong"), encoding="utf-8")
+        refused = cluster.run()
+        variables.write_text(right, encoding="utf-8")
+        assert refused.returncode == 2, refused.stderr
+        assert "correct ansible_become_password" in refused.stderr
+    finally:
+        for node in ("node1", "node2"):
+            cluster.on(node, "tee", file, stdin=before)
+    kept = b"".join(path.read_bytes() for path in cluster.state.rglob("*") if path.is_file())
+    assert sudo_word.encode() not in kept
 
 
 def test_drift_is_named_and_repaired(cluster: Cluster) -> None:

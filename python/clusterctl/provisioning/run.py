@@ -170,8 +170,9 @@ class _Provision:
     def _look(self, watch: Mapping[str, list[dict[str, Any]]]) -> Probe:
         """Look at all hosts that a plain ssh can reach, also those outside the limit: the others refer to them."""
         hosts = [host for host in self._cluster.hosts if host.by_ssh]
-        if self._request.become_password is not None:  # sudo asks, and only Ansible may answer
-            hosts = [dataclasses.replace(host, become=False) for host in hosts]
+        typed = self._request.become_password
+        if typed is not None:  # a password of the inventory stands above it, as for Ansible
+            hosts = [host if host.sudo_password else dataclasses.replace(host, sudo_password=typed) for host in hosts]
         probe = facts.gather(hosts, watch=watch, timeout_s=_PROBE_TIMEOUT_S)
         self._run.facts({name: _plain(node) for name, node in probe.facts.items()})
         return probe

@@ -28,6 +28,16 @@ NODE_PROBE = "node_probe.__main__"
 # sudo resets the environment, so PATH and LD_LIBRARY_PATH of the session become arguments. The script is constant; its
 # parameters come by position.
 _THROUGH_SUDO = 'user=$1; shift; exec sudo -n -H -u "$user" -- "$@" "$PATH" "${LD_LIBRARY_PATH-}"'
+# The same with a password, the first line of stdin. A wrong one is tried once, or sudo would take our program for the
+# next two. Where sudo asks for none, that line is read away. A builtin writes it, so it is in no process's arguments.
+_THROUGH_SUDO_ASKING = """\
+user=$1; shift; IFS= read -r word
+if sudo -k -n -u "$user" true 2>/dev/null; then
+  exec sudo -n -H -u "$user" -- "$@" "$PATH" "${LD_LIBRARY_PATH-}"
+fi
+printf '%s\\n' "$word" | sudo -k -S -p '' -u "$user" true || exit $?
+{ printf '%s\\n' "$word"; cat; } | sudo -k -S -p '' -H -u "$user" -- "$@" "$PATH" "${LD_LIBRARY_PATH-}"
+"""
 _MOST_CONNECT_SECONDS = 10
 
 
@@ -47,7 +57,8 @@ def gather(
     """Ask every host for its facts, at most ``fanout`` at a time.
 
     Args:
-        hosts: the hosts, reachable by plain ssh (``Host.by_ssh``). A host with ``become`` is asked through sudo.
+        hosts: the hosts, reachable by plain ssh (``Host.by_ssh``). A host with ``become`` is asked through sudo,
+            with its password where it has one.
         watch: by host name, the entries whose present state is wanted.
         artifacts: artifacts to verify, each with ``name`` and ``link``, and optionally ``inputs``: names of inputs to
             report. None verifies every installed artifact.
@@ -98,9 +109,12 @@ def gather(
 
 async def _ask(host: Host, request: bytes, timeout_s: float, control_dir: Path | None) -> NodeFacts | ProbeFailure:
     program = python.program(NODE_PROBE)
-    remote = program.argv(host.python)
+    remote, first = program.argv(host.python), b""
     if host.become and host.become_user != host.user:
-        remote = ["sh", "-c", _THROUGH_SUDO, "sh", host.become_user, *remote]
+        script = _THROUGH_SUDO
+        if host.sudo_password is not None:
+            script, first = _THROUGH_SUDO_ASKING, host.sudo_password.encode() + b"\n"
+        remote = ["sh", "-c", script, "sh", host.become_user, *remote]
     argv = ssh.command(
         host,
         remote,
@@ -109,7 +123,7 @@ async def _ask(host: Host, request: bytes, timeout_s: float, control_dir: Path |
     )
     try:
         async with python.talk(argv) as talk:
-            ending = await asyncio.wait_for(talk.finish(program.data + request), timeout_s)
+            ending = await asyncio.wait_for(talk.finish(first + program.data + request), timeout_s)
     except python.NoClientError:
         return ProbeFailure(host.name, "error", "There is no ssh client on this machine; install openssh-client.")
     except asyncio.TimeoutError:

@@ -42,12 +42,7 @@ def classify(host: Host, returncode: int, stderr: str) -> ProbeFailure:
         return _classify_ssh(host, place, stderr)
     sudo = next((line.strip() for line in stderr.splitlines() if line.startswith("sudo: ")), "")
     if sudo and host.python not in sudo:
-        return ProbeFailure(
-            host.name,
-            "no_sudo",
-            f"{place}: {_login(host)} cannot use sudo without a password ({sudo}); allow it in /etc/sudoers.d, "
-            "or log in as root.",
-        )
+        return ProbeFailure(host.name, "no_sudo", f"{place}: {_login(host)} {_sudo_words(host, sudo)}")
     if host.become and returncode == _COMMAND_NOT_FOUND and "sudo" in stderr:
         return ProbeFailure(host.name, "no_sudo", f"{place} has no sudo; install it, or log in as root.")
     if sudo or returncode == _COMMAND_NOT_FOUND or f"{host.python}: No such file" in stderr:
@@ -58,6 +53,17 @@ def classify(host: Host, returncode: int, stderr: str) -> ProbeFailure:
         )
     return ProbeFailure(
         host.name, "error", f"{place}: the probe ended with status {returncode}. {shortened(stderr)}".strip()
+    )
+
+
+def _sudo_words(host: Host, sudo: str) -> str:
+    if host.sudo_password is not None and "password" in sudo:
+        return (
+            f"cannot use sudo with the password that was given ({sudo}); correct ansible_become_password, or repeat -K."
+        )
+    return (
+        f"cannot use sudo without a password ({sudo}); give the password with -K (--ask-become-pass), keep it as "
+        "ansible_become_password in an Ansible vault, or allow sudo without one in /etc/sudoers.d."
     )
 
 
