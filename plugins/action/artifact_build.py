@@ -63,12 +63,14 @@ class ActionModule(ArtifactActionBase):
         if found.artifact:
             return {**answer, "cached": True, "path": str(found.artifact.path)}
         if self._task.check_mode:
+            seen = self._call("artifact_build", _phase(arguments, host, key, "inspect"), variables)
+            would = f"copy {name} {version} from" if seen["ready"] else f"build {name} {version} on"
             return {
                 **answer,
                 "changed": True,
                 "cached": False,
                 "path": str(cache.pack_path(name, version, key)),
-                "changes": [f"would build {name} {version} on {host}"],
+                "changes": [f"would {would} {host}"],
             }
         with cache.lock(name, version, key, lambda text: self._note(host, text)):
             found = cache.lookup(name, version, key)  # another run may have built it in the meantime
@@ -83,8 +85,7 @@ class ActionModule(ArtifactActionBase):
         self, arguments: dict[str, Any], variables: dict[str, Any], cache: ArtifactCache, key: str, host: str
     ) -> dict[str, Any]:
         name, version = str(arguments["name"]), str(arguments["version"])
-        base = {**arguments, "files": [], "host": host, "key": key}
-        seen = self._call("artifact_build", {**base, "phase": "inspect"}, variables)
+        seen = self._call("artifact_build", _phase(arguments, host, key, "inspect"), variables)
         needs = int(arguments.get("needs_bytes", 0))
         work_dir = str(arguments.get("work_dir", "/var/tmp"))  # noqa: S108 - see the module
         if not seen["ready"] and seen["free_bytes"] < needs:
@@ -98,13 +99,15 @@ class ActionModule(ArtifactActionBase):
                 files = self._bring(arguments, host, work_dir, pushed)
             log = f"{arguments.get('log_dir', '/var/log/clusterctl')}/{tree_name(name, version, key)}"
             with self._notes_from(host, f"{log}.progress"):
-                built = self._call("artifact_build", {**base, "files": files, "phase": "build"}, variables)
+                built = self._call(
+                    "artifact_build", {**_phase(arguments, host, key, "build"), "files": files}, variables
+                )
         except ModuleFailedError as error:
             raise ModuleFailedError(self._with_log(error.result, arguments, cache, key)) from error
         finally:
             self._drop(pushed)
         artifact = self._take(cache, built, _record(arguments, key, host, int(began), built), host)
-        self._call("artifact_build", {**base, "phase": "release"}, variables)
+        self._call("artifact_build", _phase(arguments, host, key, "release"), variables)
         how = {
             "built": f"built {name} {version}",
             "packed": f"packed {name} {version} again from {host}",
@@ -211,6 +214,11 @@ class ActionModule(ArtifactActionBase):
         except Exception as error:  # noqa: BLE001 - the build's failure must be reported, not the copy's
             copied = f" (it could not be copied here: {error})"
         return {**result, "msg": message.replace(_LOG_MARK, copied), "controller_log": str(local)}
+
+
+def _phase(arguments: Mapping[str, Any], host: str, key: str, phase: str) -> dict[str, Any]:
+    """Return the arguments of one phase of the module."""
+    return {**arguments, "files": [], "host": host, "key": key, "phase": phase}
 
 
 def _record(

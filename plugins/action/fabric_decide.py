@@ -38,7 +38,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 settings, warning = _nccl(host, rules.rdma(node), given)
             except rules.FabricError as error:
                 return {**result, **fabric_failure.refused(error, hosts)}
-            record = rules.record(decision.network, host, found.rejected) if decision.network else None
+            proven = _proven(plan, decision, host, hosts)
+            record = rules.record(decision.network, host, found.rejected, proven) if decision.network else None
             files[host] = {
                 **rules.files(decision.network, host, settings),
                 "record": json.dumps(record) + "\n" if record else "",
@@ -48,8 +49,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             broken = [one for one in decision.failures if one.network == network.key]
             if broken:
                 warnings.append(f"{rules.title(network)} was not taken: {rules.failure_words(broken)}")
+        warnings += _unproven(plan, decision, hosts)
         words = [
-            decision.reason if not plan["known"] else f"{decision.reason} (as proven before)",
+            decision.reason if not plan["known"] or len(hosts) == 1 else f"{decision.reason} (as proven before)",
             *(f"{one.network} rejected: {one.reason}" for one in decision.rejected),
         ]
         result.update(
@@ -88,6 +90,25 @@ def _results(
             missing = rules.PairResult(network.key, source, target, why, "error")
             results.append(told.get((network.key, source, target), missing))
     return results
+
+
+def _proven(plan: dict[str, Any], decision: rules.Decision, host: str, hosts: list[str]) -> set[str]:
+    """Return the nodes with which a host's connections in the chosen network have come through, now or before."""
+    if decision.network is None:
+        return set()
+    before = set(plan["proven"][decision.network.key].get(host, ())) & {*hosts, *plan["outside"]}
+    return before | set(hosts) if plan["probe"] else before
+
+
+def _unproven(plan: dict[str, Any], decision: rules.Decision, hosts: list[str]) -> list[str]:
+    """Return a warning if a visited node was never proven with a node that this run leaves out."""
+    known = {host: _proven(plan, decision, host, hosts) for host in hosts}
+    strange = [host for host in hosts if not known[host].issuperset(plan["outside"])]
+    if not strange:
+        return []
+    left = [name for name in plan["outside"] if any(name not in known[host] for host in strange)]
+    ends = f"{rules.fold(strange)} and {rules.fold(left)}"
+    return [f"The network between {ends}, not visited by this run, is not proven; a run without --limit proves it."]
 
 
 def _nccl(host: str, choices: tuple[rules.RdmaChoice, ...], given: dict[str, Any]) -> tuple[dict[str, str], list[str]]:

@@ -23,7 +23,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return ``candidates``, ``probe``, ``pairs``, ``listen`` and ``known``."""
+        """Return ``candidates``, ``probe``, ``pairs``, ``listen``, ``known``, ``outside`` and ``proven``."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         given = self._task.args
@@ -32,9 +32,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         unknown = [host for host in hosts if not nodes[host]]
         if unknown:
             raise AnsibleActionFail(f"The facts of {rules.fold(unknown)} are missing; run the role preflight first.")
-        others = [
-            str(member.get("address") or "") for member in given["members"] or [] if str(member["name"]) not in hosts
-        ]
+        outside = {str(member["name"]): str(member.get("address") or "") for member in given["members"] or []}
+        outside = {name: address for name, address in outside.items() if name not in hosts}
+        others = list(outside.values())
         cidrs = [str(one) for one in check_type_list(given["cidr"] or []) if str(one).strip()]
         try:
             found = rules.candidates(
@@ -57,8 +57,20 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             pairs=[list(pair) for pair in pairs],
             listen=_listen(found, pairs, hosts) if probe else {},
             known=known is not None,
+            outside=list(outside),
+            proven=_proven(found, records),
         )
         return result
+
+
+def _proven(found: rules.Candidates, records: dict[str, Any]) -> dict[str, dict[str, list[str]]]:
+    """Return by network and host the nodes with which that host was proven before."""
+    return {
+        network.key: {
+            host: list(rules.proven_with(network, host, records.get(host)) or ()) for host in network.addresses
+        }
+        for network in found.networks
+    }
 
 
 def _listen(found: rules.Candidates, pairs: tuple[tuple[str, str], ...], hosts: list[str]) -> dict[str, dict[str, Any]]:

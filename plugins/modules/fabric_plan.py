@@ -66,9 +66,18 @@ probe:
   returned: success
   type: bool
 known:
-  description: Whether the best one is on record on all nodes.
+  description: Whether the best one is on record on all nodes, proven between all of them.
   returned: success
   type: bool
+outside:
+  description: The members that this play does not visit.
+  returned: success
+  type: list
+  elements: str
+proven:
+  description: By network and host, the nodes with which the host's connections came through before.
+  returned: success
+  type: dict
 pairs:
   description: Who connects to whom.
   returned: success

@@ -133,7 +133,7 @@ def test_one_dead_host_stops_all_before_anything_is_changed(cluster: Cluster, tm
 
 def test_check_changes_nothing_and_the_second_run_hears_who_holds_the_lock(cluster: Cluster) -> None:
     before = cluster.on("node1", "sh", "-c", "cat /etc/hosts; ls /usr/local /etc/ssh")
-    with cluster.start("--check") as first:
+    with cluster.start("--check", "--diff") as first:
         wait_for(first, "] hosts")
         second = cluster.run()
         assert second.returncode == 1
@@ -141,6 +141,7 @@ def test_check_changes_nothing_and_the_second_run_hears_who_holds_the_lock(clust
         assert "node1 is held by" in second.stderr
         _, rest = first.communicate()
     assert first.returncode == 0, rest
+    assert rest.count("\n") < 600, "fresh nodes: small files and names, not the text of every program"
     assert set(cluster.outcomes().values()) == {"changed"}
     assert cluster.on("node1", "sh", "-c", "cat /etc/hosts; ls /usr/local /etc/ssh") == before
 
@@ -229,6 +230,13 @@ def test_a_run_with_nothing_to_do_does_not_start_ansible(cluster: Cluster) -> No
     assert record["outcome"] == "nothing to do"
     assert all(host["changed"] == 0 for host in record["hosts"])  # type: ignore[attr-defined]
     assert not (Path(str(record["folder"])) / "ansible.log").exists()
+
+
+def test_check_announces_a_copy_where_the_node_has_what_the_cache_lacks(cluster: Cluster, tmp_path: Path) -> None:
+    done = cluster.run("--check", "--tags", "openmpi", "-e", f"openmpi_cache_dir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert "would copy openmpi" in done.stderr
+    assert "would build" not in done.stderr
 
 
 def test_a_sudo_password_of_the_inventory_serves_the_quick_run_and_keeps_no_host_out(

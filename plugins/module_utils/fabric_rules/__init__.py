@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .addresses import links
 from .config_files import files, openmpi_include, prrte_include, record
-from .decision import ALL_PAIRS_UP_TO, decide, matrix, pairs, prefer, recorded
+from .decision import ALL_PAIRS_UP_TO, decide, matrix, pairs, prefer, proven_with, recorded
 from .host_words import fold
 from .model import (
     KIND_WORDS,
@@ -53,6 +53,7 @@ __all__ = [
     "pairs",
     "plain",
     "prefer",
+    "proven_with",
     "prrte_include",
     "rdma",
     "record",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Mapping, Optional, Sequence
 
 if TYPE_CHECKING:
     from .model import Network, Rejection
@@ -50,13 +50,16 @@ def files(network: Optional[Network], host: str, settings: Mapping[str, str]) ->
     }
 
 
-def record(network: Network, host: str, rejected: Sequence[Rejection] = ()) -> Dict[str, Any]:
+def record(
+    network: Network, host: str, rejected: Sequence[Rejection] = (), proven: Iterable[str] = ()
+) -> Dict[str, Any]:
     """Return the content of /etc/clusterctl/fabric.json on a node.
 
     Args:
         network: the decision.
         host: the node.
         rejected: rejections that follow from facts; the words of a probe may differ the next time.
+        proven: the nodes with which connections of this node came through.
     """
     return {
         "schema_version": 1,
@@ -64,4 +67,5 @@ def record(network: Network, host: str, rejected: Sequence[Rejection] = ()) -> D
         "interface": network.interfaces[host],
         "address": network.addresses[host],
         "rejected": {one.network: one.reason for one in rejected},
+        "proven": sorted(set(proven) - {host}),
     }

@@ -90,7 +90,8 @@ def prefer(found: Candidates, records: Mapping[str, Optional[Facts]]) -> Candida
 def recorded(found: Candidates, records: Mapping[str, Optional[Facts]]) -> Optional[Network]:
     """Return the candidate that all nodes have on record, if it is still the best one.
 
-    It was proven when it was recorded. The facts that decide are the same, so it needs no second proof.
+    Each record names the nodes with which this one was proven. If they are all here and the facts that decide are the
+    same, it needs no second proof; a new node does.
 
     Args:
         found: the present candidates.
@@ -99,12 +100,20 @@ def recorded(found: Candidates, records: Mapping[str, Optional[Facts]]) -> Optio
     if not found.networks:
         return None
     best = found.networks[0]
-    for host, address in best.addresses.items():
-        record = records.get(host) or {}
-        known = (tuple(record.get("cidrs") or ()), record.get("interface"), record.get("address"))
-        if known != (best.cidrs, best.interfaces[host], address):
+    for host in best.addresses:
+        known = proven_with(best, host, records.get(host))
+        if known is None or not set(best.addresses) <= {host, *known}:
             return None
     return best
+
+
+def proven_with(network: Network, host: str, record: Optional[Facts]) -> Optional[Tuple[str, ...]]:
+    """Return the nodes with which a host's connections in this network are proven, None if it is not on record."""
+    record = record or {}
+    known = (tuple(record.get("cidrs") or ()), record.get("interface"), record.get("address"))
+    if known != (network.cidrs, network.interfaces[host], network.addresses[host]):
+        return None
+    return tuple(record.get("proven") or ())
 
 
 def matrix(found: Candidates, results: Sequence[PairResult] = ()) -> Tuple[str, ...]:

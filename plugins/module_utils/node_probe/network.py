@@ -192,5 +192,6 @@ def fabric() -> Json:
             "cidrs": [str(cidr) for cidr in record["cidrs"]],
             "interface": str(record["interface"]),
             "address": str(record["address"]),
+            "proven": [str(name) for name in record.get("proven") or ()],
         }
     }

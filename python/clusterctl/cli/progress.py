@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from clusterctl.model.events import Event
-    from clusterctl.provisioning.run import Preview
+    from clusterctl.provisioning.preview import Preview
 
 _NOTE_EVERY_S = 10.0
 _REFRESH_PER_S = 5
@@ -49,6 +49,13 @@ class _Board:
         self.stage_began = self.began
         self.past: list[tuple[str, float]] = []
         self.hosts: dict[str, _HostLine] = {}
+        self._diffs: dict[tuple[str, str], str] = {}  # task and diff → the host that showed it
+
+    def diff(self, event: HostResult) -> str:
+        """Return the diff of a task on a host; one that another host has shown is a reference to it."""
+        first = self._diffs.setdefault((event.task, event.diff), event.host)
+        head = f"--- {event.host}: {event.task}"
+        return f"{head}\n{event.diff}\n" if first == event.host else f"{head}: as on {first}\n"
 
     def phase(self, text: str, at: float) -> None:
         if text == self.stage:
@@ -140,7 +147,7 @@ class Lines(Quiet):
             if event.outcome in {"failed", "unreachable"} and not event.data:  # data ends up in the table of problems
                 self._write(f"  {event.host}: {event.outcome.upper()} in {event.stage}, {event.task}: {event.message}")
             if event.diff:
-                sys.stderr.write(f"--- {event.host}: {event.task}\n{event.diff}\n")
+                sys.stderr.write(self._board.diff(event))
         elif isinstance(event, Finished) and event.status == "canceled":
             self._write("stopped; nothing of the run is left")
 
@@ -180,7 +187,7 @@ class Page(Quiet):
         """Show the event; what must not scroll away is printed above the page."""
         self._board.take(event)
         if isinstance(event, HostResult) and event.diff and self._live is not None:
-            self._live.console.print(f"--- {event.host}: {event.task}\n{event.diff}", markup=False)
+            self._live.console.print(self._board.diff(event), markup=False, end="")
 
     def confirm(self, preview: Preview) -> bool:
         """Show what is about to be done and ask."""
@@ -248,16 +255,27 @@ class Page(Quiet):
 
 
 def preview_lines(preview: Preview) -> list[str]:
-    """Return what a run is about to do, as lines."""
-    count = sum(len(hosts) for hosts in preview.platforms.values())
-    lines = [f"{preview.inventory}: {output.plural(count, 'host')} will be provisioned."]
-    lines += [f"  {output.folded(hosts)}: {platform}" for platform, hosts in preview.platforms.items()]
+    """Return what a run is about to do, as lines: platforms, builds, installations, and files with their reasons."""
+    from clusterctl.provisioning.preview import ALWAYS, OPTIONAL  # noqa: PLC0415 - only where it asks
+
+    called = {**ALWAYS, **OPTIONAL}
+    count = output.plural(sum(len(hosts) for hosts in preview.platforms.values()), "host")
+    lines = [f"{preview.inventory}: {count} will be provisioned."]
+    lines += [f"  platform  {output.folded(hosts)}: {platform}" for platform, hosts in preview.platforms.items()]
+    lines += [
+        f"  build     {', '.join(called[name] for name in names)}: once, on {host}, since the cache lacks it"
+        for host, names in preview.builds.items()
+    ]
+    lines += [
+        f"  install   {output.folded(hosts)}: {', '.join(called[name] for name in names)}"
+        for names, hosts in preview.installs.items()
+    ]
+    if any(name in names for names in preview.installs for name in ALWAYS):
+        lines.append(f"            and {' and '.join(OPTIONAL.values())}, where the inventory asks for them")
     why: dict[str, list[str]] = {}
     for host, reason in preview.reasons.items():
         why.setdefault(reason, []).append(host)
-    lines += [f"  because of {output.folded(hosts)}: {reason}" for reason, hosts in why.items()]
-    lines.append("  What the cache of artifacts lacks is built on one host per platform and copied to the others.")
-    return lines
+    return lines + [f"  files     {output.folded(hosts)}: {reason}" for reason, hosts in why.items()]
 
 
 def _stopping_words(requests: int) -> str:

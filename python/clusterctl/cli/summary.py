@@ -26,6 +26,8 @@ def show(record: RunRecord) -> None:
     elif record.hosts:
         _hosts(record.hosts)
     console = output.console()
+    for warning in record.warnings:
+        console.print(f"Warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     for line in closing_lines(record):
         console.print(line, markup=False, soft_wrap=True)
 
@@ -64,7 +66,7 @@ def _hosts(hosts: tuple[HostSummary, ...]) -> None:
         table.add_row(
             names,
             Text(host.outcome, _STYLES[host.outcome]),
-            str(host.changed),
+            str(len(host.changes)),
             output.duration(host.seconds) if host.seconds else "",
             Text(f"as {first}" if what and first != names else what),
         )

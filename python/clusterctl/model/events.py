@@ -46,6 +46,7 @@ class HostResult:
     watch: tuple[dict[str, Any], ...] = ()
     diff: str = ""
     data: dict[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

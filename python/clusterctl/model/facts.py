@@ -202,11 +202,13 @@ class Fabric(Fact):
     """What the role ``fabric`` decided for this node and wrote to /etc/clusterctl/fabric.json.
 
     ``cidrs`` are the cluster's networks for MPI and NCCL, ``interface`` and ``address`` this node's own in them.
+    ``proven`` names the nodes with which its connections came through.
     """
 
     cidrs: tuple[str, ...] = ()
     interface: str = ""
     address: str = ""
+    proven: tuple[str, ...] = ()
 
 
 class Resolution(Fact):

@@ -66,4 +66,5 @@ class RunRecord(Record):
     problems: tuple[Problem, ...] = ()
     hosts: tuple[HostSummary, ...] = ()
     told: tuple[str, ...] = ()  # what roles decided for the whole cluster, a sentence each
+    warnings: tuple[str, ...] = ()  # of roles, a sentence each
     folder: str = ""

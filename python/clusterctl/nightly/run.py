@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from clusterctl.model.events import Event
     from clusterctl.model.results import ValidationEvent, ValidationRecord
     from clusterctl.nightly.records import Job
+    from clusterctl.provisioning.preview import Preview
 
 _T = TypeVar("_T")
 _ASK_AGAIN_S = 10.0
@@ -237,7 +238,7 @@ class _NightListener:
     def event(self, event: Event) -> None:
         """The folder of the run holds the events."""
 
-    def confirm(self, preview: provisioning.Preview) -> bool:
+    def confirm(self, preview: Preview) -> bool:
         for host, why in preview.reasons.items():
             self._tell(f"{host}: {why}")
         return True

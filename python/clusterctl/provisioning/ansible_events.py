@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from datetime import datetime
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 NOTE_MARK = "clusterctl-note|"
 _MOST_COMPLAINTS = 40
+_MOST_DIFF_LINES = 60  # of a file that is shown line by line
+_PROGRAM_ENDS = (".py", ".sh", ".so")
 _COMPLAINT = re.compile(r"^(?:\[ERROR\]:?|ERROR!)\s*(?P<text>.+)", re.DOTALL)
 # Keys of a task's result that are worth keeping; everything else (arguments, stdout, invocation) may hold a secret.
 _KEPT_DATA = frozenset({"problems", "argument_errors", "members", "assertion", "told"})
@@ -98,6 +101,7 @@ def _host_result(
         watch=() if elsewhere else tuple(item for item in _list(result, "watch") if isinstance(item, dict)),
         diff=_diff(result) if keep_diff else "",  # content of files has no place in the record unless asked for
         data={key: value for key, value in result.items() if key in _KEPT_DATA},
+        warnings=tuple(_text(item) for item in _list(result, "warnings")),
     )
 
 
@@ -108,6 +112,11 @@ def _list(result: Mapping[str, Any], key: str) -> list[Any]:
         if isinstance(item, dict) and isinstance(item.get(key), list):
             found += item[key]
     return found
+
+
+def _text(warning: Any) -> str:
+    """Return a warning in words; some releases of Ansible pass a mapping."""
+    return " ".join(str(warning.get("msg") if isinstance(warning, dict) else warning).split())
 
 
 def _message(result: Mapping[str, Any]) -> str:
@@ -125,22 +134,42 @@ def _message(result: Mapping[str, Any]) -> str:
 
 
 def _diff(result: Mapping[str, Any]) -> str:
-    import difflib  # noqa: PLC0415 - only for results with a diff
-
+    """Return what changes inside files: small texts line by line, programs and long texts by size and hash."""
     given = result.get("diff")
     parts = []
     for entry in given if isinstance(given, list) else [given] if isinstance(given, dict) else []:
         if "prepared" in entry:
             parts.append(str(entry["prepared"]))
         elif "before" in entry or "after" in entry:
-            before, after = (_lines(entry.get(side)) for side in ("before", "after"))
             old, new = (str(entry.get(f"{side}_header") or entry.get("path") or side) for side in ("before", "after"))
-            parts.append("".join(difflib.unified_diff(before, after, old, new)))
+            parts.append(_file_diff(_text_of(entry.get("before")), _text_of(entry.get("after")), old, new))
     return "\n".join(part for part in parts if part)
 
 
-def _lines(value: Any) -> list[str]:
-    text = value if isinstance(value, str) else "" if value is None else str(value)
+def _file_diff(before: str, after: str, old: str, new: str) -> str:
+    import difflib  # noqa: PLC0415 - only for results with a diff
+
+    lines = list(difflib.unified_diff(_lines(before), _lines(after), old, new))
+    is_program = new.endswith(_PROGRAM_ENDS) or any(text.startswith("#!") for text in (before, after))
+    if not lines or (len(lines) <= _MOST_DIFF_LINES and not is_program):
+        return "".join(lines)
+    if not before or not after:
+        return (
+            f"{new}: {'new' if after else 'removed'}, {len(_lines(after or before))} lines, {_hash(after or before)}\n"
+        )
+    added, removed = (sum(line.startswith(sign) for line in lines[2:]) for sign in "+-")
+    return f"{new}: {added} lines added, {removed} removed, {_hash(before)} → {_hash(after)}\n"
+
+
+def _hash(text: str) -> str:
+    return f"sha256 {hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:12]}"
+
+
+def _text_of(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def _lines(text: str) -> list[str]:
     return [line if line.endswith("\n") else line + "\n" for line in text.splitlines(keepends=True)]
 
 

@@ -7,7 +7,6 @@ be used. Decide whether there is anything to do, run Ansible if so, and keep a s
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,18 +17,20 @@ from clusterctl.model import run_record
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import plan, playbook, refusals
+from clusterctl.provisioning.preview import preview
 from clusterctl.provisioning.tally import Tally, verdict_of
 from clusterctl.remote import facts
-from clusterctl.state import locks, paths, runs, snapshots
+from clusterctl.state import artifacts, locks, paths, runs, snapshots
 from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from clusterctl.model.events import Event
     from clusterctl.model.facts import NodeFacts, Probe
-    from clusterctl.model.hosts import AnyInventory, Host, Inventory, InventorySources
+    from clusterctl.model.hosts import AnyInventory, Inventory
+    from clusterctl.provisioning.preview import Preview
 
 PREFLIGHT = "preflight"
 _PROBE_TIMEOUT_S = 30.0
@@ -55,15 +56,6 @@ class ProvisionRequest:
     def is_full(self) -> bool:
         """Whether a success leaves the hosts in the state that the inventory asks for."""
         return not (self.tags or self.skip_tags or self.check)
-
-
-@dataclass(frozen=True)
-class Preview:
-    """What is about to be done, for a user who may still say no."""
-
-    inventory: InventorySources
-    platforms: Mapping[str, tuple[str, ...]]  # platform → hosts
-    reasons: Mapping[str, str]  # host → why
 
 
 class Observer(Protocol):
@@ -154,7 +146,8 @@ class _Provision:
         if not reasons:
             hosts = [run_record.HostSummary(host=name, outcome="ok") for name in cluster.selected]
             return self._finish("nothing to do", ExitCode.OK, hosts=hosts)
-        if not self._observer.confirm(Preview(cluster.sources, _platforms(cluster.selected_hosts, states), reasons)):
+        ahead = preview(cluster.sources, cluster.selected, probe.facts, reasons, artifacts.cached())
+        if not self._observer.confirm(ahead):
             return self._finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
 
         if not request.check:
@@ -272,7 +265,8 @@ class _Provision:
         return self._finish("done", ExitCode.OK, hosts=hosts, told=self._tally.told())
 
     def _finish(self, outcome: run_record.RunOutcome, code: ExitCode, **fields: Any) -> run_record.RunRecord:
-        return self._run.update(outcome=outcome, exit_code=int(code), finished=_now(), **fields)
+        warnings = self._tally.warnings()
+        return self._run.update(outcome=outcome, exit_code=int(code), finished=_now(), warnings=warnings, **fields)
 
     def _write_snapshot(self, inputs: plan.Inputs, states: Mapping[str, plan.NodeState], before: Snapshot) -> None:
         """Write the snapshots of the provisioned hosts; the others keep theirs while the inventory names them."""
@@ -321,13 +315,6 @@ def _gpus(node: NodeFacts) -> str:
 def _plain(value: Any) -> dict[str, Any]:
     data = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
     return dict(data)
-
-
-def _platforms(hosts: Sequence[Host], states: Mapping[str, plan.NodeState]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for host in hosts:
-        found[states[host.name].platform if host.name in states else "unknown"].append(host.name)
-    return {name: tuple(members) for name, members in found.items()}
 
 
 def _now() -> datetime:

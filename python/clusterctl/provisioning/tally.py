@@ -55,6 +55,10 @@ class Tally:
         """Return what roles have to say of the whole cluster."""
         return tuple(dict.fromkeys(text for result in self.results for text in result.data.get("told") or ()))
 
+    def warnings(self) -> tuple[str, ...]:
+        """Return the warnings of roles, each once."""
+        return tuple(dict.fromkeys(text for result in self.results for text in result.warnings))
+
     def summaries(self, names: Sequence[str], end: End) -> list[run_record.HostSummary]:
         """Return one summary per host, in the given order."""
         return [self._summary(name, end) for name in names]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -100,10 +101,53 @@ def test_what_is_on_record_is_not_probed() -> None:
             "cidrs": [NET],
             "interface": "eth0",
             "address": f"10.0.0.{host[-1]}",
+            "proven": json.loads(files["record"])["proven"],
         }
         assert '"rejected": {"docker0 172.17.0.0/24": "carries the same address' in files["record"]
     plan = act(fabric_plan, variables, **PLAN)
     assert (plan["known"], plan["probe"], plan["pairs"]) == (True, False, [])
+
+
+def grown(visited: tuple[str, ...]) -> dict[str, Any]:
+    """Return a play that visits some nodes of a cluster whose node1 and node2 are proven with each other."""
+    variables = play()
+    variables["ansible_play_hosts"] = list(visited)
+    for host, other in (("node1", "node2"), ("node2", "node1")):
+        variables["hostvars"][host]["seen"]["fabric"] = {
+            "cidrs": [NET],
+            "interface": "eth0",
+            "address": f"10.0.0.{host[-1]}",
+            "proven": [other],
+        }
+    return variables
+
+
+MEMBERS = [{"name": host, "address": f"10.0.0.{host[-1]}"} for host in HOSTS]
+
+
+def test_a_run_that_visits_the_new_node_alone_says_that_nothing_is_proven_and_the_next_one_proves_it() -> None:
+    variables = grown(("node3",))
+    plan = act(fabric_plan, variables, **{**PLAN, "members": MEMBERS})
+    made = act(fabric_decide, variables, plan=plan, **DECIDE)
+    (warning,) = made["warnings"]
+    assert "node3 and node[1-2]" in warning
+    assert "a run without --limit proves it" in warning
+    said = json.loads(made["files"]["node3"]["record"])
+    assert said["proven"] == []
+    assert "as proven before" not in made["msg"]
+    variables = grown(HOSTS)
+    variables["hostvars"]["node3"]["seen"]["fabric"] = said
+    assert act(fabric_plan, variables, **{**PLAN, "members": MEMBERS})["probe"], "the new node is not proven yet"
+
+
+def test_a_run_on_proven_nodes_keeps_their_proof_with_the_others() -> None:
+    variables = grown(("node1", "node2"))
+    variables["hostvars"]["node1"]["seen"]["fabric"]["proven"] = ["node2", "node3"]
+    plan = act(fabric_plan, variables, **{**PLAN, "members": MEMBERS})
+    assert not plan["probe"]
+    made = act(fabric_decide, variables, plan=plan, **DECIDE)
+    assert json.loads(made["files"]["node1"]["record"])["proven"] == ["node2", "node3"]
+    assert "node2 and node3" in made["warnings"][0]
 
 
 def test_a_connection_that_fails_is_named_with_both_ends() -> None:

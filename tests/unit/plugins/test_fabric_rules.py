@@ -306,13 +306,24 @@ def test_where_nothing_is_common_the_matrix_shows_who_has_what() -> None:
 
 def test_what_is_on_record_everywhere_need_not_be_proven_again() -> None:
     found = rules.candidates(cluster())
-    records: dict[str, Any] = {host: rules.record(found.networks[0], host) for host in HOSTS}
+    records: dict[str, Any] = {host: rules.record(found.networks[0], host, proven=HOSTS) for host in HOSTS}
     assert rules.recorded(found, records) == found.networks[0]
     assert rules.recorded(found, {**records, "node2": None}) is None
     assert rules.recorded(found, {**records, "node2": {**records["node2"], "interface": "eth1"}}) is None
     faster = rules.candidates(cluster(lambda n: interface("eth1", f"10.1.0.{n}/24", speed_mbps=25000)))
     assert rules.recorded(faster, records) is None
     assert rules.prefer(faster, records).networks[0].key == "10.0.0.0/24"
+
+
+def test_a_proof_holds_for_the_nodes_that_it_names() -> None:
+    found = rules.candidates(cluster())
+    new, old = HOSTS[-1], HOSTS[:-1]
+    records: dict[str, Any] = {host: rules.record(found.networks[0], host, proven=old) for host in old}
+    alone = rules.record(found.networks[0], new)
+    assert alone["proven"] == []
+    assert rules.recorded(found, {**records, new: alone}) is None, "the new node was set up by a run of its own"
+    assert rules.recorded(found, {**records, new: {**alone, "proven": list(old)}}) is None, "one side is not enough"
+    assert rules.recorded(rules.candidates({name: cluster()[name] for name in old}), records) is not None
 
 
 def test_candidates_survive_the_way_through_results() -> None:
@@ -347,7 +358,8 @@ def test_the_files_say_it_in_each_readers_words() -> None:
     other = network._replace(interfaces={**network.interfaces, "node4": "ens3"})
     assert rules.files(other, "node1", {})["prrte"] == "prte_if_include = eth0,ens3\n", "daemons get the launch node's"
     assert rules.files(None, "node1", {}) == {"openmpi": "", "prrte": "", "nccl": ""}
-    assert rules.record(network, "node2", [rules.Rejection("docker0", ("node1",), "is a bridge")]) == {
+    assert rules.record(network, "node2", [rules.Rejection("docker0", ("node1",), "is a bridge")], ["node1"]) == {
+        "proven": ["node1"],
         "schema_version": 1,
         "cidrs": ["10.0.0.0/24"],
         "interface": "eth0",

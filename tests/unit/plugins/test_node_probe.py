@@ -411,7 +411,9 @@ def test_the_fabric_s_record_is_read_and_a_damaged_one_is_told(tmp_path: Path, m
     assert record.collect({})["fabric"] is None
     chosen = {"cidrs": ["10.0.0.0/24"], "interface": "eth0", "address": "10.0.0.5"}
     place.write_text(json.dumps({"schema_version": 1, **chosen}))
-    assert record.collect({})["fabric"] == chosen
+    assert record.collect({})["fabric"] == {**chosen, "proven": []}
+    place.write_text(json.dumps({"schema_version": 1, **chosen, "proven": ["node2"]}))
+    assert record.collect({})["fabric"] == {**chosen, "proven": ["node2"]}
     place.write_text("{")
     told = record.collect({})
     assert told["fabric"] is None

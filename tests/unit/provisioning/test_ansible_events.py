@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -34,6 +35,35 @@ def test_messages_name_the_cause() -> None:
     messages = {result.task: result.message for result in results() if result.outcome in {"failed", "unreachable"}}
     assert "Connection refused" in messages["Reach it"]
     assert messages["Fail on h2"] == "non-zero return code"
+
+
+def diff(before: str, after: str, path: str = "/etc/nccl.conf") -> str:
+    entry = {"before": before, "after": after, "before_header": path, "after_header": path}
+    raw = {"event": "runner_on_ok", "event_data": {"host": "node1", "res": {"changed": True, "diff": [entry]}}}
+    event = ansible_events.translate(raw, keep_diff=True)
+    assert isinstance(event, HostResult)
+    return event.diff
+
+
+def test_a_diff_shows_small_files_line_by_line_and_programs_and_long_files_by_their_hash() -> None:
+    assert "-b = 2\n+b = 3\n" in diff("a = 1\nb = 2\n", "a = 1\nb = 3\n")
+    program = "#!/usr/bin/python3\n" + "".join(f"print({number})\n" for number in range(400))
+    digest = hashlib.sha256(program.encode()).hexdigest()[:12]
+    assert diff("", program, "/usr/local/bin/tool") == f"/usr/local/bin/tool: new, 401 lines, sha256 {digest}\n"
+    changed = diff(program, program.replace("print(1)\n", "print(x)\n"), "/usr/local/bin/tool")
+    assert changed.startswith("/usr/local/bin/tool: 1 lines added, 1 removed, sha256 ")
+    assert diff("x\n" * 90, "", "/etc/long").startswith("/etc/long: removed, 90 lines, ")
+    assert diff("", "import x\n", "/usr/local/libexec/a.py").startswith("/usr/local/libexec/a.py: new, 1 lines")
+
+
+def test_the_warnings_of_a_task_are_kept() -> None:
+    raw = {
+        "event": "runner_on_ok",
+        "event_data": {"host": "node1", "res": {"warnings": ["node5 is\n new.", {"msg": "as a mapping"}]}},
+    }
+    event = ansible_events.translate(raw)
+    assert isinstance(event, HostResult)
+    assert event.warnings == ("node5 is new.", "as a mapping")
 
 
 def test_diffs_are_kept_only_when_asked_for() -> None:

@@ -153,3 +153,19 @@ def test_a_record_of_another_cluster_is_no_baseline(nights: Path, tmp_path: Path
     foreign.write_text(record(99).model_dump_json(), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"'20260608T020000Z-validate-7' is not in the history of inventory-"):
         baseline.accept(nights, str(foreign))
+
+
+def test_report_compare_and_accept_take_inventories_in_the_same_way(nights: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.ini"
+    other.write_text("node9\n", encoding="utf-8")
+    remember(other, record(20))
+    both = ("-i", nights, "-i", other)
+    for name, words in {"last-1": ("-i", nights), "last": ("--inventory", other)}.items():
+        done = run("report", name, *words, "--jsonl", tmp_path / "out.jsonl")
+        assert done.returncode == 0, done.stderr
+        shown = json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["run_id"]
+        assert shown[:8] == ("20260306" if name == "last-1" else record(20).run_id[:8])
+    assert run("compare", "last-1", "last", "-i", nights).returncode == 0
+    assert run("baseline", "accept", "-i", nights, "last-1", "--format", "json").returncode == 0
+    refused = run("report", "last", *both)
+    assert refused.returncode == 1, "two inventories are a cluster of their own, which has not run"

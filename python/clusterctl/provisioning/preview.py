@@ -1,0 +1,85 @@
+"""Preview of a provisioning run: which hosts get a build, an installation or files, and why; no I/O."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.hosts import InventorySources
+
+# What every host gets; NCCL and Horovod depend on variables of roles, which Ansible alone works out.
+ALWAYS = {"openmpi": "Open MPI", "python_env": "the cluster's Python", "mpi4py": "mpi4py"}
+OPTIONAL = {"nccl": "NCCL", "horovod": "Horovod"}
+_UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What is about to be done, for a user who may still say no.
+
+    Attributes:
+        inventory: of the run.
+        platforms: by platform, its hosts.
+        builds: by the host that builds, the software that neither it nor the cache has.
+        installs: by software, the hosts that lack it or have it damaged.
+        reasons: by host, why it is provisioned.
+    """
+
+    inventory: InventorySources
+    platforms: Mapping[str, tuple[str, ...]]
+    builds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    installs: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+def preview(
+    inventory: InventorySources,
+    selected: Sequence[str],
+    facts: Mapping[str, NodeFacts],
+    reasons: Mapping[str, str],
+    cached: Collection[tuple[str, str]],
+) -> Preview:
+    """Return what a run on the selected hosts is about to do.
+
+    Args:
+        inventory: of the run.
+        selected: the hosts that ``--limit`` leaves, in the inventory's order.
+        facts: of the hosts that could be looked at.
+        reasons: by host, why it is provisioned; the others are as they should be.
+        cached: name and platform of each artifact in the controller's cache.
+    """
+    platforms: dict[str, list[str]] = defaultdict(list)
+    installs: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    builds: dict[str, tuple[str, ...]] = {}
+    for host in selected:
+        node = facts.get(host)
+        platforms[node.platform if node else _UNKNOWN].append(host)
+        if node is not None and host in reasons and (lacking := _lacking(node)):
+            installs[lacking].append(host)
+    for platform, hosts in platforms.items():
+        builder = facts.get(hosts[0])
+        wanted = {name for lacking, its in installs.items() if set(its) & set(hosts) for name in lacking}
+        here = set() if builder is None else set(_lacking(builder))
+        built = [name for name in {**ALWAYS, **OPTIONAL} if name in wanted & here and (name, platform) not in cached]
+        if built:
+            builds[hosts[0]] = tuple(built)
+    return Preview(
+        inventory,
+        {platform: tuple(hosts) for platform, hosts in platforms.items()},
+        builds,
+        {lacking: tuple(hosts) for lacking, hosts in installs.items()},
+        reasons,
+    )
+
+
+def _lacking(node: NodeFacts) -> tuple[str, ...]:
+    """Return the software that a node lacks, and what is installed there and damaged."""
+    damaged = {artifact.name for artifact in node.artifacts if not artifact.ok}
+    return tuple(
+        name for name in {**ALWAYS, **OPTIONAL} if name in damaged or (name in ALWAYS and not node.artifact(name).ok)
+    )
