@@ -12,7 +12,8 @@ import typer
 from typer.core import TyperCommand
 
 from clusterctl.cli import options
-from clusterctl.launch.compose import Launcher, Transport
+from clusterctl.launch.compose import Launcher
+from clusterctl.launch.mpirun_job import Transport
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:

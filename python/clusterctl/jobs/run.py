@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.diagnosis import skew, training_stack
 from clusterctl.inventory import ansible_inventory
 from clusterctl.jobs.prefixer import Prefixer
-from clusterctl.launch import compose, environment, torchrun
-from clusterctl.launch.compose import Launcher, Member, Wish
+from clusterctl.launch import compose, environment, mpirun_job, torchrun
+from clusterctl.launch.compose import Launcher, Wish
 from clusterctl.model import fabric
 from clusterctl.model.facts import cluster_user, slots_of
 from clusterctl.model.hosts import InventoryOptions
@@ -247,21 +247,10 @@ def _plan(team: _JobTeam, options: RunOptions, job_id: str = "") -> LaunchPlan:
         raise ConfigError(f"--chdir is {wish.directory!r}; it takes an absolute path, which nodes share.")
     _refuse_without_stack(team.facts, wish.launcher)
     members = {
-        name: Member(
-            facts=_as_user(node, team.users[name]),
-            slots=slots_of(team.hosts[name], node),
-            version=node.artifact(_OPENMPI).version,
-            has_ucx=any(
-                str(word).startswith("--with-ucx") for word in node.artifact(_OPENMPI).inputs.get("configure", ())
-            ),
-        )
+        name: mpirun_job.member(node, slots_of(team.hosts[name], node), team.users[name])
         for name, node in team.facts.items()
     }
     return compose.compose(members, team.launch_node, wish, job_id)
-
-
-def _as_user(node: NodeFacts, user: str | None) -> NodeFacts:
-    return node if user is None else node.model_copy(update={"user": node.user.model_copy(update={"name": user})})
 
 
 def _refuse_without_stack(nodes: Mapping[str, NodeFacts], launcher: Launcher) -> None:

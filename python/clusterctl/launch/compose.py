@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import environment, horovodrun, hostfile, mpirun, torchrun
+from clusterctl.launch import environment, horovodrun, hostfile, mpirun, mpirun_job, torchrun
+from clusterctl.launch.mpirun_job import Transport
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.model.facts import NodeFacts
+    from clusterctl.launch.mpirun_job import Member
 
 _TORCH_PORT = 29500  # PyTorch's own default, for a line that is shown and not run
 # PRRTE 3.0 (Open MPI 5.0.7) loses the end of a rank that comes before its node has reported the launch, and then waits
@@ -28,24 +29,6 @@ class Launcher(str, Enum):
     MPIRUN = "mpirun"
     HOROVODRUN = "horovodrun"
     TORCHRUN = "torchrun"
-
-
-class Transport(str, Enum):
-    """What MPI's messages go through; auto is UCX where every node can, else TCP."""
-
-    AUTO = "auto"
-    TCP = "tcp"
-    UCX = "ucx"
-
-
-@dataclass(frozen=True)
-class Member:
-    """A node of the job, with the ranks that it takes and the Open MPI that it has."""
-
-    facts: NodeFacts
-    slots: int
-    version: str
-    has_ucx: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,7 +85,7 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: Wish, job: st
     """Return the line that starts the job on the launch node.
 
     Args:
-        members: the nodes by the names under which they know each other.
+        members: the nodes by their names in the inventory.
         launch_node: one of them.
         wish: what the user asked for.
         job: the id by which what is left of it can be found; without one the line is to be shown.
@@ -116,36 +99,29 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: Wish, job: st
     slots = hostfile.ordered({name: member.slots for name, member in members.items()}, launch_node)
     session = first.facts.environment
     variables = environment.of_job(wish.exported, wish.caller, session)
-    own = mpirun.environment(first.version, first.facts.user.name)
-    speech = mpirun.dialect(first.version)
     if wish.launcher is Launcher.HOROVODRUN:
-        return _horovodrun(members, slots, wish, job, variables, own, first.version)
-    mca = {**mpirun.transport(speech, ucx=_takes_ucx(members, wish.network)), **wish.mca}
-    if any(
-        name in wish.mca for name in ("pml", "btl")
-    ):  # the user's choice of the one may not go with ours of the other
-        mca = dict(wish.mca)
+        return _horovodrun(members, slots, wish, job, variables)
     program, literal, counts = _program(members, slots, launch_node, wish, job)
-    line = mpirun.argv(
-        mpirun.MpirunLaunch(
-            version=first.version,
-            hostfile="",
-            slots=slots,
+    line = mpirun_job.line(
+        members,
+        slots,
+        mpirun_job.MpirunJob(
             program=program,
             job=job,
             ranks=wish.ranks,
             per_node=wish.launcher is Launcher.TORCHRUN,
             exported=tuple(variable.word for variable in variables),
-            mca=mca,
+            mca=wish.mca,
+            network=wish.network,
             oversubscribe=wish.oversubscribe and wish.launcher is not Launcher.TORCHRUN,
             tagged=wish.tagged,
             directory=wish.directory,
-        )
+        ),
     )
     placed = tuple(slots) if counts else hostfile.placement(slots)
     return LaunchPlan(
-        argv=tuple(line),
-        environment={**own, **environment.beside(variables)},
+        argv=line.argv,
+        environment={**line.environment, **environment.beside(variables)},
         hosts=placed,
         literal=literal,
         port=bool(counts) and len(slots) > 1,
@@ -205,25 +181,25 @@ def _horovodrun(
     wish: Wish,
     job: str,
     variables: tuple[environment.Variable, ...],
-    own: Mapping[str, str],
-    version: str,
 ) -> LaunchPlan:
     if wish.network is Transport.UCX:
         raise ConfigError("horovodrun always has MPI go over TCP (pml ob1); use --launcher mpirun for UCX.")
     if wish.processes is not None:
         raise ConfigError("--nproc-per-node is torchrun's; mpirun and horovodrun take -np, the ranks on all nodes.")
+    first = members[next(iter(slots))]
+    called = mpirun_job.node_names({name: members[name].facts.hostname for name in slots})
     fabrics = [member.facts.fabric for member in members.values()]
     names = {known.interface for known in fabrics if known and known.interface}
     program = with_python(wish.program)
     line = horovodrun.argv(
         horovodrun.HorovodrunLaunch(
-            version=version,
-            slots=slots,
+            version=first.version,
+            slots={called[name]: count for name, count in slots.items()},
             program=program,
             job=job,
             ranks=wish.ranks,
             interfaces=tuple(names) if len(names) == 1 and all(fabrics) and len(slots) > 1 else (),
-            mca=wish.mca,
+            mca={**mpirun_job.name_parameters(called), **wish.mca},
             oversubscribe=wish.oversubscribe,
             directory=wish.directory,
         )
@@ -233,25 +209,8 @@ def _horovodrun(
     temporary = {"TMPDIR": _TEMPORARY} if job else {}
     return LaunchPlan(
         argv=tuple(line),
-        environment={**own, **temporary, **given},
+        environment={**mpirun.environment(first.version, first.job_user), **temporary, **given},
         hosts=hostfile.placement(slots),
         literal=len(program),
         tags=True,  # it asks mpirun for them itself
     )
-
-
-def _takes_ucx(members: Mapping[str, Member], network: Transport) -> bool:
-    """Whether MPI goes over UCX: on request, or where every node has it and an RDMA port that is up."""
-    without = [name for name, member in members.items() if not member.has_ucx]
-    if network is Transport.UCX and without:
-        raise ConfigError(
-            f"Open MPI on {', '.join(without[:6])} was built without UCX; install UCX there and run 'clusterctl "
-            "provision' again, or use --network tcp."
-        )
-    if network is not Transport.AUTO:
-        return network is Transport.UCX
-    return not without and all(_has_rdma(member.facts) for member in members.values())
-
-
-def _has_rdma(node: NodeFacts) -> bool:
-    return any(port.state == "ACTIVE" for device in node.rdma for port in device.ports)

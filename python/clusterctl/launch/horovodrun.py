@@ -52,7 +52,6 @@ def argv(launch: HorovodrunLaunch) -> list[str]:
         )
     same = mpirun.MpirunLaunch(
         version=launch.version,
-        hostfile="",
         slots=launch.slots,
         program=launch.program,
         ranks=launch.ranks,

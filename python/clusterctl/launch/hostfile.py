@@ -1,4 +1,4 @@
-"""The hostfile that mpirun reads, and where it puts each rank."""
+"""The list of hosts that mpirun gets, its order, and the node of each rank."""
 
 from __future__ import annotations
 
@@ -11,19 +11,14 @@ if TYPE_CHECKING:
 def ordered(slots: Mapping[str, int], launch_node: str) -> dict[str, int]:
     """Return the slots with the launch node first.
 
-    Open MPI 4.1 begins with the node it runs on, 5.0 follows the order of the file (both seen); with the launch node
+    Open MPI 4.1 begins with the node it runs on, 5.0 follows the order of the hosts (both seen); with the launch node
     first they agree, and the place of each rank is known beforehand.
     """
     return {name: slots[name] for name in sorted(slots, key=lambda name: name != launch_node)}
 
 
-def render(slots: Mapping[str, int]) -> str:
-    """Return the text of a hostfile, ``name slots=N`` a line."""
-    return "".join(f"{name} slots={count}\n" for name, count in slots.items())
-
-
 def words(slots: Mapping[str, int]) -> str:
-    """Return the same as one word for a command line, ``name:N,…``."""
+    """Return the slots as one word for a command line, ``name:N,…``."""
     return ",".join(f"{name}:{count}" for name, count in slots.items())
 
 

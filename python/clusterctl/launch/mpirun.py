@@ -73,15 +73,13 @@ class MpirunLaunch:
 
     ``exported`` are variables that the ranks get, ``NAME`` of mpirun's environment or ``NAME=VALUE``. ``mca`` are
     parameters of the MPI library, ``runtime_mca`` those of the runtime that starts the ranks (``orte_…``/``plm_…`` and
-    ``prte_…``). ``slots`` are in hostfile order; every slot gets a rank unless ``ranks`` says otherwise. Without a
-    ``hostfile`` they stand in the line (``-H``). ``per_node`` starts one process per node instead, for any number of
-    slots, and the n-th node has rank n. ``tagged`` begins each line of output with what :func:`untagged` reads. Without
-    a ``job`` a sweep cannot find its processes. ``mpirun`` is to be an absolute path, which makes it use its own prefix
-    on the other nodes.
+    ``prte_…``). ``slots`` are in the order of the ranks; every slot gets a rank unless ``ranks`` says otherwise.
+    ``per_node`` starts one process per node instead, for any number of slots, and the n-th node has rank n. ``tagged``
+    begins each line of output with what :func:`untagged` reads. Without a ``job`` a sweep cannot find its processes.
+    ``mpirun`` is to be an absolute path, which makes it use its own prefix on the other nodes.
     """
 
     version: str
-    hostfile: str
     slots: Mapping[str, int]
     program: tuple[str, ...]
     job: str = ""
@@ -99,7 +97,7 @@ class MpirunLaunch:
 def argv(launch: MpirunLaunch) -> list[str]:
     """Return the tokens of the mpirun line.
 
-    One rank per slot in the hostfile's order, without binding: nodes may be containers that see all cores.
+    One rank per slot in the order of the hosts, without binding: nodes may be containers that see all cores.
 
     Raises:
         ConfigError: the version is unknown, the name of a variable or parameter is invalid, the program is an option,
@@ -107,7 +105,7 @@ def argv(launch: MpirunLaunch) -> list[str]:
     """
     speech = dialect(launch.version)
     ranks = count(launch)
-    line = [launch.mpirun, *_hosts(launch), "-np", str(ranks), "--bind-to", "none"]
+    line = [launch.mpirun, "-H", hostfile.words(launch.slots), "-np", str(ranks), "--bind-to", "none"]
     by = "ppr:1:node" if launch.per_node else "slot"
     if speech is Dialect.ORTE:
         line += ["--map-by", by, *(["--oversubscribe"] if launch.oversubscribe else [])]
@@ -184,12 +182,6 @@ def untagged(line: bytes) -> tuple[int | None, bytes]:
     """
     match = _TAG.match(line)
     return (int(match.group(1)), line[match.end() :]) if match else (None, line)
-
-
-def _hosts(launch: MpirunLaunch) -> list[str]:
-    if launch.hostfile:
-        return ["--hostfile", launch.hostfile]
-    return ["-H", hostfile.words(launch.slots)]
 
 
 def _of_project(name: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import speed_verdict
-from clusterctl.launch import hostfile, mpirun
+from clusterctl.launch import mpirun_job
 from clusterctl.model.results import CheckProgress, CheckResult, CheckStarted, Verdict
 from clusterctl.remote import supervised_job
 from clusterctl.state import files
@@ -180,21 +180,18 @@ class CheckRunner:
         """Return the job of a check; ``stacks`` asks for the stacks of ranks that are stuck at the deadline."""
         site = base.placed(check, team.site)
         deadline = self._options.timeout_s or base.deadline_s(check, site, self._started_s)
-        launch = mpirun.MpirunLaunch(
-            version=team.version,
-            hostfile="{work_dir}/hostfile",
-            slots=site.slots,
-            program=check.program(site, deadline),
-            job=name,
-            per_node=check.per_node,
-            mca=_MPI_PARAMETERS,
+        line = mpirun_job.line(
+            team.members,
+            site.slots,
+            mpirun_job.MpirunJob(
+                program=check.program(site, deadline), job=name, per_node=check.per_node, mca=_MPI_PARAMETERS
+            ),
         )
         spec = supervised_job.JobSpec(
-            job=launch.job,
-            argv=tuple(mpirun.argv(launch)),
+            job=name,
+            argv=line.argv,
             deadline_s=deadline,
-            environment=mpirun.environment(team.version, team.job_user),
-            files={"hostfile": hostfile.render(site.slots)},
+            environment=line.environment,
             stacks=stacks,
         )
         return _Job(spec, site, deadline, len(site.slots) if check.per_node else len(site.placement))

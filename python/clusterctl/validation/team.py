@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import hostfile
+from clusterctl.launch import hostfile, mpirun_job
 from clusterctl.remote import supervised_job
 from clusterctl.validation.checks import base, network
 
@@ -88,10 +88,9 @@ class Team:
         }
 
     @property
-    def job_user(self) -> str:
-        """The user that runs jobs on the launch node."""
-        first = self.nodes[self.launch_node]
-        return first.as_user or first.facts.user.name
+    def members(self) -> dict[str, mpirun_job.Member]:
+        """The nodes as a launch sees them."""
+        return {name: mpirun_job.member(node.facts, node.slots, node.as_user) for name, node in self.nodes.items()}
 
     def only(self, names: Iterable[str]) -> Team:
         """Return the team of these nodes."""

@@ -4,7 +4,8 @@ import subprocess
 
 import pytest
 from clusterctl.launch import compose
-from clusterctl.launch.compose import Launcher, Member, Wish
+from clusterctl.launch.compose import Launcher, Wish
+from clusterctl.launch.mpirun_job import Member
 from factory import provisioned
 
 NODES = ("node1", "node2", "node3")

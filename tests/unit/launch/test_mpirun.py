@@ -13,7 +13,6 @@ MCA = {"mpi_yield_when_idle": "1"}
 def launch(version: str, **changed: object) -> mpirun.MpirunLaunch:
     given = {
         "version": version,
-        "hostfile": "/job/hostfile",
         "slots": SLOTS,
         "program": ("true",),
         "job": "run-1-abc",
@@ -24,7 +23,7 @@ def launch(version: str, **changed: object) -> mpirun.MpirunLaunch:
 def test_the_line_for_open_mpi_4_1() -> None:
     line = mpirun.argv(launch("4.1.8", mca=MCA, runtime_mca={"orte_abort_timeout": "3"}, exported=("NCCL_DEBUG",)))
     assert " ".join(line) == (
-        "/usr/local/openmpi/bin/mpirun --hostfile /job/hostfile -np 4 --bind-to none --map-by slot "
+        "/usr/local/openmpi/bin/mpirun -H node1:2,node2:2 -np 4 --bind-to none --map-by slot "
         "-x CLUSTERCTL_JOB -x NCCL_DEBUG --mca mpi_yield_when_idle 1 --mca orte_abort_timeout 3 "
         "--mca clusterctl_job run-1-abc true"
     )
@@ -33,7 +32,7 @@ def test_the_line_for_open_mpi_4_1() -> None:
 def test_the_line_for_open_mpi_5_0_gives_the_runtime_its_own_option() -> None:
     line = mpirun.argv(launch("5.0.7", mca=MCA, runtime_mca={"prte_if_include": "eth0"}))
     assert " ".join(line) == (
-        "/usr/local/openmpi/bin/mpirun --hostfile /job/hostfile -np 4 --bind-to none --map-by slot "
+        "/usr/local/openmpi/bin/mpirun -H node1:2,node2:2 -np 4 --bind-to none --map-by slot "
         "-x CLUSTERCTL_JOB --mca mpi_yield_when_idle 1 --prtemca prte_if_include eth0 "
         "--prtemca clusterctl_job run-1-abc true"
     )

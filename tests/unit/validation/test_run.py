@@ -89,6 +89,11 @@ def provisioned(name: str, pytorch: str) -> NodeFacts:
     return node(name, artifacts=there, watch=watch)
 
 
+def placed(spec: supervised_job.JobSpec) -> str:
+    """Return the hosts and slots that mpirun gets."""
+    return spec.argv[spec.argv.index("-H") + 1]
+
+
 class Launched:
     """Stand in for the launching: keep what was to be run, and have every rank answer that it found nothing wrong."""
 
@@ -104,7 +109,7 @@ class Launched:
         self.hosts.append(login.host.name)
         self.specs.append(spec)
         self.peers.append([peer.host.name for peer in peers])
-        slots = [line.split(" slots=") for line in spec.files["hostfile"].splitlines()]
+        slots = [word.split(":") for word in placed(spec).split(",")]
         places = [name for name, count in slots for _ in range(int(count))]
         figures = {"loss": 0.5, "single_process_loss": 0.5}
         said = [
@@ -148,7 +153,7 @@ def test_a_check_runs_where_it_can_and_names_the_others(launched: Launched, tmp_
     assert launched.hosts == ["node3"]  # the launch node cannot take part, so another one launches
     assert launched.peers == [["node4"]]
     (spec,) = launched.specs
-    assert spec.files["hostfile"] == "node3 slots=2\nnode4 slots=2\n"
+    assert placed(spec) == "node3:2,node4:2"
     line = " ".join(spec.argv)
     assert "-np 2 --bind-to none --map-by ppr:1:node" in line
     assert line.endswith("--slots 2,2 --first-node node3 --backend gloo")
@@ -159,7 +164,7 @@ def test_a_check_runs_where_it_can_and_names_the_others(launched: Launched, tmp_
 def test_the_launch_node_that_was_asked_for_launches_what_it_can(launched: Launched, tmp_path: Path) -> None:
     record = validated(tmp_path, dict.fromkeys(("node1", "node2", "node4"), "2.13.0"), launch_node="node4")
     assert launched.hosts == ["node4"]
-    assert launched.specs[0].files["hostfile"] == "node4 slots=2\nnode1 slots=2\nnode2 slots=2\n"
+    assert placed(launched.specs[0]) == "node4:2,node1:2,node2:2"
     assert record.checks[-2].reason.endswith("; not on node3: no PyTorch")
 
 
@@ -169,7 +174,7 @@ def test_what_is_wrong_with_a_stack_is_said_before_anything_is_launched(launched
     assert (found.check, found.verdict, found.hosts) == ("provisioned", Verdict.FAIL, ("node3",))
     assert found.reason.startswith("node3: framework PyTorch 2.12.1 is installed, and most nodes have PyTorch 2.13.0; ")
     assert record.verdict is Verdict.FAIL
-    assert launched.specs[0].files["hostfile"].count("slots=2") == 4  # MPI is none of its business, so the node stays
+    assert placed(launched.specs[0]).count(":2") == 4  # MPI is none of its business, so the node stays
 
 
 @pytest.mark.usefixtures("launched")

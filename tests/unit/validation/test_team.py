@@ -21,7 +21,7 @@ NODES = {name: ready(name, number) for number, name in enumerate(("node1", "node
 def test_the_chosen_node_launches_and_comes_first_in_the_hostfile() -> None:
     team = Team(NODES, "node2")
     assert (team.launch_node, list(team.slots)) == ("node2", ["node2", "node1", "node3"])
-    assert (team.version, team.job_user) == ("5.0.7", "mpi")
+    assert (team.version, team.members["node2"].job_user) == ("5.0.7", "mpi")
     assert team.site.fabric["node3"].interfaces == ("eth0",)
     assert NODES["node3"].fabric == "eth0 10.0.0.0/24"
 
@@ -29,7 +29,7 @@ def test_the_chosen_node_launches_and_comes_first_in_the_hostfile() -> None:
 def test_a_group_without_the_chosen_node_is_launched_by_its_first_node() -> None:
     group = Team(NODES, "node2").only(["node3", "node1"])
     assert (group.launch_node, list(group.slots)) == ("node3", ["node3", "node1"])
-    assert (group.chosen, group.job_user) == ("node2", "alice")
+    assert (group.chosen, group.members["node3"].job_user) == ("node2", "alice")
 
 
 def test_jobs_share_the_connection_to_the_chosen_node_alone() -> None:

@@ -1,0 +1,60 @@
+"""The mpirun line that run and validate share: the names, the transport and the user."""
+
+from __future__ import annotations
+
+import pytest
+from clusterctl.launch import compose, mpirun_job
+from clusterctl.launch.compose import Wish
+from factory import provisioned
+
+VERSIONS = ("4.1.4", "5.0.7")
+
+
+def members(called: dict[str, str], version: str = "5.0.7") -> dict[str, mpirun_job.Member]:
+    return {
+        name: mpirun_job.Member(provisioned(name, number, hostname=own), 2, version)
+        for number, (name, own) in enumerate(called.items(), 1)
+    }
+
+
+@pytest.mark.parametrize(
+    ("called", "names"),
+    [
+        ({"10.0.0.1": "node1", "10.0.0.2": "node2"}, ["node1", "node2"]),
+        ({"alpha": "node1", "beta": "node2"}, ["node1", "node2"]),
+        ({"node1": "node1.example.org", "node2": "node2.example.org"}, ["node1", "node2"]),
+        ({"alpha": "node1.example.org", "beta": "node2"}, ["node1.example.org", "node2"]),
+        ({"node1.example.org": "node1", "node2.example.org": "node2"}, ["node1", "node2"]),
+        ({"alpha": "localhost", "beta": "localhost.localdomain"}, ["alpha", "beta"]),  # names that others share
+        ({"alpha": "image", "beta": "image", "gamma": "node3"}, ["alpha", "beta", "node3"]),
+        ({"node1": "node2", "node2": "node1"}, ["node1", "node2"]),  # names of other nodes in the inventory
+        ({"alpha": "-H", "beta": "a:9,evil", "gamma": ""}, ["alpha", "beta", "gamma"]),
+    ],
+)
+def test_mpirun_gets_the_names_that_nodes_call_themselves(called: dict[str, str], names: list[str]) -> None:
+    assert list(mpirun_job.node_names(called).values()) == names
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_run_on_bare_addresses_names_the_nodes_by_their_host_names(version: str) -> None:
+    nodes = members({"10.0.0.1": "one", "10.0.0.2": "two"}, version)
+    plan = compose.compose(nodes, "10.0.0.2", Wish(("hostname",), ranks=2))
+    assert plan.argv[plan.argv.index("-H") + 1] == "two:2,one:2"
+    assert plan.hosts == ("10.0.0.2", "10.0.0.2", "10.0.0.1", "10.0.0.1")  # what the user sees is the inventory's
+
+
+@pytest.mark.parametrize(("version", "option"), list(zip(VERSIONS, ("--mca orte", "--prtemca prte"), strict=True)))
+def test_names_with_a_domain_stay_whole(version: str, option: str) -> None:
+    nodes = members({"alpha": "a.example.org", "beta": "b.example.org"}, version)
+    line = mpirun_job.line(nodes, {"alpha": 1, "beta": 1}, mpirun_job.MpirunJob(("true",)))
+    assert "-H a.example.org:1,b.example.org:1" in " ".join(line.argv)
+    assert f"{option}_keep_fqdn_hostnames 1" in " ".join(line.argv)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_check_and_a_run_differ_in_nothing_but_what_they_ask_for(version: str) -> None:
+    nodes = members({"alpha": "node1", "beta": "node2"}, version)
+    ran = compose.compose(nodes, "alpha", Wish(("true",))).argv
+    checked = mpirun_job.line(nodes, {"alpha": 2, "beta": 2}, mpirun_job.MpirunJob(("true",)))
+    exports = ["-x", "PATH", "-x", "LD_LIBRARY_PATH"]
+    assert [word for word in ran if word not in exports] == [word for word in checked.argv if word not in exports]
