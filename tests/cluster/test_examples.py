@@ -47,9 +47,9 @@ def write_digits(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def start(stack_cluster: Cluster) -> Iterator[Start]:
+def start(stack_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """Run an example by its header's line, with more words before ``--`` where they begin with ``-``."""
-    folder = Path(f"/tmp/examples-{stack_cluster.box.name}")  # noqa: S108 - a place that exists on nodes as well
+    folder = tmp_path_factory.mktemp("copy") / "examples"
     shutil.copytree(EXAMPLES, folder)
     (folder / "digits").mkdir()
     write_digits(folder / "digits")
@@ -58,14 +58,13 @@ def start(stack_cluster: Cluster) -> Iterator[Start]:
     def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         command = [*CLUSTERCTL, "run", str(stack_cluster.box.inventory), *copied, "--timeout", "300", *words]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        copied[:] = ["--chdir", str(folder)]
+        copied[:] = ["--chdir", "/home/cluster/clusterctl/examples"]
         assert done.returncode == code, f"{done.stdout}{done.stderr}"
         return done
 
     yield run
-    shutil.rmtree(folder)
     for node in NODES:
-        stack_cluster.on(node, "rm", "-rf", str(folder))
+        stack_cluster.on(node, "rm", "-rf", "/home/cluster/clusterctl")
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +12,7 @@ from validated import CLUSTERCTL, NODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from validated import Cluster
 
@@ -37,24 +35,39 @@ def run(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def code(mpi_cluster: Cluster) -> Iterator[Path]:
-    """A folder on this machine that the nodes may have at the same place."""
-    folder = Path(f"/tmp/run-code-{os.getpid()}")  # noqa: S108 - a place that exists on nodes as well
+def code(mpi_cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
+    """A folder on this machine at a path that nodes do not have."""
+    folder = tmp_path / "run code"
     (folder / "build").mkdir(parents=True)
     (folder / "sum.py").write_text(PROGRAM)
     (folder / ".gitignore").write_text("build/\n")
     (folder / "build" / "left-out").write_text("")
     yield folder
-    shutil.rmtree(folder)
     for node in NODES:
-        mpi_cluster.on(node, "rm", "-rf", str(folder))
+        mpi_cluster.on(node, "rm", "-rf", "/home/cluster/clusterctl", "/home/cluster/elsewhere")
+
+
+COPIED = "/home/cluster/clusterctl/run code"
 
 
 def test_copied_code_computes_with_the_callers_words(mpi_cluster: Cluster, code: Path) -> None:
     done = run(mpi_cluster, "--sync", str(code), "-x", "SEED=a b;$(id)", "--", "python", "sum.py", "-x", "c d")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"sum 28 of {RANKS} a b;$(id) {code} ['-x', 'c d']\n"
-    assert mpi_cluster.on("node4", "ls", "-A", str(code)).split() == [".gitignore", "sum.py"]
+    assert done.stdout == f"sum 28 of {RANKS} a b;$(id) {COPIED} ['-x', 'c d']\n"
+    assert f"2 files of {code} are in {COPIED} on node[1-4]." in done.stderr
+    assert mpi_cluster.on("node4", "ls", "-A", COPIED).split() == [".gitignore", "sum.py"]
+    assert mpi_cluster.on("node4", "stat", "-c", "%U", COPIED).strip() == "cluster"
+
+
+def test_code_goes_where_the_caller_says(mpi_cluster: Cluster, code: Path) -> None:
+    place = ("--sync", str(code), "--remote-dir", "elsewhere/code", "--chdir", "/", "-np", "3", "-x", "SEED=1")
+    done = run(mpi_cluster, *place, "--", "python", "/home/cluster/elsewhere/code/sum.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "sum 3 of 3 1 / []\n"
+    done = run(mpi_cluster, "--sync", str(code), "--remote-dir", "/run/no", "--", "python", "sum.py")
+    assert done.returncode == 2
+    assert "could not be copied to /run/no (node[1-4]: " in done.stderr
+    assert "--remote-dir" in done.stderr
 
 
 def test_what_is_printed_is_what_runs(mpi_cluster: Cluster, code: Path) -> None:
@@ -62,7 +75,7 @@ def test_what_is_printed_is_what_runs(mpi_cluster: Cluster, code: Path) -> None:
     ran, shown = run(mpi_cluster, *words), run(mpi_cluster, "--print", *words)
     assert (ran.returncode, shown.returncode) == (0, 0), ran.stderr + shown.stderr
     pasted = mpi_cluster.on("node1", "su", "-l", "cluster", "-c", shown.stdout)
-    assert pasted.splitlines()[-1] + "\n" == ran.stdout == f'sum 3 of 3 a b;$(id) {code} ["it\'s"]\n'
+    assert pasted.splitlines()[-1] + "\n" == ran.stdout == f'sum 3 of 3 a b;$(id) {COPIED} ["it\'s"]\n'
 
 
 def test_output_is_prefixed_and_the_code_comes_through(mpi_cluster: Cluster) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +10,7 @@ from validated import CLUSTERCTL, NODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from validated import Cluster
 
@@ -53,15 +51,13 @@ def run(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def code(stack_cluster: Cluster) -> Iterator[Path]:
-    folder = Path(f"/tmp/run-stack-{os.getpid()}")  # noqa: S108 - a place that exists on nodes as well
-    folder.mkdir()
+def code(stack_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("run-stack")
     (folder / "ddp.py").write_text(PYTORCH)
     (folder / "hvd.py").write_text(HOROVOD)
     yield folder
-    shutil.rmtree(folder)
     for node in NODES:
-        stack_cluster.on(node, "rm", "-rf", str(folder), "/home/cluster/.horovod")
+        stack_cluster.on(node, "rm", "-rf", "/home/cluster/clusterctl", "/home/cluster/.horovod")
 
 
 def test_an_unchanged_script_runs_everywhere_by_torchrun(stack_cluster: Cluster, code: Path) -> None:

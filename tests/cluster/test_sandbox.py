@@ -211,8 +211,14 @@ def test_somebody_elses_sandbox_is_not_taken(sandbox: Start, monkeypatch: pytest
 
 
 def test_ansible_and_the_command_line_reach_the_nodes(pair: Sandbox) -> None:
-    command = [sys.executable, "-m", "clusterctl", "sandbox", "ssh", "--name", pair.name, "node2", "--", "echo", "a  b"]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "a  b\n"
+    command = [sys.executable, "-m", "clusterctl", "sandbox", "ssh", "--name", pair.name, "node2"]
+
+    def told(*words: str) -> str:
+        return subprocess.run([*command, *words], capture_output=True, text=True, check=True).stdout
+
+    # As with ssh, a shell gets the words: a line of one word has its own quotes, and several are joined by blanks.
+    assert told('cd /usr; pwd; echo "a  b"') == "/usr\na  b\n"
+    assert told("--", "echo", "a  b", "$HOME") == "a b /home/cluster\n"
     ping = [
         "-m",
         "ansible",

@@ -38,7 +38,6 @@ class Start(Protocol):
 def start() -> Iterator[Start]:
     """Run an example by its header's line."""
     name = f"tensorflow-{os.getpid()}"
-    folder = Path(f"/tmp/examples-{name}")  # noqa: S108 - a place that exists on nodes as well
     try:
         box = sandboxes.up(sandboxes.SandboxSpec(name=name, nodes=2))
         variables = box.inventory.parent / "group_vars" / "all.yml"
@@ -47,17 +46,15 @@ def start() -> Iterator[Start]:
         command = [CLUSTERCTL, "provision", "--yes", "--no-validate", str(box.inventory)]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-6000:]
-        folder.symlink_to(EXAMPLES)  # the nodes get a folder of that name
 
         def run(*words: str, ranks: int = RANKS, code: int = 0) -> subprocess.CompletedProcess[str]:
-            command = [CLUSTERCTL, "run", str(box.inventory), "--sync", str(folder), "-np", str(ranks), *QUIET]
+            command = [CLUSTERCTL, "run", str(box.inventory), "--sync", str(EXAMPLES), "-np", str(ranks), *QUIET]
             done = subprocess.run([*command, "--", "python", *words], capture_output=True, text=True, check=False)
             assert done.returncode == code, f"{done.stdout}{done.stderr}"
             return done
 
         yield run
     finally:
-        folder.unlink(missing_ok=True)
         sandboxes.down(name)
 
 

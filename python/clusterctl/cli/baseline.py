@@ -42,7 +42,7 @@ def accept(
     output.console().print(
         f"History begins with {found.run_id} ({found.verdict.value}); earlier runs are kept and no longer count.",
         markup=False,
-        soft_wrap=True,
+        soft_wrap=output.keeps_lines(),
     )
 
 
@@ -109,7 +109,7 @@ def _show(found: References, *, everything: bool) -> None:
     if found.baseline is None:
         console.print("All runs count; 'clusterctl baseline accept' lets history begin with one of them.")
     elif found.baseline.run_id:
-        console.print(f"History begins with {found.baseline.run_id}.", markup=False, soft_wrap=True)
+        console.print(f"History begins with {found.baseline.run_id}.", markup=False, soft_wrap=output.keeps_lines())
     else:
         console.print(f"History begins anew at {found.baseline.begins.astimezone():%Y-%m-%d %H:%M}.")
     if not found.entries:
@@ -117,7 +117,7 @@ def _show(found: References, *, everything: bool) -> None:
     elif len(shown) < len(found.entries):
         console.print(f"{len(found.entries) - len(shown)} more of single nodes and links; --all shows them.")
     for note in found.notes:
-        console.print(f"Note: {note}", markup=False, soft_wrap=True)
+        console.print(f"Note: {note}", markup=False, soft_wrap=output.keeps_lines())
 
 
 def _limit(one: InForce, at_least: int) -> str:

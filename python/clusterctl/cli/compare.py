@@ -50,11 +50,12 @@ def _show(found: RunComparison, *, everything: bool) -> None:
     console = output.console()
     for number, side in enumerate((found.first, found.second), 1):
         words = f"{number}  {side.run_id}  {side.suite}  {side.verdict.value}  {output.folded(side.hosts)}"
-        console.print(words, markup=False, soft_wrap=True)
+        console.print(words, markup=False, soft_wrap=output.keeps_lines())
     for name, (before, after) in found.versions.items():
-        console.print(f"{name}: {before or 'none'} → {after or 'none'}", markup=False, soft_wrap=True)
+        console.print(f"{name}: {before or 'none'} → {after or 'none'}", markup=False, soft_wrap=output.keeps_lines())
     for name, (before, after) in found.verdicts.items():
-        console.print(f"{name}: {before or 'not run'} → {after or 'not run'}", markup=False, soft_wrap=True)
+        words = f"{name}: {before or 'not run'} → {after or 'not run'}"
+        console.print(words, markup=False, soft_wrap=output.keeps_lines())
     wanted = [one for one in found.figures if everything or one.beyond_noise or not one.nodes]
     shown = wanted if everything else sorted(wanted, key=lambda one: not one.beyond_noise)[:_SHOWN]
     if shown:
@@ -85,7 +86,7 @@ def _show(found: RunComparison, *, everything: bool) -> None:
             f"Only in 1: {found.only_first}; only in 2: {found.only_second} (another size, node or rank count)."
         )
     for note in found.notes:
-        console.print(f"Note: {note}", markup=False, soft_wrap=True)
+        console.print(f"Note: {note}", markup=False, soft_wrap=output.keeps_lines())
 
 
 def _change(one: Difference) -> str:

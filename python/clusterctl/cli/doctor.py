@@ -78,4 +78,4 @@ def _show(found: Diagnosis) -> None:
     if found.findings:
         console.print(table)
     for line in doctor_table.closing(found):
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line, markup=False, soft_wrap=output.keeps_lines())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options
+from clusterctl.cli import options, output
 from clusterctl.cli.output import VERDICT_STYLES, Format
 from clusterctl.support.errors import ExitCode
 
@@ -52,8 +52,6 @@ def history(
         return ExitCode.OK
     _show(found, check)
     if gone:
-        from clusterctl.cli import output  # noqa: PLC0415 - text output only
-
         output.console().print(f"{output.plural(gone, 'older run')} forgotten.")
     return ExitCode.OK
 
@@ -61,8 +59,6 @@ def history(
 def _show(found: History, check: str | None) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
     from rich.text import Text  # noqa: PLC0415
-
-    from clusterctl.cli import output  # noqa: PLC0415
 
     console = output.console()
     table = Table(box=None, pad_edge=False)
@@ -85,13 +81,13 @@ def _show(found: History, check: str | None) -> None:
     if found.baseline is not None and not found.baseline.run_id:
         console.print(f"References begin anew at {found.baseline.begins.astimezone():%Y-%m-%d %H:%M}.")
     for note in found.notes:
-        console.print(f"Note: {note}", markup=False, soft_wrap=True)
+        console.print(f"Note: {note}", markup=False, soft_wrap=output.keeps_lines())
 
 
 def _show_changes(console: Console, trends: tuple[Trend, ...]) -> None:
     changed = [one for one in trends if one.changed_at]
     for trend in changed[:_MOST_CHANGES]:
-        console.print(_sentence(trend), markup=False, soft_wrap=True)
+        console.print(_sentence(trend), markup=False, soft_wrap=output.keeps_lines())
     if len(changed) > _MOST_CHANGES:
         console.print(f"{len(changed) - _MOST_CHANGES} more figures changed; --check NAME shows those of a check.")
 

@@ -296,7 +296,7 @@ def _tries(count: int) -> str:
 def _say(text: str) -> None:
     from clusterctl.cli import output  # noqa: PLC0415 - text only
 
-    output.console().print(text, markup=False, soft_wrap=True)
+    output.console().print(text, markup=False, soft_wrap=output.keeps_lines())
 
 
 def _silent(_text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import Enum
 from functools import cache
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-_PLAIN_WIDTH = 160  # without a terminal lines are not folded, and 80 columns would cut paths
+_PLAIN_WIDTH = 160  # without a terminal and COLUMNS; 80 columns would cut paths
 _MINUTE = 60
 VERDICT_STYLES = {"PASS": "green", "FAIL": "red", "ERROR": "magenta", "SKIP": "dim"}
 _HOUR = 3600
@@ -38,8 +39,19 @@ def console() -> Console:
     """Return the console for human text; stdout is for data alone."""
     from rich.console import Console  # noqa: PLC0415 - not for --format json
 
-    terminal = sys.stderr.isatty()
-    return Console(stderr=True, highlight=False, width=None if terminal else _PLAIN_WIDTH)
+    width = None if sys.stderr.isatty() else _asked_width() or _PLAIN_WIDTH
+    return Console(stderr=True, highlight=False, width=width)
+
+
+def keeps_lines() -> bool:
+    """Whether a sentence stays on one line: a terminal folds it by itself, a file keeps it without COLUMNS."""
+    return sys.stderr.isatty() or _asked_width() is None
+
+
+def _asked_width() -> int | None:
+    """Return the width that COLUMNS asks for, None where it is unset or not a positive number."""
+    asked = os.environ.get("COLUMNS", "")
+    return int(asked) if asked.isascii() and asked.isdigit() and int(asked) > 0 else None
 
 
 def is_interactive() -> bool:

@@ -126,7 +126,7 @@ def _report(record: RunRecord, form: StreamFormat, request: ProvisionRequest, *,
 
     summary.show(record)
     if record.exit_code == ExitCode.OK and not more:
-        output.console().print(f"Next: {_next_step(request)}", markup=False, soft_wrap=True)
+        output.console().print(f"Next: {_next_step(request)}", markup=False, soft_wrap=output.keeps_lines())
 
 
 def _answer_in_json(record: RunRecord, request: ProvisionRequest, asked: ValidationOptions | None) -> int:

@@ -72,8 +72,13 @@ def report(
     return ExitCode.OK
 
 
-def show(record: ValidationRecord) -> None:
-    """Show a record on the terminal: what to do, the table, and how to go on."""
+def show(record: ValidationRecord, *, told: bool = False) -> None:
+    """Show a record on the terminal: what to do, the table, and how to go on.
+
+    Args:
+        record: the record.
+        told: the verdict of each check stands above already; the table is left out.
+    """
     from rich.table import Table  # noqa: PLC0415 - text output only
     from rich.text import Text  # noqa: PLC0415
 
@@ -89,9 +94,11 @@ def show(record: ValidationRecord) -> None:
     console.print()
     opening = validation_table.opening(record)
     for line in opening:
-        console.print(line, markup=False, soft_wrap=True, style=None if line.startswith(" ") else "bold")
+        style = None if line.startswith(" ") else "bold"
+        console.print(line, markup=False, soft_wrap=output.keeps_lines(), style=style)
     if opening:
         console.print()
-    console.print(table)
+    if not told:
+        console.print(table)
     for line in validation_table.closing(record):
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line, markup=False, soft_wrap=output.keeps_lines())

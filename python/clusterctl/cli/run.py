@@ -78,10 +78,15 @@ def run(
     ] = Transport.AUTO,
     sync: Annotated[
         Path | None,
-        typer.Option("--sync", metavar="DIR", help="Copy this folder to the same place on all nodes, and start there."),
+        typer.Option("--sync", metavar="DIR", help="Copy this folder to ~/clusterctl/NAME on all nodes; start there."),
     ] = None,
+    remote_dir: Annotated[
+        str,
+        typer.Option("--remote-dir", metavar="DIR", help="Where --sync copies to; a relative path is in the home."),
+    ] = "",
     chdir: Annotated[
-        str, typer.Option("--chdir", metavar="DIR", help="Start there on the nodes; default: DIR of --sync, else home.")
+        str,
+        typer.Option("--chdir", metavar="DIR", help="Start there on the nodes; default: the copied folder, else home."),
     ] = "",
     prefix: Annotated[Prefix, typer.Option("--prefix", help="What lines of output begin with.")] = Prefix.NONE,
     timeout: Annotated[
@@ -134,6 +139,7 @@ def run(
         inventory=options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key),
         launch_node=launch_node,
         sync=sync,
+        remote_dir=remote_dir,
         prefix=prefix.value,
         gate=gate,
         timeout_s=timeout,

@@ -9,16 +9,18 @@ from pathlib import Path  # noqa: TC003 - typer reads the annotation while runni
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from clusterctl import sandbox
+from clusterctl.cli import output as screen
 from clusterctl.cli.output import Format
 from clusterctl.sandbox.model import MAX_NODES, SUITES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from rich.console import Console
 
 app = typer.Typer(no_args_is_help=True, help="A cluster of containers on this machine, to try things on.")
 
@@ -41,7 +43,7 @@ def up(
     output: Output = Format.TEXT,
 ) -> None:
     """Start the sandbox, or mend and grow the one that is there."""
-    console = Console(stderr=True)
+    console = screen.console()
     spec = sandbox.SandboxSpec(name, nodes, tuple(image), inventory)
     started = time.monotonic()
     with _progress(console) as report:
@@ -52,8 +54,8 @@ def up(
     _show(console, ready)
     option = "" if name == "sandbox" else f" --name {name}"
     console.print(f"Sandbox '{name}' is up ({time.monotonic() - started:.1f} s).", highlight=False)
-    console.print(f"  inventory  {ready.inventory}", soft_wrap=True, highlight=False)
-    console.print(f"  next       clusterctl provision {ready.inventory}", soft_wrap=True, highlight=False)
+    for line in (f"inventory  {ready.inventory}", f"next       clusterctl provision {ready.inventory}"):
+        console.print(f"  {line}", soft_wrap=screen.keeps_lines(), highlight=False)
     console.print(f"  log in     clusterctl sandbox ssh{option} node1", highlight=False)
     console.print(f"  clean up   clusterctl sandbox down{option}", highlight=False)
 
@@ -65,9 +67,9 @@ def status(name: Name = "sandbox", output: Output = Format.TEXT) -> None:
     if output is Format.JSON:
         typer.echo(found.model_dump_json(indent=2))
         return
-    console = Console(stderr=True)
+    console = screen.console()
     _show(console, found)
-    console.print(f"inventory  {found.inventory}", soft_wrap=True, highlight=False)
+    console.print(f"inventory  {found.inventory}", soft_wrap=screen.keeps_lines(), highlight=False)
 
 
 @app.command()
@@ -76,16 +78,19 @@ def ssh(
     command: Annotated[list[str] | None, typer.Argument(help="What to run there; a login shell if nothing.")] = None,
     name: Name = "sandbox",
 ) -> None:
-    """Log in to a node, or run a command there: clusterctl sandbox ssh node2 -- uptime."""
+    """Log in to a node, or run a command there: clusterctl sandbox ssh node2 'cd /tmp; ls'.
+
+    As with ssh, the node's shell gets the words joined by blanks. Options of the command go behind '--'.
+    """
     found = sandbox.load(name)
-    argv = sandbox.ssh_command(found, found.node(node), command or [])
+    argv = [*sandbox.ssh_command(found, found.node(node), ()), *(command or [])]
     os.execvp(argv[0], argv)  # noqa: S606 - the terminal, the signals and the exit code become ssh's own
 
 
 @app.command()
 def down(name: Name = "sandbox") -> None:
     """Remove the sandbox and everything that belongs to it."""
-    console = Console(stderr=True)
+    console = screen.console()
     with _progress(console) as report:
         removed = sandbox.down(name, report)
     console.print(f"Sandbox '{name}' is gone." if removed else f"There is no sandbox '{name}'.", highlight=False)
@@ -104,7 +109,7 @@ def _show(console: Console, found: sandbox.Sandbox) -> None:
 def _progress(console: Console) -> Iterator[Callable[[str], None]]:
     """Show each step: as one living line on a terminal, line by line elsewhere."""
     if not console.is_terminal:
-        yield lambda text: console.print(text, soft_wrap=True, highlight=False, markup=False)
+        yield lambda text: console.print(text, soft_wrap=screen.keeps_lines(), highlight=False, markup=False)
         return
     started = time.monotonic()
     with console.status("looking at podman") as line:

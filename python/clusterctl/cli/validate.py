@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from clusterctl.cli import options, report
+from clusterctl.cli import options, output, report
 from clusterctl.cli.output import VERDICT_STYLES, StreamFormat, shown_command
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _run(inventory: AnyInventory, asked: ValidationOptions, form: StreamFormat, 
     record = validation.validate(inventory, asked, tell)
     files.write(record, places)
     if form is StreamFormat.TEXT:
-        report.show(record)
+        report.show(record, told=not output.console().is_terminal)
     else:
         data = record.model_dump(mode="json")
         sys.stdout.write(json.dumps({"event": "Record", **data} if form is StreamFormat.JSONL else data) + "\n")
@@ -183,8 +183,6 @@ class _Lines:
     """One line when a check has its verdict; on a terminal also one, overwritten, while it runs."""
 
     def __init__(self) -> None:
-        from clusterctl.cli import output  # noqa: PLC0415 - text output only
-
         self._console = output.console()
         self._head = ""
 
@@ -218,4 +216,4 @@ class _Lines:
         word = result.verdict.value
         line = Text.assemble((f"{word:5}", VERDICT_STYLES[word]), f" {result.check:<15} {result.seconds:6.2f} s  ")
         line.append(result.reason)
-        self._console.print(line, soft_wrap=True)
+        self._console.print(line, soft_wrap=output.keeps_lines())

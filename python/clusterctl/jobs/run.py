@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.diagnosis import skew, training_stack
 from clusterctl.inventory import ansible_inventory
+from clusterctl.jobs.launcher_noise import NoiseFilter
 from clusterctl.jobs.prefixer import Prefixer
 from clusterctl.launch import compose, environment, mpirun_job, torchrun
 from clusterctl.launch.compose import Launcher, Wish
@@ -40,6 +41,7 @@ _SIGNALLED = 128
 _OPENMPI = "openmpi"
 _PROBE_TIMEOUT_S = 30.0
 _MOST_NAMED = 6
+_IN_HOME = "clusterctl"  # the folder of copied code, in the home of the job's user
 # A frozen node does not answer, and a job without a deadline would wait for it for ever.
 _ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
 _INPUTS = {"openmpi": ["configure"]}
@@ -53,12 +55,16 @@ class GateError(ClusterctlError):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the user asked for, apart from the parts of the launch line."""
+    """What the user asked for, apart from the parts of the launch line.
+
+    ``sync`` is a folder here, ``remote_dir`` its place on the nodes: an absolute path, or one from the home.
+    """
 
     wish: Wish
     inventory: InventoryOptions = field(default_factory=InventoryOptions)
     launch_node: str | None = None
     sync: Path | None = None
+    remote_dir: str = ""
     prefix: Prefix = "none"
     gate: bool = True
     timeout_s: float | None = None
@@ -89,7 +95,7 @@ def shown(inventory: AnyInventory, options: RunOptions, tell: Callable[[str], No
         ClusterctlError: as :func:`run`.
     """
     with _team(inventory, options, tell) as team:
-        return _plan(team, options).shown()
+        return _plan(team, _started(team, options)).shown()
 
 
 def run(inventory: AnyInventory, options: RunOptions, take: Take, tell: Callable[[str], None]) -> int:
@@ -114,10 +120,11 @@ def run(inventory: AnyInventory, options: RunOptions, take: Take, tell: Callable
         environment.parse(word)
     with _team(inventory, options, tell) as team:
         job_id = f"run-{secrets.token_hex(6)}"
-        plan = _plan(team, options, job_id)
+        started = _started(team, options)
+        plan = _plan(team, started, job_id)
         if options.sync is not None:
-            _sync(team, options.sync, tell)
-        _refuse_missing(team, _started(options))
+            _sync(team, options.sync, started.copied_to, tell)
+        _refuse_missing(team, started.wish)
         first = team.facts[team.launch_node]
         session = {name: value for name, value in first.environment.items() if name in environment.ALWAYS}
         spec = supervised_job.JobSpec(
@@ -127,11 +134,13 @@ def run(inventory: AnyInventory, options: RunOptions, take: Take, tell: Callable
             environment={**session, **plan.environment},
             port=plan.port,
             literal=plan.literal,
-            directory=_started(options).directory,
+            directory=started.wish.directory,
         )
         prefixer = Prefixer(plan.hosts, options.prefix, take) if plan.tags else None
         others = [team.login(name) for name in team.hosts if name != team.launch_node]
-        outcome = supervised_job.run(team.login(team.launch_node), spec, peers=others, on_data=prefixer or take)
+        quiet = NoiseFilter(prefixer or take)
+        outcome = supervised_job.run(team.login(team.launch_node), spec, peers=others, on_data=quiet)
+        quiet.end()
         if prefixer is not None:
             prefixer.end()
     return _concluded(outcome, team.launch_node, options, tell)
@@ -234,17 +243,59 @@ def _refuse_strangers(nodes: Mapping[str, NodeFacts]) -> None:
 # --- the line ---------------------------------------------------------------------------------------------------------
 
 
-def _started(options: RunOptions) -> Wish:
-    """Return the wish with the folder in which the program starts: the one asked for, else the copied one."""
-    if options.wish.directory or options.sync is None:
-        return options.wish
-    return replace(options.wish, directory=os.path.abspath(options.sync))  # noqa: PTH100 - links stay as they are called
+@dataclass(frozen=True)
+class _Started:
+    """The wish with the folder in which the program starts, and where on the nodes the code is copied to."""
+
+    wish: Wish
+    copied_to: str = ""
 
 
-def _plan(team: _JobTeam, options: RunOptions, job_id: str = "") -> LaunchPlan:
-    wish = replace(_started(options), tagged=options.prefix != "none")
-    if wish.directory and not wish.directory.startswith("/"):
-        raise ConfigError(f"--chdir is {wish.directory!r}; it takes an absolute path, which nodes share.")
+def _started(team: _JobTeam, options: RunOptions) -> _Started:
+    """Settle where the program starts: in the folder asked for, else in the copied one, else in the home.
+
+    Raises:
+        ConfigError: the folder is not valid, or the homes of the nodes differ.
+    """
+    wish = replace(options.wish, tagged=options.prefix != "none")
+    copied_to = "" if options.sync is None else _copied_to(team, options.sync, options.remote_dir)
+    if options.sync is None and options.remote_dir:
+        raise ConfigError("--remote-dir says where --sync copies to; give it with --sync DIR.")
+    directory = os.path.normpath(f"{copied_to}/{wish.directory}") if _is_below(copied_to, wish) else wish.directory
+    if directory and not directory.startswith("/"):
+        raise ConfigError(f"--chdir is {directory!r}; it takes an absolute path, which nodes share.")
+    return _Started(replace(wish, directory=directory), copied_to)
+
+
+def _is_below(copied_to: str, wish: Wish) -> bool:
+    return bool(copied_to) and not wish.directory.startswith("/")
+
+
+def _copied_to(team: _JobTeam, folder: Path, remote_dir: str) -> str:
+    """Return the absolute path on the nodes: ``remote_dir``, or ``clusterctl/NAME`` in the home of the job's user."""
+    place = _absolute(folder)
+    if not place.is_dir():
+        raise ConfigError(f"{place} is not a folder; --sync takes the folder of your program.")
+    asked = remote_dir.removeprefix("~/") or f"{_IN_HOME}/{place.name}"
+    if asked.startswith("/"):
+        return os.path.normpath(asked)
+    looks = supervised_job.look(team.logins, (), {})
+    _refuse_silent(looks)
+    homes: dict[str, list[str]] = {}
+    for one in looks:
+        homes.setdefault(one.folder, []).append(one.host)
+    if len(homes) > 1:
+        words = "; ".join(f"{home} on {folded(hosts)}" for home, hosts in list(homes.items())[:_MOST_NAMED])
+        raise ConfigError(f"The cluster's user has different homes ({words}); give --remote-dir an absolute path.")
+    return os.path.normpath(f"{next(iter(homes))}/{asked}")
+
+
+def _absolute(folder: Path) -> Path:
+    return Path(os.path.abspath(folder))  # noqa: PTH100 - a link keeps the name that the user typed
+
+
+def _plan(team: _JobTeam, started: _Started, job_id: str = "") -> LaunchPlan:
+    wish = started.wish
     _refuse_without_stack(team.facts, wish.launcher)
     members = {
         name: mpirun_job.member(node, slots_of(team.hosts[name], node), team.users[name])
@@ -273,14 +324,12 @@ def _refuse_without_stack(nodes: Mapping[str, NodeFacts], launcher: Launcher) ->
 # --- the program ------------------------------------------------------------------------------------------------------
 
 
-def _sync(team: _JobTeam, folder: Path, tell: Callable[[str], None]) -> None:
-    place = Path(os.path.abspath(folder))  # noqa: PTH100 - nodes get it under the name that the user typed
-    if not place.is_dir():
-        raise ConfigError(f"{place} is not a folder; --sync takes the folder of your program.")
+def _sync(team: _JobTeam, folder: Path, target: str, tell: Callable[[str], None]) -> None:
+    place = _absolute(folder)
     paths = {name: node.environment.get("PATH", "") for name, node in team.facts.items()}
     has_rsync = {one.host: bool(one.found.get("rsync")) for one in supervised_job.look(team.logins, ["rsync"], paths)}
-    count = sync.copy(place, team.logins, has_rsync)
-    tell(f"{count} files of {place} are on {folded(team.hosts)}.")
+    count = sync.copy(place, target, team.logins, has_rsync)
+    tell(f"{count} files of {place} are in {target} on {folded(team.hosts)}.")
 
 
 def _refuse_missing(team: _JobTeam, wish: Wish) -> None:
@@ -293,9 +342,7 @@ def _refuse_missing(team: _JobTeam, wish: Wish) -> None:
     names += [_here(script)] if script and _here(script) not in names else []
     paths = {name: node.environment.get("PATH", "") for name, node in team.facts.items()}
     looks = supervised_job.look(team.logins, names, paths, wish.directory)
-    silent = [one for one in looks if one.problem]
-    if silent:
-        raise UnreachableError("; ".join(f"{one.host}: {one.problem}" for one in silent[:_MOST_NAMED]) + ".")
+    _refuse_silent(looks)
     adrift = [one.host for one in looks if not one.has_folder]
     if adrift:
         raise ConfigError(
@@ -307,6 +354,12 @@ def _refuse_missing(team: _JobTeam, wish: Wish) -> None:
         blocked = [one.host for one in looks if one.found.get(name) and name == program[0] and name not in one.runs]
         if missing or blocked:
             raise ConfigError(_missing_words(name, missing, blocked, looks))
+
+
+def _refuse_silent(looks: Sequence[supervised_job.Look]) -> None:
+    silent = [one for one in looks if one.problem]
+    if silent:
+        raise UnreachableError("; ".join(f"{one.host}: {one.problem}" for one in silent[:_MOST_NAMED]) + ".")
 
 
 def _here(name: str) -> str:

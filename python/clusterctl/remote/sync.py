@@ -1,4 +1,4 @@
-"""Copy a folder of code to the same place on many nodes, all at once, over the controller's own ssh."""
+"""Copy a folder of code to one place on many nodes, all at once, over the controller's own ssh."""
 
 from __future__ import annotations
 
@@ -58,13 +58,14 @@ def _walk(folder: Path) -> list[str]:
     return sorted(str(path) for path in found if ".git" not in path.parts)
 
 
-def copy(folder: Path, logins: Sequence[JobLogin], has_rsync: Mapping[str, bool]) -> int:
-    """Copy the folder to the same absolute path on every node, and return how many files that are.
+def copy(folder: Path, target: str, logins: Sequence[JobLogin], has_rsync: Mapping[str, bool]) -> int:
+    """Copy the folder to the same absolute path on every node, and return the number of files.
 
     Nothing is removed there. With rsync on both sides only what is another travels, else everything, as one tar stream.
 
     Args:
-        folder: absolute path.
+        folder: absolute path here.
+        target: absolute path on the nodes.
         logins: the nodes.
         has_rsync: by host name.
 
@@ -82,9 +83,11 @@ def copy(folder: Path, logins: Sequence[JobLogin], has_rsync: Mapping[str, bool]
             _pack(folder, names, pack)
             pack.flush()
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for login, problem in zip(rsync, pool.map(lambda one: _by_rsync(folder, names, one), rsync), strict=True):
+            for login, problem in zip(
+                rsync, pool.map(lambda one: _by_rsync(folder, target, names, one), rsync), strict=True
+            ):
                 problems |= {login.host.name: problem} if problem else {}
-            for login, problem in zip(others, pool.map(lambda one: _by_tar(folder, pack, one), others), strict=True):
+            for login, problem in zip(others, pool.map(lambda one: _by_tar(target, pack, one), others), strict=True):
                 problems |= {login.host.name: problem} if problem else {}
     if problems:
         by_why: dict[str, list[str]] = {}
@@ -92,20 +95,20 @@ def copy(folder: Path, logins: Sequence[JobLogin], has_rsync: Mapping[str, bool]
             by_why.setdefault(why, []).append(name)
         words = "; ".join(f"{folded(hosts)}: {why}" for why, hosts in list(by_why.items())[:_MOST_NAMED])
         raise HostFailedError(
-            f"{folder} could not be copied to the same place everywhere ({words}); take a folder that the cluster's "
-            "user may write on all nodes."
+            f"{folder} could not be copied to {target} ({words}); name a folder that the cluster's user may write on "
+            "all nodes: --remote-dir DIR."
         )
     return len(names)
 
 
-def rsync_argv(folder: Path, login: JobLogin) -> list[str]:
-    """Return the argv that copies the files named on stdin (separated by NUL) to one node."""
+def rsync_argv(folder: Path, target: str, login: JobLogin) -> list[str]:
+    """Return the argv that copies the files named on stdin (separated by NUL) from a folder to one on a node."""
     *transport, _, address = ssh.arguments(login.host, control_dir=login.control_dir)
     line = ["rsync", "--archive", "--from0", "--files-from=-", "--mkpath", f"--rsh={_for_rsync(transport)}"]
     if login.as_user is not None and login.as_user != login.host.user:
         line += [f"--rsync-path={shlex.join(['sudo', '-n', '-H', '-u', login.as_user, '--', 'rsync'])}"]
     place = f"[{address}]" if ":" in address else address
-    return [*line, "--", f"{folder}/", f"{place}:{folder}/"]
+    return [*line, "--", f"{folder}/", f"{place}:{target}/"]
 
 
 def _is_plain(login: JobLogin) -> bool:
@@ -118,9 +121,9 @@ def _for_rsync(words: Sequence[str]) -> str:
     return " ".join(f'"{word}"' if "'" in word else f"'{word}'" for word in words)
 
 
-def _by_rsync(folder: Path, names: Sequence[str], login: JobLogin) -> str:
+def _by_rsync(folder: Path, target: str, names: Sequence[str], login: JobLogin) -> str:
     done = subprocess.run(
-        rsync_argv(folder, login),
+        rsync_argv(folder, target, login),
         input=b"".join(os.fsencode(name) + b"\0" for name in names),
         capture_output=True,
         check=False,
@@ -144,13 +147,13 @@ def _pack(folder: Path, names: Sequence[str], pack: object) -> None:
                 tar.addfile(member)
 
 
-def _by_tar(folder: Path, pack: object, login: JobLogin) -> str:
+def _by_tar(target: str, pack: object, login: JobLogin) -> str:
     # Constant text; the folder comes by position. tar changes the times of files, not of the folder that was there.
     script = 'mkdir -p -- "$1" && exec tar -x --no-same-owner -f - -C "$1"'
     # Each node reads the pack from its beginning, by a descriptor of its own.
     with Path(f"/proc/self/fd/{pack.fileno()}").open("rb") as own:  # type: ignore[attr-defined]
         done = subprocess.run(
-            login.command(["sh", "-c", script, "sh", str(folder)]),
+            login.command(["sh", "-c", script, "sh", target]),
             stdin=own,
             capture_output=True,
             check=False,

@@ -28,3 +28,21 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_folded_hosts() -> None:
     assert output.folded(["node1", "node2", "node3", "gpu7"]) in {"gpu7,node[1-3]", "node[1-3],gpu7"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "width", "whole"), [(None, 160, True), ("70", 70, False), ("wide", 160, True), ("0", 160, True)]
+)
+def test_without_a_terminal_the_width_is_what_columns_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: str | None, width: int, *, whole: bool
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    output.console.cache_clear()
+    try:
+        assert output.console().width == width
+        output.console().print("word " * 30, soft_wrap=output.keeps_lines())
+    finally:
+        output.console.cache_clear()
+    assert (len(capsys.readouterr().err.splitlines()) == 1) is whole

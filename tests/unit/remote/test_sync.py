@@ -29,9 +29,9 @@ def test_the_copy_leaves_out_git_and_what_it_ignores(tmp_path: Path, monkeypatch
 
 def test_rsync_is_told_ssh_word_by_word() -> None:
     host = Host(name="n", address="fd00::1", user="alice", ssh_args=("-o", "ProxyCommand=nc 'a b' %h"))
-    line = sync.rsync_argv(Path("/home/alice/co de"), supervised_job.JobLogin(host, as_user="bob"))
+    line = sync.rsync_argv(Path("/Users/alice/co de"), "/home/bob/co de", supervised_job.JobLogin(host, as_user="bob"))
     shell = next(word for word in line if word.startswith("--rsh="))
     assert shell.startswith("--rsh='ssh' '-T' '-o' 'BatchMode=yes'")
     assert "\"ProxyCommand=nc 'a b' %h\"" in shell
     assert "--rsync-path=sudo -n -H -u bob -- rsync" in line
-    assert line[-2:] == ["/home/alice/co de/", "[fd00::1]:/home/alice/co de/"]
+    assert line[-2:] == ["/Users/alice/co de/", "[fd00::1]:/home/bob/co de/"]

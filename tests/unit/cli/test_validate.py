@@ -1,0 +1,44 @@
+"""What a validation says on the screen and in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.cli import output, validate
+from clusterctl.cli.output import StreamFormat
+from clusterctl.model.results import CheckFinished, ValidationRecord
+from clusterctl.validation import run as validation
+from clusterctl.validation.options import ValidationOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+    from clusterctl.model.results import ValidationEvent
+
+RECORD = Path(__file__).parents[2] / "data" / "records" / "healthy.json"
+
+
+def test_off_a_terminal_each_verdict_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = ValidationRecord.model_validate_json(RECORD.read_text(encoding="utf-8"))
+
+    def told(_path: Path, _asked: ValidationOptions, tell: Callable[[ValidationEvent], None]) -> ValidationRecord:
+        for result in record.checks:
+            tell(CheckFinished(result))
+        return record
+
+    monkeypatch.setattr(validation, "validate", told)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    output.console.cache_clear()
+    try:
+        validate.after_provision(Path("inventory.ini"), ValidationOptions(), StreamFormat.TEXT)
+    finally:
+        output.console.cache_clear()
+    lines = capsys.readouterr().err.splitlines()
+    for result in record.checks:
+        assert len([line for line in lines if result.check in line.split()[:2]]) == 1, result.check
+    assert lines[-1].startswith("PASS: ")
+    assert not [line for line in lines if line.startswith("CHECK ")]
