@@ -68,9 +68,12 @@ def examine(row: Row, seed: int) -> Row:
         for name, rule in rules.RULES.items():
             named, count = rule(*runs), counts[name]
             count.clusters += 1
-            count.planted += len(cluster.bad_nodes) + len(cluster.bad_links)
-            count.found += len(named.nodes & cluster.bad_nodes) + len(named.links & cluster.bad_links)
-            count.wrong += bool(named.nodes - cluster.bad_nodes or named.links - cluster.bad_links)
+            ends = {(min(way), max(way)) for way in cluster.bad_ways}  # a rule without directions names the link
+            count.planted += len(cluster.bad_nodes) + len(cluster.bad_links) + len(cluster.bad_ways)
+            count.found += len(named.nodes & cluster.bad_nodes) + len(named.links & (cluster.bad_links | ends))
+            count.found += len(named.ways & cluster.bad_ways)
+            wrong_links = named.links - cluster.bad_links - ends
+            count.wrong += bool(named.nodes - cluster.bad_nodes or wrong_links or named.ways - cluster.bad_ways)
     return replace(row, counts=counts)
 
 
@@ -82,6 +85,7 @@ def rows(sizes: tuple[tuple[int, int, int, int], ...], noises: tuple[float, ...]
             found.append(Row(plan, healthy))
             found.append(Row(replace(plan, slow_nodes=1), faulty))
             found.append(Row(replace(plan, slow_links=1), faulty))
+            found.append(Row(replace(plan, slow_ways=1), faulty))
             if nodes >= 16:
                 found.append(Row(replace(plan, slow_nodes=3, slow_links=3), faulty))
     return found
@@ -129,7 +133,11 @@ def slowdown_table(found: list[Row]) -> list[str]:
 
 
 def _planted(plan: simulated.Plan) -> str:
-    words = [f"{number} {what}" for number, what in ((plan.slow_nodes, "node"), (plan.slow_links, "link")) if number]
+    words = [
+        f"{number} {what}"
+        for number, what in ((plan.slow_nodes, "node"), (plan.slow_links, "link"), (plan.slow_ways, "way"))
+        if number
+    ]
     return " + ".join(words) or "nothing"
 
 
@@ -158,11 +166,12 @@ def main() -> None:
         found_slowdowns = [done[id(row)].result() for row in asked_slowdowns]
     plan = asked[0].plan
     lines = [
-        "Slow nodes and slow links of known truth, 10 % slower than the rest, each cluster measured twice.",
+        "Slow nodes, slow links and links slow one way of known truth, 10 % slower than the rest, each measured twice.",
         "found: share of the planted that were named; wrong: share of clusters in which anybody healthy was named",
         "(where nothing is planted: false alarms). All rules saw the same figures.",
         f"Noise is new in each run; {plan.late:.1%} of links have a bad moment in a run (slower by e^x, x exponential",
-        f"with mean {plan.late_by:g}); healthy nodes differ by {plan.between_nodes:.1%} (standard deviation) in both.",
+        f"with mean {plan.late_by:g}; each direction strays by {plan.own:.0%} of the noise by itself);",
+        f"healthy nodes differ by {plan.between_nodes:.1%} (standard deviation) in both.",
         f"More than {simulated.ALL_PAIRS} nodes: {', '.join(f'{s[1]} rounds of {s[0]:,}' for s in sizes if s[1])}.",
         f"Measured level: {options.measured:g} %." if options.measured else "No measured level was given.",
         f"Seed {options.seed}.",

@@ -1,7 +1,7 @@
 """clusterctl's rule and two that are usual elsewhere, on the same two runs of one cluster.
 
 Each answers with who it names: numbers of nodes, and pairs of numbers. The two usual ones get the same benefit of a
-second run that ours has.
+second run that ours has. "averages" is our rule without the directions of links.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from clusterctl.analysis import outliers
+from clusterctl.analysis import agreement, one_way, outliers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from clusterctl.model.culprits import Culprit
     from clusterctl.model.results import PairMatrix
     from numpy.typing import NDArray
 
@@ -27,24 +28,44 @@ class Named:
 
     nodes: frozenset[int] = frozenset()
     links: frozenset[tuple[int, int]] = frozenset()
+    ways: frozenset[tuple[int, int]] = frozenset()  # sender and receiver
 
     def __bool__(self) -> bool:
         """Tell whether anybody is named."""
-        return bool(self.nodes or self.links)
+        return bool(self.nodes or self.links or self.ways)
 
 
 def ours(first: PairMatrix, second: PairMatrix) -> Named:
     """Name as ``clusterctl validate`` does: what two runs name, the second only where the first names anybody."""
     policy = outliers.OutlierPolicy()
-    suspected = outliers.merge(outliers.among_links(first, policy))
+
+    def suspects(matrix: PairMatrix) -> tuple[Culprit, ...]:
+        both = (*outliers.among_links(matrix, policy), *one_way.among_directions(matrix, policy))
+        return agreement.merge(both)
+
+    return _named(first, second, suspects)
+
+
+def averages(first: PairMatrix, second: PairMatrix) -> Named:
+    """Name as ours does without the directions of links."""
+    policy = outliers.OutlierPolicy()
+    return _named(first, second, lambda matrix: agreement.merge(outliers.among_links(matrix, policy)))
+
+
+def _named(first: PairMatrix, second: PairMatrix, suspects: Callable[[PairMatrix], tuple[Culprit, ...]]) -> Named:
+    suspected = suspects(first)
     if not suspected:
         return Named()
-    found = outliers.confirm(suspected, outliers.merge(outliers.among_links(second, policy)))
-    numbers = [tuple(sorted(int(name.removeprefix("node")) for name in one.nodes)) for one in found]
-    return Named(
-        nodes=frozenset(number[0] for number in numbers if len(number) == 1),
-        links=frozenset((number[0], number[1]) for number in numbers if len(number) > 1),
-    )
+    nodes, links, ways = set(), set(), set()
+    for one in agreement.confirm(suspected, suspects(second)):
+        numbers = [int(name.removeprefix("node")) for name in one.nodes]
+        if one.kind == "node":
+            nodes.add(numbers[0])
+        elif one.kind == "one_way":
+            ways.add((numbers[0], numbers[1]))
+        else:
+            links.add((min(numbers), max(numbers)))
+    return Named(frozenset(nodes), frozenset(links), frozenset(ways))
 
 
 def fixed_share(first: PairMatrix, second: PairMatrix) -> Named:
@@ -78,6 +99,7 @@ def two_pass(first: PairMatrix, second: PairMatrix) -> Named:
 
 RULES: dict[str, Callable[[PairMatrix, PairMatrix], Named]] = {
     "clusterctl": ours,
+    "averages": averages,
     "5 % of mean": fixed_share,
     "two-pass": two_pass,
 }

@@ -6,7 +6,7 @@ a bad moment (``late``), which is past in the next run. What the healthy nodes d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +28,11 @@ class Plan:
     noise: float  # standard deviation of a link's median from run to run, 0.03 is 3 %
     slow_nodes: int = 0
     slow_links: int = 0
+    slow_ways: int = field(default=0, repr=False)  # links that are slow in one direction; the seed is made of the rest
     slowdown: float = 0.1  # 0.1: a tenth of the speed is missing
+    own: float = field(
+        default=0.5, repr=False
+    )  # of the noise, the part that each direction has by itself; the rest is that of the moment
     late: float = 0.002  # share of links that have a bad moment in a run
     late_by: float = 0.3  # mean of the exponential distribution of its logarithm
     between_nodes: float = 0.005  # what healthy nodes differ by
@@ -45,6 +49,8 @@ class Cluster:
     steady: NDArray[np.float64]  # what a link is worse by in every run, as a logarithm
     bad_nodes: frozenset[int]
     bad_links: frozenset[tuple[int, int]]
+    slow_way: NDArray[np.float64]  # what the first direction is worse by, negative for the second one
+    bad_ways: frozenset[tuple[int, int]]  # sender and receiver
 
 
 def build(plan: Plan, rng: np.random.Generator) -> Cluster:
@@ -55,12 +61,16 @@ def build(plan: Plan, rng: np.random.Generator) -> Cluster:
     bad = np.zeros(plan.nodes, dtype=bool)
     bad[bad_nodes] = True
     healthy = np.flatnonzero(~bad[first] & ~bad[second])
-    bad_links = rng.choice(healthy, size=plan.slow_links, replace=False)
+    chosen = rng.choice(healthy, size=plan.slow_links + plan.slow_ways, replace=False)
+    bad_links, bad_ways = np.split(chosen, [plan.slow_links])
     per_node = rng.normal(0, plan.between_nodes, plan.nodes)
     slow = -np.log1p(-plan.slowdown)
     per_node[bad_nodes] += slow
     steady = per_node[first] + per_node[second]
     steady[bad_links] += slow
+    slow_way = np.zeros(first.size)
+    slow_way[bad_ways] = slow * rng.choice([-1, 1], size=bad_ways.size)
+    ends = [(int(first[link]), int(second[link])) for link in bad_ways]
     return Cluster(
         plan=plan,
         first=first,
@@ -68,14 +78,24 @@ def build(plan: Plan, rng: np.random.Generator) -> Cluster:
         steady=steady,
         bad_nodes=frozenset(int(node) for node in bad_nodes),
         bad_links=frozenset((int(first[link]), int(second[link])) for link in bad_links),
+        slow_way=slow_way,
+        bad_ways=frozenset(
+            pair if slow_way[link] > 0 else pair[::-1] for pair, link in zip(ends, bad_ways, strict=True)
+        ),
     )
 
 
 def measure(cluster: Cluster, rng: np.random.Generator) -> PairMatrix:
     """Return one run's matrix of bandwidths."""
-    logs = cluster.steady + rng.normal(0, cluster.plan.noise, cluster.steady.size)
+    plan = cluster.plan
+    logs = cluster.steady + rng.normal(0, plan.noise, cluster.steady.size)
     late = rng.random(logs.size) < cluster.plan.late
     logs[late] += rng.exponential(cluster.plan.late_by, int(late.sum()))
+    # Both directions have the noise of the moment; what each has by itself is beside it, and opposite in both, so
+    # that the average of both is as noisy as it was.
+    apart = rng.spawn(1)[0].normal(0, plan.own * plan.noise, logs.size)
+    forward = logs + apart + np.maximum(cluster.slow_way, 0)
+    backward = logs - apart + np.maximum(-cluster.slow_way, 0)
     # A record's tuples are checked one by one; half a million of them are no part of what is examined here.
     return PairMatrix.model_construct(
         quantity="bandwidth",
@@ -85,7 +105,9 @@ def measure(cluster: Cluster, rng: np.random.Generator) -> PairMatrix:
         nodes=tuple(f"node{number}" for number in range(cluster.plan.nodes)),
         first=cluster.first,
         second=cluster.second,
-        value=LEVEL * np.exp(-logs),
+        value=LEVEL * 2 / (np.exp(forward) + np.exp(backward)),
+        forward=LEVEL * np.exp(-forward),
+        backward=LEVEL * np.exp(-backward),
         spread=(),
         complete=not cluster.plan.rounds,
     )

@@ -69,7 +69,7 @@ def confirmed(
         policy: when a node or a link stands out.
         references: returns the reference of a figure, None where it has none.
     """
-    from clusterctl.analysis import outliers  # noqa: PLC0415 - numpy, for runs that measure
+    from clusterctl.analysis import agreement  # noqa: PLC0415 - numpy, for runs that measure
 
     if second.verdict in {Verdict.ERROR, Verdict.SKIP}:
         words = f"{first.reason}; a second run confirmed nothing: {second.reason}"
@@ -90,7 +90,7 @@ def confirmed(
         for one in _failed(first.comparisons)
         if _key(one.figure) not in measured
     )
-    judged = _judged(second, comparisons, outliers.confirm(first.culprits, again.culprits))
+    judged = _judged(second, comparisons, agreement.confirm(first.culprits, again.culprits))
     if judged.verdict is not Verdict.PASS:
         return judged
     once = [one.words for one in first.culprits] + [one.words for one in _failed(first.comparisons)]
@@ -117,16 +117,17 @@ def _compared(result: CheckResult, references: Callable[[Figure], Reference | No
 def _culprits(result: CheckResult, policy: OutlierPolicy) -> tuple[Culprit, ...]:
     if not (result.matrices or any(figure.nodes for figure in result.figures)):
         return ()
-    from clusterctl.analysis import outliers  # noqa: PLC0415 - numpy, for runs that measure
+    from clusterctl.analysis import agreement, one_way, outliers  # noqa: PLC0415 - numpy, for runs that measure
 
     groups = _by_node(result)
     within = policy.over(policy.families * max(1, len(groups) + len(result.matrices)))
     found = [one for group in groups for one in outliers.among_nodes(group, within)]
     for matrix in result.matrices:
         found += [one for one in outliers.among_links(matrix, within) if not _is_a_round(matrix, one)]
+        found += one_way.among_directions(matrix, within)
     found += missing_links.links(result.matrices)
     found += packet_loss.links(result.figures, result.matrices)
-    return outliers.merge(found)
+    return agreement.merge(found)
 
 
 def _is_a_round(matrix: PairMatrix, culprit: Culprit) -> bool:

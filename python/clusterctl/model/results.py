@@ -92,7 +92,7 @@ class Figure(_Plentiful):
     Attributes:
         quantity: what was measured: ``latency``, ``bandwidth``, ``time``, ``algorithm_bandwidth``, ``bus_bandwidth``,
             ``memory_bandwidth``, ``compute``, ``gpu_clock``, ``efficiency``,
-            ``sent_again`` (the part of a link's TCP segments), or a user's own word.
+            ``sent_again`` (the part of a link's TCP segments, sender first), or a user's own word.
         operation: ``allreduce``, ``broadcast``, ... for a collective; empty elsewhere.
         backend: what carried it: ``mpi``, ``nccl``, ``horovod``, ``gloo``; empty where that means nothing.
         algorithm: the library's algorithm where it is known or was forced.
@@ -156,8 +156,9 @@ class PairMatrix(Record):
 
     ``first``, ``second``, ``value`` and ``spread`` are of equal length. ``first`` and ``second`` are indices into
     ``nodes``, with first < second. ``value`` holds medians and ``spread`` the median absolute deviation of a link's
-    samples, both in ``unit``. ``complete`` says whether all pairs were measured, or a sample of the tournament's
-    rounds.
+    samples, both in ``unit``. ``forward`` (from first to second) and ``backward`` hold the medians of each direction;
+    they are empty where the directions were not measured apart. ``complete`` says whether all pairs were measured, or
+    a sample of the tournament's rounds.
     """
 
     quantity: str
@@ -169,6 +170,8 @@ class PairMatrix(Record):
     second: tuple[int, ...]
     value: tuple[float, ...]
     spread: tuple[float, ...] = ()
+    forward: tuple[float, ...] = ()
+    backward: tuple[float, ...] = ()
     complete: bool = True
 
     @property

@@ -10,12 +10,15 @@ one pair's figures would include another pair's work.
 
 A sample of latency is half of the median of several round trips, so a single trip with a sleeping rank does not count.
 A sample of bandwidth is the bytes of both directions over the time of both. It moves 8 MiB or more in each direction if
-the time allows. So it shows a link that is slow in one direction or loses packets. The lower rank of a pair decides
-when to stop: the first byte of its messages says whether another message follows. The tournament is played several
-times, each time with a part of the budget. A short disturbance then affects only a part of a pair's samples.
+the time allows, so it shows lost packets. First all messages go one way, then a byte comes back, then as many messages.
+So the lower rank measures both directions apart, by one clock. The first byte of its messages says whether another
+message follows. The tournament is played several times, each time with a part of the budget. A short disturbance then
+affects only a part of a pair's samples.
 
-For TCP, the kernel counts for each connection how many segments it sends and how many of them it sends again. That
-tells lost packets from a slow link, even where the median does not show them.
+For TCP, the kernel counts for each connection how many segments it sends and how many of them it sends again. It also
+counts those that the receiver says it got twice; these were late and not lost. That tells lost packets from a slow
+link, even where the median does not show them. Every rank prints the sums of its connections. It prints a peer's counts
+where some segments were lost; the controller decides whether these are too many.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ import rank_program
 
 CHECK = "pairs"
 TAG = 7
-GO_ON, STOP = 1, 0
+STOP, GO_ON, TURN = 0, 1, 2  # the first byte of a message: the end, more to come, and now your messages
 WARMUP = 2
 PASSES = 3
 AT_LEAST, AT_MOST = 6, 20  # samples of a pass
@@ -47,10 +50,9 @@ SMALL = 8192  # bytes; a message up to this size takes about as long as one byte
 SHARE = 0.7  # share of the time until the deadline for the plan; slow links take more than their budget
 RESERVE = 0.85  # share of the deadline for the checks; the rest is for the start and the end
 TRIES = 200
-SENT_AGAIN_AT, SENT_AT = 100, 156  # tcpi_total_retrans and tcpi_data_segs_out in Linux's struct tcp_info, 32 bits each
-FEWEST_SENT_AGAIN = 200  # segments; one message of 64 KiB to a sleeping rank is 45 of them
-LEAST_SENT_AGAIN = 0.005  # share of all segments; healthy links have losses below it
-LEAST_OF_SHARED = 0.02  # the same where nodes share a machine: segments to sleeping ranks are sent again as well
+# tcpi_total_retrans, tcpi_data_segs_out and tcpi_dsack_dups in Linux's struct tcp_info, 32 bits each
+SENT_AGAIN_AT, SENT_AT, TWICE_AT = 100, 156, 216
+FEWEST_LOST = 3  # segments; a link with fewer is not printed
 PERIOD = 251  # a prime, so a power of two of bytes is never whole periods
 
 
@@ -162,7 +164,7 @@ class Bench:
         left = SHARE * (self.deadline - time.monotonic())
         self.budget_s = min(self.budget_s * part, max(0.0, left) / max(1, PASSES * waves * len(self.sizes)))
 
-    def meet(self, pair: tuple[int, int], names: Sequence[str], turns: int) -> list[tuple[str, int, list[float]]]:
+    def meet(self, pair: tuple[int, int], names: Sequence[str], turns: int) -> list[tuple[str, int, list[Any]]]:
         """Measure all sizes with a partner; what was found, on the lower rank alone.
 
         Args:
@@ -176,24 +178,23 @@ class Bench:
         for quantity, size in self.sizes:
             self.rank.doing(f"pair {names[pair[0]]}-{names[pair[1]]}, {size_words(size)}")
             if self.rank.rank != pair[0]:
-                self.follow(pair[0], size)
+                self.follow(quantity, pair[0], size)
                 continue
             share_s = (self.deadline - time.monotonic()) / turns
-            trips: list[float] = []
+            trips: list[tuple[float, float]] = []
             if trip_s * max(1.0, size / max(before, SMALL)) <= share_s:  # else it would take the other pairs' time
                 trips = self.lead(quantity, pair[1], size)
             self.comm.Send([self.stop, 1, self.mpi.BYTE], pair[1], TAG)
             if trips:
-                trip_s, before = measure.median(trips), size
-                half = 1e6 / 2
-                values = [trip * half if quantity == "latency" else 2 * size / trip for trip in trips]
-                found.append((quantity, size, values))
+                trip_s, before = measure.median([there + back for there, back in trips]), size
+                found.append((quantity, size, trips))
         return found
 
-    def lead(self, quantity: str, peer: int, size: int) -> list[float]:
-        """Send and get back until it is enough; the seconds of a round trip, sample by sample."""
-        comm, clock, trips = self.comm, time.perf_counter, 1
-        out, back = ([buffer, size, self.mpi.BYTE] for buffer in (self.outgoing, self.incoming))
+    def lead(self, quantity: str, peer: int, size: int) -> list[tuple[float, float]]:
+        """Send and get back until it is enough; the seconds of a message there and of one back, sample by sample."""
+        trips = 1
+        taken: list[tuple[float, float]] = []
+        take = self.round_trips if quantity == "latency" else self.streams
         sampling = measure.Sampling(
             warmup=WARMUP,
             at_least=AT_LEAST,
@@ -205,14 +206,8 @@ class Bench:
             patience=PATIENCE,
         )
         while sampling.more():
-            ticks = [clock()]
-            for _ in range(trips):
-                comm.Send(out, peer, TAG)
-                comm.Recv(back, peer, TAG)
-                ticks.append(clock())
-            trip_s = (ticks[-1] - ticks[0]) / trips
-            if quantity == "latency":
-                trip_s = measure.median([after - before for before, after in zip(ticks, ticks[1:])])  # noqa: B905, RUF007 - 3.9
+            taken.append(take(peer, size, trips))
+            trip_s = sum(taken[-1])
             sampling.add(trip_s)
             if not sampling.values:  # the first one opens the connection, the second one tells how long it takes
                 wanted_s = self.budget_s / AT_MOST
@@ -221,18 +216,48 @@ class Bench:
                 trips = max(1, min(MOST_TRIPS, round(wanted_s / max(trip_s, 1e-9))))
         if sampling.values:
             self.compare(peer, size)
-        return sampling.values
+        return taken[len(taken) - len(sampling.values) :]
 
-    def follow(self, peer: int, size: int) -> None:
-        """Send back what comes until the other one has enough."""
-        comm, incoming, came = self.comm, self.incoming, False
+    def round_trips(self, peer: int, size: int, trips: int) -> tuple[float, float]:
+        """Send a message and get one back, several times; the seconds of half a round trip, for each way."""
+        out, back = ([buffer, size, self.mpi.BYTE] for buffer in (self.outgoing, self.incoming))
+        self.outgoing[0] = TURN
+        ticks = [time.perf_counter()]
+        for _ in range(trips):
+            self.comm.Send(out, peer, TAG)
+            self.comm.Recv(back, peer, TAG)
+            ticks.append(time.perf_counter())
+        half_s = measure.median([after - before for before, after in zip(ticks, ticks[1:])]) / 2  # noqa: B905, RUF007 - 3.9
+        return half_s, half_s
+
+    def streams(self, peer: int, size: int, count: int) -> tuple[float, float]:
+        """Send so many messages and then get as many back; the seconds of one of each."""
+        out, back = ([buffer, size, self.mpi.BYTE] for buffer in (self.outgoing, self.incoming))
+        began = time.perf_counter()
+        for left in range(count, 0, -1):
+            self.outgoing[0] = GO_ON if left > 1 else TURN
+            self.comm.Send(out, peer, TAG)
+        self.comm.Recv([self.incoming, 1, self.mpi.BYTE], peer, TAG)
+        turned = time.perf_counter()
+        for _ in range(count):
+            self.comm.Recv(back, peer, TAG)
+        return (turned - began) / count, (time.perf_counter() - turned) / count
+
+    def follow(self, quantity: str, peer: int, size: int) -> None:
+        """Send back as many messages as came until the other one has enough."""
+        comm, incoming, came, count = self.comm, self.incoming, False, 0
         out, back = ([buffer, size, self.mpi.BYTE] for buffer in (self.outgoing, self.incoming))
         while True:
             comm.Recv(back, peer, TAG)
             if incoming[0] == STOP:
                 break
-            comm.Send(out, peer, TAG)
-            came = True
+            count += 1
+            if incoming[0] == TURN:
+                if quantity == "bandwidth":  # it says when the last message was here
+                    comm.Send([self.outgoing, 1, self.mpi.BYTE], peer, TAG)
+                for _ in range(count):
+                    comm.Send(out, peer, TAG)
+                came, count = True, 0
         if came:
             self.compare(peer, size)
 
@@ -281,30 +306,36 @@ def play(bench: Bench) -> None:
     bench.plan(len(rounds), len(once))
     bench.wait_for_all("the start")
     began = time.monotonic()
-    found: dict[tuple[int, str, int], list[float]] = {}
+    found: dict[tuple[int, str, int], list[tuple[float, float]]] = {}
     for turn, (number, wave) in enumerate(turns):
         for pair in wave:
             if rank.rank in pair:
-                for quantity, size, values in bench.meet(pair, names, len(turns) - turn):
-                    found.setdefault((pair[1], quantity, size), []).extend(values)
+                for quantity, size, trips in bench.meet(pair, names, len(turns) - turn):
+                    found.setdefault((pair[1], quantity, size), []).extend(trips)
                 if turn >= len(turns) - len(once):
                     tell(rank, names[pair[1]], {key[1:]: found[key] for key in found if key[0] == pair[1]})
         bench.wait_for_all(f"the end of round {number} of {len(rounds)}")
     measuring_s = round(time.monotonic() - began, 6)
-    tell_losses(bench, names, LEAST_OF_SHARED if shared else LEAST_SENT_AGAIN)
+    tell_losses(bench, names)
+    rank.facts["machine"] = "shared" if shared else "own"
     rank.figures.update(measuring_s=measuring_s, rounds=len(rounds), waves=len(once), passes=PASSES)
 
 
-def tell(rank: rank_program.Rank, peer: str, found: Mapping[tuple[str, int], Sequence[float]]) -> None:
-    """Print what was measured with a partner."""
-    for (quantity, size), values in found.items():
-        better, unit = ("lower", "us") if quantity == "latency" else ("higher", "B/s")
+def tell(rank: rank_program.Rank, peer: str, found: Mapping[tuple[str, int], Sequence[tuple[float, float]]]) -> None:
+    """Print what was measured with a partner: the samples, and of a bandwidth the medians there and back."""
+    for (quantity, size), trips in found.items():
         link = {"backend": "mpi", "bytes": size, "peer": peer}
-        measure.say(rank.voice, values, quantity=quantity, unit=unit, better=better, **link)
+        if quantity == "latency":
+            values = [there * 1e6 for there, _ in trips]
+            measure.say(rank.voice, values, quantity=quantity, unit="us", better="lower", **link)
+        else:
+            values = [2 * size / (there + back) for there, back in trips]
+            ways = [float(f"{measure.median([size / trip[way] for trip in trips]):.6g}") for way in (0, 1)]
+            measure.say(rank.voice, values, quantity=quantity, unit="B/s", better="higher", ways=ways, **link)
 
 
-def tell_losses(bench: Bench, names: Sequence[str], least: float) -> None:
-    """Print how many segments went to whom, and how many again, where these were a part of ``least`` or more."""
+def tell_losses(bench: Bench, names: Sequence[str]) -> None:
+    """Print how many segments this rank sent and how many were lost: to all, and to peers where some were lost."""
     mine = list(connections())
     bench.rank.doing("the addresses of all")
     addresses = bench.comm.allgather(sorted({local for local, *_ in mine}))
@@ -316,20 +347,22 @@ def tell_losses(bench: Bench, names: Sequence[str], least: float) -> None:
         if rank != bench.rank.rank and often[address] == 1
     }
     sent_to: collections.Counter[str] = collections.Counter()
-    again_to: collections.Counter[str] = collections.Counter()
-    for _, peer, sent, again in mine:
+    lost_to: collections.Counter[str] = collections.Counter()
+    for _, peer, sent, lost in mine:
         if peer in others:
             sent_to[others[peer]] += sent
-            again_to[others[peer]] += again
-    for peer, again in again_to.items():
-        if again >= max(FEWEST_SENT_AGAIN, least * sent_to[peer]):
-            about = {"unit": "1", "better": "none", "backend": "tcp", "peer": peer}
-            measure.say(bench.rank.voice, [sent_to[peer]], quantity="segments", **about)
-            measure.say(bench.rank.voice, [again], quantity="segments_sent_again", **about)
+            lost_to[others[peer]] += lost
+    about = {"unit": "1", "better": "none", "backend": "tcp"}
+    if sent_to:
+        counts = [sum(sent_to.values()), sum(lost_to.values()), len(sent_to)]
+        measure.say(bench.rank.voice, counts, quantity="segments_to_all", **about)
+    for peer, lost in lost_to.items():
+        if lost >= FEWEST_LOST:
+            measure.say(bench.rank.voice, [sent_to[peer], lost], quantity="segments", **about, peer=peer)
 
 
 def connections() -> Iterator[tuple[str, str, int, int]]:
-    """Yield both addresses of each of this process's TCP connections, the segments with data sent, and those again."""
+    """Yield both addresses of each TCP connection of this process, the segments with data sent, and those lost."""
     for entry in list(Path("/proc/self/fd").iterdir()):
         try:
             if not str(entry.readlink()).startswith("socket:"):
@@ -337,12 +370,14 @@ def connections() -> Iterator[tuple[str, str, int, int]]:
             with socket.socket(fileno=os.dup(int(entry.name))) as one:
                 if one.type != socket.SOCK_STREAM or one.family not in (socket.AF_INET, socket.AF_INET6):
                     continue
-                told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, SENT_AT + 4)
+                told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TWICE_AT + 4).ljust(TWICE_AT + 4, b"\0")
                 ends = [end()[0].replace("::ffff:", "") for end in (one.getsockname, one.getpeername)]
-            sent, again = (struct.unpack_from("=I", told, place)[0] for place in (SENT_AT, SENT_AGAIN_AT))
+            sent, again, twice = (
+                struct.unpack_from("=I", told, place)[0] for place in (SENT_AT, SENT_AGAIN_AT, TWICE_AT)
+            )
         except (OSError, struct.error):  # it is closed, only listens, or is of an older kernel
             continue
-        yield ends[0], ends[1], sent, again
+        yield ends[0], ends[1], sent, max(0, again - twice)
 
 
 def work(rank: rank_program.Rank) -> int:

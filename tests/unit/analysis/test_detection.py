@@ -27,7 +27,7 @@ def test_of_a_hundred_healthy_clusters_at_most_one_is_blamed(nodes: int) -> None
 
 
 @pytest.mark.parametrize("nodes", [4, 8, 16, 64])
-@pytest.mark.parametrize("what", ["slow_nodes", "slow_links"])
+@pytest.mark.parametrize("what", ["slow_nodes", "slow_links", "slow_ways"])
 def test_a_tenth_too_slow_is_found_at_one_per_cent_of_noise(nodes: int, what: str) -> None:
     count = counts(25, nodes, 0.01, **{what: 1})["clusterctl"]
     assert count.found == 25

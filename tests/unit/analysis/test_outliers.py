@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from clusterctl.analysis import outliers
+from clusterctl.analysis import agreement, outliers
 from clusterctl.analysis.outliers import OutlierPolicy
 from clusterctl.model.results import Better, Figure, PairMatrix
 
@@ -90,7 +90,7 @@ def test_a_slow_node_and_a_slow_link_are_told_apart(count: int) -> None:
 def test_a_link_that_is_slower_than_its_slow_node_explains_is_named_too() -> None:
     found = outliers.among_links(matrix(12, slow_nodes={3: 0.8}, slow_links={(3, 8): 0.3}), POLICY)
     assert named(found) == [("node3",), ("node3", "node8")]
-    assert named(outliers.merge(found)) == [("node3", "node8"), ("node3",)]
+    assert named(agreement.merge(found)) == [("node3", "node8"), ("node3",)]
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 6, 8, 40])
@@ -194,7 +194,7 @@ def test_several_sizes_of_one_node_are_one_culprit() -> None:
         for size, speed in ((1 << 10, 0.9), (1 << 20, 0.5))
         for one in outliers.among_links(matrix(8, slow_nodes={2: speed}, size_bytes=size), POLICY)
     ]
-    (merged,) = outliers.merge(found)
+    (merged,) = agreement.merge(found)
     assert merged.nodes == ("node2",)
     assert merged.size_bytes == 1 << 20
     assert merged.words.endswith("(so are bandwidth of 1 KiB)")
@@ -204,24 +204,24 @@ def test_a_pair_is_left_out_where_another_size_blames_its_node() -> None:
     node = outliers.among_links(matrix(8, slow_nodes={2: 0.5}), POLICY)
     pair = outliers.among_links(matrix(8, slow_links={(2, 5): 0.5}, size_bytes=64), POLICY)
     other = outliers.among_links(matrix(8, slow_links={(4, 5): 0.5}, size_bytes=64), POLICY)
-    assert set(named(outliers.merge((*node, *pair, *other)))) == {("node2",), ("node4", "node5")}
+    assert set(named(agreement.merge((*node, *pair, *other)))) == {("node2",), ("node4", "node5")}
 
 
 def test_only_what_both_runs_name_is_confirmed() -> None:
     first = outliers.among_links(matrix(9, slow_nodes={0: 0.5}, slow_links={(3, 4): 0.5}), POLICY)
     second = outliers.among_links(matrix(9, slow_nodes={0: 0.6}, slow_links={(3, 5): 0.5}, seed=6), POLICY)
-    (confirmed,) = outliers.confirm(first, second)
+    (confirmed,) = agreement.confirm(first, second)
     assert confirmed.nodes == ("node0",)
     assert confirmed.ratio == pytest.approx(0.6, abs=0.03)  # the weaker evidence is the one to rely on
-    assert outliers.confirm(first, ()) == ()
+    assert agreement.confirm(first, ()) == ()
 
 
 def test_a_link_that_is_off_by_something_else_each_time_is_not_confirmed() -> None:
     first = outliers.among_links(matrix(9, slow_links={(3, 4): 0.9}), POLICY)
     second = outliers.among_links(matrix(9, slow_links={(3, 4): 0.5}, seed=6), POLICY)
     assert named(first) == named(second) == [("node3", "node4")]
-    assert outliers.confirm(first, second) == ()
-    assert named(outliers.confirm(first, first)) == [("node3", "node4")]
+    assert agreement.confirm(first, second) == ()
+    assert named(agreement.confirm(first, first)) == [("node3", "node4")]
 
 
 @pytest.mark.parametrize("count", [4, 5, 6, 8, 16])
@@ -244,10 +244,10 @@ def test_a_heavy_tail_is_no_list_of_culprits() -> None:
         value[late] *= np.exp(-rng.exponential(0.2, int(late.sum())))
         runs.append(outliers.among_links(noisy.model_copy(update={"value": tuple(value.tolist())}), POLICY))
     assert min(map(len, runs)) > 20  # so many that some would be named twice by chance
-    assert outliers.confirm(*runs) == ()
+    assert agreement.confirm(*runs) == ()
 
 
 def test_many_slow_links_that_are_slow_again_are_confirmed() -> None:
     slow = {(node, node + 1): 0.5 for node in range(0, 40, 2)}
     runs = [outliers.among_links(matrix(40, slow_links=slow, seed=seed), POLICY) for seed in (1, 2)]
-    assert len(outliers.confirm(*runs)) == 20
+    assert len(agreement.confirm(*runs)) == 20

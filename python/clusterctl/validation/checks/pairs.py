@@ -7,8 +7,7 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis import robust_stats
-from clusterctl.analysis.packet_loss import SENT_AGAIN
+from clusterctl.analysis import packet_loss, robust_stats
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Figure, Measurement, PairMatrix, Verdict
 from clusterctl.model.units import size_words, value_words
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 # The step of a hung pair is its name, made of the host names that nodes give themselves.
 _STUCK = re.compile(r"pair \S+, (?P<size>\d+ (?:B|KiB|MiB))")
-_COUNTED = ("segments", "segments_sent_again")
+_COUNTED, _COUNTED_IN_ALL = "segments", "segments_to_all"  # quantities of what TCP has counted
 _BUDGETS = 3.0  # what a pair may take, in budgets, since a slow link needs more than one
 
 
@@ -145,6 +144,7 @@ def _matrices(nodes: Sequence[str], measured: Iterable[rank_output.Measured]) ->
     for (quantity, size), links in groups.items():
         some = next(iter(links.values()))
         ordered = sorted(links.items())
+        directions = _directions(nodes, ordered)
         yield PairMatrix(
             quantity=quantity,
             size_bytes=size,
@@ -155,8 +155,22 @@ def _matrices(nodes: Sequence[str], measured: Iterable[rank_output.Measured]) ->
             second=tuple(ends[1] for ends, _ in ordered),
             value=tuple(_rounded(statistics.median(one.samples)) for _, one in ordered),
             spread=tuple(_rounded(robust_stats.mad(one.samples)) for _, one in ordered),
+            forward=tuple(ways[0] for ways in directions),
+            backward=tuple(ways[1] for ways in directions),
             complete=len(links) == len(nodes) * (len(nodes) - 1) // 2,
         )
+
+
+def _directions(
+    nodes: Sequence[str], links: Sequence[tuple[tuple[int, int], rank_output.Measured]]
+) -> list[tuple[float, float]]:
+    """Return the medians from first to second and back, nothing unless all links have them."""
+    found = []
+    for (first, _), one in links:
+        if one.ways is None:
+            return []
+        found.append(one.ways if one.host == nodes[first] else (one.ways[1], one.ways[0]))
+    return found
 
 
 def _figures(matrix: PairMatrix, confidence: float) -> Iterable[Figure]:
@@ -185,15 +199,17 @@ def _figures(matrix: PairMatrix, confidence: float) -> Iterable[Figure]:
 
 
 def _losses(measured: Iterable[rank_output.Measured]) -> Iterable[Figure]:
-    """Return the share of TCP segments that each pair sent again."""
-    sent: dict[tuple[str, ...], list[float]] = {}
+    """Return the share of TCP segments that were lost, for each sender and receiver between which too many were."""
+    ways: dict[tuple[str, str], packet_loss.Counts] = {}
+    everything, number = packet_loss.Counts(), 0
     for one in measured:
-        if one.quantity in _COUNTED and one.host and one.peer:
-            counts = sent.setdefault(tuple(sorted((one.host, one.peer))), [0.0, 0.0])
-            counts[_COUNTED.index(one.quantity)] += one.samples[0]
-    for nodes, (every, again) in sent.items():
-        if every:
-            yield Figure(quantity=SENT_AGAIN, backend="tcp", nodes=nodes, value=_rounded(again / every), unit="1")
+        if one.quantity == _COUNTED and one.peer and len(one.samples) == 2:  # noqa: PLR2004 - sent and lost
+            ways[one.host, one.peer] = packet_loss.Counts(*one.samples)
+        elif one.quantity == _COUNTED_IN_ALL and len(one.samples) == 3:  # noqa: PLR2004 - the number of peers as well
+            everything += packet_loss.Counts(*one.samples[:2])
+            number += int(one.samples[2])
+    for nodes, share in packet_loss.lossy(ways, everything, number).items():
+        yield Figure(quantity=packet_loss.SENT_AGAIN, backend="tcp", nodes=nodes, value=_rounded(share), unit="1")
 
 
 def _measured_nodes(matrix: PairMatrix) -> set[str]:

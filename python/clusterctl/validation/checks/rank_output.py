@@ -26,7 +26,10 @@ LOAD, CPUS = "load_processes", "load_cpus"  # of a rank's machine, in its signs 
 
 
 class Measured(Record):
-    """What a rank measured again and again; ``host`` and ``peer`` (the other end) are the inventory's names."""
+    """What a rank measured again and again; ``host`` and ``peer`` (the other end) are the inventory's names.
+
+    ``ways`` are the medians from the host to the peer and back, None where these were not measured apart.
+    """
 
     rank: int
     host: str
@@ -39,6 +42,7 @@ class Measured(Record):
     unit: Unit
     better: Better
     samples: tuple[FiniteFloat, ...] = Field(min_length=1)
+    ways: tuple[FiniteFloat, FiniteFloat] | None = None
 
 
 class _Part(Measured):

@@ -148,16 +148,32 @@ def test_all_pairs_become_matrices_and_figures_of_nodes() -> None:
     assert [one.nodes for one in outliers.among_links(bandwidth, outliers.OutlierPolicy())] == [("node2", "node4")]
 
 
-def test_what_was_sent_again_is_a_figure_of_the_pair_both_ways_together() -> None:
-    def counted(rank: int, peer: str, sent: int, again: int) -> list[OutputLine]:
-        about = {"unit": "1", "better": "none", "backend": "tcp", "peer": peer}
-        counts = {"segments": sent, "segments_sent_again": again}
-        return [line("measured", rank, quantity=name, samples=[count], **about) for name, count in counts.items()]
+def test_what_was_lost_is_a_figure_of_the_sender_and_the_receiver() -> None:
+    about = {"unit": "1", "better": "none", "backend": "tcp"}
 
-    answers = [answer(rank) for rank in range(4)]
-    found = judged(4, [*measured(4), *counted(3, "box2", 6000, 90), *counted(1, "box4", 4000, 410), *answers])
-    (figure,) = (one for one in found.figures if one.quantity == packet_loss.SENT_AGAIN)
+    def to_all(rank: int, sent: int, lost: int) -> OutputLine:
+        return line("measured", rank, quantity="segments_to_all", samples=[sent, lost, 3], **about)
+
+    def to_one(rank: int, peer: str, sent: int, lost: int) -> OutputLine:
+        return line("measured", rank, quantity="segments", samples=[sent, lost], peer=peer, **about)
+
+    lines = [*measured(4), *(to_all(rank, 30_000, 0) for rank in (0, 2)), to_all(1, 24_000, 200), to_all(3, 30_000, 9)]
+    lines += [to_one(1, "box4", 4000, 200), to_one(3, "box2", 10_000, 9), *(answer(rank) for rank in range(4))]
+    (figure,) = (one for one in judged(4, lines).figures if one.quantity == packet_loss.SENT_AGAIN)
     assert (figure.nodes, figure.value, figure.unit, figure.better) == (("node2", "node4"), 0.05, "1", "none")
+
+
+def test_both_directions_stand_in_the_matrix_whoever_measured_them() -> None:
+    def measured_by(rank: int, peer: int) -> OutputLine:
+        about = {"quantity": "bandwidth", "unit": "B/s", "better": "higher", "bytes": MIB, "backend": "mpi"}
+        return line("measured", rank, peer=f"box{peer + 1}", samples=[1e9] * 7, ways=[1e9 + rank, 1e9 + peer], **about)
+
+    lines = [measured_by(2, 0), measured_by(0, 1), measured_by(2, 1), *(answer(rank) for rank in range(3))]
+    (matrix,) = judged(3, lines).matrices
+    assert matrix.forward == (1e9 + 0, 1e9 + 0, 1e9 + 1)
+    assert matrix.backward == (1e9 + 1, 1e9 + 2, 1e9 + 2)
+    (averaged,) = judged(3, [*lines[:2], *measured(3)[-1:], *lines[3:]]).matrices[-1:]
+    assert (averaged.forward, averaged.backward) == ((), ())  # a direction of every link, or of none
 
 
 def test_the_kernel_has_counted_segments(program: ModuleType) -> None:

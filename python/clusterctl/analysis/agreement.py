@@ -1,0 +1,143 @@
+"""What several quantities, sizes and two runs say together: one culprit for each node, link and direction."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from clusterctl.analysis import culprit_words, packet_loss
+from clusterctl.analysis.outliers import DEFAULT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from clusterctl.analysis.outliers import OutlierPolicy
+    from clusterctl.model.culprits import Culprit
+
+_LINKS = ("pair", "one_way")  # kinds of culprits that are about a link
+_FEW_NAMED = 6  # up to here the thresholds alone keep chance out
+_AGREE = 2.0  # two runs tell of the same fault where neither's logarithm is more than so many times the other's
+_AGREE_BY_CHANCE = 3  # one in so many pairs of draws from an exponential tail agrees within that
+
+
+def merge(culprits: Iterable[Culprit]) -> tuple[Culprit, ...]:
+    """Fold what several quantities and sizes say into one culprit for each node, link and direction, worst first.
+
+    The strongest evidence speaks for all. A link is left out where one of its ends is named as a node, unless the same
+    matrix names both: then the link is slow beyond what the node explains. A link that is slow in one direction is
+    named with that direction alone.
+    """
+    every = _directed(culprits)
+    nodes = {name for one in every if one.kind == "node" for name in one.nodes}
+    both = {(name, one.quantity, one.size_bytes) for one in every if one.kind == "node" for name in one.nodes}
+    kept: dict[tuple[str, object], list[Culprit]] = {}
+    for one in every:
+        ends = [name for name in one.nodes if name in nodes] if one.kind in _LINKS else []
+        if all((name, one.quantity, one.size_bytes) in both for name in ends):
+            kept.setdefault((one.kind, _who(one)), []).append(one)
+    return tuple(sorted((_folded(group) for group in kept.values()), key=_badness, reverse=True))
+
+
+def _directed(culprits: Iterable[Culprit]) -> tuple[Culprit, ...]:
+    """Give a pair the direction of its link where one is known; a link with both directions is a pair."""
+    every = tuple(culprits)
+    ways: dict[frozenset[str], set[tuple[str, ...]]] = {}
+    for one in every:
+        if one.kind == "one_way":
+            ways.setdefault(frozenset(one.nodes), set()).add(one.nodes)
+    found = []
+    for one in every:
+        known = ways.get(frozenset(one.nodes), set()) if one.kind in _LINKS else set()
+        if known:
+            (first, *others) = sorted(known)
+            changed = {"kind": "pair" if others else "one_way", "nodes": first}
+            found.append(one.model_copy(update=changed))
+        else:
+            found.append(one)
+    return tuple(found)
+
+
+def _who(one: Culprit) -> object:
+    """Return what tells the nodes of a culprit from those of others: in order for one way, else as a set."""
+    return one.nodes if one.kind == "one_way" else frozenset(one.nodes)
+
+
+def confirm(
+    first: Sequence[Culprit], second: Sequence[Culprit], policy: OutlierPolicy = DEFAULT
+) -> tuple[Culprit, ...]:
+    """Return the culprits that both of two independent runs name, with the weaker evidence, worst first.
+
+    A link has to be slow by about as much in both. A direction that only one of the runs names is a pair. Noise with a
+    heavy tail can make a run name so many that chance alone names some of them twice. Then only as many are believed as
+    agree better than chance (:func:`_convincing`).
+    """
+    first, second = _undirected(first, second), _undirected(second, first)
+    found: list[Culprit] = []
+    for kind in ("node", *_LINKS, "together"):
+        before = {_who(one): one for one in first if one.kind == kind}
+        after = [one for one in second if one.kind == kind]
+        both = [(before[_who(one)], one) for one in after if _who(one) in before]
+        if kind in _LINKS:
+            both = [each for each in both if _times(*each) <= _AGREE]
+        tested = min((one.tested for each in both for one in each if one.tested), default=0)
+        most = max(len(before), len(after))
+        if tested and most > max(_FEW_NAMED, math.sqrt(_AGREE_BY_CHANCE * policy.false_alarms * tested)):
+            both = _convincing(both, len(before) * len(after) / tested, policy.false_alarms)
+        found += [min(each, key=_badness) for each in both]
+    return tuple(sorted(found, key=_badness, reverse=True))
+
+
+def _undirected(culprits: Sequence[Culprit], other: Sequence[Culprit]) -> list[Culprit]:
+    """Return the culprits of a run; a link whose direction the other run does not know is a pair."""
+    pairs = {frozenset(one.nodes) for one in other if one.kind == "pair"}
+    return [
+        one.model_copy(update={"kind": "pair", "nodes": tuple(sorted(one.nodes))})
+        if one.kind == "one_way" and frozenset(one.nodes) in pairs
+        else one
+        for one in culprits
+    ]
+
+
+def _convincing(
+    both: Sequence[tuple[Culprit, Culprit]], by_chance: float, share: float
+) -> list[tuple[Culprit, Culprit]]:
+    """Return those that agree so well that at most ``share`` of them are there by chance.
+
+    Of two draws from an exponential tail, one is at most r times the other with probability (r - 1) / (r + 1); times
+    the number that both runs name by chance, that is how many agree so well by chance. As many are taken as keep that
+    below their share: the procedure of Benjamini & Hochberg (*Controlling the False Discovery Rate*, Journal of the
+    Royal Statistical Society B 57, 1995).
+    """
+    expected = sorted(
+        ((by_chance * (1 - 2 / (1 + _times(*each))), place) for place, each in enumerate(both)),
+    )
+    enough = max((rank for rank, (chance, _) in enumerate(expected, start=1) if chance <= share * rank), default=0)
+    return [both[place] for _, place in expected[:enough]]
+
+
+def _times(one: Culprit, other: Culprit) -> float:
+    """Return how many times the one's distance in logarithms is the other's; 1 where they cannot be compared."""
+    if not one.ratio or not other.ratio or (one.quantity, one.size_bytes) != (other.quantity, other.size_bytes):
+        return 1.0  # another size spoke loudest this time
+    low, high = sorted((abs(math.log(one.ratio)), abs(math.log(other.ratio))))
+    return high / low if low else math.inf
+
+
+def _folded(group: Sequence[Culprit]) -> Culprit:
+    """Return the strongest of a group, with what the others show; lost packets are said first, for they are a cause."""
+    strongest = max(group, key=_badness)
+    lost = [one.words for one in group if one.quantity == packet_loss.SENT_AGAIN]
+    also = [
+        culprit_words.quantity(one.quantity, one.size_bytes)
+        for one in group
+        if (one.quantity, one.size_bytes) != (strongest.quantity, strongest.size_bytes)
+        and one.quantity != packet_loss.SENT_AGAIN
+    ]
+    words = f"{strongest.words} (so are {', '.join(dict.fromkeys(also))})" if also else strongest.words
+    if lost and strongest.quantity != packet_loss.SENT_AGAIN:
+        words = f"{lost[0]}; {words.partition(': ')[2]}"
+    return strongest.model_copy(update={"words": words})
+
+
+def _badness(one: Culprit) -> tuple[float, float]:
+    return (one.score or 0.0, abs(math.log(one.ratio)) if one.ratio else 0.0)

@@ -1,0 +1,69 @@
+"""The rule that names: what is worse than the floor and worse than chance makes the worst of so many."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from clusterctl.analysis import robust_stats
+from clusterctl.analysis.student_t import t_quantile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from clusterctl.analysis.link_model import Floats
+
+OF_MEDIAN = 1.2533  # standard error of a median over that of a mean, sqrt(pi / 2)
+_FEWEST_SAMPLES = 5  # behind a median, where their number is not known
+_MOST_NAMED = 1000
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """The outliers: position among the tested, distance in logarithms, score."""
+
+    at: int
+    distance: float
+    score: float
+
+
+def limits(scale: Floats, dof: int, level: float, floor: float) -> Floats:
+    """Return the distance from which on each value is named.
+
+    Args:
+        scale: the standard deviation of each value.
+        dof: the degrees of freedom behind the scale.
+        level: how often any of the values may be named by chance.
+        floor: the least distance, as a logarithm.
+    """
+    return np.maximum(floor, _threshold(scale.size, dof, level) * scale)
+
+
+def beyond(distances: Floats, scale: Floats, dof: int, level: float, floor: float) -> list[Outlier]:
+    """Return the values at or beyond their limit (:func:`limits`), with their scores."""
+    # Where most are equal their scale is nothing; the floor then decides alone.
+    scores = distances / np.maximum(scale, floor / _threshold(distances.size, dof, level))
+    found = np.flatnonzero(distances > limits(scale, dof, level, floor))
+    return [Outlier(int(at), float(distances[at]), float(scores[at])) for at in found]
+
+
+def _threshold(count: int, dof: int, level: float) -> float:
+    """Return the score that the worst of so many exceeds by chance with this probability, after Sidak."""
+    return t_quantile(1 - (1 - level) ** (1 / count), dof)
+
+
+def link_noise(common: float, noise: Floats) -> Floats:
+    """Return by how much each link may be off: what all are, and more where its own samples scatter more."""
+    typical = float(np.median(noise))
+    if not typical:
+        return np.full(noise.size, common)
+    own = OF_MEDIAN * robust_stats.NORMAL * noise / math.sqrt(_FEWEST_SAMPLES)
+    return np.maximum(common, np.minimum(common * noise / typical, np.hypot(common, own)))
+
+
+def by_score(named: Iterable[Outlier]) -> list[Outlier]:
+    """Return the worst first, and no more than anybody reads."""
+    return sorted(named, key=lambda one: -one.score)[:_MOST_NAMED]
