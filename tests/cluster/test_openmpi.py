@@ -84,6 +84,8 @@ def runs(pair: Sandbox, tmp_path: Path, version: str) -> None:
     (library,) = {rank["library_path"] for rank in ranks}
     assert library.startswith(f"{PREFIX}-{version}-")
     assert all(rank["library_version"].startswith(f"Open MPI v{version}") for rank in ranks)
+    for wrapper, compiler in (("mpicc", "gcc"), ("mpicxx", "g++"), ("mpiCC", "g++")):
+        assert ssh(pair, "node2", f"{PREFIX}/bin/{wrapper}", "--showme:command").stdout.strip() == compiler, wrapper
 
 
 def test_each_series_runs_ranks_on_all_nodes_and_the_way_back_is_a_rename(pair: Sandbox, tmp_path: Path) -> None:

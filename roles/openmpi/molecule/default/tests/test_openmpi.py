@@ -46,6 +46,11 @@ def test_it_carries_what_training_needs(host: Host) -> None:
     assert "--with-pmix=internal" in told
 
 
+def test_every_node_has_the_wrappers_for_c_and_cpp(host: Host) -> None:
+    for wrapper, compiler in (("mpicc", "gcc"), ("mpicxx", "g++"), ("mpic++", "g++"), ("mpiCC", "g++")):
+        assert host.check_output(f"{PREFIX}/bin/{wrapper} --showme:command") == compiler, wrapper
+
+
 def test_no_node_but_the_builder_got_a_compiler(host: Host) -> None:
     if host.backend.get_hostname() == "node1":
         pytest.skip("the builder, where something was to be built")
