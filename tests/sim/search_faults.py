@@ -61,6 +61,47 @@ class Several:
 
 
 @dataclass(frozen=True)
+class InRole:
+    """A node that is bad only when it launches, or only when it takes part and another node launches."""
+
+    node: int
+    launching: bool
+
+    def launched(self, launcher: int, nodes: Sequence[int]) -> bool:
+        return launcher == self.node if self.launching else self.node in nodes and launcher != self.node
+
+    def hits(self, nodes: Sequence[int]) -> bool:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """A node that nobody reaches and that reaches nobody: each job with it fails, and each job that it launches."""
+
+    node: int
+
+    def launched(self, launcher: int, nodes: Sequence[int]) -> bool:
+        return self.node in (launcher, *nodes) and {launcher, *nodes} != {self.node}
+
+    def hits(self, nodes: Sequence[int]) -> bool:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Way:
+    """One node cannot launch on another, and both are fine with all others."""
+
+    source: int
+    target: int
+
+    def launched(self, launcher: int, nodes: Sequence[int]) -> bool:
+        return launcher == self.source and self.target in nodes
+
+    def hits(self, nodes: Sequence[int]) -> bool:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
 class Flaky:
     """A fault that comes with this probability in a launch."""
 
@@ -92,16 +133,22 @@ def names(nodes: int) -> list[str]:
     return [f"node{number}" for number in range(nodes)]
 
 
-def play(nodes: int, fault: Fault) -> Found:
-    """Let a search find a fault."""
-    search = GroupSearch(names(nodes))
+def _fails(fault: Fault, launcher: int, nodes: Sequence[int]) -> bool:
+    launched = getattr(fault, "launched", None)
+    return bool(launched(launcher, nodes)) if launched else fault.hits(nodes)
+
+
+def play(nodes: int, fault: Fault, launcher: int = 0) -> Found:
+    """Let a search find a fault after ``launcher`` launched a job on all nodes."""
+    search = GroupSearch(names(nodes), launcher=f"node{launcher}")
     steps = hung = 0
     while not search.done:
         groups = [[int(name.removeprefix("node")) for name in group] for group in search.next()]
         flat = [node for group in groups for node in group]
         assert len(flat) == len(set(flat)), "groups that are launched at once share a node"
         assert all(groups), "an empty group"
-        failed = [fault.hits(group) for group in groups]
+        launchers = [int(name.removeprefix("node")) for name in search.launchers]
+        failed = [_fails(fault, *one) for one in zip(launchers, groups, strict=True)]
         search.tell([not fails for fails in failed])
         steps += 1
         hung += any(failed)

@@ -2,34 +2,29 @@
 
 Halving a suspected group costs one launch a half; both are launched, since one that is inferred proves nothing. Cut
 into four at once it costs the same (four launches for two bits) and takes half the time. So one bad node of N takes at
-most 2 * ceil(log2 N) launches, and the final confirmation two; the bound of 2 * ceil(log2 N) + 4 has room for two
-more. Group testing goes back to R. Dorfman, "The Detection of Defective Members of Large Populations", Annals of
-Mathematical Statistics 14 (1943); testing that adapts by halving to F. K. Hwang, "A Method for Detecting All Defective
-Members in a Population by Group Testing", Journal of the American Statistical Association 67 (1972). Some faults need
-several nodes at once. They are found by the shortest failing beginning of a list, and then by the next member with the
-last one fixed.
+most 2 * ceil(log2 N) launches, the confirmation two, and the question who launches two: 2 * ceil(log2 N) + 4.
+Group testing goes back to R. Dorfman, "The Detection of Defective Members of Large Populations", Annals of Mathematical
+Statistics 14 (1943); testing that adapts by halving to F. K. Hwang, "A Method for Detecting All Defective Members in a
+Population by Group Testing", Journal of the American Statistical Association 67 (1972). Faults that need several nodes
+are found by the shortest failing beginning of a list, and then by the next member with the last one fixed.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Generator
 from itertools import cycle
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING
 
-from clusterctl.analysis.group_trials import Group
+from clusterctl.analysis import group_launchers
+from clusterctl.analysis.group_trials import cut
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.analysis.group_trials import Blamed, GroupTrials
-
-T = TypeVar("T")
-Steps: TypeAlias = Generator[tuple[Group, ...], list[bool], T]  # groups to launch at once; which of them failed
+    from clusterctl.analysis.group_launchers import Steps
+    from clusterctl.analysis.group_trials import Blamed, Group, GroupTrials
 
 AGAIN = 3  # so often a fault that stays away is asked to come again
 _AGAIN_HALVES = 6  # and so often the halves of those who were always there
-_PIECES = 4
 _SHOWN = 8
 _NOBODY = "it fails on every node that was tried alone, so it is no single node's fault: look at what they share"
 _OTHERS = "each of them passes with others"
@@ -44,9 +39,15 @@ class _FlakyError(Exception):
 
 
 class GroupStrategy:
-    """The story of one search."""
+    """The story of one search.
 
-    def __init__(self, nodes: Sequence[str], trials: GroupTrials, blamed: Blamed, limit: int) -> None:
+    Attributes:
+        by: the node that launches each group of the present step; empty where it is the usual launcher.
+    """
+
+    def __init__(
+        self, nodes: Sequence[str], trials: GroupTrials, blamed: Blamed, limit: int, launcher: int = 0
+    ) -> None:
         """Begin with a job that failed on all of these nodes.
 
         Args:
@@ -54,7 +55,10 @@ class GroupStrategy:
             trials: holds the launches; the caller adds each before it sends the answer.
             blamed: gets the culprits, and the words at the end.
             limit: launches that are not exceeded.
+            launcher: the node that launched the job; it launches every group, also where it is not in it.
         """
+        self.by: Group = ()
+        self._launcher = launcher
         self._names = tuple(nodes)
         self._all: Group = tuple(range(len(nodes)))
         self._trials, self._blamed, self._limit = trials, blamed, limit
@@ -86,11 +90,12 @@ class GroupStrategy:
     def _two(self) -> Steps[None]:
         alone = yield from self._try((0,), (1,))
         if all(alone):
-            self._blamed.conclude(_NOBODY)
+            yield from self._launcher_or_nobody(self._all, alone)
         elif any(alone):
             node = (alone.index(True),)
             yield from self._try(node)
             self._blamed.add("node", node)
+            yield from self._ask_roles(node)
             self._blamed.conclude()
         elif (yield from self._comes_again(self._all)):
             yield from self._try(self._all)
@@ -109,21 +114,28 @@ class GroupStrategy:
                 self._blamed.add("together", self._all, "any two of them pass")
                 self._blamed.conclude()
             return
+        if len(bad) == len(pairs):
+            yield from self._all_pairs()
+            return
         yield from self._try(bad[0])
         if len(bad) == 1:
-            self._blamed.add("pair", bad[0], _OTHERS)
-        elif len(bad) < len(pairs):
-            self._blamed.add("node", tuple(set(bad[0]) & set(bad[1])))
+            self._blamed.add("pair", bad[0], (yield from self._pair_words(bad[0])))
         else:
-            alone = yield from self._try((0,), (1,), (2,))
-            if all(alone):
-                self._blamed.conclude(_NOBODY)
-                return
-            if not any(alone):
-                self._blamed.add("together", (0, 1), "any two of the three fail, and each passes alone")
-            for node in self._all:
-                if alone[node]:
-                    self._blamed.add("node", (node,))
+            node = tuple(set(bad[0]) & set(bad[1]))
+            self._blamed.add("node", node)
+            yield from self._ask_roles(node)
+        self._blamed.conclude()
+
+    def _all_pairs(self) -> Steps[None]:
+        """Any two of three nodes fail: launch each alone."""
+        alone = yield from self._try((0,), (1,), (2,))
+        if (yield from self._launcher_or_nobody(self._all, alone)):
+            return
+        if not any(alone):
+            self._blamed.add("together", (0, 1), "any two of the three fail, and each passes alone")
+        for node in self._all:
+            if alone[node]:
+                self._blamed.add("node", (node,))
         self._blamed.conclude()
 
     def _several(self) -> Steps[None]:
@@ -133,6 +145,7 @@ class GroupStrategy:
         for node in bad:
             self._blamed.add("node", (node,))
         yield from self._confirm(bad)
+        yield from self._ask_roles(bad)
         while self._open:
             yield from self._cross(self._open[0])
             if self._blamed.words:
@@ -151,7 +164,7 @@ class GroupStrategy:
         self._open = [self._all]
         while suspects:
             room = len(self._good())
-            cuts = [_cut(tuple(node for node in group if node not in self._cleared), room) for group in suspects]
+            cuts = [cut(tuple(node for node in group if node not in self._cleared), room) for group in suspects]
             failed = yield from self._try_with_partners([piece for cut in cuts for piece in cut])
             hot = [[piece for piece in cut if piece in failed] for cut in cuts]
             explained = {group for group, pieces in zip(suspects, hot, strict=True) if pieces}
@@ -219,9 +232,9 @@ class GroupStrategy:
         else:
             (a, b), (c, d) = pairs
             alone = yield from self._try((a,), (b,), (c,), (d,))
-            if all(alone):
-                self._blamed.conclude(_NOBODY)
-            elif not any(alone):
+            if (yield from self._launcher_or_nobody((a, b, c, d), alone)):
+                return
+            if not any(alone):
                 for crossed in (((a, c), (b, d)), ((a, d), (b, c))):
                     failed = yield from self._try(*crossed)
                     if not all(failed):
@@ -246,7 +259,7 @@ class GroupStrategy:
         """Find the nodes that fail together in a group that fails though its pieces pass."""
         if not (yield from self._comes_again(group)):
             return
-        pieces = _cut(group, len(group))
+        pieces = cut(group, len(group))
         for _ in range(2):  # again, for a fault that comes now and then looks just like this
             failed = yield from self._try(*pieces)
             if any(failed):
@@ -296,12 +309,42 @@ class GroupStrategy:
         failed = yield from self._try(pair, *rest)
         if not failed[0]:
             raise _FlakyError
-        self._blamed.add("pair", pair, _OTHERS)
+        self._blamed.add("pair", pair, (yield from self._pair_words(pair)))
         self._open = [group for group in self._open if not set(pair) & set(group)]
         if rest and not failed[1]:
             self._blamed.conclude()
         elif not self._open:
             self._open = rest
+
+    # --- who launches -------------------------------------------------------------------------------------------------
+
+    def _ask_roles(self, bad: Sequence[int]) -> Steps[None]:
+        """Find out whether bad nodes are bad whoever launches, and note it where they are not."""
+        others = [node for node in self._all if node not in self._blamed.nodes]
+        asked = group_launchers.partners(bad, list(reversed(self._good())), others, self._launcher)
+        if asked:
+            found = yield from group_launchers.roles(asked, self._launcher, self._try)
+            for node, role in found.items():
+                self._blamed.note_role(node, role, self._launcher)
+
+    def _launcher_or_nobody(self, nodes: Group, alone: Sequence[bool]) -> Steps[bool]:
+        """Where all but the launcher fail alone, blame it if others can launch; return whether the search ends."""
+        if not all(fails for node, fails in zip(nodes, alone, strict=True) if node != self._launcher):
+            return False
+        role = yield from group_launchers.bad_launcher(self._all, self._launcher, self._try)
+        if role is not None:
+            self._blamed.add("node", (self._launcher,))
+            self._blamed.note_role(self._launcher, role, self._launcher)
+            self._blamed.conclude("the others pass when another node launches")
+        elif all(alone):
+            self._blamed.conclude(_NOBODY)
+        return bool(self._blamed.words)
+
+    def _pair_words(self, pair: Group) -> Steps[str]:
+        """Let another node launch the pair, and say what came of it."""
+        third = next((node for node in self._all if node not in (*pair, self._launcher)), pair[-1])
+        failed = yield from self._try(pair, by=(third,))
+        return _OTHERS if failed[0] else f"{_OTHERS}, and both pass when {self._names[third]} launches"
 
     # --- faults that come now and then --------------------------------------------------------------------------------
 
@@ -342,21 +385,15 @@ class GroupStrategy:
 
     # --- launches -----------------------------------------------------------------------------------------------------
 
-    def _try(self, *groups: Group) -> Steps[list[bool]]:
-        """Launch disjoint groups at once, and return which of them failed."""
+    def _try(self, *groups: Group, by: Group = ()) -> Steps[list[bool]]:
+        """Launch disjoint groups at once, and return which failed; ``by`` are launchers in place of the usual one."""
         if len(self._trials) + len(groups) > self._limit:
             raise _SpentError
+        self.by = by
         failed = yield groups
         if self._trials.contradicted and self._certain:
             raise _FlakyError
         return failed
-
-
-def _cut(group: Group, room: int) -> list[Group]:
-    """Cut a group into four, or in halves where four would leave single nodes without partners, as ``room`` has."""
-    pieces = min(len(group), 2 if len(group) < 2 * _PIECES and room < len(group) else _PIECES)
-    edges = [len(group) * number // max(1, pieces) for number in range(pieces + 1)]
-    return [group[begin:end] for begin, end in itertools.pairwise(edges)]
 
 
 def _from(size: int) -> str:

@@ -37,24 +37,29 @@ class GroupSearch:
         limit: launches that it never exceeds, for any fault.
     """
 
-    def __init__(self, nodes: Sequence[str], limit: int | None = None) -> None:
+    def __init__(self, nodes: Sequence[str], limit: int | None = None, launcher: str | None = None) -> None:
         """Begin with a job that failed on all of these nodes.
 
         Args:
             nodes: at least one, each once; neighbours stay in one group as long as possible.
             limit: launches that may not be exceeded; None is three times the bound and twelve.
+            launcher: the node that launched the job, and launches every group; None is the first.
 
         Raises:
-            ValueError: there is no node, or one stands there twice.
+            ValueError: there is no node, one stands there twice, or the launcher is not one of them.
         """
         if not nodes or len(set(nodes)) != len(nodes):
             raise ValueError("a search needs nodes, each of them once")
+        if launcher is not None and launcher not in nodes:
+            raise ValueError(f"the launcher {launcher} is not one of the nodes")
         self._names = tuple(nodes)
+        self._launcher = self._names.index(launcher) if launcher is not None else 0
         self.bound = bound(len(nodes))
         self.limit = _MANY * self.bound + _CHECKS if limit is None else limit
         self._trials = GroupTrials()
         self._blamed = Blamed(self._names, self._trials)
-        self._steps = GroupStrategy(self._names, self._trials, self._blamed, self.limit).story()
+        self._strategy = GroupStrategy(self._names, self._trials, self._blamed, self.limit, self._launcher)
+        self._steps = self._strategy.story()
         self._step: tuple[Group, ...] = ()
         self._advance(None)
 
@@ -82,6 +87,12 @@ class GroupSearch:
         """Return disjoint groups of nodes to launch at the same time; none when the search is done."""
         return tuple(tuple(self._names[node] for node in group) for group in self._step)
 
+    @property
+    def launchers(self) -> tuple[str, ...]:
+        """The node that launches each group of :meth:`next`; outside of the group, it has no ranks of its own."""
+        by = self._strategy.by or (self._launcher,) * len(self._step)
+        return tuple(self._names[node] for node in by)
+
     def tell(self, passed: Sequence[bool]) -> None:
         """Take the answers to :meth:`next`, in its order: whether each launch came to a good end.
 
@@ -91,7 +102,7 @@ class GroupSearch:
         if len(passed) != len(self._step):
             raise ValueError(f"{len(self._step)} answers are expected, not {len(passed)}")
         for group, ok in zip(self._step, passed, strict=True):
-            self._trials.add(group, failed=not ok)
+            self._trials.add(group, failed=not ok, by_other=bool(self._strategy.by))
         self._advance([not ok for ok in passed])
 
     def _advance(self, failed: list[bool] | None) -> None:

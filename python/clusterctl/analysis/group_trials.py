@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from clusterctl.model import nodeset
@@ -10,8 +12,11 @@ from clusterctl.model.culprits import Culprit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-CulpritKind: TypeAlias = Literal["node", "pair", "together"]
+    from clusterctl.analysis.group_launchers import Role
+
+CulpritKind: TypeAlias = Literal["node", "pair", "one_way", "together"]
 Group: TypeAlias = tuple[int, ...]  # numbers of nodes
+_PIECES = 4
 
 
 class GroupTrials:
@@ -25,15 +30,19 @@ class GroupTrials:
     def __init__(self) -> None:
         """Begin without a launch."""
         self._seen: list[tuple[int, bool]] = []  # the group as a bit mask, and whether it failed
+        self._by_others = 0  # launches of another node than the usual; they prove something of the launchers alone
         self.passed: set[int] = set()
         self.contradicted = False
 
     def __len__(self) -> int:
         """Return the number of launches."""
-        return len(self._seen)
+        return len(self._seen) + self._by_others
 
-    def add(self, group: Group, *, failed: bool) -> None:
-        """Take the result of one launch."""
+    def add(self, group: Group, *, failed: bool, by_other: bool = False) -> None:
+        """Take the result of one launch; ``by_other`` is one that another node than the usual launched."""
+        if by_other:
+            self._by_others += 1
+            return
         mask = _mask(group)
         # More nodes can only add faults: a fault of a group is a fault of each larger group that holds it.
         self.contradicted |= any(
@@ -63,6 +72,17 @@ class GroupTrials:
         return [failed for mask, failed in self._seen if all(mask & wanted != wanted for wanted in every)]
 
 
+@dataclass(frozen=True)
+class _Blame:
+    """One culprit: launches are counted by ``group``, ``when`` is its role, ``more`` follows the evidence."""
+
+    kind: CulpritKind
+    nodes: Group
+    group: Group
+    when: str = ""
+    more: str = ""
+
+
 class Blamed:
     """The culprits that a search has found, and its result in words.
 
@@ -79,14 +99,27 @@ class Blamed:
             trials: the launches that are cited as evidence.
         """
         self._names, self._trials = names, trials
-        self._found: list[tuple[CulpritKind, Group, str]] = []
+        self._found: list[_Blame] = []
         self.nodes: set[int] = set()
         self.words = ""
 
     def add(self, kind: CulpritKind, group: Group, more: str = "") -> None:
         """Blame a group of nodes; ``more`` is said after the evidence."""
-        self._found.append((kind, group, more))
+        self._found.append(_Blame(kind, group, group, more=more))
         self.nodes.update(group)
+
+    def note_role(self, node: int, role: Role, launcher: int) -> None:
+        """Say of a blamed node that it is bad in one role only; for a ``way``, the launcher and the node are blamed."""
+        for number, one in enumerate(self._found):
+            if one.kind == "node" and one.nodes == (node,) and role.kind != "always":
+                way = role.kind == "way"
+                self._found[number] = replace(
+                    one,
+                    kind="one_way" if way else "node",
+                    nodes=(launcher, node) if way else one.nodes,
+                    when="" if way else role.words,
+                    more=role.words if way else "",
+                )
 
     def clear(self) -> None:
         """Take every blame back."""
@@ -96,10 +129,8 @@ class Blamed:
     def culprits(self) -> tuple[Culprit, ...]:
         """The culprits with the evidence as it is now."""
         return tuple(
-            Culprit(
-                kind=kind, nodes=tuple(self._names[node] for node in group), words=self._evidence(kind, group, more)
-            )
-            for kind, group, more in self._found
+            Culprit(kind=one.kind, nodes=tuple(self._names[node] for node in one.nodes), words=self._evidence(one))
+            for one in self._found
         )
 
     def named(self, group: Iterable[int]) -> str:
@@ -109,15 +140,28 @@ class Blamed:
     def conclude(self, words: str = "") -> None:
         """End with these words after those of the culprits."""
         found = [culprit.words for culprit in self.culprits]
-        without = self._trials.without(group for _, group, _ in self._found)
+        without = self._trials.without(one.group for one in self._found)
         if found and without:
             found.append(f"{without.count(False)} of {len(without)} launches without passed")
         self.words = "; ".join([*found, words] if words else found)
 
-    def _evidence(self, kind: CulpritKind, group: Group, more: str) -> str:
-        having = self._trials.with_all_of(group)
-        told = f"{sum(having)} of {len(having)} launches with {'it' if kind == 'node' else 'all of them'} failed"
-        return f"{self.named(group)}: {told}" + (f"; {more}" if more else "")
+    def _evidence(self, one: _Blame) -> str:
+        having = self._trials.with_all_of(one.group)
+        told = f"{sum(having)} of {len(having)} launches with {'it' if len(one.group) == 1 else 'all of them'} failed"
+        who = self.named(one.nodes)
+        if one.kind == "one_way":
+            source, target = (self._names[node] for node in one.nodes)
+            who = f"{target} when {source} launches"
+        elif one.when:
+            who = f"{who} {one.when}"
+        return f"{who}: {told}" + (f"; {one.more}" if one.more else "")
+
+
+def cut(group: Group, room: int) -> list[Group]:
+    """Cut a group into four, or in halves where four would leave single nodes without partners, as ``room`` has."""
+    pieces = min(len(group), 2 if len(group) < 2 * _PIECES and room < len(group) else _PIECES)
+    edges = [len(group) * number // max(1, pieces) for number in range(pieces + 1)]
+    return [group[begin:end] for begin, end in itertools.pairwise(edges)]
 
 
 def _mask(group: Iterable[int]) -> int:

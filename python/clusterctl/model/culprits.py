@@ -52,12 +52,13 @@ class Fineness(Record):
 
 
 class Launch(Record):
-    """One launch of a search: who took part, and what came of it."""
+    """One launch of a search: who took part, and what came of it; ``launch_node`` may not be one of ``nodes``."""
 
     nodes: tuple[str, ...]
     ok: bool
     seconds: float
     words: str = ""
+    launch_node: str = ""
 
 
 class Search(Record):

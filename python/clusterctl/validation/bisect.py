@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import CheckResult
 
-    Starter = Callable[[tuple[str, ...], threading.Event], Launch]
+    Starter = Callable[[tuple[str, ...], str, threading.Event], Launch]
 
 FEWEST = 3  # two nodes cannot be told apart: a smaller group has a single node
 _AT_ONCE = 16
@@ -53,17 +53,19 @@ def find(
     on_step: Callable[[str], None] | None = None,
     *,
     limit: int | None = None,
+    launcher: str | None = None,
 ) -> Search:
     """Search for bad nodes among those on which a check hung or crashed.
 
     Args:
         check: its name.
         nodes: the nodes that took part; neighbours in this order stay together as long as possible.
-        launch: runs the check on some of these nodes under a deadline of its own (:func:`launched` makes its answer).
-            Several threads call it at once, with groups without a common node. It gives up as soon as the event is set
-            (``supervised_job.run`` takes it as ``stop``).
+        launch: runs the check on some of these nodes, launched by one that may be another, under a deadline of its own
+            (:func:`launched` makes its answer). Several threads call it at once, with groups without a common node. It
+            gives up as soon as the event is set (``supervised_job.run`` takes it as ``stop``).
         on_step: hears in words what is launched next, in the caller's thread.
         limit: the highest number of launches; None is the search's own.
+        launcher: the node that launched the check; None is the first.
 
     Returns:
         The search with every launch in it, those of one step side by side.
@@ -71,15 +73,15 @@ def find(
     Raises:
         KeyboardInterrupt: the launches have been stopped, and their nodes are clear.
     """
-    search = group_testing.GroupSearch(nodes, limit)
+    search = group_testing.GroupSearch(nodes, limit, launcher)
     launches: list[Launch] = []
     stop = threading.Event()
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="bisect") as pool:
         while not search.done:
-            groups = search.next()
+            groups, launchers = search.next(), search.launchers
             if on_step is not None:
                 on_step(_step(groups, len(launches), search.bound))
-            futures = [pool.submit(launch, group, stop) for group in groups]
+            futures = [pool.submit(launch, *one, stop) for one in zip(groups, launchers, strict=True)]
             try:
                 step = [future.result() for future in futures]
             except BaseException:

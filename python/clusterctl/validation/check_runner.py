@@ -106,11 +106,17 @@ class CheckRunner:
         """Launch the check on ever fewer nodes, and blame the node or nodes that make it hang or crash."""
         attempts = itertools.count(_SEARCHING)
 
-        def launch(group: tuple[str, ...], stop: threading.Event) -> Launch:
-            return bisect.launched(group, *self._attempt(check, team.only(group), place, next(attempts), stop))
+        def launch(group: tuple[str, ...], launcher: str, stop: threading.Event) -> Launch:
+            started = team.launched_by(launcher, group)
+            found, outcome = self._attempt(check, started, place, next(attempts), stop)
+            return bisect.launched(group, found, outcome).model_copy(update={"launch_node": launcher})
 
         search = bisect.find(
-            check.name, tuple(team.nodes), launch, lambda words: self._tell(CheckProgress(check.name, words))
+            check.name,
+            tuple(team.nodes),
+            launch,
+            lambda words: self._tell(CheckProgress(check.name, words)),
+            launcher=team.launch_node,
         )
         blamed = tuple(dict.fromkeys(name for culprit in search.culprits for name in culprit.nodes))
         return result.model_copy(
@@ -191,7 +197,7 @@ class CheckRunner:
             job=name,
             argv=line.argv,
             deadline_s=deadline,
-            environment=line.environment,
+            environment=team.environment,
             stacks=stacks,
         )
         return _Job(spec, site, deadline, len(site.slots) if check.per_node else len(site.placement))

@@ -192,13 +192,21 @@ class Gate:
 
 def not_ready(node: NodeFacts, wanted: Mapping[str, str]) -> str:
     """Say what a node lacks to take part, empty when it lacks nothing."""
+    lacking = not_installed(node)
+    if lacking:
+        return lacking
+    present = {entry.get("path"): entry.get("sha256") for entry in node.watch}
+    if any(present.get(path) != digest for path, digest in wanted.items()):
+        return f"the programs in {supervised_job.PROGRAMS} are not those of clusterctl {__version__}"
+    return ""
+
+
+def not_installed(node: NodeFacts) -> str:
+    """Say which artifact that every check needs is missing or damaged on a node, empty when none is."""
     for name, called in _NEEDED.items():
         artifact = node.artifact(name)
         if not artifact.ok:
             return f"{called}: {artifact.problem or artifact.link + ' does not exist'}"
-    present = {entry.get("path"): entry.get("sha256") for entry in node.watch}
-    if any(present.get(path) != digest for path, digest in wanted.items()):
-        return f"the programs in {supervised_job.PROGRAMS} are not those of clusterctl {__version__}"
     return ""
 
 

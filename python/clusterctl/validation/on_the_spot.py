@@ -12,12 +12,14 @@ from clusterctl.diagnosis import training_stack
 from clusterctl.diagnosis.rules import launchable, network
 from clusterctl.diagnosis.rules import ssh as logins
 from clusterctl.diagnosis.rules.evidence import View
+from clusterctl.diagnosis.skew import PROVISION
 from clusterctl.model import fabric
 from clusterctl.model.results import CheckProgress
 from clusterctl.remote import facts, login_probe, network_probe
 from clusterctl.support.errors import ConfigError
 from clusterctl.validation.checks import causes
 from clusterctl.validation.checks.causes import Cause
+from clusterctl.validation.gate import not_installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -71,12 +73,18 @@ def _on_nodes(team: Team, names: Sequence[str], control: Path) -> tuple[Cause, .
         if name in probe.facts
         for finding in launchable.of_node(name, probe.facts[name], slots=team.nodes[name].slots, ranks=ranks)
     ]
+    told = {name for finding in found if finding.severity == "error" for name in finding.hosts}
+    damaged = [
+        Cause((name,), problem, PROVISION)
+        for name, node in probe.facts.items()
+        if name not in told and (problem := not_installed(node))
+    ]
     gone = [
         Cause((name,), probe.failures[name].message.rstrip("."), "see whether it is up, and look at its console")
         for name in names
         if name in probe.failures
     ]
-    return (*gone, *_as_causes(found))
+    return (*gone, *damaged, *_as_causes(found))
 
 
 def _between(team: Team, control: Path) -> tuple[Cause, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import hostfile, mpirun_job
+from clusterctl.launch import hostfile, mpirun, mpirun_job
 from clusterctl.remote import supervised_job
 from clusterctl.validation.checks import base, network
 
@@ -37,20 +37,35 @@ class ReadyNode:
 
 @dataclass(frozen=True)
 class Team:
-    """Nodes that run a check together; ``chosen`` is the launch node of the whole run."""
+    """Nodes that run a check together.
+
+    ``chosen`` is the launch node of the whole run. ``outside`` is a node that launches without ranks of its own.
+    """
 
     nodes: Mapping[str, ReadyNode]
     chosen: str = ""
+    outside: ReadyNode | None = None
 
     @property
     def launch_node(self) -> str:
-        """The chosen node, or the first node where the chosen one does not take part."""
+        """The chosen node, or the first node where the chosen one does not take part and is not ``outside``."""
+        if self.outside is not None:
+            return self.outside.host.name
         return self.chosen if self.chosen in self.nodes or not self.nodes else next(iter(self.nodes))
+
+    @property
+    def _first(self) -> ReadyNode:
+        return self.outside or self.nodes[self.launch_node]
+
+    @property
+    def _reached(self) -> dict[str, ReadyNode]:
+        """The nodes with ranks, and the one that launches."""
+        return {**self.nodes, **({self.outside.host.name: self.outside} if self.outside else {})}
 
     @property
     def version(self) -> str:
         """The release of Open MPI on the launch node."""
-        return self.nodes[self.launch_node].facts.artifact("openmpi").version
+        return self._first.facts.artifact("openmpi").version
 
     @property
     def slots(self) -> dict[str, int]:
@@ -76,15 +91,15 @@ class Team:
     def _names(self) -> dict[str, str]:
         """Return the inventory's name for each name and address that output may have for a node."""
         found: dict[str, list[str]] = {}
-        for name, node in self.nodes.items():
+        for name, node in self._reached.items():
             own = [entry.address for link in node.facts.interfaces for entry in link.addresses]
             for alias in dict.fromkeys((node.host.address, node.facts.fqdn, *own)):
                 found.setdefault(alias, []).append(name)
         unique = {alias: names[0] for alias, names in found.items() if alias and len(names) == 1}  # all have 127.0.0.1
         return {
             **unique,
-            **{node.facts.hostname: name for name, node in self.nodes.items()},
-            **{name: name for name in self.nodes},
+            **{node.facts.hostname: name for name, node in self._reached.items()},
+            **{name: name for name in self._reached},
         }
 
     @property
@@ -92,9 +107,20 @@ class Team:
         """The nodes as a launch sees them."""
         return {name: mpirun_job.member(node.facts, node.slots, node.as_user) for name, node in self.nodes.items()}
 
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment that mpirun needs on the launch node."""
+        first = self._first
+        return mpirun.environment(self.version, mpirun_job.member(first.facts, 0, first.as_user).job_user)
+
     def only(self, names: Iterable[str]) -> Team:
         """Return the team of these nodes."""
         return Team({name: self.nodes[name] for name in names}, self.chosen)
+
+    def launched_by(self, launcher: str, names: Iterable[str]) -> Team:
+        """Return the team of these nodes, launched by a node of this team; it has ranks only if it is one of them."""
+        nodes = {name: self.nodes[name] for name in names}
+        return Team(nodes, launcher, None if launcher in nodes else self.nodes[launcher])
 
     def without(self, names: Iterable[str]) -> Team:
         """Return the team that is left when these nodes drop out for the rest of the run."""
@@ -106,5 +132,5 @@ class Team:
         """Return how to log in to each node; jobs share the connection to the chosen node in the folder ``control``."""
         return {
             name: supervised_job.JobLogin(node.host, node.as_user, control if name == self.chosen else None)
-            for name, node in self.nodes.items()
+            for name, node in self._reached.items()
         }

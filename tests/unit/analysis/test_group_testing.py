@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.analysis.group_testing import GroupSearch, bound
-from search_faults import BadNodes, Flaky, FromSize, Several, Together, names, play, seeded
+from search_faults import BadNodes, Flaky, FromSize, InRole, Several, Together, Unreached, Way, names, play, seeded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,7 +51,7 @@ def test_a_bad_pair_is_named_and_neither_of_its_ends_alone() -> None:
         for pair in itertools.combinations(range(nodes), 2):
             found = play(nodes, Together(frozenset(pair)))
             assert found.culprits == as_one("pair", pair), (nodes, pair)
-            assert found.launches <= found.search.bound + 18, (nodes, pair)
+            assert found.launches <= found.search.bound + 19, (nodes, pair)
 
 
 def test_two_nodes_alone_are_told_apart_where_that_can_be() -> None:
@@ -147,3 +147,68 @@ def test_wrong_use_is_refused() -> None:
             GroupSearch(nodes)
     with pytest.raises(ValueError, match="4 answers are expected, not 1"):
         GroupSearch(names(8)).tell([True])
+
+
+# --- who launches -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("launching", [True, False], ids=["launching", "not-launching"])
+def test_a_node_that_is_bad_in_one_role_is_named_with_its_role_wherever_it_is(launching: bool) -> None:
+    for nodes in range(3, 65):
+        for bad in range(nodes):
+            launcher = bad if launching else (bad + 1 + bad % (nodes - 1)) % nodes
+            found = play(nodes, InRole(bad, launching), launcher)
+            assert found.culprits == a_node(bad), (nodes, bad, launcher, found.search.words)
+            role = "when it launches" if launching else "when it does not launch"
+            assert found.search.words.startswith(f"node{bad} {role}: "), found.search.words
+            assert found.launches <= found.search.bound, (nodes, bad, launcher)
+
+
+def test_the_first_example_is_not_taken_for_a_pair() -> None:
+    """A daemon that does not run on one of four nodes: every launch passes that this node launches itself."""
+    found = play(4, InRole(3, launching=False), launcher=0)
+    assert found.culprits == a_node(3)
+    assert found.search.words == (
+        "node3 when it does not launch: 3 of 3 launches with it failed; 3 of 3 launches without passed"
+    )
+
+
+def test_a_node_that_cannot_launch_on_another_is_named_with_the_direction() -> None:
+    for nodes in range(3, 33):
+        for target in range(1, nodes):
+            found = play(nodes, Way(0, target), launcher=0)
+            assert found.culprits == as_one("one_way", (0, target)), (nodes, target, found.search.words)
+            assert found.search.words.startswith(f"node{target} when node0 launches: "), found.search.words
+            assert [one.nodes for one in found.search.culprits] == [("node0", f"node{target}")]
+            assert found.launches <= found.search.bound, (nodes, target)
+
+
+def test_a_node_that_is_cut_off_is_named_whether_it_launched_or_not() -> None:
+    for nodes in range(3, 33):
+        for bad in range(nodes):
+            for launcher in {0, bad, nodes - 1}:
+                found = play(nodes, Unreached(bad), launcher)
+                assert found.culprits == a_node(bad), (nodes, bad, launcher, found.search.words)
+                assert found.launches <= found.search.bound, (nodes, bad, launcher)
+
+
+def test_plain_faults_are_found_whichever_node_launches() -> None:
+    for nodes in range(3, 33):
+        for launcher in range(nodes):
+            bad = (launcher * 7 + 3) % nodes
+            found = play(nodes, BadNodes(frozenset({bad})), launcher)
+            assert found.culprits == a_node(bad), (nodes, bad, launcher)
+            assert found.launches <= found.search.bound
+            pair = frozenset({bad, (bad + 1 + launcher % (nodes - 1)) % nodes})
+            assert play(nodes, Together(pair), launcher).culprits == as_one("pair", pair), (nodes, pair, launcher)
+
+
+def test_of_two_nodes_the_way_is_told_where_the_other_way_passes() -> None:
+    found = play(2, Way(0, 1), launcher=0)
+    assert found.culprits == as_one("one_way", (0, 1))
+    assert "no third node" in found.search.words
+
+
+def test_an_unknown_launcher_is_refused() -> None:
+    with pytest.raises(ValueError, match="node9"):
+        GroupSearch(names(8), launcher="node9")

@@ -64,7 +64,7 @@ def test_groups_of_a_step_run_at_once_and_the_bad_node_is_named() -> None:
     at_once: list[int] = []
     running = threading.Semaphore(0)
 
-    def launch(nodes: tuple[str, ...], stop: threading.Event) -> Launch:
+    def launch(nodes: tuple[str, ...], _launcher: str, stop: threading.Event) -> Launch:
         assert not stop.is_set()
         running.release()
         time.sleep(0.05)
@@ -85,7 +85,7 @@ def test_groups_of_a_step_run_at_once_and_the_bad_node_is_named() -> None:
 
 
 def test_an_interrupt_stops_the_launches_in_other_threads() -> None:
-    def launch(nodes: tuple[str, ...], stop: threading.Event) -> Launch:
+    def launch(nodes: tuple[str, ...], _launcher: str, stop: threading.Event) -> Launch:
         if nodes[0] == "node1":
             time.sleep(1)
             raise KeyboardInterrupt

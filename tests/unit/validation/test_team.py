@@ -47,3 +47,16 @@ def test_when_the_chosen_node_drops_out_another_one_is_chosen_for_good() -> None
     assert (left.chosen, left.launch_node, list(left.nodes)) == ("node2", "node2", ["node2", "node3"])
     none = left.without(["node2", "node3"])
     assert (dict(none.nodes), none.launch_node) == ({}, "node2")
+
+
+def test_a_node_launches_others_without_ranks_of_its_own() -> None:
+    group = Team(NODES, "node1").launched_by("node2", ["node3", "node1"])
+    assert (group.launch_node, list(group.slots), list(group.members)) == (
+        "node2",
+        ["node3", "node1"],
+        ["node3", "node1"],
+    )
+    assert group.site.names["node2"] == "node2"  # its messages name it
+    assert list(group.logins(Path("/control"))) == ["node3", "node1", "node2"]
+    own = Team(NODES, "node1").launched_by("node3", ["node1", "node3"])
+    assert (own.launch_node, list(own.slots), own.outside) == ("node3", ["node3", "node1"], None)

@@ -72,12 +72,20 @@ def _verdict(
         return Verdict.FAIL, *_wrong(outcome, output, told, wrong)
     if len(output.in_state("answered")) < len(output.ranks):
         return Verdict.FAIL, *_missing(outcome, output, told)
-    foreign = _foreign_libraries(site, output.ranks) if with_mpi else None
-    if foreign is not None:
-        return Verdict.FAIL, *foreign
-    if outcome.ending == "exited" and outcome.rc == 0:
-        return Verdict.PASS, _success(output.ranks), ()
-    return Verdict.FAIL, *_unended(outcome, output, told)
+    if outcome.ending != "exited" or outcome.rc != 0:
+        return Verdict.FAIL, *(_foreign(site, output, with_mpi=with_mpi) or _unended(outcome, output, told))
+    fault = _foreign(site, output, with_mpi=with_mpi) or _warned(output, told)
+    return (Verdict.FAIL, *fault) if fault else (Verdict.PASS, _success(output.ranks), ())
+
+
+def _foreign(site: Site, output: rank_output.Output, *, with_mpi: bool) -> Fault | None:
+    return _foreign_libraries(site, output.ranks) if with_mpi else None
+
+
+def _warned(output: rank_output.Output, told: Sequence[Cause]) -> Fault | None:
+    """Return the faults that the launcher names after a good end: without shared memory, other jobs die or are slow."""
+    given = tuple(cause for cause in _given(told) if not cause.is_consequence)
+    return (causes.reason(given, _success(output.ranks)), causes.hosts(given)) if given else None
 
 
 def _wrong(
@@ -138,9 +146,12 @@ def _blamed(
     """Blame nodes that are gone, else those that the launcher names, else ``others``."""
     gone, given = _unanswering(outcome), _given(told)
     if gone:
-        return mpirun_output.with_cause(f"{_gone_words(gone)}; {reason}", output.other), gone
+        return f"{_gone_words(gone)}; {reason}", gone
     if given:
         return causes.reason(given, reason), causes.hosts(given)
+    unplaced = [cause for cause in told if not cause.is_consequence]
+    if unplaced:
+        return f"{reason}: {unplaced[0].cause}", others
     return mpirun_output.with_cause(reason, output.other), others
 
 

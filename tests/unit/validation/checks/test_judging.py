@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from pathlib import Path
 
 import pytest
 from captured_cluster import LIBRARIES, SLOTS, judge, site
@@ -12,6 +13,8 @@ from clusterctl.model.job_outcome import JobOutcome, OutputLine, Sweep
 from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import judging, registry
 from factory import captured_outcome
+
+DATA = Path(__file__).parents[3] / "data"
 
 
 def test_a_healthy_run_passes_with_its_figures() -> None:
@@ -166,3 +169,28 @@ def test_a_library_from_elsewhere_fails_every_check() -> None:
     judgement = judging.judge(elsewhere, captured_outcome("healthy-5.0.7"))
     assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node2",))
     assert "ranks 2 and 3 on node2 have not mapped the installed libmpi" in judgement.reason
+
+
+def test_a_good_end_with_a_fault_that_the_launcher_names_is_no_pass() -> None:
+    whole = captured_outcome("healthy-5.0.7")
+    said = (DATA / "launcher" / "5.0" / "shm-full.txt").read_text(encoding="utf-8").splitlines()[1:]
+    warned = dataclasses.replace(whole, lines=(*whole.lines, *(OutputLine("stderr", 1.0, line) for line in said)))
+    judgement = judging.judge(site("healthy-5.0.7"), warned)
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node3",))
+    assert judgement.reason.startswith("node3: no space is left for shared memory")
+    assert "8 ranks on 4 nodes" in judgement.reason
+
+
+def test_a_dead_node_comes_before_the_ranks_that_lost_a_peer_by_it() -> None:
+    whole = captured_outcome("healthy-5.0.7")
+    wrong = {"ok": False, "problems": [{"what": "allreduce", "expected": "an answer", "got": "Socket closed"}]}
+    lines = tuple(
+        dataclasses.replace(line, text=json.dumps({**json.loads(line.text), **wrong}))
+        if '"rank": 2,' in line.text and '"result"' in line.text
+        else line
+        for line in whole.lines
+    )
+    gone = (Sweep("node1"), Sweep("node4", problem="did not answer within 15 s"))
+    judgement = judging.judge(site("healthy-5.0.7"), dataclasses.replace(whole, lines=lines, rc=1, sweeps=gone))
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node4",)), judgement.reason
+    assert "Socket closed" in judgement.reason

@@ -1,0 +1,82 @@
+"""Who launches is a variable of the search for bad nodes: launches that tell a bad node from a bad way to launch.
+
+All groups of a search are launched by one node, which need not be in the group. So a fault that depends on who launches
+looks like a bad node, or like a fault of all nodes. Before a node is blamed, it launches a job itself. Where that
+passes, another node launches a job with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+
+from clusterctl.analysis.group_trials import Group
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[tuple[Group, ...], list[bool], T]  # groups to launch at once; which of them failed
+Attempt: TypeAlias = Callable[..., Steps[list[bool]]]
+
+LAUNCHING = "when it launches"
+NOT_LAUNCHING = "when it does not launch"
+_OTHER_LAUNCHERS = 2  # so many are tried, since the first of them may be bad as well
+
+
+@dataclass(frozen=True)
+class Role:
+    """When a node is bad: always, only in a role (``when``), or only when the launcher launches on it (``way``)."""
+
+    kind: Literal["always", "when", "way"] = "always"
+    words: str = ""
+
+
+ALWAYS = Role()
+
+
+def roles(bad: Mapping[int, int], launcher: int, attempt: Attempt) -> Steps[dict[int, Role]]:
+    """Find the role of each bad node.
+
+    Args:
+        bad: bad nodes, each with a good partner; partners are not shared, and none is the launcher unless there is no
+            other.
+        launcher: the node that launched every job so far.
+        attempt: launches groups at once, and returns which of them failed.
+    """
+    found: dict[int, Role] = {}
+    # The launcher has launched already: it is asked not to. The others have not: each launches a job of its own.
+    pairs = {node: (partner, node) if node == launcher else (node, partner) for node, partner in bad.items()}
+    failed = yield from attempt(*pairs.values(), by=tuple(pair[0] for pair in pairs.values()))
+    passed = [node for node, fails in zip(pairs, failed, strict=True) if not fails]
+    found.update({node: Role("when", LAUNCHING) for node in passed if node == launcher})
+    rest = {node: bad[node] for node in passed if node != launcher}
+    alone = {node: partner for node, partner in rest.items() if partner == launcher}
+    found.update({node: Role("way", "there is no third node to launch") for node in alone})
+    asked = {node: partner for node, partner in rest.items() if node not in alone}
+    if asked:
+        failed = yield from attempt(*((partner, node) for node, partner in asked.items()), by=tuple(asked.values()))
+        for node, fails in zip(asked, failed, strict=True):
+            found[node] = Role("when", NOT_LAUNCHING) if fails else Role("way", "it passes when other nodes launch")
+    return found
+
+
+def bad_launcher(nodes: Group, launcher: int, attempt: Attempt) -> Steps[Role | None]:
+    """Tell a bad launcher from a fault of all nodes, after every launch failed; None is a fault of all nodes."""
+    others = tuple(node for node in nodes if node != launcher)
+    for other in others[:_OTHER_LAUNCHERS]:
+        if not (yield from attempt(others, by=(other,)))[0]:
+            fails = (yield from attempt((other, launcher), by=(other,)))[0]
+            return ALWAYS if fails else Role("when", LAUNCHING)
+    return None
+
+
+def partners(bad: Sequence[int], good: Sequence[int], others: Sequence[int], launcher: int) -> dict[int, int]:
+    """Return a partner for each bad node, known-good ones first; a node for which none is left has none."""
+    free = [node for node in dict.fromkeys((*good, *others)) if node not in bad and node != launcher]
+    found = dict(zip(bad, free, strict=False))
+    left = [node for node in bad if node not in found and node != launcher]
+    if left and launcher not in bad:
+        found[left[0]] = launcher
+    return found
