@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -109,4 +110,49 @@ def test_a_node_whose_processors_are_throttled_is_named(cluster: Cluster) -> Non
         cluster.engine.run("update", "--cpu-period", "100000", "--cpu-quota", "100000000", container)
     assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node4",)), found.reason
     assert [(one.kind, one.nodes) for one in found.culprits] == [("node", ("node4",))]
-    assert "node4" in found.reason
+    assert re.match(
+        r"node4 was held back \d+\.\d s by its control group \(quota 0\.1 of a core for 2 slots\)", found.reason
+    )
+    assert "CPU quota of node4" in found.next_step
+
+
+FLIP = """
+import os
+path = os.path.realpath("/usr/local/openmpi/lib/libmpi.so.40")
+with open(path, "r+b") as stream:
+    at = stream.read().rfind(b"CC: (") - 1  # in the compiler's name, which nothing reads
+    stream.seek(at)
+    letter = stream.read(1)[0]
+    stream.seek(at)
+    stream.write(bytes([letter ^ 1]))
+"""
+
+
+def test_what_a_pass_must_not_hide_is_named_beside_the_checks(cluster: Cluster) -> None:
+    """A flipped bit in the libmpi of node1, another mpirun on node3, a wrong name on node2, another MTU on node4."""
+    folder = "/opt/planted-mpi"
+    mpirun = f"mkdir -p {folder}; echo echo foreign > {folder}/mpirun; chmod 755 {folder}/mpirun"
+    with contextlib.ExitStack() as faults:
+        cluster.on("node1", "python3", "-c", FLIP)
+        faults.callback(cluster.on, "node1", "python3", "-c", FLIP)
+        cluster.on("node3", "sh", "-c", f"{mpirun}; cp -a /etc/environment {folder}/environment")
+        faults.callback(cluster.on, "node3", "sh", "-c", f"cat {folder}/environment > /etc/environment; rm -r {folder}")
+        cluster.on("node3", "sed", "-i", f's#^PATH="\\?#&{folder}:#', "/etc/environment")
+        cluster.on(
+            "node2", "sh", "-c", "cp -a /etc/hosts /root/hosts; sed '1i 127.0.1.1 node2' /root/hosts > /etc/hosts"
+        )
+        faults.callback(cluster.on, "node2", "sh", "-c", "cat /root/hosts > /etc/hosts; rm /root/hosts")
+        cluster.in_network_of("node4", "ip", "link", "set", "eth0", "mtu", "1400")
+        faults.callback(cluster.in_network_of, "node4", "ip", "link", "set", "eth0", "mtu", "1500")
+        record = cluster.validate("hello", search=False)
+    hello, provisioned = result(record, "hello"), result(record, "provisioned")
+    assert (hello.verdict, hello.hosts) == (Verdict.FAIL, ("node1",)), hello.reason
+    assert "on node1 is not the file that was installed" in hello.reason
+    assert "clusterctl provision" in hello.next_step
+    assert (provisioned.verdict, provisioned.hosts) == (Verdict.FAIL, ("node3",)), provisioned.reason
+    assert f"mpirun of a session is {folder}/mpirun" in provisioned.reason
+    assert "first in PATH" in provisioned.reason
+    notes = "\n".join(record.notes)
+    assert "Doctor finds on node2: its own name leads to 127.0.1.1" in notes
+    assert "Doctor finds on node4: the MTU" in notes
+    assert folder not in notes

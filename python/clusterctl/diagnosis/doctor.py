@@ -106,12 +106,28 @@ def _look(hosts: Sequence[Host], control: Path) -> Probe:
     return probe
 
 
+def view_of(cluster: Inventory, probe: Probe) -> View:
+    """Return what the facts of the nodes show by themselves, without connections between nodes."""
+    hosts = cluster.selected_hosts
+    there = [host for host in hosts if host.name in probe.facts]
+    found, pinned = _candidates(there, probe.facts)
+    return View(
+        hosts=hosts,
+        nodes=probe.facts,
+        failures=probe.failures,
+        slots={host.name: slots_of(host, probe.facts[host.name]) for host in there},
+        candidates=found,
+        pinned=pinned,
+        nccl_align={host.name: str(host.variables.get("nccl_align", "framework")) for host in hosts},
+    )
+
+
 def _between(cluster: Inventory, probe: Probe, control: Path) -> View:
     """Have the nodes that answer try each other, and return all that was seen."""
     hosts = cluster.selected_hosts
     there = [replace(host, become=False) for host in hosts if host.name in probe.facts]
-    found, pinned = _candidates(there, probe.facts)
-    pairs = () if found is None else _pairs(there, found, control)
+    view = view_of(cluster, probe)
+    pairs = () if view.candidates is None else _pairs(there, view.candidates, control)
     # Afterwards, not beside it: logins cost processor time, and what starves looks like a firewall.
     tried = login_probe.gather(
         _logins(hosts, there, probe),
@@ -120,17 +136,7 @@ def _between(cluster: Inventory, probe: Probe, control: Path) -> View:
         timeout_s=_ANSWER_S,
         control_dir=control,
     )
-    return View(
-        hosts=hosts,
-        nodes=probe.facts,
-        failures=probe.failures,
-        logins=tried,
-        slots={host.name: slots_of(host, probe.facts[host.name]) for host in there},
-        candidates=found,
-        pairs=pairs,
-        pinned=pinned,
-        nccl_align={host.name: str(host.variables.get("nccl_align", "framework")) for host in hosts},
-    )
+    return replace(view, logins=tried, pairs=pairs)
 
 
 def _pairs(there: Sequence[Host], found: Candidates, control: Path) -> tuple[PairResult, ...]:

@@ -16,6 +16,7 @@ from clusterctl.model.results import CheckResult, CheckStarted, Measurement, Ver
 from clusterctl.remote import facts, supervised_job
 from clusterctl.support import content
 from clusterctl.support.words import and_more
+from clusterctl.validation import doctor_notes
 from clusterctl.validation.checks.registry import PROVISIONED, REACHABLE, SKEW
 from clusterctl.validation.team import ReadyNode
 
@@ -31,6 +32,7 @@ _NEEDED = {"openmpi": "Open MPI", "python_env": "the cluster's Python", "mpi4py"
 _OPTIONAL = {"nccl": "NCCL", "horovod": "Horovod"}
 _PROBE_TIMEOUT_S = 30.0
 _MOST_NAMED = 6
+_MOST_RESOLVED = 64  # hosts whose names every node looks up; on more, each node looks up its own
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class GateOutcome:
     probe: Probe
     nodes: Mapping[str, ReadyNode]
     is_open: bool
+    notes: tuple[str, ...] = ()  # what doctor finds in the same facts
 
 
 def watch_entries() -> list[dict[str, Any]]:
@@ -82,7 +85,8 @@ class Gate:
         self._start(PROVISIONED)
         nodes = self._judge_provisioned(reached, probe)
         self._start(SKEW)
-        return GateOutcome(probe, nodes, self._judge_skew(nodes))
+        is_open = self._judge_skew(nodes)
+        return GateOutcome(probe, nodes, is_open, doctor_notes.of(self._cluster, probe, self._results.all))
 
     def _start(self, check: str, deadline_s: float = 0.0) -> None:
         number = (REACHABLE, PROVISIONED, SKEW).index(check) + 1
@@ -96,6 +100,8 @@ class Gate:
             watch={host.name: watch_entries() for host in by_ssh},
             artifacts=training_stack.ARTIFACTS,
             libraries=training_stack.LIBRARIES,
+            resolve=[host.name for host in hosts] if len(hosts) <= _MOST_RESOLVED else [],
+            leftovers=True,
             timeout_s=_PROBE_TIMEOUT_S,
         )
         others = {host.name: ProbeFailure(host.name, "error", _beyond(host)) for host in hosts if not host.by_ssh}
@@ -130,6 +136,8 @@ class Gate:
                 found += hindered
                 continue
             found += [_error(PROVISIONED, host.name, broken, cure) for broken in broken_extras(node)]
+            if foreign := launchable.foreign_mpirun(node):  # the checks launch by the installed one; users do not
+                found.append(_error(PROVISIONED, host.name, foreign, launchable.PATH_CURE))
             as_user = cluster_user(host, node)
             nodes[host.name] = ReadyNode(host, node, training_stack.of(node), slots_of(host, node), as_user)
         found += _stack_findings(nodes)

@@ -109,7 +109,7 @@ class _Validation:
         gate = Gate(cluster, self._results, tell, compares=options.gate, repeat=repeat, total=self._total)
         passed = gate.judge(options.probe)
         run.facts({name: node.model_dump(mode="json") for name, node in passed.probe.facts.items()})
-        self._gate_is_open = passed.is_open
+        self._gate_is_open, self._doctor_notes = passed.is_open, passed.notes
         self._team = Team(passed.nodes, options.launch_node or next(iter(passed.nodes), ""))
         self._placed: Team | None = None  # the nodes of the last check
         self._fabric = {name: node.fabric for name, node in passed.nodes.items() if node.fabric}
@@ -210,7 +210,7 @@ class _Validation:
             suite=self._options.suite.name,
             versions=self._versions,
             fabric=self._fabric,
-            notes=tuple(self._expectations.notes),
+            notes=(*self._doctor_notes, *self._expectations.notes),
             folder=str(self._run.folder),
             verdict=worst(self._results.all),
             checks=self._results.all,

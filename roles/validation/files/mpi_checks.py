@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, Iterator
 
+import mapped_files
 import rank_program
 
 HELLO = "/usr/local/openmpi/libexec/clusterctl-hello"
@@ -376,7 +377,11 @@ def main() -> int:
     """Say that this rank is up, then run the check."""
     parser = rank_program.parser("Prove that MPI gives right answers. Started by mpirun.", ["hello", *CHECKS])
     parser.add_argument("--hello", default=HELLO, help="the C program of the check 'hello'")
-    return rank_program.run(parser.parse_args(), work)
+    arguments = parser.parse_args()
+    if arguments.check != "hello" or not rank_program.is_first_of_node():
+        return rank_program.run(arguments, work)
+    voice = rank_program.Voice(arguments.check)
+    return rank_program.run(arguments, work, voice, mapped_files.Contents(voice.say).look)
 
 
 if __name__ == "__main__":

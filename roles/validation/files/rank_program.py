@@ -9,6 +9,10 @@ lines, each with ``"clusterctl": 1`` and an ``event``:
              load of the machine with its number of CPUs. A rank that
              stops printing it without a result is stuck itself (it or its node is stopped). Ranks that continue wait
              for another rank.
+``held_back`` For how long this node's control group held it back since the rank's start, by the kernel's count: at
+             every sign of life and at the end, from the first rank of a node, if it was held back at all.
+``mapped``   The sha256 of MPI's libraries that the rank has mapped, and which of them are not as installed; from the
+             first rank of a node, in the check ``hello``.
 ``measured`` A measurement with every sample; see ``measure.py``.
 ``result``   The verdict of this rank. ``ok``, the number of compared values, and the wrong ones with expected and got.
              ``libraries`` are the library files that are really mapped, ``facts`` are texts, and ``figures`` are
@@ -37,6 +41,8 @@ import time
 import traceback
 from pathlib import Path
 from typing import Any, Callable, Sequence
+
+import control_group
 
 MOST_PROBLEMS = 4  # a line stays below what a pipe writes in one piece
 TEXT_LIMIT = 160
@@ -303,21 +309,57 @@ def result(voice: Voice, findings: Findings, **figures: Any) -> None:
     )
 
 
-def watch(voice: Voice, worker: int, board: Board, heartbeat_s: float) -> int:
+def watch(
+    voice: Voice, worker: int, board: Board, heartbeat_s: float, look: Callable[[int], bool] | None = None
+) -> int:
     """Wait for the working process, and speak for it where it cannot.
 
     MPI_Init holds the interpreter's lock, so a thread of the worker would be as silent as the worker itself.
+
+    Args:
+        voice: the rank's voice.
+        worker: the pid of the working process.
+        board: what it is busy with.
+        heartbeat_s: seconds between two signs of life.
+        look: looks at the working process again and again, until it returns True.
     """
+    count = HeldBack(voice)
     beat_at = time.monotonic() + heartbeat_s
     while True:
         pid, status = os.waitpid(worker, os.WNOHANG)
         if pid:
-            return farewell(voice, status, board)
+            code = farewell(voice, status, board)
+            count.tell()
+            return code
+        if look is not None and look(worker):
+            look = None
         if time.monotonic() >= beat_at:
             beat_at += heartbeat_s
+            count.tell()
             if not is_stopped(worker):  # a stopped worker gives no sign of life
                 voice.beat(board.step)
         time.sleep(POLL_S)
+
+
+class HeldBack:
+    """Tells for how long the control group held this node back since the start."""
+
+    def __init__(self, voice: Voice) -> None:
+        """Count from now on."""
+        self.voice, self.counts = voice, is_first_of_node()
+        self.before = control_group.count() if self.counts else control_group.Count()
+
+    def tell(self) -> None:
+        """Print the count, if there is anything to tell."""
+        held = control_group.count().since(self.before) if self.counts else {}
+        if held:
+            self.voice.say("held_back", **held)
+
+
+def is_first_of_node() -> bool:
+    """Whether this rank is the first of its node, by the environment of mpirun or torchrun."""
+    environment = os.environ
+    return environment.get("OMPI_COMM_WORLD_LOCAL_RANK", environment.get("LOCAL_RANK", "0")) == "0"
 
 
 def is_stopped(pid: int) -> bool:
@@ -385,13 +427,19 @@ def parser(description: str, checks: Sequence[str]) -> argparse.ArgumentParser:
     return words
 
 
-def run(arguments: argparse.Namespace, work: Callable[[Rank], int], voice: Voice | None = None) -> int:
+def run(
+    arguments: argparse.Namespace,
+    work: Callable[[Rank], int],
+    voice: Voice | None = None,
+    look: Callable[[int], bool] | None = None,
+) -> int:
     """Report that this rank is up, then run ``work`` in a child and watch it.
 
     Args:
         arguments: of :func:`parser`.
         work: does the check, prints the result (:meth:`Rank.attempt`) and returns the exit code, or exits with it.
         voice: this rank's voice; None takes rank and size from mpirun's environment.
+        look: looks at the child again and again, until it returns True.
     """
     voice = voice or Voice(arguments.check)
     board = Board()
@@ -401,7 +449,7 @@ def run(arguments: argparse.Namespace, work: Callable[[Rank], int], voice: Voice
     worker = os.fork()
     signal.alarm(int(arguments.deadline + ALARM_GRACE_S))  # in both, and it survives an exec
     if worker:
-        return watch(voice, worker, board, arguments.heartbeat)
+        return watch(voice, worker, board, arguments.heartbeat, look)
     end_with_parent()
     tell_stack_when_asked()
     return work(Rank(voice, board, arguments))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.model.findings import majority
 from clusterctl.model.results import Verdict
-from clusterctl.validation.checks import base, blame, judging
+from clusterctl.validation.checks import base, blame, judging, mapped_libraries
 from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
@@ -41,12 +41,15 @@ class Hello:
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge that every rank is there, with the same MPI library.
 
-        Nodes of one platform must map the same file with the same version text. Builds for different platforms differ,
-        so across platforms only the release must be the same.
+        Nodes of one platform must map the same file with the same content and the same version text. Builds for
+        different platforms differ, so across platforms only the release must be the same.
         """
         judgement = judging.judge(site, outcome)
         answered = [report for report in judgement.ranks if report.state == "answered"]
         complete = len(answered) == len(judgement.ranks)
+        changed = mapped_libraries.changed(site, outcome.lines)
+        if changed is not None:
+            return base.fail(replace(judgement, next_step=changed.next_step), changed.reason, changed.hosts)
         skew = _skew(site, answered) if answered and complete else None
         if skew is not None:
             return base.fail(judgement, *skew)

@@ -15,12 +15,13 @@ from clusterctl.model.base import Record
 from clusterctl.model.results import Better, Figure, RankReport, Unit, WrongAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from clusterctl.model.job_outcome import OutputLine
 
 # A rank's line begins with one of two keys; mpirun may join lines of two ranks or put words before them.
 _BEGIN = re.compile(r'\{"(?:clusterctl|rank)"')
+ABOUT_NODES = frozenset({"held_back", "mapped"})  # events that say nothing of the rank that prints them
 _DECODER = json.JSONDecoder()
 LOAD, CPUS = "load_processes", "load_cpus"  # of a rank's machine, in its signs of life
 
@@ -100,7 +101,7 @@ def read(
     measured: list[dict[str, Any]] = []
     printed: dict[int, str] = {}
     for line in lines:
-        found, rest = _events(line.text)
+        found, rest = _events_of_ranks(line.text)
         if rest and line.at_s <= until_s:
             other.append(rest)
         for event in found:
@@ -134,12 +135,25 @@ def read(
     )
 
 
+def events_of(lines: Iterable[OutputLine], kind: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the events of one kind that are about a node, see :data:`ABOUT_NODES`; half a line yields nothing."""
+    wanted = f'"event": "{kind}"'
+    for line in lines:
+        if wanted in line.text:
+            yield from (event for event in _events(line.text)[0] if event.get("event") == kind)
+
+
 def _given_s(event: Mapping[str, Any], started_s: float | None, at_s: float) -> float:
     """Return when a rank gave a sign, in seconds since the job's start; ``at_s`` is when it arrived here."""
     since = event.get("s") if event.get("event") == "waiting" else None
     if started_s is None or not isinstance(since, float):
         return at_s
     return min(at_s, started_s + since)
+
+
+def _events_of_ranks(text: str) -> tuple[list[dict[str, Any]], str]:
+    found, rest = _events(text)
+    return [event for event in found if event.get("event") not in ABOUT_NODES], rest
 
 
 def _events(text: str) -> tuple[list[dict[str, Any]], str]:

@@ -1,0 +1,100 @@
+"""A node whose control group held it back: the kernel's count becomes the cause of a FAIL."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import factory
+import node_programs
+import pytest
+from clusterctl.model.culprits import Culprit
+from clusterctl.model.job_outcome import OutputLine
+from clusterctl.model.results import Verdict
+from clusterctl.validation.checks import base, held_back, rank_output
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SITE = base.Site("5.0.7", {"node1": 2, "node2": 2}, names={"n1": "node1", "n2": "node2"})
+WORDS = "node2 was held back 4.1 s by its control group (quota 0.1 of a core for 2 slots)"
+
+
+def line(host: str = "n2", **changed: Any) -> OutputLine:
+    given = {"held_s": 4.1, "held_part": 0.9, "quota_cores": 0.1, **changed}
+    event = {"clusterctl": 1, "event": "held_back", "check": "hello", "rank": 2, "host": host, **given}
+    return OutputLine("stdout", 5.0, json.dumps(event))
+
+
+def test_the_last_count_of_a_node_is_taken_and_named_with_quota_and_slots() -> None:
+    (found,) = held_back.found([line(held_s=1.0), line()], SITE)
+    assert found.words == WORDS
+    (two,) = held_back.found([line(quota_cores=1.5)], SITE)
+    assert "(quota 1.5 cores for 2 slots)" in two.words
+
+
+@pytest.mark.parametrize(
+    "harmless", [{"held_s": 0.4}, {"held_part": 0.05}, {"quota_cores": 2.0}, {"host": "elsewhere"}, {"held_s": "x"}]
+)
+def test_a_quota_that_covers_the_slots_or_hardly_matters_names_nobody(harmless: dict[str, Any]) -> None:
+    assert held_back.found([line(**harmless)], SITE) == ()
+
+
+def test_a_pass_becomes_a_fail_and_slow_links_of_the_node_follow_from_the_quota() -> None:
+    held = held_back.found([line()], SITE)
+    failed = held_back.explained(factory.check(), held)
+    assert (failed.verdict, failed.hosts, failed.reason) == (Verdict.FAIL, ("node2",), WORDS)
+    assert [(one.kind, one.nodes) for one in failed.culprits] == [("node", ("node2",))]
+    assert "CPU quota of node2" in failed.next_step
+    slow = Culprit(kind="pair", nodes=("node1", "node2"), words="slow")
+    suspect = factory.check(verdict=Verdict.FAIL, hosts=("node1", "node2"), culprits=(slow,))
+    again = held_back.explained(suspect, held)
+    assert (again.hosts, len(again.culprits)) == (("node2",), 1)
+    assert again.reason.startswith(f"{WORDS}; ")
+
+
+def test_wrong_answers_keep_their_node() -> None:
+    wrong = factory.ranks("node1", "node2", ok=False, compared=9, wrong=1)
+    result = factory.check(verdict=Verdict.FAIL, hosts=("node1",), ranks=wrong)
+    assert held_back.explained(result, held_back.found([line()], SITE)).hosts == ("node1", "node2")
+
+
+def test_the_event_is_not_taken_for_an_answer_of_the_rank() -> None:
+    output = rank_output.read([line()], SITE.placement, SITE.names)
+    assert {report.state for report in output.ranks} == {"absent"}
+
+
+# --- what the node's program counts ---
+
+
+def group(folder: Path, throttled: int, usec: int, quota: str = "10000") -> Path:
+    (folder / "job").mkdir(parents=True, exist_ok=True)
+    (folder / "cgroup.controllers").write_text("cpu", encoding="ascii")
+    (folder / "job" / "cpu.max").write_text(f"{quota} 100000\n", encoding="ascii")
+    counts = f"nr_periods {2 * throttled}\nnr_throttled {throttled}\nthrottled_usec {usec}\n"
+    (folder / "job" / "cpu.stat").write_text(counts, encoding="ascii")
+    (folder / "own").write_text("0::/job/rank\n", encoding="ascii")
+    return folder
+
+
+def test_the_program_counts_what_came_since_its_start(tmp_path: Path) -> None:
+    program = node_programs.load("control_group")
+    before = program.count(group(tmp_path, 10, 1_000_000), tmp_path / "own")
+    after = program.count(group(tmp_path, 40, 5_100_000), tmp_path / "own")
+    assert after.since(before) == {"held_s": 4.1, "held_part": 0.5, "quota_cores": 0.1}
+    assert before.since(before) == {}
+    assert program.count(group(tmp_path, 40, 5_100_000, "max"), tmp_path / "own") == program.Count()
+
+
+def test_the_older_control_groups_are_counted_where_a_container_sees_its_own_as_the_root(tmp_path: Path) -> None:
+    program = node_programs.load("control_group")
+    (tmp_path / "cpu").mkdir()
+    files = {
+        "cpu.cfs_quota_us": "150000",
+        "cpu.cfs_period_us": "100000",
+        "cpu.stat": "nr_periods 9\nnr_throttled 3\nthrottled_time 2000000000",
+    }
+    for name, text in files.items():
+        (tmp_path / "cpu" / name).write_text(text, encoding="ascii")
+    (tmp_path / "own").write_text("3:cpu:/of/the/host\n2:cpuset:/\n", encoding="ascii")
+    assert program.count(tmp_path, tmp_path / "own") == program.Count(1.5, 9, 3, 2.0)
