@@ -43,7 +43,7 @@ def assess(
     """
     if result.verdict is not Verdict.PASS:
         return result
-    return _judged(result, tuple(_compared(result, references)), _culprits(result, policy))
+    return _with_fineness(_judged(result, tuple(_compared(result, references)), _culprits(result, policy)), policy)
 
 
 def suspects(result: CheckResult) -> bool:
@@ -90,7 +90,7 @@ def confirmed(
         for one in _failed(first.comparisons)
         if _key(one.figure) not in measured
     )
-    judged = _judged(second, comparisons, agreement.confirm(first.culprits, again.culprits))
+    judged = _with_fineness(_judged(second, comparisons, agreement.confirm(first.culprits, again.culprits)), policy)
     if judged.verdict is not Verdict.PASS:
         return judged
     once = [one.words for one in first.culprits] + [one.words for one in _failed(first.comparisons)]
@@ -119,8 +119,7 @@ def _culprits(result: CheckResult, policy: OutlierPolicy) -> tuple[Culprit, ...]
         return ()
     from clusterctl.analysis import agreement, one_way, outliers  # noqa: PLC0415 - numpy, for runs that measure
 
-    groups = _by_node(result)
-    within = policy.over(policy.families * max(1, len(groups) + len(result.matrices)))
+    groups, within = _by_node(result), _within(result, policy)
     found = [one for group in groups for one in outliers.among_nodes(group, within)]
     for matrix in result.matrices:
         found += [one for one in outliers.among_links(matrix, within) if not _is_a_round(matrix, one)]
@@ -128,6 +127,24 @@ def _culprits(result: CheckResult, policy: OutlierPolicy) -> tuple[Culprit, ...]
     found += missing_links.links(result.matrices)
     found += packet_loss.links(result.figures, result.matrices)
     return agreement.merge(found)
+
+
+def _within(result: CheckResult, policy: OutlierPolicy) -> OutlierPolicy:
+    """Return the policy for one of the groups and matrices of a check."""
+    return policy.over(policy.families * max(1, len(_by_node(result)) + len(result.matrices)))
+
+
+def _with_fineness(result: CheckResult, policy: OutlierPolicy) -> CheckResult:
+    """Say with a PASS how finely it could judge."""
+    compared = result.matrices or result.comparisons or any(figure.nodes for figure in result.figures)
+    if result.verdict is not Verdict.PASS or not compared:
+        return result
+    from clusterctl.analysis import fineness  # noqa: PLC0415 - numpy, for runs that measure
+
+    found = fineness.of(result, _by_node(result), _within(result, policy))
+    told = fineness.words(found)
+    reason = f"{result.reason}; {told}" if told else result.reason
+    return result.model_copy(update={"fineness": found, "reason": reason})
 
 
 def _is_a_round(matrix: PairMatrix, culprit: Culprit) -> bool:

@@ -39,13 +39,13 @@ class Fineness(Record):
     """The smallest fault that a check could have seen in this run.
 
     Attributes:
-        kind: what was judged: ``node`` or ``link``.
+        kind: what was judged: ``node``, ``link``, or ``job`` (all nodes together, by references or the history).
         quantity: what was measured, as in :class:`Figure`.
         fraction: the smallest change that would have been named (0.4: a link 40 % slower than its neighbours).
         why: why it is coarser than usual, empty where it is not.
     """
 
-    kind: Literal["node", "link"]
+    kind: Literal["node", "link", "job"]
     quantity: str
     fraction: float
     why: str = ""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import bisect
 import functools
 import math
+import os
 import socket
 import statistics
 import sys
@@ -225,6 +226,36 @@ def machine() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return socket.gethostname()
+
+
+class CpuWatch:
+    """Tells how busy the machine's processors are with something other than this process."""
+
+    def __init__(self) -> None:
+        """Begin to count."""
+        self.began, self.own_s, self.busy_s = time.monotonic(), time.process_time(), busy_s()
+
+    def report(self, rank: Any) -> None:
+        """Put what was counted into the figures of a rank: its own time, that of all processes, and that of all cores.
+
+        The controller takes the time of all ranks of a machine off what its processors did.
+        """
+        own_s, all_busy_s = time.process_time() - self.own_s, busy_s() - self.busy_s
+        all_s = (time.monotonic() - self.began) * (os.cpu_count() or 1)
+        rank.figures.update(cpu_own_s=round(own_s, 3), cpu_busy_s=round(all_busy_s, 3), cpu_all_s=round(all_s, 3))
+        rank.facts["machine"] = machine()
+
+
+def busy_s(stat: Path = Path("/proc/stat")) -> float:
+    """Return the seconds for which the processors worked since the start, with those that the host took (steal).
+
+    Interrupts are left out, because they are mostly the network's work for the ranks themselves.
+    """
+    try:
+        user, nice, system, _, _, _, _, steal = (int(word) for word in stat.read_text().split("\n", 1)[0].split()[1:9])
+    except (OSError, ValueError):
+        return 0.0
+    return (user + nice + system + steal) / float(os.sysconf("SC_CLK_TCK"))
 
 
 def say(voice: Any, samples: Sequence[float], *, quantity: str, unit: str, better: str, **more: Any) -> None:

@@ -241,6 +241,7 @@ def go(bench: Bench) -> None:
     left = SHARE * (bench.deadline - time.monotonic())
     bench.budget_s = min(bench.budget_s, max(0.0, left) / (turns * PASSES * 2))
     rank.facts["threads"] = str(bench.threads)
+    processors = measure.CpuWatch()
     for quantity, unit, work in (
         ("memory_bandwidth", "B/s", bench.memory),
         ("compute", "FLOP/s", bench.compute),
@@ -262,6 +263,7 @@ def go(bench: Bench) -> None:
         prove()
         if found:
             measure.say(rank.voice, found, quantity=quantity, unit=unit, better="higher")
+    processors.report(rank)
     looks = gpu_state.quietly()
     gpu_state.report(rank, looks)
     rank.figures.update(gpu_state.clock_figures(looks))

@@ -305,7 +305,7 @@ def play(bench: Bench) -> None:
     turns = once * PASSES
     bench.plan(len(rounds), len(once))
     bench.wait_for_all("the start")
-    began = time.monotonic()
+    began, processors = time.monotonic(), measure.CpuWatch()
     found: dict[tuple[int, str, int], list[tuple[float, float]]] = {}
     for turn, (number, wave) in enumerate(turns):
         for pair in wave:
@@ -316,8 +316,8 @@ def play(bench: Bench) -> None:
                     tell(rank, names[pair[1]], {key[1:]: found[key] for key in found if key[0] == pair[1]})
         bench.wait_for_all(f"the end of round {number} of {len(rounds)}")
     measuring_s = round(time.monotonic() - began, 6)
+    processors.report(rank)
     tell_losses(bench, names)
-    rank.facts["machine"] = "shared" if shared else "own"
     rank.figures.update(measuring_s=measuring_s, rounds=len(rounds), waves=len(once), passes=PASSES)
 
 

@@ -196,6 +196,7 @@ class Sweep:
         plan = list(points(operations, self.options.sizes, self.backend.size))
         last: dict[str, tuple[int, float]] = {}  # size and seconds of an operation's last point
         left_out: list[Point] = []
+        processors = measure.CpuWatch()
         for point in plan:
             size_bytes, seconds = last.get(point.operation, (point.size_bytes, 0.0))
             growth = max(point.size_bytes, LATENCY_BYTES) / max(size_bytes, LATENCY_BYTES)
@@ -205,6 +206,7 @@ class Sweep:
                 left_out.append(point)
                 continue
             last[point.operation] = point.size_bytes, self._point(point, until)
+        processors.report(self.report)
         self.report.facts["points"] = f"{len(plan) - len(left_out)} of {len(plan)}"
         if left_out:
             self.report.facts["left_out"] = _listed(left_out)

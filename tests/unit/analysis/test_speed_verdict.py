@@ -71,7 +71,12 @@ def test_nothing_measured_is_nothing_to_say() -> None:
 
 def test_a_healthy_check_keeps_its_words_and_gets_its_comparisons() -> None:
     after = speed_verdict.assess(result(TOGETHER, matrices=(matrix(),)), POLICY, lambda _figure: limit(1.1e9))
-    assert (after.verdict, after.reason, after.culprits, after.evidence) == (Verdict.PASS, "4 ranks on 4 nodes", (), ())
+    assert (after.verdict, after.reason, after.culprits, after.evidence) == (
+        Verdict.PASS,
+        "4 ranks on 4 nodes; links judged to ±3 % (bandwidth)",
+        (),
+        (),
+    )
     assert [one.verdict for one in after.comparisons] == [Verdict.PASS]
 
 
@@ -173,7 +178,10 @@ def test_what_only_one_run_shows_is_told_and_does_not_fail() -> None:
     assert first.verdict is Verdict.FAIL
     after = speed_verdict.confirmed(first, result(TOGETHER, *speeds(1.0, 1.01, 0.99, 1.0, 1.0, 1.02)), POLICY)
     assert (after.verdict, after.culprits, after.hosts) == (Verdict.PASS, (), ())
-    assert after.reason.startswith("4 ranks on 4 nodes; in a first run and not in a second: node4: memory bandwidth")
+    assert after.reason.startswith(
+        "4 ranks on 4 nodes; nodes judged to ±4 % (memory bandwidth); in a first run and not"
+    )
+    assert "in a first run and not in a second: node4: memory bandwidth" in after.reason
 
 
 def test_a_figure_that_the_second_run_did_not_come_to_is_not_refuted() -> None:

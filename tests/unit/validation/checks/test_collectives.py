@@ -303,7 +303,8 @@ def test_every_point_is_measured_until_it_is_sure(program: ModuleType) -> None:
         (operation, size, "alone") for size in (4096, 65536) for operation in ("allreduce", "broadcast")
     ]
     assert all(len(words["samples"]) >= program.AT_LEAST for _, words in said)
-    assert (report.facts, report.findings.wrong) == ({"points": "4 of 4"}, 0)
+    assert (report.facts, report.findings.wrong) == ({"points": "4 of 4", "machine": program.measure.machine()}, 0)
+    assert 0 <= report.figures["cpu_own_s"] <= report.figures["cpu_all_s"]
 
 
 def test_a_wrong_value_is_noted_and_nothing_is_measured_after_it(program: ModuleType) -> None:
@@ -317,6 +318,7 @@ def test_what_there_is_no_time_or_memory_for_is_left_out_and_said(program: Modul
     report, said = swept(program, Alone(), room=5000)
     assert report.facts == {
         "points": "2 of 4",
+        "machine": program.measure.machine(),
         "left_out": "allreduce from 65536 bytes on, broadcast from 65536 bytes on",
     }
     assert len(said) == 2
