@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from search_faults import BadNodes, Flaky, FromSize, Together, play, seeded
+from search_faults import BadNodes, Flaky, FromSize, InRole, Together, Way, play, seeded
 
 if TYPE_CHECKING:
     import random
@@ -99,6 +99,21 @@ def one_bad_node(nodes: int, dice: random.Random) -> Row:
     return row
 
 
+def in_role(nodes: int, dice: random.Random) -> tuple[Truth, Fault]:
+    """Draw a node that is bad only when it does not launch; the first node launched."""
+    bad = dice.randrange(1, nodes)
+    return frozenset({("node", frozenset({bad}))}), InRole(bad, launching=False)
+
+
+def launcher_only(_nodes: int, _dice: random.Random) -> tuple[Truth, Fault]:
+    return frozenset({("node", frozenset({0}))}), InRole(0, launching=True)
+
+
+def one_way(nodes: int, dice: random.Random) -> tuple[Truth, Fault]:
+    target = dice.randrange(1, nodes)
+    return frozenset({("one_way", frozenset({0, target}))}), Way(0, target)
+
+
 def from_size(nodes: int, dice: random.Random, clusters: int) -> Row:
     row = Row()
     for _ in range(clusters):
@@ -120,6 +135,9 @@ def main() -> int:
         bound = str(2 * (nodes - 1).bit_length() + 4)
         say(one_bad_node(nodes, seeded(nodes)).text("one bad node", nodes, bound) + "\n")
     drawn: tuple[tuple[str, Draw, int], ...] = (
+        ("one, when it does not launch", in_role, 1),
+        ("one, when it launches", launcher_only, 1),
+        ("one cannot launch on another", one_way, 1),
         ("a bad pair", bad_pair, 0),
         ("two bad nodes", bad_nodes(2), 2),
         ("three bad nodes", bad_nodes(3), 3),
@@ -137,7 +155,7 @@ def main() -> int:
             rounds = 2 * (nodes - 1).bit_length()
             limit = 3 * (rounds + 4) + 12
             say(
-                row.text(label, nodes, f"{rounds + 22}" if draw is bad_pair else f"{many * (rounds + 4) or limit}")
+                row.text(label, nodes, f"{rounds + 23}" if draw is bad_pair else f"{many * (rounds + 4) or limit}")
                 + "\n"
             )
     for nodes in (8, 128, 1000):

@@ -21,6 +21,7 @@ class Culprit(Record):
         score: robust modified z-score, None where there is none.
         tested: how many nodes or pairs were compared to find it, None where none were.
         words: one sentence that names it, with the figures.
+        cure: what to do where the cause is known, empty where it is not.
         since: the first of the consecutive runs that named it, None where this is the first.
     """
 
@@ -32,6 +33,7 @@ class Culprit(Record):
     score: float | None = None
     tested: int | None = None
     words: str
+    cure: str = ""
     since: datetime | None = None
 
 

@@ -257,11 +257,18 @@ class CheckResult(Record):
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The nodes that a bad check names, by its reason, its culprits and its search; empty where it is not bad."""
+        """The nodes that a bad check blames: those of its culprits and failed figures, else those of its reason.
+
+        It is empty where the check is not bad, or gives a next step instead of a culprit.
+        """
         if not self.is_bad:
             return ()
         culprits = (*self.culprits, *(self.search.culprits if self.search else ()))
-        return tuple(dict.fromkeys((*self.hosts, *(node for one in culprits for node in one.nodes))))
+        found = [node for one in culprits for node in one.nodes]
+        found += [node for one in self.comparisons if one.verdict is Verdict.FAIL for node in one.figure.nodes]
+        if not found and not self.next_step:
+            found = list(self.hosts)
+        return tuple(dict.fromkeys(found))
 
     @property
     def named_words(self) -> str:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from clusterctl.model import nodeset
-from clusterctl.model.results import Verdict
 from clusterctl.report import evidence
 
 if TYPE_CHECKING:
@@ -79,20 +78,6 @@ def culprits(check: CheckResult) -> tuple[Culprit, ...]:
     return tuple({(one.kind, one.nodes, one.quantity, one.size_bytes): one for one in found}.values())
 
 
-def blamed(check: CheckResult) -> tuple[str, ...]:
-    """Return the hosts that a bad check blames: those of its culprits and failed figures, else those of its reason.
-
-    A check that gives a next step instead of a culprit blames none.
-    """
-    if not check.is_bad:
-        return ()
-    named = [host for one in culprits(check) for host in one.nodes]
-    named += [host for one in check.comparisons if one.verdict is Verdict.FAIL for host in one.figure.nodes]
-    if not named and not check.next_step:
-        named = list(check.hosts)
-    return tuple(dict.fromkeys(named))
-
-
 def badness(culprit: Culprit) -> float:
     """Return how many times worse than expected a culprit is; infinite where a job hung or crashed."""
     if culprit.ratio is None or culprit.ratio <= 0:
@@ -111,7 +96,7 @@ def _of_culprit(found: list[_Found], hosts: Collection[str]) -> Action:
         hosts=first.nodes,
         words=first.words,
         more=tuple(dict.fromkeys(culprit.words for _, culprit in found[1:] if culprit.words != first.words)),
-        advice=_advice(first.kind, {culprit.quantity for _, culprit in found}),
+        advice=_cures(found) or _advice(first.kind, {culprit.quantity for _, culprit in found}),
         known=True,
         evidence=evidence.of_culprits(found, hosts),
         since=min(since) if since else None,
@@ -129,7 +114,7 @@ def _of_check(check: CheckResult) -> Action:
         words=check.reason,
         more=(),
         advice=f"Next step: {check.next_step}" if check.next_step else "",
-        known=bool(blamed(check)),
+        known=bool(check.named),
         evidence=evidence.of_check(check),
         since=None,
         checks=(check.check,),
@@ -150,6 +135,12 @@ _PATH_ADVICE = {
     "one_way": "Check this direction of the path: a filter rule, a route or a damaged fibre. The way back does well.",
     "together": "No node shows it alone: check what they share, such as a switch or a limit on connections.",
 }
+
+
+def _cures(found: list[_Found]) -> str:
+    """Return what to do where the cause is known, as a sentence; empty where it is not."""
+    cures = "; ".join(dict.fromkeys(culprit.cure for _, culprit in found if culprit.cure))
+    return f"{cures[:1].upper()}{cures[1:]}." if cures else ""
 
 
 def _advice(kind: str, quantities: set[str]) -> str:

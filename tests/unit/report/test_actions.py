@@ -43,7 +43,7 @@ def test_nothing_to_do_when_all_is_well() -> None:
 def test_a_check_that_passed_has_nothing_to_do_whatever_it_noted() -> None:
     passed = PAIRS.model_copy(update={"verdict": Verdict.PASS})
     assert actions.of(record((passed,))) == ()
-    assert actions.blamed(passed) == ()
+    assert passed.named == ()
 
 
 def test_a_link_that_fails_one_way_names_sender_and_receiver_in_order() -> None:
@@ -65,9 +65,15 @@ def test_a_culprit_that_is_not_known_is_a_next_step_and_blames_nobody() -> None:
     )
     (one,) = actions.of(record((check,)))
     assert (one.advice, one.known) == ("Next step: run it again with --search", False)
-    assert actions.blamed(check) == ()
-    assert actions.blamed(check.model_copy(update={"next_step": ""})) == ("node1", "node2")
+    assert check.named == ()
+    assert check.model_copy(update={"next_step": ""}).named == ("node1", "node2")
 
 
 def test_culprits_are_blamed_before_every_host_of_the_reason() -> None:
-    assert actions.blamed(HUNG.model_copy(update={"hosts": ("node1", "node4")})) == ("node4",)
+    assert HUNG.model_copy(update={"hosts": ("node1", "node4")}).named == ("node4",)
+
+
+def test_a_known_cause_brings_its_own_advice() -> None:
+    full = Culprit(kind="node", nodes=("node3",), words="node3: its /tmp is full", cure="free space in /tmp")
+    (one,) = actions.of(record((HUNG.model_copy(update={"culprits": (full,), "search": None}),)))
+    assert one.advice == "Free space in /tmp."

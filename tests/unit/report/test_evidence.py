@@ -62,7 +62,7 @@ def test_only_the_lines_of_the_launcher_that_say_something_are_shown() -> None:
     (one,) = actions.of(record((check,)))
     assert one.evidence == (told, "host      : node3")
     assert one.hosts == ()  # a name in a line marks nobody
-    assert actions.blamed(check) == ()
+    assert check.named == ()
 
 
 def test_a_line_about_another_node_stands_where_that_node_is_named() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clusterctl.model import nodeset
-from clusterctl.report import actions, figure_words
+from clusterctl.report import figure_words
 from clusterctl.report.page import packing
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def sweeps(record: ValidationRecord) -> list[dict[str, Any]]:
 
 def trends(record: ValidationRecord) -> tuple[list[dict[str, Any]], int]:
     """Return the trends, changed figures first, and how many are beyond the limit."""
-    named = {host for check in record.checks for host in actions.blamed(check)}
+    named = {host for check in record.checks for host in check.named}
     bad = {check.check for check in record.checks if check.is_bad}
 
     def order(trend: Trend) -> tuple[bool, bool, int]:
@@ -83,7 +83,7 @@ def nodes(record: ValidationRecord) -> dict[str, Any]:
             worst = np.fmin(worst, _goodness(values, figure.better))
     named: dict[str, list[str]] = {}
     for check in record.checks:
-        for host in actions.blamed(check):
+        for host in check.named:
             named.setdefault(host, []).append(check.check)
     bad = np.array([host not in named for host in hosts])
     return {

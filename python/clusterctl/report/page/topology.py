@@ -80,7 +80,7 @@ def drawing(record: ValidationRecord) -> Drawing | None:
     matrix = _matrix(blamed)
     if len(record.hosts) > _MOST_NODES or (not pairs and matrix is None):
         return None
-    lost = {host for check in record.checks if check.check == "reachable" for host in actions.blamed(check)}
+    lost = {host for check in record.checks if check.check == "reachable" for host in check.named}
     bad = {host: one.words for one in reversed(found) if one.kind == "node" for host in one.nodes}
     ends = {host for one in found if one.kind != "node" for host in one.nodes}
     networks = tuple(dict.fromkeys(record.fabric.get(host, "") for host in record.hosts))

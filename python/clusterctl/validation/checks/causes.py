@@ -76,7 +76,15 @@ def culprits(causes: Iterable[Cause]) -> tuple[Culprit, ...]:
                 by_nodes.setdefault(("node", (host,)), []).append(cause.at(host))
         elif cause.hosts:
             by_nodes.setdefault((cause.kind, cause.hosts), []).append(cause)
-    return tuple(Culprit(kind=kind, nodes=nodes, words=reason(alike)) for (kind, nodes), alike in by_nodes.items())
+    return tuple(
+        Culprit(
+            kind=kind,
+            nodes=nodes,
+            words=and_more(dict.fromkeys(cause.words for cause in alike), _MOST_NAMED, "; "),
+            cure="; ".join(dict.fromkeys(cause.cure for cause in alike)),
+        )
+        for (kind, nodes), alike in by_nodes.items()
+    )
 
 
 def explained(result: CheckResult, causes: Sequence[Cause]) -> CheckResult:

@@ -24,7 +24,7 @@ def test_the_named_node_comes_first_with_its_cause_and_the_cure_last() -> None:
     assert told.reason == "node3: its /tmp is full (0 of 1 MiB are free); no answer; free space in /tmp"
     assert told.hosts == ("node3",)
     assert told.evidence == ("node3: its /tmp is full (0 of 1 MiB are free)", "a line")
-    assert [(one.kind, one.nodes) for one in told.culprits] == [("node", ("node3",))]
+    assert [(one.kind, one.nodes, one.cure) for one in told.culprits] == [("node", ("node3",), "free space in /tmp")]
 
 
 def test_one_way_names_both_ends_and_the_direction() -> None:
