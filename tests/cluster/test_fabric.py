@@ -180,3 +180,26 @@ def test_ports_that_are_dropped_between_two_nodes_are_named_by_pair(cluster: Clu
     code, _, said = provision(cluster, "fabric")
     assert code == 0, said
     assert cluster.is_clean()
+
+
+def test_a_node_that_joined_by_limit_is_not_proven_until_all_have_tried_it(cluster: Cluster) -> None:
+    cluster.on("node4", "rm", RECORD)
+    options = ("--yes", "--no-validate", "--format", "json", "--tags", "fabric", "--limit", "node4")
+    done, _ = cluster.run("provision", *options)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert any("node4 and node[1-3]" in warning and "not proven" in warning for warning in told["warnings"]), told
+    assert record(cluster, "node4")["proven"] == []
+    rule = f"ip saddr {cluster.box.node('node1').address} tcp dport 1024-65535 tcp flags & (syn | ack) == syn drop"
+    chain = f"chain input {{\n type filter hook input priority 0; policy accept;\n {rule}\n }}"
+    cluster.in_network_of("node4", "nft", f"table inet planted {{\n {chain}\n}}")
+    try:
+        code, failed, said = provision(cluster, "fabric")
+        assert code == 2, said
+        assert "node1 to node4: timed out" in {problem["problem"] for problem in failed["problems"]}
+    finally:
+        cluster.in_network_of("node4", "nft", "delete", "table", "inet", "planted")
+    code, again, said = provision(cluster, "fabric")
+    assert code == 0, said
+    assert again["warnings"] == []
+    assert record(cluster, "node4")["proven"] == ["node1", "node2", "node3"]
