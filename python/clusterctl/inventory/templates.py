@@ -8,12 +8,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.inventory import ansible_call, cache
+from clusterctl.model import nodeset
 from clusterctl.model.facts import USER_VARIABLE
 from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from clusterctl.model.hosts import InventoryOptions, InventorySources
 
@@ -85,16 +86,24 @@ def resolved(
     answer = cache.recall(key) or _asked(sources, command, options, wanted)
     refused = [one for one in answer["failed"] if one[1] not in SUDO_PASSWORDS]
     if refused:
-        told = and_more(
-            (f"{name} of {host} has no value: {why.rstrip('.')}" for host, name, why in refused), _MOST_NAMED
+        raise ConfigError(
+            f"In {sources}, {_refused_words(refused)}; define what the template names, or write the value itself."
         )
-        raise ConfigError(f"In {sources}, {told}; define what the template names, or write the value itself.")
     cache.keep(key, answer)
     return {
         host: {name: value for name, value in variables.items() if name not in wanted.get(host, ())}
         | answer["values"].get(host, {})
         for host, variables in hostvars.items()
     }
+
+
+def _refused_words(refused: Iterable[Sequence[str]]) -> str:
+    """Return one clause for each variable and cause, with its hosts."""
+    hosts: dict[tuple[str, str], list[str]] = {}
+    for host, name, why in refused:
+        hosts.setdefault((name, why.rstrip(".")), []).append(host)
+    words = (f"{name} of {nodeset.folded(its)} has no value: {why}" for (name, why), its in hosts.items())
+    return and_more(words, _MOST_NAMED, "; ")
 
 
 def _asked(

@@ -58,7 +58,7 @@ def test_a_template_without_a_value_is_one_sentence_with_host_and_variable(place
     (place.parent / "group_vars" / "all.yml").write_text('prefix: "{{ nowhere }}"\n')
     with pytest.raises(ConfigError) as caught:
         ansible_inventory.load(place)
-    assert "ansible_host of node1" in str(caught.value)
+    assert "ansible_host of node[1-3]" in str(caught.value)
     assert "'nowhere' is undefined" in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 import factory
 import pytest
-from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.hosts import InventoryOptions, InventorySources
 from clusterctl.support.errors import ConfigError
 from clusterctl.validation import suites
 from clusterctl.validation.options import ValidationOptions
 
-INVENTORY = Path("/srv/my inventory.ini")
+INVENTORY = InventorySources(("/srv/my inventory.ini",))
 
 
 def test_a_plain_run_is_repeated_by_a_plain_line() -> None:
@@ -47,3 +46,15 @@ def test_a_launch_node_outside_the_selection_is_refused() -> None:
     ValidationOptions(launch_node="node8").refuse_unknown_launch_node(cluster)
     with pytest.raises(ConfigError, match=r"'node9' is not one of .* node5, node6 and 2 more\.$"):
         ValidationOptions(launch_node="node9").refuse_unknown_launch_node(cluster)
+
+
+def test_several_inventories_are_repeated_with_i() -> None:
+    both = InventorySources(("/srv/a.ini", "node1,node2,"))
+    assert shlex.split(ValidationOptions().repeat(both)) == [
+        "clusterctl",
+        "validate",
+        "-i",
+        "/srv/a.ini",
+        "-i",
+        "node1,node2,",
+    ]
