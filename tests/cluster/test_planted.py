@@ -113,7 +113,7 @@ def test_a_node_whose_processors_are_throttled_is_named(cluster: Cluster) -> Non
     assert re.match(
         r"node4 was held back \d+\.\d s by its control group \(quota 0\.1 of a core for 2 slots\)", found.reason
     )
-    assert "CPU quota of node4" in found.next_step
+    assert "CPU quota" in found.culprits[0].cure
 
 
 FLIP = """
@@ -148,7 +148,8 @@ def test_what_a_pass_must_not_hide_is_named_beside_the_checks(cluster: Cluster) 
     hello, provisioned = result(record, "hello"), result(record, "provisioned")
     assert (hello.verdict, hello.hosts) == (Verdict.FAIL, ("node1",)), hello.reason
     assert "on node1 is not the file that was installed" in hello.reason
-    assert "clusterctl provision" in hello.next_step
+    assert [(one.kind, one.nodes) for one in hello.culprits] == [("node", ("node1",))]
+    assert "clusterctl provision" in hello.culprits[0].cure
     assert (provisioned.verdict, provisioned.hosts) == (Verdict.FAIL, ("node3",)), provisioned.reason
     assert f"mpirun of a session is {folder}/mpirun" in provisioned.reason
     assert "first in PATH" in provisioned.reason

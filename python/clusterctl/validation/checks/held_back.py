@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 QUANTITY = "cpu_quota"
 _LEAST_S, _LEAST_PART = 0.5, 0.1  # seconds, and part of the quota's periods; less does not explain a slow node
 _MOST_NAMED = 6
+_CURE = "raise its CPU quota (cpu.max, CPUQuota, or the limit of the container), or give it fewer slots"
 
 
 @dataclass(frozen=True)
@@ -69,20 +70,21 @@ def explained(result: CheckResult, held: Sequence[HeldBack]) -> CheckResult:
     return result.model_copy(
         update={
             "verdict": result.verdict if result.verdict is Verdict.ERROR else Verdict.FAIL,
-            "reason": words if result.verdict is Verdict.PASS else f"{words}; {result.reason}",
+            "reason": "; ".join((words, *([] if result.verdict is Verdict.PASS else [result.reason]), _CURE)),
             "hosts": tuple(blamed),
             "culprits": (
                 *(
                     Culprit(
-                        kind="node", nodes=(one.host,), quantity=QUANTITY, ratio=one.cores / one.slots, words=one.words
+                        kind="node",
+                        nodes=(one.host,),
+                        quantity=QUANTITY,
+                        ratio=one.cores / one.slots,
+                        words=one.words,
+                        cure=_CURE,
                     )
                     for one in held
                 ),
                 *others,
-            ),
-            "next_step": (
-                f"Raise the CPU quota of {', '.join(names[:_MOST_NAMED])} (cpu.max, CPUQuota, or the limit of the "
-                "container), or give fewer slots."
             ),
         }
     )

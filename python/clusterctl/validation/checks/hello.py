@@ -49,7 +49,9 @@ class Hello:
         complete = len(answered) == len(judgement.ranks)
         changed = mapped_libraries.changed(site, outcome.lines)
         if changed is not None:
-            return base.fail(replace(judgement, next_step=changed.next_step), changed.reason, changed.hosts)
+            return base.fail(
+                replace(judgement, culprits=changed.culprits), f"{changed.reason}; {changed.cure}", changed.hosts
+            )
         skew = _skew(site, answered) if answered and complete else None
         if skew is not None:
             return base.fail(judgement, *skew)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from clusterctl.model.culprits import Culprit
 from clusterctl.model.findings import majority
 from clusterctl.model.nodeset import folded
 from clusterctl.validation.checks.rank_output import events_of
@@ -23,7 +24,12 @@ class Changed:
 
     reason: str
     hosts: tuple[str, ...]
-    next_step: str
+    cure: str
+
+    @property
+    def culprits(self) -> tuple[Culprit, ...]:
+        """A culprit for each node."""
+        return tuple(Culprit(kind="node", nodes=(host,), words=self.reason, cure=self.cure) for host in self.hosts)
 
 
 @dataclass(frozen=True)

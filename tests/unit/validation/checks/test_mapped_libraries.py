@@ -43,7 +43,8 @@ def test_the_manifest_names_the_node_even_of_two() -> None:
     assert found is not None
     assert found.hosts == ("node2",)
     assert "libmpi.so.40 on node2 is not the file that was installed" in found.reason
-    assert "remove /usr/local/openmpi-5.0.7-k" in found.next_step
+    assert "remove /usr/local/openmpi-5.0.7-k" in found.cure
+    assert [one.nodes for one in found.culprits] == [("node2",)]
 
 
 def test_without_a_manifest_the_majority_decides() -> None:
