@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from clusterctl.model.results import CheckResult, ValidationEvent
     from clusterctl.validation.team import Team
 
-_FACTS_S = 10.0
-_CONNECT_S = 2.0  # tried twice, so that the ports are known in less than ten seconds
+_FACTS_S = 20.0
+_CONNECT_S = 2.0  # tried twice, so that the ports are known in less than ten seconds; longer on busy machines
 _LOGIN_S, _LOGINS_S, _ANSWER_S = 4, 6.0, 9.0
 
 
@@ -56,7 +56,7 @@ def explained(
     found = _on_nodes(team, named, control)
     if not found and not causes.is_certain(result, outcome):
         tell(CheckProgress(result.check, "trying the ports between the nodes"))
-        found = _between(team, control)
+        found = _between(team, control, _CONNECT_S * causes.slowdown(result))
     if not found and not causes.came_up(result):
         tell(CheckProgress(result.check, f"trying the logins of {team.launch_node}"))
         found = _logins(team, control)
@@ -79,15 +79,17 @@ def _on_nodes(team: Team, names: Sequence[str], control: Path) -> tuple[Cause, .
         for name, node in probe.facts.items()
         if name not in told and (problem := not_installed(node))
     ]
+    late = [failure for failure in probe.failures.values() if failure.kind == "timeout"]
+    slow = len(late) * 2 > max(2, len(names))  # most of them are late: a busy machine, and not a node that is gone
     gone = [
-        Cause((name,), probe.failures[name].message.rstrip("."), "see whether it is up, and look at its console")
-        for name in names
-        if name in probe.failures
+        Cause((name,), failure.message.rstrip("."), "see whether it is up, and look at its console")
+        for name, failure in probe.failures.items()
+        if failure.kind != "timeout" or not slow
     ]
     return (*gone, *damaged, *_as_causes(found))
 
 
-def _between(team: Team, control: Path) -> tuple[Cause, ...]:
+def _between(team: Team, control: Path, timeout_s: float) -> tuple[Cause, ...]:
     """Have the nodes connect to each other, and return which connections fail, with their direction."""
     nodes = {name: node.facts for name, node in team.nodes.items()}
     if len(nodes) < 2:  # noqa: PLR2004 - a connection has two ends
@@ -98,7 +100,7 @@ def _between(team: Team, control: Path) -> tuple[Cause, ...]:
         return ()
     hosts = _hosts(team, tuple(nodes))
     view = View(hosts=tuple(hosts), nodes=nodes, candidates=candidates)
-    view = replace(view, pairs=network_probe.probe(hosts, candidates, timeout_s=_CONNECT_S, control_dir=control))
+    view = replace(view, pairs=network_probe.probe(hosts, candidates, timeout_s=timeout_s, control_dir=control))
     failed = {(one.source, one.target) for one in view.pairs if one.kind != "ok"}
     return _as_causes(network.between(view), failed)
 

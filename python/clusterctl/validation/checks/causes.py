@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from clusterctl.model import nodeset
 from clusterctl.model.culprits import Culprit
 from clusterctl.support.words import and_more
+from clusterctl.validation.checks.rank_output import CPUS, LOAD
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -20,6 +21,7 @@ CauseKind: TypeAlias = Literal["node", "pair", "one_way", "together"]
 NO_ANSWER = "an answer"  # rank_program.py expects this of a rank that died or raised an exception
 
 _MOST_NAMED = 6
+_MOST_SLOWDOWN = 4.0
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,14 @@ def broke(result: CheckResult, outcome: JobOutcome) -> bool:
 def came_up(result: CheckResult) -> bool:
     """Whether a rank of the job came up."""
     return any(rank.state != "absent" for rank in result.ranks)
+
+
+def slowdown(result: CheckResult) -> float:
+    """Return by how much the machines of the ranks are slowed by other work, from their signs of life: 1 to 4."""
+    loads = [
+        rank.figures[LOAD] / max(1.0, rank.figures.get(CPUS, 1.0)) for rank in result.ranks if LOAD in rank.figures
+    ]
+    return min(_MOST_SLOWDOWN, max(1.0, *loads)) if loads else 1.0
 
 
 def is_open(result: CheckResult, outcome: JobOutcome) -> bool:

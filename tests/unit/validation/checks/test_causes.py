@@ -92,3 +92,13 @@ def test_a_name_that_may_follow_from_the_fault_of_another_node_is_not_certain() 
     assert not causes.is_certain(found(hosts=("node3",)), CRASHED)
     assert not causes.is_certain(found(hosts=("node3", "node4")), HUNG)
     assert told.verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("load", "cpus", "times"), [(0.5, 2.0, 1.0), (4.0, 2.0, 2.0), (16.0, 2.0, 4.0), (16.0, 64.0, 1.0)]
+)
+def test_busy_machines_get_more_time_for_a_connection(load: float, cpus: float, times: float) -> None:
+    figures = {"load_processes": load, "load_cpus": cpus}
+    ranks = tuple(rank.model_copy(update={"figures": figures}) for rank in found().ranks)
+    assert causes.slowdown(found().model_copy(update={"ranks": ranks})) == times
+    assert causes.slowdown(found()) == 1.0
