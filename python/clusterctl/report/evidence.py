@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from clusterctl.analysis import packet_loss
 from clusterctl.model import nodeset
 from clusterctl.model.results import Verdict
 from clusterctl.report import figure_words
@@ -36,8 +37,9 @@ def of_culprits(found: Sequence[tuple[CheckResult, Culprit]], hosts: Collection[
         hosts: of the run, for the lines that begin with the name of another node.
     """
     lines = [line for check, culprit in found for line in _shown(check, culprit)]
-    if not lines:
-        lines = [line for check, culprit in found for line in _about(culprit.nodes, _said(check), hosts)]
+    for check, culprit in found:  # lines of a measurement repeat its figures
+        if not lines or not culprit.quantity:
+            lines += _about(culprit.nodes, _said(check), hosts)
     return tuple(dict.fromkeys(lines))[:_MOST]
 
 
@@ -57,9 +59,12 @@ def _shown(check: CheckResult, culprit: Culprit) -> Iterator[str]:
     measured = [matrix for matrix in check.matrices if (matrix.quantity, matrix.size_bytes) == about]
     for matrix in measured:
         yield from _links(matrix, culprit)
-    for figure in check.figures:
-        if not measured and (figure.quantity, figure.size_bytes) == about and set(figure.nodes) == wanted:
-            yield f"{figure_words.about_nodes(figure)}: {figure_words.figure(figure.value, figure.unit)}"
+    if culprit.quantity == packet_loss.SENT_AGAIN:
+        yield from _lost(check, wanted)
+    elif not measured:
+        for figure in check.figures:
+            if (figure.quantity, figure.size_bytes) == about and set(figure.nodes) == wanted:
+                yield f"{figure_words.about_nodes(figure)}: {figure_words.figure(figure.value, figure.unit)}"
     if culprit.kind == "node":
         yield from _answers(check.ranks, wanted)
     if check.search:
@@ -69,16 +74,30 @@ def _shown(check: CheckResult, culprit: Culprit) -> Iterator[str]:
 def _links(matrix: PairMatrix, culprit: Culprit) -> Iterator[str]:
     """Yield the links of a culprit, worst first; of a pair, its own link and the other links of both ends."""
     wanted = {number for number, name in enumerate(matrix.nodes) if name in culprit.nodes}
+    both = matrix.forward or matrix.value, matrix.backward or matrix.value
     measured = [
-        (value, one, other)
-        for one, other, value in zip(matrix.first, matrix.second, matrix.value, strict=True)
+        (value, one, other, there, back)
+        for one, other, value, there, back in zip(matrix.first, matrix.second, matrix.value, *both, strict=True)
         if (one in wanted or other in wanted) and value > 0
     ]
     measured.sort(key=lambda link: link[0] if matrix.better == "higher" else -link[0])
     its = [link for link in measured if len(wanted & {link[1], link[2]}) == len(wanted)]
     others = [link for link in measured if link not in its] if len(its) < _MOST_LINKS else []
-    for value, one, other in (*its[:_MOST_LINKS], *others[: _MOST_LINKS - len(its)]):
-        yield f"{matrix.nodes[one]} ↔ {matrix.nodes[other]}: {figure_words.figure(value, matrix.unit)}"
+    for value, one, other, there, back in (*its[:_MOST_LINKS], *others[: _MOST_LINKS - len(its)]):
+        ends = (matrix.nodes[one], matrix.nodes[other])
+        if figure_words.differ(there, back):
+            yield f"{' → '.join(ends)}: {figure_words.figure(there, matrix.unit)}"
+            yield f"{' → '.join(reversed(ends))}: {figure_words.figure(back, matrix.unit)}"
+        else:
+            yield f"{' ↔ '.join(ends)}: {figure_words.figure(value, matrix.unit)}"
+
+
+def _lost(check: CheckResult, wanted: set[str]) -> Iterator[str]:
+    """Yield what was sent again on the links of a culprit, the sender first, the worst link first."""
+    found = [one for one in check.figures if one.quantity == packet_loss.SENT_AGAIN and wanted & set(one.nodes)]
+    its = [one for one in found if wanted <= set(one.nodes)]
+    for one in sorted(its, key=lambda figure: -figure.value)[:_MOST_LINKS]:
+        yield f"{' → '.join(one.nodes)}: {one.value * 100:.2g} % of the TCP segments were sent again"
 
 
 def _answers(reports: Iterable[RankReport], wanted: Collection[str]) -> Iterator[str]:

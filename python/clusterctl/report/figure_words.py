@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from clusterctl.model import nodeset, units
 
 if TYPE_CHECKING:
-    from clusterctl.model.culprits import Fineness
     from clusterctl.model.results import Figure, Trend
+
+_DIRECTIONS_DIFFER = 1.25  # times
 
 
 def figure(value: float, unit: units.Unit) -> str:
@@ -39,10 +40,9 @@ def about_nodes(one: Figure) -> str:
     return f"{nodeset.folded(one.nodes)}: {about(one)}" if one.nodes else about(one)
 
 
-def fineness(one: Fineness) -> str:
-    """Return how finely a check could judge: 'links to ±12 % (bandwidth)'."""
-    words = f"{one.kind}s to ±{one.fraction * 100:.0f} % ({quantity(one.quantity)})"
-    return f"{words}: {one.why}" if one.why else words
+def differ(there: float, back: float) -> bool:
+    """Whether the figures of a link's two directions differ enough to be told apart."""
+    return min(there, back) > 0 and max(there, back) > _DIRECTIONS_DIFFER * min(there, back)
 
 
 def now_and_before(trend: Trend) -> tuple[str, str]:

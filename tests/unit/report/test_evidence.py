@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from clusterctl.model import results
 from clusterctl.model.culprits import Culprit
-from clusterctl.model.results import CheckResult, RankReport, Verdict
+from clusterctl.model.results import CheckResult, Figure, RankReport, Verdict
 from clusterctl.report import actions
+from clusterctl.report.page import matrices
 from report_records import DATA, HUNG, PAIRS, record
 
 LAUNCHER = (
@@ -87,6 +89,57 @@ def test_a_pair_shows_its_own_link_before_the_others_of_its_ends() -> None:
     (one,) = actions.of(made.model_copy(update={"checks": (pairs.model_copy(update={"culprits": (culprit,)}),)}))
     assert one.evidence[0].startswith("node1 ↔ node2: ")
     assert one.evidence[1].startswith("node2 ↔ node5: ")
+
+
+def test_the_slow_direction_of_a_link_is_told_apart_from_the_other() -> None:
+    made = results.load((DATA / "slow-link.json").read_bytes(), "slow-link.json")
+    (pairs,) = (check for check in made.checks if check.check == "pairs")
+    fast = pairs.matrices[-1]
+    forward = [
+        value / 10 if link == ("node2", "node4") else value for link, value in zip(fast.links, fast.value, strict=True)
+    ]
+    matrix = fast.model_copy(update={"forward": tuple(forward), "backward": fast.value})
+    culprit = Culprit(kind="one_way", nodes=("node2", "node4"), quantity="bandwidth", size_bytes=8 << 20, words="slow")
+    check = pairs.model_copy(update={"culprits": (culprit,), "matrices": (matrix,)})
+    (one,) = actions.of(made.model_copy(update={"checks": (check,)}))
+    assert one.nodes == "node2 → node4"
+    assert [line.partition(": ")[0] for line in one.evidence[:3]] == [
+        "node2 → node4",
+        "node4 → node2",
+        "node2 ↔ node5",
+    ]
+    (packed,) = matrices.of(made.model_copy(update={"checks": (check,)}))
+    ((first, second, there, back),) = packed["ways"]
+    assert (packed["nodes"][first], packed["nodes"][second]) == ("node2", "node4")
+    assert back == pytest.approx(10 * there)
+
+
+def test_lost_segments_are_shown_with_their_sender() -> None:
+    lost = tuple(
+        Figure(quantity="sent_again", nodes=nodes, value=value, unit="1")
+        for nodes, value in ((("node1", "node2"), 0.002), (("node2", "node1"), 0.061), (("node3", "node1"), 0.0))
+    )
+    culprit = Culprit(kind="one_way", nodes=("node2", "node1"), quantity="sent_again", words="lost")
+    check = CheckResult(check="pairs", verdict=Verdict.FAIL, reason="lost", figures=lost, culprits=(culprit,))
+    (one,) = actions.of(record((check,)))
+    assert one.evidence == (
+        "node2 → node1: 6.1 % of the TCP segments were sent again",
+        "node1 → node2: 0.2 % of the TCP segments were sent again",
+    )
+
+
+def test_the_words_of_the_launcher_stand_behind_the_ranks_of_a_crash() -> None:
+    told = "PRTE has lost communication with a remote daemon."
+    check = CheckResult(
+        check="hello",
+        verdict=Verdict.FAIL,
+        reason="no",
+        culprits=(Culprit(kind="node", nodes=("node4",), words="node4 is gone"),),
+        ranks=(RankReport(rank=6, host="node4", state="started"),),
+        evidence=(told, *LAUNCHER),
+    )
+    (one,) = actions.of(record((check,)))
+    assert one.evidence == ("rank 6 on node4: started, then silent", told)
 
 
 def test_figures_of_other_nodes_do_not_show_a_culprit() -> None:

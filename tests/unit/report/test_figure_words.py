@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from clusterctl.model.culprits import Fineness
 from clusterctl.model.results import Figure
 from clusterctl.report import figure_words
 from report_records import SLOW
@@ -13,9 +12,8 @@ def test_figures_have_names() -> None:
     )
 
 
-def test_fineness_has_words() -> None:
-    assert figure_words.fineness(Fineness(kind="link", quantity="bus_bandwidth", fraction=0.12)) == (
-        "links to ±12 % (bus bandwidth)"
-    )
-    coarse = Fineness(kind="node", quantity="compute", fraction=0.4, why="the cores were busy")
-    assert figure_words.fineness(coarse) == "nodes to ±40 % (compute): the cores were busy"
+def test_directions_differ_from_a_quarter_on() -> None:
+    assert figure_words.differ(1.0, 1.3)
+    assert figure_words.differ(1.3, 1.0)
+    assert not figure_words.differ(1.0, 1.2)
+    assert not figure_words.differ(0.0, 1.0)  # nothing was measured that way

@@ -14,6 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.analysis import fineness
 from clusterctl.model import nodeset
 from clusterctl.model.results import Verdict
 from clusterctl.report import actions, figure_words, jsonl
@@ -70,7 +71,7 @@ def document(record: ValidationRecord, logs: Mapping[str, str] | None = None) ->
         drawing=topology.drawing(record),
         checks=[checks.shown(check, (logs or {}).get(check.check, "")) for check in record.checks],
         counts=_counts(record),
-        fineness=[(check.check, one) for check in record.checks for one in check.fineness],
+        fineness=[(check.check, words) for check in record.checks if (words := fineness.words(check.fineness))],
         has={"matrices": bool(links), "sweeps": bool(curves), "trends": bool(trends)},
         blocks=max((matrix.get("block", 0) for matrix in links), default=0),
         trends_left=trends_left,
@@ -89,7 +90,6 @@ def _template() -> Template:
         "about": figure_words.about,
         "night": _night,
         "folded": nodeset.folded,
-        "fineness": figure_words.fineness,
     }
     return surroundings.from_string(_own("page.html.j2"))
 

@@ -38,6 +38,7 @@ function unpacked(matrix) {
   matrix.who = matrix.worst ? bytes(matrix.worst) : null;
   matrix.namedNodes = new Set(matrix.named.nodes);
   matrix.namedPairs = new Set(matrix.named.pairs.map(([one, other]) => one * 65536 + other));
+  matrix.directions = new Map(matrix.ways.map(([one, other, there, back]) => [one * 65536 + other, [there, back]]));
   matrix.ready = true;
   return matrix;
 }
@@ -64,6 +65,11 @@ function about(matrix, i, j) {
   said.more = (value / matrix.median).toFixed(2) + " × the median of " + figure(matrix.median, matrix.unit);
   const code = matrix.spreadCodes && matrix.spreadCodes[at];
   if (code) said.value += " ± " + figure(value * Math.pow(10, (code - 255) / 254 * 5), matrix.unit);
+  const ways = matrix.directions.get(Math.min(i, j) * 65536 + Math.max(i, j));
+  if (ways) {
+    const [from, to] = [Math.min(i, j), Math.max(i, j)].map((at) => matrix.nodes[at]);
+    said.more += "; " + from + " → " + to + ": " + figure(ways[0], matrix.unit) + ", " + to + " → " + from + ": " + figure(ways[1], matrix.unit);
+  }
   if (matrix.who) said.more += "; the worst link there is " + worstEnds(matrix, at).map((end) => data.nodes.hosts[end]).join(" ↔ ");
   return said;
 }

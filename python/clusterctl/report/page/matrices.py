@@ -26,6 +26,7 @@ _BLOCKS = 256
 _SPREADS = 600_000  # links of all matrices; up to here each link carries its spread, a byte
 _LOW = 0.8  # of the median: a row below it is one entry in the list of the worst links
 _WORST = 8
+_WAYS = 1000  # links with a figure for each direction
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,18 @@ def _matrix(check: CheckResult, matrix: PairMatrix, place: dict[str, int], *, sp
             "values": packing.packed(values),
             "low": low,
             "high": high,
+            "ways": [] if "block" in data else _ways(matrix),
             "order": _worst_first(share, low_rows, rows_named),
         }
     )
+
+
+def _ways(matrix: PairMatrix) -> list[tuple[int, int, float, float]]:
+    """Return the links whose directions differ, the most first: both ends, and the figures there and back."""
+    both = zip(matrix.first, matrix.second, matrix.forward, matrix.backward, strict=True) if matrix.forward else ()
+    found = [link for link in both if figure_words.differ(link[2], link[3])]
+    found.sort(key=lambda link: -max(link[2] / link[3], link[3] / link[2]))
+    return found[:_WAYS]
 
 
 def _for_browser(blamed: Named, block: int, inventory: NDArray[np.int64] | None) -> dict[str, Any]:
