@@ -58,6 +58,15 @@ def validate(
     timeout: Annotated[
         float | None, typer.Option("--timeout", metavar="SECONDS", help="Deadline of each check, instead of its own.")
     ] = None,
+    patience: Annotated[
+        str | None,
+        typer.Option(
+            "--patience",
+            metavar="DURATION",
+            help="Measure each check that compares nodes or links on, until it would see a fault of 10 %, for at most"
+            " so long: 90, '5 min'. Default: one run, and a second where something stands out.",
+        ),
+    ] = None,
     no_gate: Annotated[
         bool, typer.Option("--no-gate", help="Launch the checks on nodes that differ in their versions as well.")
     ] = False,
@@ -117,12 +126,23 @@ def validate(
         suite=_suite(inventory, suite, suite_file),
         checks=None if names is None else tuple(names),
         timeout_s=timeout,
+        patience_s=_patience(patience),
         gate=not no_gate,
         search=search,
         remembered=not no_history,
         argv=shown_command(sys.argv[1:]),
     )
     return _run(inventory, asked, form, files.Places(html, junit, prometheus, jsonl))
+
+
+def _patience(text: str | None) -> float:
+    """Return the seconds of ``--patience``, 0 without it."""
+    from clusterctl.model import units  # noqa: PLC0415 - see cli.main
+
+    try:
+        return 0.0 if text is None else units.seconds(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--patience") from None
 
 
 def after_provision(inventory: AnyInventory, asked: ValidationOptions, form: StreamFormat) -> int:

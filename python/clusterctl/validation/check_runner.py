@@ -16,6 +16,7 @@ from clusterctl.state import files
 from clusterctl.validation import bisect, job_log, on_the_spot
 from clusterctl.validation.checks import base, held_back
 from clusterctl.validation.checks.judging import STARTED
+from clusterctl.validation.patience import Patience
 
 if TYPE_CHECKING:
     import threading
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from clusterctl.validation.team import Team
 
 _MPI_PARAMETERS = {"mpi_yield_when_idle": "1"}  # ranks may outnumber the cores, and the checks are about answers
-_FIRST, _CONFIRMING, _SEARCHING = 1, 2, 3  # attempts at a check; a search counts on from its number
+_FIRST, _CONFIRMING, _SEARCHING = 1, 2, 3  # attempts at a check; a search counts on from its number, or from the last
 # A rank's first and last line. The ranks of torchrun are announced before they exist, so they are counted by number.
 _STARTED = re.compile(r'"event": "started", [^{}]*"rank": (\d+)')
 _ANSWERED = re.compile(r'(?:"event": "result", [^{}]*|\{)"rank": (\d+)')
@@ -96,18 +97,38 @@ class CheckRunner:
         held = held_back.found(outcome.lines, team.site)
         if held:  # by the kernel's own count, so neither a second run nor a search has to confirm it
             return held_back.explained(result, held), outcome
-        if first.verdict is Verdict.PASS and speed_verdict.suspects(result):
-            self._tell(CheckProgress(check.name, f"measured once more, since {result.reason}"))
-            again, outcome = self._attempt(check, team, place, _CONFIRMING)
-            result = self._expectations.confirmed(result, again)
+        attempts = itertools.count(_CONFIRMING)
+        if first.verdict is Verdict.PASS:
+            outcomes = [outcome]
+
+            def take() -> CheckResult:
+                found, last = self._attempt(check, team, place, next(attempts))
+                outcomes.append(last)
+                return found
+
+            result = self._confirmed(check.name, first, result, take)
+            outcome = outcomes[-1]
         result = on_the_spot.explained(result, outcome, team, self._control, self._tell)
         if self._options.searches and bisect.is_wanted(result, outcome):
-            result = self._searched(check, team, place, result)
+            result = self._searched(check, team, place, result, max(_SEARCHING, next(attempts)))
         return result, outcome
 
-    def _searched(self, check: Check, team: Team, place: str, result: CheckResult) -> CheckResult:
+    def _confirmed(
+        self, name: str, first: CheckResult, assessed: CheckResult, take: Callable[[], CheckResult]
+    ) -> CheckResult:
+        """Measure on for as long as the user is patient, and once more what stands out."""
+        result, number = assessed, 1
+        patience = Patience(self._options.patience_s, take, lambda words: self._tell(CheckProgress(name, words)))
+        if self._options.patience_s and result.verdict is Verdict.PASS:
+            result, number = patience.measured_on(first, self._expectations.assess)
+        if number and speed_verdict.suspects(result):
+            self._tell(CheckProgress(name, f"measured once more, since {result.reason}"))
+            result = self._expectations.confirmed(result, patience.again(self._expectations.assess))
+        return result
+
+    def _searched(self, check: Check, team: Team, place: str, result: CheckResult, number: int) -> CheckResult:
         """Launch the check on ever fewer nodes, and blame the node or nodes that make it hang or crash."""
-        attempts = itertools.count(_SEARCHING)
+        attempts = itertools.count(number)
 
         def launch(group: tuple[str, ...], launcher: str, stop: threading.Event) -> Launch:
             started = team.launched_by(launcher, group)

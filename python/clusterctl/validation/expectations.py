@@ -80,9 +80,10 @@ class Expectations:
         ]
         if silent:
             told = and_more(silent, _MOST_NAMED)
-            self.notes.append(
+            words = (
                 f"{sources.file}: '{found.check}' measured no figure for the reference of {told}; correct or remove it."
             )
+            self.notes += [] if words in self.notes else [words]  # a check may be assessed more than once
 
     def _policy(self) -> OutlierPolicy:
         from clusterctl.analysis.outliers import OutlierPolicy  # noqa: PLC0415 - numpy, for runs that measure

@@ -31,6 +31,7 @@ class ValidationOptions:
         suite: which checks run, how long they measure, and what their figures are held against.
         checks: the names of the checks that run; None is every check of the suite.
         timeout_s: replaces the deadline of every check.
+        patience_s: seconds for which a check that compares is measured on until it would see a fault of ten per cent.
         gate: whether nodes that differ keep every check from being launched.
         search: whether to search for the node that makes a check hang or crash. None searches in every suite but smoke,
             which must be quick.
@@ -45,6 +46,7 @@ class ValidationOptions:
     suite: Suite = field(default_factory=suites.default)
     checks: tuple[str, ...] | None = None
     timeout_s: float | None = None
+    patience_s: float = 0.0
     gate: bool = True
     search: bool | None = None
     remembered: bool = True
@@ -80,6 +82,7 @@ class ValidationOptions:
             "--private-key": self.inventory.private_key,
             "--launch-node": self.launch_node,
             "--timeout": None if self.timeout_s is None else f"{self.timeout_s:g}",
+            "--patience": f"{self.patience_s:g}" if self.patience_s else None,
         }
         for option, value in given.items():
             words += [] if value is None else [option, value]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -10,32 +9,13 @@ import numpy as np
 import pytest
 from clusterctl.analysis import fineness, foreign_load, outliers, speed_verdict
 from clusterctl.analysis.outliers import OutlierPolicy
-from clusterctl.model.results import CheckResult, Comparison, Figure, PairMatrix, RankReport, Reference, Verdict
+from clusterctl.model.results import CheckResult, Comparison, Figure, RankReport, Reference, Verdict
+from noisy_links import matrix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 POLICY = OutlierPolicy()
-MIB = 1 << 20
-
-
-def matrix(count: int, noise: float = 0.02, *, slow: dict[int, float] | None = None, seed: int = 1) -> PairMatrix:
-    """Return bandwidths of all pairs; ``slow`` is by the number of the link the part of the speed that is missing."""
-    rng = np.random.default_rng(seed)
-    links = list(itertools.combinations(range(count), 2))
-    values = 1e9 * np.exp(-np.abs(rng.normal(0, noise, len(links))) * rng.choice([-1, 1], len(links)))
-    for link, part in (slow or {}).items():
-        values[link] = 1e9 * (1 - part)
-    return PairMatrix(
-        quantity="bandwidth",
-        size_bytes=MIB,
-        unit="B/s",
-        better="higher",
-        nodes=tuple(f"node{number}" for number in range(1, count + 1)),
-        first=tuple(first for first, _ in links),
-        second=tuple(second for _, second in links),
-        value=tuple(float(value) for value in values),
-    )
 
 
 def ranks(count: int, busy: float, *, own: float = 0.1, shared: bool = False) -> tuple[RankReport, ...]:

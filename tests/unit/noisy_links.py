@@ -1,0 +1,27 @@
+"""Bandwidths of all pairs with a known noise, and links that are slow by a known part."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from clusterctl.model.results import PairMatrix
+
+
+def matrix(count: int, noise: float = 0.02, *, slow: dict[int, float] | None = None, seed: int = 1) -> PairMatrix:
+    """Return bandwidths of all pairs; ``slow`` is by the number of the link the part of the speed that is missing."""
+    rng = np.random.default_rng(seed)
+    links = list(itertools.combinations(range(count), 2))
+    values = 1e9 * np.exp(-np.abs(rng.normal(0, noise, len(links))) * rng.choice([-1, 1], len(links)))
+    for link, part in (slow or {}).items():
+        values[link] = 1e9 * (1 - part)
+    return PairMatrix(
+        quantity="bandwidth",
+        size_bytes=1 << 20,
+        unit="B/s",
+        better="higher",
+        nodes=tuple(f"node{number}" for number in range(1, count + 1)),
+        first=tuple(first for first, _ in links),
+        second=tuple(second for _, second in links),
+        value=tuple(float(value) for value in values),
+    )
