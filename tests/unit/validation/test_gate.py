@@ -107,3 +107,21 @@ def test_a_node_that_no_job_can_be_launched_on_is_named_and_left_out() -> None:
     assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node2",))
     assert "node2: /tmp is full" in found.reason
     assert found.reason.endswith("free space in /tmp")
+
+
+def test_another_mpirun_first_in_path_is_a_fail_and_the_node_takes_part() -> None:
+    own = "/usr/local/openmpi/bin/mpirun"
+    found = {"name": "mpirun", "own": own, "own_real": own, "own_state": "ok"}
+    watch = factory.programs(content.node_programs())
+    whole = node("node1", watch=watch, launch=[{**found, "path": own, "real": own}])
+    other = node("node2", watch=watch, launch=[{**found, "path": "/opt/mpi/mpirun", "real": "/opt/mpi/mpirun"}])
+    results = CheckResults(lambda _event: None)
+    cluster = factory.inventory(["node1", "node2"])
+    guard = gate.Gate(cluster, results, lambda _event: None, compares=True, repeat="again", total=3)
+    passed = guard.judge(Probe({"node1": whole, "node2": other}, {}))
+    assert list(passed.nodes) == ["node1", "node2"]
+    told = results["provisioned"]
+    assert (told.verdict, told.hosts) == (Verdict.FAIL, ("node2",))
+    assert "mpirun of a session is /opt/mpi/mpirun" in told.reason
+    assert "first in PATH" in told.reason
+    assert not any("mpirun" in note for note in passed.notes)
