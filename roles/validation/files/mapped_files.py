@@ -31,20 +31,25 @@ class Contents:
 
     def look(self, worker: int) -> bool:
         """Look at the working process of a rank; whether there is nothing more to do."""
-        found = mapped(worker)
-        is_complete = found == self.before and any(Path(path).name.startswith("libmpi.so") for path in found)
+        text = maps(worker)
+        found = mapped(text) if "/libmpi.so" in text else set()  # this is asked often, until the library is there
+        is_complete = bool(found) and found == self.before
         self.before = found
         if is_complete:
-            self.say("mapped", **compared(found | mapped(os.getppid())))
+            self.say("mapped", **compared(found | mapped(maps(os.getppid()))))
         return is_complete
 
 
-def mapped(pid: int) -> set[str]:
-    """Return the regular files that a process has mapped, with links resolved; empty where it cannot be seen."""
+def maps(pid: int) -> str:
+    """Return what the kernel says of a process's memory, '' where it cannot be seen."""
     try:
-        text = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+        return Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return set()
+        return ""
+
+
+def mapped(text: str) -> set[str]:
+    """Return the regular files in the map of a process's memory."""
     places = {line[line.index("/") :] for line in text.splitlines() if "/" in line}
     return {path for path in places if not path.startswith(("/dev/", "/memfd:", "/SYSV")) and Path(path).is_file()}
 
