@@ -1,8 +1,8 @@
 """Who launches is a variable of the search for bad nodes: launches that tell a bad node from a bad way to launch.
 
 All groups of a search are launched by one node, which need not be in the group. So a fault that depends on who launches
-looks like a bad node, or like a fault of all nodes. Before a node is blamed, it launches a job itself. Where that
-passes, another node launches a job with it.
+looks like a bad node, or like a fault of all nodes. Before a node is blamed, it launches a job itself, which confirms it
+where it fails. Where it passes twice, another node launches a job with it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ Attempt: TypeAlias = Callable[..., Steps[list[bool]]]
 
 LAUNCHING = "when it launches"
 NOT_LAUNCHING = "when it does not launch"
+_TIMES = 2  # that a bad node has to pass when it launches: a fault that comes now and then passes once by chance
 _OTHER_LAUNCHERS = 2  # so many are tried, since the first of them may be bad as well
 
 
@@ -36,8 +37,8 @@ class Role:
 ALWAYS = Role()
 
 
-def roles(bad: Mapping[int, int], launcher: int, attempt: Attempt) -> Steps[dict[int, Role]]:
-    """Find the role of each bad node.
+def roles(bad: Mapping[int, int], launcher: int, attempt: Attempt) -> Steps[dict[int, Role] | None]:
+    """Launch each bad node once more, by itself, and find its role where that passes; None where it passes and fails.
 
     Args:
         bad: bad nodes, each with a good partner; partners are not shared, and none is the launcher unless there is no
@@ -45,16 +46,19 @@ def roles(bad: Mapping[int, int], launcher: int, attempt: Attempt) -> Steps[dict
         launcher: the node that launched every job so far.
         attempt: launches groups at once, and returns which of them failed.
     """
-    found: dict[int, Role] = {}
-    # The launcher has launched already: it is asked not to. The others have not: each launches a job of its own.
-    pairs = {node: (partner, node) if node == launcher else (node, partner) for node, partner in bad.items()}
-    failed = yield from attempt(*pairs.values(), by=tuple(pair[0] for pair in pairs.values()))
-    passed = [node for node, fails in zip(pairs, failed, strict=True) if not fails]
-    found.update({node: Role("when", LAUNCHING) for node in passed if node == launcher})
-    rest = {node: bad[node] for node in passed if node != launcher}
-    alone = {node: partner for node, partner in rest.items() if partner == launcher}
+    # The launcher has launched already: its partner does it now. The others have not: each launches a job of its own.
+    left = {node: (partner, node) if node == launcher else (node, partner) for node, partner in bad.items()}
+    for time in range(_TIMES):
+        failed = yield from attempt(*left.values(), by=tuple(pair[0] for pair in left.values()))
+        if time and any(failed):
+            return None
+        left = {node: pair for (node, pair), fails in zip(left.items(), failed, strict=True) if not fails}
+        if not left:
+            return {}
+    found = {node: Role("when", LAUNCHING) for node in left if node == launcher}
+    alone = [node for node in left if node not in found and bad[node] == launcher]
     found.update({node: Role("way", "there is no third node to launch") for node in alone})
-    asked = {node: partner for node, partner in rest.items() if node not in alone}
+    asked = {node: bad[node] for node in left if node not in found}
     if asked:
         failed = yield from attempt(*((partner, node) for node, partner in asked.items()), by=tuple(asked.values()))
         for node, fails in zip(asked, failed, strict=True):

@@ -93,7 +93,6 @@ class GroupStrategy:
             yield from self._launcher_or_nobody(self._all, alone)
         elif any(alone):
             node = (alone.index(True),)
-            yield from self._try(node)
             self._blamed.add("node", node)
             yield from self._ask_roles(node)
             self._blamed.conclude()
@@ -117,8 +116,8 @@ class GroupStrategy:
         if len(bad) == len(pairs):
             yield from self._all_pairs()
             return
-        yield from self._try(bad[0])
         if len(bad) == 1:
+            yield from self._try(bad[0])
             self._blamed.add("pair", bad[0], (yield from self._pair_words(bad[0])))
         else:
             node = tuple(set(bad[0]) & set(bad[1]))
@@ -145,7 +144,6 @@ class GroupStrategy:
         for node in bad:
             self._blamed.add("node", (node,))
         yield from self._confirm(bad)
-        yield from self._ask_roles(bad)
         while self._open:
             yield from self._cross(self._open[0])
             if self._blamed.words:
@@ -206,14 +204,10 @@ class GroupStrategy:
         return found
 
     def _confirm(self, bad: Sequence[int]) -> Steps[None]:
-        """Launch each bad node once more with another partner, then all others without them, where it is not known."""
-        good = self._good()
-        if not bad or len(good) < len(bad):
-            return
-        if not all((yield from self._try(*zip(bad, reversed(good[-len(bad) :]), strict=True)))):
-            raise _FlakyError
+        """Have each bad node launch once more with another partner, then launch all others where it is not known."""
+        yield from self._ask_roles(bad)
         others = tuple(node for node in self._all if node not in self._blamed.nodes)
-        if len(others) > 1 and not self._open and (yield from self._try(others))[0]:
+        if bad and len(others) > 1 and not self._open and (yield from self._try(others))[0]:
             self._open = [others]
 
     # --- when everything fails ----------------------------------------------------------------------------------------
@@ -324,6 +318,8 @@ class GroupStrategy:
         asked = group_launchers.partners(bad, list(reversed(self._good())), others, self._launcher)
         if asked:
             found = yield from group_launchers.roles(asked, self._launcher, self._try)
+            if found is None:
+                raise _FlakyError
             for node, role in found.items():
                 self._blamed.note_role(node, role, self._launcher)
 

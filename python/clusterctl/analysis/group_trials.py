@@ -30,18 +30,18 @@ class GroupTrials:
     def __init__(self) -> None:
         """Begin without a launch."""
         self._seen: list[tuple[int, bool]] = []  # the group as a bit mask, and whether it failed
-        self._by_others = 0  # launches of another node than the usual; they prove something of the launchers alone
+        self._by_others: list[tuple[int, bool]] = []  # launches of another node than the usual
         self.passed: set[int] = set()
         self.contradicted = False
 
     def __len__(self) -> int:
         """Return the number of launches."""
-        return len(self._seen) + self._by_others
+        return len(self._seen) + len(self._by_others)
 
     def add(self, group: Group, *, failed: bool, by_other: bool = False) -> None:
         """Take the result of one launch; ``by_other`` is one that another node than the usual launched."""
-        if by_other:
-            self._by_others += 1
+        if by_other:  # it proves something of launchers alone
+            self._by_others.append((_mask(group), failed))
             return
         mask = _mask(group)
         # More nodes can only add faults: a fault of a group is a fault of each larger group that holds it.
@@ -62,9 +62,10 @@ class GroupTrials:
         return tuple(node for node, digit in enumerate(reversed(f"{common:b}")) if digit == "1")
 
     def with_all_of(self, group: Group) -> list[bool]:
-        """Return for each launch that held the whole group whether it failed."""
+        """Return for each launch that held the whole group whether it failed; of other launchers, those that failed."""
         wanted = _mask(group)
-        return [failed for mask, failed in self._seen if mask & wanted == wanted]
+        counted = (*self._seen, *(one for one in self._by_others if one[1]))
+        return [failed for mask, failed in counted if mask & wanted == wanted]
 
     def without(self, groups: Iterable[Group]) -> list[bool]:
         """Return for each launch that held none of the groups as a whole whether it failed."""
