@@ -1,7 +1,7 @@
 """Who launches is a variable of the search for bad nodes: launches that tell a bad node from a bad way to launch.
 
 All groups of a search are launched by one node, which need not be in the group. So a fault that depends on who launches
-looks like a bad node, or like a fault of all nodes. Before a node is blamed, it launches a job itself, which confirms it
+looks like a bad node, or like a fault of all nodes. Before a node is blamed, it launches a job itself; that confirms it
 where it fails. Where it passes twice, another node launches a job with it.
 """
 
