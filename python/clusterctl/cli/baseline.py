@@ -23,7 +23,7 @@ Output = Annotated[Format, typer.Option("--format", help="json: on stdout.")]
 @app.command()
 def accept(
     named: options.OneInventory = None,
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help=f"{options.RUN_HELP} Default: last.")] = None,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help=f"{options.RUN_HELP} Default: last.")] = None,
     more: options.Inventories = None,
     form: Output = Format.TEXT,
 ) -> None:

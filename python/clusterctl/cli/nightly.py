@@ -29,7 +29,7 @@ _SHOWN_MISSED = 5
 
 
 Output = Annotated[Format, typer.Option("--format", help="json writes to standard output.")]
-Which = Annotated[list[Path] | None, typer.Argument(metavar="[INVENTORY]", help="The inventory that was enabled.")]
+Which = Annotated[list[Path] | None, typer.Argument(metavar="INVENTORY", help="The inventory that was enabled.")]
 JobName = Annotated[
     str | None, typer.Option("--job", metavar="NAME|FILE", help="The job, as 'nightly status' names it.")
 ]

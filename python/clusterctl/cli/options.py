@@ -23,12 +23,18 @@ OneInventory: TypeAlias = Annotated[
 ]
 Inventories: TypeAlias = Annotated[
     list[Path] | None,
-    typer.Option("--inventory", "-i", metavar="INVENTORY", help="The same; may be repeated.", rich_help_panel=_ANSIBLE),
+    typer.Option(
+        "--inventory",
+        "-i",
+        metavar="INVENTORY",
+        help="An inventory, as by position; may be repeated.",
+        rich_help_panel=_ANSIBLE,
+    ),
 ]
 RUN_HELP = "An id or the beginning of one, last, last-1, or the path of a record or of a run's folder."
 WhoseRuns: TypeAlias = Annotated[
     list[Path] | None,
-    typer.Option("--inventory", "-i", metavar="INVENTORY", help="Whose runs; else those of all clusters."),
+    typer.Option("--inventory", "-i", metavar="INVENTORY", help="The inventory whose runs are meant; may be repeated."),
 ]
 Limit: TypeAlias = Annotated[
     str | None, typer.Option("--limit", "-l", metavar="PATTERN", help="Only these hosts.", rich_help_panel=_ANSIBLE)
