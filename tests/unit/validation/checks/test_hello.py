@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 from captured_cluster import LIBRARIES, SLOTS, judge, site
+from clusterctl.model.job_outcome import OutputLine
 from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import registry
 from factory import captured_outcome
@@ -30,6 +32,18 @@ def test_builds_may_differ_between_platforms_and_releases_may_not() -> None:
     judgement = hello.judge(mixed, dataclasses.replace(whole, lines=other))
     assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node3",))
     assert "different releases of MPI: node3: Open MPI v5.0.11" in judgement.reason
+
+
+def test_a_library_that_is_not_as_installed_names_its_node_before_all_else() -> None:
+    whole = captured_outcome("hello-5.0.7")
+    path = f"{LIBRARIES['5.0.7']}/lib/libmpi.so.40.40.7"
+    event = {"clusterctl": 1, "event": "mapped", "rank": 4, "host": "node3", "files": {}, "changed": [path]}
+    lines = (*whole.lines, OutputLine("stdout", 1.0, json.dumps(event)))
+    judgement = registry.select(["hello"])[0].judge(site("hello-5.0.7"), dataclasses.replace(whole, lines=lines))
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node3",))
+    assert [(one.kind, one.nodes) for one in judgement.culprits] == [("node", ("node3",))]
+    assert "clusterctl provision" in judgement.culprits[0].cure
+    assert "libmpi.so.40.40.7 on node3 is not the file that was installed" in judgement.reason
 
 
 def test_ranks_on_the_wrong_node_are_found() -> None:
