@@ -86,6 +86,12 @@ def test_a_link_that_is_slow_both_ways_is_a_pair() -> None:
         assert named(outliers.among_links(uneven, POLICY)) == [("pair", ("node2", "node4"))]
 
 
+def test_the_way_back_may_suffer_from_the_slow_way() -> None:
+    """Measured: a link with 50 Mbit/s one way had 6 MB/s there and 154 MB/s back, beside 800 MB/s of the others."""
+    found = one_way.among_directions(matrix(6, {(2, 4): 0.0075, (4, 2): 0.19}, noise=0.2), POLICY)
+    assert named(found) == [("one_way", ("node2", "node4"))]
+
+
 def test_a_fault_that_averaging_hides_is_seen() -> None:
     """Links that are measured at different moments scatter by 5 %; what lacks 15 % one way lacks 8 % in the average."""
     slow = matrix(16, {(5, 2): 0.85}, shared=0.05)
