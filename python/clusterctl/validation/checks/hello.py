@@ -49,9 +49,8 @@ class Hello:
         complete = len(answered) == len(judgement.ranks)
         changed = mapped_libraries.changed(site, outcome.lines)
         if changed is not None:
-            return base.fail(
-                replace(judgement, culprits=changed.culprits), f"{changed.reason}; {changed.cure}", changed.hosts
-            )
+            failed = base.fail(judgement, f"{changed.reason}; {changed.cure}", changed.hosts)
+            return replace(failed, culprits=changed.culprits)
         skew = _skew(site, answered) if answered and complete else None
         if skew is not None:
             return base.fail(judgement, *skew)
