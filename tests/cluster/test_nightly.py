@@ -98,7 +98,7 @@ def test_a_week_of_nights(nights: Nights) -> None:
 
     # A setting in the user's own file, for which no role answers: MPI cannot start, and nothing has drifted.
     setting = "/home/cluster/.openmpi/mca-params.conf"
-    with nights.cluster.with_file(setting, "pml = nonsense\n", owner="cluster", nodes=PAIR):
+    with nights.cluster.with_file(setting, "coll = nonsense\n", owner="cluster", nodes=PAIR):
         code, bad = nights.run()
         assert (code, bad["verdict"], bad["proof"]["bad"][0]["check"]) == (10, "FAIL", "hello"), bad
         assert bad["drift"]["hosts"] == []
