@@ -377,6 +377,12 @@ def slots_of(host: Host, node: NodeFacts) -> int:
     return host.slots or len(node.gpus) or max(1, node.cores)
 
 
+def usable_cores(node: NodeFacts) -> int:
+    """Return the cores that a node's ranks get: its own, or fewer by the CPU quota of its control group."""
+    quota = node.cpu_quota.cores
+    return max(1, node.cores if quota is None else min(node.cores, int(quota)))
+
+
 def cluster_user(host: Host, node: NodeFacts) -> str | None:
     """Return the user that jobs run as on a node, None for the login user."""
     user = host.variables.get(USER_VARIABLE)

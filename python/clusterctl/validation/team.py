@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.launch import hostfile, mpirun, mpirun_job
+from clusterctl.model.facts import usable_cores
 from clusterctl.remote import supervised_job
 from clusterctl.validation.checks import base, network
 
@@ -82,7 +83,7 @@ class Team:
             names=self._names(),
             platforms={name: node.facts.platform for name, node in nodes.items()},
             libraries={name: node.facts.artifact("openmpi").target for name, node in nodes.items()},
-            cores={name: node.facts.cores for name, node in nodes.items()},
+            cores={name: usable_cores(node.facts) for name, node in nodes.items()},
             machines={name: node.facts.boot_id for name, node in nodes.items() if node.facts.boot_id},
             stack={name: node.stack for name, node in nodes.items()},
             fabric={name: way for name, node in nodes.items() if (way := network.path(node.facts))},

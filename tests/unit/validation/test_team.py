@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import factory
 from clusterctl.diagnosis import training_stack
+from clusterctl.model.facts import CpuQuota
 from clusterctl.validation.team import ReadyNode, Team
 
 
@@ -24,6 +26,15 @@ def test_the_chosen_node_launches_and_comes_first_in_the_hostfile() -> None:
     assert (team.version, team.members["node2"].job_user) == ("5.0.7", "mpi")
     assert team.site.fabric["node3"].interfaces == ("eth0",)
     assert NODES["node3"].fabric == "eth0 10.0.0.0/24"
+
+
+def test_cores_are_those_that_a_quota_leaves_and_containers_share_a_machine() -> None:
+    limited = NODES["node2"].facts.model_copy(update={"boot_id": "one", "cpu_quota": CpuQuota(cores=1.5)})
+    tight = NODES["node3"].facts.model_copy(update={"boot_id": "one", "cpu_quota": CpuQuota(cores=0.2)})
+    nodes = {**NODES, "node2": replace(NODES["node2"], facts=limited), "node3": replace(NODES["node3"], facts=tight)}
+    site = Team(nodes, "node1").site
+    assert site.cores == {"node1": 4, "node2": 1, "node3": 1}
+    assert site.machines == {"node2": "one", "node3": "one"}
 
 
 def test_a_group_without_the_chosen_node_is_launched_by_its_first_node() -> None:
