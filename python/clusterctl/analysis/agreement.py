@@ -50,7 +50,9 @@ def _directed(culprits: Iterable[Culprit]) -> tuple[Culprit, ...]:
         known = ways.get(frozenset(one.nodes), set()) if one.kind in _LINKS else set()
         if known:
             (first, *others) = sorted(known)
-            changed = {"kind": "pair" if others else "one_way", "nodes": first}
+            changed: dict[str, object] = {"kind": "pair" if others else "one_way", "nodes": first}
+            if one.kind == "pair" and not others:
+                changed.update(score=None, ratio=None)  # so that the one with the direction speaks for both
             found.append(one.model_copy(update=changed))
         else:
             found.append(one)

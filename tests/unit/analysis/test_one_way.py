@@ -111,7 +111,9 @@ def test_all_that_is_said_of_a_link_is_one_culprit_with_its_direction() -> None:
     slow = matrix(8, {(4, 2): 0.1})
     both = (*outliers.among_links(slow, POLICY), *one_way.among_directions(slow, POLICY))
     assert {one.kind for one in both} == {"pair", "one_way"}
-    assert named(agreement.merge(both)) == [("one_way", ("node4", "node2"))]
+    (merged,) = agreement.merge(both)
+    assert (merged.kind, merged.nodes, merged.ratio) == ("one_way", ("node4", "node2"), both[-1].ratio)
+    assert merged.words.startswith("node4 to node2: bandwidth of 1 MiB that way is ")
     back = both[-1].model_copy(update={"nodes": ("node2", "node4")})
     assert named(agreement.merge((*both, back))) == [("pair", ("node2", "node4"))]
 
