@@ -94,6 +94,8 @@ def links(figures: Sequence[Figure], matrices: Sequence[PairMatrix]) -> tuple[Cu
         figures: of a check; those of other quantities are left out. Each names a sender and a receiver.
         matrices: tell which links were measured.
     """
+    if not any(one.quantity == SENT_AGAIN for one in figures):
+        return ()
     every = {frozenset(link) for matrix in matrices for link in matrix.links}
     ways = {
         (one.nodes[0], one.nodes[1]): one.value
