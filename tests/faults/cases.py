@@ -80,6 +80,11 @@ def _shell(cluster: Cluster, node: str) -> AbstractContextManager[None]:
     return means.changed(cluster, node, "usermod -s /bin/false cluster", "usermod -s /bin/bash cluster")
 
 
+def _mesh_keys_gone(cluster: Cluster, node: str) -> AbstractContextManager[None]:
+    forth = f"cp -a {AUTHORIZED} {AUTHORIZED}.aside && sed -i '/ clusterctl:/d' {AUTHORIZED}"
+    return means.changed(cluster, node, forth, f"mv {AUTHORIZED}.aside {AUTHORIZED}")
+
+
 def _stop(cluster: Cluster, node: str, check: str) -> AbstractContextManager[None]:
     cluster.when_a_rank_runs(node, check, 'kill -STOP "$rank"')
     return means.nothing(cluster)
@@ -102,7 +107,7 @@ FAULTS = (
         ("node1",),
         _of(means.not_executable, "node1", "mpirun"),
     ),
-    Fault(LAUNCHER, "the key of the mesh is not accepted by node3", ("node3",), _of(means.away, "node3", AUTHORIZED)),
+    Fault(LAUNCHER, "node3 accepts the controller's key and no node's", ("node3",), _of(_mesh_keys_gone, "node3")),
     Fault(
         LAUNCHER,
         "the cluster user's shell on node2 is /bin/false",
