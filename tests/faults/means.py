@@ -119,19 +119,15 @@ def quota(cluster: Cluster, node: str, percent_of_a_core: int) -> Iterator[None]
 
 @contextlib.contextmanager
 def few_files(cluster: Cluster, node: str, most: int) -> Iterator[None]:
-    """Limit the open files of every session: the sessions inherit them from sshd, the first process."""
+    """Limit the open files of every session (its soft limit): sessions inherit it from sshd, the first process."""
     pid = cluster.first_process(node)
-    before = subprocess.run(
-        ["prlimit", "--pid", pid, "--nofile", "--output", "SOFT,HARD", "--noheadings", "--raw"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    subprocess.run(["prlimit", "--pid", pid, f"--nofile={most}:{most}"], check=True)
+    ask = ["prlimit", "--pid", pid, "--nofile", "--output", "SOFT", "--noheadings", "--raw"]
+    before = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
+    subprocess.run(["prlimit", "--pid", pid, f"--nofile={most}:"], check=True)
     try:
         yield
     finally:
-        subprocess.run(["prlimit", "--pid", pid, f"--nofile={':'.join(before)}"], check=True)
+        subprocess.run(["prlimit", "--pid", pid, f"--nofile={before}:"], check=True)
 
 
 @contextlib.contextmanager
