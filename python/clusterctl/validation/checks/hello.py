@@ -51,7 +51,8 @@ class Hello:
         if changed is not None:
             failed = base.fail(judgement, f"{changed.reason}; {changed.cure}", changed.hosts)
             return replace(failed, culprits=changed.culprits)
-        skew = _skew(site, answered) if answered and complete else None
+        loaded = [report for report in answered if report.ok or report.library_version]  # others died before that
+        skew = _skew(site, loaded) if loaded and complete else None
         if skew is not None:
             return base.fail(judgement, *skew)
         if judgement.verdict is not Verdict.PASS:

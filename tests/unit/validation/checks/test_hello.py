@@ -34,6 +34,29 @@ def test_builds_may_differ_between_platforms_and_releases_may_not() -> None:
     assert "different releases of MPI: node3: Open MPI v5.0.11" in judgement.reason
 
 
+def test_a_rank_that_died_before_it_named_its_library_has_no_other_release() -> None:
+    whole = captured_outcome("hello-5.0.7")
+    died = {
+        "clusterctl": 1,
+        "event": "result",
+        "check": "hello",
+        "rank": 4,
+        "host": "node3",
+        "ok": False,
+        "compared": 0,
+        "wrong": 1,
+        "problems": [{"what": "MPI_Init", "expected": "an answer", "got": "ended with code 14"}],
+    }
+    lines = tuple(
+        dataclasses.replace(line, text=json.dumps(died)) if '{"rank": 4,' in line.text else line for line in whole.lines
+    )
+    outcome = dataclasses.replace(whole, lines=lines, rc=14)
+    judgement = registry.select(["hello"])[0].judge(site("hello-5.0.7"), outcome)
+    assert judgement.verdict is Verdict.FAIL
+    assert "different releases" not in judgement.reason
+    assert "ended with code 14" in judgement.reason
+
+
 def test_a_library_that_is_not_as_installed_names_its_node_before_all_else() -> None:
     whole = captured_outcome("hello-5.0.7")
     path = f"{LIBRARIES['5.0.7']}/lib/libmpi.so.40.40.7"
