@@ -86,8 +86,8 @@ def _links(matrix: PairMatrix, culprit: Culprit) -> Iterator[str]:
     for value, one, other, there, back in (*its[:_MOST_LINKS], *others[: _MOST_LINKS - len(its)]):
         ends = (matrix.nodes[one], matrix.nodes[other])
         if figure_words.differ(there, back):
-            yield f"{' → '.join(ends)}: {figure_words.figure(there, matrix.unit)}"
-            yield f"{' → '.join(reversed(ends))}: {figure_words.figure(back, matrix.unit)}"
+            ways = sorted(((there, ends), (back, ends[::-1])), reverse=matrix.better == "lower")  # the slow one first
+            yield from (f"{' → '.join(way)}: {figure_words.figure(pace, matrix.unit)}" for pace, way in ways)
         else:
             yield f"{' ↔ '.join(ends)}: {figure_words.figure(value, matrix.unit)}"
 
