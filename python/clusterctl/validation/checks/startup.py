@@ -85,7 +85,8 @@ def crowd(site: Site, outcome: JobOutcome, output: Output, silent: Sequence[Rank
     """Return what shows that a job was late because all nodes were slow; None where a fault explains it better.
 
     Most nodes are late, and their machines have far more processes than cores. Also, ranks still came up or took new
-    steps near the deadline, or the expected start takes as long as the deadline. In a hang nothing moves.
+    steps near the deadline, or some are not up and the expected start takes as long as the deadline. In a hang all
+    ranks are up and nothing moves.
 
     Args:
         site: where the job ran.
@@ -107,7 +108,8 @@ def crowd(site: Site, outcome: JobOutcome, output: Output, silent: Sequence[Rank
         return None
     busiest = max(busy, key=lambda machine: machine.start_s * _slowdown(machine, output.ranks))
     start_s = busiest.start_s * _slowdown(busiest, output.ranks)
-    if SLACK * start_s <= outcome.ending_s and (not up or output.moved_s <= _STILL_MOVING * outcome.ending_s):
+    stuck = not up or output.moved_s <= _STILL_MOVING * outcome.ending_s
+    if stuck and (len(up) == len(output.ranks) or SLACK * start_s <= outcome.ending_s):
         return None
     load, cores = _load(output.ranks, busiest)
     return Crowd(

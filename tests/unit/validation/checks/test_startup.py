@@ -92,6 +92,15 @@ def test_a_hang_is_no_want_of_cores_however_high_the_load(load: float) -> None:
     assert found.reason.startswith("no answer from any of the 12 ranks within 62 s")
 
 
+def test_a_hang_of_ranks_that_are_all_up_is_one_however_short_the_deadline() -> None:
+    where = site(MANY[:4])
+    lines = started(where, range(8), until_s=4, load=9.0)
+    lines += [*beats(where, range(8), 7.0, 9.0), *beats(where, range(8), 10.0, 9.0)]
+    found = judging.judge(where, late(lines, 12.0))
+    assert found.verdict is Verdict.FAIL
+    assert found.reason.startswith("no answer from any of the 8 ranks within 12 s")
+
+
 def test_a_node_that_falls_silent_is_named_however_high_the_load() -> None:
     where = site(MANY[:6])
     lines = started(where, range(12), until_s=58, load=30.0)
