@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import time
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,10 +151,16 @@ def answers(*texts: str) -> list[dict[str, Any]]:
     return sorted((json.loads(line) for line in lines), key=lambda answer: int(answer["rank"]))
 
 
-def left_running(cluster: Cluster) -> list[str]:
+def left_running(cluster: Cluster, within_s: float = 10) -> list[str]:
+    """Return what is still running after some seconds: mpirun does not wait for its ssh sessions to end."""
     script = f"pgrep -af 'torch.distributed.run|{HOME}'; true"
-    found = [line for node in PODS for line in cluster.on(node, "sh", "-c", script).splitlines()]
-    return [line for line in found if "pgrep -af" not in line]
+    end = time.monotonic() + within_s
+    while True:
+        found = [line for node in PODS for line in cluster.on(node, "sh", "-c", script).splitlines()]
+        found = [line for line in found if "pgrep -af" not in line]
+        if not found or time.monotonic() > end:
+            return found
+        time.sleep(0.5)
 
 
 def test_a_pytorchjobs_pods_train_what_one_process_trains(cluster: Cluster, alone: float) -> None:
