@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-import time
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
