@@ -153,13 +153,22 @@ def planted(cluster: Cluster, fault: Fault) -> Found:
 
 
 def healed(cluster: Cluster, within_s: float = 60) -> None:
-    """Wait until a launch on all nodes passes again."""
+    """Wait until a launch on all nodes passes again; provision the nodes anew where it does not."""
+    if not passes(cluster, within_s):
+        cluster.provision()
+        if not passes(cluster, within_s):
+            raise SystemExit("The cluster is not as before, and a provision did not mend it.")
+
+
+def passes(cluster: Cluster, within_s: float) -> bool:
     end = time.monotonic() + within_s
     while (record := cluster.validate("hello")).verdict is not Verdict.PASS:
         if time.monotonic() > end:
             bad = "; ".join(f"{check.check}: {check.reason}" for check in record.checks if check.is_bad)
-            raise SystemExit(f"The cluster is not as before: {bad}")
+            print(f"not as before: {bad}", flush=True)
+            return False
         time.sleep(1)
+    return True
 
 
 def table(found: Sequence[Found], healthy: ValidationRecord, load: float) -> str:
