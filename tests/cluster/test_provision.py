@@ -57,9 +57,8 @@ class Cluster:
 
     def run(self, *options: str, inventory: Path | None = None) -> subprocess.CompletedProcess[str]:
         command = self.command(*options, inventory=inventory)
-        return subprocess.run(
-            command, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
+        wide = {**self.environment, "COLUMNS": "400"}  # words of a table stay in one line
+        return subprocess.run(command, env=wide, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
     def record(self) -> dict[str, object]:
         (latest,) = self.state.glob("clusterctl/clusters/inventory-*/runs/latest/run.json")
