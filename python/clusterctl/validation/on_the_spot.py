@@ -22,7 +22,7 @@ from clusterctl.validation.checks.causes import Cause
 from clusterctl.validation.gate import not_installed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.model.facts import Probe
@@ -123,7 +123,26 @@ def _logins(team: Team, control: Path) -> tuple[Cause, ...]:
         logins=reports,
     )
     failed = {(team.launch_node, one.target) for report in reports.values() for one in report.failures}
-    return _as_causes(logins.findings(view), failed)
+    return _as_causes(refused_by_few(logins.findings(view), reports, team.launch_node), failed)
+
+
+def refused_by_few(
+    found: Iterable[Finding], reports: Mapping[str, login_probe.LoginReport], source: str
+) -> tuple[Finding, ...]:
+    """Return findings about logins, of which those that few nodes refuse name the node that refuses alone.
+
+    Most nodes accept the key of ``source``, so the key is right.
+    """
+    report = reports.get(source)
+    if report is None or report.passed <= len(report.failures):
+        return tuple(found)
+    refused = {failure.target for failure in report.failures if failure.kind == "refused"}
+    return tuple(
+        replace(one, hosts=tuple(host for host in one.hosts if host != source))
+        if source in one.hosts and set(one.hosts) - {source} and set(one.hosts) - {source} <= refused
+        else one
+        for one in found
+    )
 
 
 def _as_causes(found: Iterable[Finding], failed: Iterable[tuple[str, str]] = ()) -> tuple[Cause, ...]:
