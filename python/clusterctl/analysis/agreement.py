@@ -135,7 +135,9 @@ def _folded(group: Sequence[Culprit]) -> Culprit:
         if (one.quantity, one.size_bytes) != (strongest.quantity, strongest.size_bytes)
         and one.quantity != packet_loss.SENT_AGAIN
     ]
-    words = f"{strongest.words} (so are {', '.join(dict.fromkeys(also))})" if also else strongest.words
+    others = list(dict.fromkeys(also))
+    verb = "is" if len(others) == 1 else "are"
+    words = f"{strongest.words} (so {verb} {', '.join(others)})" if others else strongest.words
     if lost and strongest.quantity != packet_loss.SENT_AGAIN:
         words = f"{lost[0]}; {words.partition(': ')[2]}"
     return strongest.model_copy(update={"words": words})

@@ -197,7 +197,7 @@ def test_several_sizes_of_one_node_are_one_culprit() -> None:
     (merged,) = agreement.merge(found)
     assert merged.nodes == ("node2",)
     assert merged.size_bytes == 1 << 20
-    assert merged.words.endswith("(so are bandwidth of 1 KiB)")
+    assert merged.words.endswith("(so is bandwidth of 1 KiB)")
 
 
 def test_a_pair_is_left_out_where_another_size_blames_its_node() -> None:
