@@ -139,7 +139,7 @@ def test_a_wrong_number_is_named_with_rank_and_host_and_both_figures(cluster: Cl
     with cluster.in_every_python_of("node2", program):
         record = cluster.validate("gather", "allreduce")
     gathered = result(record, "gather")
-    assert gathered.verdict is Verdict.FAIL
+    assert (gathered.verdict, gathered.hosts) == (Verdict.FAIL, ("node2",)), gathered.reason
     assert "value 2 from rank 3" in gathered.reason
     assert "expected 12, got 16" in gathered.reason
     reduced = result(record, "allreduce")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 Fault: TypeAlias = "tuple[str, tuple[str, ...]]"  # what is wrong in words, and the hosts that are to blame
 
 _OWN_GRADIENT = "its own first gradient"  # the words of rank_program.py
+_SENDER = re.compile(r"\bfrom rank (\d+)\b")  # the words of mpi_checks.py
 _MOST_NAMED = 8
 
 
@@ -57,6 +59,22 @@ def at_source(judgement: Judgement, is_source: Callable[[str], bool]) -> Judgeme
     if judgement.verdict is not Verdict.FAIL or not own or len(own) == len(judgement.ranks):
         return judgement
     return fail(judgement, wrong_words(own), [report.host for report in own])
+
+
+def one_sender(wrong: Sequence[RankReport], ranks: Sequence[RankReport]) -> RankReport | None:
+    """Return the rank that sent every wrong value, where ranks on several nodes got wrong values from it alone.
+
+    Of a value that a single node got wrong, it is not known which end made it wrong.
+    """
+    senders = {_sender(answer.what) for report in wrong for answer in report.problems}
+    if len(senders) != 1 or len({report.host for report in wrong}) < 2:  # noqa: PLR2004 - several nodes
+        return None
+    return next((report for report in ranks if report.rank in senders), None)
+
+
+def _sender(what: str) -> int | None:
+    match = _SENDER.search(what)
+    return int(match.group(1)) if match else None
 
 
 def named(reports: Sequence[RankReport]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clusterctl.model.results import Measurement, Verdict
 from clusterctl.validation.checks import causes, mpirun_output, rank_output, startup
 from clusterctl.validation.checks.base import BEATS, Judgement, unique
-from clusterctl.validation.checks.blame import Fault, named, wrong_words
+from clusterctl.validation.checks.blame import Fault, named, one_sender, wrong_words
 from clusterctl.validation.checks.parsers import launcher_messages
 
 if TYPE_CHECKING:
@@ -97,6 +97,10 @@ def _wrong(
     """
     killed = tuple(report for report in wrong if _was_killed(report))  # the others lost a peer by that
     if killed or any(problem.expected != causes.NO_ANSWER for report in wrong for problem in report.problems):
+        sender = None if killed else one_sender(wrong, output.ranks)
+        if sender is not None:
+            words = f"rank {sender.rank} on {sender.host} sends wrong values to {named(wrong)}"
+            return f"{words}; {wrong_words(wrong)}", (sender.host,)
         wrong = killed or wrong
         return wrong_words(wrong), _unless_all(wrong, output)
     gone, given = _unanswering(outcome), _given(told)
