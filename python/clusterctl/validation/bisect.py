@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from clusterctl.analysis import group_testing
 from clusterctl.model import nodeset
 from clusterctl.model.culprits import Launch, Search
-from clusterctl.validation.checks import causes, startup
+from clusterctl.validation.checks import causes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ def is_wanted(found: CheckResult, outcome: JobOutcome) -> bool:
     """
     if not found.is_bad or len(found.hosts) == 1 or found.culprits or any(sweep.problem for sweep in outcome.sweeps):
         return False
-    if found.reason.startswith(startup.OVERCOMMITTED):  # smaller groups would end in time, and prove nothing
+    if found.next_step:  # the nodes are overcommitted: smaller groups would end in time, and prove nothing
         return False
     return len({rank.host for rank in found.ranks}) >= FEWEST and causes.broke(found, outcome)
 

@@ -138,8 +138,8 @@ def refused_by_few(
         return tuple(found)
     refused = {failure.target for failure in report.failures if failure.kind == "refused"}
     return tuple(
-        replace(one, hosts=tuple(host for host in one.hosts if host != source))
-        if source in one.hosts and set(one.hosts) - {source} and set(one.hosts) - {source} <= refused
+        replace(one, hosts=others)
+        if (others := tuple(host for host in one.hosts if host != source)) and refused.issuperset(others)
         else one
         for one in found
     )

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import robust_stats
+from clusterctl.analysis.fineness import GOAL
 from clusterctl.analysis.packet_loss import SENT_AGAIN
 from clusterctl.model.results import Verdict
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from clusterctl.model.results import CheckResult, Figure, PairMatrix
 
-GOAL = 0.1  # the fault that is to be seen
 _DIGITS = 6
 _FOR_FIRST = 0.5  # of the time; what stands out has to stand out in further runs
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+import noisy_links
 import numpy as np
 import pytest
 from clusterctl.analysis import agreement, one_way, outliers, speed_verdict
@@ -39,18 +40,8 @@ def matrix(
     moments = rng.normal(0, shared, len(links))
     forward = [speed(*link, moment) for link, moment in zip(links, moments, strict=True)]
     backward = [speed(*link[::-1], moment) for link, moment in zip(links, moments, strict=True)]
-    return PairMatrix(
-        quantity="bandwidth",
-        size_bytes=1 << 20,
-        unit="B/s",
-        better="higher",
-        nodes=tuple(f"node{number}" for number in range(1, count + 1)),
-        first=tuple(first for first, _ in links),
-        second=tuple(second for _, second in links),
-        value=tuple(2 / (1 / there + 1 / back) for there, back in zip(forward, backward, strict=True)),
-        forward=tuple(forward),
-        backward=tuple(backward),
-    )
+    both = (2 / (1 / there + 1 / back) for there, back in zip(forward, backward, strict=True))
+    return noisy_links.of_all(count, both, forward=tuple(forward), backward=tuple(backward))
 
 
 def named(found: tuple[Culprit, ...]) -> list[tuple[str, tuple[str, ...]]]:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from clusterctl.validation.checks.base import Site
     from clusterctl.validation.checks.rank_output import Output
 
-OVERCOMMITTED = "the nodes are overcommitted"
 SLACK = 4.0  # times the expected start that a job may take; processes that share a core also share its caches
 _RANK_CPU_S = 0.6  # processor time in which a rank starts Python, numpy and MPI
 _NODE_CPU_S = 0.3  # the same for a node's ssh session and MPI daemon
@@ -113,7 +112,8 @@ def crowd(site: Site, outcome: JobOutcome, output: Output, silent: Sequence[Rank
         return None
     load, cores = _load(output.ranks, busiest)
     return Crowd(
-        words=f"{OVERCOMMITTED}: {_answered(output)} within {outcome.ending_s:.0f} s, {_shown(busiest, load, cores)}",
+        words=f"the nodes are overcommitted: {_answered(output)} within {outcome.ending_s:.0f} s,"
+        f" {_shown(busiest, load, cores)}",
         next_step=f"Give these nodes fewer slots, end other work on them, or give the check more time with --timeout"
         f" {max(2 * outcome.ending_s, SLACK * start_s + outcome.ending_s):.0f}.",
     )

@@ -131,7 +131,7 @@ def test_a_search_is_not_made_where_the_nodes_are_overcommitted() -> None:
     where = site()
     outcome = late(started(where, range(8), until_s=90, load=140.0), 92.0)
     judged = judging.judge(where, outcome)
-    found = check_of("hello", judged.verdict, reason=judged.reason, ranks=judged.ranks)
+    found = check_of("hello", judged.verdict, reason=judged.reason, ranks=judged.ranks, next_step=judged.next_step)
     assert not bisect.is_wanted(found, outcome)
 
 
