@@ -8,7 +8,6 @@ leaves as it found it. What changes a shared cluster for good is marked ``last_o
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 from clusterctl import sandbox as sandboxes
 from clusterctl.sandbox import podman
 from clusterctl.support.errors import ConfigError
-from validated import NODES, Cluster, engine
+from validated import NODES, Cluster, engine, mpi_alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +42,6 @@ LONGEST_FIRST = (
     "python_env-default",
     "test_openmpi",
 )
-WITHOUT_STACK = {"python_env_framework": "none", "nccl_install": "never", "horovod_install": "never"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -116,9 +114,7 @@ def sandbox() -> Iterator[Callable[..., sandboxes.Sandbox]]:
             started.add(name)
             box = sandboxes.up(sandboxes.SandboxSpec(name=name, **specification))
         if not stack:
-            variables = box.inventory.parent / "group_vars" / "all.yml"
-            variables.parent.mkdir(exist_ok=True)
-            variables.write_text(json.dumps(WITHOUT_STACK), encoding="utf-8")
+            mpi_alone(box)
         return box
 
     yield start

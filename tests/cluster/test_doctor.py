@@ -7,6 +7,7 @@ import json
 import subprocess
 from typing import TYPE_CHECKING
 
+import planting
 import pytest
 from clusterctl.diagnosis import doctor
 from validated import NODES
@@ -120,26 +121,6 @@ def another_host_key(cluster: Cluster, node: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def planted(cluster: Cluster, node: str, plant: str, remove: str) -> Iterator[None]:
-    """Run a line of shell as root on a node, and later another one that undoes it."""
-    cluster.on(node, "sh", "-c", plant)
-    try:
-        yield
-    finally:
-        cluster.on(node, "sh", "-c", remove)
-
-
-@contextlib.contextmanager
-def a_quota(cluster: Cluster, node: str, part_of_a_core: float) -> Iterator[None]:
-    container = cluster.box.node(node).container
-    cluster.engine.run("update", "--cpu-period", "100000", "--cpu-quota", str(int(100000 * part_of_a_core)), container)
-    try:
-        yield
-    finally:  # a thousand processors: podman 4 passes over a quota of -1 and keeps the old one
-        cluster.engine.run("update", "--cpu-period", "100000", "--cpu-quota", "100000000", container)
-
-
-@contextlib.contextmanager
 def a_twin_address(cluster: Cluster) -> Iterator[None]:
     """Give every node a docker0 with the address that Docker gives it everywhere."""
     made = (
@@ -230,12 +211,12 @@ ON_NODES = (
 def test_what_hinders_a_launch_is_named_with_its_node(mpi_cluster: Cluster) -> None:
     with contextlib.ExitStack() as faults:
         for fault in ON_NODES:
-            faults.enter_context(planted(mpi_cluster, *fault))
+            faults.enter_context(planting.changed(mpi_cluster, *fault))
         foreign = 's#^PATH="\\?#&/opt/planted/bin:#'
         faults.enter_context(edited(mpi_cluster, "node3", "/etc/environment", foreign))
         faults.enter_context(edited(mpi_cluster, "node4", "/etc/environment", "$aNCCL_DEBUG=INFO"))
         faults.enter_context(edited(mpi_cluster, "node2", "/etc/ssh/ssh_known_hosts", "/^node2[, ]/d"))
-        faults.enter_context(a_quota(mpi_cluster, "node1", 1.5))
+        faults.enter_context(planting.quota(mpi_cluster, "node1", 150))
         found = doctor.examine(mpi_cluster.box.inventory)
     assert told(found) == {
         ("temporary files", "error", ("node1",)),

@@ -6,6 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
+import planting
 import pytest
 from clusterctl.model.results import CheckProgress, CheckStarted, Verdict
 from validated import NODES, Cluster, result
@@ -19,10 +20,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
 
 DEADLINE_S = 12.0
-PRTED = '"$(readlink -f /usr/local/openmpi/bin/prted)"'
 LIMITS = "/etc/security/limits.d/planted.conf"
-# PRRTE makes a session's folder in /tmp, and finds no room for what it writes there.
-FULL = "mount -t tmpfs -o mode=1777,size=64k tmpfs /tmp; head -c 1m /dev/zero > /tmp/filler; true"
 
 
 @pytest.fixture
@@ -31,39 +29,9 @@ def cluster(mpi_cluster: Cluster) -> Iterator[Cluster]:
     assert mpi_cluster.is_clean()
 
 
-@contextlib.contextmanager
-def changed(cluster: Cluster, node: str, forth: str, back: str) -> Iterator[None]:
-    """Run a shell script as root in a node, and another one afterwards."""
-    cluster.on(node, "sh", "-c", forth)
-    try:
-        yield
-    finally:
-        cluster.on(node, "sh", "-c", back)
-
-
-def full_tmp(cluster: Cluster, node: str) -> AbstractContextManager[None]:
-    return changed(cluster, node, FULL, "umount -l /tmp")
-
-
-def prted_not_executable(cluster: Cluster, node: str) -> AbstractContextManager[None]:
-    return changed(cluster, node, f"chmod a-x {PRTED}", f"chmod a+x {PRTED}")
-
-
 def few_files(cluster: Cluster, node: str) -> AbstractContextManager[None]:
     limit = f"printf '* hard nofile 24\\n* soft nofile 24\\n' > {LIMITS}"
-    return changed(cluster, node, limit, f"rm {LIMITS}")
-
-
-@contextlib.contextmanager
-def one_way(cluster: Cluster, source: str, target: str) -> Iterator[None]:
-    """Drop what one node opens to the high ports of another; the way back stays open."""
-    rule = f"ip saddr {cluster.box.node(source).address} tcp dport 1024-65535 tcp flags & (syn | ack) == syn drop"
-    chain = f"type filter hook input priority 0;\n {rule}"
-    cluster.in_network_of(target, "nft", f"table inet planted {{\n chain planted {{\n {chain}\n }}\n}}")
-    try:
-        yield
-    finally:
-        cluster.in_network_of(target, "nft", "delete", "table", "inet", "planted")
+    return planting.changed(cluster, node, limit, f"rm {LIMITS}")
 
 
 def planted_after_the_gate(cluster: Cluster, plant: Callable[[], AbstractContextManager[None]]) -> CheckResult:
@@ -78,7 +46,11 @@ def planted_after_the_gate(cluster: Cluster, plant: Callable[[], AbstractContext
 
 
 def test_nodes_on_which_nothing_can_be_launched_are_named_before_the_launch_and_left_out(cluster: Cluster) -> None:
-    with full_tmp(cluster, "node2"), few_files(cluster, "node3"), prted_not_executable(cluster, "node4"):
+    with (
+        planting.full(cluster, "node2", planting.TMP),
+        few_files(cluster, "node3"),
+        planting.not_executable(cluster, "node4", "prted"),
+    ):
         record = cluster.validate("hello")
     found = result(record, "provisioned")
     assert (found.verdict, found.hosts) == (Verdict.FAIL, NODES[1:]), found.reason
@@ -92,7 +64,7 @@ def test_nodes_on_which_nothing_can_be_launched_are_named_before_the_launch_and_
 
 
 def test_a_full_tmp_is_found_on_the_node_that_the_launcher_names(cluster: Cluster) -> None:
-    found = planted_after_the_gate(cluster, lambda: full_tmp(cluster, "node3"))
+    found = planted_after_the_gate(cluster, lambda: planting.full(cluster, "node3", planting.TMP))
     assert found.verdict in {Verdict.FAIL, Verdict.ERROR}
     assert found.hosts == ("node3",), found.reason
     assert found.reason.startswith("node3: /tmp is full")
@@ -100,7 +72,7 @@ def test_a_full_tmp_is_found_on_the_node_that_the_launcher_names(cluster: Cluste
 
 
 def test_a_daemon_that_cannot_run_is_named_with_its_node(cluster: Cluster) -> None:
-    found = planted_after_the_gate(cluster, lambda: prted_not_executable(cluster, "node4"))
+    found = planted_after_the_gate(cluster, lambda: planting.not_executable(cluster, "node4", "prted"))
     assert (found.verdict, found.hosts) == (Verdict.ERROR, ("node4",)), found.reason
     assert "prted is not executable" in found.reason
     assert found.search is None
@@ -113,7 +85,7 @@ def test_a_hang_in_hello_names_both_ends_and_the_direction_at_once(cluster: Clus
         if isinstance(event, CheckProgress) and event.text.startswith("looking at the nodes"):
             heard.append(time.monotonic())
 
-    with one_way(cluster, "node1", "node2"):
+    with planting.closed(cluster, "node2", source="node1"):
         record = cluster.validate("hello", timeout_s=DEADLINE_S, search=False, on_event=listen)
         looked_s = time.monotonic() - heard[0]
     found = result(record, "hello")

@@ -6,6 +6,7 @@ import contextlib
 import re
 from typing import TYPE_CHECKING
 
+import planting
 import pytest
 from clusterctl.model.results import Verdict
 from clusterctl.validation import suites
@@ -37,19 +38,8 @@ def look(cluster: Cluster, check: str) -> CheckResult:
     return found
 
 
-@contextlib.contextmanager
-def shaped(cluster: Cluster, node: str, *rules: str) -> Iterator[None]:
-    """Give the node's interface these queues; its root queue is the first one."""
-    for rule in rules:
-        cluster.in_network_of(node, "tc", *rule.split())
-    try:
-        yield
-    finally:
-        cluster.in_network_of(node, "tc", "qdisc", "del", "dev", "eth0", "root")
-
-
 def test_a_node_with_a_slow_link_is_named(cluster: Cluster) -> None:
-    with shaped(cluster, "node3", f"qdisc add dev eth0 root tbf rate {SLOW} burst 64kb latency 400ms"):
+    with planting.slow_link(cluster, "node3", SLOW):
         found = look(cluster, "pairs")
     assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node3",)), found.reason
     assert [(one.kind, one.nodes) for one in found.culprits] == [("node", ("node3",))]
@@ -60,13 +50,7 @@ def test_a_node_with_a_slow_link_is_named(cluster: Cluster) -> None:
 
 
 def test_a_link_that_is_slow_one_way_is_named_with_sender_and_receiver(cluster: Cluster) -> None:
-    rules = (
-        "qdisc add dev eth0 root handle 1: htb default 10",
-        "class add dev eth0 parent 1: classid 1:10 htb rate 100gbit quantum 60000",
-        f"class add dev eth0 parent 1: classid 1:20 htb rate {SLOW} quantum 60000",
-        f"filter add dev eth0 parent 1: protocol ip u32 match ip dst {cluster.box.node('node4').address} flowid 1:20",
-    )
-    with shaped(cluster, "node2", *rules):
+    with planting.slow_link(cluster, "node2", SLOW, to="node4"):
         found = look(cluster, "pairs")
     assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node2", "node4")), found.reason
     assert [(one.kind, one.nodes) for one in found.culprits] == [("one_way", ("node2", "node4"))]
@@ -75,12 +59,8 @@ def test_a_link_that_is_slow_one_way_is_named_with_sender_and_receiver(cluster: 
 
 
 def test_a_node_that_loses_packets_is_named(cluster: Cluster) -> None:
-    lossy = "type filter hook input priority 0; ip protocol tcp numgen random mod 100 < 5 drop"
-    cluster.in_network_of("node2", "nft", f"table inet planted {{\n chain lossy {{\n {lossy}\n }}\n}}")
-    try:
+    with planting.lossy(cluster, "node2", 5):
         found = look(cluster, "pairs")
-    finally:
-        cluster.in_network_of("node2", "nft", "delete", "table", "inet", "planted")
     assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node2",)), found.reason
     assert [(one.kind, one.nodes) for one in found.culprits] == [("node", ("node2",))]
     assert "node2: packets are lost" in found.reason
@@ -89,25 +69,16 @@ def test_a_node_that_loses_packets_is_named(cluster: Cluster) -> None:
 
 def test_a_few_packets_that_are_lost_one_way_are_named_as_lost(cluster: Cluster) -> None:
     """Of some thousand segments that node2 sends to node4, three in a hundred are lost."""
-    sender = cluster.box.node("node2").address
-    lossy = f"type filter hook input priority 0; ip saddr {sender} ip protocol tcp numgen random mod 100 < 3 drop"
-    cluster.in_network_of("node4", "nft", f"table inet planted {{\n chain lossy {{\n {lossy}\n }}\n}}")
-    try:
+    with planting.lossy(cluster, "node4", 3, source="node2"):
         found = look(cluster, "pairs")
-    finally:
-        cluster.in_network_of("node4", "nft", "delete", "table", "inet", "planted")
     assert found.verdict is Verdict.FAIL, found.reason
     assert [(one.kind, one.nodes) for one in found.culprits] == [("one_way", ("node2", "node4"))]
     assert "node2 to node4: packets are lost" in found.reason
 
 
 def test_a_node_whose_processors_are_throttled_is_named(cluster: Cluster) -> None:
-    container = cluster.box.node("node4").container
-    cluster.engine.run("update", "--cpu-period", "100000", "--cpu-quota", "10000", container)
-    try:
+    with planting.quota(cluster, "node4", 10):
         found = look(cluster, "node_speed")
-    finally:  # a thousand processors: podman 4 passes over a quota of -1 and keeps the old one
-        cluster.engine.run("update", "--cpu-period", "100000", "--cpu-quota", "100000000", container)
     assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node4",)), found.reason
     assert [(one.kind, one.nodes) for one in found.culprits] == [("node", ("node4",))]
     assert re.match(
@@ -116,28 +87,12 @@ def test_a_node_whose_processors_are_throttled_is_named(cluster: Cluster) -> Non
     assert "CPU quota" in found.culprits[0].cure
 
 
-FLIP = """
-import os
-path = os.path.realpath("/usr/local/openmpi/lib/libmpi.so.40")
-with open(path, "r+b") as stream:
-    at = stream.read().rfind(b"CC: (") - 1  # in the compiler's name, which nothing reads
-    stream.seek(at)
-    letter = stream.read(1)[0]
-    stream.seek(at)
-    stream.write(bytes([letter ^ 1]))
-"""
-
-
 def test_what_a_pass_must_not_hide_is_named_beside_the_checks(cluster: Cluster) -> None:
     """A flipped bit in the libmpi of node1, another mpirun on node3, a wrong name on node2, another MTU on node4."""
     folder = "/opt/planted-mpi"
-    mpirun = f"mkdir -p {folder}; echo echo foreign > {folder}/mpirun; chmod 755 {folder}/mpirun"
     with contextlib.ExitStack() as faults:
-        cluster.on("node1", "python3", "-c", FLIP)
-        faults.callback(cluster.on, "node1", "python3", "-c", FLIP)
-        cluster.on("node3", "sh", "-c", f"{mpirun}; cp -a /etc/environment {folder}/environment")
-        faults.callback(cluster.on, "node3", "sh", "-c", f"cat {folder}/environment > /etc/environment; rm -r {folder}")
-        cluster.on("node3", "sed", "-i", f's#^PATH="\\?#&{folder}:#', "/etc/environment")
+        faults.enter_context(planting.flipped(cluster, "node1"))
+        faults.enter_context(planting.foreign_mpirun(cluster, "node3", folder))
         cluster.on(
             "node2", "sh", "-c", "cp -a /etc/hosts /root/hosts; sed '1i 127.0.1.1 node2' /root/hosts > /etc/hosts"
         )

@@ -45,6 +45,14 @@ ENVIRONMENT = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 engine = functools.cache(podman.find)
 
 
+def mpi_alone(box: Sandbox) -> None:
+    """Have a sandbox provisioned without NCCL, a framework and Horovod, which are gigabytes."""
+    variables = box.inventory.parent / "group_vars" / "all.yml"
+    variables.parent.mkdir(exist_ok=True)
+    wanted = {"python_env_framework": "none", "nccl_install": "never", "horovod_install": "never"}
+    variables.write_text(json.dumps(wanted), encoding="utf-8")
+
+
 def started_at(pid: str) -> str:
     """Return when a process of this machine was started, in the kernel's ticks; empty when it is gone."""
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import means
+import planting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ class Fault:
     family: str
     words: str
     named: tuple[str, ...]
-    plant: Callable[[Cluster], AbstractContextManager[None]] = means.nothing
+    plant: Callable[[Cluster], AbstractContextManager[None]] = planting.nothing
     checks: tuple[str, ...] = START
     at: str = ""
     act: Callable[[Cluster], object] | None = field(default=None)
@@ -67,27 +67,18 @@ def _run(verb: str, node: str) -> Callable[[Cluster], object]:
     return lambda cluster: cluster.engine.run(verb, cluster.box.node(node).container)
 
 
-def _path(cluster: Cluster, node: str, first: str) -> AbstractContextManager[None]:
-    """Put a folder first in PATH in which another program is called mpirun."""
-    forth = (
-        f"mkdir -p {first} && printf '#!/bin/sh\\necho foreign\\n' > {first}/mpirun && chmod 755 {first}/mpirun && "
-        f"cp -a /etc/environment /root/environment.aside && sed -i 's#PATH=\"\\{{0,1\\}}#&{first}:#' /etc/environment"
-    )
-    return means.changed(cluster, node, forth, f"rm -r {first}; cat /root/environment.aside > /etc/environment")
-
-
 def _shell(cluster: Cluster, node: str) -> AbstractContextManager[None]:
-    return means.changed(cluster, node, "usermod -s /bin/false cluster", "usermod -s /bin/bash cluster")
+    return planting.changed(cluster, node, "usermod -s /bin/false cluster", "usermod -s /bin/bash cluster")
 
 
 def _mesh_keys_gone(cluster: Cluster, node: str) -> AbstractContextManager[None]:
     forth = f"cp -a {AUTHORIZED} {AUTHORIZED}.aside && sed -i '/ clusterctl:/d' {AUTHORIZED}"
-    return means.changed(cluster, node, forth, f"mv {AUTHORIZED}.aside {AUTHORIZED}")
+    return planting.changed(cluster, node, forth, f"mv {AUTHORIZED}.aside {AUTHORIZED}")
 
 
 def _stop(cluster: Cluster, node: str, check: str) -> AbstractContextManager[None]:
     cluster.when_a_rank_runs(node, check, 'kill -STOP "$rank"')
-    return means.nothing(cluster)
+    return planting.nothing(cluster)
 
 
 AUTHORIZED = "/home/cluster/.ssh/authorized_keys"
@@ -98,14 +89,14 @@ FAULTS = (
         LAUNCHER,
         "prted on node4 is not executable",
         ("node4",),
-        _of(means.not_executable, "node4", "prted"),
+        _of(planting.not_executable, "node4", "prted"),
         search=True,
     ),
     Fault(
         LAUNCHER,
         "mpirun on node1, the launch node, is not executable",
         ("node1",),
-        _of(means.not_executable, "node1", "mpirun"),
+        _of(planting.not_executable, "node1", "mpirun"),
     ),
     Fault(LAUNCHER, "node3 accepts the controller's key and no node's", ("node3",), _of(_mesh_keys_gone, "node3")),
     Fault(
@@ -118,7 +109,7 @@ FAULTS = (
         LAUNCHER,
         "libprrte is missing on node6",
         ("node6",),
-        lambda cluster: means.changed(
+        lambda cluster: planting.changed(
             cluster,
             "node6",
             "cd /usr/local/openmpi/lib && mv libprrte.so.3 libprrte.aside",
@@ -129,46 +120,48 @@ FAULTS = (
         LAUNCHER,
         "a foreign mpirun comes first in PATH on node5",
         ("node5",),
-        _of(_path, "node5", "/opt/foreign/bin"),
+        _of(planting.foreign_mpirun, "node5", "/opt/foreign/bin"),
     ),
     Fault(
         LAUNCHER,
         "the link /usr/local/openmpi is missing on node2",
         ("node2",),
-        _of(means.away, "node2", "/usr/local/openmpi"),
+        _of(planting.away, "node2", "/usr/local/openmpi"),
     ),
-    Fault(PORTS, "node2 drops connections to high ports", ("node2",), _of(means.closed, "node2")),
+    Fault(PORTS, "node2 drops connections to high ports", ("node2",), _of(planting.closed, "node2")),
     Fault(
         PORTS,
         "node5 refuses connections to high ports",
         ("node5",),
-        _of(means.closed, "node5", verdict="reject with tcp reset"),
+        _of(planting.closed, "node5", verdict="reject with tcp reset"),
     ),
     Fault(
         PORTS,
         "node2 drops what node1, the launch node, opens",
         ("node1", "node2"),
-        _of(means.closed, "node2", source="node1"),
+        _of(planting.closed, "node2", source="node1"),
     ),
     Fault(
         PORTS,
         "node5 drops what node3 opens",
         ("node3", "node5"),
-        _of(means.closed, "node5", source="node3"),
+        _of(planting.closed, "node5", source="node3"),
         (*START, "pairs"),
     ),
-    Fault(PORTS, "node6 may open no connection to high ports", ("node6",), _of(means.closed, "node6", hook="output")),
-    Fault(MEMORY, "/tmp is full on node3", ("node3",), _of(means.full, "node3", "/tmp")),
-    Fault(MEMORY, "/tmp is read-only on node4", ("node4",), _of(means.read_only, "node4", "/tmp")),
-    Fault(MEMORY, "/dev/shm is full on node5", ("node5",), _of(means.full, "node5", "/dev/shm")),
-    Fault(MEMORY, "/dev/shm is read-only on node2", ("node2",), _of(means.read_only, "node2", "/dev/shm")),
-    Fault(MEMORY, "sessions on node3 may open 24 files", ("node3",), _of(means.few_files, "node3", 24)),
-    Fault(MEMORY, "a file of mpi4py is missing on node1", ("node1",), _of(means.damaged_artifact, "node1")),
+    Fault(
+        PORTS, "node6 may open no connection to high ports", ("node6",), _of(planting.closed, "node6", hook="output")
+    ),
+    Fault(MEMORY, "/tmp is full on node3", ("node3",), _of(planting.full, "node3", "/tmp")),
+    Fault(MEMORY, "/tmp is read-only on node4", ("node4",), _of(planting.read_only, "node4", "/tmp")),
+    Fault(MEMORY, "/dev/shm is full on node5", ("node5",), _of(planting.full, "node5", "/dev/shm")),
+    Fault(MEMORY, "/dev/shm is read-only on node2", ("node2",), _of(planting.read_only, "node2", "/dev/shm")),
+    Fault(MEMORY, "sessions on node3 may open 24 files", ("node3",), _of(planting.few_files, "node3", 24)),
+    Fault(MEMORY, "a file of mpi4py is missing on node1", ("node1",), _of(planting.damaged_artifact, "node1")),
     Fault(
         MEMORY,
         "a program of the checks was changed on node2",
         ("node2",),
-        lambda cluster: means.changed(
+        lambda cluster: planting.changed(
             cluster,
             "node2",
             f"cp -a {LIBEXEC}/mpi_checks.py /root/kept && echo '# changed' >> {LIBEXEC}/mpi_checks.py",
@@ -179,11 +172,11 @@ FAULTS = (
         CPU,
         "node4 has a tenth of a core",
         ("node4",),
-        _of(means.quota, "node4", 10),
+        _of(planting.quota, "node4", 10),
         ("node_speed",),
     ),
-    Fault(CPU, "node2 has 15 % of a core", ("node2",), _of(means.quota, "node2", 15), ("node_speed",)),
-    Fault(CPU, "node6 has half a core", ("node6",), _of(means.quota, "node6", 50), ("node_speed",)),
+    Fault(CPU, "node2 has 15 % of a core", ("node2",), _of(planting.quota, "node2", 15), ("node_speed",)),
+    Fault(CPU, "node6 has half a core", ("node6",), _of(planting.quota, "node6", 50), ("node_speed",)),
     Fault(
         CPU,
         "a rank on node3 is stopped",
@@ -195,7 +188,7 @@ FAULTS = (
         CPU,
         "node6 freezes in a check",
         ("node6",),
-        _of(means.lost_in_a_collective, "node6", NEVER_ENTERS, back="unpause"),
+        _of(planting.lost_in_a_collective, "node6", NEVER_ENTERS, back="unpause"),
         ("allreduce", "gather"),
         at="allreduce",
         act=_run("pause", "node6"),
@@ -204,46 +197,50 @@ FAULTS = (
         CPU,
         "node6 is killed in a check",
         ("node6",),
-        _of(means.lost_in_a_collective, "node6", NEVER_ENTERS, back="start"),
+        _of(planting.lost_in_a_collective, "node6", NEVER_ENTERS, back="start"),
         ("allreduce", "gather"),
         at="allreduce",
         act=_run("kill", "node6"),
     ),
-    Fault(NETWORK, "node3 sends at 50 Mbit/s", ("node3",), _of(means.slow_link, "node3", "50mbit"), ("pairs",)),
+    Fault(NETWORK, "node3 sends at 50 Mbit/s", ("node3",), _of(planting.slow_link, "node3", "50mbit"), ("pairs",)),
     Fault(
         NETWORK,
         "node2 sends to node4 at 50 Mbit/s",
         ("node2", "node4"),
-        _of(means.slow_link, "node2", "50mbit", to="node4"),
+        _of(planting.slow_link, "node2", "50mbit", to="node4"),
         ("pairs",),
     ),
     Fault(
         NETWORK,
         "node4 sends to node6 at a quarter of the others",
         ("node4", "node6"),
-        _of(means.slow_link, "node4", "1gbit", to="node6"),
+        _of(planting.slow_link, "node4", "1gbit", to="node6"),
         ("pairs",),
     ),
     Fault(
         NETWORK,
         "node2 loses 5 % of what it gets",
         ("node2",),
-        _of(means.lossy, "node2", 5),
+        _of(planting.lossy, "node2", 5),
         ("pairs",),
     ),
     Fault(
         NETWORK,
         "node5 loses 3 % of what node1 sends",
         ("node1", "node5"),
-        _of(means.lossy, "node5", 3, "node1"),
+        _of(planting.lossy, "node5", 3, "node1"),
         ("pairs",),
     ),
-    Fault(NETWORK, "the cable of node6 is out", ("node6",), _of(means.link_down, "node6")),
-    Fault(ANSWERS, "a bit flips in an allreduce on node3", ("node3",), _of(means.preloaded, "node3")),
+    Fault(NETWORK, "the cable of node6 is out", ("node6",), _of(planting.link_down, "node6")),
+    Fault(ANSWERS, "a bit flips in an allreduce on node3", ("node3",), _of(planting.preloaded, "node3")),
     Fault(
-        ANSWERS, "a bit of the mapped libmpi on node4 is flipped", ("node4",), _of(means.flipped, "node4"), ("hello",)
+        ANSWERS,
+        "a bit of the mapped libmpi on node4 is flipped",
+        ("node4",),
+        _of(planting.flipped, "node4"),
+        ("hello",),
     ),
-    Fault(ANSWERS, "node3 maps another copy of libmpi", ("node3",), _of(means.another_libmpi, "node3"), ("hello",)),
+    Fault(ANSWERS, "node3 maps another copy of libmpi", ("node3",), _of(planting.another_libmpi, "node3"), ("hello",)),
     Fault(
         ANSWERS,
         "a rank on node2 sends a wrong number",

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cases import FAULTS, NODES, Fault
 from clusterctl import sandbox as sandboxes
 from clusterctl.model import nodeset
 from clusterctl.model.results import CheckProgress, Verdict
@@ -29,14 +27,14 @@ from clusterctl.validation import suites
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
 
-from validated import Cluster
+from cases import FAULTS, NODES, Fault
+from validated import Cluster, mpi_alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from clusterctl.model.results import ValidationEvent, ValidationRecord
 
-WITHOUT_STACK = {"python_env_framework": "none", "nccl_install": "never", "horovod_install": "never"}
 DEADLINE_S = 25.0  # of a check that hangs; the search has deadlines of its own
 BUSY = "while True:\n    pass\n"
 
@@ -104,9 +102,7 @@ def main() -> None:
 def started(name: str) -> Cluster:
     """Start and provision the nodes; those of an earlier run with ``--keep`` are taken as they are."""
     box = sandboxes.up(sandboxes.SandboxSpec(name=name, nodes=len(NODES)))
-    variables = box.inventory.parent / "group_vars" / "all.yml"
-    variables.parent.mkdir(exist_ok=True)
-    variables.write_text(json.dumps(WITHOUT_STACK), encoding="utf-8")
+    mpi_alone(box)
     cluster = Cluster(box)
     cluster.provision()
     return cluster

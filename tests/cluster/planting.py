@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -14,8 +13,9 @@ if TYPE_CHECKING:
 
     from validated import Cluster
 
-FLIP = Path(__file__).parents[1] / "cluster" / "flip.c"
+FLIP = Path(__file__).with_name("flip.c")
 OPENMPI = "/usr/local/openmpi"
+TMP = "/tmp"  # noqa: S108 - the folder of a node
 
 
 @contextlib.contextmanager
@@ -151,7 +151,7 @@ def preloaded(cluster: Cluster, node: str) -> Iterator[None]:
     target = "/opt/clusterctl-flip.so"
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "flip.so"
-        argv = [shutil.which("cc") or "cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(FLIP), "-ldl"]
+        argv = ["cc", "-Wall", "-Werror", "-O2", "-shared", "-fPIC", "-o", str(library), str(FLIP), "-ldl"]
         subprocess.run(argv, check=True)
         cluster.engine.run("cp", str(library), f"{cluster.box.node(node).container}:{target}")
     try:
@@ -211,3 +211,12 @@ def lost_in_a_collective(cluster: Cluster, node: str, program: str, *, back: str
             cluster.engine.run(back, cluster.box.node(node).container)
             if back == "start":
                 cluster.on(node, "sh", "-c", "rm -rf /tmp/prted.* /tmp/ompi.* /dev/shm/*")  # nobody could sweep it
+
+
+def foreign_mpirun(cluster: Cluster, node: str, folder: str) -> contextlib.AbstractContextManager[None]:
+    """Put a folder first in PATH in which another program is called mpirun."""
+    forth = (
+        f"mkdir -p {folder} && printf '#!/bin/sh\\necho foreign\\n' > {folder}/mpirun && chmod 755 {folder}/mpirun && "
+        f"cp -a /etc/environment {folder}/environment && sed -i 's#^PATH=\"\\?#&{folder}:#' /etc/environment"
+    )
+    return changed(cluster, node, forth, f"cat {folder}/environment > /etc/environment; rm -r {folder}")
