@@ -54,7 +54,7 @@ def test_copied_code_computes_with_the_callers_words(mpi_cluster: Cluster, code:
     done = run(mpi_cluster, "--sync", str(code), "-x", "SEED=a b;$(id)", "--", "python", "sum.py", "-x", "c d")
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"sum 28 of {RANKS} a b;$(id) {COPIED} ['-x', 'c d']\n"
-    assert f"2 files of {code} are in {COPIED} on node[1-4]." in done.stderr
+    assert f"2 files of {code} copied to {COPIED} on node[1-4]." in done.stderr
     assert mpi_cluster.on("node4", "ls", "-A", COPIED).split() == [".gitignore", "sum.py"]
     assert mpi_cluster.on("node4", "stat", "-c", "%U", COPIED).strip() == "cluster"
 

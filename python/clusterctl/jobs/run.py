@@ -329,7 +329,8 @@ def _sync(team: _JobTeam, folder: Path, target: str, tell: Callable[[str], None]
     paths = {name: node.environment.get("PATH", "") for name, node in team.facts.items()}
     has_rsync = {one.host: bool(one.found.get("rsync")) for one in supervised_job.look(team.logins, ["rsync"], paths)}
     count = sync.copy(place, target, team.logins, has_rsync)
-    tell(f"{count} files of {place} are in {target} on {folded(team.hosts)}.")
+    files = "1 file" if count == 1 else f"{count} files"
+    tell(f"{files} of {place} copied to {target} on {folded(team.hosts)}.")
 
 
 def _refuse_missing(team: _JobTeam, wish: Wish) -> None:
