@@ -11,6 +11,11 @@ from ansible.module_utils.parsing.convert_bool import boolean  # type: ignore[im
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules as rules
 
+_NARROWED = (
+    "it accepts each node's key from that node's own addresses only; where a network between the nodes translates "
+    "addresses, set ssh_mesh_from_members_only to false"
+)
+
 
 class ActionModule(ActionBase):  # type: ignore[misc]
     """Returns the text of every file that is the same on all nodes."""
@@ -65,12 +70,13 @@ def _plan(
     everybody = rules.complete(members, fresh, recalled, inventory)
     rules.check_members(everybody)
     visited = [name for name in names if name in looks]
+    narrowed = [_NARROWED] if options.from_members_only else []
     targets = {
         str(member["name"]): {
             "name": str(member["name"]),
             "address": str(member["address"]),
             "port": member.get("port", rules.SSH_PORT),
-            "obstacles": looks[str(member["name"])]["obstacles"],
+            "obstacles": [*looks[str(member["name"])]["obstacles"], *narrowed],
         }
         for member in members
         if member["name"] in looks

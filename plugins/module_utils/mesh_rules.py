@@ -22,6 +22,9 @@ _KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,3}")
 _KEY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _OPTION = re.compile(r'[A-Za-z0-9-]+(?:="[^"\r\n\\]*")?')
 _AUTHORIZED = re.compile(rf"(?:^|\s)({_KEY.pattern}) {_TAG}({_NAME.pattern})$")
+_FROM = re.compile(r'(?:^|,)from="([0-9A-Fa-f.:,]*)"')
+# A mesh key opens a session with or without a terminal. It forwards no port, no agent and no X11.
+_RESTRICTED = ("restrict", "pty")
 
 Member = Dict[str, Any]
 
@@ -35,7 +38,7 @@ class Options(NamedTuple):
 
     key_name: str = "id_clusterctl"
     key_options: Sequence[str] = ()
-    from_members_only: bool = False
+    from_members_only: bool = True
     strict_host_keys: bool = True
     client_options: Mapping[str, str] = {}
     verify: str = "ring"
@@ -64,8 +67,9 @@ def _malformed(member: Mapping[str, Any]) -> Iterable[str]:
     for word in (member.get("name"), *member.get("aliases", ())):
         if not _NAME.fullmatch(str(word)):
             yield f"the invalid host name {word!r}"
-    if not _is_address(str(member.get("address"))):
-        yield f"the invalid address {member.get('address')!r}"
+    for address in (member.get("address"), *member.get("addresses", ())):
+        if not _is_address(str(address)):
+            yield f"the invalid address {address!r}"
     port = member.get("port", SSH_PORT)
     if not isinstance(port, int) or not 0 < port < 65536:  # noqa: PLR2004 - ports have 16 bits
         yield f"the invalid port {port!r}"
@@ -145,6 +149,8 @@ def _rebuilt(name: str, lines: Sequence[str]) -> Member:
         found = _AUTHORIZED.search(line)
         if found:
             member["user_key"] = found.group(1)
+            sources = _FROM.search(line)
+            member["addresses"] = [word for word in sources.group(1).split(",") if _is_address(word)] if sources else []
             continue
         words = line.split()
         member["host_keys"].append(" ".join(words[1:3]))
@@ -176,6 +182,7 @@ def complete(
         name = str(member["name"])
         key = fresh.get(name) or member.get("user_key") or recalled.get(name, {}).get("user_key")
         entry = {key_: value for key_, value in member.items() if key_ != "user_key"}
+        entry.setdefault("addresses", recalled.get(name, {}).get("addresses", []))
         found.append({**entry, "user_key": key} if key else entry)
     named = {str(member["name"]) for member in members}
     # A remembered host without an address has lost its known_hosts lines, so its block cannot be written.
@@ -189,14 +196,44 @@ def complete(
 
 
 def authorized_keys(members: Sequence[Mapping[str, Any]], options: Options) -> str:
-    """Return the managed block of authorized_keys, one line per member whose key is known."""
-    words = list(options.key_options)
-    if options.from_members_only:
-        words.append(f'from="{",".join(dict.fromkeys(str(member["address"]) for member in members))}"')
-    prefix = f"{','.join(words)} " if words else ""
-    return "".join(
-        f"{prefix}{member['user_key']} {_TAG}{member['name']}\n" for member in members if member.get("user_key")
-    )
+    """Return the managed block of authorized_keys, one line per member whose key is known.
+
+    A line accepts a key from its own node alone. Nodes with a common home share a key, which sshd finds in its first
+    line, so that line accepts the key from all of them.
+    """
+    sources = source_addresses(members)
+    lines = []
+    told = set()
+    for member in members:
+        key = member.get("user_key")
+        if not key:
+            continue
+        words = list(dict.fromkeys([*_RESTRICTED, *options.key_options]))
+        if options.from_members_only:
+            owners = [member] if key in told else [one for one in members if one.get("user_key") == key]
+            accepted = dict.fromkeys(word for owner in owners for word in sources[str(owner["name"])])
+            words.append(f'from="{",".join(accepted)}"')
+        told.add(key)
+        lines.append(f"{','.join(words)} {key} {_TAG}{member['name']}\n")
+    return "".join(lines)
+
+
+def source_addresses(members: Sequence[Mapping[str, Any]]) -> Dict[str, List[str]]:
+    """Return by name the addresses that a member's connections may come from: the cluster address, then the others.
+
+    An address that several members have, such as that of Docker's bridge, never reaches another node.
+    """
+    owners = Counter(word for member in members for word in _own_addresses(member))
+    return {
+        str(member["name"]): [
+            word for word in _own_addresses(member) if owners[word] == 1 or word == str(member["address"])
+        ]
+        for member in members
+    }
+
+
+def _own_addresses(member: Mapping[str, Any]) -> List[str]:
+    return list(dict.fromkeys([str(member["address"]), *map(str, member.get("addresses", ()))]))
 
 
 def known_hosts(members: Sequence[Mapping[str, Any]]) -> str:

@@ -32,12 +32,12 @@ options:
     type: str
     required: true
   key_options:
-    description: Options written before each key in authorized_keys.
+    description: Options written before each key in authorized_keys, behind C(restrict,pty).
     type: list
     elements: str
     required: true
   from_members_only:
-    description: Whether a key is valid only from the members' addresses.
+    description: Whether a node's key is valid only from that node's own addresses.
     type: bool
     required: true
   strict_host_keys:
@@ -69,7 +69,7 @@ EXAMPLES = r"""
     inventory: "{{ groups['all'] }}"
     key_name: id_clusterctl
     key_options: []
-    from_members_only: false
+    from_members_only: true
     strict_host_keys: true
     client_options: {}
     verify: ring

@@ -111,6 +111,7 @@ def member(settings: Settings, node: Mapping[str, Any], *, alone: bool = False) 
     entry = {
         "name": settings.name,
         "address": address,
+        "addresses": source_addresses(node),
         "port": port,
         "host_keys": sorted((node.get("ssh") or {}).get("host_keys") or []),
         "aliases": aliases,
@@ -147,6 +148,17 @@ def node_addresses(node: Mapping[str, Any]) -> dict[str, str]:
     for interface in node.get("interfaces") or []:
         for entry in interface.get("addresses") or []:
             found[str(entry.get("address", ""))] = str(interface.get("name", ""))
+    return found
+
+
+def source_addresses(node: Mapping[str, Any]) -> list[str]:
+    """Return the addresses from which a node's connections may reach another machine: neither loopback nor link."""
+    found = []
+    for text in node_addresses(node):
+        if _is_address(text):
+            address = ipaddress.ip_address(text)
+            if not (address.is_loopback or address.is_link_local or address.is_unspecified):
+                found.append(text)
     return found
 
 

@@ -88,9 +88,33 @@ class TestFiles:
         ]
 
     def test_authorized_keys_with_options(self) -> None:
-        options = rules.Options(key_options=["no-pty"], from_members_only=True)
+        options = rules.Options(key_options=["no-pty"])
         text = rules.authorized_keys([member(1, user_key=USER_KEY), member(2)], options)
-        assert text == f'no-pty,from="10.0.0.1,10.0.0.2" {USER_KEY} clusterctl:node1\n'
+        assert text == f'restrict,pty,no-pty,from="10.0.0.1" {USER_KEY} clusterctl:node1\n'
+
+    def test_a_key_is_accepted_from_each_address_of_its_own_node(self) -> None:
+        docker = "172.17.0.1"  # every node has it, so no connection to another node comes from it
+        members = [
+            member(1, user_key=USER_KEY, addresses=["10.0.0.1", "192.168.7.1", "fd00::1", docker]),
+            member(2, user_key=OTHER_KEY, addresses=["10.0.0.2", docker]),
+        ]
+        lines = rules.authorized_keys(members, rules.Options()).splitlines()
+        assert lines == [
+            f'restrict,pty,from="10.0.0.1,192.168.7.1,fd00::1" {USER_KEY} clusterctl:node1',
+            f'restrict,pty,from="10.0.0.2" {OTHER_KEY} clusterctl:node2',
+        ]
+
+    def test_nodes_with_a_common_home_share_a_key_whose_first_line_names_all_of_them(self) -> None:
+        members = [member(one, user_key=USER_KEY) for one in (1, 2)]
+        lines = rules.authorized_keys(members, rules.Options()).splitlines()
+        assert [line.split(" ", 1)[0] for line in lines] == [
+            'restrict,pty,from="10.0.0.1,10.0.0.2"',
+            'restrict,pty,from="10.0.0.2"',
+        ]
+
+    def test_a_key_stays_restricted_where_any_address_may_use_it(self) -> None:
+        text = rules.authorized_keys([member(1, user_key=USER_KEY)], rules.Options(from_members_only=False))
+        assert text == f"restrict,pty {USER_KEY} clusterctl:node1\n"
 
     @pytest.mark.parametrize(
         ("asked", "user", "expected"),
@@ -125,12 +149,19 @@ class TestMemory:
     def test_a_member_is_rebuilt_from_the_lines_about_it(self) -> None:
         whole = member(3, port=2222, aliases=["io"], user_key=USER_KEY, host_keys=[HOST_KEY, OTHER_KEY])
         recalled = rules.recall([lines_of(whole)])
-        assert recalled == {
-            "node3": {key: whole[key] for key in ("name", "address", "port", "aliases", "host_keys", "user_key")}
-        }
+        known = {key: whole[key] for key in ("name", "address", "port", "aliases", "host_keys", "user_key")}
+        assert recalled == {"node3": {**known, "addresses": ["10.0.0.3"]}}
+
+    def test_a_node_that_a_run_leaves_out_keeps_its_addresses(self) -> None:
+        whole = member(3, user_key=USER_KEY, host_keys=[HOST_KEY], addresses=["10.0.0.3", "192.168.7.3"])
+        before = lines_of(whole)
+        recalled = rules.recall([before])
+        known = {key: value for key, value in member(3).items() if key != "addresses"}  # of an earlier release
+        for kept in (rules.complete([known], {}, recalled, []), rules.complete([], {}, recalled, ["node3"])):
+            assert rules.authorized_keys(kept, rules.Options()).splitlines() == before[:1]
 
     def test_lines_with_options_are_understood(self) -> None:
-        options = rules.Options(key_options=['environment="A=b c"'], from_members_only=True)
+        options = rules.Options(key_options=['environment="A=b c"'])
         text = rules.authorized_keys([member(3, user_key=USER_KEY)], options)
         assert rules.recall([text.splitlines()])["node3"]["user_key"] == USER_KEY
 

@@ -146,6 +146,7 @@ class TestMember:
         assert entry == {
             "name": "n1",
             "address": "10.0.0.1",
+            "addresses": ["10.0.0.1"],
             "port": 2222,
             "host_keys": [KEY],
             "aliases": ["ib1", "node1", "node1.example.org"],

@@ -41,14 +41,17 @@ def test_the_private_half_is_its_owners_alone_and_nowhere_else(host: Host) -> No
     assert host.run("sudo -u cluster ssh-keygen -y -f /home/cluster/.ssh/id_clusterctl").rc == 0
 
 
-def test_a_key_is_bound_to_the_members_addresses(host: Host) -> None:
-    lines = [
-        line
+def test_a_key_is_restricted_and_bound_to_its_own_nodes_addresses(host: Host) -> None:
+    lines = {
+        line.rpartition(" clusterctl:")[2]: line
         for line in host.file("/home/cluster/.ssh/authorized_keys").content_string.splitlines()
         if " clusterctl:" in line
-    ]
-    addresses = ",".join(str(host.backend.ansible_runner.get_variables(node)["ansible_host"]) for node in NODES)
-    assert len(lines) == len(NODES)
-    assert all(
-        line.startswith(f'no-agent-forwarding,no-X11-forwarding,from="{addresses}" ssh-ed25519 ') for line in lines
-    )
+    }
+    assert sorted(lines) == sorted(NODES)
+    for node, line in lines.items():
+        options, key = line.split(" ", 1)
+        assert options.startswith('restrict,pty,no-agent-forwarding,no-X11-forwarding,from="')
+        assert key.startswith("ssh-ed25519 ")
+        accepted = options.partition('from="')[2].rstrip('"').split(",")
+        addresses = {str(host.backend.ansible_runner.get_variables(one)["ansible_host"]): one for one in NODES}
+        assert [addresses[word] for word in accepted if word in addresses] == [node]
