@@ -93,3 +93,15 @@ def test_a_hang_in_hello_names_both_ends_and_the_direction_at_once(cluster: Clus
     assert [(one.kind, one.nodes) for one in found.culprits] == [("one_way", ("node1", "node2"))]
     assert "connections from node1 to node2" in found.reason
     assert looked_s < 10
+
+
+def test_a_port_that_is_closed_one_way_between_two_nodes_that_do_not_launch_is_a_fail(cluster: Cluster) -> None:
+    """Ranks connect from the other end, so that every job passes; the nodes try each other's ports beside it."""
+    with planting.closed(cluster, "node4", source="node3"):
+        record = cluster.validate("hello", "reduce")
+    found = result(record, "hello")
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node3", "node4")), found.reason
+    assert [(one.kind, one.nodes) for one in found.culprits] == [("one_way", ("node3", "node4"))]
+    assert "connections from node3 to node4" in found.reason
+    assert "8 ranks on 4 nodes" in found.reason  # the job itself passed
+    assert result(record, "reduce").verdict is Verdict.PASS

@@ -10,6 +10,7 @@ import asyncio
 import json
 import secrets
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model import fabric
@@ -17,7 +18,7 @@ from clusterctl.model.fabric import PairResult
 from clusterctl.remote import python, ssh
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.model.fabric import Candidates, PairKind
@@ -33,8 +34,10 @@ def probe(
     candidates: Candidates,
     *,
     timeout_s: float = 5,
+    login_s: float = _LOGIN_S,
     control_dir: Path | None = None,
     seed: int = 0,
+    only: Collection[tuple[str, str]] | None = None,
 ) -> tuple[PairResult, ...]:
     """Connect the nodes with each other in every candidate network.
 
@@ -42,8 +45,10 @@ def probe(
         hosts: the nodes, reachable by plain ssh; those without an address in the candidates take no part.
         candidates: the networks to probe.
         timeout_s: time limit of one connection; all are tried at once, and those that timed out once more.
+        login_s: time limit of one login, with the start of the program.
         control_dir: folder of shared connections, see :func:`clusterctl.remote.ssh.arguments`.
         seed: of the sample of pairs, which is taken for more than 32 nodes.
+        only: try these pairs, source and target, instead of all or a sample.
 
     Returns:
         A result for every pair and network, also for those that came through. A node that gives no answer has the
@@ -51,34 +56,45 @@ def probe(
     """
     names = [host.name for host in hosts]
     taking_part = {name for network in candidates.networks for name in network.addresses}
+    if only is not None:
+        taking_part &= {name for pair in only for name in pair}
     asked = [host for host in hosts if host.name in taking_part]
     if len(asked) < 2 or not candidates.networks:  # noqa: PLR2004 - a pair has two ends
         return ()
-    plan = fabric.pairs([name for name in names if name in taking_part], seed)
-    return asyncio.run(_probe(asked, candidates, plan, timeout_s, control_dir))
+    if only is None:
+        plan = fabric.pairs([name for name in names if name in taking_part], seed)
+    else:
+        plan = tuple(pair for pair in dict.fromkeys(only) if taking_part.issuperset(pair))
+    return asyncio.run(_probe(asked, candidates, plan, _Limits(timeout_s, login_s), control_dir))
+
+
+@dataclass(frozen=True)
+class _Limits:
+    connect_s: float
+    login_s: float
 
 
 async def _probe(
     hosts: Sequence[Host],
     candidates: Candidates,
     plan: Sequence[tuple[str, str]],
-    timeout_s: float,
+    limits: _Limits,
     control_dir: Path | None,
 ) -> tuple[PairResult, ...]:
     token = secrets.token_hex(16)
-    peers = {host.name: _Peer(host, control_dir) for host in hosts}
+    peers = {host.name: _Peer(host, control_dir, limits) for host in hosts}
     turn = asyncio.Semaphore(_LOGINS_AT_ONCE)
 
     async def opened(peer: _Peer) -> None:
         addresses = {one.key: one.addresses[peer.name] for one in candidates.networks if peer.name in one.addresses}
-        lifetime_s = _LOGIN_S * (1 + len(peers) / _LOGINS_AT_ONCE) + 2 * timeout_s + _GRACE_S
+        lifetime_s = limits.login_s * (1 + len(peers) / _LOGINS_AT_ONCE) + 2 * limits.connect_s + _GRACE_S
         async with turn:
             await peer.open({"name": peer.name, "token": token, "addresses": addresses, "lifetime_s": lifetime_s})
 
     try:
         await asyncio.gather(*(opened(peer) for peer in peers.values()))
         targets = _targets(candidates, plan, peers)
-        await asyncio.gather(*(peer.call(targets[name], timeout_s) for name, peer in peers.items()))
+        await asyncio.gather(*(peer.call(targets[name]) for name, peer in peers.items()))
     finally:
         await asyncio.gather(*(peer.close() for peer in peers.values()))
     return _results(candidates, plan, peers)
@@ -87,13 +103,13 @@ async def _probe(
 class _Peer:
     """The probe on one node; ``problem`` says why the node gives no answer."""
 
-    def __init__(self, host: Host, control_dir: Path | None) -> None:
+    def __init__(self, host: Host, control_dir: Path | None, limits: _Limits) -> None:
         self.name = host.name
         self.ports: dict[str, int] = {}
         self.problems: dict[str, str] = {}  # by network, why it does not listen
         self.results: dict[tuple[str, str], tuple[PairKind, str]] = {}  # by network and target
         self.problem = ""
-        self._host, self._control_dir = host, control_dir
+        self._host, self._control_dir, self._limits = host, control_dir, limits
         self._talk: python.Conversation | None = None
 
     async def open(self, request: Mapping[str, Any]) -> None:
@@ -104,13 +120,14 @@ class _Peer:
         except python.NoClientError:
             self.problem = "there is no ssh client on this machine"
             return
-        answer = await self._ask(program.data + json.dumps(request).encode() + b"\n", 1, _LOGIN_S)
+        answer = await self._ask(program.data + json.dumps(request).encode() + b"\n", 1, self._limits.login_s)
         self.ports = {str(network): int(port) for network, port in answer.get("ports", {}).items()}
         self.problems = {str(network): str(why) for network, why in answer.get("problems", {}).items()}
 
-    async def call(self, targets: Sequence[Mapping[str, Any]], timeout_s: float) -> None:
+    async def call(self, targets: Sequence[Mapping[str, Any]]) -> None:
         if self.problem:
             return
+        timeout_s = self._limits.connect_s
         order = json.dumps({"targets": list(targets), "timeout_s": timeout_s}).encode() + b"\n"
         answer = await self._ask(order, 2, 2 * timeout_s + _GRACE_S)
         self.results = {(network, target): (kind, why) for network, target, kind, why in answer.get("results", ())}

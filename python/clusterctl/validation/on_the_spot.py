@@ -9,14 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis import training_stack
-from clusterctl.diagnosis.rules import launchable, network
+from clusterctl.diagnosis.rules import launchable
 from clusterctl.diagnosis.rules import ssh as logins
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.diagnosis.skew import PROVISION
-from clusterctl.model import fabric
 from clusterctl.model.results import CheckProgress
-from clusterctl.remote import facts, login_probe, network_probe
-from clusterctl.support.errors import ConfigError
+from clusterctl.remote import facts, login_probe
+from clusterctl.validation import ports
 from clusterctl.validation.checks import causes
 from clusterctl.validation.checks.causes import Cause
 from clusterctl.validation.gate import not_installed
@@ -56,7 +55,7 @@ def explained(
     found = _on_nodes(team, named, control)
     if not found and not causes.is_certain(result, outcome):
         tell(CheckProgress(result.check, "trying the ports between the nodes"))
-        found = _between(team, control, _CONNECT_S * causes.slowdown(result))
+        found = ports.between(team, _CONNECT_S * causes.slowdown(result), control).causes
     if not found and not causes.came_up(result):
         tell(CheckProgress(result.check, f"trying the logins of {team.launch_node}"))
         found = _logins(team, control)
@@ -86,23 +85,7 @@ def _on_nodes(team: Team, names: Sequence[str], control: Path) -> tuple[Cause, .
         for name, failure in probe.failures.items()
         if failure.kind != "timeout" or not slow
     ]
-    return (*gone, *damaged, *_as_causes(found))
-
-
-def _between(team: Team, control: Path, timeout_s: float) -> tuple[Cause, ...]:
-    """Have the nodes connect to each other, and return which connections fail, with their direction."""
-    nodes = {name: node.facts for name, node in team.nodes.items()}
-    if len(nodes) < 2:  # noqa: PLR2004 - a connection has two ends
-        return ()
-    try:
-        candidates = fabric.candidates(nodes)
-    except ConfigError:
-        return ()
-    hosts = _hosts(team, tuple(nodes))
-    view = View(hosts=tuple(hosts), nodes=nodes, candidates=candidates)
-    view = replace(view, pairs=network_probe.probe(hosts, candidates, timeout_s=timeout_s, control_dir=control))
-    failed = {(one.source, one.target) for one in view.pairs if one.kind != "ok"}
-    return _as_causes(network.between(view), failed)
+    return (*gone, *damaged, *causes.of_findings(found))
 
 
 def _logins(team: Team, control: Path) -> tuple[Cause, ...]:
@@ -123,7 +106,7 @@ def _logins(team: Team, control: Path) -> tuple[Cause, ...]:
         logins=reports,
     )
     failed = {(team.launch_node, one.target) for report in reports.values() for one in report.failures}
-    return _as_causes(refused_by_few(logins.findings(view), reports, team.launch_node), failed)
+    return causes.of_findings(refused_by_few(logins.findings(view), reports, team.launch_node), failed)
 
 
 def refused_by_few(
@@ -142,16 +125,6 @@ def refused_by_few(
         if (others := tuple(host for host in one.hosts if host != source)) and refused.issuperset(others)
         else one
         for one in found
-    )
-
-
-def _as_causes(found: Iterable[Finding], failed: Iterable[tuple[str, str]] = ()) -> tuple[Cause, ...]:
-    """Return the errors among findings as causes; ``failed`` are connections that failed, from source to target."""
-    ways = set(failed)
-    return tuple(
-        Cause(one.hosts, one.cause, one.cure, causes.kind_of(one.hosts, ways))
-        for one in found
-        if one.severity == "error"
     )
 
 

@@ -6,6 +6,7 @@ through mpirun, each under its own deadline, and keep verdicts and logs.
 
 from __future__ import annotations
 
+import zlib
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +19,7 @@ from clusterctl.remote import ssh
 from clusterctl.state import files, history, locks, paths, runs
 from clusterctl.suite import GATE
 from clusterctl.support.errors import ExitCode
+from clusterctl.validation import ports
 from clusterctl.validation.check_results import CheckResults, by_reason
 from clusterctl.validation.check_runner import CheckRunner
 from clusterctl.validation.checks import registry
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.hosts import AnyInventory, Inventory
     from clusterctl.model.job_outcome import JobOutcome
-    from clusterctl.model.results import ValidationEvent
+    from clusterctl.model.results import CheckResult, ValidationEvent
     from clusterctl.validation.checks.base import Check
 
 __all__ = ["ValidationOptions", "exit_code", "validate"]
@@ -109,9 +111,10 @@ class _Validation:
         gate = Gate(cluster, self._results, tell, compares=options.gate, repeat=repeat, total=self._total)
         passed = gate.judge(options.probe)
         run.facts({name: node.model_dump(mode="json") for name, node in passed.probe.facts.items()})
-        self._gate_is_open, self._doctor_notes = passed.is_open, passed.notes
+        self._gate_is_open, self._notes = passed.is_open, passed.notes
         self._team = Team(passed.nodes, options.launch_node or next(iter(passed.nodes), ""))
         self._placed: Team | None = None  # the nodes of the last check
+        self._ports: ports.PortTrial | None = None  # until the first check has ended
         self._fabric = {name: node.fabric for name, node in passed.nodes.items() if node.fabric}
         nodes = {name: node.facts for name, node in passed.nodes.items()}
         self._versions = training_stack.versions(nodes)
@@ -142,6 +145,7 @@ class _Validation:
     def _run_checks(self) -> None:
         with ssh.control_folder() as control:
             runner = CheckRunner(self._options, self._repeat, self._run, self._expectations, self._tell, control)
+            self._ports = ports.PortTrial(self._team, seed=zlib.crc32(self._run.record.run_id.encode()))
             for number, check in enumerate(self._checks, start=len(GATE) + 1):
                 if not self._team.nodes:
                     self._skip_rest("no node is left that answers")
@@ -159,7 +163,10 @@ class _Validation:
             why = "; ".join(f"{words} on {names}" for words, names in by_reason(left_out).items())
             self._results.skip(check.name, why, left_out=left_out)
             return True
+        if self._ports and check.name != "hello":
+            self._ports.wait()  # every other check may measure
         result, outcome = runner.run(check, team, number, self._total)
+        result = self._with_ports(result)
         if left_out:
             others = "; ".join(f"not on {names}: {words}" for words, names in by_reason(left_out).items())
             result = result.model_copy(update={"left_out": left_out, "reason": f"{result.reason}; {others}"})
@@ -167,6 +174,14 @@ class _Validation:
         lost = self._drop_silent(check, outcome)
         never_ended = result.verdict is not Verdict.PASS and outcome.ending != "exited"
         return not (check.name == "hello" and never_ended and not lost)
+
+    def _with_ports(self, result: CheckResult) -> CheckResult:
+        """Return the result of the first check with the ports that are closed between nodes."""
+        if self._ports is None:
+            return result
+        result, notes = self._ports.explain(result)
+        self._notes, self._ports = (*self._notes, *notes), None
+        return result
 
     def _drop_silent(self, check: Check, outcome: JobOutcome) -> bool:
         """Leave out nodes that no longer answer, so that the remaining checks tell about the remaining nodes."""
@@ -210,7 +225,7 @@ class _Validation:
             suite=self._options.suite.name,
             versions=self._versions,
             fabric=self._fabric,
-            notes=(*self._doctor_notes, *self._expectations.notes),
+            notes=(*self._notes, *self._expectations.notes),
             folder=str(self._run.folder),
             verdict=worst(self._results.all),
             checks=self._results.all,

@@ -66,3 +66,10 @@ def test_nodes_that_cannot_be_asked_fail_in_all_their_pairs() -> None:
     results = network_probe.probe(hosts, found)
     assert [(one.source, one.target, one.kind) for one in results] == [("a", "b", "error"), ("b", "a", "error")]
     assert "Connection refused" in results[0].problem
+
+
+def test_only_the_pairs_that_are_asked_for_are_tried() -> None:
+    found = fabric.candidates({name: node(at, docker=False) for at, name in enumerate("abc", 1)})
+    hosts = [Host(name=name, address="127.0.0.1", port=1) for name in "abc"]
+    results = network_probe.probe(hosts, found, only=[("a", "c"), ("a", "gone")])
+    assert [(one.source, one.target) for one in results] == [("a", "c")]

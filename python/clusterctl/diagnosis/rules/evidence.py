@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -11,7 +11,7 @@ from clusterctl.model import nodeset
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from clusterctl.model.fabric import Candidates, PairResult
     from clusterctl.model.facts import NodeFacts, ProbeFailure
@@ -67,7 +67,9 @@ class Blame:
     others: tuple[str, ...]
 
 
-def blame(failed: Iterable[Pair], hosts: int) -> tuple[tuple[Blame, ...], tuple[Pair, ...]]:
+def blame(
+    failed: Iterable[Pair], hosts: int, tried: Collection[Pair] = ()
+) -> tuple[tuple[Blame, ...], tuple[Pair, ...]]:
     """Find the nodes that explain failures between nodes.
 
     A node is to blame where the failures of one direction reach more than half of the others, and two at least; the one
@@ -76,19 +78,24 @@ def blame(failed: Iterable[Pair], hosts: int) -> tuple[tuple[Blame, ...], tuple[
     Args:
         failed: sources and targets.
         hosts: how many nodes there are.
+        tried: sources and targets of all that was tried, where that may be a sample; empty: every pair.
 
     Returns:
         The nodes to blame, and the pairs that no single node explains.
     """
     left = dict.fromkeys(failed)
+    possible = Counter(end for pair in tried for end in ((pair[1], "target"), (pair[0], "source")))
     found: list[Blame] = []
     while left:
         ends: dict[tuple[str, Literal["source", "target"]], list[Pair]] = defaultdict(list)
         for pair in left:  # a node at which everybody fails is likelier than everybody failing at once
             ends[pair[1], "target"].append(pair)
             ends[pair[0], "source"].append(pair)
-        (host, role), explained = max(ends.items(), key=lambda entry: (len(entry[1]), entry[0][1] == "target"))
-        if len(explained) < 2 or len(explained) * 2 <= hosts - 1:  # noqa: PLR2004 - one pair blames nobody
+        likely = {end: pairs for end, pairs in ends.items() if len(pairs) * 2 > (possible[end] if tried else hosts - 1)}
+        (host, role), explained = max(
+            likely.items(), key=lambda entry: (len(entry[1]), entry[0][1] == "target"), default=(("", "target"), [])
+        )
+        if len(explained) < 2:  # noqa: PLR2004 - one pair blames nobody
             break
         others = tuple(source if role == "target" else target for source, target in explained)
         found.append(Blame(host, role, others))

@@ -90,15 +90,15 @@ def _connections(view: View, network: Network) -> Iterator[Finding]:
     for result in view.pairs:
         if result.network == network.key and result.kind != "ok":
             kinds[result.kind][result.source, result.target] = result
+    tried = [(one.source, one.target) for one in view.pairs if one.network == network.key]
     for kind, failed in kinds.items():
         severity: Severity = "warning" if kind == "error" else "error"
         check = "network" if kind == "error" else "ports"
-        tried = len([one for one in view.pairs if one.network == network.key])
-        if is_everywhere(len(failed), tried, len(view.nodes)):
+        if is_everywhere(len(failed), len(tried), len(view.nodes)):
             cause = f"connections between them in {network.key} {_WORDS[kind]}"
             yield Finding(check, severity, ends(failed), cause, _CURES[kind])
             continue
-        blamed, rest = blame(failed, len(view.nodes))
+        blamed, rest = blame(failed, len(view.nodes), tried)
         for one in blamed:
             others = nodeset.folded(one.others)
             where = f"from {others} to it" if one.role == "target" else f"from it to {others}"

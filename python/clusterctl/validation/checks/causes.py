@@ -13,6 +13,7 @@ from clusterctl.validation.checks.rank_output import CPUS, LOAD
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    from clusterctl.model.findings import Finding
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import CheckResult
 
@@ -104,6 +105,14 @@ def explained(result: CheckResult, causes: Sequence[Cause]) -> CheckResult:
             "culprits": (*own, *others),
             "evidence": tuple(dict.fromkeys((*seen, *result.evidence))),
         }
+    )
+
+
+def of_findings(found: Iterable[Finding], failed: Iterable[tuple[str, str]] = ()) -> tuple[Cause, ...]:
+    """Return the errors among findings as causes; ``failed`` are connections that failed, from source to target."""
+    ways = set(failed)
+    return tuple(
+        Cause(one.hosts, one.cause, one.cure, kind_of(one.hosts, ways)) for one in found if one.severity == "error"
     )
 
 

@@ -1,0 +1,153 @@
+"""Trying the TCP ports between the nodes of a team: which connections fail, with their direction.
+
+The rules of doctor judge what is seen. Open MPI opens one connection for two ranks, from either end. So a job often
+passes where one direction is closed, and jobs break at random.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from clusterctl.diagnosis.rules import network
+from clusterctl.diagnosis.rules.evidence import View
+from clusterctl.model import fabric, nodeset
+from clusterctl.model.results import Verdict
+from clusterctl.remote import network_probe
+from clusterctl.support.errors import ConfigError
+from clusterctl.validation.checks import causes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from clusterctl.diagnosis.rules.evidence import Pair
+    from clusterctl.model.results import CheckResult
+    from clusterctl.validation.checks.causes import Cause
+    from clusterctl.validation.team import Team
+
+_CONNECT_S = 2.0  # tried twice; the first job starts meanwhile
+_CONFIRM_S = 4.0  # tried twice, and nothing runs beside it
+_LOGIN_S = 15.0  # every node has just answered
+
+
+@dataclass(frozen=True)
+class PortFindings:
+    """What connections between nodes showed: causes blame nodes, notes say what could not be tried."""
+
+    causes: tuple[Cause, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def between(team: Team, timeout_s: float, control: Path | None = None) -> PortFindings:
+    """Have the nodes connect to each other once, and return which connections fail, with their direction.
+
+    Args:
+        team: the nodes.
+        timeout_s: time limit of one connection, which is tried twice.
+        control: the folder of shared ssh connections.
+    """
+    view = _view(team)
+    return judged(_tried(view, timeout_s, control=control))
+
+
+def judged(view: View) -> PortFindings:
+    """Judge connections by the rules of doctor: errors are causes, warnings are notes."""
+    failed = {(one.source, one.target) for one in view.pairs if one.kind not in {"ok", "error"}}
+    found = tuple(network.between(view))
+    notes = (
+        f"Ports on {nodeset.folded(one.hosts)}: {one.cause}; {one.cure}." for one in found if one.severity != "error"
+    )
+    return PortFindings(causes.of_findings(found, failed), tuple(notes))
+
+
+def added(result: CheckResult, found: PortFindings) -> CheckResult:
+    """Return the result of a check as a FAIL with the ports that are closed; a node that it names already is left."""
+    own = result.hosts if result.is_bad else ()
+    new = [cause for cause in found.causes if not set(cause.hosts) <= set(own)]
+    if not new:
+        return result
+    told = causes.explained(result, new)
+    return told.model_copy(update={"verdict": Verdict.FAIL, "hosts": tuple(dict.fromkeys((*told.hosts, *own)))})
+
+
+class PortTrial:
+    """Tries the ports in a thread, so that the first check runs meanwhile; the time is bounded.
+
+    Up to 32 nodes try every connection. Beyond that, they try a sample, and ``seed`` selects it. A connection is closed
+    where it fails twice: beside the first check, and after it.
+    """
+
+    def __init__(self, team: Team, seed: int) -> None:
+        """Start to try the ports between the nodes of a team."""
+        self._view = _view(team)
+        self._first: Future[View] = Future()
+        self._seed = seed
+        threading.Thread(target=self._try, name="ports", daemon=True).start()
+
+    def wait(self) -> None:
+        """Wait until every connection was tried once."""
+        self._first.result()
+
+    def explain(self, result: CheckResult) -> tuple[CheckResult, tuple[str, ...]]:
+        """Return the result of the first check as a FAIL where ports are closed, and notes of what was not tried."""
+        view = self._first.result()
+        found = judged(view)
+        if added(result, found) is not result:
+            found = judged(_confirmed(view))
+        return added(result, found), found.notes
+
+    def _try(self) -> None:
+        try:
+            # Without shared connections: a job that shared the login of this thread would end with it.
+            self._first.set_result(_tried(self._view, _CONNECT_S, seed=self._seed))
+        except BaseException as error:  # noqa: BLE001 - wait() raises it where it is heard
+            self._first.set_exception(error)
+
+
+def _view(team: Team) -> View:
+    """Return the nodes and the network that their jobs go over; all that they share where none is written down."""
+    nodes = {name: node.facts for name, node in team.nodes.items()}
+    hosts = tuple(replace(node.host, become=False) for node in team.nodes.values())
+    written = {node.fabric.cidrs for node in nodes.values() if node.fabric is not None}
+    try:
+        candidates = fabric.candidates(nodes, cidrs=next(iter(written)) if len(written) == 1 else ())
+    except ConfigError:  # doctor's note says which node lacks the network
+        return View(hosts=hosts, nodes=nodes)
+    return View(hosts=hosts, nodes=nodes, candidates=candidates)
+
+
+def _tried(
+    view: View,
+    timeout_s: float,
+    *,
+    control: Path | None = None,
+    seed: int = 0,
+    only: Collection[Pair] | None = None,
+) -> View:
+    if view.candidates is None:
+        return view
+    pairs = network_probe.probe(
+        view.hosts,
+        view.candidates,
+        timeout_s=timeout_s,
+        login_s=_LOGIN_S,
+        control_dir=control,
+        seed=seed,
+        only=only,
+    )
+    return replace(view, pairs=pairs)
+
+
+def _confirmed(view: View) -> View:
+    """Try again what failed: what passes now was slow."""
+    failed = [(one.source, one.target) for one in view.pairs if one.kind != "ok"]
+    again = {(one.network, one.source, one.target): one for one in _tried(view, _CONFIRM_S, only=failed).pairs}
+    return replace(
+        view,
+        pairs=tuple(
+            one if one.kind == "ok" else again.get((one.network, one.source, one.target), one) for one in view.pairs
+        ),
+    )

@@ -1,0 +1,137 @@
+"""Ports between the nodes of a validation: what is blamed, what is a note, and what is tried twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import factory
+import pytest
+from clusterctl.diagnosis import training_stack
+from clusterctl.model import fabric
+from clusterctl.model.results import CheckResult, Verdict
+from clusterctl.validation import ports
+from clusterctl.validation.team import ReadyNode, Team
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from clusterctl.diagnosis.rules.evidence import Pair
+    from clusterctl.model.hosts import Host
+
+NETWORK = "10.0.0.0/24"
+PASSED = CheckResult(check="hello", verdict=Verdict.PASS, reason="8 ranks on 4 nodes")
+
+
+def ready(number: int) -> ReadyNode:
+    name = f"node{number}"
+    entry = {"family": 4, "address": f"10.0.0.{number}", "prefix": 24, "scope": "global"}
+    eth0 = {"name": "eth0", "kind": "physical", "mtu": 1500, "up": True, "carrier": True, "addresses": [entry]}
+    facts = factory.provisioned(name, number, interfaces=[eth0])
+    (host,) = factory.hosts([name], 2, become=True)
+    return ReadyNode(host, facts, training_stack.of(facts), 2, None)
+
+
+TEAM = Team({f"node{number}": ready(number) for number in range(1, 5)}, "node1")
+
+
+class Nodes:
+    """Stand in for the nodes: say of each connection how it ends, the first time and later."""
+
+    def __init__(self, *kinds: dict[Pair, fabric.PairKind]) -> None:
+        self.kinds = list(kinds)
+        self.asked: list[Sequence[Pair]] = []
+        self.given: list[dict[str, Any]] = []
+
+    def probe(
+        self, hosts: Sequence[Host], candidates: fabric.Candidates, *, only: Collection[Pair] | None, **given: Any
+    ) -> tuple[fabric.PairResult, ...]:
+        assert not any(host.become for host in hosts)
+        assert [network.key for network in candidates.networks] == [NETWORK]
+        plan = tuple(only) if only is not None else fabric.pairs([host.name for host in hosts])
+        kinds = self.kinds[min(len(self.asked), len(self.kinds) - 1)]
+        self.asked.append(plan)
+        self.given.append(given)
+        results = []
+        for source, target in plan:
+            kind = kinds.get((source, target), "ok")
+            problem = "" if kind == "ok" else f"{target}: it gave no result"
+            results.append(fabric.PairResult(NETWORK, source, target, problem, kind))
+        return tuple(results)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Nodes:
+    nodes = Nodes(*request.param)
+    monkeypatch.setattr(ports.network_probe, "probe", nodes.probe)
+    return nodes
+
+
+def tried(result: CheckResult = PASSED) -> tuple[CheckResult, tuple[str, ...]]:
+    return ports.PortTrial(TEAM, seed=7).explain(result)
+
+
+@pytest.mark.parametrize("asked", [[{}]], indirect=True)
+def test_where_all_come_through_the_result_stays_and_nothing_is_tried_twice(asked: Nodes) -> None:
+    assert tried() == (PASSED, ())
+    assert [len(plan) for plan in asked.asked] == [12]
+    assert asked.given[0]["seed"] == 7
+    assert asked.given[0]["control_dir"] is None  # a job must not hang on the login of this trial
+
+
+@pytest.mark.parametrize("asked", [[{("node2", "node4"): "timeout"}]], indirect=True)
+def test_a_port_that_is_closed_one_way_is_a_fail_with_both_ends_and_the_direction(asked: Nodes) -> None:
+    found, notes = tried()
+    assert (found.verdict, found.hosts, notes) == (Verdict.FAIL, ("node2", "node4"), ())
+    assert [(one.kind, one.nodes) for one in found.culprits] == [("one_way", ("node2", "node4"))]
+    assert found.reason.startswith(f"connections from node2 to node4 in {NETWORK} time out; {PASSED.reason}; ")
+    assert "firewall" in found.culprits[0].cure
+    assert asked.asked[1:] == [(("node2", "node4"),)]
+    assert asked.given[1]["timeout_s"] > asked.given[0]["timeout_s"]
+
+
+@pytest.mark.parametrize("asked", [[{("node2", "node4"): "timeout", ("node4", "node2"): "refused"}]], indirect=True)
+def test_two_directions_that_fail_in_two_ways_name_the_same_pair(asked: Nodes) -> None:
+    found, _ = tried()
+    assert len(asked.asked) == 2
+    assert set(found.hosts) == {"node2", "node4"}
+    assert {one.kind for one in found.culprits} == {"pair"}
+
+
+@pytest.mark.parametrize("asked", [[{("node2", "node4"): "timeout"}, {}]], indirect=True)
+def test_a_connection_that_passes_after_the_check_was_slow(asked: Nodes) -> None:
+    assert tried() == (PASSED, ())
+    assert len(asked.asked) == 2
+
+
+@pytest.mark.parametrize("asked", [[{(f"node{number}", "node3"): "error" for number in (1, 2, 4)}]], indirect=True)
+def test_what_could_not_be_tried_is_a_note_and_blames_nobody(asked: Nodes) -> None:
+    found, notes = tried()
+    assert found == PASSED
+    assert len(asked.asked) == 1
+    (note,) = notes
+    assert note.startswith("Ports on node3: connections from node[1-2,4] to it")
+    assert "could not be tried" in note
+
+
+@pytest.mark.parametrize("asked", [[{(f"node{number}", "node3"): "timeout" for number in (1, 2, 4)}]], indirect=True)
+def test_a_node_that_the_check_names_already_is_told_once(asked: Nodes) -> None:
+    gone = PASSED.model_copy(update={"verdict": Verdict.FAIL, "reason": "node3: it is down", "hosts": ("node3",)})
+    assert tried(gone)[0] == gone
+    assert len(asked.asked) == 1
+    other = gone.model_copy(update={"verdict": Verdict.ERROR, "hosts": ("node1",)})
+    found, _ = tried(other)
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node3", "node1"))
+    assert [(one.kind, one.nodes) for one in found.culprits] == [("node", ("node3",))]
+
+
+def test_an_error_of_the_trial_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(ports.network_probe, "probe", broken)
+    with pytest.raises(ValueError, match="broken"):
+        ports.PortTrial(TEAM, seed=0).wait()
+
+
+def test_one_node_has_no_ports_to_try() -> None:
+    assert ports.PortTrial(TEAM.only(["node1"]), seed=0).explain(PASSED) == (PASSED, ())
