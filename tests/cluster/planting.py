@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 FLIP = Path(__file__).with_name("flip.c")
 OPENMPI = "/usr/local/openmpi"
+PYTHON = "/usr/local/python_env/bin/python"
 TMP = "/tmp"  # noqa: S108 - the folder of a node
 
 
@@ -43,6 +44,12 @@ def not_executable(cluster: Cluster, node: str, program: str) -> contextlib.Abst
 def away(cluster: Cluster, node: str, path: str) -> contextlib.AbstractContextManager[None]:
     """Move a file or folder aside."""
     return changed(cluster, node, f"mv {path} {path}.aside", f"mv {path}.aside {path}")
+
+
+def python_that(cluster: Cluster, node: str, script: str) -> contextlib.AbstractContextManager[None]:
+    """Have the Python of a node's ranks be a shell script, so that they end before they say a word."""
+    forth = f"mv {PYTHON} {PYTHON}.aside && printf '#!/bin/sh\\n%s\\n' '{script}' > {PYTHON} && chmod 755 {PYTHON}"
+    return changed(cluster, node, forth, f"mv {PYTHON}.aside {PYTHON}")
 
 
 def mounted(

@@ -24,9 +24,12 @@ SUITE = suites.builtin("nightly").model_copy(
 
 def test_a_flipped_bit_in_one_rank_s_answer_is_found_and_its_node_is_named(mpi_cluster: Cluster) -> None:
     cluster = mpi_cluster
-    options = validation.ValidationOptions(suite=SUITE, checks=("allreduce", "collectives"), search=False)
+    options = validation.ValidationOptions(suite=SUITE, checks=("hello", "allreduce", "collectives"), search=False)
     with planting.preloaded(cluster, "node3"):
         record = validation.validate(cluster.box.inventory, options)
+    hello = result(record, "hello")
+    assert (hello.verdict, hello.hosts) == (Verdict.FAIL, ("node3",))
+    assert hello.reason == "rank 5 on node3: allreduce sum of the numbers 1 to 8: expected 36, got 37"
     answers = result(record, "allreduce")
     assert (answers.verdict, answers.hosts) == (Verdict.FAIL, ("node3",))
     assert answers.reason.startswith("rank 5 on node3: allreduce min i4[1], value 0 (1 of 1 wrong): expected 1, got 0")

@@ -68,6 +68,8 @@ def test_a_full_tmp_is_found_on_the_node_that_the_launcher_names(cluster: Cluste
     assert found.verdict in {Verdict.FAIL, Verdict.ERROR}
     assert found.hosts == ("node3",), found.reason
     assert found.reason.startswith("node3: /tmp is full")
+    assert found.reason.count("free space in /tmp") == 1, found.reason
+    assert "lost the daemon" not in found.reason
     assert [(one.kind, one.nodes) for one in found.culprits] == [("node", ("node3",))]
 
 
@@ -76,6 +78,14 @@ def test_a_daemon_that_cannot_run_is_named_with_its_node(cluster: Cluster) -> No
     assert (found.verdict, found.hosts) == (Verdict.ERROR, ("node4",)), found.reason
     assert "prted is not executable" in found.reason
     assert found.search is None
+
+
+def test_a_rank_that_dies_while_others_start_is_named_and_none_that_was_not_up_yet(cluster: Cluster) -> None:
+    found = planted_after_the_gate(cluster, lambda: planting.python_that(cluster, "node3", "kill -SEGV $$"))
+    assert (found.is_bad, found.hosts) == (True, ("node3",)), found.reason
+    assert "SIGSEGV" in found.reason
+    assert [(one.kind, one.nodes) for one in found.culprits] == [("node", ("node3",))]
+    assert "journalctl -k" in found.culprits[0].cure
 
 
 def test_a_hang_in_hello_names_both_ends_and_the_direction_at_once(cluster: Cluster) -> None:

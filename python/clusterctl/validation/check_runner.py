@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import speed_verdict
-from clusterctl.launch import mpirun_job
+from clusterctl.launch import mpirun, mpirun_job
 from clusterctl.model.results import CheckProgress, CheckResult, CheckStarted, Verdict
 from clusterctl.remote import supervised_job
 from clusterctl.state import files
 from clusterctl.validation import bisect, job_log, on_the_spot
-from clusterctl.validation.checks import base, held_back
+from clusterctl.validation.checks import base, held_back, mpirun_output
 from clusterctl.validation.checks.judging import STARTED
 from clusterctl.validation.patience import Patience
 
@@ -210,11 +210,15 @@ class CheckRunner:
         """Return the job of a check; ``stacks`` asks for the stacks of ranks that are stuck at the deadline."""
         site = base.placed(check, team.site)
         deadline = self._options.timeout_s or base.deadline_s(check, site, self._started_s)
+        told = mpirun_output.ENDS_ARE_TOLD if mpirun.dialect(site.version) is mpirun.Dialect.PRRTE else {}
         line = mpirun_job.line(
             team.members,
             site.slots,
             mpirun_job.MpirunJob(
-                program=check.program(site, deadline), job=name, per_node=check.per_node, mca=_MPI_PARAMETERS
+                program=check.program(site, deadline),
+                job=name,
+                per_node=check.per_node,
+                mca={**_MPI_PARAMETERS, **told},
             ),
         )
         spec = supervised_job.JobSpec(

@@ -16,7 +16,7 @@ from clusterctl.diagnosis.skew import PROVISION
 from clusterctl.model.results import CheckProgress
 from clusterctl.remote import facts, login_probe
 from clusterctl.validation import ports
-from clusterctl.validation.checks import causes
+from clusterctl.validation.checks import causes, judging
 from clusterctl.validation.checks.causes import Cause
 from clusterctl.validation.gate import not_installed
 
@@ -59,7 +59,7 @@ def explained(
     if not found and not causes.came_up(result):
         tell(CheckProgress(result.check, f"trying the logins of {team.launch_node}"))
         found = _logins(team, control)
-    return causes.explained(result, found)
+    return causes.explained(result, found, judging.causes_told(team.site, outcome))
 
 
 def _on_nodes(team: Team, names: Sequence[str], control: Path) -> tuple[Cause, ...]:
@@ -74,7 +74,7 @@ def _on_nodes(team: Team, names: Sequence[str], control: Path) -> tuple[Cause, .
     ]
     told = {name for finding in found if finding.severity == "error" for name in finding.hosts}
     damaged = [
-        Cause((name,), problem, PROVISION)
+        Cause((name,), problem, PROVISION, subject="launch")
         for name, node in probe.facts.items()
         if name not in told and (problem := not_installed(node))
     ]

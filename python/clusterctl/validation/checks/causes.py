@@ -21,6 +21,9 @@ CauseKind: TypeAlias = Literal["node", "pair", "one_way", "together"]
 
 NO_ANSWER = "an answer"  # rank_program.py expects this of a rank that died or raised an exception
 
+_FILE_SYSTEMS = {"temporary files", "shared memory", "disk"}
+_SOME_FILES = "files"
+_SUBJECTS = {"host_key": "ssh"}  # of doctor's findings that have another name here
 _MOST_NAMED = 6
 _MOST_SLOWDOWN = 4.0
 
@@ -36,6 +39,8 @@ class Cause:
         cure: what to do, without a full stop.
         line: the line of output that says so, empty where a probe has seen it.
         is_consequence: whether it often follows from another fault, so that a look at the nodes may tell more.
+        subject: what it is about, as the ``check`` of doctor's findings ("temporary files", "ssh"); "files" where the
+            file system is unknown, empty where no finding says the same.
     """
 
     hosts: tuple[str, ...]
@@ -44,6 +49,7 @@ class Cause:
     kind: CauseKind = "node"
     line: str = ""
     is_consequence: bool = False
+    subject: str = ""
 
     def at(self, *hosts: str) -> Cause:
         """Return the cause with these hosts."""
@@ -90,29 +96,65 @@ def culprits(causes: Iterable[Cause]) -> tuple[Culprit, ...]:
     )
 
 
-def explained(result: CheckResult, causes: Sequence[Cause]) -> CheckResult:
-    """Return the result with these causes before its own words, and their hosts instead of its own."""
+def explained(result: CheckResult, causes: Sequence[Cause], told: Sequence[Cause] = ()) -> CheckResult:
+    """Return the result with these causes before its own words, and their hosts instead of its own.
+
+    Args:
+        result: of a check.
+        causes: what a look at the nodes found.
+        told: the causes that the launcher gave, which are in the result. Of those that say the same as a cause that
+            was found, the result keeps nothing.
+    """
     if not causes:
         return result
-    named = hosts(causes)
-    own = culprits(causes)
-    others = [one for one in result.culprits if (one.kind, one.nodes) not in {(two.kind, two.nodes) for two in own}]
+    said = tuple(one for one in told if any(_says_the_same(one, cause) for cause in causes))
+    kept = tuple(one for one in told if one not in said and (one.kind, one.hosts) in _blamed(result))
+    own = culprits((*causes, *kept))
+    known = {(one.kind, one.nodes) for one in (*own, *culprits(told))}
+    cures = {one.cure for one in said if one.cure not in {cause.cure for cause in kept}}
     seen = tuple(dict.fromkeys(cause.words for cause in causes))
+    rest = _without(result.reason, [one.words for one in said], [*cures, *(cause.cure for cause in causes)])
     return result.model_copy(
         update={
-            "reason": reason(causes, result.reason),
-            "hosts": named or result.hosts,
-            "culprits": (*own, *others),
+            "reason": reason(causes, rest),
+            "hosts": hosts(causes) or result.hosts,
+            "culprits": (*own, *(one for one in result.culprits if (one.kind, one.nodes) not in known)),
             "evidence": tuple(dict.fromkeys((*seen, *result.evidence))),
         }
     )
+
+
+def _blamed(result: CheckResult) -> set[tuple[str, tuple[str, ...]]]:
+    return {(one.kind, one.nodes) for one in result.culprits}
+
+
+def _says_the_same(told: Cause, found: Cause) -> bool:
+    """Whether the launcher's cause says what a look found: about the same node, or about an unknown one."""
+    if told.hosts and not set(told.hosts) & set(found.hosts):
+        return False
+    if told.is_consequence:
+        return bool(told.hosts)
+    alike = found.subject in _FILE_SYSTEMS if told.subject == _SOME_FILES else told.subject == found.subject
+    return bool(told.subject) and alike
+
+
+def _without(text: str, told: Iterable[str], cures: Iterable[str]) -> str:
+    """Return a reason (see :func:`reason`) without these causes and cures."""
+    framed = f"; {text}; "
+    for part in (*told, *cures):
+        framed = framed.replace(f"; {part}; ", "; ")
+    for part in told:  # a cause without a node stands after the words that it explains
+        framed = framed.replace(f": {part}; ", "; ")
+    return framed.removeprefix("; ").removesuffix("; ")
 
 
 def of_findings(found: Iterable[Finding], failed: Iterable[tuple[str, str]] = ()) -> tuple[Cause, ...]:
     """Return the errors among findings as causes; ``failed`` are connections that failed, from source to target."""
     ways = set(failed)
     return tuple(
-        Cause(one.hosts, one.cause, one.cure, kind_of(one.hosts, ways)) for one in found if one.severity == "error"
+        Cause(one.hosts, one.cause, one.cure, kind_of(one.hosts, ways), subject=_SUBJECTS.get(one.check, one.check))
+        for one in found
+        if one.severity == "error"
     )
 
 

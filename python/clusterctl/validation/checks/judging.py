@@ -10,6 +10,7 @@ from clusterctl.model.results import Measurement, Verdict
 from clusterctl.validation.checks import causes, mpirun_output, rank_output, startup
 from clusterctl.validation.checks.base import BEATS, Judgement, unique
 from clusterctl.validation.checks.blame import Fault, named, one_sender, wrong_words
+from clusterctl.validation.checks.causes import Cause
 from clusterctl.validation.checks.parsers import launcher_messages
 
 if TYPE_CHECKING:
@@ -18,14 +19,13 @@ if TYPE_CHECKING:
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import RankReport
     from clusterctl.validation.checks.base import Site
-    from clusterctl.validation.checks.causes import Cause
 
 _MISSED_BEATS = 3  # a rank is silent after so many missed signs of life, since a busy node is late with one
 _MOST_EVIDENCE = 40
 STARTED = "all_ranks_started"  # the measurement of the seconds until every rank was up
 
 
-def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True) -> Judgement:
+def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True, per_node: bool = False) -> Judgement:
     """Judge what all checks have in common.
 
     A job without output from any rank is an ERROR, since it proves nothing. Any other fault is a FAIL that names ranks
@@ -35,11 +35,10 @@ def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True) -> Judgemen
         site: where it ran.
         outcome: how it ended, and all its output.
         with_mpi: whether every rank must have mapped the libmpi that was installed for it.
+        per_node: whether mpirun starts one process per node, which starts the node's ranks itself.
     """
-    until_s = _until_s(outcome)
-    output = rank_output.read(outcome.lines, site.placement, site.names, until_s)
-    said = (line.text for line in outcome.lines if line.at_s <= until_s)
-    told = launcher_messages.read(said, site.names, next(iter(site.slots), ""))
+    output = rank_output.read(outcome.lines, site.placement, site.names, _until_s(outcome))
+    told = _with_first_end(causes_told(site, outcome), site, outcome, output, per_node=per_node)
     verdict, reason, hosts = _verdict(site, outcome, output, told, with_mpi=with_mpi)
     crowd = None if verdict is Verdict.PASS else startup.crowd(site, outcome, output, _silent(outcome, output.ranks))
     if crowd is not None:
@@ -55,6 +54,39 @@ def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True) -> Judgemen
         next_step=crowd.next_step if crowd is not None else "",
         evidence=() if verdict is Verdict.PASS else tuple(mpirun_output.without_noise(output.other)[-_MOST_EVIDENCE:]),
     )
+
+
+def causes_told(site: Site, outcome: JobOutcome) -> tuple[Cause, ...]:
+    """Return the causes that the launcher gave for the end of a job."""
+    until_s = _until_s(outcome)
+    said = (line.text for line in outcome.lines if line.at_s <= until_s)
+    return launcher_messages.read(said, site.names, next(iter(site.slots), ""))
+
+
+def _with_first_end(
+    told: tuple[Cause, ...], site: Site, outcome: JobOutcome, output: rank_output.Output, *, per_node: bool
+) -> tuple[Cause, ...]:
+    """Return the launcher's causes with the rank whose end made mpirun end the job.
+
+    Where ranks or nodes tell more, they come first. A rank that a signal ended, and a rank that ended before it was
+    up, did not end because it lost another one.
+    """
+    if outcome.ending != "exited" or not outcome.rc or _unanswering(outcome):
+        return told
+    end = mpirun_output.first_end(output.other, outcome)
+    places = tuple(site.slots) if per_node else site.placement
+    if end is None or end.process >= len(places) or any(not report.ok for report in output.in_state("answered")):
+        return told
+    host = places[end.process]
+    reports = [one for one in output.ranks if (one.host == host if per_node else one.rank == end.process)]
+    is_up = any(report.state != "absent" for report in reports)
+    if not end.host and (_given(told) or (is_up and not end.by_signal)):
+        return told
+    who = "the process that mpirun started" if per_node else f"rank {end.process}"
+    cause = f"{who} {end.how}{'' if is_up else ' before it was up'}"
+    cure = "read this node's kernel log ('journalctl -k')"
+    others = tuple(one for one in told if not one.hosts or one.hosts == (host,))  # the rest follows from this end
+    return (*others, Cause((host,), cause, cure, line=end.line))
 
 
 def _until_s(outcome: JobOutcome) -> float:
@@ -199,18 +231,12 @@ def _missing(outcome: JobOutcome, output: rank_output.Output, told: Sequence[Cau
 def _missing_at_exit(
     outcome: JobOutcome, output: rank_output.Output, told: Sequence[Cause], missing: Sequence[RankReport]
 ) -> Fault:
-    died = mpirun_output.death(output.other)
-    gone = _unanswering(outcome)
-    if died is not None and not gone:
-        host = next((report.host for report in output.ranks if str(report.rank) == died["rank"]), died["host"])
-        return f"rank {died['rank']} on {host} {died['how']}; no answer from {_ranks(missing, output)}", (host,)
-    ended = f"mpirun ended with {mpirun_output.code(outcome)}"
-    unheard = output.in_state("absent")
-    # PRRTE does not report a rank that dies while others are still being launched.
-    if mpirun_output.ending_signal(outcome) and 0 < len(unheard) < len(missing) and not gone and not _given(told):
-        return f"{named(unheard)} never came up, and {ended}", _unless_all(unheard, output)
-    reason = f"no answer from {_ranks(missing, output)}; {ended}"
-    return _blamed(outcome, output, told, reason, _unless_all(missing, output))
+    reason = f"no answer from {_ranks(missing, output)}; mpirun ended with {mpirun_output.code(outcome)}"
+    # With an error, mpirun ended the job for the end of a rank. The others are not to blame for their silence.
+    others = () if outcome.rc else _unless_all(missing, output)
+    if outcome.rc and not _unanswering(outcome) and not told:
+        reason += ", and it is not known which rank ended first"
+    return _blamed(outcome, output, told, reason, others)
 
 
 def _ranks(reports: Sequence[RankReport], output: rank_output.Output) -> str:

@@ -50,7 +50,7 @@ class TorchrunCheck:
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers, who gave them, and what carried them."""
-        judgement = judging.judge(site, outcome, with_mpi=False)
+        judgement = judging.judge(site, outcome, with_mpi=False, per_node=True)
         if judgement.verdict is not Verdict.PASS:
             return blame.own_gradient(_with_root_cause(judgement, outcome))
         elsewhere = blame.misplaced(site, judgement.ranks)

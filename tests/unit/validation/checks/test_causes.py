@@ -33,6 +33,48 @@ def test_one_way_names_both_ends_and_the_direction() -> None:
     assert [(one.kind, one.nodes) for one in told.culprits] == [("one_way", ("node3", "node5"))]
 
 
+TMP_FULL = Cause(("node3",), "its /tmp is full", "free space in /tmp", subject="temporary files")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        Cause(("node3",), "PMIx has no room for its files in /tmp", "free space in /tmp", subject="temporary files"),
+        Cause(("node3",), "x: No space left on device", "see whether the disk is full", subject="files"),
+        Cause(("node3",), "mpirun lost the daemon", "look at the kernel log", is_consequence=True),
+        Cause((), "x: No space left on device", "see whether the disk is full", subject="files"),
+    ],
+    ids=["same-cure", "some-file-system", "lost-daemon", "unknown-node"],
+)
+def test_what_the_launcher_and_the_look_both_say_of_a_node_is_said_once(told: Cause) -> None:
+    reason = causes.reason([told], "mpirun ended") if told.hosts else f"mpirun ended: {told.cause}"
+    before = found(reason=reason, hosts=told.hosts, culprits=causes.culprits([] if told.is_consequence else [told]))
+    after = causes.explained(before, [TMP_FULL], [told])
+    assert after.reason == "node3: its /tmp is full; mpirun ended; free space in /tmp"
+    assert [(one.nodes, one.words, one.cure) for one in after.culprits] == [
+        (("node3",), "node3: its /tmp is full", "free space in /tmp")
+    ]
+
+
+def test_another_cause_of_the_node_and_the_same_cause_of_another_node_are_kept() -> None:
+    files = Cause(("node3",), "its limit of open files is reached", "raise nofile", subject="open files")
+    other = TMP_FULL.at("node5")
+    before = found(
+        reason=causes.reason([files, other], "mpirun ended"),
+        hosts=("node3", "node5"),
+        culprits=causes.culprits([files, other]),
+    )
+    after = causes.explained(before, [TMP_FULL], [files, other])
+    assert after.reason == (
+        "node3: its /tmp is full; node3: its limit of open files is reached; node5: its /tmp is full; mpirun ended; "
+        "raise nofile; free space in /tmp"
+    )
+    assert {one.nodes: one.words for one in after.culprits} == {
+        ("node3",): "node3: its /tmp is full; node3: its limit of open files is reached",
+        ("node5",): "node5: its /tmp is full",
+    }
+
+
 def test_without_a_cause_the_result_stays_as_it_was() -> None:
     assert causes.explained(found(), []) == found()
 

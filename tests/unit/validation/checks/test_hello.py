@@ -18,6 +18,12 @@ def test_hello_names_the_release_that_all_have() -> None:
     assert {rank.library_path for rank in judgement.ranks} == {f"{LIBRARIES['5.0.7']}/lib/libmpi.so.40.40.7"}
 
 
+def test_a_wrong_sum_is_said_with_its_rank_and_both_figures() -> None:
+    judgement = judge("hello-wrong-5.0.7", "hello")
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node3",))
+    assert judgement.reason == "rank 5 on node3: allreduce sum of the numbers 1 to 8: expected 36, got 37"
+
+
 def test_builds_may_differ_between_platforms_and_releases_may_not() -> None:
     mixed = dataclasses.replace(
         site("skew-5.0.7"), platforms={**dict.fromkeys(SLOTS, "debian-12-x86_64"), "node3": "debian-13-x86_64"}

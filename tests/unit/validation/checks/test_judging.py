@@ -39,8 +39,19 @@ def test_a_healthy_run_passes_with_its_figures() -> None:
         ("asleep-4.1.8", "reduce", ("node3",), r"from ranks 4 and 5 on node3 within 15 s; 6 others wait, in MPI_Init"),
         ("paused-5.0.7", "broadcast", ("node4",), r"from ranks 6 and 7 on node4 .*; node4 no longer answers ssh"),
         ("paused-4.1.8", "broadcast", ("node3",), r"from ranks 4 and 5 on node3 .*; node3 no longer answers ssh"),
-        ("killed-5.0.7", "scatter", ("node3",), r"rank [45] on node3 exited on signal 11 \(Segmentation fault\)"),
-        ("killed-early-5.0.7", "scatter", ("node3",), r"rank 5 on node3 never came up, .* code 139 \(SIGSEGV\)"),
+        ("killed-5.0.7", "scatter", ("node3",), r"^node3: rank [45] exited on signal 11 \(Segmentation fault\)"),
+        (  # captured before mpirun told each end: rank 5 may have died, or one that was up and has not answered
+            "killed-early-5.0.7",
+            "scatter",
+            (),
+            r"^no answer from any of the 8 ranks; .* 139 \(SIGSEGV\), and it is not known which rank ended first",
+        ),
+        (
+            "exited-starting-5.0.7",
+            "scatter",
+            ("node3",),
+            r"^node3: rank 4 ended with code 7 before it was up; no answer from any of the 8 ranks",
+        ),
         (
             "wrong-gather-5.0.7",
             "gather",
@@ -59,6 +70,55 @@ def test_a_fault_fails_and_names_who(name: str, check: str, hosts: tuple[str, ..
     assert judgement.verdict is Verdict.FAIL
     assert judgement.hosts == hosts
     assert re.search(words, judgement.reason), judgement.reason
+
+
+def test_a_rank_that_dies_while_no_rank_is_up_is_named_by_what_mpirun_tells_of_its_end() -> None:
+    judgement = judge("died-starting-5.0.7", "scatter")
+    assert (judgement.verdict, judgement.hosts) == (Verdict.ERROR, ("node3",))
+    assert judgement.reason.startswith(
+        "node3: rank 5 was ended by SIGSEGV before it was up; mpirun ended with code 139"
+    )
+    (culprit,) = judgement.culprits
+    assert culprit.nodes == ("node3",)
+    assert "journalctl -k" in culprit.cure
+    assert any("ABORTED BY SIGNAL" in line for line in judgement.evidence)
+    assert not any("COMMUNICATION FAILURE" in line for line in judgement.evidence)
+
+
+TOLD = "[node1:01247] [prterun-node1-1247@0,0] errmgr:dvm: for proc [prterun-node1-1247@{}] state {}"
+
+
+@pytest.mark.parametrize(
+    ("told", "hosts"),
+    [
+        ([("1,5", "ABORTED BY SIGNAL")], ("node3",)),
+        ([("1,1", "ABORTED BY SIGNAL")], ("node1",)),  # it was up; rank 5, which was not, is innocent
+        ([("1,7", "KILLED BY INTERNAL COMMAND"), ("1,5", "ABORTED BY SIGNAL")], ("node3",)),
+        ([("1,5", "ABORTED BY SIGNAL"), ("1,1", "ABORTED BY SIGNAL")], ("node3",)),
+        ([("0,2", "COMMUNICATION FAILURE"), ("1,5", "ABORTED BY SIGNAL")], ()),  # it lost a daemon before
+        ([("1,1", "EXITED WITH NON-ZERO STATUS")], ()),  # it was up, and may have lost another rank
+        ([("1,99", "ABORTED BY SIGNAL")], ()),
+        ([], ()),
+    ],
+)
+def test_a_rank_that_was_not_up_yet_is_blamed_only_if_its_own_end_was_the_first(
+    told: list[tuple[str, str]], hosts: tuple[str, ...]
+) -> None:
+    whole = captured_outcome("killed-early-5.0.7")
+    lines = tuple(OutputLine("stderr", 1.0, TOLD.format(*one)) for one in told)
+    early = dataclasses.replace(whole, lines=(*whole.lines, *lines))
+    judgement = judging.judge(site("killed-early-5.0.7"), early)
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, hosts), judgement.reason
+
+
+def test_of_one_process_per_node_the_node_is_named() -> None:
+    judgement = judging.judge(site("none-5.0.7"), captured_outcome("died-starting-5.0.7"), per_node=True)
+    assert judgement.hosts == ()  # there is no sixth node
+    outcome = captured_outcome("died-starting-5.0.7")
+    lines = tuple(dataclasses.replace(line, text=line.text.replace("@1,5]", "@1,3]")) for line in outcome.lines)
+    judgement = judging.judge(site("none-5.0.7"), dataclasses.replace(outcome, lines=lines), per_node=True)
+    assert judgement.hosts == ("node4",)
+    assert "the process that mpirun started was ended by SIGSEGV" in judgement.reason
 
 
 def test_no_rank_at_all_is_an_error_with_the_cause_that_the_launcher_gives() -> None:

@@ -7,7 +7,7 @@ names it, and never from other words of the output. The captured messages stand 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from clusterctl.validation.checks.causes import Cause
@@ -34,7 +34,7 @@ class _Rule:
     """A message: its pattern over one passage, where the node stands, what it means and what to do.
 
     ``cause`` and ``cure`` may name groups of the pattern. ``is_loss`` is a message that often is the consequence of
-    another one.
+    another one. ``subject`` is as in :class:`clusterctl.validation.checks.causes.Cause`.
     """
 
     pattern: re.Pattern[str]
@@ -42,6 +42,7 @@ class _Rule:
     cause: str
     cure: str
     is_loss: bool = False
+    subject: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,87 +58,98 @@ def _rule(where: _Where, pattern: str, cause: str, cure: str, *, is_loss: bool =
     return _Rule(re.compile(pattern, re.DOTALL | re.IGNORECASE), where, cause, cure, is_loss)
 
 
+def _about(subject: str, *rules: _Rule) -> tuple[_Rule, ...]:
+    return tuple(replace(rule, subject=subject) for rule in rules)
+
+
 _RULES = (
     # --- ssh from the launch node ---
-    _rule(
-        "node",
-        r"ssh: connect to host (?P<node>\S+) port (?P<port>\d+): (?P<why>Connection refused)",
-        "its sshd refuses connections at port {port}",
-        "start sshd there, or look for a firewall that rejects the port",
-    ),
-    _rule(
-        "way",
-        r"ssh: connect to host (?P<node>\S+) port (?P<port>\d+): (?P<why>[^\r\n]+)",
-        "ssh does not get through to port {port} ({why})",
-        "look at the network and at firewalls between the two",
-    ),
-    _rule(
-        "way",
-        r"ssh: Could not resolve hostname (?P<node>[^\s:]+): (?P<why>[^\r\n]+)",
-        "the launch node does not know the name ({why})",
-        f"{_PROVISION} (role hosts)",
-    ),
-    _rule(
-        "way",
-        r"No \S+ host key is known for (?P<node>\S+)",
-        "the launch node knows no host key of the other",
-        f"{_PROVISION} (role ssh_mesh)",
-    ),
-    _rule(
-        "way",
-        r"Host key for (?P<node>\S+) has changed and you have requested strict checking",
-        "the host key has changed since the launch node learned it",
-        f"{_PROVISION} if the node was installed anew; else find out who answers at its address",
-    ),
-    _rule(
-        "node",
-        r"^\S+@(?P<node>\S+): Permission denied \((?P<why>[^)]*)\)",
-        "it refuses the login of mpirun ({why})",
-        f"{_PROVISION} (role ssh_mesh)",
-    ),
-    _rule(
-        "node",
-        r"(?:Connection (?:closed|reset) by|banner exchange: Connection to) (?:remote host )?(?P<node>[\w.:-]+)"
-        r" port \d+",
-        "its sshd ends the connection before the login",
-        "look at the log of sshd there, and at MaxStartups in sshd_config",
-    ),
-    _rule(
-        "daemon",
-        r"(?P<why>(?:exec|shell) request failed on channel \d+|This account is currently not available)",
-        "its sshd starts no program for the user ({why})",
-        "look at the user's shell and limits there, and at the log of sshd",
+    *_about(
+        "ssh",
+        _rule(
+            "node",
+            r"ssh: connect to host (?P<node>\S+) port (?P<port>\d+): (?P<why>Connection refused)",
+            "its sshd refuses connections at port {port}",
+            "start sshd there, or look for a firewall that rejects the port",
+        ),
+        _rule(
+            "way",
+            r"ssh: connect to host (?P<node>\S+) port (?P<port>\d+): (?P<why>[^\r\n]+)",
+            "ssh does not get through to port {port} ({why})",
+            "look at the network and at firewalls between the two",
+        ),
+        _rule(
+            "way",
+            r"ssh: Could not resolve hostname (?P<node>[^\s:]+): (?P<why>[^\r\n]+)",
+            "the launch node does not know the name ({why})",
+            f"{_PROVISION} (role hosts)",
+        ),
+        _rule(
+            "way",
+            r"No \S+ host key is known for (?P<node>\S+)",
+            "the launch node knows no host key of the other",
+            f"{_PROVISION} (role ssh_mesh)",
+        ),
+        _rule(
+            "way",
+            r"Host key for (?P<node>\S+) has changed and you have requested strict checking",
+            "the host key has changed since the launch node learned it",
+            f"{_PROVISION} if the node was installed anew; else find out who answers at its address",
+        ),
+        _rule(
+            "node",
+            r"^\S+@(?P<node>\S+): Permission denied \((?P<why>[^)]*)\)",
+            "it refuses the login of mpirun ({why})",
+            f"{_PROVISION} (role ssh_mesh)",
+        ),
+        _rule(
+            "node",
+            r"(?:Connection (?:closed|reset) by|banner exchange: Connection to) (?:remote host )?(?P<node>[\w.:-]+)"
+            r" port \d+",
+            "its sshd ends the connection before the login",
+            "look at the log of sshd there, and at MaxStartups in sshd_config",
+        ),
+        _rule(
+            "daemon",
+            r"(?P<why>(?:exec|shell) request failed on channel \d+|This account is currently not available)",
+            "its sshd starts no program for the user ({why})",
+            "look at the user's shell and limits there, and at the log of sshd",
+        ),
     ),
     # --- the daemon's program ---
-    _rule(
-        "daemon",
-        r"(?P<path>/\S*/(?P<name>prted|orted|mpirun|prterun)): Permission denied",
-        "{path} is not executable",
-        f"{_PROVISION}, or 'chmod 755 {{path}}'",
-    ),
-    _rule(
-        "daemon",
-        r"(?P<path>/\S*/(?P<name>prted|orted|mpirun|prterun)): No such file or directory",
-        "{path} is missing",
-        _PROVISION,
-    ),
-    _rule(
-        "daemon",
-        r"(?P<path>/\S*/(?P<name>prted|orted|mpirun|prterun)): (?:cannot execute\S*:? ?)?(?P<why>Exec format error)",
-        "{path} is a program of another kind of machine",
-        _PROVISION,
-    ),
-    _rule(
-        "daemon",
-        r"(?P<name>prted|orted|prterun): (?:command )?not found",
-        "{name} is missing in PATH",
-        _PROVISION,
-    ),
-    _rule(
-        "daemon",
-        r"(?P<name>\S+): error while loading shared libraries: (?P<library>[^\s:]+): (?P<why>[^\r\n]+)",
-        "{name} does not find {library} ({why})",
-        _PROVISION,
+    *_about(
+        "launch",
+        _rule(
+            "daemon",
+            r"(?P<path>/\S*/(?P<name>prted|orted|mpirun|prterun)): Permission denied",
+            "{path} is not executable",
+            f"{_PROVISION}, or 'chmod 755 {{path}}'",
+        ),
+        _rule(
+            "daemon",
+            r"(?P<path>/\S*/(?P<name>prted|orted|mpirun|prterun)): No such file or directory",
+            "{path} is missing",
+            _PROVISION,
+        ),
+        _rule(
+            "daemon",
+            r"(?P<path>/\S*/(?P<name>prted|orted|mpirun|prterun)): (?:cannot execute\S*:? ?)?"
+            r"(?P<why>Exec format error)",
+            "{path} is a program of another kind of machine",
+            _PROVISION,
+        ),
+        _rule(
+            "daemon",
+            r"(?P<name>prted|orted|prterun): (?:command )?not found",
+            "{name} is missing in PATH",
+            _PROVISION,
+        ),
+        _rule(
+            "daemon",
+            r"(?P<name>\S+): error while loading shared libraries: (?P<library>[^\s:]+): (?P<why>[^\r\n]+)",
+            "{name} does not find {library} ({why})",
+            _PROVISION,
+        ),
     ),
     _rule(
         "daemon",
@@ -160,69 +172,87 @@ _RULES = (
         _PROVISION,
     ),
     # --- folders ---
-    _rule(  # ORTE's own folder has the host's name in it
-        "node",
-        r"create the desired directory:.*?Directory:\s*(?P<path>/\S+?/ompi\.(?P<node>\S+)\.\d+\S*)"
-        r".*?Error:\s*(?P<why>[^\r\n]+)",
-        "{path} cannot be made ({why})",
-        "make its folder writable, and free space there",
+    *_about(
+        "files",
+        _rule(  # ORTE's own folder has the host's name in it
+            "node",
+            r"create the desired directory:.*?Directory:\s*(?P<path>/\S+?/ompi\.(?P<node>\S+)\.\d+\S*)"
+            r".*?Error:\s*(?P<why>[^\r\n]+)",
+            "{path} cannot be made ({why})",
+            "make its folder writable, and free space there",
+        ),
+        _rule(
+            "daemon",
+            r"create the desired directory:.*?Directory:\s*(?P<path>\S+).*?Error:\s*(?P<why>[^\r\n]+)",
+            "{path} cannot be made ({why})",
+            "make its folder writable, and free space there",
+        ),
     ),
-    _rule(
-        "daemon",
-        r"create the desired directory:.*?Directory:\s*(?P<path>\S+).*?Error:\s*(?P<why>[^\r\n]+)",
-        "{path} cannot be made ({why})",
-        "make its folder writable, and free space there",
+    *_about(
+        "temporary files",
+        _rule(
+            "speaker",
+            r"ORTE_ERROR_LOG: \w+ in file util/session_dir\.c",
+            "its daemon cannot make its folder in /tmp",
+            "make /tmp writable, and free space there",
+        ),
+        _rule(
+            "speaker",
+            r"PMIX ERROR: (?:PMIX_ERR_)?OUT[-_]OF[-_]RESOURCE\S* in file dstore_\w+\.c",
+            "PMIx has no room for its files in /tmp",
+            _FREE_TMP,
+        ),
     ),
-    _rule(
-        "speaker",
-        r"ORTE_ERROR_LOG: \w+ in file util/session_dir\.c",
-        "its daemon cannot make its folder in /tmp",
-        "make /tmp writable, and free space there",
+    *_about(
+        "shared memory",
+        _rule(
+            "node",
+            rf"not enough space for (?P<path>/\S+).*?shared-memory backing{_LOCAL_HOST}",
+            "no space is left for shared memory ({path})",
+            "remove files that earlier jobs left in /dev/shm, or mount it larger",
+        ),
+        _rule(
+            "node",
+            rf"system call failed during shared memory initialization{_LOCAL_HOST}"
+            r".*?System call:\s*(?P<call>[^\r\n]+?)\s+Error:\s*(?P<why>[^\r\n]+)",
+            "shared memory cannot be set up ({call}: {why})",
+            "make /dev/shm writable, and free space there",
+        ),
     ),
-    _rule(
-        "speaker",
-        r"PMIX ERROR: (?:PMIX_ERR_)?OUT[-_]OF[-_]RESOURCE\S* in file dstore_\w+\.c",
-        "PMIx has no room for its files in /tmp",
-        _FREE_TMP,
-    ),
-    _rule(
-        "node",
-        rf"not enough space for (?P<path>/\S+).*?shared-memory backing{_LOCAL_HOST}",
-        "no space is left for shared memory ({path})",
-        "remove files that earlier jobs left in /dev/shm, or mount it larger",
-    ),
-    _rule(
-        "node",
-        rf"system call failed during shared memory initialization{_LOCAL_HOST}"
-        r".*?System call:\s*(?P<call>[^\r\n]+?)\s+Error:\s*(?P<why>[^\r\n]+)",
-        "shared memory cannot be set up ({call}: {why})",
-        "make /dev/shm writable, and free space there",
-    ),
-    _rule(
-        "speaker",
-        r"(?P<what>[^\s:]+): (?P<why>No space left on device|Read-only file system)",
-        "{what}: {why}",
-        "free space there, and see whether the file system is read-only",
+    *_about(
+        "files",
+        _rule(
+            "speaker",
+            r"(?P<what>[^\s:]+): (?P<why>No space left on device|Read-only file system)",
+            "{what}: {why}",
+            "free space there, and see whether the file system is read-only",
+        ),
     ),
     # --- limits ---
-    _rule(
-        "node",
-        rf"accept\(\d\) system call failed{_LOCAL_HOST}.*?Errno:\s*(?P<why>[^\r\n]+)",
-        "its daemon can accept no further connections ({why})",
-        "raise nofile in /etc/security/limits.d",
+    *_about(
+        "open files",
+        _rule(
+            "node",
+            rf"accept\(\d\) system call failed{_LOCAL_HOST}.*?Errno:\s*(?P<why>[^\r\n]+)",
+            "its daemon can accept no further connections ({why})",
+            "raise nofile in /etc/security/limits.d",
+        ),
+        _rule(
+            "speaker",
+            r"system limit on number of (?P<what>[\w ]+?)(?: a process can open)? was reached"
+            r"|(?P<why>Too many open files)|ORTE_ERROR_LOG: Out of resource in file oob_tcp_\w+\.c",
+            "its limit of open files is reached",
+            "raise nofile in /etc/security/limits.d",
+        ),
     ),
-    _rule(
-        "speaker",
-        r"system limit on number of (?P<what>[\w ]+?)(?: a process can open)? was reached"
-        r"|(?P<why>Too many open files)|ORTE_ERROR_LOG: Out of resource in file oob_tcp_\w+\.c",
-        "its limit of open files is reached",
-        "raise nofile in /etc/security/limits.d",
-    ),
-    _rule(
-        "node",
-        rf"(?:allocate|register) (?:some |enough )?(?:locked |registered )?memory{_LOCAL_HOST}",
-        "the limit of locked memory is too low",
-        "set memlock to unlimited in /etc/security/limits.d",
+    *_about(
+        "memlock",
+        _rule(
+            "node",
+            rf"(?:allocate|register) (?:some |enough )?(?:locked |registered )?memory{_LOCAL_HOST}",
+            "the limit of locked memory is too low",
+            "set memlock to unlimited in /etc/security/limits.d",
+        ),
     ),
     # --- a daemon that is gone ---
     _rule(
@@ -305,6 +335,7 @@ def _of(passage: _Passage, names: Mapping[str, str], launch_node: str) -> Iterat
                 cure=rule.cure.format(**words),
                 line=passage.line,
                 is_consequence=rule.is_loss,
+                subject=rule.subject,
             ),
         )
         return
