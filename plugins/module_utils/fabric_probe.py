@@ -16,6 +16,7 @@ import errno
 import ipaddress
 import json
 import os
+import random
 import selectors
 import socket
 import sys
@@ -27,6 +28,7 @@ Json = Dict[str, Any]
 _GREETING = "clusterctl-fabric"
 _MOST_BYTES = 512  # of a greeting or an answer
 _BACKLOG = 256
+_MOST_PORTS_TRIED = 256
 _STRANGER_S = 5.0  # until a silent caller is dropped
 _UNBINDABLE = {errno.EADDRNOTAVAIL, errno.ENODEV}
 
@@ -37,6 +39,20 @@ def _socket(address: str) -> socket.socket:
     if family == socket.AF_INET6:
         made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     return made
+
+
+def _bind(link: socket.socket, address: str, ports: Sequence[int]) -> None:
+    """Bind a socket to a free port of a range; the first attempts are spread over it."""
+    first, count = ports
+    for port in random.sample(range(first, first + count), min(count, _MOST_PORTS_TRIED)):
+        try:
+            link.bind((address, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return
+    raise OSError(errno.EADDRINUSE, f"every port that was tried from {first} to {first + count - 1} is in use")
 
 
 def _same_address(one: str, other: str) -> bool:
@@ -78,12 +94,15 @@ class Exchange:
         self._calls: Dict[int, _Call] = {}
         self._open = 0  # our own calls without a result
 
-    def listen(self, addresses: Dict[str, str]) -> None:
-        """Listen on an ephemeral port of each address; the addresses are by network."""
+    def listen(self, addresses: Dict[str, str], ports: Sequence[int] = (0, 1)) -> None:
+        """Listen on a port of each address; the addresses are by network.
+
+        ``ports`` are the first port and their number; port 0 is an ephemeral one.
+        """
         for network, address in addresses.items():
             link = _socket(address)
             try:
-                link.bind((address, 0))
+                _bind(link, address, ports)
                 link.listen(_BACKLOG)
             except OSError as error:
                 link.close()
@@ -286,13 +305,13 @@ def _say(answer: Json) -> None:
 def main(_arguments: Sequence[str] = ()) -> int:
     """Work for the controller: listen, write the ports, call, write the results, keep answering.
 
-    The first line of stdin is ``{name, token, addresses, lifetime_s}``, the second ``{targets, timeout_s}``. The end of
-    stdin ends the listeners.
+    The first line of stdin is ``{name, token, addresses, lifetime_s}``, and ``ports`` as in :meth:`Exchange.listen`.
+    The second is ``{targets, timeout_s}``. The end of stdin ends the listeners.
     """
     request = json.loads(sys.stdin.buffer.readline())
     until = time.monotonic() + float(request["lifetime_s"])
     exchange = Exchange(str(request["name"]), str(request["token"]))
-    exchange.listen(request["addresses"])
+    exchange.listen(request["addresses"], request.get("ports", (0, 1)))
     _say({"fabric": 1, "ports": exchange.ports, "problems": exchange.problems})
     line = sys.stdin.buffer.readline()  # the controller writes it when every node listens
     if not line:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
 from clusterctl.diagnosis import training_stack
-from clusterctl.diagnosis.rules import registry
+from clusterctl.diagnosis.rules import parameters, registry
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import fabric
@@ -127,7 +127,9 @@ def _between(cluster: Inventory, probe: Probe, control: Path) -> View:
     hosts = cluster.selected_hosts
     there = [replace(host, become=False) for host in hosts if host.name in probe.facts]
     view = view_of(cluster, probe)
-    pairs = () if view.candidates is None else _pairs(there, view.candidates, control)
+    pairs = (
+        () if view.candidates is None else _pairs(there, view.candidates, control, parameters.tcp_ports(probe.facts))
+    )
     # Afterwards, not beside it: logins cost processor time, and what starves looks like a firewall.
     tried = login_probe.gather(
         _logins(hosts, there, probe),
@@ -139,13 +141,15 @@ def _between(cluster: Inventory, probe: Probe, control: Path) -> View:
     return replace(view, logins=tried, pairs=pairs)
 
 
-def _pairs(there: Sequence[Host], found: Candidates, control: Path) -> tuple[PairResult, ...]:
+def _pairs(
+    there: Sequence[Host], found: Candidates, control: Path, ports: Mapping[str, tuple[int, int]]
+) -> tuple[PairResult, ...]:
     """Have nodes connect to each other, and believe in a failure when it has been seen twice."""
-    first = network_probe.probe(there, found, timeout_s=_CONNECT_S, control_dir=control)
+    first = network_probe.probe(there, found, timeout_s=_CONNECT_S, control_dir=control, ports=ports)
     if all(one.kind == "ok" for one in first):
         return first
     failed = {(one.network, one.source, one.target) for one in first if one.kind != "ok"}
-    again = network_probe.probe(there, found, timeout_s=2 * _CONNECT_S, control_dir=control)
+    again = network_probe.probe(there, found, timeout_s=2 * _CONNECT_S, control_dir=control, ports=ports)
     return tuple(
         one if (one.network, one.source, one.target) in failed else one._replace(kind="ok", problem="") for one in again
     )

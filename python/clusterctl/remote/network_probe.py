@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _LOGIN_S = 30.0  # from the first login until the last node listens
 _GRACE_S = 10.0  # for the answer to come back, and for a login to end
 _LOGINS_AT_ONCE = 64
+_EPHEMERAL = (0, 1)
 
 
 def probe(
@@ -38,6 +39,7 @@ def probe(
     control_dir: Path | None = None,
     seed: int = 0,
     only: Collection[tuple[str, str]] | None = None,
+    ports: Mapping[str, tuple[int, int]] | None = None,
 ) -> tuple[PairResult, ...]:
     """Connect the nodes with each other in every candidate network.
 
@@ -49,6 +51,7 @@ def probe(
         control_dir: folder of shared connections, see :func:`clusterctl.remote.ssh.arguments`.
         seed: of the sample of pairs, which is taken for more than 32 nodes.
         only: try these pairs, source and target, instead of all or a sample.
+        ports: by host, the first port on which jobs listen and their number; other hosts take an ephemeral port.
 
     Returns:
         A result for every pair and network, also for those that came through. A node that gives no answer has the
@@ -65,13 +68,14 @@ def probe(
         plan = fabric.pairs([name for name in names if name in taking_part], seed)
     else:
         plan = tuple(pair for pair in dict.fromkeys(only) if taking_part.issuperset(pair))
-    return asyncio.run(_probe(asked, candidates, plan, _Limits(timeout_s, login_s), control_dir))
+    return asyncio.run(_probe(asked, candidates, plan, _Limits(timeout_s, login_s, ports or {}), control_dir))
 
 
 @dataclass(frozen=True)
 class _Limits:
     connect_s: float
     login_s: float
+    ports: Mapping[str, tuple[int, int]]
 
 
 async def _probe(
@@ -89,7 +93,8 @@ async def _probe(
         addresses = {one.key: one.addresses[peer.name] for one in candidates.networks if peer.name in one.addresses}
         lifetime_s = limits.login_s * (1 + len(peers) / _LOGINS_AT_ONCE) + 2 * limits.connect_s + _GRACE_S
         async with turn:
-            await peer.open({"name": peer.name, "token": token, "addresses": addresses, "lifetime_s": lifetime_s})
+            request = {"name": peer.name, "token": token, "addresses": addresses, "lifetime_s": lifetime_s}
+            await peer.open({**request, "ports": limits.ports.get(peer.name, _EPHEMERAL)})
 
     try:
         await asyncio.gather(*(opened(peer) for peer in peers.values()))

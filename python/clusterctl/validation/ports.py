@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis.rules import network
+from clusterctl.diagnosis.rules import network, parameters
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model import fabric, nodeset
 from clusterctl.model.results import Verdict
@@ -137,6 +137,7 @@ def _tried(
         control_dir=control,
         seed=seed,
         only=only,
+        ports=parameters.tcp_ports(view.nodes),
     )
     return replace(view, pairs=pairs)
 

@@ -59,6 +59,19 @@ def test_many_at_once_are_all_answered() -> None:
     assert [result[2] for result in results] == ["ok"] * 200
 
 
+def test_it_listens_on_a_free_port_of_the_range_that_jobs_use() -> None:
+    with closing(socket.create_server(("127.0.0.3", 0))) as taken:
+        first = taken.getsockname()[1]
+        other = fabric_probe.Exchange("b", TOKEN)
+        other.listen({NET: "127.0.0.3"}, (first, 2))
+        full = fabric_probe.Exchange("c", TOKEN)
+        full.listen({NET: "127.0.0.3"}, (first, 1))
+    other.close()
+    assert (other.ports, other.problems) == ({NET: first + 1}, {})
+    assert full.ports == {}
+    assert f"every port that was tried from {first} to {first} is in use" in full.problems[NET]
+
+
 def test_a_closed_port_refuses() -> None:
     with closing(socket.create_server(("127.0.0.3", 0))) as server:
         port = server.getsockname()[1]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ORDER = 35
 ENVIRONMENT = "environment"
+_LAST_PORT = 65535
 _MCA_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")
 _BETWEEN_NODES = {"tcp", "ofi", "openib", "portals4", "uct", "ugni", "usnic"}  # byte transfer layers
 _OUR_PREFIX = "/usr/local/openmpi"
@@ -50,6 +51,21 @@ def notes(view: View) -> Iterator[str]:
                 having[_shown(one)].append(host)
     for words, hosts in having.items():
         yield f"A setting that clusterctl did not write, on {nodeset.folded(hosts)}: {words}."
+
+
+def tcp_ports(nodes: Mapping[str, NodeFacts]) -> dict[str, tuple[int, int]]:
+    """Return, for each node that limits Open MPI's TCP ports, the first one and their number.
+
+    The defaults are those of Open MPI (btl_tcp_port_min_v4 and btl_tcp_port_range_v4).
+    """
+    found = {}
+    for host, node in nodes.items():
+        given = {one.name.removeprefix("OMPI_MCA_"): one.value for one in node.parameters}
+        first, count = given.get("btl_tcp_port_min_v4", "1024"), given.get("btl_tcp_port_range_v4", "64511")
+        if (first, count) != ("1024", "64511") and first.isdigit() and count.isdigit():
+            low = min(max(1024, int(first)), _LAST_PORT)
+            found[host] = low, min(max(1, int(count)), _LAST_PORT + 1 - low)
+    return found
 
 
 def _shown(one: Parameter) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl.diagnosis.rules import registry
+from clusterctl.diagnosis.rules import parameters, registry
 from doctor_view import NODES, seen
 
 if TYPE_CHECKING:
@@ -145,3 +145,13 @@ def test_where_no_network_was_chosen_no_file_is_missed() -> None:
         record["parameter_files"] = [{"path": path, "exists": False, "own": {}} for path, _ in FABRIC]
 
     assert registry.diagnose(seen(**dict.fromkeys(NODES, unchosen))) == ()
+
+
+def test_the_ports_of_jobs_are_those_that_open_mpi_is_limited_to() -> None:
+    def both(record: Record) -> None:
+        setting("btl_tcp_port_min_v4", "50000", f"{SITE}/openmpi-mca-params.conf")(record)
+        record["parameters"] += [{"name": "OMPI_MCA_btl_tcp_port_range_v4", "value": "100", "source": "environment"}]
+
+    high = setting("btl_tcp_port_min_v4", "65000")
+    nodes = seen(node1=both, node2=high, node3=setting("btl_tcp_port_min_v4", "1024")).nodes
+    assert parameters.tcp_ports(nodes) == {"node1": (50000, 100), "node2": (65000, 536)}
