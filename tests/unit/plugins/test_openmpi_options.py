@@ -13,6 +13,7 @@ from clusterctl.support import content
 
 ROLE = content.root() / "roles" / "openmpi"
 FILES = ("defaults/main.yml", "vars/main.yml", "vars/Debian.yml")
+TASKS = ("main.yml", "fortran.yml")
 
 
 def trusted(value: Any) -> Any:
@@ -45,3 +46,16 @@ def test_fortran_is_one_variable(version: str) -> None:
     assert {"--enable-mpi-fortran=all", "FC=gfortran"} <= set(options)
     assert "--disable-mpi-fortran" not in options
     assert made("__openmpi_fortran_packages") == ["gfortran"]
+
+
+def test_fortran_programs_find_their_runtime_on_every_host() -> None:
+    assert made("__openmpi_fortran_runtime") == ["libgfortran5"]
+    proofs = made("__openmpi_proofs + __openmpi_fortran_proofs", openmpi_version="5.0.7", openmpi_fortran=True)
+    assert {"argv": ["/sbin/ldconfig", "-p"], "expect": ["libgfortran.so.5 "]} in proofs
+    assert any("bindings:use_mpi_f08:yes" in one["expect"] for one in proofs)
+    tasks = {name: yaml.safe_load((ROLE / "tasks" / name).read_text(encoding="utf-8")) for name in TASKS}
+    bring = next(task for task in tasks["main.yml"] if task.get("ansible.builtin.import_tasks") == "fortran.yml")
+    assert bring["when"] == "openmpi_fortran"
+    packages = next(task for task in tasks["fortran.yml"] if "ansible.builtin.package" in task)
+    assert packages["ansible.builtin.package"]["name"] == "{{ __openmpi_fortran_runtime }}"
+    assert "__openmpi_fortran_library not in __openmpi_libraries.stdout" in packages["when"]
