@@ -74,5 +74,24 @@ def test_another_series_and_back(sandbox: Callable[..., sandboxes.Sandbox], tmp_
         0,
         [f"[{rank}] Open MPI v4.1.4 4" for rank in range(4)],
     ), done.stderr
+    hosts_in_addresses(user, tmp_path / "addresses.ini")
     user.types("provision", "--no-validate")
     assert libraries(user.types("validate", "--checks", "hello")) == new
+
+
+def hosts_in_addresses(user: User, inventory: Path) -> None:
+    """Run a program and a check by an inventory of bare addresses: mpirun then needs the names of the nodes."""
+    box = user.cluster
+    _, _, variables = box.inventory.read_text(encoding="utf-8").partition("[nodes:vars]")
+    lines = [f"{node.address} slots=2" for node in box.nodes]
+    inventory.write_text("\n".join(["[nodes]", *lines, "", f"[nodes:vars]{variables}"]), encoding="utf-8")
+    for words in (["--", "hostname"], ["-np", "2", "--launch-node", box.nodes[1].address, "--", "hostname"]):
+        command = [PROGRAM, "run", str(inventory), *words]
+        done = subprocess.run(command, env=user.environment, capture_output=True, text=True, check=False, timeout=120)
+        expected = ["node1"] * 2 + ["node2"] * 2 if len(words) == 2 else ["node2"] * 2
+        assert (done.returncode, sorted(done.stdout.split())) == (0, expected), done.stderr
+    command = [PROGRAM, "validate", str(inventory), "--checks", "hello", "--no-history", "--format", "json"]
+    done = subprocess.run(command, env=user.environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    ((version, _),) = libraries(json.loads(done.stdout))
+    assert "v4.1.4" in version
