@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from rich.console import Console
 
@@ -83,29 +83,28 @@ def plural(count: int, word: str) -> str:
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
-def shown_command(argv: list[str]) -> tuple[str, ...]:
-    """Return the command as it may be kept and shown: extra variables by name only, for they may be secrets."""
-    shown = ["clusterctl"]
-    hide_next = False
-    for word in argv:
-        if hide_next:
-            shown.append(_name_only(word))
-            hide_next = False
-        elif word in {"-e", "--extra-vars"}:
-            shown.append(word)
-            hide_next = True
-        elif word.startswith("--extra-vars="):
-            shown.append("--extra-vars=" + _name_only(word.partition("=")[2]))
-        elif word.startswith("-e") and not word.startswith("--"):
-            shown.append("-e" + _name_only(word[2:]))
-        else:
-            shown.append(word)
-    return tuple(shown)
+def shown_command(argv: Sequence[str], extra_vars: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the command as it may be kept and shown: extra variables by name only, for they may be secrets.
+
+    Args:
+        argv: the words behind ``clusterctl``.
+        extra_vars: the values that the parser of the command line found, in whichever form they stand in ``argv``:
+            behind ``-e``, joined to ``-e`` or ``-be``, or behind ``--extra-vars=``.
+    """
+    values = sorted({value for value in extra_vars if value and not value.startswith("@")}, key=len, reverse=True)
+    return ("clusterctl", *(_without_value(word, values) for word in argv))
+
+
+def _without_value(word: str, values: Sequence[str]) -> str:
+    for value in values:
+        if word == value or (word.startswith("-") and word.endswith(value)):
+            return word.removesuffix(value) + _name_only(value)
+    return word
 
 
 def _name_only(value: str) -> str:
-    if value.startswith("@"):
-        return value
+    """Return the name of the first variable; the others, and a mapping, may hold secrets in every part."""
     if value.lstrip().startswith("{"):
         return "{…}"
-    return value.partition("=")[0] + "=…"
+    name, equals, _ = value.partition("=")
+    return f"{name}=…" if equals and name.strip().isidentifier() else "…"

@@ -90,7 +90,7 @@ def provision(
         verbosity=verbose,
         forks=forks,
         become_password=_ask("sudo's password on the hosts", "-K") if ask_become_pass else None,
-        argv=shown_command(sys.argv[1:]),
+        argv=shown_command(sys.argv[1:], extra_vars or ()),
     )
     from clusterctl.cli import validate  # noqa: PLC0415 - see cli.main
 

@@ -130,7 +130,7 @@ def validate(
         gate=not no_gate,
         search=search,
         remembered=not no_history,
-        argv=shown_command(sys.argv[1:]),
+        argv=shown_command(sys.argv[1:], extra_vars or ()),
     )
     return _run(inventory, asked, form, files.Places(html, junit, prometheus, jsonl))
 
@@ -162,7 +162,7 @@ def in_short(inventory: AnyInventory, options: InventoryOptions) -> ValidationOp
     from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
 
     return validation.ValidationOptions(
-        inventory=options, suite=_suite(inventory, DEFAULT, None), argv=shown_command(sys.argv[1:])
+        inventory=options, suite=_suite(inventory, DEFAULT, None), argv=shown_command(sys.argv[1:], options.extra_vars)
     )
 
 

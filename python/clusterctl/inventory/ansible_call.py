@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterctl.inventory import extra_vars
 from clusterctl.model.hosts import InventorySources, is_host_list
 from clusterctl.model.nodeset import host_list
 from clusterctl.support import content
@@ -32,9 +33,11 @@ def for_ansible(sources: InventorySources) -> tuple[str, ...]:
 
 
 def arguments(sources: InventorySources, options: InventoryOptions, limit: str | None = None) -> list[str]:
-    """Return the arguments that ansible-inventory and our program beside it share, without passwords."""
+    """Return the arguments that ansible-inventory and our program beside it share, without passwords.
+
+    :func:`call` adds the extra variables and the vault ids.
+    """
     found = [*(f"--inventory={word}" for word in for_ansible(sources)), "--list"]
-    found += [f"--extra-vars={value}" for value in options.extra_vars]
     found += [f"--vault-password-file={value}" for value in options.vault_password_files]
     return found + ([f"--limit={limit}"] if limit is not None else [])
 
@@ -52,21 +55,26 @@ def environment() -> dict[str, str]:
 
 
 def call(command: Sequence[str], options: InventoryOptions, request: str = "") -> subprocess.CompletedProcess[str]:
-    """Run one of the programs with the vault ids of the options; ``request`` goes to its standard input.
+    """Run one of the programs with the extra variables and vault ids of the options.
+
+    Args:
+        command: the program and its other arguments.
+        options: the options of the command line.
+        request: goes to the program's standard input.
 
     Raises:
-        ConfigError: the program is not installed.
+        ConfigError: the program is not installed, or an extra variable is not valid.
     """
-    with _vault_arguments(options) as (vaults, descriptors):
+    with _vault_arguments(options) as (vaults, pipes), extra_vars.in_private_folder(options.extra_vars) as variables:
         try:
             return subprocess.run(
-                [*command, *vaults],
+                [*command, *variables, *vaults],
                 input=request,
                 capture_output=True,
                 text=True,
                 env=environment(),
                 check=False,
-                pass_fds=descriptors,
+                pass_fds=pipes,
             )
         except FileNotFoundError:
             raise ConfigError("ansible-inventory is not installed; 'pip install clusterctl' brings it.") from None

@@ -83,7 +83,7 @@ def _listing(
     sources: InventorySources, options: InventoryOptions, limit: str | None, *, remembered: bool
 ) -> dict[str, Any]:
     command = [ansible_program("ansible-inventory"), *ansible_call.arguments(sources, options, limit)]
-    key = cache.key(sources, command, ansible_call.environment()) if remembered and not options.vault_ids else ""
+    key = cache.key(sources, command, ansible_call.environment()) if remembered and options.is_plain else ""
     known = cache.recall(key)
     if known is not None:
         return known

@@ -81,7 +81,7 @@ def resolved(
     if not wanted:
         return {host: dict(variables) for host, variables in hostvars.items()}
     command = [sys.executable, "-m", _PROGRAM, *ansible_call.arguments(sources, options)]
-    keeps = remembered and not options.vault_ids and not any(map(_CHANGING.search, _templates(hostvars)))
+    keeps = remembered and options.is_plain and not any(map(_CHANGING.search, _templates(hostvars)))
     key = cache.key(sources, command, ansible_call.environment()) if keeps else ""
     answer = cache.recall(key) or _asked(sources, command, options, wanted)
     refused = [one for one in answer["failed"] if one[1] not in SUDO_PASSWORDS]

@@ -111,6 +111,11 @@ class InventoryOptions:
     become: bool = False
     vault_passwords: Mapping[str, str] = field(default_factory=dict, repr=False)  # for each id that says LABEL@prompt
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether what Ansible says of the inventory may be kept: the options bring no secret and name no file."""
+        return not (self.extra_vars or self.vault_ids)
+
 
 @dataclass(frozen=True)
 class Inventory:

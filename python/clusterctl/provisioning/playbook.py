@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from clusterctl.inventory import extra_vars
 from clusterctl.inventory.ansible_call import ansible_program, for_ansible
 from clusterctl.model.events import Finished
 from clusterctl.provisioning.ansible_events import Translator, first_complaint
@@ -29,7 +30,7 @@ from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from clusterctl.model.events import Event
     from clusterctl.model.hosts import InventorySources
@@ -112,12 +113,12 @@ class Cancel:
                 signal.signal(number, handler)
 
 
-def arguments(play: Play, variables_file: Path | None = None) -> list[str]:
+def arguments(play: Play, variables: Sequence[str] = ()) -> list[str]:
     """Return the arguments of ``ansible-playbook``, without the program, the playbook and any password.
 
     Args:
         play: what to run.
-        variables_file: where ``play.variables`` were written; the user's own extra variables stand above them.
+        variables: the options that name the files of variables; the last one stands above the others.
     """
     argv = [f"--inventory={word}" for word in for_ansible(play.inventory)]  # with '=', no value is taken for an option
     argv.append(f"--forks={play.forks}")
@@ -125,8 +126,7 @@ def arguments(play: Play, variables_file: Path | None = None) -> list[str]:
     for name, values in (("--tags", play.tags), ("--skip-tags", play.skip_tags)):
         if values:
             argv.append(f"{name}={','.join(values)}")
-    argv += [f"--extra-vars=@{variables_file}"] if variables_file is not None else []
-    argv += [f"--extra-vars={value}" for value in play.extra_vars]
+    argv += variables
     argv += [f"--vault-id={value}" for value in play.vault_ids]
     argv += [f"--vault-password-file={value}" for value in play.vault_password_files]
     for wanted, option in (
@@ -217,16 +217,14 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
         for label, password in play.vault_passwords.items():
             passwords[rf"^Vault password \({re.escape(label)}\):\s*?$"] = password
         rc: int | None = None
-        variables_file = private / "variables.json" if play.variables else None
-        if variables_file is not None:  # a file, for the list of a thousand hosts is no argument
-            variables_file.write_text(json.dumps(play.variables), encoding="utf-8")
         try:
+            variables = extra_vars.in_folder(_values(play), private)
             result = ansible_runner.run(
                 private_data_dir=str(private),
                 project_dir=str(Path.cwd()),  # relative paths among the options mean the user's folder
                 ident="run",
                 playbook=str(play.playbook),
-                cmdline=shlex.join(arguments(play, variables_file)),
+                cmdline=shlex.join(arguments(play, variables)),
                 envvars=environment(private, control_dir),
                 passwords=passwords or None,
                 settings={"pexpect_timeout": _POLL_S},
@@ -257,6 +255,11 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
         failed=frozenset(translator.failed),
         unreachable=frozenset(translator.unreachable),
     )
+
+
+def _values(play: Play) -> list[str]:
+    """Return the values of extra variables; the user's own stand above those of the wrapper."""
+    return [*([json.dumps(play.variables)] if play.variables else []), *play.extra_vars]
 
 
 def _keep_log(private: Path, log: Path) -> None:

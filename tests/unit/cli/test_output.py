@@ -1,8 +1,16 @@
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING
+
 import pytest
-from clusterctl.cli import output
+from clusterctl.cli import main, output, provision
 from clusterctl.cli.output import shown_command
+from clusterctl.provisioning import run as provisioning
+from clusterctl.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from clusterctl.provisioning.run import ProvisionRequest
 
 
 def test_what_is_shown_of_a_command_holds_no_value() -> None:
@@ -11,12 +19,51 @@ def test_what_is_shown_of_a_command_holds_no_value() -> None:
         "a=1 b=2": "a=…",
         "--extra-vars=token=x": "--extra-vars=token=…",
         "-etoken=x": "-etoken=…",
+        "-vbetoken=x": "-vbetoken=…",
         "--extra-vars": "--extra-vars",
         '{"a": "x"}': "{…}",
+        '-be{"a": "x"}': "-be{…}",
+        '["x", "a=1"]': "…",
         "-v": "-v",
+        "nodes.ini": "nodes.ini",
     }
-    assert shown_command(list(pairs)) == ("clusterctl", *pairs.values())
-    assert shown_command(["-e", "@f"]) == ("clusterctl", "-e", "@f")
+    values = ["a=1 b=2", "token=x", '{"a": "x"}', '["x", "a=1"]']
+    assert shown_command(list(pairs), values) == ("clusterctl", *pairs.values())
+    assert shown_command(["-e", "@f"], ["@f"]) == ("clusterctl", "-e", "@f")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-be", "db_password=canary"],
+        ["-bedb_password=canary"],
+        ["-vvbe", "db_password=canary"],
+        ["-edb_password=canary"],
+        ["--extra-vars=db_password=canary"],
+        ["--extra-vars", "user=x db_password='canary'"],
+        ["-e", '{"db_password": "canary"}'],
+        ["-be{db_password: canary}"],
+        ["-vKbe", "{db_password: canary}"],
+    ],
+)
+def test_no_form_of_an_extra_variable_reaches_the_record(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words go through the command's own parser, as the user's do."""
+    asked: list[ProvisionRequest] = []
+
+    def stop(request: ProvisionRequest, _observer: object) -> None:
+        asked.append(request)
+        raise ConfigError("stopped")
+
+    monkeypatch.setattr(provisioning, "provision", stop)
+    monkeypatch.setattr(provision, "_ask", lambda *_: "typed")
+    argv = ["provision", "nodes.ini", *words, "-y"]
+    monkeypatch.setattr(sys, "argv", ["clusterctl", *argv])
+    main.main(argv)
+    (request,) = asked
+    assert any("canary" in value for value in request.options.extra_vars)
+    assert "canary" not in " ".join(request.argv)
+    assert request.argv[:3] == ("clusterctl", "provision", "nodes.ini")
+    assert request.argv[-1] == "-y"
 
 
 @pytest.mark.parametrize(

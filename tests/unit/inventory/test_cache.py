@@ -44,9 +44,9 @@ def test_an_answer_is_remembered_until_something_changes(place: Path, monkeypatc
     (place.parent / "host_vars").mkdir()
     (place.parent / "host_vars" / "node1.yml").write_text("slots: 4\n")
     assert slots(place) == 4
-    assert slots(place, extra_vars=("slots=5",)) == 5
+    assert (slots(place, extra_vars=("slots=5",)), kept(place)) == (5, 3), "an extra variable may be a secret"
     monkeypatch.setenv("ANSIBLE_HASH_BEHAVIOUR", "merge")
-    assert (slots(place), kept(place)) == (4, 5)
+    assert (slots(place), kept(place)) == (4, 4)
 
 
 @pytest.mark.parametrize(

@@ -25,19 +25,18 @@ def test_arguments() -> None:
         inventory=InventorySources.of(Path("/my inventory/i.ini")),
         limit="-weird",
         tags=("a", "b"),
-        extra_vars=("x=$(reboot) 'y'", "@f"),
         check=True,
         verbosity=2,
         forks=5,
         become_password="secret",  # noqa: S106 - it must not show
         private_key="k",
     )
-    assert playbook.arguments(play) == [
+    assert playbook.arguments(play, ["--extra-vars=@/run/a", "--extra-vars=@f"]) == [
         "--inventory=/my inventory/i.ini",
         "--forks=5",
         "--limit=-weird",
         "--tags=a,b",
-        "--extra-vars=x=$(reboot) 'y'",
+        "--extra-vars=@/run/a",
         "--extra-vars=@f",
         "--check",
         "--ask-become-pass",

@@ -1,0 +1,86 @@
+"""Pass the values of ``--extra-vars`` to Ansible's programs by files, because a process list shows every argument.
+
+Ansible reads YAML from a file. The form ``key=value`` therefore becomes JSON here, by Ansible's own parser.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_PRIVATE = 0o600
+
+
+def is_file(value: str) -> bool:
+    """Whether a value names a file of the user's own, which holds the variables."""
+    return value.startswith("@")
+
+
+def text_of(value: str) -> str:
+    """Return a value as the text of a YAML file.
+
+    Raises:
+        ConfigError: the value is not key=value, a mapping or @file.
+    """
+    if value[:1] in {"[", "{"}:
+        return value
+    if value[:1] in {"/", "."}:
+        raise ConfigError("A value of --extra-vars begins like a path; write @FILE to read variables from a file.")
+    from ansible.errors import AnsibleError  # noqa: PLC0415 - it takes 0.2 s, and most commands have no such value
+    from ansible.parsing.splitter import parse_kv  # noqa: PLC0415
+
+    try:
+        found = parse_kv(value)
+    except AnsibleError:
+        raise ConfigError(
+            "A value of --extra-vars has unbalanced quotes; write key=value, a JSON mapping or @FILE."
+        ) from None
+    return json.dumps({str(name): str(word) for name, word in found.items()})
+
+
+def in_folder(values: Sequence[str], folder: Path) -> list[str]:
+    """Write each value into a file of the folder that only this user can read, and return the options.
+
+    Raises:
+        ConfigError: see :func:`text_of`.
+    """
+    options = []
+    for number, value in enumerate(values, 1):
+        if is_file(value):
+            options.append(f"--extra-vars={value}")
+            continue
+        path = folder / f"extra-vars-{number}.yml"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _PRIVATE)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as stream:
+            stream.write(text_of(value))
+        options.append(f"--extra-vars=@{path}")
+    return options
+
+
+@contextlib.contextmanager
+def in_private_folder(values: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the options; the folder of the files is this user's alone, and is gone afterwards.
+
+    Raises:
+        ConfigError: see :func:`text_of`.
+    """
+    if all(map(is_file, values)):
+        yield [f"--extra-vars={value}" for value in values]
+        return
+    with tempfile.TemporaryDirectory(prefix="clusterctl-", dir=_volatile_folder()) as folder:
+        yield in_folder(values, Path(folder))
+
+
+def _volatile_folder() -> str | None:
+    """Return the user's folder in memory, which ends with the session; None where the session has none."""
+    folder = os.environ.get("XDG_RUNTIME_DIR", "")
+    return folder if folder.startswith("/") and os.access(folder, os.W_OK | os.X_OK) else None
