@@ -252,31 +252,37 @@ def known_hosts(members: Sequence[Mapping[str, Any]]) -> str:
 def client_config(members: Sequence[Mapping[str, Any]], user: str, options: Options) -> str:
     """Return the ssh client's drop-in: each member's address, the trusted host keys, and the key to offer.
 
-    Only the cluster's user gets the key: an IdentityFile for all users would keep their ssh from trying their own keys.
+    Every part holds for the cluster's user alone. Other users of the node keep their ssh as it is.
     """
     everybody = [word for member in members for word in _words(member)]
-    lines = ["# Written by clusterctl (role ssh_mesh); changes are overwritten.", ""]
+    lines = [
+        "# Written by clusterctl (role ssh_mesh); changes are overwritten.",
+        f"# Only user {user} is affected.",
+        "",
+    ]
     for member in members:
-        lines.append(f"Host {' '.join(_words(member))}")
+        lines.append(_match(user, _words(member)))
         lines.append(f"    HostName {member['address']}")
         if member.get("port", SSH_PORT) != SSH_PORT:
             lines.append(f"    Port {member['port']}")
     lines += [
         "",
-        f"Host {' '.join(everybody)}",
+        _match(user, everybody),
         f"    StrictHostKeyChecking {'yes' if options.strict_host_keys else 'no'}",
         "    GlobalKnownHostsFile /etc/ssh/ssh_known_hosts",
         # A key that a user accepted by hand is not one that the controller has verified.
         "    UserKnownHostsFile /dev/null",
         "    UpdateHostKeys no",
         *[f"    {name} {value}" for name, value in options.client_options.items()],
-        "",
-        f"Match originalhost {','.join(everybody)} localuser {user}",
         f"    IdentityFile ~/.ssh/{options.key_name}",
         "    IdentitiesOnly yes",
         "    PreferredAuthentications publickey",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _match(user: str, words: Iterable[str]) -> str:
+    return f"Match localuser {user} originalhost {','.join(words)}"
 
 
 def _words(member: Mapping[str, Any]) -> List[str]:

@@ -198,10 +198,24 @@ def test_what_others_wrote_stays(cluster: Cluster) -> None:
     # The login key of the sandbox is there too, or nothing above would have worked.
 
 
-def test_other_users_keep_trying_their_own_keys(cluster: Cluster) -> None:
-    settings = cluster.console("node1", "ssh", "-G", "node2")  # as root
-    assert "id_clusterctl" not in settings
-    assert "stricthostkeychecking true" in settings
+def test_ssh_of_other_users_of_the_node_stays_as_it_is(cluster: Cluster) -> None:
+    """Their ssh to a node has the settings of their ssh to any other machine: agent, GSSAPI, keys and host keys."""
+
+    def settings(user: str, host: str) -> list[str]:
+        said = cluster.console("node1", "su", user, "-s", "/bin/sh", "-c", f"ssh -G {host}").splitlines()
+        return [line for line in said if host not in line.split()]
+
+    own = "/etc/ssh/ssh_config.d/90-site.conf"
+    cluster.console("node1", "sh", "-c", f"printf 'Host *\\n    ForwardAgent yes\\n' > {own}")
+    try:
+        for user in ("root", "daemon"):
+            for host in ("node2", "node3", cluster.box.node("node3").address):
+                assert settings(user, host) == settings(user, "elsewhere"), (user, host)
+            assert {"forwardagent yes", "gssapiauthentication yes", "port 22"} <= set(settings(user, "node3"))
+        ours = settings("cluster", "node3")
+        assert {"forwardagent no", "gssapiauthentication no", f"port {PORT}", "stricthostkeychecking true"} <= set(ours)
+    finally:
+        cluster.console("node1", "rm", own)
 
 
 def test_a_host_key_accepted_by_hand_does_not_count(cluster: Cluster) -> None:

@@ -134,11 +134,18 @@ class TestFiles:
         said = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
         assert {key: said.get(key) for key in expected} == expected
 
-    def test_the_key_is_named_for_the_clusters_user_alone(self, tmp_path: Path) -> None:
-        path = tmp_path / "config"
-        path.write_text(rules.client_config([member(1)], "somebody-else", rules.Options()))
-        done = subprocess.run(["ssh", "-G", "-F", str(path), "node1"], capture_output=True, text=True, check=True)
-        assert "id_clusterctl" not in done.stdout
+    @pytest.mark.parametrize("asked", ["node1", "node2", "10.0.0.2"])
+    def test_ssh_of_other_users_stays_as_it_is(self, tmp_path: Path, asked: str) -> None:
+        rest = "Host *\n    GSSAPIAuthentication yes\n    ForwardAgent yes\n    ForwardX11 yes\n"
+        ours = rules.client_config([member(1), member(2, port=2222)], "somebody-else", rules.Options())
+        said = []
+        for name, text in (("with", ours), ("without", "")):
+            path = tmp_path / name
+            path.write_text(text + rest)
+            done = subprocess.run(["ssh", "-G", "-F", str(path), asked], capture_output=True, text=True, check=True)
+            said.append(done.stdout)
+        assert said[0] == said[1]
+        assert "forwardagent yes" in said[0]
 
     def test_strictness_can_be_given_up(self) -> None:
         text = rules.client_config([member(1)], "alice", rules.Options(strict_host_keys=False))
