@@ -56,8 +56,8 @@ def _plan(
     users = {str(look["user"]) for look in looks.values()}
     if len(users) != 1:
         raise rules.MeshError(
-            f"The nodes would use different users ({', '.join(sorted(users)) or 'none'}); set ssh_mesh_user to one "
-            "user that all of them have."
+            f"The nodes would use different users ({', '.join(sorted(users)) or 'none'}); set cluster_user to one "
+            "name for all of them."
         )
     user = users.pop()
     rules.check_options(user, options)
@@ -105,6 +105,9 @@ def _warnings(
         warnings.append(
             "ssh_mesh_strict_host_keys is false: the nodes log in to any machine that answers at a node's address."
         )
+    reaching = {host: str(look["reaches_root"]) for host, look in looks.items() if look["reaches_root"]}
+    if reaching:
+        warnings.append(rules.root_reach(str(next(iter(looks.values()))["user"]), reaching, len(looks)))
     outside = [str(member["name"]) for member in everybody if member["name"] not in looks]
     new = [
         str(member["name"])

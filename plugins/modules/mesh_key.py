@@ -29,6 +29,22 @@ options:
     type: list
     elements: str
     default: []
+  create:
+    description:
+      - Whether to create the user if it is missing, with a home and a shell and without a password. An existing user
+        stays as it is. The uid is the same on all nodes where it is free.
+      - The keys of the login user's authorized keys may then log in as this user, too.
+    type: bool
+    default: false
+  login:
+    description: The user that Ansible logs in as, where sudo does not tell.
+    type: str
+    default: ""
+  keys:
+    description: With C(create), further public keys that may log in as the user, as lines of authorized_keys.
+    type: list
+    elements: str
+    default: []
 author:
   - The clusterctl authors
 attributes:
@@ -66,6 +82,24 @@ authorized_keys:
     user, whose identity reads and writes it (empty for root's).
   returned: success
   type: dict
+is_missing:
+  description: Whether the user is still missing, which only check mode returns.
+  returned: success
+  type: bool
+login_keys:
+  description: Lines of the managed block that let people log in as the user. Empty without C(create).
+  returned: success
+  type: str
+former:
+  description: Files in which the login user or an earlier mesh's user has the managed block, as C(authorized_keys).
+  returned: success
+  type: list
+  elements: dict
+reaches_root:
+  description: >-
+    C(root) if the user is root, C(sudo) if the user may do everything as root by sudo without a password, else empty.
+  returned: success
+  type: str
 client_block:
   description: Lines that make /etc/ssh/ssh_config read /etc/ssh/ssh_config.d. Empty where it already does.
   returned: success
@@ -108,18 +142,22 @@ from ansible.module_utils.basic import AnsibleModule  # type: ignore[import-unty
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     atomic_file,
     command,
+    job_account,
     mesh_rules,
+    sshd_keys,
     text_edit,
     user_identity,
 )
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state, reading
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state, reading, sudo_rights
 
 _CLIENT = Path("/etc/ssh/ssh_config")
 _KNOWN_HOSTS = Path("/etc/ssh/ssh_known_hosts")
+_DROP_IN = Path("/etc/ssh/ssh_config.d/10-clusterctl.conf")
 _PRIVATE = 0o600
 _KEYGEN_S = 30
 _INCLUDE = re.compile(r"^\s*include\s+.*ssh_config\.d/", re.IGNORECASE | re.MULTILINE)
 _NO_SHELLS = ("nologin", "false")
+_LOCAL_USER = re.compile(r"\blocaluser\s+(\S+)", re.IGNORECASE)
 _GROUP_OR_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -238,30 +276,6 @@ def _read(path: Path) -> str:
 # --- looking around as root ------------------------------------------------------------------------------------------
 
 
-def sshd_settings(user: str) -> Dict[str, str]:
-    """Return sshd's own settings for this user (sshd -T); {} where it gives none."""
-    for program in ("/usr/sbin/sshd", "/usr/local/sbin/sshd"):
-        if os.access(program, os.X_OK):
-            done = _run([program, "-T", "-C", f"user={user},host=localhost,addr=127.0.0.1"])
-            pairs = (line.partition(" ") for line in done.output.splitlines())
-            return {name.lower(): value for name, _, value in pairs} if done.ok else {}
-    return {}
-
-
-def authorized_path(entry: pwd.struct_passwd, settings: Dict[str, str]) -> Path:
-    """Return where sshd looks for the user's authorized keys (AuthorizedKeysFile of sshd_config(5))."""
-    pattern = (settings.get("authorizedkeysfile", "").split() or [".ssh/authorized_keys"])[0]
-    tokens = {"%%": "%", "%h": entry.pw_dir, "%u": entry.pw_name, "%U": str(entry.pw_uid)}
-    return Path(entry.pw_dir, re.sub("%.", lambda found: tokens.get(found.group(), found.group()), pattern))
-
-
-def is_users_own(entry: pwd.struct_passwd, path: Path) -> bool:
-    """Tell whether the user decides what the path leads to: it lies below the home or in a folder of the user's."""
-    if Path(entry.pw_dir) in path.parents:
-        return True
-    return path.parent.is_dir() and path.parent.stat().st_uid == entry.pw_uid != 0
-
-
 def authorized_file(path: Path, owner: str, group: str, *, own: bool) -> Dict[str, str]:
     """Return where to write the authorized keys, links resolved, and with whose identity.
 
@@ -327,11 +341,7 @@ def obstacles(entry: pwd.struct_passwd, settings: Dict[str, str]) -> List[str]:
 def block_lines(path: Path) -> List[str]:
     """Return the lines of our block in a file."""
     text = user_identity.read_regular(str(path)) or b""
-    lines = text.decode("utf-8", "surrogateescape").splitlines()
-    begin, end = text_edit.begin_of(mesh_rules.MARKER), text_edit.end_of(mesh_rules.MARKER)
-    if begin not in lines or end not in lines:
-        return []
-    return lines[lines.index(begin) + 1 : lines.index(end)]
+    return sshd_keys.block_of(text.decode("utf-8", "surrogateescape"))
 
 
 def client_block() -> str:
@@ -366,19 +376,51 @@ def user_entry(name: str) -> pwd.struct_passwd:
     return entry
 
 
+def former_blocks(entry: pwd.struct_passwd, login: str) -> List[Dict[str, str]]:
+    """Return the files in which another user still has the mesh's block: the login user, or an earlier mesh's user."""
+    found = []
+    for name in dict.fromkeys([login, *_LOCAL_USER.findall(_read(_DROP_IN))]):
+        try:
+            other = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        path = sshd_keys.authorized_paths(other, sshd_keys.settings_of(name))[0]
+        if other.pw_uid == entry.pw_uid or path == sshd_keys.authorized_paths(entry, {})[0]:
+            continue
+        own, group = sshd_keys.is_users_own(other, path), reading.group_name(other.pw_gid)
+
+        def facts_of(text: str) -> Dict[str, Any]:
+            return authorized_file(path, name, group, own=own) if sshd_keys.block_of(text) else {}  # noqa: B023 - runs now
+
+        found.append(sshd_keys.read_as(other, path, facts_of))
+    return [one for one in found if one]
+
+
+def reaches_root(entry: pwd.struct_passwd) -> str:
+    """Return how a job can do everything as root: ``root``, ``sudo`` without a password, or '' for neither."""
+    if entry.pw_uid == 0:
+        return "root"
+    return "sudo" if sudo_rights.ask(entry.pw_name) else ""
+
+
 def look(module: AnsibleModule) -> Dict[str, Any]:
     """Make the key and gather what the mesh needs of this node."""
-    name = module.params["name"]
+    name, create = module.params["name"], module.params["create"]
+    login = job_account.login_name(module.params["login"])
+    created = job_account.ensure(module.params["user"], check=module.check_mode) if create else []
+    if created and module.check_mode:
+        return job_account.missing(module.params["user"], created)
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", name):
         raise NoKeyError(f"ssh_mesh_key_name is {name!r}; give the bare name of a file in ~/.ssh.")
     entry = user_entry(module.params["user"])
-    settings = sshd_settings(entry.pw_name)
+    settings = sshd_keys.settings_of(entry.pw_name)
     if settings.get("pubkeyauthentication", "yes") == "no":
         raise NoKeyError("sshd on this node has PubkeyAuthentication no; set it to yes in sshd_config.")
     group = reading.group_name(entry.pw_gid)
     comment = f"clusterctl:{os.uname().nodename}"
-    path = authorized_path(entry, settings)
-    own = is_users_own(entry, path)
+    path = sshd_keys.authorized_paths(entry, settings)[0]
+    own = sshd_keys.is_users_own(entry, path)
+    people = job_account.login_keys(entry, login, module.params["keys"]) if create else {"lines": [], "watch": []}
 
     def with_the_users_identity() -> Dict[str, Any]:
         check_access(entry, Path(entry.pw_dir, ".ssh", name))
@@ -404,7 +446,13 @@ def look(module: AnsibleModule) -> Dict[str, Any]:
     lines = [*made["remembered"], *block_lines(_KNOWN_HOSTS)] if wanted else []
     return {
         **made,
+        "changes": [*created, *made["changes"]],
+        "watch": [*made["watch"], *people["watch"]],
         "user": entry.pw_name,
+        "is_missing": False,
+        "login_keys": job_account.block(login, people["lines"]),
+        "former": former_blocks(entry, login),
+        "reaches_root": reaches_root(entry),
         "group": group,
         "client_block": client_block(),
         "obstacles": obstacles(entry, settings),
@@ -419,6 +467,9 @@ def main() -> None:
             "user": {"type": "str", "default": ""},
             "name": {"type": "str", "default": "id_clusterctl"},
             "remember": {"type": "list", "elements": "str", "default": []},
+            "create": {"type": "bool", "default": False},
+            "login": {"type": "str", "default": ""},
+            "keys": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )

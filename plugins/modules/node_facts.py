@@ -45,6 +45,11 @@ options:
         refusal appears in the node's log.
     type: bool
     default: false
+  job_user:
+    description:
+      - Name of the account that jobs run as. The answer tells whether it exists, and whether it may use sudo without a
+        password. This starts one process on the node. Left out, no account is looked at.
+    type: str
 author:
   - The clusterctl authors
 attributes:
@@ -119,6 +124,7 @@ node:
     environment: {description: "PATH and LD_LIBRARY_PATH of a non-interactive session, where set.", type: dict}
     environment_source: {description: "ssh session, process or after sudo.", type: str}
     user: {description: "name, uid, home and sudo of the login user; sudo is null when it was not asked.", type: dict}
+    job_user: {description: "name, uid (-1 if missing), home, shell and sudo of the jobs' account.", type: dict}
     ssh: {description: "host_keys (type and key, ed25519 first) and port of the ssh daemon.", type: dict}
     known_hosts: {description: "has_mesh, and own_names: the names of the node's own lines.", type: dict}
     parameters: {description: "Settings of Open MPI, UCX and NCCL by others: name, value, source.", type: list}
@@ -148,6 +154,7 @@ def main() -> None:
             "artifacts": {"type": "list", "elements": "dict"},
             "libraries": {"type": "list", "elements": "dict", "default": []},
             "check_sudo": {"type": "bool", "default": False},
+            "job_user": {"type": "str"},
         },
         supports_check_mode=True,
     )

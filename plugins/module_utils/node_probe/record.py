@@ -70,6 +70,7 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
             lambda: user.user(bool(request.get("check_sudo"))),
             {"user": {"name": "", "uid": -1, "home": "", "sudo": None}},
         ),
+        ("job_user", lambda: user.job_user(request.get("job_user")), {"job_user": None}),
         (
             "ssh",
             lambda: ssh_daemon.ssh_daemon(variables.get("SSH_CONNECTION", "")),
@@ -118,6 +119,8 @@ def collect(request: Json) -> Json:
             - ``resolve``: names to look up besides the node's own; None looks up nothing.
             - ``leftovers``: find ranks whose launcher is gone.
             - ``check_sudo``: find out whether the login user has sudo without a password (starts one process).
+            - ``job_user``: name of the account that jobs run as, '' for the login user (starts one process). None asks
+              for no account.
             - ``session``: variables of the ssh session, if the caller passed them along before sudo.
 
     Returns:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The login user: name, home, and whether sudo works without a password."""
+"""The login user, and the user that jobs run as: name, home, and whether sudo works without a password."""
 
 from __future__ import annotations
 
 import os
 import pwd
 
+from . import sudo_rights
 from .reading import Json, find_program
 
 
@@ -16,6 +17,30 @@ def user(check_sudo: bool) -> Json:
     if can is None and check_sudo:
         can = _sudo_works()
     return {"user": {"name": entry.pw_name, "uid": entry.pw_uid, "home": entry.pw_dir, "sudo": can}}
+
+
+def job_user(name: str | None) -> Json:
+    """Return the account that jobs run as: the named one, '' for the login user; None if it was not asked for.
+
+    ``uid`` is -1 if the account is missing. ``sudo`` tells whether it may do everything as root without a password;
+    None if sudo does not say.
+    """
+    if name is None:
+        return {"job_user": None}
+    try:
+        entry = pwd.getpwnam(name) if name else _entry()
+    except KeyError:
+        return {"job_user": {"name": name, "uid": -1, "home": "", "shell": "", "sudo": False}}
+    can = True if entry.pw_uid == 0 else sudo_rights.ask(entry.pw_name)
+    return {
+        "job_user": {
+            "name": entry.pw_name,
+            "uid": entry.pw_uid,
+            "home": entry.pw_dir,
+            "shell": entry.pw_shell,
+            "sudo": can,
+        }
+    }
 
 
 def uid_and_home() -> tuple[int, str]:

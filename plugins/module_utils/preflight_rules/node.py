@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 from .model import Limits, Problem
 
 _GIB = 1024**3
+_NO_SHELLS = ("nologin", "false")
 
 
 def node_problems(host: str, node: Mapping[str, Any], limits: Limits, *, builder: bool) -> list[Problem]:
@@ -23,7 +24,12 @@ def node_problems(host: str, node: Mapping[str, Any], limits: Limits, *, builder
         limits: what to compare with.
         builder: whether the node may compile, which needs more disk.
     """
-    found = [*_platform(host, node, limits), *_root(host, node), *_disk(host, node, limits, builder=builder)]
+    found = [
+        *_platform(host, node, limits),
+        *_root(host, node),
+        *_job_user(host, node),
+        *_disk(host, node, limits, builder=builder),
+    ]
     if not (node.get("ssh") or {}).get("host_keys"):
         found.append(
             Problem(
@@ -64,6 +70,20 @@ def _root(host: str, node: Mapping[str, Any]) -> Iterable[Problem]:
         name = user.get("name") or "the login user"
         cure = f"set ansible_become=true in the inventory or give --become ({name} needs sudo), or log in as root"
         yield Problem(host, "sudo", f"tasks run as {name}, not as root", cure)
+
+
+def _job_user(host: str, node: Mapping[str, Any]) -> Iterable[Problem]:
+    """Refuse an account for jobs that is root's or that cannot log in; preflight looks at it if cluster_user is set."""
+    user = node.get("job_user") or {}
+    if not user or user["uid"] < 0:  # the role ssh_mesh makes it
+        return
+    if user["uid"] == 0:
+        cure = "set cluster_user to a user without privileges"
+        yield Problem(host, "cluster_user", f"user {user['name']} has the uid 0", cure)
+    if str(user["shell"]).rpartition("/")[2] in _NO_SHELLS:
+        cure = f"set a login shell with 'usermod --shell /bin/bash {user['name']}', or set cluster_user to another name"
+        problem = f"user {user['name']} has the shell {user['shell']} and cannot log in"
+        yield Problem(host, "cluster_user", problem, cure)
 
 
 def _disk(host: str, node: Mapping[str, Any], limits: Limits, *, builder: bool) -> Iterable[Problem]:

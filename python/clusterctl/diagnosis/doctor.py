@@ -16,8 +16,8 @@ from clusterctl.diagnosis import training_stack
 from clusterctl.diagnosis.rules import parameters, registry
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.inventory import ansible_inventory
-from clusterctl.model import fabric
-from clusterctl.model.facts import ProbeFailure, cluster_user, slots_of
+from clusterctl.model import fabric, job_login
+from clusterctl.model.facts import ProbeFailure, slots_of
 from clusterctl.model.findings import Diagnosis
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.remote import facts, login_probe, network_probe, ssh
@@ -95,6 +95,7 @@ def _look(hosts: Sequence[Host], control: Path) -> Probe:
         libraries=training_stack.LIBRARIES,
         resolve=[host.name for host in hosts],
         leftovers=True,
+        job_users={host.name: job_login.job_user(host) for host in by_ssh},
         timeout_s=_FACTS_S,
         control_dir=control,
     )
@@ -166,13 +167,12 @@ def _logins(hosts: Sequence[Host], there: Sequence[Host], probe: Probe) -> list[
     plan = []
     for host in there:
         at = names.index(host.name)
-        plan.append(
-            login_probe.Login(
-                host,
-                tuple(targets[name] for name in names[at + 1 :] + names[:at]),
-                cluster_user(host, probe.facts[host.name]),
-            )
-        )
+        others = tuple(targets[name] for name in names[at + 1 :] + names[:at])
+        node = probe.facts[host.name]
+        if node.job_user is not None and not node.job_user.exists:  # the next provision makes it
+            plan.append(login_probe.Login(host, others))
+        else:
+            plan.append(login_probe.Login(job_login.job_host(host), others, job_login.through_sudo(host, node)))
     return plan
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.inventory import ansible_call, cache, templates
 from clusterctl.inventory.ansible_call import ansible_program
-from clusterctl.model import nodeset
+from clusterctl.model import job_login, nodeset
 from clusterctl.model.hosts import Host, Inventory, InventoryOptions, InventorySources
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
@@ -166,6 +166,8 @@ def _host(sources: InventorySources, name: str, variables: dict[str, Any], optio
     user = options.user or variables.get("ansible_user") or variables.get("ansible_ssh_user")
     if user is not None and not _USER_NAME.fullmatch(str(user)):
         raise ConfigError(f"In {sources}, ansible_user of {name} is {str(user)!r}, which is not a valid user name.")
+    if wrong := job_login.problem(variables):
+        raise ConfigError(f"In {sources}, {name}: {wrong}.")
     key = (
         options.private_key
         or variables.get("ansible_ssh_private_key_file")

@@ -8,8 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.inventory import ansible_call, cache
-from clusterctl.model import nodeset
-from clusterctl.model.facts import USER_VARIABLE
+from clusterctl.model import job_login, nodeset
 from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
 
@@ -39,7 +38,9 @@ _READ = (
     "fabric_interfaces",
     "nccl_align",
     "slots",
-    USER_VARIABLE,
+    job_login.CLUSTER_USER,
+    job_login.KEYS,
+    job_login.MESH_USER,
 )
 _PROGRAM = "clusterctl.inventory.template_program"
 MARK = "clusterctl-values "  # what the line with the answer begins with

@@ -20,8 +20,8 @@ from clusterctl.jobs.launcher_noise import NoiseFilter
 from clusterctl.jobs.prefixer import Prefixer
 from clusterctl.launch import compose, environment, mpirun_job, torchrun
 from clusterctl.launch.compose import Launcher, Wish
-from clusterctl.model import fabric
-from clusterctl.model.facts import cluster_user, slots_of
+from clusterctl.model import fabric, job_login
+from clusterctl.model.facts import slots_of
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
 from clusterctl.remote import facts, ssh, supervised_job, sync
@@ -160,7 +160,7 @@ def _team(inventory: AnyInventory, options: RunOptions, tell: Callable[[str], No
         raise ConfigError(f"The launch node '{launch_node}' is not among the selected hosts: {names}.")
     with ssh.control_folder() as control:
         nodes = _look(cluster, hosts, control)
-        users = {name: cluster_user(hosts[name], node) for name, node in nodes.items()}
+        users = {name: job_login.through_sudo(hosts[name], node) for name, node in nodes.items()}
         _refuse_unprovisioned(cluster, nodes)
         _gate(cluster, nodes, options, tell)
         _refuse_strangers(nodes)
@@ -173,7 +173,7 @@ def _ours(host: Host) -> Host:
             f"{host.name} is not reached by plain ssh with a key, which a job needs: {host.not_by_ssh}. Give it a "
             "key, or leave it out with --limit."
         )
-    return replace(host, become=False, ssh_args=(*host.ssh_args, *_ALIVE))  # what ranks will see: no sudo
+    return replace(job_login.job_host(host), ssh_args=(*host.ssh_args, *_ALIVE))  # what ranks will see
 
 
 def _look(cluster: Inventory, hosts: Mapping[str, Host], control: Path) -> dict[str, NodeFacts]:

@@ -17,9 +17,6 @@ FailureKind: TypeAlias = Literal["unreachable", "refused", "host_key", "no_pytho
 WatchEntry: TypeAlias = dict[str, Any]
 
 
-USER_VARIABLE = "ssh_mesh_user"
-
-
 class Fact(BaseModel):
     """Frozen; keys that a newer probe adds are passed over, so that an older reader can still read its records."""
 
@@ -254,6 +251,25 @@ class User(Fact):
     sudo: bool | None = None
 
 
+class JobUser(Fact):
+    """The account that jobs run as.
+
+    ``uid`` is -1 if the account is missing. ``sudo`` tells whether it may do everything as root without a password,
+    None where sudo does not say.
+    """
+
+    name: str
+    uid: int
+    home: str = ""
+    shell: str = ""
+    sudo: bool | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether the node has the account."""
+        return self.uid >= 0
+
+
 class SshDaemon(Fact):
     """The node's host keys ("ssh-ed25519 AAAA…", ed25519 first) and the port its daemon answers on."""
 
@@ -337,6 +353,7 @@ class NodeFacts(Fact):
     environment: dict[str, str] = {}
     environment_source: str = ""
     user: User
+    job_user: JobUser | None = None  # only where it was asked for
     ssh: SshDaemon = SshDaemon()
     known_hosts: KnownHosts | None = None
     parameters: tuple[Parameter, ...] = ()
@@ -381,9 +398,3 @@ def usable_cores(node: NodeFacts) -> int:
     """Return the cores that a node's ranks get: its own, or fewer by the CPU quota of its control group."""
     quota = node.cpu_quota.cores
     return max(1, node.cores if quota is None else min(node.cores, int(quota)))
-
-
-def cluster_user(host: Host, node: NodeFacts) -> str | None:
-    """Return the user that jobs run as on a node, None for the login user."""
-    user = host.variables.get(USER_VARIABLE)
-    return user if isinstance(user, str) and user and user != node.user.name else None

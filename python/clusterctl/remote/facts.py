@@ -50,6 +50,7 @@ def gather(
     resolve: Sequence[str] | None = None,
     leftovers: bool = False,
     check_sudo: bool = False,
+    job_users: Mapping[str, str] | None = None,
     timeout_s: float = 30,
     fanout: int = 64,
     control_dir: Path | None = None,
@@ -67,6 +68,7 @@ def gather(
         resolve: names that every node looks up in addition to its own, as for ssh; None looks up nothing.
         leftovers: also find ranks whose launcher is gone.
         check_sudo: also find out whether the login user has sudo without a password.
+        job_users: by host name, the account that jobs run as, '' for the login user. It is then looked at, too.
         timeout_s: seconds from the start of a connection until it is given up.
         fanout: connections at a time.
         control_dir: folder of shared connections, see :func:`clusterctl.remote.ssh.arguments`.
@@ -83,6 +85,7 @@ def gather(
                 "resolve": None if resolve is None else list(resolve),
                 "leftovers": leftovers,
                 "check_sudo": check_sudo,
+                "job_user": (job_users or {}).get(host.name),
             }
         ).encode()
         for host in hosts

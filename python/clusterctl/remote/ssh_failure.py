@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clusterctl.model import job_login
 from clusterctl.model.facts import ProbeFailure
 
 if TYPE_CHECKING:
@@ -80,8 +81,7 @@ def _classify_ssh(host: Host, place: str, stderr: str) -> ProbeFailure:
         return ProbeFailure(
             host.name,
             "refused",
-            f"{place} refuses the login of {_login(host)}; add your public key to its authorized_keys, or name the "
-            f"right user and key in the inventory ({said}).",
+            f"{place} refuses the login of {_login(host)}; {_refused_cure(host)} ({said}).",
         )
     if any(word in stderr for word in _UNREACHABLE_WORDS):
         return ProbeFailure(
@@ -90,6 +90,15 @@ def _classify_ssh(host: Host, place: str, stderr: str) -> ProbeFailure:
             f"{place} does not answer; see that it is up and that ansible_host and ansible_port are right ({said}).",
         )
     return ProbeFailure(host.name, "error", f"{place}: ssh failed ({said}); try {by_hand(host)}.")
+
+
+def _refused_cure(host: Host) -> str:
+    if host.user and host.user == host.variables.get(job_login.CLUSTER_USER):
+        return (
+            "run 'clusterctl provision', which lets in the keys of the login user's authorized_keys; where the login "
+            f"uses no such key, list your public key in {job_login.KEYS}"
+        )
+    return "add your public key to its authorized_keys, or name the right user and key in the inventory"
 
 
 def where(host: Host) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
 from clusterctl.diagnosis import skew, stack_rules, training_stack
 from clusterctl.diagnosis.rules import launchable
-from clusterctl.model import nodeset
-from clusterctl.model.facts import Probe, ProbeFailure, cluster_user, slots_of
+from clusterctl.model import job_login, nodeset
+from clusterctl.model.facts import Probe, ProbeFailure, slots_of
 from clusterctl.model.findings import Finding
 from clusterctl.model.results import CheckResult, CheckStarted, Measurement, Verdict
 from clusterctl.remote import facts, supervised_job
@@ -94,7 +94,7 @@ class Gate:
 
     def _gather(self) -> Probe:
         hosts = self._cluster.selected_hosts
-        by_ssh = [replace(host, become=False) for host in hosts if host.by_ssh]  # ranks run without sudo, too
+        by_ssh = [job_login.job_host(host) for host in hosts if host.by_ssh]  # what ranks will see
         probe = facts.gather(
             by_ssh,
             watch={host.name: watch_entries() for host in by_ssh},
@@ -138,8 +138,8 @@ class Gate:
             found += [_error(PROVISIONED, host.name, broken, cure) for broken in broken_extras(node)]
             if foreign := launchable.foreign_mpirun(node):  # the checks launch by the installed one; users do not
                 found.append(_error(PROVISIONED, host.name, foreign, launchable.PATH_CURE))
-            as_user = cluster_user(host, node)
-            nodes[host.name] = ReadyNode(host, node, training_stack.of(node), slots_of(host, node), as_user)
+            login, as_user = job_login.job_host(host), job_login.through_sudo(host, node)
+            nodes[host.name] = ReadyNode(login, node, training_stack.of(node), slots_of(host, node), as_user)
         found += _stack_findings(nodes)
         if not reached:
             self._results.skip(PROVISIONED, "no node answers")

@@ -104,6 +104,24 @@ class TestNode:
         found = rules.node_problems("n", node(python={"version": version}), LIMITS, builder=False)
         assert checks(found) == ([] if works else [("n", "python")])
 
+    @pytest.mark.parametrize(
+        ("account", "says"),
+        [
+            ({"uid": 0, "shell": "/bin/sh"}, "user mpi has the uid 0"),
+            ({"uid": 33, "shell": "/usr/sbin/nologin"}, "user mpi has the shell /usr/sbin/nologin and cannot log in"),
+        ],
+    )
+    def test_an_account_that_is_not_fit_for_jobs_is_refused(self, account: dict[str, Any], says: str) -> None:
+        facts = node(job_user={"name": "mpi", "home": "/", "sudo": False, **account})
+        (found,) = rules.node_problems("n1", facts, LIMITS, builder=False)
+        assert (found.check, found.problem) == ("cluster_user", says)
+        assert "cluster_user" in found.cure
+
+    @pytest.mark.parametrize("account", [None, {"uid": -1, "shell": ""}, {"uid": 1001, "shell": "/bin/bash"}])
+    def test_an_account_that_is_missing_or_fit_is_no_problem(self, account: dict[str, Any] | None) -> None:
+        facts = node(job_user=account and {"name": "mpi", **account})
+        assert rules.node_problems("n1", facts, LIMITS, builder=False) == []
+
     @pytest.mark.parametrize("sudo", [None, False])
     def test_tasks_that_do_not_run_as_root_are_named_with_their_user(self, sudo: bool | None) -> None:
         user = {"name": "alice", "uid": 1001, "sudo": sudo}

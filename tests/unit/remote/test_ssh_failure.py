@@ -31,3 +31,11 @@ def test_anything_else_shows_what_was_said() -> None:
     failure = ssh_failure.classify(Host("n", "192.0.2.1"), 1, "Traceback\nMemoryError\n")
     assert failure.kind == "error"
     assert "MemoryError" in failure.message
+
+
+def test_a_refused_cluster_user_is_told_how_to_get_its_keys() -> None:
+    host = Host("n", "192.0.2.1", user="mpi", variables={"cluster_user": "mpi"})
+    failure = ssh_failure.classify(host, 255, "mpi@192.0.2.1: Permission denied (publickey).\n")
+    assert failure.kind == "refused"
+    for words in ("user mpi", "run 'clusterctl provision'", "list your public key in cluster_user_keys"):
+        assert words in failure.message

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find where sshd of this node looks for a user's authorized keys, and read them without following a user's link."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Dict, List
+
+from . import command, mesh_rules, text_edit, user_identity
+from .node_probe import path_state
+
+if TYPE_CHECKING:
+    import pwd
+
+PEOPLE = "# Who may log in"  # what the line begins with behind which the keys of people stand in the mesh's block
+_SSHD_S = 30
+
+
+def settings_of(user: str) -> Dict[str, str]:
+    """Return sshd's own settings for this user (sshd -T); {} where it gives none."""
+    for program in ("/usr/sbin/sshd", "/usr/local/sbin/sshd"):
+        if os.access(program, os.X_OK):
+            done = command.run([program, "-T", "-C", f"user={user},host=localhost,addr=127.0.0.1"], _SSHD_S)
+            pairs = (line.partition(" ") for line in done.output.splitlines())
+            return {name.lower(): value for name, _, value in pairs} if done.ok else {}
+    return {}
+
+
+def authorized_paths(entry: pwd.struct_passwd, settings: Dict[str, str]) -> List[Path]:
+    """Return where sshd looks for the user's authorized keys (AuthorizedKeysFile of sshd_config(5))."""
+    tokens = {"%%": "%", "%h": entry.pw_dir, "%u": entry.pw_name, "%U": str(entry.pw_uid)}
+    return [
+        Path(entry.pw_dir, re.sub("%.", lambda found: tokens.get(found.group(), found.group()), pattern))
+        for pattern in settings.get("authorizedkeysfile", "").split() or [".ssh/authorized_keys"]
+    ]
+
+
+def is_users_own(entry: pwd.struct_passwd, path: Path) -> bool:
+    """Tell whether the user decides what the path leads to: it lies below the home or in a folder of the user's."""
+    if Path(entry.pw_dir) in path.parents:
+        return True
+    return path.parent.is_dir() and path.parent.stat().st_uid == entry.pw_uid != 0
+
+
+def read_as(entry: pwd.struct_passwd, path: Path, look: Callable[[str], Dict[str, Any]]) -> Dict[str, Any]:
+    """Return what ``look`` finds in a file of authorized keys; {} if the file is missing or not to be read.
+
+    ``look`` gets the file's text, and runs as the user if the user decides what the path leads to.
+    """
+
+    def work() -> Dict[str, Any]:
+        text = user_identity.read_regular(str(path))
+        return {} if text is None else look(text.decode("utf-8", "surrogateescape"))
+
+    try:
+        if is_users_own(entry, path):
+            return user_identity.in_child(entry, work)
+        return {} if path_state.link_of_another(str(path)) else work()
+    except (OSError, user_identity.IdentityError):
+        return {}
+
+
+def block_of(text: str) -> List[str]:
+    """Return the lines of the mesh's block in a text, without the keys of people."""
+    lines = text.splitlines()
+    begin, end = text_edit.begin_of(mesh_rules.MARKER), text_edit.end_of(mesh_rules.MARKER)
+    if begin not in lines or end not in lines:
+        return []
+    block = lines[lines.index(begin) + 1 : lines.index(end)]
+    return block[: next((at for at, line in enumerate(block) if line.startswith(PEOPLE)), len(block))]
+
+
+def keys_of(text: str) -> List[str]:
+    """Return the keys of a file of authorized keys with their options, without the mesh's own."""
+    lines = (line.strip() for line in text_edit.set_block(text, mesh_rules.MARKER, "").splitlines())
+    return [line for line in lines if line and not line.startswith("#")]

@@ -1,0 +1,69 @@
+"""The job's login: the user that jobs run as on a host, and how the controller becomes that user there.
+
+Ansible and everything that needs root keep the login user of the inventory. Every job goes through this module.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.hosts import Host
+
+CLUSTER_USER = "cluster_user"  # an account that the role ssh_mesh makes for jobs, and to which ssh logs in
+MESH_USER = "ssh_mesh_user"  # an account of the user's own making, which sudo becomes
+KEYS = "cluster_user_keys"
+_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")  # as useradd(8) has it
+_PUBLIC_KEY = re.compile(r"(?:[^\r\n]*[ \t])?(?:ssh|ecdsa|sk)-[a-z0-9@.-]+ [A-Za-z0-9+/]{16,}={0,3}(?: [^\r\n]*)?")
+
+
+def job_user(host: Host) -> str:
+    """Return the user that jobs run as, '' for the login user."""
+    return _name(host.variables, CLUSTER_USER) or _name(host.variables, MESH_USER)
+
+
+def job_host(host: Host) -> Host:
+    """Return the host as a job's session reaches it: logged in as the cluster user, if there is one, without sudo."""
+    return replace(host, become=False, user=_name(host.variables, CLUSTER_USER) or host.user)
+
+
+def through_sudo(host: Host, node: NodeFacts) -> str | None:
+    """Return the user that sudo has to become behind the login of :func:`job_host`; None for the login itself."""
+    user = "" if _name(host.variables, CLUSTER_USER) else _name(host.variables, MESH_USER)
+    return user if user and user != node.user.name else None
+
+
+def problem(variables: Mapping[str, Any]) -> str:
+    """Return what is wrong with the variables of the job's login, as a clause with its cure; '' if nothing is."""
+    given = variables.get(CLUSTER_USER)
+    if given in (None, ""):
+        return ""
+    if not isinstance(given, str) or not _NAME.fullmatch(given):
+        return (
+            f"{CLUSTER_USER} is {given!r}, which is not a valid user name; use at most 32 of a-z, 0-9, '_' and '-', "
+            "beginning with a letter"
+        )
+    if given == "root":
+        return f"{CLUSTER_USER} is 'root', but jobs are to run without privileges; name another user"
+    other = _name(variables, MESH_USER)
+    if other and other != given:
+        return f"{CLUSTER_USER} is {given!r} and {MESH_USER} is {other!r}; remove one of them"
+    return _keys_problem(variables.get(KEYS))
+
+
+def _keys_problem(given: Any) -> str:
+    lines = given if isinstance(given, list) else [given] if given else []
+    wrong = [line for line in lines if not _PUBLIC_KEY.fullmatch(str(line).strip())]
+    if not wrong:
+        return ""
+    return f"{KEYS} has {str(wrong[0])[:60]!r}, which is not a public key; give lines as 'ssh-ed25519 AAAA…'"
+
+
+def _name(variables: Mapping[str, Any], variable: str) -> str:
+    given = variables.get(variable)
+    return given if isinstance(given, str) else ""

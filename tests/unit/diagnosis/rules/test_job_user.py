@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterctl.diagnosis.rules import registry
+from doctor_view import NODES, seen, told
+
+if TYPE_CHECKING:
+    from doctor_view import Change
+
+
+def account(**given: object) -> Change:
+    user = {"name": "mpi", "uid": 51620, "home": "/home/mpi", "shell": "/bin/bash", "sudo": False, **given}
+
+    def change(record: dict[str, object]) -> None:
+        record["job_user"] = user
+
+    return change
+
+
+def everywhere(**given: object) -> dict[str, Change]:
+    return dict.fromkeys(NODES, account(**given))
+
+
+def test_an_account_without_privileges_is_worth_no_word() -> None:
+    view = seen(**everywhere())
+    assert told(view) == []
+    assert registry.notes(view) == ()
+
+
+def test_a_job_that_can_become_root_is_told_in_one_line_for_the_whole_cluster() -> None:
+    (note,) = registry.notes(seen(**everywhere(name="ubuntu", sudo=True)))
+    assert note.startswith("Jobs run as user ubuntu, who may use sudo without a password: root on one node")
+    assert "Set cluster_user" in note
+    (note,) = registry.notes(seen(**{**everywhere(), "node2": account(sudo=True)}))
+    assert "without a password on node2: " in note
+    (note,) = registry.notes(seen(**everywhere(name="root", uid=0, sudo=True)))
+    assert note.startswith("Jobs run as root: root on one node")
+
+
+def test_sudo_that_does_not_answer_is_no_claim() -> None:
+    assert registry.notes(seen(**everywhere(sudo=None))) == ()
+
+
+def test_different_uids_are_a_note() -> None:
+    (note,) = registry.notes(seen(**{**everywhere(), "node4": account(uid=1001)}))
+    assert "uid of user mpi differs: 1001 on node4, 51620 on node[1-3]" in note
+
+
+def test_a_provisioned_node_without_the_account_is_an_error() -> None:
+    view = seen(**{**everywhere(), "node3": account(uid=-1)})
+    assert told(view) == [("job_user", "error", ("node3",))]
+    (found,) = registry.diagnose(view)
+    assert "user mpi" in found.cause
+    assert "provision" in found.cure

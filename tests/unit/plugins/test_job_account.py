@@ -1,0 +1,178 @@
+"""The account that jobs run as: how it is made, who may log in to it, and whether it reaches root."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils import job_account, mesh_rules, sshd_keys
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import sudo_rights, user
+from clusterctl.model.facts import JobUser
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIALi599DvvDwMySq11LrlGoa5zscn2pIVvFVI3NuVmul"
+OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIjo692h6EyqWaITe9OwUfqkqO4qAhVWfzHXC/tiVj5k"
+# sudo -l of sudo 1.9.13 on Debian 12, the rules changed by hand.
+LISTING = """\
+Matching Defaults entries for cluster on node1:
+    env_reset, mail_badpass, secure_path=/usr/local/sbin\\:/usr/bin\\:/sbin\\:/bin, use_pty{defaults}
+
+User cluster may run the following commands on node1:
+{rules}"""
+
+
+@pytest.mark.parametrize(
+    ("rules", "defaults", "is_root"),
+    [
+        ("    (ALL) NOPASSWD: ALL", "", True),
+        ("    (ALL : ALL) ALL\n    (ALL) NOPASSWD: ALL", "", True),
+        ("    (root) NOPASSWD: SETENV: ALL", "", True),
+        ("    (root, alice) NOPASSWD: /usr/bin/id, ALL", "", True),
+        ("    (ALL : ALL) ALL", ", !authenticate", True),
+        ("    (ALL : ALL) ALL", "", False),
+        ("    (ALL) NOPASSWD: /usr/bin/id, PASSWD: ALL", "", False),
+        ("    (root) NOPASSWD: /usr/bin/systemctl restart nginx", "", False),
+        ("    (postgres) NOPASSWD: ALL", "", False),
+    ],
+)
+def test_rights_that_make_a_job_root(rules: str, defaults: str, is_root: bool) -> None:
+    assert sudo_rights.is_root_without_password(LISTING.format(rules=rules, defaults=defaults)) is is_root
+
+
+def test_a_user_without_rights_is_not_root() -> None:
+    assert not sudo_rights.is_root_without_password("User mpi is not allowed to run sudo on node1.\n")
+    assert not sudo_rights.is_root_without_password("")
+
+
+def test_an_account_is_described_where_it_was_asked_for() -> None:
+    assert user.job_user(None) == {"job_user": None}
+    missing = JobUser.model_validate(user.job_user("no-such-user")["job_user"])
+    assert (missing.exists, missing.sudo) == (False, False)
+    root = JobUser.model_validate(user.job_user("root")["job_user"])
+    assert (root.exists, root.uid, root.sudo) == (True, 0, True)
+
+
+def test_the_account_gets_a_home_and_a_shell_and_neither_a_password_nor_groups() -> None:
+    argv = job_account.useradd_argv("mpi", 31000)
+    assert argv[0] == "useradd"
+    assert {"--create-home", "--user-group"} < set(argv)
+    assert argv[argv.index("--shell") + 1] == "/bin/bash"
+    assert argv[argv.index("--password") + 1] == "*"
+    assert argv[argv.index("--uid") + 1] == "31000"
+    assert not [word for word in argv if word in {"-G", "--groups", "--system"}]
+    assert argv[-2:] == ["--", "mpi"]
+    assert "--uid" not in job_account.useradd_argv("mpi", None)
+
+
+def test_every_node_takes_the_same_uid_also_one_that_comes_later() -> None:
+    uids = {job_account.wanted_uid(name) for name in ("mpi", "hpc", "jobs")}
+    assert len(uids) == 3
+    assert all(30000 <= uid < 59000 for uid in uids)
+    assert job_account.wanted_uid("mpi") == 51620
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("a b", "not a valid user name"),
+        ("-x", "not a valid user name"),
+        ("root", "uid is 0"),
+    ],
+)
+def test_names_that_are_refused(name: str, says: str) -> None:
+    with pytest.raises(job_account.AccountError, match=says):
+        job_account.ensure(name, check=False)
+
+
+def test_a_group_that_has_the_name_may_have_rights_and_is_not_taken_over() -> None:
+    name = next(one.gr_name for one in grp.getgrall() if not _is_user(one.gr_name))
+    with pytest.raises(job_account.AccountError, match=f"The group {name} exists .* set cluster_user to another name"):
+        job_account.ensure(name, check=False)
+
+
+def test_an_account_that_is_there_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_account.command, "run", lambda *_given: pytest.fail("nothing is to be run"))
+    assert job_account.ensure("nobody", check=False) == []
+
+
+def test_check_mode_says_what_would_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_account.command, "run", lambda *_given: pytest.fail("nothing is to be run"))
+    assert job_account.ensure("no-such-user", check=True) == ["created the user no-such-user"]
+
+
+def _is_user(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+# --- who may log in ---------------------------------------------------------------------------------------------------
+
+
+def test_the_login_users_keys_are_taken_with_their_options_and_without_the_mesh() -> None:
+    mesh = mesh_rules.authorized_keys(
+        [{"name": "node1", "address": "10.0.0.1", "user_key": OTHER}], mesh_rules.Options()
+    )
+    text = (
+        f'# a comment\n\nfrom="10.0.0.0/8" {KEY} alice\n# BEGIN clusterctl ssh_mesh\n{mesh}# END clusterctl ssh_mesh\n'
+    )
+    assert sshd_keys.keys_of(text) == [f'from="10.0.0.0/8" {KEY} alice']
+    assert sshd_keys.block_of(text) == mesh.splitlines()
+
+
+@pytest.fixture
+def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, pwd.struct_passwd]:
+    """Give this process's user two names, each with a home below the test's folder."""
+    users = {
+        name: pwd.struct_passwd((name, "x", os.geteuid(), os.getegid(), "", str(tmp_path / name), "/bin/sh"))
+        for name in ("ubuntu", "mpi")
+    }
+    for name in users:
+        (tmp_path / name / ".ssh").mkdir(parents=True)
+
+    def entry_of(name: str) -> pwd.struct_passwd:
+        return users[name]
+
+    monkeypatch.setattr(job_account.pwd, "getpwnam", entry_of)
+    monkeypatch.setattr(sshd_keys, "settings_of", lambda _user: {})
+    return users
+
+
+def test_who_may_log_in_is_read_anew_each_time(homes: dict[str, pwd.struct_passwd]) -> None:
+    keys = Path(homes["ubuntu"].pw_dir, ".ssh/authorized_keys")
+    keys.write_text(f"{KEY} alice\n")
+    found = job_account.login_keys(homes["mpi"], "ubuntu", [OTHER])
+    assert found["lines"] == [f"{KEY} alice", OTHER]
+    (before,) = found["watch"]
+    assert before["path"] == str(keys)
+    keys.write_text("")
+    found = job_account.login_keys(homes["mpi"], "ubuntu", [OTHER])
+    assert found["lines"] == [OTHER]
+    assert found["watch"] != [before]  # so the fast path of provision sees that the file is another
+
+
+def test_a_login_without_authorized_keys_is_refused_with_the_way_out(homes: dict[str, pwd.struct_passwd]) -> None:
+    with pytest.raises(job_account.AccountError) as refused:
+        job_account.login_keys(homes["mpi"], "ubuntu", [])
+    assert "user ubuntu" in str(refused.value)
+    assert "list their public keys in cluster_user_keys" in str(refused.value)
+    with pytest.raises(job_account.AccountError, match="not a public key"):
+        job_account.login_keys(homes["mpi"], "ubuntu", ["/root/key.pub"])
+
+
+def test_the_login_user_itself_needs_no_keys_of_another(homes: dict[str, pwd.struct_passwd]) -> None:
+    assert job_account.login_keys(homes["mpi"], "mpi", [])["lines"] == []
+
+
+def test_the_block_says_whose_keys_they_are() -> None:
+    text = job_account.block("ubuntu", [KEY])
+    assert text.splitlines()[0].startswith("# Who may log in: keys of user ubuntu")
+    assert text.splitlines()[1:] == [KEY]
+    assert job_account.block("ubuntu", []) == ""
+    mesh = f"restrict,pty {OTHER} clusterctl:node1"
+    block = f"# BEGIN clusterctl ssh_mesh\n{mesh}\n{text}# END clusterctl ssh_mesh\n"
+    assert sshd_keys.block_of(block) == [mesh]  # a key of people is never taken for a node's
