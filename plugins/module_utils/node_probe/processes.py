@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find ranks of MPI, Horovod and torchrun jobs whose launcher is gone."""
+"""Find ranks of MPI, Horovod and torchrun jobs, and processes that use the installed artifacts."""
 
 from __future__ import annotations
 
 import os
 
+from .artifacts import ARTIFACT_ROOT, MARKER
 from .reading import Json, list_folder, read_text, user_name
 
 # A process with one of these variables is a rank, or a child of a rank.
 _RANK_VARIABLES = (b"OMPI_COMM_WORLD_RANK=", b"PMIX_RANK=", b"HOROVOD_RANK=", b"TORCHELASTIC_RUN_ID=")
+_LONGEST_COMMAND = 200
 _REAPERS = {"systemd", "init", "tini", "catatonit", "dumb-init"}
 
 
@@ -49,12 +51,54 @@ def leftovers(wanted: bool) -> Json:
             {
                 "pid": pid,
                 "user": user_name(owner),
-                "command": command[:200],
+                "command": command[:_LONGEST_COMMAND],
                 "age_s": round(max(0.0, now - started), 1),
                 "why": f"{whose} is gone",
             }
         )
     return {"leftovers": found}
+
+
+def busy(wanted: bool) -> Json:
+    """Find the ranks, and the processes that map a file of an artifact or were started from one.
+
+    Only processes whose files in /proc are readable are found: those of the login user, or all of them for root.
+    """
+    if not wanted:
+        return {"busy": []}
+    folders = [f"{ARTIFACT_ROOT}/{name}" for name in list_folder(ARTIFACT_ROOT)]
+    trees = {folder: os.path.realpath(folder) for folder in folders if os.path.isfile(f"{folder}/{MARKER}")}
+    found = []
+    for pid in sorted(int(name) for name in list_folder("/proc") if name.isdigit() and int(name) != os.getpid()):
+        rank, used = _is_rank(pid), _trees_of(pid, trees)
+        if not rank and not used:
+            continue
+        try:
+            owner = os.stat(f"/proc/{pid}").st_uid
+        except OSError:  # ended meanwhile
+            continue
+        command = read_text(f"/proc/{pid}/cmdline", "").replace("\0", " ").strip()
+        found.append(
+            {
+                "pid": pid,
+                "user": user_name(owner),
+                "command": command[:_LONGEST_COMMAND],
+                "rank": rank,
+                "trees": sorted(used),
+            }
+        )
+    return {"busy": found}
+
+
+def _trees_of(pid: int, trees: dict[str, str]) -> set[str]:
+    """Return the folders of artifacts of which a process maps a file, or from which its program comes."""
+    first = f"{ARTIFACT_ROOT}/"
+    lines = read_text(f"/proc/{pid}/maps", "").splitlines()
+    paths = {line[line.index(first) :] for line in lines if first in line}
+    program = read_text(f"/proc/{pid}/cmdline", "").partition("\0")[0]
+    paths |= {program} if program.startswith(first) else set()
+    places = {"/".join(path.split("/", 4)[:4]) for path in paths}
+    return {trees[place] for place in places if place in trees}
 
 
 def _is_rank(pid: int) -> bool:

@@ -62,6 +62,7 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
         ("fabric", network.fabric, {"fabric": None}),
         ("resolved", lambda: name_lookup.resolved(request.get("resolve")), {"names": []}),
         ("leftovers", lambda: processes.leftovers(bool(request.get("leftovers"))), {"leftovers": []}),
+        ("busy", lambda: processes.busy(bool(request.get("busy"))), {"busy": []}),
         ("gpus", gpu.gpus, {"gpus": []}),
         ("limits", lambda: login_session.limits(session), {"limits": {}}),
         ("environment", lambda: login_session.environment(session), {"environment": {}, "environment_source": ""}),
@@ -118,6 +119,7 @@ def collect(request: Json) -> Json:
               files to report.
             - ``resolve``: names to look up besides the node's own; None looks up nothing.
             - ``leftovers``: find ranks whose launcher is gone.
+            - ``busy``: find ranks, and processes that use an artifact.
             - ``check_sudo``: find out whether the login user has sudo without a password (starts one process).
             - ``job_user``: name of the account that jobs run as, '' for the login user (starts one process). None asks
               for no account.

@@ -16,6 +16,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "init": Command("init", "init", "Write a commented example inventory."),
     "provision": Command("provision", "provision", "Make one proven cluster of the inventory's hosts."),
+    "rollback": Command("rollback", "rollback", "Go back to the software that an earlier run left, in seconds."),
     "validate": Command("validate", "validate", "Prove the cluster again and name what is wrong."),
     "doctor": Command("doctor", "doctor", "Look at the hosts, change nothing, say what would hurt."),
     "run": Command("run", "run", "Start a program on the cluster by mpirun, horovodrun or torchrun."),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from clusterctl.model.events import Event
-    from clusterctl.provisioning.preview import Preview
+    from clusterctl.provisioning.preview import Preview, SwitchPreview
 
 _NOTE_EVERY_S = 10.0
 _REFRESH_PER_S = 5
@@ -110,7 +110,7 @@ class Quiet:
             sys.stdout.write(json.dumps(event_data(event), default=str) + "\n")
             sys.stdout.flush()
 
-    def confirm(self, _preview: Preview) -> bool:
+    def confirm(self, _preview: Preview | SwitchPreview) -> bool:
         """Go on: a program that reads JSON is not asked."""
         return True
 
@@ -189,14 +189,14 @@ class Page(Quiet):
         if isinstance(event, HostResult) and event.diff and self._live is not None:
             self._live.console.print(self._board.diff(event), markup=False, end="")
 
-    def confirm(self, preview: Preview) -> bool:
+    def confirm(self, preview: Preview | SwitchPreview) -> bool:
         """Show what is about to be done and ask."""
         if not self._ask:
             return True
         import typer  # noqa: PLC0415 - only where it asks
 
         self._close()
-        for line in preview_lines(preview):
+        for line in lines_of(preview):
             output.console().print(line, markup=False)
         answer = typer.confirm("Go on?", default=True, err=True)
         self._open()
@@ -252,6 +252,23 @@ class Page(Quiet):
         if self._stopping:
             parts.append(Text(self._stopping, "yellow"))
         return Group(*parts)
+
+
+def lines_of(preview: Preview | SwitchPreview) -> list[str]:
+    """Return what a run is about to do, as lines."""
+    from clusterctl.provisioning.preview import Preview  # noqa: PLC0415 - only where it asks
+
+    return preview_lines(preview) if isinstance(preview, Preview) else switch_lines(preview)
+
+
+def switch_lines(preview: SwitchPreview) -> list[str]:
+    """Return what a rollback is about to switch, as lines: hosts with the same changes together."""
+    left = f"{preview.left.astimezone():%Y-%m-%d %H:%M}"
+    lines = [f"{preview.inventory}: back to the links that {preview.run_id} left at {left}."]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for host, changes in preview.changes.items():
+        alike.setdefault(changes, []).append(host)
+    return lines + [f"  switch    {output.folded(hosts)}: {', '.join(changes)}" for changes, hosts in alike.items()]
 
 
 def preview_lines(preview: Preview) -> list[str]:

@@ -68,9 +68,9 @@ def provision(
     from clusterctl.provisioning import run as provisioning  # noqa: PLC0415
 
     for value in extra_vars or []:
-        _check_extra_vars(value)
+        check_extra_vars(value)
     inventory = options.sources(named, more)
-    vault_ids, vault_passwords = _vault_passwords(vault_id or [])
+    vault_ids, typed = vault_passwords(vault_id or [])
     request = provisioning.ProvisionRequest(
         inventory=inventory,
         options=hosts.InventoryOptions(
@@ -81,7 +81,7 @@ def provision(
             user=user,
             private_key=private_key,
             become=become,
-            vault_passwords=vault_passwords,
+            vault_passwords=typed,
         ),
         tags=_split(tags),
         skip_tags=_split(skip_tags),
@@ -89,13 +89,13 @@ def provision(
         diff=diff,
         verbosity=verbose,
         forks=forks,
-        become_password=_ask("sudo's password on the hosts", "-K") if ask_become_pass else None,
+        become_password=ask_for("sudo's password on the hosts", "-K") if ask_become_pass else None,
         argv=shown_command(sys.argv[1:], extra_vars or ()),
     )
     from clusterctl.cli import validate  # noqa: PLC0415 - see cli.main
 
     proof = None if no_validate or check or tags or skip_tags else validate.in_short(inventory, request.options)
-    with _observer(form, ask=not (yes or check)) as observer:
+    with observer_for(form, ask=not (yes or check)) as observer:
         record = provisioning.provision(request, observer)
     proof = proof if record.exit_code == ExitCode.OK else None
     if form is StreamFormat.JSON:
@@ -106,7 +106,8 @@ def provision(
     return int(record.exit_code or 0)
 
 
-def _observer(form: StreamFormat, *, ask: bool) -> Quiet:
+def observer_for(form: StreamFormat, *, ask: bool) -> Quiet:
+    """Return what shows a run in this form."""
     from clusterctl.cli import output, progress  # noqa: PLC0415 - see cli.main
 
     if form is not StreamFormat.TEXT:
@@ -155,7 +156,7 @@ def _split(values: list[str] | None) -> tuple[str, ...]:
     return tuple(word.strip() for value in values or () for word in value.split(",") if word.strip())
 
 
-def _check_extra_vars(value: str) -> None:
+def check_extra_vars(value: str) -> None:
     """Refuse what Ansible would take for nothing or complain about at length."""
     text = value.strip()
     if text.startswith("@"):
@@ -182,7 +183,7 @@ def _check_extra_vars(value: str) -> None:
         raise typer.BadParameter(f"{value!r} is not key=value, a JSON mapping or @file", param_hint="--extra-vars")
 
 
-def _ask(what: str, option: str) -> str:
+def ask_for(what: str, option: str) -> str:
     """Ask for a password once.
 
     Raises:
@@ -196,11 +197,11 @@ def _ask(what: str, option: str) -> str:
     return str(typer.prompt(what[:1].upper() + what[1:], hide_input=True, err=True))
 
 
-def _vault_passwords(given: list[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+def vault_passwords(given: list[str]) -> tuple[tuple[str, ...], dict[str, str]]:
     """Ask once for each vault password that is to be typed; Ansible would ask anew in each of its programs."""
     passwords: dict[str, str] = {}
     for value in given:
         label, at, source = value.rpartition("@")
         if source in {"prompt", "prompt_ask_vault_pass"}:
-            passwords[label if at else "default"] = _ask(f"the vault password of {label or 'default'}", "--vault-id")
+            passwords[label if at else "default"] = ask_for(f"the vault password of {label or 'default'}", "--vault-id")
     return tuple(given), passwords

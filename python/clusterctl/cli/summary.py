@@ -101,7 +101,9 @@ def closing_lines(record: RunRecord) -> list[str]:
     log = paths.ansible_log(Path(record.folder))
     bad = [host.host for host in record.hosts if host.outcome in {"failed", "unreachable"}]
     if record.outcome == "nothing to do":
-        return [f"Nothing to do: {count} as the last run left them, 0 changed ({output.duration(took)})."]
+        if record.message:
+            return [record.message]
+        return [*record.told, f"Nothing to do: {count} as the last run left them, 0 changed ({output.duration(took)})."]
     if record.exit_code == ExitCode.OK:
         word = "would change" if "--check" in record.argv else "changed"
         return [*record.told, f"Done: {count}, {changed} {word} ({output.duration(took)})."]

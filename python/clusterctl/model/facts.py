@@ -226,6 +226,16 @@ class Leftover(Fact):
     why: str
 
 
+class BusyProcess(Fact):
+    """A process that is a ``rank`` of a job, or that uses artifacts, whose folders are ``trees``."""
+
+    pid: int
+    user: str
+    command: str
+    rank: bool
+    trees: tuple[str, ...] = ()
+
+
 class Gpu(Fact):
     """A GPU on the bus; ``driver`` is empty when none has taken it."""
 
@@ -348,6 +358,7 @@ class NodeFacts(Fact):
     fabric: Fabric | None = None
     names: tuple[Resolution, ...] = ()  # its own host name first, then those that the reader asked for
     leftovers: tuple[Leftover, ...] = ()
+    busy: tuple[BusyProcess, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     limits: dict[str, Limit] = {}
     environment: dict[str, str] = {}

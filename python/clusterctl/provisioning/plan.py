@@ -43,11 +43,13 @@ class Inputs:
     content: str
     version: str
     options: Mapping[str, str] = field(default_factory=dict)
+    held: str = ""  # the run whose software a rollback holds
 
     @property
     def digests(self) -> dict[str, str]:
         """One digest for each, by the words that a reason names it with."""
         return {
+            **held_inputs(self.held),
             "the inventory": self.inventory,
             "the content of the playbook": self.content,
             "clusterctl's version": self.version,
@@ -70,6 +72,11 @@ class ProvisionPlan:
     def work(self) -> bool:
         """Whether Ansible has to run at all."""
         return bool(self.reasons)
+
+
+def held_inputs(run_id: str) -> dict[str, str]:
+    """Return what a hold adds to the digests of :class:`Inputs`; without a hold, nothing."""
+    return {"the hold of a rollback": digest_of(run_id)} if run_id else {}
 
 
 def digest_of(value: Any) -> str:
@@ -121,7 +128,8 @@ def decide(
 def _reason(state: NodeState | None, snapshot: HostSnapshot | None, inputs: Inputs, members: str) -> str:
     if snapshot is None:
         return "not provisioned yet, or its last run was partial or did not finish"
-    changed = [name for name, digest in inputs.digests.items() if snapshot.inputs.get(name) != digest]
+    digests = inputs.digests
+    changed = [name for name in {**digests, **snapshot.inputs} if snapshot.inputs.get(name) != digests.get(name)]
     if changed:
         return f"{' and '.join(changed)} changed"
     if state is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+    from datetime import datetime
 
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import InventorySources
@@ -35,6 +36,16 @@ class Preview:
     builds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     installs: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SwitchPreview:
+    """What a rollback is about to switch: by host, each link with the folder to which it is to lead."""
+
+    inventory: InventorySources
+    run_id: str
+    left: datetime
+    changes: Mapping[str, tuple[str, ...]]
 
 
 def preview(

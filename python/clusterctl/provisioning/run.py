@@ -16,11 +16,13 @@ from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.snapshot import Snapshot
-from clusterctl.provisioning import plan, playbook, refusals
+from clusterctl.provisioning import plan, playbook, refusals, software
+from clusterctl.provisioning.held import Held
 from clusterctl.provisioning.preview import preview
 from clusterctl.provisioning.tally import Tally, verdict_of
 from clusterctl.remote import facts
 from clusterctl.state import artifacts, locks, paths, runs, snapshots
+from clusterctl.state import software as kept
 from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ExitCode
 
@@ -119,10 +121,12 @@ class _Provision:
         self._run = run
         self._extra_vars = extra_vars  # their digest
         self._tally = Tally()
+        self._held = Held(kept.hold(run.record.cluster_id), cluster.sources)
 
     def go(self) -> run_record.RunRecord:
         cluster, request = self._cluster, self._request
         before = snapshots.read(self._run.record.cluster_id)
+        self._held.refuse(request.tags)
         self._observer.phase(f"looking at {len(cluster.hosts)} hosts")
         probe = self._look({name: list(host.watch) for name, host in before.hosts.items()})
         refused = [
@@ -135,6 +139,9 @@ class _Provision:
                 refused, reachable=[n for n in cluster.selected if n not in probe.failures]
             )
 
+        lacking = self._held.problems(cluster.selected, probe.facts)
+        if lacking:
+            return self._refuse(lacking, reachable=list(cluster.selected))
         states = {name: _state(node) for name, node in probe.facts.items()}
         inputs = self._inputs()
         names = [host.name for host in cluster.hosts]
@@ -147,18 +154,34 @@ class _Provision:
             hosts = [run_record.HostSummary(host=name, outcome="ok") for name in cluster.selected]
             return self._finish("nothing to do", ExitCode.OK, hosts=hosts)
         ahead = preview(cluster.sources, cluster.selected, probe.facts, reasons, artifacts.cached())
-        if not self._observer.confirm(ahead):
+        if not self._observer.confirm(self._held.preview(ahead)):
             return self._finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
 
         if not request.check:
             snapshots.forget_hosts(self._run.record.cluster_id, cluster.selected)
         self._run.update(reasons=reasons, drifted=dict(decision.drifted))
         limit = ",".join(reasons) if request.check and request.trust_snapshots else cluster.limit
-        end = self._play(limit=limit, tags=request.tags, known_members=before.members)
-        record = self._judge(end)
+        links = self._held.links(cluster.selected, probe.facts)
+        record = self._judge(self._play_under(links, limit, before))
         if record.exit_code == ExitCode.OK and request.is_full:
-            self._write_snapshot(inputs, states, before)
+            self._write_snapshot(inputs, states, before, links)
+            self._write_set(record, probe)
         return record
+
+    def _play_under(self, held: Mapping[str, Mapping[str, str]], limit: str | None, before: Snapshot) -> playbook.End:
+        """Play the roles; under a hold, first make sure that the links lead where they are held."""
+        if held and not self._request.tags:
+            end = self._play(limit=limit, variables={"software_links": held}, name="switch_links")
+            if end.status != "successful":
+                return end
+        return self._play(limit=limit, tags=self._request.tags, known_members=before.members)
+
+    def _write_set(self, record: run_record.RunRecord, probe: Probe) -> None:
+        """Keep the links that this run left, so that a rollback can go back to them; a held run chose none."""
+        if not self._held:
+            watch = plan.watch_of(self._tally.results)
+            left = software.left_by(record.run_id, record.verb, _now(), probe.facts, watch)
+            kept.write_set(self._run.folder, left)
 
     def _look(self, watch: Mapping[str, list[dict[str, Any]]]) -> Probe:
         """Look at all hosts that a plain ssh can reach, also those outside the limit: the others refer to them."""
@@ -181,18 +204,25 @@ class _Provision:
                 "become": str(options.become),
                 "user": options.user or "",
             },
+            held=self._held.run_id,
         )
 
     def _play(
-        self, limit: str | None, tags: tuple[str, ...], known_members: tuple[dict[str, Any], ...]
+        self,
+        limit: str | None,
+        tags: tuple[str, ...] = (),
+        known_members: tuple[dict[str, Any], ...] = (),
+        variables: Mapping[str, Any] | None = None,
+        name: str = "provision",
     ) -> playbook.End:
         request, options = self._request, self._request.options
+        known = {"preflight_known_members": known_members} if limit is not None and known_members else {}
         play = playbook.Play(
-            playbook=content.playbook("provision"),
+            playbook=content.playbook(name),
             inventory=self._cluster.sources,
             limit=limit,
             tags=tags,
-            skip_tags=request.skip_tags,
+            skip_tags=(*request.skip_tags, *self._held.skip_tags),
             extra_vars=options.extra_vars,
             check=request.check,
             diff=request.diff,
@@ -203,7 +233,7 @@ class _Provision:
             private_key=options.private_key,
             vault_ids=options.vault_ids,
             vault_password_files=options.vault_password_files,
-            variables={"preflight_known_members": known_members} if limit is not None and known_members else {},
+            variables={**known, **(variables or {})},
             become_password=request.become_password,
             vault_passwords=options.vault_passwords,
         )
@@ -227,6 +257,10 @@ class _Provision:
             problems += self._tally.problems()
         if end is not None and end.status == "canceled":
             return self._finish("interrupted", ExitCode.INTERRUPTED)
+        return self._refuse(problems, reachable)
+
+    def _refuse(self, problems: list[run_record.Problem], reachable: list[str]) -> run_record.RunRecord:
+        """End the run with the problems that stand in its way."""
         unreachable = [problem.host for problem in problems if problem.kind == "unreachable"]
         outcome, code = verdict_of(problems)
         known = {problem.host for problem in problems}
@@ -262,20 +296,33 @@ class _Provision:
         if end.rc != 0 or not self._tally.hosts:
             message = "; ".join(end.complaints) or f"Ansible ended with {end.rc} before it reached a host."
             return self._finish("bad configuration", ExitCode.BAD_CONFIG, hosts=hosts, message=message)
-        return self._finish("done", ExitCode.OK, hosts=hosts, told=self._tally.told())
+        return self._finish("done", ExitCode.OK, hosts=hosts)
 
     def _finish(self, outcome: run_record.RunOutcome, code: ExitCode, **fields: Any) -> run_record.RunRecord:
-        warnings = self._tally.warnings()
-        return self._run.update(outcome=outcome, exit_code=int(code), finished=_now(), warnings=warnings, **fields)
+        told = (*self._held.told, *self._tally.told()) if code == ExitCode.OK else ()
+        return self._run.update(
+            outcome=outcome,
+            exit_code=int(code),
+            finished=_now(),
+            warnings=self._tally.warnings(),
+            told=told,
+            **fields,
+        )
 
-    def _write_snapshot(self, inputs: plan.Inputs, states: Mapping[str, plan.NodeState], before: Snapshot) -> None:
+    def _write_snapshot(
+        self,
+        inputs: plan.Inputs,
+        states: Mapping[str, plan.NodeState],
+        before: Snapshot,
+        links: Mapping[str, Mapping[str, str]],
+    ) -> None:
         """Write the snapshots of the provisioned hosts; the others keep theirs while the inventory names them."""
         names = [host.name for host in self._cluster.hosts]
         fresh = plan.snapshots_after(
             self._run.record.run_id,
             self._cluster.selected,
             states,
-            plan.watch_of(self._tally.results),
+            self._held.watch(plan.watch_of(self._tally.results), before, links),
             inputs,
             plan.members_digest(states, before.hosts, names),
         )

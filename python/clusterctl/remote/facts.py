@@ -49,6 +49,7 @@ def gather(
     libraries: Sequence[Mapping[str, Any]] = (),
     resolve: Sequence[str] | None = None,
     leftovers: bool = False,
+    busy: bool = False,
     check_sudo: bool = False,
     job_users: Mapping[str, str] | None = None,
     timeout_s: float = 30,
@@ -67,6 +68,7 @@ def gather(
             further files to report.
         resolve: names that every node looks up in addition to its own, as for ssh; None looks up nothing.
         leftovers: also find ranks whose launcher is gone.
+        busy: also find ranks, and processes that use an artifact.
         check_sudo: also find out whether the login user has sudo without a password.
         job_users: by host name, the account that jobs run as, '' for the login user. It is then looked at, too.
         timeout_s: seconds from the start of a connection until it is given up.
@@ -84,6 +86,7 @@ def gather(
                 "libraries": [dict(entry) for entry in libraries],
                 "resolve": None if resolve is None else list(resolve),
                 "leftovers": leftovers,
+                "busy": busy,
                 "check_sudo": check_sudo,
                 "job_user": (job_users or {}).get(host.name),
             }

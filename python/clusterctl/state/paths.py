@@ -63,6 +63,11 @@ def snapshot_file(cluster: str) -> Path:
     return cluster_dir(cluster) / "snapshot.json"
 
 
+def hold_file(cluster: str) -> Path:
+    """The hold under which a rollback put one cluster."""
+    return cluster_dir(cluster) / "hold.json"
+
+
 def history_file() -> Path:
     """The history of all clusters."""
     return state_dir().value / "history.sqlite3"
@@ -165,6 +170,11 @@ def events_file(run: Path) -> Path:
 def facts_file(run: Path) -> Path:
     """The facts of the hosts that a run gathered."""
     return run / "facts.json"
+
+
+def software_file(run: Path) -> Path:
+    """The set of links that a run left on the hosts."""
+    return run / "software.json"
 
 
 def logs_dir(run: Path) -> Path:

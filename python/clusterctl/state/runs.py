@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import AnyInventory
 
 KEPT_RUNS = 50
+KEPT_SETS = 10  # runs that left a set of links: a rollback can go back to them, however many validations follow
 
 
 def versions() -> dict[str, str]:
@@ -122,8 +123,10 @@ def start(verb: str, inventory: AnyInventory, argv: Sequence[str], versions: dic
 
 def _remove_old(runs: Path) -> None:
     folders = sorted(path for path in runs.iterdir() if path.is_dir() and not path.is_symlink())
+    with_sets = [folder for folder in folders if paths.software_file(folder).is_file()][-KEPT_SETS:]
     for old in folders[:-KEPT_RUNS]:
-        shutil.rmtree(old, ignore_errors=True)
+        if old not in with_sets:
+            shutil.rmtree(old, ignore_errors=True)
     for folder in folders[-KEPT_RUNS:]:
         if not Path("/proc", folder.name.rpartition("-")[2]).exists():  # the run was killed before it could clean up
             shutil.rmtree(paths.ansible_dir(folder), ignore_errors=True)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Switch the links of several installed artifacts together: all of them, or none."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: artifact_switch
+short_description: Switch the links of several installed artifacts together
+version_added: "0.1.0"
+author: The clusterctl authors
+description:
+  - Phase V(check) compares every folder with its marker and its manifest. It changes nothing.
+  - Phase V(switch) stages every new link beside the old one, and then puts each in its place by one rename. Where a
+    rename fails, the links that were switched before it are switched back.
+  - No folder is installed or removed.
+options:
+  links:
+    description:
+      - Path of each link, with the folder to which it is to lead. An empty folder removes the link.
+    type: dict
+    required: true
+  phase:
+    description: What to do.
+    type: str
+    choices: [check, switch]
+    default: switch
+  host:
+    description: Name of the host, for messages.
+    type: str
+    default: ""
+attributes:
+  check_mode:
+    description: Reports which links would be switched.
+    support: full
+  diff_mode:
+    description: Shows the target of each link before and after.
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Switch both links
+  clusterctl.hpc.artifact_switch:
+    links:
+      /usr/local/openmpi: /usr/local/openmpi-5.0.7-06986d6a2bbf0a02
+      /usr/local/mpi4py: /usr/local/mpi4py-4.1.2-816dcc74dd979b77
+"""
+
+RETURN = r"""
+before: {description: The folder to which each link led before; empty without a link., type: dict, returned: success}
+switched: {description: The links that changed., type: list, returned: success}
+changes: {description: A short phrase for each change., type: list, returned: success}
+watch: {description: States of paths that hold from now on., type: list, returned: success}
+"""
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
+
+
+class SwitchError(Exception):
+    """The links cannot be switched; the message is one sentence with the cure."""
+
+
+def target_of(link: str, tree: str) -> str:
+    """Return what a link holds: a name beside it, so that the folder may also be reached by another path."""
+    return Path(tree).name if Path(tree).parent == Path(link).parent else tree
+
+
+def tree_of(link: str) -> str:
+    """Return the folder to which a link leads; '' without a link.
+
+    Raises:
+        SwitchError: something else stands in the place of the link.
+    """
+    if not os.path.lexists(link):
+        return ""
+    if not Path(link).is_symlink():
+        raise SwitchError(f"{link} is not a link, so clusterctl did not make it; move it away and run again.")
+    target = str(Path(link).readlink())
+    return os.path.normpath(Path(link).parent / target)
+
+
+def check(links: Dict[str, str]) -> List[Dict[str, Any]]:
+    """Return the states of all folders and links, as they are once the links are switched.
+
+    Raises:
+        SwitchError: a folder is missing or damaged, or a path is not to be touched.
+    """
+    watch = []
+    for link, tree in links.items():
+        passed = path_state.link_of_another(str(Path(link).parent))
+        if passed:
+            raise SwitchError(f"{passed} is a link that another user could have set; remove it and run again.")
+        tree_of(link)
+        if not tree:
+            continue
+        state = path_state.watch_state(tree, "artifact")
+        if state["kind"] != "artifact":
+            raise SwitchError(f"{tree} is missing, or its installation was never finished.")
+        if isinstance(state["files"], str):
+            raise SwitchError(f"{tree} is damaged: {state['files']}.")
+        watch += [state, {"path": link, "kind": "link", "target": target_of(link, tree)}]
+    return watch
+
+
+def _stage(link: str, tree: str) -> str:
+    """Make the new link under a name of its own beside the old one."""
+    folder, name = os.path.split(link)
+    for left in Path(folder).glob(f".{name}.*"):  # of a run that was killed; only one at a time works on a host
+        if left.is_symlink():
+            left.unlink()
+    staged = tempfile.mktemp(prefix=f".{name}.", dir=folder)  # noqa: S306 - symlink() refuses an existing name
+    Path(staged).symlink_to(target_of(link, tree))
+    return staged
+
+
+def _put(link: str, staged: str) -> None:
+    if staged:
+        Path(staged).replace(link)
+    else:
+        Path(link).unlink()
+
+
+def switch(changes: Dict[str, Tuple[str, str]]) -> None:
+    """Switch links, all or none.
+
+    Args:
+        changes: by link, the folder to which it leads now and the one to which it is to lead; '' is no link.
+
+    Raises:
+        OSError: a link could not be switched; all links lead where they led before.
+    """
+    staged: Dict[str, str] = {}
+    done: List[str] = []
+    try:
+        for link, (_, after) in changes.items():
+            staged[link] = _stage(link, after) if after else ""
+        for link in changes:
+            _put(link, staged.pop(link))
+            done.append(link)
+    except OSError:
+        for link in reversed(done):
+            before = changes[link][0]
+            with suppress(OSError):
+                _put(link, _stage(link, before) if before else "")
+        raise
+    finally:
+        for path in filter(None, staged.values()):
+            with suppress(OSError):
+                Path(path).unlink()
+    for folder in {Path(link).parent for link in changes}:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def run(links: Dict[str, str], *, really: bool) -> Dict[str, Any]:
+    """Return the module's result; ``really`` says whether links are switched.
+
+    Raises:
+        SwitchError: see :func:`check`.
+        OSError: see :func:`switch`.
+    """
+    watch = check(links)
+    before = {link: tree_of(link) for link in links}
+    changes = {link: (before[link], tree) for link, tree in links.items() if before[link] != tree}
+    if changes and really:
+        switch(changes)
+    phrases = [
+        f"{link} -> {target_of(link, tree)}" if tree else f"removed {link}" for link, (_, tree) in changes.items()
+    ]
+    shown = ["".join(f"{link} -> {pair[side]}\n" for link, pair in changes.items()) for side in (0, 1)]
+    return {
+        "changed": bool(changes),
+        "changes": phrases,
+        "switched": list(changes),
+        "before": before,
+        "watch": watch,
+        "diff": {"before": shown[0], "after": shown[1]} if changes else {},
+    }
+
+
+def main() -> None:
+    """Run one phase."""
+    module = AnsibleModule(
+        argument_spec={
+            "links": {"type": "dict", "required": True},
+            "phase": {"type": "str", "choices": ["check", "switch"], "default": "switch"},
+            "host": {"type": "str", "default": ""},
+        },
+        supports_check_mode=True,
+    )
+    links = {str(link): str(tree) for link, tree in module.params["links"].items()}
+    host = module.params["host"]
+    try:
+        if module.params["phase"] == "check":
+            check(links)
+            module.exit_json(changed=False, changes=[], watch=[], switched=[], before={})
+        module.exit_json(**run(links, really=not module.check_mode))
+    except SwitchError as error:
+        module.fail_json(msg=f"{host}: {error}")
+    except OSError as error:
+        module.fail_json(msg=f"{host}: {error}; every link leads where it led before.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""``clusterctl rollback``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clusterctl.cli import options
+from clusterctl.cli.output import Format, StreamFormat, shown_command
+from clusterctl.support.errors import ExitCode
+
+if TYPE_CHECKING:
+    from clusterctl.model.hosts import InventorySources
+
+_RUN = f"{options.RUN_HELP} Default: the run before, whose software was another."
+
+
+def rollback(
+    named: options.OneInventory = None,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help=_RUN)] = None,
+    more: options.Inventories = None,
+    extra_vars: options.ExtraVars = None,
+    become: Annotated[bool, typer.Option("--become", "-b", help="Use sudo on the hosts.")] = False,
+    ask_become_pass: Annotated[
+        bool, typer.Option("--ask-become-pass", "-K", help="Ask for sudo's password once.")
+    ] = False,
+    vault_id: options.VaultId = None,
+    vault_password_file: options.VaultPasswordFile = None,
+    user: options.User = None,
+    private_key: options.PrivateKey = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before links are switched.")] = False,
+    while_busy: Annotated[bool, typer.Option("--while-busy", help="Switch also where jobs run.")] = False,
+    release: Annotated[bool, typer.Option("--release", help="End the hold: the next provision goes forward.")] = False,
+    form: Annotated[Format, typer.Option("--format", help="json: the record, on stdout.")] = Format.TEXT,
+) -> int:
+    """Go back to the software that an earlier run left, in seconds.
+
+    Switches the links of Open MPI, the cluster's Python, mpi4py, NCCL and Horovod together, on all hosts or on none.
+    The folders of that run must still be there. From then on 'provision' leaves the software as it is, until --release.
+    """
+    if more and named is not None:  # with -i the first word by position is the run
+        if run is not None:
+            raise typer.BadParameter("give the inventory by position or with -i, not both", param_hint="INVENTORY")
+        named, run = None, str(named)
+    inventory = options.sources(named, more)
+    if release:
+        if run is not None:
+            raise typer.BadParameter("it ends the hold, so it takes no RUN", param_hint="--release")
+        return _release(inventory, form)
+    from clusterctl.cli import provision  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.provisioning import rollback as going_back  # noqa: PLC0415
+
+    for value in extra_vars or []:
+        provision.check_extra_vars(value)
+    vault_ids, typed = provision.vault_passwords(vault_id or [])
+    asked = options.of_inventory(None, extra_vars, list(vault_ids), vault_password_file, user, private_key)
+    request = going_back.RollbackRequest(
+        inventory=inventory,
+        options=dataclasses.replace(asked, become=become, vault_passwords=typed),
+        run=run,
+        while_busy=while_busy,
+        become_password=provision.ask_for("sudo's password on the hosts", "-K") if ask_become_pass else None,
+        argv=shown_command(sys.argv[1:]),
+    )
+    with provision.observer_for(StreamFormat(form.value), ask=not yes) as observer:
+        record = going_back.rollback(request, observer)
+    if form is Format.JSON:
+        sys.stdout.write(record.model_dump_json() + "\n")
+        sys.stdout.flush()
+        return int(record.exit_code or 0)
+    from clusterctl.cli import output, summary  # noqa: PLC0415 - text only
+
+    summary.show(record)
+    if record.exit_code == ExitCode.OK:
+        output.console().print(
+            f"Next: 'clusterctl validate {inventory.shown}' proves that it works.",
+            markup=False,
+            soft_wrap=output.keeps_lines(),
+        )
+    return int(record.exit_code or 0)
+
+
+def _release(inventory: InventorySources, form: Format) -> int:
+    from clusterctl.provisioning import rollback as going_back  # noqa: PLC0415 - see cli.main
+
+    released = going_back.release(inventory)
+    if form is Format.JSON:
+        sys.stdout.write(json.dumps({"released": released}) + "\n")
+        sys.stdout.flush()
+        return ExitCode.OK
+    from clusterctl.cli import output  # noqa: PLC0415 - text only
+
+    words = (
+        f"Released: the next 'clusterctl provision {inventory.shown}' installs what the inventory asks for."
+        if released
+        else f"Nothing to do: {inventory.shown} is not held."
+    )
+    output.console().print(words, markup=False, soft_wrap=output.keeps_lines())
+    return ExitCode.OK

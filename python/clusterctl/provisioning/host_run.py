@@ -1,0 +1,193 @@
+"""A run that changes hosts: looks at them by ssh, plays playbooks on them, and keeps a record of both."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Protocol
+
+from clusterctl.provisioning import playbook
+from clusterctl.provisioning.tally import Tally, verdict_of
+from clusterctl.remote import facts
+from clusterctl.state import paths
+from clusterctl.support import content
+from clusterctl.support.errors import ClusterctlError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from clusterctl.model import run_record
+    from clusterctl.model.events import Event
+    from clusterctl.model.facts import Probe
+    from clusterctl.model.hosts import Inventory, InventoryOptions
+    from clusterctl.provisioning.preview import Preview, SwitchPreview
+    from clusterctl.state import runs
+
+_PROBE_TIMEOUT_S = 30.0
+
+
+class Observer(Protocol):
+    """Shows the run while it goes on."""
+
+    def phase(self, text: str) -> None:
+        """Hear that something begins which has no events of its own."""
+
+    def event(self, event: Event) -> None:
+        """Hear an event."""
+
+    def confirm(self, preview: Preview | SwitchPreview) -> bool:
+        """Let the user decide, where there is one; False ends the run with nothing changed."""
+
+    def stopping(self, requests: int) -> None:
+        """Hear that the user asked to stop, for the first or a further time."""
+
+
+class HostRequest(Protocol):
+    """What the user asked of every run that changes hosts."""
+
+    @property
+    def options(self) -> InventoryOptions:
+        """What the inventory means."""
+
+    @property
+    def check(self) -> bool:
+        """Whether nothing is changed."""
+
+    @property
+    def diff(self) -> bool:
+        """Whether to show what changes inside files."""
+
+    @property
+    def verbosity(self) -> int:
+        """How much Ansible writes into its log."""
+
+    @property
+    def forks(self) -> int:
+        """How many hosts are worked on at the same time."""
+
+    @property
+    def become_password(self) -> str | None:
+        """The password of sudo that the user typed."""
+
+
+@contextlib.contextmanager
+def recorded(run: runs.Run) -> Iterator[None]:
+    """Write into the record how a run ended that raised an error, and close its files."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=now())
+        raise
+    except ClusterctlError as error:
+        run.update(outcome="failed", exit_code=int(error.exit_code), message=str(error), finished=now())
+        raise
+    except BaseException as error:
+        run.update(outcome="failed", exit_code=int(ExitCode.BAD_CONFIG), message=type(error).__name__, finished=now())
+        raise
+    finally:
+        run.close()
+
+
+class HostRun:
+    """One run, from the lock to the record."""
+
+    def __init__(self, request: HostRequest, observer: Observer, cluster: Inventory, run: runs.Run) -> None:
+        """Begin; nothing happened yet."""
+        self.observer = observer
+        self.cluster = cluster
+        self.run = run
+        self.tally = Tally()
+        self.told: tuple[str, ...] = ()  # sentences for the record, before those of the roles
+        self._asked = request
+
+    def look(self, watch: Mapping[str, list[dict[str, Any]]], *, busy: bool = False) -> Probe:
+        """Look at all hosts that a plain ssh can reach, also those outside the limit: the others refer to them."""
+        hosts = [host for host in self.cluster.hosts if host.by_ssh]
+        typed = self._asked.become_password
+        if typed is not None:  # a password of the inventory stands above it, as for Ansible
+            hosts = [host if host.sudo_password else dataclasses.replace(host, sudo_password=typed) for host in hosts]
+        probe = facts.gather(hosts, watch=watch, busy=busy, timeout_s=_PROBE_TIMEOUT_S)
+        self.run.facts({name: plain(node) for name, node in probe.facts.items()})
+        return probe
+
+    def play(
+        self,
+        name: str,
+        *,
+        limit: str | None,
+        tags: tuple[str, ...] = (),
+        skip_tags: tuple[str, ...] = (),
+        variables: Mapping[str, Any] | None = None,
+    ) -> playbook.End:
+        """Play a playbook of the collection on the hosts."""
+        request, options = self._asked, self._asked.options
+        play = playbook.Play(
+            playbook=content.playbook(name),
+            inventory=self.cluster.sources,
+            limit=limit,
+            tags=tags,
+            skip_tags=skip_tags,
+            extra_vars=options.extra_vars,
+            check=request.check,
+            diff=request.diff,
+            verbosity=request.verbosity,
+            forks=request.forks,
+            become=options.become,
+            user=options.user,
+            private_key=options.private_key,
+            vault_ids=options.vault_ids,
+            vault_password_files=options.vault_password_files,
+            variables=variables or {},
+            become_password=request.become_password,
+            vault_passwords=options.vault_passwords,
+        )
+        cancel = playbook.Cancel()
+        with cancel.on_signals(self.observer.stopping):
+            return playbook.run(
+                play, paths.private_folder(paths.ansible_dir(self.run.folder)), self.run.log, self._hear, cancel
+            )
+
+    def _hear(self, event: Event) -> None:
+        self.tally.add(event)
+        self.run.event(event)
+        self.observer.event(event)
+
+    def judge(self, end: playbook.End) -> run_record.RunRecord:
+        """Make the verdict from what happened on each host; Ansible's own code says 4 for a parse error too."""
+        hosts = self.tally.summaries(self.cluster.selected, end)
+        problems = self.tally.problems()
+        if end.status == "canceled":
+            return self.finish("interrupted", ExitCode.INTERRUPTED, hosts=hosts)
+        if problems:
+            return self.finish(*verdict_of(problems), hosts=hosts, problems=problems)
+        if end.unreachable:
+            return self.finish("unreachable", ExitCode.UNREACHABLE, hosts=hosts)
+        if end.failed:
+            return self.finish("failed", ExitCode.HOST_FAILED, hosts=hosts)
+        if end.rc != 0 or not self.tally.hosts:
+            message = "; ".join(end.complaints) or f"Ansible ended with {end.rc} before it reached a host."
+            return self.finish("bad configuration", ExitCode.BAD_CONFIG, hosts=hosts, message=message)
+        return self.finish("done", ExitCode.OK, hosts=hosts)
+
+    def finish(self, outcome: run_record.RunOutcome, code: ExitCode, **fields: Any) -> run_record.RunRecord:
+        """Write the end of the run into its record."""
+        return self.run.update(
+            outcome=outcome,
+            exit_code=int(code),
+            finished=now(),
+            warnings=self.tally.warnings(),
+            told=(*self.told, *self.tally.told()),
+            **fields,
+        )
+
+
+def plain(value: Any) -> dict[str, Any]:
+    """Return a record as plain data."""
+    data = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+    return dict(data)
+
+
+def now() -> datetime:
+    """Return the present time, with its zone."""
+    return datetime.now(timezone.utc)

@@ -1,0 +1,297 @@
+"""The verb rollback: every link of the software back to the folder to which it led after an earlier run.
+
+The story: find the run, take the lock, look at every node over one ssh each. Stop with one table if a folder is gone or
+damaged, or if jobs run. Write down the hold, switch all links on all nodes, and keep the snapshots true.
+"""
+
+from __future__ import annotations
+
+import glob
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.inventory import ansible_inventory
+from clusterctl.model import run_record
+from clusterctl.model.hosts import InventoryOptions, InventorySources
+from clusterctl.model.snapshot import Snapshot
+from clusterctl.model.software import Hold
+from clusterctl.provisioning import plan, playbook, refusals, software
+from clusterctl.provisioning.host_run import HostRun, now, recorded
+from clusterctl.provisioning.preview import SwitchPreview
+from clusterctl.provisioning.tally import verdict_of
+from clusterctl.state import locks, paths, runs, snapshots
+from clusterctl.state import software as kept
+from clusterctl.state.history import run_names
+from clusterctl.support.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clusterctl.model.hosts import AnyInventory, Inventory
+    from clusterctl.model.software import HostSoftware, Links, SoftwareSet
+    from clusterctl.provisioning.host_run import Observer
+
+PLAYBOOK = "switch_links"
+
+
+@dataclass(frozen=True)
+class RollbackRequest:
+    """What the user asked for; ``run`` is the name of the run to go back to, None for the one before."""
+
+    inventory: AnyInventory
+    options: InventoryOptions = field(default_factory=InventoryOptions)
+    run: str | None = None
+    while_busy: bool = False
+    check: bool = False
+    diff: bool = False
+    verbosity: int = 0
+    forks: int = playbook.DEFAULT_FORKS
+    become_password: str | None = field(default=None, repr=False)
+    argv: tuple[str, ...] = ()
+
+
+def rollback(request: RollbackRequest, observer: Observer) -> run_record.RunRecord:
+    """Go back to the links that an earlier run left, on all hosts or on none.
+
+    Raises:
+        ConfigError: the inventory or the run is wrong, there is nothing to go back to, or another run holds a host;
+            nothing was changed.
+    """
+    observer.phase("reading the inventory")
+    cluster = ansible_inventory.load(request.inventory, request.options)
+    refusals.check_files(cluster, request.options)
+    name = paths.cluster_id(cluster.sources)
+    wanted = None if request.run is None else named(request.run, name, cluster.sources)
+    with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
+        sets = kept.sets(name)
+        if not sets:
+            raise ConfigError(_nothing(cluster.sources, "no run of it has left a set of links yet"))
+        run = runs.start("rollback", cluster.sources, request.argv, runs.versions())
+        with recorded(run):
+            return _Rollback(request, observer, cluster, run).go(sets, wanted)
+
+
+def release(inventory: AnyInventory) -> bool:
+    """End the hold of a cluster, so that the next ``provision`` installs what the inventory asks for.
+
+    Returns:
+        Whether there was one.
+
+    Raises:
+        ConfigError: the inventory is missing.
+    """
+    sources = InventorySources.of(inventory)
+    for path in sources.paths:
+        if not path.exists():
+            raise ConfigError(f"The inventory {path} does not exist; give the inventory of the cluster.")
+    cluster = paths.cluster_id(sources)
+    held = paths.hold_file(cluster).exists()
+    kept.write_hold(cluster, None)
+    return held
+
+
+def named(name: str, cluster: str, inventory: InventorySources) -> SoftwareSet:
+    """Return the set of links that a run left which the user names as everywhere.
+
+    Raises:
+        ConfigError: the run is unknown, belongs to another inventory, or left no set of links.
+    """
+    sets = kept.sets(cluster)
+    run_id = _id_of_path(name, cluster, inventory) or name
+    ids = [found.run_id for found in sets]
+    if ids and (run_names.is_last(run_id) or any(known.startswith(run_id) for known in ids if run_id)):
+        return sets[run_names.choose(run_id, ids, f"the runs of {inventory.shown} that left a set of links")]
+    others = sorted(place.name for place in paths.clusters_dir().glob("*/runs/*") if place.is_dir())
+    if run_id and not run_names.is_last(run_id) and any(other.startswith(run_id) for other in others):
+        own = sorted(place.name for place in paths.runs_dir(cluster).glob(f"{glob.escape(run_id)}*"))
+        if not own:
+            raise ConfigError(f"The run '{name}' is of another inventory than {inventory.shown}; name one of its own.")
+        before = [found for found in sets if found.run_id < own[0]]
+        if before and len(own) == 1 and _found_all_well(paths.runs_dir(cluster) / own[0]):
+            return before[0]
+        raise ConfigError(
+            f"The run '{name}' left no set of links: only a full provision that ended well does. {_known(ids)}"
+        )
+    if not ids:
+        raise ConfigError(_nothing(inventory, "no run of it has left a set of links yet"))
+    raise ConfigError(f"The run '{name}' is unknown. {_known(ids)}")
+
+
+def _found_all_well(folder: Path) -> bool:
+    """Whether a run was a provision with nothing to do: then the set of the run before it was in force."""
+    try:
+        record = run_record.RunRecord.model_validate_json(paths.run_record(folder).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return record.verb == "provision" and record.outcome == "nothing to do"
+
+
+def _known(ids: Sequence[str]) -> str:
+    return f"Runs to go back to: {', '.join(ids[:4]) or 'none yet'}."
+
+
+def _id_of_path(name: str, cluster: str, inventory: InventorySources) -> str:
+    """Return the id of a run that is named by its folder or by a file in it; '' where it is named otherwise."""
+    if "/" not in name and not name.endswith(".json"):
+        return ""
+    place = Path(name).resolve()
+    folder = place if place.is_dir() else place.parent
+    if not paths.run_record(folder).is_file():
+        raise ConfigError(f"{name} is not the folder of a run, nor a record in it; give the id of a run.")
+    if folder.parent != paths.runs_dir(cluster).resolve():
+        raise ConfigError(f"The run {name} is of another inventory than {inventory.shown}; name one of its own.")
+    return folder.name
+
+
+def _nothing(inventory: InventorySources, why: str) -> str:
+    return f"There is nothing to go back to for {inventory.shown}: {why}. 'clusterctl provision' installs any version."
+
+
+class _Rollback(HostRun):
+    """One rollback, from the lock to the record."""
+
+    def __init__(self, request: RollbackRequest, observer: Observer, cluster: Inventory, run: runs.Run) -> None:
+        super().__init__(request, observer, cluster, run)
+        self._request = request
+        self._cluster_id = run.record.cluster_id
+
+    def go(self, sets: Sequence[SoftwareSet], asked: SoftwareSet | None) -> run_record.RunRecord:
+        self.observer.phase(f"looking at {len(self.cluster.hosts)} hosts")
+        probe = self.look({}, busy=True)
+        refused = [refusals.connection_problem(failure) for failure in probe.failures.values()]
+        if refused:
+            return self._refuse(refused)
+        hold = kept.hold(self._cluster_id)
+        hosts = software.present(probe.facts)
+        target = asked or software.earlier(sets, hosts, hold)
+        if target is None:
+            raise ConfigError(_nothing(self.cluster.sources, "no earlier run left other links"))
+        wanted = software.wanted_links(target, self.cluster.selected, hosts)
+        cure = f"'clusterctl provision' with {{tree}} installs it{', once the hold is released' if hold else ''}"
+        problems = software.missing(target, wanted, probe.facts, cure)
+        if problems:
+            return self._refuse(problems)
+        links = {name: of_host for name, of_host in wanted.items() if of_host is not None}
+        changed = software.differing(links, hosts)
+        if not changed:
+            words = f"Nothing to do: the links already are those of {target.run_id}."
+            return self.finish("nothing to do", ExitCode.OK, hosts=self._all("ok"), message=words)
+        if not self._request.while_busy and (at_work := software.at_work(changed, probe.facts)):
+            return self._refuse(at_work)
+        ahead = SwitchPreview(self.cluster.sources, target.run_id, target.left, _phrases(links, changed))
+        if not self.observer.confirm(ahead):
+            return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
+        return self._switch(target, links, hosts, hold)
+
+    def _switch(
+        self,
+        target: SoftwareSet,
+        links: Mapping[str, Links],
+        hosts: Mapping[str, HostSoftware],
+        hold: Hold | None,
+    ) -> run_record.RunRecord:
+        """Switch the links. The hold comes first: a run that dies half-way is finished by the next one."""
+        before = snapshots.read(self._cluster_id)
+        fresh = Hold(software=_whole(target, links, hosts), since=now())
+        kept.write_hold(self._cluster_id, fresh)
+        snapshots.forget_hosts(self._cluster_id, self.cluster.selected)
+        self.run.update(reasons=dict.fromkeys(self.cluster.selected, f"a rollback to {target.run_id}"))
+        end = self.play(PLAYBOOK, limit=None, variables={"software_links": links})
+        if end.status == "successful" and end.rc == 0:
+            release = f"'clusterctl rollback --release {self.cluster.sources.shown}'"
+            self.told = (
+                f"Back at the links of {target.run_id}.",
+                f"Held: 'clusterctl provision' leaves the software as it is until {release}.",
+            )
+            record = self.judge(end)
+            self._keep(fresh, before, hosts)
+            return record
+        record = self.judge(end)
+        return self._explain(record, links, hosts, hold)
+
+    def _keep(self, hold: Hold, before: Snapshot, hosts: Mapping[str, HostSoftware]) -> None:
+        """Keep the set that this run left, and the snapshots of the hosts with their new links."""
+        run_id = self.run.record.run_id
+        left = hold.software.model_copy(update={"run_id": run_id, "verb": "rollback", "left": now()})
+        kept.write_set(self.run.folder, left)
+        watch = plan.watch_of(self.tally.results)
+        inputs = plan.held_inputs(hold.software.run_id)
+        fresh = {}
+        for name, snapshot in before.hosts.items():
+            links = (
+                {*left.hosts[name].links, *(hosts[name].links if name in hosts else ())} if name in left.hosts else ()
+            )
+            fresh[name] = snapshot.model_copy(
+                update={
+                    "run_id": run_id,
+                    "inputs": {**snapshot.inputs, **inputs},
+                    "watch": software.watch_after(snapshot.watch, watch.get(name, ()), links),
+                }
+            )
+        snapshots.write(self._cluster_id, Snapshot(members=before.members, hosts=fresh))
+
+    def _explain(
+        self,
+        record: run_record.RunRecord,
+        links: Mapping[str, Links],
+        hosts: Mapping[str, HostSoftware],
+        hold: Hold | None,
+    ) -> run_record.RunRecord:
+        """Say where each node is after a switch that failed; without a trace of it, the hold is as before."""
+        probe = self.look({})
+        present = software.present(probe.facts)
+        back = [name for name in hosts if name in present and present[name].links == hosts[name].links]
+        there = [name for name in links if name in present and not software.differing({name: links[name]}, present)]
+        unknown = [name for name in self.cluster.selected if name not in {*back, *there}]
+        again = "'clusterctl rollback' without a run goes on to the same links"
+        if len(back) == len(self.cluster.selected):
+            kept.write_hold(self._cluster_id, hold)
+            words = "The links of all nodes lead where they led before."
+        else:
+            words = "; ".join(
+                f"{text}: {', '.join(names)}"
+                for text, names in (("switched", there), ("as before", back), ("not known", unknown))
+                if names
+            )
+            words = f"The links are not the same on all nodes ({words}); {again}."
+        return self.run.update(message=f"{record.message} {words}".strip())
+
+    def _refuse(self, problems: list[run_record.Problem]) -> run_record.RunRecord:
+        outcome, code = verdict_of(problems)
+        bad = {problem.host: problem for problem in problems}
+        hosts = [
+            run_record.HostSummary(
+                host=name,
+                outcome="not run"
+                if name not in bad
+                else "unreachable"
+                if bad[name].kind == "unreachable"
+                else "failed",
+                message=bad[name].problem if name in bad else "",
+            )
+            for name in self.cluster.selected
+        ]
+        return self.finish(outcome, code, hosts=hosts, problems=problems, message="Nothing was changed.")
+
+    def _all(self, outcome: run_record.HostOutcome) -> list[run_record.HostSummary]:
+        return [run_record.HostSummary(host=name, outcome=outcome) for name in self.cluster.selected]
+
+
+def _whole(target: SoftwareSet, links: Mapping[str, Links], hosts: Mapping[str, HostSoftware]) -> SoftwareSet:
+    """Return a set with the hosts that the cluster has now."""
+    found = dict(target.hosts)
+    for name, of_host in links.items():
+        known = target.hosts.get(name) or hosts.get(name)
+        kept_links = {link: tree for link, tree in of_host.items() if tree}
+        if known is not None:
+            found[name] = known.model_copy(update={"links": kept_links})
+    return target.model_copy(update={"hosts": found})
+
+
+def _phrases(links: Mapping[str, Links], changed: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Return by host what is switched, for a user who may still say no."""
+    return {
+        name: tuple(f"{link} -> {links[name][link].rpartition('/')[2] or 'nothing'}" for link in of_host)
+        for name, of_host in changed.items()
+    }

@@ -1,0 +1,201 @@
+"""Sets of links: what a run left, what a rollback goes back to, and what stands in its way; no I/O."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.model.run_record import Problem
+from clusterctl.model.software import HostSoftware, SoftwareSet
+from clusterctl.support.words import and_more
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from clusterctl.model.facts import BusyProcess, NodeFacts
+    from clusterctl.model.software import Hold, Links
+
+TAG = "software"  # of the roles that install artifacts, and of their checks of variables
+ROLE_TAGS = ("openmpi", "python_env", "mpi4py", "nccl", "horovod", TAG)
+_MOST_PROCESSES_NAMED = 3
+_LONGEST_COMMAND = 60
+
+
+def present(facts: Mapping[str, NodeFacts]) -> dict[str, HostSoftware]:
+    """Return the links that lead to an artifact on each host now."""
+    return {
+        name: HostSoftware(
+            platform=node.platform, links={found.link: found.target for found in node.artifacts if found.link}
+        )
+        for name, node in facts.items()
+    }
+
+
+def left_by(
+    run_id: str,
+    verb: str,
+    left: datetime,
+    facts: Mapping[str, NodeFacts],
+    watch: Mapping[str, Iterable[Mapping[str, Any]]],
+) -> SoftwareSet:
+    """Return the set of links that a run left.
+
+    Args:
+        run_id: of the run.
+        verb: of the run.
+        left: when it ended.
+        facts: of the hosts before the run.
+        watch: by host, what its tasks said should hold from now on.
+    """
+    hosts = present(facts)
+    for name, entries in watch.items():
+        known = hosts.get(name) or HostSoftware(platform="", links={})
+        hosts[name] = HostSoftware(platform=known.platform, links={**known.links, **_links_in(entries)})
+    return SoftwareSet(run_id=run_id, verb=verb, left=left, hosts=hosts)
+
+
+def _links_in(entries: Iterable[Mapping[str, Any]]) -> Links:
+    """Return the links among watch entries that lead to an artifact among them."""
+    given = list(entries)
+    trees = {str(entry["path"]) for entry in given if entry.get("kind") == "artifact"}
+    links = {
+        str(entry["path"]): posixpath.join(posixpath.dirname(str(entry["path"])), str(entry.get("target")))
+        for entry in given
+        if entry.get("kind") == "link"
+    }
+    return {link: tree for link, tree in links.items() if tree in trees}
+
+
+def is_in_force(software: SoftwareSet, hosts: Mapping[str, HostSoftware]) -> bool:
+    """Whether the links of all these hosts are those of a set."""
+    return all(software.links_for(name, host.platform) == host.links for name, host in hosts.items())
+
+
+def earlier(sets: Sequence[SoftwareSet], hosts: Mapping[str, HostSoftware], hold: Hold | None) -> SoftwareSet | None:
+    """Return the set to which a rollback goes back where the user names none.
+
+    That is the set of an unfinished rollback. Without one it is the newest other set, of the runs before the run whose
+    set is in force.
+
+    Args:
+        sets: what the runs left, newest first.
+        hosts: the links now.
+        hold: the hold of the cluster.
+    """
+    if hold is not None and not is_in_force(hold.software, hosts):
+        return hold.software
+    provisions = [found for found in sets if found.verb == "provision"]
+    now = next((place for place, found in enumerate(provisions) if is_in_force(found, hosts)), -1)
+    return next((found for found in provisions[now + 1 :] if not is_in_force(found, hosts)), None)
+
+
+def wanted_links(
+    software: SoftwareSet, names: Iterable[str], hosts: Mapping[str, HostSoftware]
+) -> dict[str, Links | None]:
+    """Return by host the folder of each link, '' for a link that goes; None where the set tells nothing of a host."""
+    found: dict[str, Links | None] = {}
+    for name in names:
+        now = hosts.get(name) or HostSoftware(platform="", links={})
+        links = software.links_for(name, now.platform)
+        found[name] = None if links is None else {**dict.fromkeys(now.links, ""), **links}
+    return found
+
+
+def differing(wanted: Mapping[str, Links], hosts: Mapping[str, HostSoftware]) -> dict[str, tuple[str, ...]]:
+    """Return by host the links to switch; a host that could not be looked at has all of its links."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, links in wanted.items():
+        now = hosts[name].links if name in hosts else {}
+        changed = tuple(link for link, tree in links.items() if now.get(link, "") != tree)
+        if changed:
+            found[name] = changed
+    return found
+
+
+def missing(
+    software: SoftwareSet, wanted: Mapping[str, Links | None], facts: Mapping[str, NodeFacts], cure: str
+) -> list[Problem]:
+    """Return the hosts that cannot have a set, each with the folder that is gone or damaged.
+
+    Args:
+        software: the set.
+        wanted: :func:`wanted_links`.
+        facts: of the hosts that could be looked at.
+        cure: what to do; ``{tree}`` stands for the version of the first folder.
+    """
+    problems = []
+    for name, links in wanted.items():
+        node = facts.get(name)
+        if links is None:
+            words = f"{software.run_id} left no links for this node, nor for another node of its platform"
+            problems.append(_problem(name, words, cure.format(tree="its own software")))
+            continue
+        states = {found.target: found for found in node.artifacts} if node else {}
+        for link, tree in links.items():
+            if not tree or node is None:
+                continue
+            state = states.get(tree)
+            if state is None:
+                words = f"{tree} is gone, and {software.run_id} left {link} leading there"
+                problems.append(_problem(name, words, cure.format(tree=version_of(link, tree))))
+            elif not state.ok:
+                words = f"{tree} is damaged: {state.problem}"
+                problems.append(_problem(name, words, cure.format(tree=version_of(link, tree))))
+    return problems
+
+
+def version_of(link: str, tree: str) -> str:
+    """Return the name and version in the name of a folder: ``openmpi 5.0.7``."""
+    name, folder = posixpath.basename(link), posixpath.basename(tree)
+    return f"{name} {folder.removeprefix(f'{name}-').rpartition('-')[0] or folder}"
+
+
+def _problem(host: str, words: str, cure: str) -> Problem:
+    return Problem(host=host, subject="software", problem=words, cure=cure)
+
+
+def at_work(switched: Mapping[str, Iterable[str]], facts: Mapping[str, NodeFacts]) -> list[Problem]:
+    """Return the hosts with ranks, or with processes that use a folder which a link is about to leave.
+
+    Args:
+        switched: by host, the links to switch.
+        facts: of the hosts that could be looked at.
+    """
+    problems = []
+    for name, node in facts.items():
+        links = set(switched.get(name, ()))
+        leaving = {found.target for found in node.artifacts if found.link in links}
+        busy = [process for process in node.busy if links and (process.rank or leaving & set(process.trees))]
+        if busy:
+            shown = and_more([_shown(process) for process in busy], _MOST_PROCESSES_NAMED, "; ")
+            words = f"jobs run here: {shown}"
+            problems.append(
+                Problem(host=name, subject="jobs", problem=words, cure="wait for their end, or give --while-busy")
+            )
+    return problems
+
+
+def _shown(process: BusyProcess) -> str:
+    what = "rank" if process.rank else "process"
+    return f"{what} {process.pid} of {process.user}: {process.command[:_LONGEST_COMMAND]}"
+
+
+def watch_after(
+    before: Iterable[Mapping[str, Any]], said: Iterable[Mapping[str, Any]], hosts_links: Iterable[str]
+) -> tuple[dict[str, Any], ...]:
+    """Return what holds after the links of a host were switched and the roles of its software were left out.
+
+    Args:
+        before: what its snapshot watched.
+        said: what the tasks of this run said should hold; it counts more.
+        hosts_links: every link of an artifact, before and after.
+    """
+    links = set(hosts_links)
+    kept = {
+        str(entry["path"]): dict(entry)
+        for entry in before
+        if entry.get("kind") != "artifact" and str(entry["path"]) not in links
+    }
+    kept.update({str(entry["path"]): dict(entry) for entry in said})
+    return tuple(kept.values())

@@ -1,0 +1,55 @@
+"""The set of links that each run left, and the hold under which a rollback puts a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from clusterctl.model.software import Hold, SoftwareSet
+from clusterctl.state import files, paths
+from clusterctl.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_set(run: Path, software: SoftwareSet) -> None:
+    """Keep the set of links that a run left, in the folder of the run."""
+    files.write_atomically(paths.software_file(run), software.model_dump_json() + "\n")
+
+
+def sets(cluster: str) -> list[SoftwareSet]:
+    """Return the sets of links that the runs of a cluster left, newest first, without unreadable ones."""
+    found = []
+    places = paths.runs_dir(cluster).glob(f"*/{paths.software_file(paths.runs_dir(cluster)).name}")
+    for place in sorted((path for path in places if not path.parent.is_symlink()), reverse=True):
+        with contextlib.suppress(OSError, ValueError):
+            found.append(SoftwareSet.model_validate_json(place.read_bytes()))
+    return found
+
+
+def hold(cluster: str) -> Hold | None:
+    """Return the hold of a cluster; None without one.
+
+    Raises:
+        ConfigError: it cannot be read, so nothing tells which software is to stay.
+    """
+    path = paths.hold_file(cluster)
+    try:
+        return Hold.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        raise ConfigError(
+            f"The hold {path} cannot be read; 'clusterctl rollback --release INVENTORY' removes it."
+        ) from None
+
+
+def write_hold(cluster: str, wanted: Hold | None) -> None:
+    """Replace the hold of a cluster; None removes it."""
+    path = paths.hold_file(cluster)
+    if wanted is None:
+        path.unlink(missing_ok=True)
+        return
+    paths.private_folder(paths.cluster_dir(cluster))
+    files.write_atomically(path, wanted.model_dump_json() + "\n")
