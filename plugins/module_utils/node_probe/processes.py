@@ -97,7 +97,7 @@ def _trees_of(pid: int, trees: dict[str, str]) -> set[str]:
     paths = {line[line.index(first) :] for line in lines if first in line}
     program = read_text(f"/proc/{pid}/cmdline", "").partition("\0")[0]
     paths |= {program} if program.startswith(first) else set()
-    places = {"/".join(path.split("/", 4)[:4]) for path in paths}
+    places = {first + path[len(first) :].partition("/")[0] for path in paths}
     return {trees[place] for place in places if place in trees}
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import struct
@@ -403,6 +404,29 @@ def test_a_rank_with_a_launcher_is_none_of_them() -> None:
         found = [entry["pid"] for entry in record.collect({"leftovers": True})["leftovers"]]
         rank.kill()
     assert rank.pid not in found
+
+
+def test_a_process_that_uses_an_artifact_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = tmp_path / "demo-1-0123456789abcdef"
+    (tree / "bin").mkdir(parents=True)
+    (tree / artifacts.MARKER).write_text("{}", encoding="utf-8")
+    (tmp_path / "demo").symlink_to(tree.name)
+    shutil.copy(shutil.which("sleep") or "", tree / "bin" / "sleep")
+    monkeypatch.setattr(processes, "ARTIFACT_ROOT", str(tmp_path))
+    with (
+        subprocess.Popen([f"{tmp_path}/demo/bin/sleep", "61"]) as mapped,
+        subprocess.Popen(["sleep", "62"], env={**os.environ, "OMPI_COMM_WORLD_RANK": "0"}) as rank,
+        subprocess.Popen(["sleep", "63"]) as neither,
+    ):
+        time.sleep(0.2)
+        found = {entry["pid"]: entry for entry in record.collect({"busy": True})["busy"]}
+        for process in (mapped, rank, neither):
+            process.kill()
+    assert (found[mapped.pid]["rank"], found[mapped.pid]["trees"]) == (False, [str(tree)])
+    assert found[mapped.pid]["command"].endswith("/demo/bin/sleep 61")
+    assert (found[rank.pid]["rank"], found[rank.pid]["trees"]) == (True, [])
+    assert neither.pid not in found
+    assert record.collect({})["busy"] == []
 
 
 def test_the_fabric_s_record_is_read_and_a_damaged_one_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

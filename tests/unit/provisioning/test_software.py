@@ -1,0 +1,171 @@
+"""Which set of links a rollback goes back to, and what stands in its way."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import factory
+import pytest
+from clusterctl.model.software import Hold, HostSoftware, SoftwareSet
+from clusterctl.provisioning import software
+
+if TYPE_CHECKING:
+    from clusterctl.model.facts import NodeFacts
+
+WHEN = datetime(2026, 3, 1, tzinfo=timezone.utc)
+PLATFORM = "debian-12-x86_64"
+A = {"/usr/local/openmpi": "/usr/local/openmpi-4.1.4-aaaaaaaaaaaaaaaa"}
+B = {"/usr/local/openmpi": "/usr/local/openmpi-5.0.7-bbbbbbbbbbbbbbbb"}
+BOTH = ("node1", "node2")
+
+
+def having(*links: dict[str, str], platform: str = PLATFORM) -> dict[str, HostSoftware]:
+    """Return hosts node1, node2 and so on with these links."""
+    return {f"node{n}": HostSoftware(platform=platform, links=given) for n, given in enumerate(links, 1)}
+
+
+def left(run_id: str, *links: dict[str, str], verb: str = "provision") -> SoftwareSet:
+    return SoftwareSet(run_id=run_id, verb=verb, left=WHEN, hosts=having(*links))
+
+
+def facts(links: dict[str, str], trees: tuple[str, ...] = (), **changed: Any) -> NodeFacts:
+    """Return a node with these links, and with further folders that no link uses."""
+    found = [
+        {"name": "openmpi", "link": link, "target": tree, "version": "", "key": "", "ok": True}
+        for link, tree in [*links.items(), *(("", tree) for tree in trees)]
+    ]
+    return factory.node(artifacts=found, **changed)
+
+
+# --- what a run left ---
+
+
+def test_a_set_is_what_was_there_and_what_the_run_switched() -> None:
+    (tree,) = B.values()
+    watch = [
+        {"path": tree, "kind": "artifact", "marker_sha256": "x", "files": 3},
+        {"path": "/usr/local/openmpi", "kind": "link", "target": tree.rpartition("/")[2]},
+        {"path": "/usr/include/nccl.h", "kind": "link", "target": "/usr/local/nccl/include/nccl.h"},
+    ]
+    before = facts({**A, "/usr/local/horovod": "/usr/local/horovod-1-h"})
+    found = software.left_by("run", "provision", WHEN, {"node1": before, "node2": facts(A)}, {"node1": watch})
+    assert found.hosts["node1"].links == {**B, "/usr/local/horovod": "/usr/local/horovod-1-h"}
+    assert found.hosts["node2"].links == A, "a host outside the limit keeps its links"
+
+
+# --- the run to go back to ---
+
+
+def test_the_newest_other_set_before_the_one_in_force() -> None:
+    sets = [left("3", B, B), left("2", B, B), left("1", A, A)]
+    found = software.earlier(sets, having(B, B), None)
+    assert found is not None
+    assert found.run_id == "1"
+
+
+def test_after_a_rollback_there_is_nothing_before_the_oldest_run() -> None:
+    sets = [left("3", A, A, verb="rollback"), left("2", B, B), left("1", A, A)]
+    hold = Hold(software=left("1", A, A), since=WHEN)
+    assert software.earlier(sets, having(A, A), hold) is None
+
+
+def test_a_half_finished_upgrade_goes_back_to_the_last_set() -> None:
+    found = software.earlier(
+        [left("2", B, B), left("1", A, A)], having({"/usr/local/openmpi": "/usr/local/new"}, B), None
+    )
+    assert found is not None
+    assert found.run_id == "2"
+
+
+def test_a_half_finished_rollback_is_finished() -> None:
+    hold = Hold(software=left("1", A, A), since=WHEN)
+    found = software.earlier([left("2", B, B), left("1", A, A)], having(A, B), hold)
+    assert found is not None
+    assert found.run_id == "1"
+
+
+def test_a_host_that_the_run_did_not_know_gets_what_its_platform_has() -> None:
+    known = left("1", A, A)
+    assert known.links_for("node9", PLATFORM) == A
+    assert known.links_for("node9", "rocky-9-x86_64") is None
+    assert left("1", A, B).links_for("node9", PLATFORM) is None, "the others differ"
+
+
+# --- what is switched ---
+
+
+def test_a_link_that_the_set_lacks_goes() -> None:
+    more = {**B, "/usr/local/horovod": "/usr/local/horovod-1-h"}
+    wanted = software.wanted_links(left("1", A, A), BOTH, having(more, A))
+    assert wanted["node1"] == {**A, "/usr/local/horovod": ""}
+    links = {name: given for name, given in wanted.items() if given is not None}
+    assert software.differing(links, having(more, A)) == {"node1": ("/usr/local/openmpi", "/usr/local/horovod")}
+
+
+# --- what stands in the way ---
+
+
+def test_a_folder_that_is_gone_or_damaged_is_named_with_its_cure() -> None:
+    target = left("20260301-provision-1", A, A)
+    hosts = having(B, B)
+    (tree,) = A.values()
+    damaged = facts(B, (tree,))
+    broken = damaged.artifacts[1].model_copy(update={"ok": False, "problem": "lib/libmpi.so is missing"})
+    known = {"node1": facts(B), "node2": damaged.model_copy(update={"artifacts": (damaged.artifacts[0], broken)})}
+    gone, harmed = software.missing(target, software.wanted_links(target, BOTH, hosts), known, "install {tree}")
+    assert (gone.host, harmed.host) == BOTH
+    assert f"{tree} is gone" in gone.problem
+    assert "20260301-provision-1" in gone.problem
+    assert gone.cure == "install openmpi 4.1.4"
+    assert harmed.problem == f"{tree} is damaged: lib/libmpi.so is missing"
+    assert gone.kind == harmed.kind == "host"
+
+
+def test_a_host_of_another_platform_is_named() -> None:
+    target = left("1", A)
+    wanted = software.wanted_links(target, ["node9"], {"node9": HostSoftware(platform="rocky-9", links={})})
+    (found,) = software.missing(target, wanted, {}, "install {tree}")
+    assert found.host == "node9"
+    assert "another node of its platform" in found.problem
+
+
+@pytest.mark.parametrize(
+    ("process", "counts"),
+    [
+        ({"rank": True}, True),
+        ({"rank": False, "trees": tuple(B.values())}, True),
+        ({"rank": False, "trees": ("/usr/local/python_env-1-p",)}, False),
+    ],
+)
+def test_a_node_at_work_is_named(process: dict[str, Any], counts: object) -> None:
+    busy = [{"pid": 7, "user": "alice", "command": "python train.py", **process}]
+    found = software.at_work({"node1": tuple(B)}, {"node1": facts(B, busy=busy), "node2": facts(B)})
+    assert [problem.host for problem in found] == (["node1"] if counts else [])
+    if counts:
+        assert "7 of alice: python train.py" in found[0].problem
+        assert "--while-busy" in found[0].cure
+
+
+def test_a_node_whose_links_stay_may_be_at_work() -> None:
+    busy = [{"pid": 7, "user": "alice", "command": "train", "rank": True}]
+    assert software.at_work({}, {"node1": facts(B, busy=busy)}) == []
+
+
+# --- the snapshot afterwards ---
+
+
+def test_the_snapshot_follows_the_links_and_keeps_the_rest() -> None:
+    (old,), (new,) = B.values(), A.values()
+    before = (
+        {"path": "/etc/hosts", "kind": "file", "sha256": "1"},
+        {"path": old, "kind": "artifact", "files": 2},
+        {"path": "/usr/local/openmpi", "kind": "link", "target": "old"},
+        {"path": "/usr/local/horovod", "kind": "link", "target": "gone"},
+    )
+    said = (
+        {"path": new, "kind": "artifact", "files": 2},
+        {"path": "/usr/local/openmpi", "kind": "link", "target": "new"},
+    )
+    after = software.watch_after(before, said, ["/usr/local/openmpi", "/usr/local/horovod"])
+    assert [entry["path"] for entry in after] == ["/etc/hosts", new, "/usr/local/openmpi"]
