@@ -41,8 +41,12 @@ class SoftwareSet(Record):
 
 
 class Hold(Record):
-    """The software that a rollback chose and that ``provision`` leaves as it is; ``since`` is when it was chosen."""
+    """The software that a rollback chose and that ``provision`` leaves as it is.
+
+    ``since`` is when it was chosen. A rollback that died before it was ``finished`` is finished by the next one.
+    """
 
     schema_version: Literal[1] = 1
     software: SoftwareSet
     since: datetime
+    finished: bool = False

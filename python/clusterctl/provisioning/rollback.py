@@ -111,7 +111,8 @@ def named(name: str, cluster: str, inventory: InventorySources) -> SoftwareSet:
         if before and len(own) == 1 and _found_all_well(paths.runs_dir(cluster) / own[0]):
             return before[0]
         raise ConfigError(
-            f"The run '{name}' left no set of links: only a full provision that ended well does. {_known(ids)}"
+            f"The run '{name}' left no set of links: it was partial, did not end well, or is of an older clusterctl. "
+            f"{_known(ids)}"
         )
     if not ids:
         raise ConfigError(_nothing(inventory, "no run of it has left a set of links yet"))
@@ -174,7 +175,7 @@ class _Rollback(HostRun):
             return self._refuse(problems)
         links = {name: of_host for name, of_host in wanted.items() if of_host is not None}
         changed = software.differing(links, hosts)
-        if not changed:
+        if not changed and not (hold and hold.software.run_id == target.run_id and not hold.finished):
             words = f"Nothing to do: the links already are those of {target.run_id}."
             return self.finish("nothing to do", ExitCode.OK, hosts=self._all("ok"), message=words)
         if not self._request.while_busy and (at_work := software.at_work(changed, probe.facts)):
@@ -230,6 +231,7 @@ class _Rollback(HostRun):
                 }
             )
         snapshots.write(self._cluster_id, Snapshot(members=before.members, hosts=fresh))
+        kept.write_hold(self._cluster_id, hold.model_copy(update={"finished": True}))
 
     def _explain(
         self,

@@ -164,8 +164,8 @@ class _Provision:
         links = self._held.links(cluster.selected, probe.facts)
         record = self._judge(self._play_under(links, limit, before))
         if record.exit_code == ExitCode.OK and request.is_full:
-            self._write_snapshot(inputs, states, before, links)
             self._write_set(record, probe)
+            self._write_snapshot(inputs, states, before, links)
         return record
 
     def _play_under(self, held: Mapping[str, Mapping[str, str]], limit: str | None, before: Snapshot) -> playbook.End:

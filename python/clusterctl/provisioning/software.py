@@ -83,7 +83,7 @@ def earlier(sets: Sequence[SoftwareSet], hosts: Mapping[str, HostSoftware], hold
         hosts: the links now.
         hold: the hold of the cluster.
     """
-    if hold is not None and not is_in_force(hold.software, hosts):
+    if hold is not None and not (hold.finished and is_in_force(hold.software, hosts)):
         return hold.software
     provisions = [found for found in sets if found.verb == "provision"]
     now = next((place for place, found in enumerate(provisions) if is_in_force(found, hosts)), -1)

@@ -66,7 +66,7 @@ def test_the_newest_other_set_before_the_one_in_force() -> None:
 
 def test_after_a_rollback_there_is_nothing_before_the_oldest_run() -> None:
     sets = [left("3", A, A, verb="rollback"), left("2", B, B), left("1", A, A)]
-    hold = Hold(software=left("1", A, A), since=WHEN)
+    hold = Hold(software=left("1", A, A), since=WHEN, finished=True)
     assert software.earlier(sets, having(A, A), hold) is None
 
 
@@ -78,9 +78,10 @@ def test_a_half_finished_upgrade_goes_back_to_the_last_set() -> None:
     assert found.run_id == "2"
 
 
-def test_a_half_finished_rollback_is_finished() -> None:
-    hold = Hold(software=left("1", A, A), since=WHEN)
-    found = software.earlier([left("2", B, B), left("1", A, A)], having(A, B), hold)
+@pytest.mark.parametrize(("now", "finished"), [((A, B), False), ((A, A), False), ((A, B), True)])
+def test_a_rollback_that_died_is_finished(now: tuple[dict[str, str], dict[str, str]], finished: object) -> None:
+    hold = Hold(software=left("1", A, A), since=WHEN, finished=bool(finished))
+    found = software.earlier([left("2", B, B), left("1", A, A)], having(*now), hold)
     assert found is not None
     assert found.run_id == "1"
 

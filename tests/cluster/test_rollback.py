@@ -1,0 +1,159 @@
+"""Going back to the software of an earlier run: all links on all nodes in seconds, held until it is released."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import planting
+import pytest
+from clusterctl.model.results import Verdict
+from clusterctl.state import paths
+from validated import CLUSTERCTL, NODES, result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from validated import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+
+OTHER = ("-e", "openmpi_version=4.1.4")  # with an mpi4py of its own
+NAMES = ("openmpi", "mpi4py", "python_env")
+MOST_SECONDS = 10  # for four nodes
+
+
+def rolled(cluster: Cluster, *options: str) -> dict[str, Any]:
+    """Roll back, and return the record of it."""
+    began = time.monotonic()
+    done, _ = cluster.run("rollback", "--yes", "--format", "json", *options)
+    assert done.stdout, done.stderr
+    record: dict[str, Any] = json.loads(done.stdout)
+    return {**record, "returncode": done.returncode, "seconds": time.monotonic() - began}
+
+
+def provisioned(cluster: Cluster, *options: str) -> dict[str, Any]:
+    done, _ = cluster.run("provision", "--yes", "--no-validate", "--format", "json", *options)
+    assert done.returncode == 0, done.stderr
+    record: dict[str, Any] = json.loads(done.stdout)
+    return record
+
+
+def links(cluster: Cluster) -> dict[str, set[str]]:
+    """Return the target of each link on all nodes; all nodes agree where each set has one member."""
+    found: dict[str, set[str]] = {}
+    for node in NODES:
+        for name in NAMES:
+            found.setdefault(name, set()).add(cluster.on(node, "readlink", f"/usr/local/{name}"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def upgraded(mpi_cluster: Cluster) -> Iterator[tuple[Cluster, str, dict[str, set[str]], dict[str, set[str]]]]:
+    """A cluster that was upgraded: the run before, the links before, and the links now."""
+    cluster = mpi_cluster
+    place = paths.cluster_dir(paths.cluster_id(cluster.box.inventory))
+    provisioned(cluster)
+    snapshot = paths.snapshot_file(place.name).read_bytes()
+    sets = sorted(path.parent.name for path in place.glob("runs/*/software.json") if not path.parent.is_symlink())
+    before = links(cluster)
+    provisioned(cluster, *OTHER)
+    now = links(cluster)
+    assert {name for name in NAMES if before[name] != now[name]} == {"openmpi", "mpi4py"}
+    yield cluster, sets[-1], before, now
+    if links(cluster) != before:
+        assert rolled(cluster, sets[-1], "--while-busy")["returncode"] == 0
+    cluster.run("rollback", "--release")
+    paths.snapshot_file(place.name).write_bytes(snapshot)
+    trees = [f"/usr/local/{tree}" for name in ("openmpi", "mpi4py") for tree in now[name] - before[name]]
+    for node in NODES:
+        cluster.on(node, "rm", "-r", *trees)
+
+
+def test_what_stands_in_the_way_is_named_and_nothing_is_switched(
+    upgraded: tuple[Cluster, str, dict[str, set[str]], dict[str, set[str]]],
+) -> None:
+    cluster, _, before, now = upgraded
+    (tree,) = before["mpi4py"]
+    with planting.away(cluster, "node3", f"/usr/local/{tree}"):
+        gone = rolled(cluster)
+    assert (gone["returncode"], gone["outcome"]) == (2, "failed")
+    (problem,) = gone["problems"]
+    assert problem["host"] == "node3"
+    assert f"/usr/local/{tree} is gone" in problem["problem"]
+    assert "mpi4py" in problem["cure"]
+    library = cluster.on("node2", "sh", "-c", f"ls -d /usr/local/{tree}/site-packages/mpi4py/__init__.py")
+    with planting.away(cluster, "node2", library):
+        damaged = rolled(cluster)
+    assert [(one["host"], "is damaged" in one["problem"]) for one in damaged["problems"]] == [("node2", True)]
+    rank = ["sh", "-c", "OMPI_COMM_WORLD_RANK=0 setsid sleep 61 > /dev/null 2>&1 & echo $!"]
+    pid = cluster.on("node4", *rank)
+    try:
+        busy = rolled(cluster)
+    finally:
+        cluster.on("node4", "kill", pid)
+    assert (busy["returncode"], [one["host"] for one in busy["problems"]]) == (2, ["node4"])
+    assert "sleep 61" in busy["problems"][0]["problem"]
+    assert "--while-busy" in busy["problems"][0]["cure"]
+    with planting.link_down(cluster, "node1"):
+        away = rolled(cluster)
+    assert (away["returncode"], [one["host"] for one in away["problems"]]) == (4, ["node1"])
+    assert links(cluster) == now
+    assert not paths.hold_file(paths.cluster_id(cluster.box.inventory)).exists()
+
+
+def test_it_takes_seconds_and_provision_respects_it_until_it_is_released(
+    upgraded: tuple[Cluster, str, dict[str, set[str]], dict[str, set[str]]],
+) -> None:
+    cluster, run_id, before, now = upgraded
+    back = rolled(cluster)
+    print(f"rollback of {len(NODES)} nodes: {back['seconds']:.1f} s")  # noqa: T201 - the figure of this test
+    assert (back["returncode"], back["outcome"]) == (0, "done"), back
+    assert back["seconds"] < MOST_SECONDS
+    assert links(cluster) == before
+    assert any(run_id in sentence for sentence in back["told"])
+    assert {host["outcome"] for host in back["hosts"]} == {"changed"}
+    assert f"/usr/local/mpi4py -> {next(iter(before['mpi4py']))}" in back["hosts"][0]["changes"]
+    assert result(cluster.validate("hello"), "hello").verdict is Verdict.PASS
+    assert rolled(cluster, run_id)["outcome"] == "nothing to do"
+
+    held = provisioned(cluster, *OTHER)
+    assert held["outcome"] == "nothing to do"
+    assert held["told"][0].startswith(f"Held at {run_id} by a rollback of ")
+    tagged, _ = cluster.run("provision", "--yes", "--tags", "openmpi")
+    assert (tagged.returncode, "--release" in tagged.stderr) == (1, True)
+    with planting.changed(cluster, "node2", f"ln -sfn {next(iter(now['openmpi']))} /usr/local/openmpi", "true"):
+        mended = provisioned(cluster, *OTHER)
+    assert links(cluster) == before, "what a hold keeps is mended as anything else"
+    assert [host["outcome"] for host in mended["hosts"]] == ["ok", "changed", "ok", "ok"]
+    assert provisioned(cluster, *OTHER)["outcome"] == "nothing to do"
+
+    released, _ = cluster.run("rollback", "--release")
+    assert "Released" in released.stderr
+    assert provisioned(cluster, *OTHER)["outcome"] == "done"
+    assert links(cluster) == now
+
+
+def test_a_rollback_that_is_killed_is_finished_by_the_next(
+    upgraded: tuple[Cluster, str, dict[str, set[str]], dict[str, set[str]]],
+) -> None:
+    cluster, run_id, before, _ = upgraded
+    hold = paths.hold_file(paths.cluster_id(cluster.box.inventory))
+    argv = [*CLUSTERCTL, "rollback", "--yes", str(cluster.box.inventory), run_id]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if "Switch the links" in line)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert hold.exists()
+    again = rolled(cluster)
+    assert again["returncode"] == 0, again
+    assert links(cluster) == before
+    assert json.loads(hold.read_text(encoding="utf-8"))["finished"] is True
+    for node in NODES:
+        assert cluster.on(node, "sh", "-c", "ls -d /usr/local/.[a-z]* 2>/dev/null; true") == ""
