@@ -64,7 +64,7 @@ def rollback(
         run=run,
         while_busy=while_busy,
         become_password=provision.ask_for("sudo's password on the hosts", "-K") if ask_become_pass else None,
-        argv=shown_command(sys.argv[1:]),
+        argv=shown_command(sys.argv[1:], extra_vars or ()),
     )
     with provision.observer_for(StreamFormat(form.value), ask=not yes) as observer:
         record = going_back.rollback(request, observer)

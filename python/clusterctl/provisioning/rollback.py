@@ -198,7 +198,7 @@ class _Rollback(HostRun):
         kept.write_hold(self._cluster_id, fresh)
         snapshots.forget_hosts(self._cluster_id, self.cluster.selected)
         self.run.update(reasons=dict.fromkeys(self.cluster.selected, f"a rollback to {target.run_id}"))
-        end = self.play(PLAYBOOK, limit=None, variables={"software_links": links})
+        end = self.play(PLAYBOOK, limit=None, variables=software.variables(links, hosts))
         if end.status == "successful" and end.rc == 0:
             release = f"'clusterctl rollback --release {self.cluster.sources.shown}'"
             self.told = (

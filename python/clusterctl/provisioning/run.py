@@ -27,7 +27,7 @@ from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from clusterctl.model.events import Event
     from clusterctl.model.facts import NodeFacts, Probe
@@ -162,16 +162,18 @@ class _Provision:
         self._run.update(reasons=reasons, drifted=dict(decision.drifted))
         limit = ",".join(reasons) if request.check and request.trust_snapshots else cluster.limit
         links = self._held.links(cluster.selected, probe.facts)
-        record = self._judge(self._play_under(links, limit, before))
+        record = self._judge(self._play_under(links, limit, before, probe.facts))
         if record.exit_code == ExitCode.OK and request.is_full:
             self._write_set(record, probe)
             self._write_snapshot(inputs, states, before, links)
         return record
 
-    def _play_under(self, held: Mapping[str, Mapping[str, str]], limit: str | None, before: Snapshot) -> playbook.End:
+    def _play_under(
+        self, held: Mapping[str, Mapping[str, str]], limit: str | None, before: Snapshot, seen: Container[str]
+    ) -> playbook.End:
         """Play the roles; under a hold, first make sure that the links lead where they are held."""
         if held and not self._request.tags:
-            end = self._play(limit=limit, variables={"software_links": held}, name="switch_links")
+            end = self._play(limit=limit, variables=software.variables(held, seen), name="switch_links")
             if end.status != "successful":
                 return end
         return self._play(limit=limit, tags=self._request.tags, known_members=before.members)

@@ -10,7 +10,7 @@ from clusterctl.model.software import HostSoftware, SoftwareSet
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from clusterctl.model.facts import BusyProcess, NodeFacts
@@ -111,6 +111,11 @@ def differing(wanted: Mapping[str, Links], hosts: Mapping[str, HostSoftware]) ->
         if changed:
             found[name] = changed
     return found
+
+
+def variables(links: Mapping[str, Mapping[str, str]], seen: Container[str]) -> dict[str, Any]:
+    """Return the variables of the playbook that switches links; ``seen`` are the hosts whose folders are known."""
+    return {"software_links": links, "software_unseen": any(name not in seen for name in links)}
 
 
 def missing(

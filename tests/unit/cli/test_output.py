@@ -55,7 +55,7 @@ def test_no_form_of_an_extra_variable_reaches_the_record(words: list[str], monke
         raise ConfigError("stopped")
 
     monkeypatch.setattr(provisioning, "provision", stop)
-    monkeypatch.setattr(provision, "_ask", lambda *_: "typed")
+    monkeypatch.setattr(provision, "ask_for", lambda *_: "typed")
     argv = ["provision", "nodes.ini", *words, "-y"]
     monkeypatch.setattr(sys, "argv", ["clusterctl", *argv])
     main.main(argv)
