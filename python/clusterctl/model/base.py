@@ -1,4 +1,4 @@
-"""The base of every record that crosses a seam or is written to disk."""
+"""The bases of every record that crosses a seam or is written to disk, and of every fact of a node."""
 
 from __future__ import annotations
 
@@ -9,3 +9,9 @@ class Record(BaseModel):
     """Frozen, and strict about keys: a misspelt one is an error, not a silence."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Fact(BaseModel):
+    """Frozen; keys that a newer probe adds are passed over, so that an older reader can still read its records."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from clusterctl.model.base import Fact
+from clusterctl.model.processes import BusyProcess, Leftover
 
 if TYPE_CHECKING:
     from clusterctl.model.hosts import Host
@@ -15,12 +18,6 @@ FailureKind: TypeAlias = Literal["unreachable", "refused", "host_key", "no_pytho
 
 
 WatchEntry: TypeAlias = dict[str, Any]
-
-
-class Fact(BaseModel):
-    """Frozen; keys that a newer probe adds are passed over, so that an older reader can still read its records."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Distribution(Fact):
@@ -51,7 +48,7 @@ class Cuda(Fact):
     driver_version: str = ""
     toolkit_version: str = ""
     libcuda: bool = False
-    first_branches: dict[int, int] = {}
+    first_branches: dict[int, int] = Field(default_factory=dict)
 
 
 class Disk(Fact):
@@ -112,7 +109,7 @@ class ParameterFile(Fact):
 
     path: str
     exists: bool
-    own: dict[str, str] = {}
+    own: dict[str, str] = Field(default_factory=dict)
 
 
 class KnownHosts(Fact):
@@ -214,26 +211,6 @@ class Resolution(Fact):
     name: str
     addresses: tuple[str, ...] = ()
     problem: str = ""
-
-
-class Leftover(Fact):
-    """A process of an MPI, Horovod or torchrun job whose launcher is gone; ``why`` says how that was seen."""
-
-    pid: int
-    user: str
-    command: str
-    age_s: float
-    why: str
-
-
-class BusyProcess(Fact):
-    """A process that is a ``rank`` of a job, or that uses artifacts, whose folders are ``trees``."""
-
-    pid: int
-    user: str
-    command: str
-    rank: bool
-    trees: tuple[str, ...] = ()
 
 
 class Gpu(Fact):
@@ -360,8 +337,8 @@ class NodeFacts(Fact):
     leftovers: tuple[Leftover, ...] = ()
     busy: tuple[BusyProcess, ...] = ()
     gpus: tuple[Gpu, ...] = ()
-    limits: dict[str, Limit] = {}
-    environment: dict[str, str] = {}
+    limits: dict[str, Limit] = Field(default_factory=dict)
+    environment: dict[str, str] = Field(default_factory=dict)
     environment_source: str = ""
     user: User
     job_user: JobUser | None = None  # only where it was asked for
@@ -370,7 +347,7 @@ class NodeFacts(Fact):
     parameters: tuple[Parameter, ...] = ()
     parameter_files: tuple[ParameterFile, ...] = ()
     launch: tuple[LaunchProgram, ...] = ()
-    tools: dict[str, bool | str] = {}
+    tools: dict[str, bool | str] = Field(default_factory=dict)
     artifacts: tuple[Artifact, ...] = ()
     libraries: tuple[Library, ...] = ()
     watch: tuple[WatchEntry, ...] = ()

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from clusterctl.model.facts import BusyProcess, NodeFacts
+    from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.processes import BusyProcess
     from clusterctl.model.software import Hold, Links
 
 TAG = "software"  # of the roles that install artifacts, and of their checks of variables
