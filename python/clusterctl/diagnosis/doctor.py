@@ -17,7 +17,7 @@ from clusterctl.diagnosis.rules import parameters, registry
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import fabric, job_login
-from clusterctl.model.facts import ProbeFailure, slots_of
+from clusterctl.model.facts import Probe, ProbeFailure, slots_of
 from clusterctl.model.findings import Diagnosis
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.remote import facts, login_probe, network_probe, ssh
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.model.fabric import Candidates, PairResult
-    from clusterctl.model.facts import FailureKind, NodeFacts, Probe
+    from clusterctl.model.facts import FailureKind, NodeFacts
     from clusterctl.model.hosts import AnyInventory, Host, Inventory
 
 # Together with what the controller needs they stay below a minute, even where a node hangs.
@@ -65,9 +65,9 @@ def examine(
     hosts = cluster.selected_hosts
     with ssh.control_folder() as control:
         tell(f"looking at {_hosts(len(hosts))}")
-        probe = _look(hosts, control)
+        probe, closed = _as_jobs_see_it(hosts, _look(hosts, control), control)
         tell(f"trying logins and ports between {_hosts(len(probe.facts))}")
-        view = _between(cluster, probe, control)
+        view = _between(cluster, probe, closed, control)
     return Diagnosis(
         clusterctl_version=__version__,
         inventory=str(cluster.sources),
@@ -89,22 +89,48 @@ def exit_code(found: Diagnosis) -> ExitCode:
 
 def _look(hosts: Sequence[Host], control: Path) -> Probe:
     by_ssh = [replace(host, become=False) for host in hosts if host.by_ssh]  # what ranks will see: no sudo
-    probe = facts.gather(
-        by_ssh,
-        artifacts=training_stack.ARTIFACTS,
-        libraries=training_stack.LIBRARIES,
-        resolve=[host.name for host in hosts],
-        leftovers=True,
-        job_users={host.name: job_login.job_user(host) for host in by_ssh},
-        timeout_s=_FACTS_S,
-        control_dir=control,
-    )
+    probe = _ask(by_ssh, hosts, control, job_users={host.name: job_login.job_user(host) for host in by_ssh})
     for host in hosts:
         if not host.by_ssh:
             reason = f"{host.name} is not reached by plain ssh with a key: {host.not_by_ssh}"
             why = f"{reason}; give it a key, so that doctor can look."
             probe.failures[host.name] = ProbeFailure(host.name, "error", why)
     return probe
+
+
+def _as_jobs_see_it(hosts: Sequence[Host], probe: Probe, control: Path) -> tuple[Probe, Mapping[str, ProbeFailure]]:
+    """Look again where jobs have an account of their own, whose session, limits and files may be others.
+
+    Returns:
+        The facts as jobs see them, and why an account could not be logged in to, by host name.
+    """
+    known = {
+        host.name: node.job_user
+        for host in hosts
+        if job_login.has_own_account(host)
+        and (node := probe.facts.get(host.name)) is not None
+        and node.job_user is not None
+        and node.job_user.exists
+        and node.job_user.name != node.user.name
+    }
+    if not known:
+        return probe, {}
+    own = _ask([job_login.job_host(host) for host in hosts if host.name in known], hosts, control)
+    seen = {name: node.model_copy(update={"job_user": known[name]}) for name, node in own.facts.items()}
+    return Probe({**probe.facts, **seen}, probe.failures), own.failures
+
+
+def _ask(asked: Sequence[Host], hosts: Sequence[Host], control: Path, **more: Any) -> Probe:
+    return facts.gather(
+        asked,
+        artifacts=training_stack.ARTIFACTS,
+        libraries=training_stack.LIBRARIES,
+        resolve=[host.name for host in hosts],
+        leftovers=True,
+        timeout_s=_FACTS_S,
+        control_dir=control,
+        **more,
+    )
 
 
 def view_of(cluster: Inventory, probe: Probe) -> View:
@@ -123,7 +149,7 @@ def view_of(cluster: Inventory, probe: Probe) -> View:
     )
 
 
-def _between(cluster: Inventory, probe: Probe, control: Path) -> View:
+def _between(cluster: Inventory, probe: Probe, closed: Mapping[str, ProbeFailure], control: Path) -> View:
     """Have the nodes that answer try each other, and return all that was seen."""
     hosts = cluster.selected_hosts
     there = [replace(host, become=False) for host in hosts if host.name in probe.facts]
@@ -133,13 +159,13 @@ def _between(cluster: Inventory, probe: Probe, control: Path) -> View:
     )
     # Afterwards, not beside it: logins cost processor time, and what starves looks like a firewall.
     tried = login_probe.gather(
-        _logins(hosts, there, probe),
+        _logins(hosts, [host for host in there if host.name not in closed], probe),
         login_timeout_s=_LOGIN_S,
         budget_s=_LOGINS_S,
         timeout_s=_ANSWER_S,
         control_dir=control,
     )
-    return replace(view, logins=tried, pairs=pairs)
+    return replace(view, logins=tried, pairs=pairs, closed_to_jobs=closed)
 
 
 def _pairs(

@@ -27,6 +27,11 @@ def job_user(host: Host) -> str:
     return _name(host.variables, CLUSTER_USER) or _name(host.variables, MESH_USER)
 
 
+def has_own_account(host: Host) -> bool:
+    """Whether jobs have an account of their own on the host, to which ssh logs in."""
+    return bool(_name(host.variables, CLUSTER_USER))
+
+
 def job_host(host: Host) -> Host:
     """Return the host as a job's session reaches it: logged in as the cluster user, if there is one, without sudo."""
     return replace(host, become=False, user=_name(host.variables, CLUSTER_USER) or host.user)

@@ -35,6 +35,7 @@ def test_the_cluster_user_logs_in_by_ssh_and_needs_no_sudo() -> None:
     assert (login.user, login.become, login.address) == ("mpi", False, "10.0.0.1")
     assert job_login.through_sudo(given, node("mpi")) is None
     assert job_login.job_user(given) == "mpi"
+    assert job_login.has_own_account(given)
 
 
 def test_an_account_of_the_users_own_is_reached_through_sudo() -> None:
@@ -43,6 +44,7 @@ def test_an_account_of_the_users_own_is_reached_through_sudo() -> None:
     assert job_login.through_sudo(given, node()) == "alice"
     assert job_login.through_sudo(given, node("alice")) is None
     assert job_login.job_user(given) == "alice"
+    assert not job_login.has_own_account(given)
 
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIALi599DvvDwMySq11LrlGoa5zscn2pIVvFVI3NuVmul"

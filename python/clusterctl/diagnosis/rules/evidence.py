@@ -29,7 +29,8 @@ class View:
     """What was seen. A host is in ``nodes`` or in ``failures``; ``logins`` has those that could be asked.
 
     ``candidates`` is None where no networks were looked at, and ``pinned`` says why a pinned one cannot be taken.
-    ``nccl_align`` is the variable of that name for each host.
+    ``nccl_align`` is the variable of that name for each host. ``closed_to_jobs`` has the hosts that refuse the account
+    that jobs run as.
     """
 
     hosts: tuple[Host, ...]
@@ -41,6 +42,7 @@ class View:
     pairs: tuple[PairResult, ...] = ()
     pinned: str = ""
     nccl_align: Mapping[str, str] = field(default_factory=dict)
+    closed_to_jobs: Mapping[str, ProbeFailure] = field(default_factory=dict)
 
     def host(self, name: str) -> Host:
         """Return the host of that name."""

@@ -17,7 +17,10 @@ ORDER = 12
 
 
 def findings(view: View) -> Iterator[Finding]:
-    """Return the provisioned nodes that lack the account."""
+    """Return the nodes that refuse the account, and the provisioned nodes that lack it."""
+    for name, failure in view.closed_to_jobs.items():
+        cause, _, cure = failure.message.rstrip(".").partition("; ")
+        yield Finding("job_user", "error", (name,), cause, cure or "see that it answers to ssh")
     users = _users(view)
     without = tuple(name for name in view.provisioned if name in users and not users[name].exists)
     if without:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.rules import registry
+from clusterctl.model.hosts import Host
+from clusterctl.remote import ssh_failure
 from doctor_view import NODES, seen, told
 
 if TYPE_CHECKING:
@@ -53,3 +56,13 @@ def test_a_provisioned_node_without_the_account_is_an_error() -> None:
     (found,) = registry.diagnose(view)
     assert "user mpi" in found.cause
     assert "provision" in found.cure
+
+
+def test_a_node_that_refuses_the_account_is_named_with_the_way_to_its_keys() -> None:
+    host = Host("node2", "10.0.0.2", user="mpi", variables={"cluster_user": "mpi"})
+    failure = ssh_failure.classify(host, 255, "mpi@10.0.0.2: Permission denied (publickey).\n")
+    view = dataclasses.replace(seen(**everywhere()), closed_to_jobs={"node2": failure})
+    assert told(view) == [("job_user", "error", ("node2",))]
+    (found,) = registry.diagnose(view)
+    assert "refuses the login of user mpi" in found.cause
+    assert "cluster_user_keys" in found.cure
