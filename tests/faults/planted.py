@@ -46,6 +46,7 @@ class Found:
     fault: Fault
     record: ValidationRecord
     seconds: float
+    inventory: str  # its path, which tells nothing in a table
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -69,7 +70,9 @@ class Found:
     def reason(self) -> str:
         """What the first bad check says, in one line."""
         bad = next((check for check in self.record.checks if check.is_bad), None)
-        return "" if bad is None else f"{bad.check}: {bad.reason} {bad.next_step}".strip()
+        if bad is None:
+            return ""
+        return f"{bad.check}: {bad.reason} {bad.next_step}".replace(self.inventory, "inventory.ini").strip()
 
 
 def main() -> None:
@@ -142,7 +145,7 @@ def planted(cluster: Cluster, fault: Fault) -> Found:
             timeout_s=DEADLINE_S if "allreduce" in fault.checks else None,
             on_event=listen,
         )
-    found = Found(fault, record, time.monotonic() - began)
+    found = Found(fault, record, time.monotonic() - began, str(cluster.box.inventory))
     print(f"{found.words:<12} {found.seconds:5.1f} s  {fault.family}: {fault.words}: {found.reason}", flush=True)
     healed(cluster)
     return found
