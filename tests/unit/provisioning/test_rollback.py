@@ -6,6 +6,7 @@ import json
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+import factory
 import pytest
 from clusterctl.model.hosts import InventorySources
 from clusterctl.model.software import Hold, HostSoftware, SoftwareSet
@@ -159,6 +160,15 @@ def test_a_hold_speaks_and_refuses_tags_of_software(inventory: InventorySources)
     free = Held(None, inventory)
     free.refuse(["mpi4py"])
     assert (bool(free), free.told, free.skip_tags, free.problems(["node1"], {})) == (False, (), (), [])
+
+
+def test_a_new_node_without_the_held_folders_is_named(inventory: InventorySources) -> None:
+    held = Held(Hold(software=one("20260301T000000Z-provision-1"), since=WHEN), inventory)
+    (problem,) = held.problems(["new"], {"new": factory.node("new", platform="p")})
+    assert problem.host == "new"
+    assert f"{LINKS['/usr/local/openmpi']} is gone" in problem.problem
+    assert "rollback --release" in problem.cure
+    assert "openmpi 5.0.7" in problem.cure
 
 
 def test_a_set_is_plain_json(inventory: InventorySources) -> None:
