@@ -37,6 +37,7 @@ from clusterctl.sandbox.model import (
     plan_nodes,
     used_networks,
     why_not,
+    without_credentials,
 )
 from clusterctl.sandbox.tree import File, pack
 from clusterctl.state import files, locks, paths
@@ -300,7 +301,7 @@ def _ensure_nodes(engine: Podman, sandbox: Sandbox, references: dict[str, str], 
     if not todo:
         return
     fresh = {node.image for node in todo if found.get(node.container) not in _WAKE}
-    outfits = {image: _outfit(engine, sandbox, image, references[image], report) for image in fresh}
+    outfits = {image: outfit_of(engine, sandbox, image, references[image], report) for image in fresh}
 
     def bring(node: SandboxNode) -> None:
         state = found.get(node.container)
@@ -337,7 +338,7 @@ def _pin_bridge(engine: Podman, name: str) -> None:
         raise podman.failure("ip link set", done.stderr)
 
 
-def _outfit(engine: Podman, sandbox: Sandbox, image: str, reference: str, report: Report) -> bytes:
+def outfit_of(engine: Podman, sandbox: Sandbox, image: str, reference: str, report: Report) -> bytes:
     """Return a tar of what ties a node to this machine: the login key, certificates, pip's and apt's settings."""
     public_key = sandbox.private_key.with_suffix(".pub").read_bytes()
     home = f"home/{LOGIN_USER}/.ssh"
@@ -346,10 +347,12 @@ def _outfit(engine: Podman, sandbox: Sandbox, image: str, reference: str, report
         f"{home}/authorized_keys": File(public_key, mode=0o600, owner=_LOGIN_UID),
     }
     if _PIP_CONF.is_file():
-        files["etc/pip.conf"] = File(_PIP_CONF.read_bytes())
+        text = _PIP_CONF.read_text(encoding="utf-8", errors="surrogateescape")
+        files["etc/pip.conf"] = File(without_credentials(text).encode("utf-8", "surrogateescape"))
     mirror = apt.machine_mirror()
     if mirror is not None:
-        files["etc/apt/sources.list"] = File(("\n".join(mirror.lines(SUITES[image])) + "\n").encode())
+        lines = "\n".join(mirror.lines(SUITES[image]))
+        files["etc/apt/sources.list"] = File(f"{without_credentials(lines)}\n".encode())
         files["etc/apt/sources.list.d/debian.sources"] = File(b"")  # a pulled image names its own mirror there
     return pack(files, images.trust(engine, reference, report))
 

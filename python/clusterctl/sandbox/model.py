@@ -30,6 +30,8 @@ _POOL = IPv4Network("10.90.0.0/15")
 _SUBNET_PREFIX = 24
 _FIRST_HOST = 10  # node1 gets .11; the gateway is .1
 
+_CREDENTIALS = re.compile(r"(?<=://)[^/?#\s]*@")
+
 State = Literal["running", "stopped", "missing", "silent"]
 
 
@@ -231,6 +233,14 @@ def hosts_text(node: SandboxNode) -> str:
         "ff02::1\tip6-allnodes\n"
         "ff02::2\tip6-allrouters\n"
     )
+
+
+def without_credentials(text: str) -> str:
+    """Return a text with the user and password of every URL removed: ``https://user:secret@host`` is ``https://host``.
+
+    Every user of a node could read them there.
+    """
+    return _CREDENTIALS.sub("", text)
 
 
 def ssh_command(sandbox: Sandbox, node: SandboxNode, remote: Sequence[str]) -> list[str]:

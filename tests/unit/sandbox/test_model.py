@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from clusterctl.inventory import ansible_inventory
-from clusterctl.sandbox import model, podman, tree
+from clusterctl.sandbox import apt, images, lifecycle, model, podman, tree
 from clusterctl.sandbox.model import Sandbox, SandboxNode, SandboxSpec
 from clusterctl.support.errors import ConfigError, ExitCode
 
@@ -140,6 +140,38 @@ def test_a_packed_tree_keeps_owners_modes_and_the_links_of_other_archives() -> N
     assert found["home/x/.ssh"] == (True, 0o700, 1000, "")
     assert found["home/x/.ssh/key"] == (False, 0o600, 1000, "")
     assert found["etc/ssl/certs/a.0"][3] == "a.pem"
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("index-url = https://me:canary@mirror.example/simple\n", "index-url = https://mirror.example/simple\n"),
+        ("    https://token-canary@a.example/x https://b.example/y\n", "    https://a.example/x https://b.example/y\n"),
+        ("proxy = http://me:p@canary@proxy.example:3128", "proxy = http://proxy.example:3128"),
+        ("deb http://u:canary@mirror.example/debian bookworm main", "deb http://mirror.example/debian bookworm main"),
+        ("find-links = file:///srv/a@b\ncert = /etc/c.pem\n", "find-links = file:///srv/a@b\ncert = /etc/c.pem\n"),
+        ("https://a.example/x?mail=a@b\n", "https://a.example/x?mail=a@b\n"),
+    ],
+)
+def test_urls_lose_their_credentials_and_nothing_else(text: str, left: str) -> None:
+    assert model.without_credentials(text) == left
+
+
+def test_a_node_gets_no_credentials_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file that is copied into a node is looked through."""
+    config = tmp_path / "pip.conf"
+    config.write_text("[global]\nindex-url = https://me:canary@mirror.example/simple\n", encoding="utf-8")
+    monkeypatch.setattr(lifecycle, "_PIP_CONF", config)
+    mirror = apt.Mirror("http://me:canary@mirror.example/debian", "http://canary@mirror.example/security")
+    monkeypatch.setattr(apt, "machine_mirror", lambda: mirror)
+    monkeypatch.setattr(images, "trust", lambda *_: b"")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://me:canary@mirror.example/simple")
+    box = sandbox(tmp_path)
+    box.private_key.with_suffix(".pub").write_bytes(b"ssh-ed25519 AAAA\n")
+    outfit = lifecycle.outfit_of(podman.Podman(()), box, "debian12", "reference", lambda _: None)
+    assert b"https://mirror.example/simple" in outfit
+    assert b"http://mirror.example/debian bookworm main" in outfit
+    assert b"canary" not in outfit
 
 
 # What podman 4.3.1 said when it imported an image into a full file system.
