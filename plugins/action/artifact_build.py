@@ -152,7 +152,7 @@ class ActionModule(ArtifactActionBase):
             if "wheels" in item or "sdist" in item:
                 for local, dest in wheels.bring(item, Path(str(arguments["cache_dir"])).expanduser()):
                     pushed.append(self._push(local, work_dir))
-                    brought.append({**rest, "dest": dest, "path": pushed[-1]})
+                    brought.append({**rest, "dest": dest, "path": pushed[-1], "sha256": sha256_of(local)})
                 continue
             if "source" in item:
                 wanted = item["source"]
@@ -165,17 +165,20 @@ class ActionModule(ArtifactActionBase):
                     note=lambda text: self._note(host, text),
                 ).path
                 pushed.append(self._push(local, work_dir))
+                digest = sha256_of(local)
             elif "content" in item:
                 with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="clusterctl-") as text:
                     text.write(str(item["content"]))
                     text.flush()
                     pushed.append(self._push(Path(text.name), work_dir))
+                    digest = sha256_of(Path(text.name))
             else:
                 local = Path(str(item["path"])).expanduser()
                 if not local.is_file():
                     raise ArtifactError(f"The file {local} that building {arguments['name']} needs is missing.")
                 pushed.append(self._push(local, work_dir))
-            brought.append({**rest, "path": pushed[-1]})
+                digest = sha256_of(local)
+            brought.append({**rest, "path": pushed[-1], "sha256": digest})
         return brought
 
     def _take(

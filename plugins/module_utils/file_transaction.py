@@ -149,26 +149,27 @@ class Transaction:
         if step.action == "mkdir":
             os.mkdir(step.path, 0o700)
             self._on_failure(partial(os.rmdir, step.path))
-            self._give(step.path, step)
+            with _opened(step.path, stat.S_IFDIR) as place:
+                self._give(place, step, step.path)
         elif step.action == "write":
             handle, step.staged = tempfile.mkstemp(prefix=_beside(step.path), dir=os.path.dirname(step.path))
             self._on_failure(partial(_remove_if_there, step.staged))
             with os.fdopen(handle, "wb") as stream:
                 stream.write(step.new)
                 stream.flush()
-                self._give(step.staged, step)
+                self._give(f"/proc/self/fd/{handle}", step, step.staged)
                 os.fsync(stream.fileno())
         elif step.action == "link":
             step.staged = _fresh_name(step.path)
             os.symlink(step.entry.target, step.staged)  # fails for a name that is taken
             self._on_failure(partial(_remove_if_there, step.staged))
 
-    def _give(self, place: str, step: Step) -> None:
+    def _give(self, place: str, step: Step, staged: str) -> None:
         if step.uid >= 0 or step.gid >= 0:
             os.chown(place, step.uid, step.gid)
         os.chmod(place, step.mode)  # after chown, which clears the set-user-id bit
         if self.selinux is not None:
-            self.selinux.carry(step.path, place)
+            self.selinux.carry(step.path, staged)
 
     def _commit(self, step: Step) -> None:
         if step.action == "attributes" and step.before is not None:
@@ -179,14 +180,15 @@ class Transaction:
             self._remove(step)
 
     def _change_attributes(self, step: Step, before: os.stat_result) -> None:
-        def restore() -> None:
-            os.chown(step.path, before.st_uid, before.st_gid)
-            os.chmod(step.path, stat.S_IMODE(before.st_mode))
+        def change(uid: int, gid: int, mode: int) -> None:
+            with _opened(step.path, stat.S_IFMT(before.st_mode)) as place:
+                now = os.stat(place)
+                if (now.st_uid, now.st_gid) != (uid, gid):
+                    os.chown(place, uid, gid)
+                os.chmod(place, mode)
 
-        self._on_failure(restore)
-        if (before.st_uid, before.st_gid) != (step.uid, step.gid):
-            os.chown(step.path, step.uid, step.gid)
-        os.chmod(step.path, step.mode)
+        self._on_failure(partial(change, before.st_uid, before.st_gid, stat.S_IMODE(before.st_mode)))
+        change(step.uid, step.gid, step.mode)
 
     def _replace(self, step: Step) -> None:
         kept = self._keep(step.path) if step.before is not None else ""
@@ -212,10 +214,10 @@ class Transaction:
             if os.path.islink(path):
                 os.symlink(os.readlink(path), kept)
             else:
-                shutil.copy2(path, kept)
-                state = os.stat(path)
+                shutil.copy2(path, kept, follow_symlinks=False)
+                state = os.lstat(path)
                 with contextlib.suppress(PermissionError):  # a user can keep only content and mode of another's file
-                    os.chown(kept, state.st_uid, state.st_gid)
+                    os.chown(kept, state.st_uid, state.st_gid, follow_symlinks=False)
         self._on_failure(partial(_remove_if_there, kept))
         return kept
 
@@ -233,8 +235,9 @@ class Transaction:
         def restore() -> None:
             _overwrite(step.path, step.old)
             if step.before is not None:
-                os.chown(step.path, step.before.st_uid, step.before.st_gid)
-                os.chmod(step.path, stat.S_IMODE(step.before.st_mode))
+                with _opened(step.path, stat.S_IFREG) as place:
+                    os.chown(place, step.before.st_uid, step.before.st_gid)
+                    os.chmod(place, stat.S_IMODE(step.before.st_mode))
 
         if step.entry.backup:
             backup = f"{step.path}.{time.strftime('%Y-%m-%d@%H:%M:%S')}~"
@@ -244,10 +247,11 @@ class Transaction:
         self._on_failure(restore)
         _overwrite(step.path, step.new)
         before = step.before
-        if before is not None and (before.st_uid, before.st_gid) != (step.uid, step.gid):
-            os.chown(step.path, step.uid, step.gid)
-        if before is not None and stat.S_IMODE(before.st_mode) != step.mode:
-            os.chmod(step.path, step.mode)
+        with _opened(step.path, stat.S_IFREG) as place:
+            if before is not None and (before.st_uid, before.st_gid) != (step.uid, step.gid):
+                os.chown(place, step.uid, step.gid)
+            if before is not None and stat.S_IMODE(before.st_mode) != step.mode:
+                os.chmod(place, step.mode)
         self._at_the_end(partial(_remove_if_there, step.staged), partial(_remove_if_there, kept))
 
     def _remove(self, step: Step) -> None:
@@ -270,13 +274,29 @@ def _fresh_name(path: str) -> str:
     return tempfile.mktemp(prefix=_beside(path), dir=os.path.dirname(path))  # noqa: S306 - the folder is its owner's
 
 
+@contextlib.contextmanager
+def _opened(path: str, kind: int) -> Iterator[str]:
+    """Yield a name that leads to what is at a path now, whatever another user puts there meanwhile; follow no link.
+
+    Raises:
+        OSError: something of another kind has taken the place.
+    """
+    handle = os.open(path, os.O_PATH | os.O_NOFOLLOW)
+    try:
+        if stat.S_IFMT(os.fstat(handle).st_mode) != kind:
+            raise OSError(errno.ESTALE, "something else took its place during the run", path)
+        yield f"/proc/self/fd/{handle}"
+    finally:
+        os.close(handle)
+
+
 def _remove_if_there(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 
 
 def _overwrite(path: str, content: bytes) -> None:
-    with open(path, "r+b") as stream:
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW), "r+b") as stream:
         stream.write(content)
         stream.truncate()
         stream.flush()

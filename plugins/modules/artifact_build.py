@@ -222,6 +222,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     build_failure,
     build_step,
     host_capacity,
+    pushed_file,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.archive_unpack import unpack
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
@@ -254,6 +255,7 @@ _SPEC = {
         "options": {
             "source": {"type": "dict"},
             "path": {"type": "str"},
+            "sha256": {"type": "str"},
             "content": {"type": "str"},
             "dest": {"type": "str", "required": True},
             "unpack": {"type": "bool", "default": False},
@@ -397,17 +399,18 @@ class Build:
             if work not in Path(os.path.normpath(target)).parents:
                 raise ArtifactError(f"The file's dest {item['dest']} is not below the work folder.")
             self._say(f"unpack: {item['dest']}")
+            taken = work / ".pushed" if item["unpack"] else target
+            taken.parent.mkdir(parents=True, exist_ok=True)
+            pushed_file.take(item["path"], item["sha256"], taken)
             if item["unpack"]:
                 try:
-                    unpack(item["path"], target, item["strip"], item["exclude"])
+                    unpack(str(taken), target, item["strip"], item["exclude"])
                 except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
                     raise ArtifactError(
                         f"The source of {self.p['name']} {self.p['version']} cannot be unpacked ({error});"
                         " check its sha256 and fetch it again."
                     ) from error
-            else:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(item["path"], target)
+                taken.unlink()
             Path(item["path"]).unlink()
 
     def _replace(self, text: str, work: Path) -> str:

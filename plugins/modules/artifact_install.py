@@ -114,12 +114,12 @@ import tarfile
 import tempfile
 import threading
 import zlib
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Optional
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils import zstd_library
+from ansible_collections.clusterctl.hpc.plugins.module_utils import pushed_file, zstd_library
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     MANIFEST,
     MARKER,
@@ -131,7 +131,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     marker_bytes,
     missing_libraries,
     parse_manifest,
-    sha256_of,
     tree_name,
 )
 
@@ -160,6 +159,12 @@ def _inflated(source: BinaryIO) -> "Iterator[bytes]":
         yield inflater.decompress(chunk)
     if not inflater.eof or inflater.unused_data:
         raise EOFError("the pack is cut off")
+
+
+def _pass_on(packed: Any, sink: Any) -> None:
+    """Write a pack as it is into a program, which may end early."""
+    with suppress(BrokenPipeError), sink:
+        shutil.copyfileobj(packed, sink, _CHUNK)
 
 
 class Install:
@@ -245,15 +250,16 @@ class Install:
 
     def _unpack(self) -> None:
         pack = self.p["pack"]
-        if sha256_of(pack["path"]) != pack["sha256"]:
-            raise ArtifactError(f"{self.host}: the pack of {self.base} arrived damaged; run again.")
         Path(self.p["root"]).mkdir(mode=0o755, parents=True, exist_ok=True)
         self._forget_partials()
         forget_leftovers(self.p["push_dir"], ["clusterctl-push-????????????????-*"])
-        partial = tempfile.mkdtemp(prefix=f".{self.base}.", dir=self.p["root"])
+        # Nobody else sees the tree before its pack has proven whole; then it leaves this folder of mode 0700.
+        private = tempfile.mkdtemp(prefix=f".{self.base}.", dir=self.p["root"])
+        partial = str(Path(private, "tree"))
         try:
-            Path(partial).chmod(0o755)  # mkdtemp's 0700 would keep other users out of the finished tree
+            Path(partial).mkdir()
             self._extract(pack, partial)
+            Path(partial).chmod(0o755)
             Path(pack["path"]).unlink()
             manifest = Path(partial, MANIFEST).read_bytes()
             problem = deviation(partial, parse_manifest(manifest), content=True)
@@ -270,7 +276,7 @@ class Install:
                 raise self._full() from error
             raise
         finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            shutil.rmtree(private, ignore_errors=True)
 
     def _forget_partials(self) -> None:
         """Remove the leftovers of an interrupted install; only one run at a time works on a host."""
@@ -303,19 +309,22 @@ class Install:
     def _extract(self, pack: Dict[str, Any], partial: str) -> None:
         tar = shutil.which("tar")
         argv = [tar, "-x", "-f", "-", "--no-same-owner", "--preserve-permissions", "-C", partial] if tar else []
-        if tar and pack["compression"] == "gz":
-            complaint = self._feed(argv, pack["path"], _inflated)
-        elif tar and zstd_library.library():
-            complaint = self._feed(argv, pack["path"], zstd_library.decompressed)
-        else:
-            complaint = self._squeezed_into(argv, pack, partial)
+        with closing(pushed_file.PushedFile(pack["path"])) as packed:
+            if tar and pack["compression"] == "gz":
+                complaint = self._feed(argv, packed, _inflated)
+            elif tar and zstd_library.library():
+                complaint = self._feed(argv, packed, zstd_library.decompressed)
+            else:
+                complaint = self._squeezed_into(argv, pack, packed, partial)
+            if "No space left" not in complaint and not packed.is_whole(pack["sha256"]):
+                raise ArtifactError(f"{self.host}: the pack of {self.base} arrived damaged; run again.")
         if "No space left" in complaint:
             raise self._full()
         if complaint:
             raise ArtifactError(f"{self.host}: {self.base} could not be unpacked: {complaint.splitlines()[0]}")
 
     @staticmethod
-    def _feed(argv: List[str], path: str, decompressed: "Callable[[BinaryIO], Iterable[Any]]") -> str:
+    def _feed(argv: List[str], packed: Any, decompressed: "Callable[[Any], Iterable[Any]]") -> str:
         """Write a pack's content to a program's standard input; return the error, or ''."""
         complaints: List[str] = []
         source, sink = os.pipe()
@@ -324,7 +333,7 @@ class Install:
 
         def pump() -> None:
             try:
-                with open(sink, "wb", buffering=0) as out, Path(path).open("rb") as packed:  # noqa: PTH123 - a descriptor
+                with open(sink, "wb", buffering=0) as out:  # noqa: PTH123 - a descriptor
                     for portion in decompressed(packed):
                         rest = memoryview(portion)
                         while rest:
@@ -345,13 +354,13 @@ class Install:
             return done.stderr.decode(errors="replace").strip() or f"tar ended with {done.returncode}"
         return " ".join(complaints)
 
-    def _squeezed_into(self, argv: List[str], pack: Dict[str, Any], partial: str) -> str:
-        squeeze = (
-            ["zstd", "-d", "-q", "-c", pack["path"]]
-            if pack["compression"] == "zst"
-            else ["gzip", "-d", "-c", pack["path"]]
-        )
-        with subprocess.Popen(squeeze, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as source:
+    def _squeezed_into(self, argv: List[str], pack: Dict[str, Any], packed: Any, partial: str) -> str:
+        squeeze = ["zstd", "-d", "-q", "-c"] if pack["compression"] == "zst" else ["gzip", "-d", "-c"]
+        with subprocess.Popen(
+            squeeze, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as source:
+            pump = threading.Thread(target=_pass_on, args=(packed, source.stdin))
+            pump.start()
             if argv:
                 done = subprocess.run(argv, stdin=source.stdout, stderr=subprocess.PIPE, check=False)
                 complaint = done.stderr.decode(errors="replace").strip() if done.returncode else ""
@@ -359,6 +368,7 @@ class Install:
                 complaint = self._extract_by_python(source, partial)
             if source.stdout:
                 source.stdout.close()
+            pump.join()
         return complaint or (f"{squeeze[0]} ended with {source.returncode}" if source.returncode else "")
 
     @staticmethod

@@ -3,23 +3,30 @@
 
 from __future__ import annotations
 
-from .reading import Json, read_text
+from typing import TYPE_CHECKING
+
+from .reading import Json, read_text, read_text_of_user
+
+if TYPE_CHECKING:
+    import pwd
 
 _SYSTEM_FILE = "/etc/ssh/ssh_known_hosts"
 _BLOCK = "# BEGIN clusterctl ssh_mesh"
 
 
-def known_hosts(host_keys: list[str], home: str) -> Json:
+def known_hosts(host_keys: list[str], home: str, user: pwd.struct_passwd | None = None) -> Json:
     """Tell whether the mesh of clusterctl is in the system's file, and the names of the lines with a key of this node.
 
     Args:
         host_keys: the node's own public host keys, as ``type key``.
         home: the home of the login user.
+        user: the login user, with whose identity root reads below the home.
     """
     system = read_text(_SYSTEM_FILE, "")
     keys = set(host_keys)
     names: dict[str, None] = {}
-    for line in (system + "\n" + read_text(f"{home}/.ssh/known_hosts", "")).splitlines():
+    own = read_text_of_user(f"{home}/.ssh/known_hosts", user)
+    for line in (system + "\n" + own).splitlines():
         marked, _, key = line.strip().partition(" ")
         if not marked.startswith(("#", "@")) and " ".join(key.split()[:2]) in keys:
             names.update(dict.fromkeys(marked.split(",")))

@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-from .reading import Json, read_text
+from .reading import Json, read_text, read_text_of_user
+
+if TYPE_CHECKING:
+    import pwd
 
 SITE = "/usr/local/etc/openmpi"
 NCCL = "/etc/nccl.conf"
@@ -18,17 +22,20 @@ _PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "NCCL_", "UCX_")
 _VARIABLES = ("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX", "LD_PRELOAD")
 
 
-def parameters(variables: dict[str, str], home: str) -> Json:
+def parameters(variables: dict[str, str], home: str, user: pwd.struct_passwd | None = None) -> Json:
     """Return the settings outside the blocks of clusterctl, and the files of the role ``fabric``.
 
     Args:
         variables: the variables of the session.
         home: the home of the login user.
+        user: the login user, with whose identity root reads below the home.
     """
     found = []
     files = [{"path": FABRIC, "exists": os.path.exists(FABRIC), "own": {}}]
-    for path in (*_SITE_FILES, *(f"{home}/{name}" for name in _HOME_FILES if home)):
-        text = read_text(path, "")
+    texts = {path: read_text(path, "") for path in _SITE_FILES}
+    paths = [f"{home}/{name}" for name in _HOME_FILES if home]
+    texts.update({path: read_text_of_user(path, user) for path in paths})
+    for path, text in texts.items():
         own, others = read_settings(text)
         found += [{"name": name, "value": value, "source": path} for name, value in others]
         if path in _FABRIC_FILES:

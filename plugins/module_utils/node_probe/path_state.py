@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -70,10 +71,11 @@ def watch_state(path: str, kind: str = "") -> Json:
         return {"path": path, "kind": "link", "target": passed}
     try:
         status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            return {"path": path, "kind": "link", "target": os.readlink(path)}
+        digest = _own_digest(path) if stat.S_ISREG(status.st_mode) else ""
     except (FileNotFoundError, NotADirectoryError):
         return {"path": path, "kind": "absent"}
-    if stat.S_ISLNK(status.st_mode):
-        return {"path": path, "kind": "link", "target": os.readlink(path)}
     state: Json = {
         "path": path,
         "kind": "other",
@@ -85,8 +87,26 @@ def watch_state(path: str, kind: str = "") -> Json:
         state["kind"] = "dir"
     elif stat.S_ISREG(status.st_mode):
         state["kind"] = "file"
-        state["sha256"] = sha256(path)
+        state["sha256"] = digest
     return state
+
+
+def _own_digest(path: str) -> str:
+    """Return the sha256 of a regular file; '' for a link that took its place since the look.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return ""
+    try:
+        return sha256(f"/proc/self/fd/{handle}")
+    finally:
+        os.close(handle)
 
 
 def watch_states(entries: list[Json]) -> list[Json]:

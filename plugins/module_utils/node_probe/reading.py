@@ -7,6 +7,7 @@ import grp
 import hashlib
 import os
 import pwd
+import stat
 
 Json = dict  # with str keys; typing takes longer to import than a section takes to answer
 _SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
@@ -22,6 +23,35 @@ def read_text(path: str, default: str | None = None) -> str:
         if default is None:
             raise
         return default
+
+
+def read_text_of_user(path: str, user: pwd.struct_passwd | None) -> str:
+    """Return the text of a user's own file, '' if it is not a regular file that this user can read.
+
+    The user decides what lies below the home. Root therefore reads it with the user's identity: the kernel then refuses
+    a link to a file of root's.
+    """
+    if user is None or os.geteuid() != 0 or user.pw_uid == 0:
+        return _regular_text(path)
+    groups, group = os.getgroups(), os.getegid()
+    try:
+        os.setgroups(os.getgrouplist(user.pw_name, user.pw_gid))
+        os.setegid(user.pw_gid)
+        os.seteuid(user.pw_uid)
+        return _regular_text(path)
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+        os.setgroups(groups)
+
+
+def _regular_text(path: str) -> str:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # the opening of a pipe could wait for ever
+        with open(handle, encoding="utf-8", errors="replace") as stream:
+            return stream.read().strip() if stat.S_ISREG(os.fstat(handle).st_mode) else ""
+    except OSError:
+        return ""
 
 
 def read_number(path: str) -> int | None:

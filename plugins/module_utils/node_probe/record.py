@@ -46,6 +46,7 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
     tools = {"gcc": False, "make": False, "zstd": False, "nvcc": False, "ucx": False}
     quota = {"group": "", "cores": None, "throttled_periods": 0, "throttled_s": 0.0}
     uid, home = user.uid_and_home()
+    login_user = user.login_user()
     asked, library_path = request.get("libraries") or [], variables.get("LD_LIBRARY_PATH", "")
     return [
         ("names", system.names, {"hostname": "", "fqdn": ""}),
@@ -77,10 +78,14 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
             lambda: ssh_daemon.ssh_daemon(variables.get("SSH_CONNECTION", "")),
             {"ssh": {"host_keys": [], "port": 0}},
         ),
-        ("known_hosts", lambda: known_hosts.known_hosts(ssh_daemon.host_keys(), home), {"known_hosts": None}),
+        (
+            "known_hosts",
+            lambda: known_hosts.known_hosts(ssh_daemon.host_keys(), home, login_user),
+            {"known_hosts": None},
+        ),
         (
             "parameters",
-            lambda: parameters.parameters(variables, home),
+            lambda: parameters.parameters(variables, home, login_user),
             {"parameters": [], "parameter_files": []},
         ),
         ("launch", lambda: launch_programs.programs(variables.get("PATH", "")), {"launch": []}),

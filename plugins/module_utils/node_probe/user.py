@@ -43,6 +43,14 @@ def job_user(name: str | None) -> Json:
     }
 
 
+def login_user() -> pwd.struct_passwd | None:
+    """Return the entry of the login user, also behind sudo; None if the user has no entry."""
+    try:
+        return _entry()
+    except KeyError:
+        return None
+
+
 def uid_and_home() -> tuple[int, str]:
     """Return the number and the home of the login user, also behind sudo; a user may lack an entry."""
     try:

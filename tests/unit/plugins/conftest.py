@@ -23,12 +23,14 @@ sys.path.insert(0, str(content.collections_path()))
 class RunModule(Protocol):
     """Runs a module of the collection and returns its result."""
 
-    def __call__(self, name: str, *, check: bool = False, diff: bool = False, **arguments: Any) -> dict[str, Any]: ...
+    def __call__(
+        self, name: str, /, *, check: bool = False, diff: bool = False, **arguments: Any
+    ) -> dict[str, Any]: ...
 
 
 @pytest.fixture
 def run_module(tmp_path_factory: pytest.TempPathFactory) -> RunModule:
-    def run(name: str, *, check: bool = False, diff: bool = False, **arguments: Any) -> dict[str, Any]:
+    def run(name: str, /, *, check: bool = False, diff: bool = False, **arguments: Any) -> dict[str, Any]:
         given = {**arguments, "_ansible_check_mode": check, "_ansible_diff": diff}
         file: Path = tmp_path_factory.mktemp("arguments") / "arguments.json"
         file.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": given}))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import sshd_keys, user_identity
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import known_hosts, parameters, path_state
 from ansible_collections.clusterctl.hpc.plugins.modules import mesh_key
 
 if TYPE_CHECKING:
@@ -89,6 +90,62 @@ def home() -> Iterator[Home]:
     top.chmod(0o755)
     yield made
     shutil.rmtree(top)
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        (".openmpi/mca-params.conf", "link"),
+        (".openmpi/mca-params.conf", "pipe"),
+        (".ssh/known_hosts", "link"),
+        (".ssh/known_hosts", "pipe"),
+    ],
+)
+def test_the_look_at_a_node_reads_nothing_that_the_user_may_not_read(home: Home, place: str, kind: str) -> None:
+    key = "ssh-ed25519 AAAA"
+    home.secret.write_text(f"very-secret {key}\nvery = secret\n")
+    path = home.path / place
+    path.parent.mkdir(exist_ok=True)
+    if kind == "link":
+        path.symlink_to(home.secret)
+    else:
+        os.mkfifo(path)
+    found = [
+        known_hosts.known_hosts([key], str(home.path), home.user),
+        parameters.parameters({}, str(home.path), home.user),
+    ]
+    assert "secret" not in str(found)
+    assert (os.geteuid(), os.getegid()) == (0, 0)
+    path.unlink()
+    path.write_text(f"node1 {key}\nbtl = tcp\n")  # and it reads what is the user's
+    os.chown(path, home.user.pw_uid, home.user.pw_gid)
+    path.chmod(0o600)
+    text = str(
+        [
+            known_hosts.known_hosts([key], str(home.path), home.user),
+            parameters.parameters({}, str(home.path), home.user),
+        ]
+    )
+    assert ("'value': 'tcp'" if "openmpi" in place else "'own_names': ['node1']") in text
+
+
+def test_a_link_that_takes_the_place_of_a_watched_file_is_not_followed(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user changes the path between the two looks of root."""
+    path = home.path / "watched"
+    path.write_text("theirs")
+    plain = os.lstat
+
+    def swap(asked: str) -> os.stat_result:
+        found = plain(asked)
+        if asked == str(path) and stat.S_ISREG(found.st_mode):
+            path.unlink()
+            path.symlink_to(home.secret)
+        return found
+
+    monkeypatch.setattr(path_state.os, "lstat", swap)
+    assert path_state.watch_state(str(path))["sha256"] == ""
 
 
 CASES = ("victim", "secret", "absent", "parent")
