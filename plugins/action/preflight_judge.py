@@ -54,15 +54,17 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             nodes[host] = node
             clocks[host] = rules.clock(look["before_s"], node["time"], look["after_s"])
         builders = rules.builders({host: str(node["platform"]) for host, node in nodes.items()}, limits.builders)
+        domains = [str(one) for one in check_type_list(given["node_domains"] or [])]
         fresh = []
         for host, node in nodes.items():
             problems += rules.node_problems(host, node, limits, builder=host in builders)
             its = hostvars[host]
             settings, wrong = rules.settings(host, its, _resolve(str(its.get("ansible_host") or host)))
-            entry, against = rules.member(settings, node, alone=len(inventory) == 1)
+            entry, against = rules.member(settings, node, domains=domains, alone=len(inventory) == 1)
             fresh.append(entry)
             problems += [*wrong, *against]
-        members, missing = rules.merge_members(fresh, given["known_members"], inventory)
+        known = [_with_known_names(entry, hostvars, domains) for entry in given["known_members"]]
+        members, missing = rules.merge_members(fresh, known, inventory)
         problems += rules.membership_problems(
             members,
             {host: str(node["hostname"]) for host, node in nodes.items()},
@@ -106,6 +108,17 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 continue
             for host in hosts:
                 yield from judge.problems(host, name, value)
+
+
+def _with_known_names(
+    entry: Mapping[str, Any], hostvars: Mapping[str, Mapping[str, Any]], domains: list[str]
+) -> Mapping[str, Any]:
+    """Return a member of an earlier run without aliases that this run would not believe."""
+    host = str(entry.get("name"))
+    if host not in hostvars:
+        return entry
+    settings, _ = rules.settings(host, hostvars[host], ())
+    return {**entry, "aliases": rules.known_names(settings, [str(one) for one in entry.get("aliases", ())], domains)}
 
 
 def _limits(given: Mapping[str, Any]) -> rules.Limits:

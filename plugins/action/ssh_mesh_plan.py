@@ -10,6 +10,7 @@ from ansible.module_utils.common.validation import check_type_dict, check_type_l
 from ansible.module_utils.parsing.convert_bool import boolean  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules as rules
+from ansible_collections.clusterctl.hpc.plugins.module_utils import preflight_rules
 
 _NARROWED = (
     "it accepts each node's key from that node's own addresses only; where a network between the nodes translates "
@@ -43,15 +44,20 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if (look := variables["hostvars"][host].get(given["looks"])) and not look.get("failed")
         }
         try:
-            result.update(_plan(list(given["members"]), looks, [str(host) for host in given["inventory"]], options))
+            inventory = {str(host): _names(str(host), variables) for host in given["inventory"]}
+            result.update(_plan(list(given["members"]), looks, inventory, options))
         except rules.MeshError as error:
             raise AnsibleActionFail(str(error)) from None
         return result
 
 
 def _plan(
-    members: list[dict[str, Any]], looks: dict[str, dict[str, Any]], inventory: list[str], options: rules.Options
+    members: list[dict[str, Any]],
+    looks: dict[str, dict[str, Any]],
+    inventory: dict[str, list[str]],
+    options: rules.Options,
 ) -> dict[str, Any]:
+    """Return the plan; ``inventory`` has the names that the inventory gives each of its hosts."""
     rules.check_members(members)
     users = {str(look["user"]) for look in looks.values()}
     if len(users) != 1:
@@ -66,7 +72,7 @@ def _plan(
     if strangers:
         raise rules.MeshError(f"{', '.join(strangers)} is not in ssh_mesh_members; run preflight first.")
     fresh = {host: str(look["public_key"]) for host, look in looks.items() if look["public_key"]}
-    recalled = rules.recall([look["remembered"] for look in looks.values()])
+    recalled = rules.recall([look["remembered"] for look in looks.values()], inventory)
     everybody = rules.complete(members, fresh, recalled, inventory)
     rules.check_members(everybody)
     visited = [name for name in names if name in looks]
@@ -92,6 +98,13 @@ def _plan(
         "members": everybody[: len(members)],
         "warnings": _warnings(everybody, looks, recalled, options),
     }
+
+
+def _names(host: str, variables: dict[str, Any]) -> list[str]:
+    """Return the names that the inventory gives a host; a remembered host may have no others."""
+    its = variables["hostvars"].get(host)
+    given = [] if its is None else preflight_rules.inventory_names(preflight_rules.settings(host, its, ())[0])
+    return [*given, *(name.partition(".")[0] for name in given)]
 
 
 def _warnings(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 MARKER = "ssh_mesh"
 SSH_PORT = 22
@@ -122,13 +122,14 @@ def _place(word: str) -> Tuple[str, int]:
     return (found.group(1), int(found.group(2))) if found else (word, SSH_PORT)
 
 
-def recall(memories: Sequence[Sequence[str]]) -> Dict[str, Member]:
+def recall(memories: Sequence[Sequence[str]], names: Optional[Mapping[str, Sequence[str]]] = None) -> Dict[str, Member]:
     """Rebuild members that this run does not visit from the blocks of the nodes that it visits.
 
     Where the nodes' lines about a host differ, the most frequent answer counts, and the first of equals.
 
     Args:
         memories: per node the lines of both its blocks.
+        names: by host the aliases that it may have; a node may remember anything.
 
     Returns:
         By name: name, address, port, aliases, host_keys and user_key, as far as the lines hold them.
@@ -140,10 +141,13 @@ def recall(memories: Sequence[Sequence[str]]) -> Dict[str, Member]:
             per_host.setdefault(_owner(line), []).append(line)
         for name, its in per_host.items():
             votes.setdefault(name, Counter())[tuple(its)] += 1
-    return {name: _rebuilt(name, count.most_common(1)[0][0]) for name, count in votes.items() if name}
+    allowed = names or {}
+    return {
+        name: _rebuilt(name, count.most_common(1)[0][0], allowed.get(name, ())) for name, count in votes.items() if name
+    }
 
 
-def _rebuilt(name: str, lines: Sequence[str]) -> Member:
+def _rebuilt(name: str, lines: Sequence[str], names: Sequence[str]) -> Member:
     member: Member = {"name": name, "address": "", "port": SSH_PORT, "aliases": [], "host_keys": []}
     for line in lines:
         found = _AUTHORIZED.search(line)
@@ -158,7 +162,7 @@ def _rebuilt(name: str, lines: Sequence[str]) -> Member:
             member["port"] = port
             if _is_address(word):
                 member["address"] = word
-            elif word != name and word not in member["aliases"]:
+            elif word != name and word in names and word not in member["aliases"]:
                 member["aliases"].append(word)
     return member
 

@@ -20,6 +20,17 @@ options:
     description: Lines of hosts(5). An empty content removes the block.
     type: str
     required: true
+  own_names:
+    description:
+      - Names that the node gives itself. They stand in this file behind O(own_address), unless O(content) has them.
+      - Names of this machine itself (C(localhost)), addresses and invalid names are left out.
+    type: list
+    elements: str
+    default: []
+  own_address:
+    description: The address of O(own_names). Empty leaves them out.
+    type: str
+    default: ""
   path:
     description: The file.
     type: str
@@ -92,6 +103,7 @@ diff:
 """
 
 import queue
+import re
 import socket
 import threading
 import time
@@ -99,6 +111,8 @@ from typing import Dict, Iterable, List, Set
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import file_entry, text_edit, watched_module
 
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
+_NUMERIC = re.compile(r"[0-9.]+")
 _RESOLVERS = 16
 _RESOLVE_SECONDS = 10  # for all names together: a resolver that is down must not hold up the run
 
@@ -159,11 +173,37 @@ def without_resolvable(text: str, marker: str, content: str) -> str:
     return "".join(f"{line}\n" for line in kept)
 
 
+def with_own_names(content: str, address: str, names: Iterable[str]) -> str:
+    """Return the content with the names that the node gives itself: a full name first, any other one last.
+
+    ``hostname -f`` prints the first name of the line.
+    """
+    known = text_edit.host_names(content)
+    new = [name for name in dict.fromkeys(names) if name not in known and _is_own_name(name)]
+    if not address or not new:
+        return content
+    lines = content.splitlines()
+    place = next((number for number, line in enumerate(lines) if line.split()[:1] == [address]), None)
+    if place is None:
+        place = len(lines)
+        lines.append(address)
+    full = [name for name in new if "." in name]
+    present = lines[place].split()[1:]
+    lines[place] = " ".join([address, *full, *present, *(name for name in new if name not in full)])
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _is_own_name(name: str) -> bool:
+    return bool(_NAME.fullmatch(name)) and not name.startswith("localhost") and not _NUMERIC.fullmatch(name)
+
+
 def main() -> None:
     """Run the module."""
     module = watched_module.QuietModule(
         argument_spec={
             "content": {"type": "str", "required": True},
+            "own_names": {"type": "list", "elements": "str", "default": []},
+            "own_address": {"type": "str", "default": ""},
             "path": {"type": "str", "default": "/etc/hosts"},
             "marker": {"type": "str", "default": "hosts"},
             "skip_resolvable": {"type": "bool", "default": False},
@@ -178,7 +218,7 @@ def main() -> None:
     written: Dict[str, str] = {}
 
     def edit(text: str) -> str:
-        content = given["content"]
+        content = with_own_names(given["content"], given["own_address"], given["own_names"])
         if given["skip_resolvable"]:
             content = without_resolvable(text, given["marker"], content)
         result = text_edit.set_hosts(text, given["marker"], content)

@@ -52,6 +52,11 @@ options:
     type: list
     elements: str
     required: true
+  node_domains:
+    description: Domains whose names a node may give itself. All other names come from the inventory.
+    type: list
+    elements: str
+    required: true
   known_members:
     description: Members of an earlier run. They stand for hosts of the inventory that this play does not visit.
     type: list
@@ -77,6 +82,7 @@ EXAMPLES = r"""
     max_clock_skew_s: 5
     require_unique_host_keys: true
     ignored_variables: []
+    node_domains: []
     known_members: []
   run_once: true
   register: __example_verdict

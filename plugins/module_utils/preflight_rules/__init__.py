@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .clocks import Clock, clock, clock_problems
 from .look_failure import look_failure
-from .member import Settings, cuda_of, member, node_addresses, provides, settings
+from .member import Settings, cuda_of, inventory_names, known_names, member, node_addresses, provides, settings
 from .membership import membership_problems, merge_members
 from .model import Limits, Problem
 from .node import builders, node_problems
@@ -26,6 +26,8 @@ __all__ = [
     "clock",
     "clock_problems",
     "cuda_of",
+    "inventory_names",
+    "known_names",
     "look_failure",
     "member",
     "membership_problems",

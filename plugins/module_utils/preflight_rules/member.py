@@ -82,12 +82,44 @@ def settings(host: str, its: Mapping[str, Any], resolved: Sequence[str]) -> tupl
     return made, found
 
 
-def member(settings: Settings, node: Mapping[str, Any], *, alone: bool = False) -> tuple[dict[str, Any], list[Problem]]:
+def inventory_names(settings: Settings) -> list[str]:
+    """Return every name that the inventory gives a host: its own, its ``cluster_aliases``, and an ``ansible_host``."""
+    names = [settings.name, *settings.cluster_aliases, settings.reached_at]
+    return [name for name in dict.fromkeys(names) if _NAME.fullmatch(name) and not _is_address(name)]
+
+
+def own_names(settings: Settings, node: Mapping[str, Any], domains: Sequence[str] = ()) -> list[str]:
+    """Return the names of a node's own that other nodes may believe.
+
+    A node may call itself anything, for example like a package index. Its word counts for the first label of a name
+    that the inventory gives it, and for names inside the domains.
+
+    Args:
+        settings: its variables.
+        node: its facts.
+        domains: domains whose names a node may give itself.
+    """
+    labels = {name.partition(".")[0] for name in inventory_names(settings)}
+    ends = tuple(f".{domain.strip('.').lower()}" for domain in domains if domain.strip("."))
+    own = dict.fromkeys(str(node.get(key, "")) for key in ("hostname", "fqdn"))
+    return [name for name in own if name in labels or (ends and name.lower().endswith(ends))]
+
+
+def known_names(settings: Settings, given: Sequence[str], domains: Sequence[str] = ()) -> list[str]:
+    """Return those aliases of an earlier run that the inventory and the domains still allow."""
+    allowed = {name for word in given for name in own_names(settings, {"hostname": word}, domains)}
+    return [word for word in given if word in allowed or word in inventory_names(settings)]
+
+
+def member(
+    settings: Settings, node: Mapping[str, Any], *, domains: Sequence[str] = (), alone: bool = False
+) -> tuple[dict[str, Any], list[Problem]]:
     """Describe a node as the others see it.
 
     Args:
         settings: its variables.
         node: its facts.
+        domains: domains whose names a node may give itself; its other own names are no aliases.
         alone: whether it is the only member, for which a loopback address is enough.
 
     Returns:
@@ -97,12 +129,10 @@ def member(settings: Settings, node: Mapping[str, Any], *, alone: bool = False) 
     address, problems = _address(settings, own, _default_address(node), alone=alone)
     # The port on which the node itself answered: behind a port forward, the controller uses another one.
     port = settings.cluster_port or int((node.get("ssh") or {}).get("port") or 22)
-    names = [*settings.cluster_aliases, node.get("hostname", ""), node.get("fqdn", "")]
-    if not _is_address(settings.reached_at):
-        names.append(settings.reached_at)
+    names = [*inventory_names(settings), *own_names(settings, node, domains)]
     aliases = [
         name
-        for name in dict.fromkeys(map(str, names))
+        for name in dict.fromkeys(names)
         if name != settings.name
         and _NAME.fullmatch(name)
         and not name.startswith("localhost")

@@ -63,6 +63,13 @@ def membership_problems(
             Problem(host, "hostname", f"its host name {hostname} is also that of {_others(hosts, host)}", _RENAME)
             for host in hosts
         ]
+    claims = _shared({str(m["name"]): [m["name"], *m.get("aliases", ())] for m in members})
+    for name, hosts in claims.items():
+        found += [
+            Problem(host, "hostname", f"its name {name} is also that of {_others(hosts, host)}", _UNIQUE)
+            for host in hosts
+            if host in seen
+        ]
     for host, hostname in hostnames.items():
         if hostname in names and hostname != host:
             text = f"it calls itself {hostname}, which is the inventory's name of another node"
@@ -96,6 +103,7 @@ def membership_problems(
     return found
 
 
+_UNIQUE = "correct cluster_aliases or ansible_host, or the node's own name with 'hostnamectl set-hostname NAME'"
 _RENAME = "give it a unique name with 'hostnamectl set-hostname NAME'"
 
 

@@ -185,7 +185,7 @@ def _pairs(
 def _logins(hosts: Sequence[Host], there: Sequence[Host], probe: Probe) -> list[login_probe.Login]:
     """Return which host logs in to which: each one to all that may be up, beginning with the next in the inventory."""
     targets = {
-        host.name: login_probe.LoginTarget(host.name, _cluster_address(host), _cluster_port(host))
+        host.name: login_probe.LoginTarget(host.name, host.cluster_address, _cluster_port(host))
         for host in hosts
         if host.name in probe.facts or probe.failures[host.name].kind not in {"unreachable", "timeout"}
     }
@@ -200,10 +200,6 @@ def _logins(hosts: Sequence[Host], there: Sequence[Host], probe: Probe) -> list[
         else:
             plan.append(login_probe.Login(job_login.job_host(host), others, job_login.through_sudo(host, node)))
     return plan
-
-
-def _cluster_address(host: Host) -> str:
-    return str(host.variables.get("cluster_address") or host.address)
 
 
 def _cluster_port(host: Host) -> int:

@@ -295,13 +295,13 @@ def _absolute(folder: Path) -> Path:
 
 
 def _plan(team: _JobTeam, started: _Started, job_id: str = "") -> LaunchPlan:
-    wish = started.wish
-    _refuse_without_stack(team.facts, wish.launcher)
+    _refuse_without_stack(team.facts, started.wish.launcher)
+    hosts = team.hosts
     members = {
-        name: mpirun_job.member(node, slots_of(team.hosts[name], node), team.users[name])
+        name: mpirun_job.member(node, slots_of(hosts[name], node), team.users[name], hosts[name].cluster_address)
         for name, node in team.facts.items()
     }
-    return compose.compose(members, team.launch_node, wish, job_id)
+    return compose.compose(members, team.launch_node, started.wish, job_id)
 
 
 def _refuse_without_stack(nodes: Mapping[str, NodeFacts], launcher: Launcher) -> None:

@@ -117,6 +117,7 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: Wish, job: st
             tagged=wish.tagged,
             directory=wish.directory,
         ),
+        launch_node,
     )
     placed = tuple(slots) if counts else hostfile.placement(slots)
     return LaunchPlan(
@@ -187,7 +188,7 @@ def _horovodrun(
     if wish.processes is not None:
         raise ConfigError("--nproc-per-node is torchrun's; mpirun and horovodrun take -np, the ranks on all nodes.")
     first = members[next(iter(slots))]
-    called = mpirun_job.node_names({name: members[name].facts.hostname for name in slots})
+    called = mpirun_job.node_names({name: members[name] for name in slots}, next(iter(slots)))
     fabrics = [member.facts.fabric for member in members.values()]
     names = {known.interface for known in fabrics if known and known.interface}
     program = with_python(wish.program)

@@ -38,13 +38,17 @@ class Transport(str, Enum):
 
 @dataclass(frozen=True)
 class Member:
-    """A node of the job: its ranks, its Open MPI, and the user that runs the job, by default the one that logs in."""
+    """A node of the job: its ranks, its Open MPI, and the user that runs the job, by default the one that logs in.
+
+    ``address`` is where the other nodes reach it.
+    """
 
     facts: NodeFacts
     slots: int
     version: str
     has_ucx: bool = False
     user: str = ""
+    address: str = ""
 
     @property
     def job_user(self) -> str:
@@ -52,8 +56,8 @@ class Member:
         return self.user or self.facts.user.name
 
 
-def member(node: NodeFacts, slots: int, user: str | None = None) -> Member:
-    """Return a node of a job from its facts; ``user`` runs the job there, by default the user that logs in."""
+def member(node: NodeFacts, slots: int, user: str | None = None, address: str = "") -> Member:
+    """Return a node of a job from its facts; ``user`` and ``address`` as :class:`Member` has them."""
     artifact = node.artifact(_OPENMPI)
     options = artifact.inputs.get("configure", ())
     return Member(
@@ -62,6 +66,7 @@ def member(node: NodeFacts, slots: int, user: str | None = None) -> Member:
         version=artifact.version,
         has_ucx=any(str(word).startswith("--with-ucx") for word in options),
         user=user or "",
+        address=address,
     )
 
 
@@ -92,20 +97,23 @@ class MpirunLine:
     environment: Mapping[str, str]
 
 
-def line(members: Mapping[str, Member], slots: Mapping[str, int], job: MpirunJob) -> MpirunLine:
+def line(
+    members: Mapping[str, Member], slots: Mapping[str, int], job: MpirunJob, launch_node: str | None = None
+) -> MpirunLine:
     """Return the mpirun line of a job.
 
     Args:
         members: the nodes by their names in the inventory.
         slots: the ranks of each node that takes part, the launch node first.
         job: what is to be started.
+        launch_node: where the line is started, by default the first node of the slots.
 
     Raises:
         ConfigError: it cannot be done; the sentence says what to do.
     """
     here = {name: members[name] for name in slots}
     first = next(iter(here.values()))
-    called = node_names({name: one.facts.hostname for name, one in here.items()})
+    called = node_names(here, launch_node or next(iter(here)))
     transport = mpirun.transport(mpirun.dialect(first.version), ucx=takes_ucx(here, job.network))
     chosen = any(name in job.mca for name in ("pml", "btl"))  # the caller's choice of one may not go with our other
     argv = mpirun.argv(
@@ -126,22 +134,35 @@ def line(members: Mapping[str, Member], slots: Mapping[str, int], job: MpirunJob
     return MpirunLine(tuple(argv), mpirun.environment(first.version, first.job_user))
 
 
-def node_names(hostnames: Mapping[str, str]) -> dict[str, str]:
-    """Return the name by which mpirun gets each node: the node's own host name, where that tells it from the others.
+def node_names(members: Mapping[str, Member], launch_node: str) -> dict[str, str]:
+    """Return the name by which mpirun gets each node, by its name in the inventory.
 
-    mpirun compares the names of its hosts with the host names that nodes report. It finds no slots under an address or
-    an alias. Role ``hosts`` makes every node resolve the host name of every other node.
+    mpirun finds itself by the launch node's own host name; under an address it finds no slots there. The other nodes
+    get a name that the inventory gives. What such a node calls itself means nothing elsewhere, so a node under another
+    name than the inventory's gets its address.
 
     Args:
-        hostnames: the host name of each node, by its name in the inventory.
+        members: the nodes by their names in the inventory.
+        launch_node: where mpirun is started; it may be none of the members.
     """
-    if all(_short(own) == name for name, own in hostnames.items() if "." in own):
-        hostnames = {name: _short(own) for name, own in hostnames.items()}  # mpirun itself cuts names at the first dot
-    owners = Counter(hostnames.values())
-    return {
-        name: own if owners[own] == 1 and _is_usable(own) and (own == name or own not in hostnames) else name
-        for name, own in hostnames.items()
-    }
+    own = {name: one.facts.hostname for name, one in members.items()}
+    owners, short = Counter(own.values()), Counter(map(_short, own.values()))
+    called = {}
+    for name, hostname in own.items():
+        if owners[hostname] > 1 or not _is_usable(hostname) or (hostname != name and hostname in own):
+            called[name] = name
+        elif name == launch_node or hostname in {name, _short(name)}:
+            called[name] = hostname
+        elif _short(hostname) == name or not _is_word(members[name].address):
+            called[name] = name
+        else:
+            called[name] = members[name].address
+    # mpirun itself cuts its name at the first dot, unless another name keeps its domain.
+    if launch_node in members and called[launch_node] == own[launch_node]:
+        cut = _short(own[launch_node])
+        if short[cut] == 1 and not name_parameters({**called, launch_node: cut}):
+            called[launch_node] = cut
+    return called
 
 
 def name_parameters(called: Mapping[str, str]) -> dict[str, str]:
@@ -167,7 +188,12 @@ def takes_ucx(members: Mapping[str, Member], network: Transport) -> bool:
 
 
 def _short(own: str) -> str:
-    return own.partition(".")[0]
+    return own if _NUMERIC.fullmatch(own) else own.partition(".")[0]
+
+
+def _is_word(address: str) -> bool:
+    """Whether ``-H`` can carry an address: a colon would begin the number of slots."""
+    return bool(_HOST_NAME.fullmatch(address))
 
 
 def _is_usable(own: str) -> bool:

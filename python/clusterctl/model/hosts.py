@@ -59,8 +59,7 @@ def is_host_list(word: str) -> bool:
 class Host:
     """One machine of the inventory, with what is needed to reach it by ssh.
 
-    ``address`` is what ssh connects to; ``cluster_address`` what the other nodes use (the variable
-    ``cluster_address``, or the address). ``slots`` is the inventory's own count of ranks, None where it gives none.
+    ``address`` is what ssh connects to. ``slots`` is the inventory's own count of ranks, None where it gives none.
     """
 
     name: str
@@ -91,6 +90,11 @@ class Host:
         if self.login_password:
             return f"{self.login_password} holds a login password"
         return ""
+
+    @property
+    def cluster_address(self) -> str:
+        """What the other nodes use to reach this one: the variable of this name, or the address."""
+        return str(self.variables.get("cluster_address") or self.address)
 
     @property
     def place(self) -> str:

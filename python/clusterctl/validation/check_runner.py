@@ -220,6 +220,7 @@ class CheckRunner:
                 per_node=check.per_node,
                 mca={**_MPI_PARAMETERS, **told},
             ),
+            team.launch_node,
         )
         spec = supervised_job.JobSpec(
             job=name,

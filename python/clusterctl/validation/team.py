@@ -106,7 +106,10 @@ class Team:
     @property
     def members(self) -> dict[str, mpirun_job.Member]:
         """The nodes as a launch sees them."""
-        return {name: mpirun_job.member(node.facts, node.slots, node.as_user) for name, node in self.nodes.items()}
+        return {
+            name: mpirun_job.member(node.facts, node.slots, node.as_user, node.host.cluster_address)
+            for name, node in self.nodes.items()
+        }
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.filter.hosts import hosts_lines
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.environment_file import read_environment_file
+from ansible_collections.clusterctl.hpc.plugins.modules import hosts_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +52,23 @@ def test_what_is_no_member_is_refused(members: list[dict[str, Any]], words: str)
 
 
 # --- hosts_file ---
+
+
+@pytest.mark.parametrize(
+    ("content", "address", "names", "result"),
+    [
+        ("10.0.0.1 a\n10.0.0.2 b\n", "10.0.0.2", ["pypi", "pypi"], "10.0.0.1 a\n10.0.0.2 b pypi\n"),
+        ("10.0.0.1 a\n", "10.0.0.1", ["x.org", "x"], "10.0.0.1 x.org a x\n"),
+        ("10.0.0.1 a\n10.0.0.2 b\n", "10.0.0.2", ["a", "b"], "10.0.0.1 a\n10.0.0.2 b\n"),  # a is another's
+        ("10.0.0.1 a\n", "10.0.0.2", ["own"], "10.0.0.1 a\n10.0.0.2 own\n"),  # an inventory of addresses has no line
+        ("", "10.0.0.2", ["localhost", "localhost.localdomain", "10.0.0.9", "", "a b", "x\ny"], ""),
+        ("10.0.0.1 a\n", "", ["own"], "10.0.0.1 a\n"),
+    ],
+)
+def test_a_nodes_own_names_stand_behind_its_own_address_alone(
+    content: str, address: str, names: list[str], result: str
+) -> None:
+    assert hosts_file.with_own_names(content, address, names) == result
 
 
 def test_a_name_that_resolves_otherwise_fails_the_module(tmp_path: Path, run_module: RunModule) -> None:

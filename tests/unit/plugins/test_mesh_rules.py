@@ -156,7 +156,7 @@ class TestFiles:
 class TestMemory:
     def test_a_member_is_rebuilt_from_the_lines_about_it(self) -> None:
         whole = member(3, port=2222, aliases=["io"], user_key=USER_KEY, host_keys=[HOST_KEY, OTHER_KEY])
-        recalled = rules.recall([lines_of(whole)])
+        recalled = rules.recall([lines_of(whole)], {"node3": ["io", "other"]})
         known = {key: whole[key] for key in ("name", "address", "port", "aliases", "host_keys", "user_key")}
         assert recalled == {"node3": {**known, "addresses": ["10.0.0.3"]}}
 
@@ -167,6 +167,11 @@ class TestMemory:
         known = {key: value for key, value in member(3).items() if key != "addresses"}  # of an earlier release
         for kept in (rules.complete([known], {}, recalled, []), rules.complete([], {}, recalled, ["node3"])):
             assert rules.authorized_keys(kept, rules.Options()).splitlines() == before[:1]
+
+    def test_a_remembered_host_has_no_name_that_the_inventory_does_not_give_it(self) -> None:
+        lines = lines_of(member(3, aliases=["io", "pypi", "node1"], user_key=USER_KEY))
+        assert rules.recall([lines], {"node3": ["node3", "io"], "node1": ["node1"]})["node3"]["aliases"] == ["io"]
+        assert rules.recall([lines])["node3"]["aliases"] == []
 
     def test_lines_with_options_are_understood(self) -> None:
         options = rules.Options(key_options=['environment="A=b c"'])

@@ -167,7 +167,7 @@ class TestMember:
             "addresses": ["10.0.0.1"],
             "port": 2222,
             "host_keys": [KEY],
-            "aliases": ["ib1", "node1", "node1.example.org"],
+            "aliases": ["ib1"],
             "platform": "debian-12-x86_64-glibc2.36-py3.11",
             "slots": 2,
             "provides": [],
@@ -189,6 +189,35 @@ class TestMember:
         settings = rules.Settings(name="n1", reached_at="10.0.0.1", resolved=["10.0.0.1"])
         entry, _ = rules.member(settings, node(hostname="n1", fqdn="localhost.localdomain"))
         assert entry["aliases"] == []
+
+    @pytest.mark.parametrize("called", ["pypi", "node2", "pypi.example.org", "example.org", "", "*"])
+    def test_what_a_node_calls_itself_is_no_alias(self, called: str) -> None:
+        settings = rules.Settings(name="n1", reached_at="10.0.0.1", resolved=["10.0.0.1"])
+        entry, _ = rules.member(settings, node(hostname=called, fqdn=f"{called}.lan"))
+        assert entry["aliases"] == []
+
+    def test_a_node_may_give_itself_a_name_in_an_allowed_domain(self) -> None:
+        settings = rules.Settings(name="n1", reached_at="10.0.0.1", resolved=["10.0.0.1"])
+        for domain in ("cluster.example.org", ".Cluster.example.org."):
+            for called, aliases in (
+                ("own.cluster.example.org", ["own.cluster.example.org"]),
+                ("cluster.example.org", []),
+                ("evilcluster.example.org", []),
+                ("pypi.org", []),
+            ):
+                found, _ = rules.member(settings, node(hostname="own", fqdn=called), domains=[domain, "", "."])
+                assert found["aliases"] == aliases
+
+    def test_the_first_label_of_its_name_in_the_inventory_is_an_alias(self) -> None:
+        settings = rules.Settings(name="node1.example.org", reached_at="a.lan", resolved=["10.0.0.1"])
+        assert rules.member(settings, node(hostname="node1", fqdn="node1"))[0]["aliases"] == ["a.lan", "node1"]
+        assert rules.member(settings, node(hostname="a", fqdn="b"))[0]["aliases"] == ["a.lan", "a"]
+
+    def test_aliases_of_an_earlier_run_are_held_to_the_same_rule(self) -> None:
+        settings = rules.Settings(name="n1", reached_at="n1.lan", cluster_aliases=["io"])
+        given = ["io", "pypi", "n1.lan", "n1.cluster.org"]
+        assert rules.known_names(settings, given) == ["io", "n1.lan"]
+        assert rules.known_names(settings, given, ["cluster.org"]) == ["io", "n1.lan", "n1.cluster.org"]
 
     def test_an_alias_that_is_no_host_name_is_dropped(self) -> None:
         settings = rules.Settings(name="n1", reached_at="10.0.0.1", resolved=["10.0.0.1"], cluster_aliases=["a b", "*"])
@@ -255,6 +284,15 @@ class TestMembership:
         names = {"node1": "node2", "node2": "node1"}
         found = rules.membership_problems([member_of(1), member_of(2)], names, names)
         assert checks(found) == [("node1", "hostname"), ("node2", "hostname")]
+
+    def test_one_name_for_two_members(self) -> None:
+        members = [member_of(1, aliases=["io", "a"]), member_of(2, aliases=["io"]), member_of(3, aliases=["node1"])]
+        names = {f"node{i}": f"node{i}" for i in (1, 2, 3)}
+        found = rules.membership_problems(members, names, ["node2", "node3"])
+        assert [(one.host, one.problem) for one in found] == [
+            ("node3", "its name node1 is also that of node1"),
+            ("node2", "its name io is also that of node1"),
+        ]
 
     def test_equal_addresses_also_with_a_member_of_an_earlier_run(self) -> None:
         members = [member_of(1, address="10.0.0.9"), member_of(2, address="10.0.0.9")]

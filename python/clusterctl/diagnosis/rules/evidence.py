@@ -57,7 +57,7 @@ class View:
         """Return every address that a node has or is reached at."""
         host, node = self.host(name), self.nodes.get(name)
         found = {entry.address for link in (node.interfaces if node else ()) for entry in link.addresses}
-        return found | {host.address, str(host.variables.get("cluster_address") or host.address)}
+        return found | {host.address, host.cluster_address}
 
 
 @dataclass(frozen=True)
