@@ -95,7 +95,14 @@ class ActionModule(ArtifactActionBase):
         try:
             files = []
             if not seen["ready"]:
-                self._install_packages(arguments, variables, host)
+                packages = arguments.get("packages") or []
+                options = arguments.get("package_options") or {}
+                complaint = self._install_packages(packages, options, variables)
+                if complaint:
+                    raise ArtifactError(
+                        f"{host}: the packages that building {name} needs ({', '.join(packages)})"
+                        f" could not be installed: {complaint}"
+                    )
                 files = self._bring(arguments, host, work_dir, pushed)
             log = f"{arguments.get('log_dir', '/var/log/clusterctl')}/{tree_name(name, version, key)}"
             with self._notes_from(host, f"{log}.progress"):
@@ -120,30 +127,6 @@ class ActionModule(ArtifactActionBase):
             "path": str(artifact.path),
             **{field: built[field] for field in ("log", "seconds", "cpu_seconds", "steps", "jobs")},
         }
-
-    def _install_packages(self, arguments: Mapping[str, Any], variables: dict[str, Any], host: str) -> None:
-        packages = arguments.get("packages") or []
-        if not packages:
-            return
-        self._note(host, f"installing packages: {' '.join(packages)}")
-        task = self._task.copy()
-        task.action = "ansible.builtin.package"
-        task.args = {"name": packages, "state": "present", **(arguments.get("package_options") or {})}
-        action = self._shared_loader_obj.action_loader.get(
-            "ansible.builtin.package",
-            task=task,
-            connection=self._connection,
-            play_context=self._play_context,
-            loader=self._loader,
-            templar=self._templar,
-            shared_loader_obj=self._shared_loader_obj,
-        )
-        result = action.run(task_vars=variables)
-        if result.get("failed"):
-            raise ArtifactError(
-                f"{host}: the packages that building {arguments['name']} needs ({', '.join(packages)})"
-                f" could not be installed: {result.get('msg', 'no reason was given')}"
-            )
 
     def _bring(self, arguments: Mapping[str, Any], host: str, work_dir: str, pushed: list[str]) -> list[dict[str, Any]]:
         brought = []

@@ -43,19 +43,29 @@ class ActionModule(ArtifactActionBase):
     def _install(self, arguments: dict[str, Any], variables: dict[str, Any], key: str) -> dict[str, Any]:
         host = self._host(variables)
         base = {**arguments, "key": key, "host": host}
+        if host in (variables.get("preflight_distrusted") or ()):
+            base["content"] = True
         base.pop("inputs", None)  # the pack's own record carries them
         seen = self._call("artifact_install", {**base, "phase": "inspect"}, variables)
         state = {field: seen[field] for field in ("tree", "changes", "watch", "diff")}
-        if not seen["needs_pack"] and not seen["needs_link"]:
+        if not seen["needs_pack"] and not seen["needs_link"] and not seen["lost"]:
             return {"changed": False, **state}
         if self._task.check_mode:
             return {"changed": True, **state}
         pushed: list[str] = []
         try:
             pack = self._bring(arguments, key, host, seen, pushed) if seen["needs_pack"] else None
-            return self._call("artifact_install", {**base, "phase": "apply", "pack": pack}, variables)
+            self._restore(seen["needs_packages"], variables)
+            given = {**base, "phase": "apply", "pack": pack, "lost": seen["lost"]}
+            return self._call("artifact_install", given, variables)
         finally:
             self._drop(pushed)
+
+    def _restore(self, packages: list[str], variables: dict[str, Any]) -> None:
+        """Install packages that the host has lost; where that fails, the loader's answer afterwards says what lacks."""
+        complaint = self._install_packages(packages, {}, variables)
+        if complaint:  # a host without a list of packages, for example
+            self._install_packages(packages, {"update_cache": True}, variables)
 
     def _bring(
         self, arguments: dict[str, Any], key: str, host: str, seen: dict[str, Any], pushed: list[str]

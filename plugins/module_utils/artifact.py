@@ -8,15 +8,12 @@ only Python 3.9 and the standard library.
 
 from __future__ import annotations
 
-import errno
-import fnmatch
 import hashlib
 import json
 import os
 import re
 import shutil
 import stat
-import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -29,8 +26,6 @@ MARKER = ".clusterctl.json"
 MANIFEST = ".clusterctl.files.json"
 _KEY_DIGITS = 16
 _CHUNK = 1 << 20
-_ELF_MAGIC = b"\x7fELF"
-_LDD_BATCH = 16
 _LARGE = 1 << 20
 _MOST_WORKERS = 8
 _LEFT_BEHIND_S = 86400
@@ -135,11 +130,24 @@ def parse_manifest(data: bytes) -> List[Entry]:
         raise ArtifactError("its manifest is not readable") from error
 
 
-def _deviation(path: Path, entry: Entry, *, content: bool) -> Optional[str]:
+def _deviation(path: Path, entry: Entry, owner: int, *, content: bool) -> Optional[str]:
     try:
         state = path.lstat()
     except OSError:
         return f"{entry.path} is missing"
+    return _deviation_of_kind(path, entry, state, content=content) or _deviation_of_rights(entry, state, owner)
+
+
+def _deviation_of_rights(entry: Entry, state: os.stat_result, owner: int) -> Optional[str]:
+    mode = f"{stat.S_IMODE(state.st_mode):04o}"
+    if entry.kind != "l" and mode != entry.mode:
+        return f"{entry.path} has mode {mode} instead of {entry.mode}"
+    if state.st_uid != owner:
+        return f"{entry.path} belongs to another user than the folder"
+    return None
+
+
+def _deviation_of_kind(path: Path, entry: Entry, state: os.stat_result, *, content: bool) -> Optional[str]:
     problem = None
     if entry.kind == "l":
         if not stat.S_ISLNK(state.st_mode) or str(path.readlink()) != entry.content:
@@ -162,13 +170,16 @@ def deviation(tree: str, entries: Sequence[Entry], *, content: bool = False) -> 
     Args:
         tree: folder of the files.
         entries: what must be there; additional files, such as a byte code cache, are ignored.
-        content: compare the sha256 of every file, not only its size.
+        content: compare the sha256 of every file, not only its size, mode and owner.
     """
+    owner = Path(tree).stat().st_uid  # of every file
     large = [entry for entry in entries if content and entry.size >= _LARGE]
     with ThreadPoolExecutor(workers()) as pool:  # hashing large files lets other threads run
-        under_way = [pool.submit(_deviation, Path(tree, entry.path), entry, content=True) for entry in large]
+        under_way = [pool.submit(_deviation, Path(tree, entry.path), entry, owner, content=True) for entry in large]
         rest = (entry for entry in entries if not content or entry.size < _LARGE)
-        found = next(filter(None, (_deviation(Path(tree, entry.path), entry, content=content) for entry in rest)), None)
+        found = next(
+            filter(None, (_deviation(Path(tree, entry.path), entry, owner, content=content) for entry in rest)), None
+        )
         if found is None:
             found = next(filter(None, (one.result() for one in under_way)), None)
         for one in under_way:
@@ -258,106 +269,6 @@ def inspect_tree(tree: str, name: str, version: str, key: str, *, content: bool 
         manifest_sha256=digest,
         files=len(entries),
     )
-
-
-def elf_files(tree: str) -> List[str]:
-    """Return the absolute paths of the programs and shared libraries below ``tree``."""
-    found = []
-    for folder, _, names in os.walk(tree):
-        for name in names:
-            path = f"{folder}/{name}"
-            try:  # plain calls, because there are tens of thousands of files; a special file raises an error
-                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            except OSError as error:
-                if error.errno in {errno.ELOOP, errno.ENXIO, errno.ENODEV}:
-                    continue
-                raise
-            try:
-                head = os.read(descriptor, 18)
-            finally:
-                os.close(descriptor)
-            # e_type 2 and 3 are programs and shared objects; 1, a relocatable object, has no dependencies
-            if head[:4] == _ELF_MAGIC and len(head) == 18 and (head[16] | head[17]) in {2, 3}:  # noqa: PLR2004
-                found.append(path)
-    return sorted(found)
-
-
-class Missing(NamedTuple):
-    """A library that a file of an artifact needs and this host lacks."""
-
-    library: str
-    needed_by: str
-
-
-_NOT_FOUND = re.compile(r"^\s*(\S+) => not found")
-_NO_VERSION = re.compile(r"^(\S+): (\S+): version `([^']+)' not found \(required by (\S+)\)")
-_HEADER = re.compile(r"^(/\S.*):$")
-
-
-def parse_ldd(text: str) -> List[Missing]:
-    """Return what ``ldd FILE FILE…`` could not find.
-
-    Args:
-        text: its standard output and error, each file's part under a line ``/path/of/file:``.
-    """
-    missing = []
-    current = ""
-    for line in text.splitlines():
-        header = _HEADER.match(line)
-        if header:
-            current = header.group(1)
-            continue
-        version = _NO_VERSION.match(line)
-        if version:
-            missing.append(Missing(f"{Path(version.group(2)).name} ({version.group(3)})", version.group(4)))
-            continue
-        absent = _NOT_FOUND.match(line)
-        if absent:
-            missing.append(Missing(absent.group(1), current))
-    return missing
-
-
-def missing_libraries(
-    tree: str, library_path: Sequence[str], ignore: Sequence[str] = (), *, within: bool = False
-) -> List[Missing]:
-    """Ask this host's loader about every program and library of a tree.
-
-    Args:
-        tree: folder of the artifact, where it is now.
-        library_path: folders to search first; relative ones are below ``tree``.
-        ignore: patterns of library names that may be missing.
-        within: accept a library that lies anywhere in the tree, because Python packages load each other's libraries.
-
-    Returns:
-        Each missing library with the file (relative to ``tree``) that needs it, in the order found, without repeats.
-    """
-    folders = [str(Path(tree, folder)) for folder in library_path]
-    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "LD_LIBRARY_PATH": ":".join(folders)}
-    files = elf_files(tree)
-
-    def ask(batch: Sequence[str]) -> str:
-        # a second name makes ldd print the header line for a batch of one as well
-        argv = ["ldd", *(batch if len(batch) > 1 else [*batch] * 2)]
-        answer = subprocess.run(
-            argv,
-            env=environment,
-            check=False,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-        return answer.stdout
-
-    with ThreadPoolExecutor(workers()) as pool:
-        answers = list(pool.map(ask, [files[start : start + _LDD_BATCH] for start in range(0, len(files), _LDD_BATCH)]))
-    own = {name for _, _, names in os.walk(tree) for name in names} if within else set()
-    found: Dict[Tuple[str, str], Missing] = {}
-    for item in (item for answer in answers for item in parse_ldd(answer)):
-        needed_by = os.path.relpath(item.needed_by, tree) if item.needed_by.startswith(tree) else item.needed_by
-        if item.library not in own and not any(fnmatch.fnmatchcase(item.library, pattern) for pattern in ignore):
-            found.setdefault((item.library, needed_by), Missing(item.library, needed_by))
-    return list(found.values())
 
 
 def forget_leftovers(folder: str, patterns: Sequence[str]) -> None:

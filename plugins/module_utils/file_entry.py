@@ -36,6 +36,7 @@ class Entry:
     backup: bool = False
     sensitive: bool = False
     user: Optional[pwd.struct_passwd] = None
+    watched_block: str = ""  # marker of the block that alone is watched; '' for the whole path
 
 
 def parse_mode(path: str, given: Any) -> Optional[int]:

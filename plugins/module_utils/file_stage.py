@@ -73,5 +73,6 @@ def _apply(
         done = steps
     for step in done:
         with acting_as(step.entry.user):
-            outcome.watch.append(path_state.watch_state(step.path))
+            marker = step.entry.watched_block
+            outcome.watch.append(path_state.watch_state(step.path, "block" if marker else "", marker))
     return outcome

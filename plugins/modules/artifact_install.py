@@ -61,7 +61,9 @@ options:
     type: bool
     default: false
   content:
-    description: Compare the sha256 of every installed file, not only its size.
+    description:
+      - Compare the sha256 of every installed file, not only its size, mode and owner.
+      - The variable C(preflight_distrusted) sets it for the hosts that it names.
     type: bool
     default: false
   push_dir:
@@ -76,6 +78,11 @@ options:
   pack:
     description: Set by the action plugin.
     type: dict
+  lost:
+    description: Set by the action plugin.
+    type: list
+    elements: str
+    default: []
   host:
     description: Set by the action plugin.
     type: str
@@ -119,7 +126,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Optional
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils import pushed_file, zstd_library
+from ansible_collections.clusterctl.hpc.plugins.module_utils import library_closure, pushed_file, zstd_library
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     MANIFEST,
     MARKER,
@@ -129,7 +136,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     forget_leftovers,
     inspect_tree,
     marker_bytes,
-    missing_libraries,
     parse_manifest,
     tree_name,
 )
@@ -173,6 +179,7 @@ class Install:
     def __init__(self, module: AnsibleModule) -> None:
         """Read the module's parameters; nothing is touched yet."""
         self.p: Dict[str, Any] = module.params
+        self.check_mode: bool = module.check_mode
         self.base = tree_name(self.p["name"], self.p["version"], self.p["key"])
         self.tree = str(Path(self.p["root"], self.base))
         self.link = self.p["link"] or str(Path(self.p["root"], self.p["name"]))
@@ -180,6 +187,8 @@ class Install:
         beside = Path(self.link).parent == Path(self.p["root"])
         self.target = self.base if beside else self.tree
         self.host = self.p["host"]
+        # of the distribution, each with its package
+        self.libraries: Dict[str, str] = library_closure.recall(self.base) or {}
 
     def state(self, *, content: bool) -> TreeState:
         """Return the state of the artifact's folder."""
@@ -197,6 +206,7 @@ class Install:
         watch = [
             {"path": self.tree, "kind": "artifact", "marker_sha256": state.marker_sha256, "files": state.files},
             {"path": self.link, "kind": "link", "target": self.target},
+            *({"path": path, "kind": "library"} for path in self.libraries),
         ]
         diff = (
             {}
@@ -209,17 +219,28 @@ class Install:
         """Return the necessary changes without making them."""
         state, linked = self.state(content=self.p["content"]), self.linked()
         changes = []
+        lost = self._look_at_libraries() if state.ok else []
         if not state.ok:
             changes.append(self._phrase(state))
+        elif lost:
+            changes.append(f"restored {', '.join((Path(path).name for path in lost))}, which {self.p['name']} needs")
         if linked != self.target:
             changes.append(f"{self.link} -> {self.target}")
         return {
             **self.answer(state, changes, linked),
             "needs_pack": not state.ok,
             "needs_link": linked != self.target,
+            "lost": lost,
+            "needs_packages": sorted({self.libraries[path] for path in lost} - {""}),
             "zstd": bool(shutil.which("zstd") or (shutil.which("tar") and zstd_library.library())),
             "free_bytes": shutil.disk_usage(self.p["root"]).free if Path(self.p["root"]).is_dir() else 0,
         }
+
+    def _look_at_libraries(self) -> List[str]:
+        """Return the libraries of the distribution that the installed artifact needs and the host has lost."""
+        if self.p["closure"] and not self.libraries and not self.check_mode:
+            self._check_closure(self.tree)  # an earlier release kept no record
+        return [path for path in self.libraries if not Path(path).is_file()]
 
     def _phrase(self, state: TreeState) -> str:
         what = f"{self.p['name']} {self.p['version']}"
@@ -232,6 +253,7 @@ class Install:
                 f"{self.host}: {self.link} is not a link, so clusterctl did not make it; move it away and run again."
             )
         before, changes = self.linked(), []
+        lost = self.p["lost"]
         state = self.state(content=self.p["content"])
         if not state.ok:
             if not self.p["pack"]:
@@ -241,8 +263,10 @@ class Install:
             self._unpack()
             changes.append(self._phrase(state))
             state = self.state(content=False)
-        elif before != self.target:
+        elif before != self.target or lost:
             self._check_closure(self.tree)
+        if lost:
+            changes.append(f"restored {', '.join((Path(path).name for path in lost))}, which {self.p['name']} needs")
         if before != self.target:
             switch_link(self.link, self.target)
             changes.append(f"{self.link} -> {self.target}")
@@ -374,8 +398,8 @@ class Install:
     @staticmethod
     def _extract_by_python(source: "subprocess.Popen[bytes]", partial: str) -> str:
         with tarfile.open(fileobj=source.stdout, mode="r|") as bundle:
-            if hasattr(tarfile, "tar_filter"):
-                bundle.extraction_filter = staticmethod(tarfile.tar_filter)
+            if hasattr(tarfile, "fully_trusted_filter"):  # tar_filter would take modes away that the manifest names
+                bundle.extraction_filter = staticmethod(tarfile.fully_trusted_filter)
             bundle.extractall(partial)  # noqa: S202 - our own pack, whose sha256 was just verified
         return ""
 
@@ -387,18 +411,35 @@ class Install:
         )
 
     def _check_closure(self, tree: str) -> None:
+        """Refuse a tree whose libraries this host lacks; remember those that it takes from the distribution."""
         if not self.p["closure"]:
             return
-        missing = missing_libraries(
+        closure = library_closure.ask_loader(
             tree, self.p["library_path"], self.p["closure_ignore"], within=self.p["closure_within"]
         )
-        if missing:
-            named = "; ".join(f"{item.library}, needed by {item.needed_by}" for item in missing[:_NAMED_LIBRARIES])
-            more = f" and {len(missing) - _NAMED_LIBRARIES} more" if len(missing) > _NAMED_LIBRARIES else ""
+        if closure.missing:
+            named = "; ".join(
+                f"{item.library}, needed by {item.needed_by}" for item in closure.missing[:_NAMED_LIBRARIES]
+            )
+            rest = len(closure.missing) - _NAMED_LIBRARIES
+            more = f" and {rest} more" if rest > 0 else ""
             raise ArtifactError(
                 f"{self.host}: {self.p['name']} {self.p['version']} would not run here, because the host lacks"
-                f" {named}{more}; {self.link} was not switched. Install the library on this host, or build without it."
+                f" {named}{more}; {self.link} was not switched. {self._cure(closure.missing)}"
             )
+        root = f"{self.p['root']}/"
+        outside = [path for path in closure.found if not path.startswith(root)]
+        if self.libraries.keys() != set(outside) and not self.check_mode:
+            self.libraries = library_closure.packages_of(outside)
+            library_closure.remember(self.base, self.libraries)
+
+    def _cure(self, missing: List[library_closure.Missing]) -> str:
+        """Return what brings the missing libraries back, as far as the record of an earlier run names packages."""
+        names = {item.library for item in missing}
+        packages = {owner for path, owner in self.libraries.items() if owner and Path(path).name in names}
+        if packages:
+            return f"Install {', '.join(sorted(packages))} again on this host, with the package manager's 'reinstall'."
+        return "Install the library on this host, or build without it."
 
 
 def main() -> None:
@@ -420,6 +461,7 @@ def main() -> None:
             "push_dir": {"type": "str", "default": "/var/tmp"},  # noqa: S108 - only unguessable names are used in it
             "phase": {"type": "str", "choices": ["inspect", "apply"], "default": "inspect"},
             "pack": {"type": "dict"},
+            "lost": {"type": "list", "elements": "str", "default": []},
             "host": {"type": "str", "default": ""},
         },
         supports_check_mode=True,

@@ -74,6 +74,13 @@ options:
         description: Whether to hide the content in the diff, the invocation and the output of a validator.
         type: bool
         default: false
+      watch:
+        description:
+          - What of the path counts as drift later. V(file) means all of it. V(block) means the mode, the owner and the
+            lines of the block, for a file whose other lines belong to a user.
+        type: str
+        choices: [file, block]
+        default: file
       user:
         description:
           - The user with whose identity the path is read and written. Name it for every path below a home, where a user
@@ -172,6 +179,7 @@ _FILE = {
     "validate": {"type": "list", "elements": "str", "default": []},
     "backup": {"type": "bool", "default": False},
     "sensitive": {"type": "bool", "default": False},
+    "watch": {"type": "str", "choices": ["file", "block"], "default": "file"},
     "user": {"type": "str"},
 }
 # The states in which each key has a meaning; elsewhere it is refused.
@@ -201,6 +209,8 @@ def entry_of(given: Dict[str, Any]) -> file_entry.Entry:
     for key, states in _MEANINGFUL.items():
         if given[key] and state not in states:
             raise file_entry.StageError(f"{path} is of state '{state}', for which '{key}' means nothing; leave it out.")
+    if given["watch"] == "block" and state != "block":
+        raise file_entry.StageError(f"{path} is of state '{state}', which has no block to watch; leave 'watch' out.")
     file_entry.check_validator(path, given["validate"])
     if given["user"] and given["validate"]:
         raise file_entry.StageError(f"{path} has a 'user', for which 'validate' means nothing; leave it out.")
@@ -219,6 +229,7 @@ def entry_of(given: Dict[str, Any]) -> file_entry.Entry:
         backup=given["backup"],
         sensitive=given["sensitive"],
         user=file_entry.user_entry(path, given["user"]),
+        watched_block=given["marker"] if given["watch"] == "block" else "",
     )
 
 

@@ -66,6 +66,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import command, file_entry, file_stage, watched_module
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
 
 _HEADERS = ("nccl.h", "nccl_device.h", "nccl_device")
 _LIBRARY = "libnccl.so.2"
@@ -157,7 +158,9 @@ def main() -> None:
             code, _, complaint = module.run_command([program])
             if code:
                 module.fail_json(msg=f"ldconfig ended with {code}: {complaint.strip()}", changes=changes, watch=[])
-    answer: Dict[str, Any] = {"changed": bool(changes), "changes": changes, "watch": outcome.watch, "kept": kept}
+    loader = path_state.watch_state(f"{link}/lib/{_LIBRARY}", "loader")
+    watch = [*outcome.watch, *([loader] if loader["kind"] == "loader" else [])]
+    answer: Dict[str, Any] = {"changed": bool(changes), "changes": changes, "watch": watch, "kept": kept}
     if kept:
         answer["msg"] = words(kept, link)
     if module._diff:  # noqa: SLF001 - the documented way for a module to learn of --diff

@@ -58,6 +58,26 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
             raise ModuleFailedError(result)
         return result
 
+    def _install_packages(self, packages: list[str], options: Mapping[str, Any], task_vars: dict[str, Any]) -> str:
+        """Have the host install packages of its distribution; returns a complaint, or ''."""
+        if not packages:
+            return ""
+        self._note(self._host(task_vars), f"installing packages: {' '.join(packages)}")
+        task = self._task.copy()
+        task.action = "ansible.builtin.package"
+        task.args = {"name": packages, "state": "present", **options}
+        action = self._shared_loader_obj.action_loader.get(
+            "ansible.builtin.package",
+            task=task,
+            connection=self._connection,
+            play_context=self._play_context,
+            loader=self._loader,
+            templar=self._templar,
+            shared_loader_obj=self._shared_loader_obj,
+        )
+        result = action.run(task_vars=task_vars)
+        return str(result.get("msg") or "no reason was given") if result.get("failed") else ""
+
     def _push(self, local: Path, folder: str) -> str:
         """Copy a file of the controller to a new name on the host and return that name.
 

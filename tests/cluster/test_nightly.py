@@ -116,9 +116,12 @@ def test_a_week_of_nights(nights: Nights) -> None:
     finally:
         nights.cluster.on(node, "mv", f"{path}.kept", path)
     assert (code, drifted["verdict"], drifted["proof"]["verdict"]) == (10, "FAIL", "PASS"), drifted
-    assert [(host["host"], host["why"]) for host in drifted["drift"]["hosts"]] == [(node, f"{path} differs")]
+    assert [(host["host"], host["why"]) for host in drifted["drift"]["hosts"]] == [
+        (node, f"{path} differs: content changed")
+    ]
     assert path in " ".join(drifted["drift"]["hosts"][0]["changes"])
     assert drifted["hook"]["ok"]
+    assert (good["drift"]["slice"], drifted["drift"]["slice"]) == (0, 3), "each night reads the next seventh"
     assert [told[0] for told in nights.told()] == ["FAIL", "FAIL"]
     status = nights.command("status")
     assert status.returncode == 10

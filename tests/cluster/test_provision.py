@@ -271,7 +271,7 @@ def test_drift_is_named_and_repaired(cluster: Cluster) -> None:
     cluster.on("node2", "chmod", "0600", "/etc/ssh/ssh_known_hosts")
     done = cluster.run("--tags", "ssh_mesh")
     assert done.returncode == 0, done.stderr
-    assert cluster.record()["reasons"] == {"node2": "/etc/ssh/ssh_known_hosts differs"}
+    assert cluster.record()["reasons"] == {"node2": "/etc/ssh/ssh_known_hosts differs: mode 0600, was 0644"}
     assert cluster.outcomes() == {"node1": "ok", "node2": "changed"}
     assert cluster.on("node2", "stat", "-c", "%a", "/etc/ssh/ssh_known_hosts").strip() == "644"
 

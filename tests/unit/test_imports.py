@@ -47,6 +47,7 @@ PURE = (
     "diagnosis.training_stack",
     "diagnosis.rules",
     "provisioning.ansible_events",
+    "provisioning.drift",
     "provisioning.plan",
     "nightly.cron",
     "nightly.policy",

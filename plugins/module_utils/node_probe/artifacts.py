@@ -7,21 +7,26 @@ import hashlib
 import json
 import os
 import stat
+import zlib
 
-from .reading import Json, list_folder, read_text
+from .reading import Json, list_folder, read_text, sha256, user_name
 
 MARKER = ".clusterctl.json"
 MANIFEST = ".clusterctl.files.json"
 ARTIFACT_ROOT = "/usr/local"
+_KINDS = {"l": stat.S_ISLNK, "d": stat.S_ISDIR}
+SLICES = 7  # of an artifact's files: one a night, so that each byte is read within a week
 
 
-def verify_artifact(path: str) -> tuple[Json, int, str]:
+def verify_artifact(path: str, content: list[int] | None = None) -> tuple[Json, int, str]:
     """Read an artifact's marker and compare its files with its manifest.
 
-    Kinds, sizes and link targets are compared. Contents are not, because this check must take milliseconds.
+    Kinds, sizes, modes, owners and link targets are compared. That takes milliseconds. Contents are compared where
+    ``content`` asks for it.
 
     Args:
         path: the artifact's folder, or a link to it.
+        content: the slices (:func:`slice_of`) of the files whose content is compared as well; None compares none.
 
     Returns:
         The marker ({} if it is missing), the number of manifest entries, and a sentence that says what is wrong (''
@@ -36,10 +41,15 @@ def verify_artifact(path: str) -> tuple[Json, int, str]:
         return {}, 0, f"{folder}/{MARKER} cannot be read: {error}"
     if not isinstance(marker, dict):
         return {}, 0, f"{folder}/{MARKER} is not a marker: it must hold a JSON object"
-    return (marker, *_compare_with_manifest(folder, str(marker.get("manifest_sha256", ""))))
+    return (marker, *_compare_with_manifest(folder, str(marker.get("manifest_sha256", "")), content or []))
 
 
-def _compare_with_manifest(folder: str, digest: str) -> tuple[int, str]:
+def slice_of(name: str) -> int:
+    """Return the slice of a file, from its path in the artifact: the same on each node and each night."""
+    return zlib.crc32(name.encode("utf-8", "surrogateescape")) % SLICES
+
+
+def _compare_with_manifest(folder: str, digest: str, content: list[int]) -> tuple[int, str]:
     """Return the number of manifest entries, and a sentence that says how the folder differs ('' if it does not)."""
     try:
         with open(f"{folder}/{MANIFEST}", "rb") as stream:
@@ -47,28 +57,42 @@ def _compare_with_manifest(folder: str, digest: str) -> tuple[int, str]:
         if digest and hashlib.sha256(raw).hexdigest() != digest:
             return 0, f"{folder}/{MANIFEST} is not the one that the marker names"
         files = json.loads(raw)["files"]
-        wrong = [str(entry[0]) for entry in files if _differs(folder, entry)]
+        owner = os.stat(folder).st_uid
+        wrong = [(str(entry[0]), why) for entry in files if (why := _deviation(folder, entry, owner, content))]
     except FileNotFoundError:
         return 0, f"{folder}/{MANIFEST} is missing"
     except (OSError, ValueError, TypeError, LookupError) as error:
         return 0, f"{folder}/{MANIFEST} cannot be read: {error}"
-    problem = f"{len(wrong)} of {len(files)} files are missing or changed, first {wrong[0]}" if wrong else ""
-    return len(files), problem
+    if not wrong:
+        return len(files), ""
+    return len(files), f"{len(wrong)} of {len(files)} files are missing or changed, first {' '.join(wrong[0])}"
 
 
-def _differs(folder: str, entry: list) -> bool:
-    """Tell whether a file differs from its manifest entry (path, kind, size, sha256 or target)."""
-    name, kind, size, content = entry[:4]
+def _deviation(folder: str, entry: list, owner: int, content: list[int]) -> str:
+    """Return how a file differs from its manifest entry (path, kind, size, sha256 or target, mode); '' if it does not.
+
+    Every file belongs to the owner of the folder.
+    """
+    name, kind, size, wanted = entry[:4]
     path = f"{folder}/{name}"
     try:
         status = os.lstat(path)
     except OSError:
-        return True
-    if kind == "l":
-        return not stat.S_ISLNK(status.st_mode) or os.readlink(path) != content
-    if kind == "d":
-        return not stat.S_ISDIR(status.st_mode)
-    return not stat.S_ISREG(status.st_mode) or status.st_size != size
+        return "(missing)"
+    found = ""
+    if not _KINDS.get(kind, stat.S_ISREG)(status.st_mode):
+        found = "(of another kind)"
+    elif status.st_uid != owner:
+        found = f"(owner {user_name(status.st_uid)})"
+    elif kind == "l":
+        found = "" if os.readlink(path) == wanted else "(leads elsewhere)"
+    elif len(entry) > 4 and stat.S_IMODE(status.st_mode) != int(entry[4], 8):  # noqa: PLR2004 - the fifth value
+        found = f"(mode {stat.S_IMODE(status.st_mode):04o}, was {entry[4]})"
+    elif kind != "d" and status.st_size != size:
+        found = f"(size {status.st_size}, was {size})"
+    elif kind != "d" and content and slice_of(name) in content and sha256(path) != wanted:
+        found = "(content)"
+    return found
 
 
 def artifacts(asked: list[Json] | None) -> Json:

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 
+from . import library_cache
 from .artifacts import MARKER, verify_artifact
 from .reading import Json, group_name, sha256, user_name
 
@@ -48,7 +50,7 @@ def link_of_another(path: str) -> str:
     return ""
 
 
-def watch_state(path: str, kind: str = "") -> Json:
+def watch_state(path: str, kind: str = "", marker: str = "", content: list[int] | None = None) -> Json:
     """Return the present state of a path in the form of a ``watch`` entry.
 
     The answer tells what is there: a link comes back as a link even if a file was expected. So a caller compares the
@@ -56,16 +58,23 @@ def watch_state(path: str, kind: str = "") -> Json:
 
     Args:
         path: absolute path.
-        kind: ``artifact`` verifies an installed artifact (a folder, or a link to one); any other word looks at the
-            path itself.
+        kind: ``artifact`` verifies an installed artifact (a folder, or a link to one). ``library`` asks whether the
+            path leads to a file. ``loader`` asks whether the loader's cache names the path. Any other word looks at
+            the path itself.
+        marker: with the kind ``block``, the block of clusterctl whose lines count; all other lines are the user's.
+        content: of an artifact, see :func:`.artifacts.verify_artifact`.
 
     Returns:
-        ``path`` and ``kind`` (file, dir, link, absent, artifact or other). A file adds mode, owner, group and sha256. A
-        dir adds mode, owner and group. A link adds target. An artifact adds marker_sha256 and files. A
-        path that root would reach only through another user's link is a link to the path of that link.
+        ``path`` and ``kind`` (file, block, dir, link, absent, artifact, library, loader or other). A file or block adds
+        mode, owner, group and sha256, a block also marker. A dir adds mode, owner and group. A link adds target. An
+        artifact adds marker_sha256 and files. A path that root would reach only through another user's link is a link
+        to the path of that link.
     """
     if kind == "artifact":
-        return _artifact_state(path)
+        return _artifact_state(path, content)
+    if kind in {"library", "loader"}:
+        there = os.path.isfile(path) if kind == "library" else _in_loader_cache(path)
+        return {"path": path, "kind": kind if there else "absent"}
     passed = link_of_another(os.path.dirname(path))
     if passed:
         return {"path": path, "kind": "link", "target": passed}
@@ -73,7 +82,8 @@ def watch_state(path: str, kind: str = "") -> Json:
         status = os.lstat(path)
         if stat.S_ISLNK(status.st_mode):
             return {"path": path, "kind": "link", "target": os.readlink(path)}
-        digest = _own_digest(path) if stat.S_ISREG(status.st_mode) else ""
+        block = marker if kind == "block" else ""
+        digest = _own_digest(path, block) if stat.S_ISREG(status.st_mode) else ""
     except (FileNotFoundError, NotADirectoryError):
         return {"path": path, "kind": "absent"}
     state: Json = {
@@ -86,13 +96,12 @@ def watch_state(path: str, kind: str = "") -> Json:
     if stat.S_ISDIR(status.st_mode):
         state["kind"] = "dir"
     elif stat.S_ISREG(status.st_mode):
-        state["kind"] = "file"
-        state["sha256"] = digest
+        state.update({"kind": "block", "marker": block} if block else {"kind": "file"}, sha256=digest)
     return state
 
 
-def _own_digest(path: str) -> str:
-    """Return the sha256 of a regular file; '' for a link that took its place since the look.
+def _own_digest(path: str, marker: str) -> str:
+    """Return the sha256 of a regular file, or of one block of it; '' for a link that took its place since the look.
 
     Raises:
         OSError: the file cannot be read.
@@ -104,19 +113,45 @@ def _own_digest(path: str) -> str:
             raise
         return ""
     try:
-        return sha256(f"/proc/self/fd/{handle}")
+        opened = f"/proc/self/fd/{handle}"
+        return hashlib.sha256(_block(opened, marker)).hexdigest() if marker else sha256(opened)
     finally:
         os.close(handle)
 
 
-def watch_states(entries: list[Json]) -> list[Json]:
-    """Return the present state of every entry, of which ``path`` and ``kind`` are read."""
-    return [watch_state(str(entry["path"]), str(entry.get("kind", ""))) for entry in entries]
+def watch_states(entries: list[Json], content: list[int] | None = None) -> list[Json]:
+    """Return the present state of every entry, of which ``path``, ``kind`` and ``marker`` are read."""
+    return [
+        watch_state(str(entry["path"]), str(entry.get("kind", "")), str(entry.get("marker", "")), content)
+        for entry in entries
+    ]
 
 
-def _artifact_state(path: str) -> Json:
-    marker, count, problem = verify_artifact(path)
+def _artifact_state(path: str, content: list[int] | None) -> Json:
+    marker, count, problem = verify_artifact(path, content)
     if not marker:
         return {"path": path, "kind": "absent"}
     digest = sha256(f"{os.path.realpath(path)}/{MARKER}")
     return {"path": path, "kind": "artifact", "marker_sha256": digest, "files": problem or count}
+
+
+def _block(path: str, marker: str) -> bytes:
+    """Return the lines of a block with the lines that open and close it; b'' without a block."""
+    begin, end = f"# BEGIN clusterctl {marker}".encode(), f"# END clusterctl {marker}".encode()
+    kept: list[bytes] = []
+    inside = False
+    with open(path, "rb") as stream:
+        for line in stream:
+            words = line.strip()
+            inside = inside or words == begin
+            if inside:
+                kept.append(words)
+            inside = inside and words != end
+    return b"\n".join(kept)
+
+
+def _in_loader_cache(path: str) -> bool:
+    try:
+        return path in library_cache.read_library_cache(library_cache.content(), os.path.basename(path))
+    except OSError:
+        return False

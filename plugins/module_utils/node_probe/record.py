@@ -76,7 +76,7 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
         (
             "ssh",
             lambda: ssh_daemon.ssh_daemon(variables.get("SSH_CONNECTION", "")),
-            {"ssh": {"host_keys": [], "port": 0}},
+            {"ssh": {"host_keys": [], "port": 0, "settings": {}}},
         ),
         (
             "known_hosts",
@@ -92,7 +92,11 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
         ("tools", system.tools, {"tools": tools}),
         ("artifacts", lambda: artifacts.artifacts(request.get("artifacts")), {"artifacts": []}),
         ("libraries", lambda: libraries.libraries(asked, library_path), {"libraries": []}),
-        ("watch", lambda: {"watch": path_state.watch_states(request.get("watch") or [])}, {"watch": []}),
+        (
+            "watch",
+            lambda: {"watch": path_state.watch_states(request.get("watch") or [], request.get("content"))},
+            {"watch": []},
+        ),
     ]
 
 
@@ -117,7 +121,8 @@ def collect(request: Json) -> Json:
     Args:
         request: all keys are optional.
 
-            - ``watch``: entries whose present state is wanted.
+            - ``watch``: entries whose present state is wanted, and ``content``: the slices of the artifacts among
+              them whose files are read to the last byte.
             - ``artifacts``: artifacts to verify, each ``{name, link}``, and ``inputs``: names of inputs to report.
               None verifies every artifact below /usr/local.
             - ``libraries``: libraries to find as the loader does, each ``{soname}``, and ``also``: patterns of further

@@ -7,6 +7,29 @@ import os
 
 from .reading import Json, list_folder, matching_paths, read_text
 
+# What decides whether the nodes' jobs can log in, by sshd_config(5).
+_SETTINGS = {
+    word.lower(): word
+    for word in (
+        "AllowGroups",
+        "AllowUsers",
+        "AuthenticationMethods",
+        "AuthorizedKeysFile",
+        "DenyGroups",
+        "DenyUsers",
+        "ListenAddress",
+        "Match",
+        "MaxSessions",
+        "MaxStartups",
+        "PermitRootLogin",
+        "Port",
+        "PubkeyAuthentication",
+        "StrictModes",
+        "UsePAM",
+    )
+}
+_LISTS = frozenset({"AllowGroups", "AllowUsers", "DenyGroups", "DenyUsers", "ListenAddress", "Match", "Port"})
+
 
 def ssh_daemon(connection: str) -> Json:
     """Return the public host keys and the port.
@@ -16,7 +39,13 @@ def ssh_daemon(connection: str) -> Json:
     """
     config = read_sshd_config("/etc/ssh/sshd_config")
     port = (connection.split()[3:] or config.get("port") or ["22"])[0]  # the fourth word is the daemon's port
-    return {"ssh": {"host_keys": host_keys(config), "port": int(port)}}
+    settings = {_SETTINGS[word]: values for word in sorted(_SETTINGS) if (values := config.get(word))}
+    return {"ssh": {"host_keys": host_keys(config), "port": int(port), "settings": _effective(settings)}}
+
+
+def _effective(settings: dict[str, list[str]]) -> dict[str, str]:
+    """Return each setting as one text; sshd takes the first value of a keyword, and all of the lists of users."""
+    return {name: " ".join(values if name in _LISTS else values[:1]) for name, values in settings.items()}
 
 
 def host_keys(config: dict[str, list[str]] | None = None) -> list[str]:
@@ -39,20 +68,27 @@ def host_keys(config: dict[str, list[str]] | None = None) -> list[str]:
 
 
 def read_sshd_config(path: str, depth: int = 0) -> dict[str, list[str]]:
-    """Return the global Port and HostKey values of sshd's configuration; it follows Include (sshd_config(5))."""
+    """Return the global values of sshd's configuration that matter here, by keyword; it follows Include.
+
+    The lines of a Match block are the values of ``match``, in their order (sshd_config(5)).
+    """
     found: dict[str, list[str]] = {}
+    matching = False
     for line in read_text(path, "").splitlines():
         words = line.partition("#")[0].replace("=", " ", 1).split()
         if not words:
             continue
         keyword = words[0].lower()
-        if keyword == "match":
-            break
-        if keyword in {"port", "hostkey"} and len(words) > 1:
-            found.setdefault(keyword, []).append(words[1].strip('"'))
-        if keyword == "include" and depth < 16:  # noqa: PLR2004 - sshd's own limit
+        matching = matching or keyword == "match"
+        if matching:
+            found.setdefault("match", []).append(" ".join([keyword, *words[1:]]))
+        elif keyword == "include" and depth < 16:  # noqa: PLR2004 - sshd's own limit
             for pattern in words[1:]:
                 for name in matching_paths(os.path.join("/etc/ssh", pattern.strip('"'))):
                     for key, values in read_sshd_config(name, depth + 1).items():
                         found.setdefault(key, []).extend(values)
+        elif len(words) > 1 and keyword == "hostkey":
+            found.setdefault(keyword, []).append(words[1].strip('"'))
+        elif len(words) > 1 and keyword in _SETTINGS:
+            found.setdefault(keyword, []).append(" ".join(word.strip('"') for word in words[1:]))
     return found

@@ -19,6 +19,7 @@ COMMANDS = {
     "rollback": Command("rollback", "rollback", "Go back to the software that an earlier run left, in seconds."),
     "validate": Command("validate", "validate", "Prove the cluster again and name what is wrong."),
     "doctor": Command("doctor", "doctor", "Look at the hosts, change nothing, say what would hurt."),
+    "drift": Command("drift", "drift", "Say what differs from what the last run left."),
     "run": Command("run", "run", "Start a program on the cluster by mpirun, horovodrun or torchrun."),
     "launch": Command("launch", "launch", "Become torchrun inside a pod of an existing scheduler."),
     "render": Command("render", "render", "Print the submission of a job for an existing scheduler."),

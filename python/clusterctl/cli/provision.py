@@ -34,6 +34,9 @@ def provision(
         list[str] | None, typer.Option("--skip-tags", help="No task with these tags.", rich_help_panel=_ANSIBLE)
     ] = None,
     check: Annotated[bool, typer.Option("--check", "-C", help="Change nothing, say what would change.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare the content of every installed file, and repair what differs.")
+    ] = False,
     diff: Annotated[bool, typer.Option("--diff", "-D", help="Show what changes inside files.")] = False,
     extra_vars: Annotated[
         list[str] | None,
@@ -86,6 +89,7 @@ def provision(
         tags=_split(tags),
         skip_tags=_split(skip_tags),
         check=check,
+        verify=verify,
         diff=diff,
         verbosity=verbose,
         forks=forks,

@@ -258,10 +258,14 @@ class JobUser(Fact):
 
 
 class SshDaemon(Fact):
-    """The node's host keys ("ssh-ed25519 AAAA…", ed25519 first) and the port its daemon answers on."""
+    """The node's host keys ("ssh-ed25519 AAAA…", ed25519 first) and the port its daemon answers on.
+
+    ``settings`` are those of its configuration that decide about logins, by keyword; a default is left out.
+    """
 
     host_keys: tuple[str, ...] = ()
     port: int = 22
+    settings: dict[str, str] = {}
 
 
 class Artifact(Fact):

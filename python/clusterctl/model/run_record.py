@@ -63,6 +63,7 @@ class RunRecord(Record):
     message: str = ""
     reasons: dict[str, str] = Field(default_factory=dict)  # host → why it was provisioned
     drifted: dict[str, str] = Field(default_factory=dict)  # host → what was not as its last run had left it
+    slices: tuple[int, ...] = ()  # of the artifacts' files whose content was compared, of seven
     problems: tuple[Problem, ...] = ()
     hosts: tuple[HostSummary, ...] = ()
     told: tuple[str, ...] = ()  # what roles decided for the whole cluster, a sentence each

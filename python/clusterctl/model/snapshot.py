@@ -18,6 +18,16 @@ class HostSnapshot(Record):
     ``watch`` holds the path states of the seam between the roles' modules and the node's probe: each has a ``path``, a
     ``kind`` and the values that must stay equal. ``inputs`` and ``members`` are digests, so that no variable's value is
     kept.
+
+    Later releases added the fields with a default. They are compared by what a snapshot holds, so an older snapshot
+    stays valid: its host gets them with the next run.
+
+    Attributes:
+        traits: settings of the node that no file of the roles holds, by the words that name them, such as its host
+            name, the limits of a session and the settings of sshd.
+        address: the address by which the other nodes know it, where that is one of its own.
+        damaged: the artifacts in which a comparison of contents found a difference, each with its words. The next
+            run repairs them, although sizes and modes are as they were.
     """
 
     run_id: str
@@ -28,6 +38,9 @@ class HostSnapshot(Record):
     user: str
     watch: tuple[dict[str, Any], ...]
     gpus: str = ""
+    traits: dict[str, str] = Field(default_factory=dict)
+    address: str = ""
+    damaged: tuple[str, ...] = ()
 
 
 class Snapshot(Record):

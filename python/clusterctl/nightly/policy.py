@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from clusterctl.model import nodeset
+from clusterctl.model.drift import SLICES
 from clusterctl.model.results import Verdict
 from clusterctl.nightly.records import BadCheck, Drift, HostDrift, Proof
 from clusterctl.suite import GATE
@@ -67,9 +68,27 @@ def drift_of(run: RunRecord) -> Drift:
             HostDrift(host=name, why=run.drifted.get(name, ""), changes=changes.get(name, ())) for name in names
         ),
         problem=problem,
+        slice=run.slices[0] if run.slices else None,
         run_id=run.run_id,
         folder=run.folder,
     )
+
+
+def next_slice(nights: Sequence[Night]) -> int:
+    """Return the slice of the installed files that this night reads: the one whose last reading is the oldest.
+
+    So each byte is read within a week of nights, and a night without a look leaves its slice to the next one.
+
+    Args:
+        nights: the kept nights, newest first.
+    """
+    read: dict[int, int] = {}
+    for age, night in enumerate(nights):
+        if night.drift is not None and night.drift.slice is not None:
+            read.setdefault(night.drift.slice, age)
+    newest = min(read, key=lambda each: read[each], default=-1)
+    in_turn = [(newest + 1 + step) % SLICES for step in range(SLICES)]
+    return max(in_turn, key=lambda each: read.get(each, len(nights)))  # of equal ones, the first in turn
 
 
 def verdict_of(proof: Proof | None, drift: Drift | None) -> Verdict:
@@ -129,12 +148,16 @@ def words_of(drift: Drift) -> str:
     if drift.problem:
         return f"drift is unknown: {drift.problem}"
     if not drift.hosts:
-        return "every host matches its last provision"
+        return f"every host matches its last provision{_reading(drift)}"
     by_words: dict[str, list[str]] = {}
     for host in drift.hosts:
         would = f"provision would change {_some(host.changes)}" if host.changes else ""
         by_words.setdefault(", and ".join(word for word in (host.why, would) if word), []).append(host.host)
-    return "; ".join(f"{nodeset.folded(hosts)}: {words}" for words, hosts in by_words.items())
+    return "; ".join(f"{nodeset.folded(hosts)}: {words}" for words, hosts in by_words.items()) + _reading(drift)
+
+
+def _reading(drift: Drift) -> str:
+    return f" (read: slice {drift.slice + 1} of {SLICES} of the installed files)" if drift.slice is not None else ""
 
 
 def to_prune(nights: Iterable[tuple[str, datetime]], now: datetime, keep_days: int) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.model.results import Verdict
+from clusterctl.nightly import policy
 from clusterctl.report import files as report_files
 from clusterctl.state import files, paths
 from clusterctl.support.errors import ClusterctlError
@@ -31,6 +32,9 @@ def write(job: Job, night: Night, record: ValidationRecord) -> tuple[dict[str, s
     Returns:
         The paths by kind, and the errors.
     """
+    noted = record
+    if night.drift is not None:
+        noted = record.model_copy(update={"notes": (*record.notes, f"Drift: {policy.words_of(night.drift)}.")})
     written: dict[str, str] = {}
     problems: list[str] = []
     try:
@@ -40,7 +44,7 @@ def write(job: Job, night: Night, record: ValidationRecord) -> tuple[dict[str, s
     for kind, (name, make) in _MAKERS.items():
         path = folder / name
         try:
-            make(path, night, record)
+            make(path, night, record if kind == "record" else noted)
             path.chmod(mode)
             written[kind] = str(path)
             if kind == "prometheus" and job.prometheus is not None:

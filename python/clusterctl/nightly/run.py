@@ -79,7 +79,7 @@ def run(job: Job, tell: Callable[[str], None] = lambda _text: None, timing: Timi
         tell(f"The night of {slot.astimezone(zone):%Y-%m-%d %H:%M} was missed: nothing ran.")
     try:
         with storage.lock(job.job):
-            return _NightRun(job, night, tell, timing).go()
+            return _NightRun(job, night, tell, timing, policy.next_slice(kept)).go()
     except LockedError as error:  # of the job; the lock of a host is waited for
         return _close(night, outcome="missed", message=str(error))
 
@@ -94,8 +94,9 @@ def exit_code(night: Night) -> ExitCode:
 class _NightRun:
     """One night that holds the lock of its job."""
 
-    def __init__(self, job: Job, night: Night, tell: Callable[[str], None], timing: Timing) -> None:
+    def __init__(self, job: Job, night: Night, tell: Callable[[str], None], timing: Timing, slice_number: int) -> None:
         self._job, self._night, self._tell, self._timing = job, night, tell, timing
+        self._slice = slice_number  # of the installed files, whose content is compared
         self._until = time.monotonic() + job.wait_s
         self._options = InventoryOptions(
             limit=job.limit,
@@ -154,6 +155,7 @@ class _NightRun:
             options=self._options,
             check=True,
             trust_snapshots=True,
+            slices=(self._slice,),
             argv=self._argv("provision", "--check"),
         )
         return provisioning.provision(request, _NightListener(self._tell))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model.snapshot import HostSnapshot
+from clusterctl.provisioning import drift
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.events import HostResult
 
-_MOST_PATHS_NAMED = 3
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class NodeState:
 
     ``watch`` is the present state of the paths that its snapshot names; ``gpus`` counts those that NVIDIA's driver has
     taken, with the driver's version, since they decide which builds a node gets. ``lost_address`` is the address that
-    Open MPI and NCCL are told to use there, where the node no longer has it.
+    Open MPI and NCCL are told to use there, where the node no longer has it. ``addresses`` are all that it has, and
+    ``traits`` its settings (see :class:`clusterctl.model.snapshot.HostSnapshot`).
     """
 
     platform: str
@@ -33,6 +35,8 @@ class NodeState:
     watch: tuple[Mapping[str, Any], ...] = ()
     gpus: str = ""
     lost_address: str = ""
+    addresses: frozenset[str] = frozenset()
+    traits: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -139,44 +143,16 @@ def _reason(state: NodeState | None, snapshot: HostSnapshot | None, inputs: Inpu
 
 def _drift(state: NodeState, snapshot: HostSnapshot) -> str:
     """Return what of the host itself is no longer as it was left."""
-    for name, before, after in (
-        ("platform", snapshot.platform, state.platform),
-        ("login user", snapshot.user, state.user),
-        ("host key", sorted(snapshot.host_keys), sorted(state.host_keys)),
-        ("set of GPUs, or their driver,", snapshot.gpus, state.gpus),
-    ):
-        if before != after:
-            return f"its {name} changed"
-    if state.lost_address:
-        return f"it has no longer the address {state.lost_address}, which its jobs are told to use"
-    differing = differences(snapshot.watch, state.watch)
-    if differing:
-        return f"{and_more(differing, _MOST_PATHS_NAMED)} {'differs' if len(differing) == 1 else 'differ'}"
-    return ""
-
-
-def differences(before: Iterable[Mapping[str, Any]], present: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the paths whose present state differs from the snapshot, in the snapshot's order."""
-    now = {_key(entry): entry for entry in present}
-    found: dict[str, None] = {}
-    for entry in before:
-        other = now.get(_key(entry), {})
-        if any(other.get(name) != value for name, value in entry.items()):
-            found.setdefault(str(entry.get("path")))
-    return list(found)
-
-
-def _key(entry: Mapping[str, Any]) -> str:
-    return str(entry.get("path"))
+    return and_more(map(str, drift.known_differences(snapshot, state, verified=False)), _MOST_NAMED, "; ")
 
 
 def watch_of(results: Iterable[HostResult]) -> dict[str, tuple[dict[str, Any], ...]]:
     """Return per host what its tasks said should hold from now on; of two words on one path the later one counts."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    found: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
     for result in results:
         if result.outcome in {"ok", "changed"}:
             for entry in result.watch:
-                found.setdefault(result.host, {})[_key(entry)] = entry
+                found.setdefault(result.host, {})[drift.key_of(entry)] = entry
     return {host: tuple(entries.values()) for host, entries in found.items()}
 
 
@@ -187,14 +163,18 @@ def snapshots_after(
     watch: Mapping[str, tuple[dict[str, Any], ...]],
     inputs: Inputs,
     members: str,
+    addresses: Mapping[str, str] | None = None,
 ) -> dict[str, HostSnapshot]:
     """Return the snapshots of hosts that a full run has just left in order.
+
+    ``addresses`` are those by which the nodes know each other; one that a node does not have itself, behind a port
+    forward for example, is not watched.
 
     A host of which nothing can be watched gets none: an empty list would hold after any change.
     """
     snapshots: dict[str, HostSnapshot] = {}
     for name in hosts:
-        state = states.get(name)
+        state, address = states.get(name), (addresses or {}).get(name, "")
         if state is not None and watch.get(name):
             snapshots[name] = HostSnapshot(
                 run_id=run_id,
@@ -205,5 +185,7 @@ def snapshots_after(
                 user=state.user,
                 watch=watch[name],
                 gpus=state.gpus,
+                traits=dict(state.traits),
+                address=address if address in state.addresses else "",
             )
     return snapshots

@@ -6,7 +6,6 @@ be used. Decide whether there is anything to do, run Ansible if so, and keep a s
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,11 +15,11 @@ from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.snapshot import Snapshot
-from clusterctl.provisioning import plan, playbook, refusals, software
+from clusterctl.provisioning import drift, plan, playbook, refusals, software
 from clusterctl.provisioning.held import Held
+from clusterctl.provisioning.look import EVERY_SLICE, look, plain, state_of
 from clusterctl.provisioning.preview import preview
 from clusterctl.provisioning.tally import Tally, verdict_of
-from clusterctl.remote import facts
 from clusterctl.state import artifacts, locks, paths, runs, snapshots
 from clusterctl.state import software as kept
 from clusterctl.support import content
@@ -30,12 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     from clusterctl.model.events import Event
-    from clusterctl.model.facts import NodeFacts, Probe
+    from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import AnyInventory, Inventory
     from clusterctl.provisioning.preview import Preview
 
 PREFLIGHT = "preflight"
-_PROBE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -49,10 +47,17 @@ class ProvisionRequest:
     check: bool = False
     trust_snapshots: bool = False  # in check mode, ask Ansible only where a host is not as its last run left it
     diff: bool = False
+    verify: bool = False  # compare the content of every watched file
+    slices: tuple[int, ...] = ()  # compare the content of these slices only
     verbosity: int = 0
     forks: int = playbook.DEFAULT_FORKS
     become_password: str | None = field(default=None, repr=False)
     argv: tuple[str, ...] = ()  # as it may be shown and kept: no value of an extra variable
+
+    @property
+    def content(self) -> tuple[int, ...]:
+        """The slices of the artifacts' files whose content is compared."""
+        return EVERY_SLICE if self.verify else self.slices
 
     @property
     def is_full(self) -> bool:
@@ -127,8 +132,12 @@ class _Provision:
         cluster, request = self._cluster, self._request
         before = snapshots.read(self._run.record.cluster_id)
         self._held.refuse(request.tags)
-        self._observer.phase(f"looking at {len(cluster.hosts)} hosts")
-        probe = self._look({name: list(host.watch) for name, host in before.hosts.items()})
+        reading = ", and reading every watched file" if request.verify else ""
+        self._observer.phase(f"looking at {len(cluster.hosts)} hosts{reading}")
+        probe = self._look({name: list(host.watch) for name, host in before.hosts.items()}, request.content)
+        self._run.facts({name: plain(node) for name, node in probe.facts.items()})
+        states = {name: state_of(node) for name, node in probe.facts.items()}
+        before = self._remember_damage(before, states)
         refused = [
             refusals.connection_problem(failure)
             for name, failure in probe.failures.items()
@@ -142,7 +151,6 @@ class _Provision:
         lacking = self._held.problems(cluster.selected, probe.facts)
         if lacking:
             return self._refuse(lacking, reachable=list(cluster.selected))
-        states = {name: _state(node) for name, node in probe.facts.items()}
         inputs = self._inputs()
         names = [host.name for host in cluster.hosts]
         members = plan.members_digest(states, before.hosts, names)
@@ -176,7 +184,8 @@ class _Provision:
             end = self._play(limit=limit, variables=software.variables(held, seen), name="switch_links")
             if end.status != "successful":
                 return end
-        return self._play(limit=limit, tags=self._request.tags, known_members=before.members)
+        distrusted = {"preflight_distrusted": self._distrusted(before)}
+        return self._play(limit=limit, tags=self._request.tags, known_members=before.members, variables=distrusted)
 
     def _write_set(self, record: run_record.RunRecord, probe: Probe) -> None:
         """Keep the links that this run left, so that a rollback can go back to them; a held run chose none."""
@@ -185,15 +194,18 @@ class _Provision:
             left = software.left_by(record.run_id, record.verb, _now(), probe.facts, watch)
             kept.write_set(self._run.folder, left)
 
-    def _look(self, watch: Mapping[str, list[dict[str, Any]]]) -> Probe:
-        """Look at all hosts that a plain ssh can reach, also those outside the limit: the others refer to them."""
-        hosts = [host for host in self._cluster.hosts if host.by_ssh]
-        typed = self._request.become_password
-        if typed is not None:  # a password of the inventory stands above it, as for Ansible
-            hosts = [host if host.sudo_password else dataclasses.replace(host, sudo_password=typed) for host in hosts]
-        probe = facts.gather(hosts, watch=watch, timeout_s=_PROBE_TIMEOUT_S)
-        self._run.facts({name: _plain(node) for name, node in probe.facts.items()})
-        return probe
+    def _look(self, watch: Mapping[str, list[dict[str, Any]]], content: tuple[int, ...] = ()) -> Probe:
+        return look(self._cluster, watch, content=content, sudo_password=self._request.become_password)
+
+    def _remember_damage(self, before: Snapshot, states: Mapping[str, plan.NodeState]) -> Snapshot:
+        content = self._request.content
+        if not content:
+            return before
+        after = drift.with_damage(before, states, everything=set(content) == set(EVERY_SLICE))
+        if after != before:
+            snapshots.write(self._run.record.cluster_id, after)
+        self._run.update(slices=content)
+        return after
 
     def _inputs(self) -> plan.Inputs:
         options = self._request.options
@@ -208,6 +220,13 @@ class _Provision:
             },
             held=self._held.run_id,
         )
+
+    def _distrusted(self, before: Snapshot) -> list[str]:
+        """Return the hosts whose artifacts are compared byte by byte: a crash may have cut off what was written."""
+        known = before.hosts
+        return [
+            name for name in self._cluster.selected if self._request.verify or name not in known or known[name].damaged
+        ]
 
     def _play(
         self,
@@ -318,7 +337,12 @@ class _Provision:
         before: Snapshot,
         links: Mapping[str, Mapping[str, str]],
     ) -> None:
-        """Write the snapshots of the provisioned hosts; the others keep theirs while the inventory names them."""
+        """Write the snapshots of the provisioned hosts; the others keep theirs while the inventory names them.
+
+        The hosts are looked at once more: the run may have changed what decides.
+        """
+        states = {**states, **{name: state_of(node) for name, node in self._look({}).facts.items()}}
+        members = self._tally.members() or before.members
         names = [host.name for host in self._cluster.hosts]
         fresh = plan.snapshots_after(
             self._run.record.run_id,
@@ -327,43 +351,17 @@ class _Provision:
             self._held.watch(plan.watch_of(self._tally.results), before, links),
             inputs,
             plan.members_digest(states, before.hosts, names),
+            {str(member.get("name")): str(member.get("address")) for member in members},
         )
+        if self._held:  # the roles that would have repaired it were left out
+            fresh = drift.with_damage_of(before.hosts, fresh)
         kept = {
             name: host for name, host in before.hosts.items() if name in names and name not in self._cluster.selected
         }
         snapshots.write(
             self._run.record.cluster_id,
-            Snapshot(members=self._tally.members() or before.members, hosts={**kept, **fresh}),
+            Snapshot(members=members, hosts={**kept, **fresh}),
         )
-
-
-def _state(node: NodeFacts) -> plan.NodeState:
-    return plan.NodeState(
-        platform=node.platform,
-        host_keys=tuple(node.ssh.host_keys),
-        user=node.user.name,
-        watch=tuple(_plain(entry) for entry in node.watch),
-        gpus=_gpus(node),
-        lost_address=_lost_address(node),
-    )
-
-
-def _lost_address(node: NodeFacts) -> str:
-    if node.fabric is None:
-        return ""
-    links = [link for link in node.interfaces if link.name == node.fabric.interface]
-    present = {entry.address for link in links for entry in link.addresses}
-    return "" if node.fabric.address in present else node.fabric.address
-
-
-def _gpus(node: NodeFacts) -> str:
-    taken = [gpu for gpu in node.gpus if gpu.driver == "nvidia"]
-    return f"{len(taken)} with driver {node.cuda.driver_version}" if taken else ""
-
-
-def _plain(value: Any) -> dict[str, Any]:
-    data = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
-    return dict(data)
 
 
 def _now() -> datetime:

@@ -45,6 +45,7 @@ def gather(
     hosts: Iterable[Host],
     *,
     watch: Mapping[str, Sequence[WatchEntry]] | None = None,
+    content: Sequence[int] = (),
     artifacts: Sequence[Mapping[str, Any]] | None = None,
     libraries: Sequence[Mapping[str, Any]] = (),
     resolve: Sequence[str] | None = None,
@@ -62,6 +63,7 @@ def gather(
         hosts: the hosts, reachable by plain ssh (``Host.by_ssh``). A host with ``become`` is asked through sudo,
             with its password where it has one.
         watch: by host name, the entries whose present state is wanted.
+        content: slices of the watched artifacts' files whose content is compared, from 0 to 6.
         artifacts: artifacts to verify, each with ``name`` and ``link``, and optionally ``inputs``: names of inputs to
             report. None verifies every installed artifact.
         libraries: libraries to find as the loader does, each with ``soname``, and optionally ``also``: patterns of
@@ -81,7 +83,8 @@ def gather(
     requests = {
         host: json.dumps(
             {
-                "watch": [{"path": entry["path"], "kind": entry["kind"]} for entry in (watch or {}).get(host.name, ())],
+                "watch": [_asked(entry) for entry in (watch or {}).get(host.name, ())],
+                "content": list(content),
                 "artifacts": None if artifacts is None else [dict(entry) for entry in artifacts],
                 "libraries": [dict(entry) for entry in libraries],
                 "resolve": None if resolve is None else list(resolve),
@@ -111,6 +114,10 @@ def gather(
         else:
             probe.facts[host.name] = answer
     return probe
+
+
+def _asked(entry: WatchEntry) -> dict[str, Any]:
+    return {key: entry[key] for key in ("path", "kind", "marker") if key in entry}
 
 
 async def _ask(host: Host, request: bytes, timeout_s: float, control_dir: Path | None) -> NodeFacts | ProbeFailure:

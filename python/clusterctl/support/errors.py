@@ -23,7 +23,7 @@ class ExitCode(IntEnum):
     UNREACHABLE = 4
     """A host did not answer, or refused the login."""
     VALIDATION_FAILED = 10
-    """A validation failed, `doctor` has findings, or a night is bad or was missed."""
+    """A validation failed, `doctor` has findings, `drift` found a difference, or a night is bad or was missed."""
     VALIDATION_ERROR = 11
     """The checks could not run, so there is no verdict."""
     INTERRUPTED = 130

@@ -6,7 +6,7 @@ import pytest
 from clusterctl.model import run_record
 from clusterctl.model.results import CheckResult, RankReport, Verdict, WrongAnswer
 from clusterctl.nightly import policy
-from clusterctl.nightly.records import Drift, HostDrift, Proof
+from clusterctl.nightly.records import Drift, HostDrift, Night, Proof
 from nights import (
     a_night,
     a_record,
@@ -114,3 +114,26 @@ def test_old_nights_go_and_the_newest_stays() -> None:
     assert policy.to_prune(nights, now, 30) == ("n40", "n31.5")
     assert policy.to_prune([("only", utc("2020-01-01T00:00"))], now, 30) == ()
     assert policy.to_prune([], now, 30) == ()
+
+
+def of_slices(*newest_first: int | None) -> list[Night]:
+    return [a_night(drift=None if each is None else Drift(slice=each)) for each in newest_first]
+
+
+def test_seven_nights_read_every_slice_and_a_skipped_one_is_caught_up() -> None:
+    nights: list[Night] = []
+    for _ in range(9):
+        nights = [*of_slices(policy.next_slice(nights)), *nights]
+    assert [night.drift.slice for night in reversed(nights) if night.drift] == [0, 1, 2, 3, 4, 5, 6, 0, 1]
+    assert policy.next_slice(of_slices(None, 3, 2, 1, 0, 6, 5, 4)) == 4, "a night that did not look takes no slice"
+    assert policy.next_slice(of_slices(5, 3, 2, 1, 0, 6)) == 4, "the oldest comes first"
+    kept = of_slices(3, 2, 1, 0)
+    for wanted in (4, 5, 6, 0):
+        assert policy.next_slice(kept) == wanted, "also where only four nights are kept"
+        kept = [*of_slices(wanted), *kept][:4]
+
+
+def test_the_slice_of_a_night_is_recorded_and_told() -> None:
+    found = policy.drift_of(provisioned(outcome="nothing to do", slices=(2,)))
+    assert found.slice == 2
+    assert "slice 3 of 7" in policy.words_of(found)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl.model import run_record
@@ -21,6 +21,9 @@ from nights import (
     provisioned,
 )
 
+if TYPE_CHECKING:
+    from clusterctl.provisioning.run import ProvisionRequest
+
 
 def test_a_good_night_writes_its_reports_and_tells_nobody(world: World, tmp_path: Path) -> None:
     job = a_job(hook=command(tmp_path, "open('called', 'a').write('x')"), folder=str(tmp_path), suite="smoke")
@@ -36,6 +39,27 @@ def test_a_good_night_writes_its_reports_and_tells_nobody(world: World, tmp_path
     )
     assert came.problems == ()
     assert not (tmp_path / "called").exists()
+
+
+def test_each_night_reads_the_next_slice_and_the_page_shows_the_drift(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def check(request: ProvisionRequest, *_given: Any) -> run_record.RunRecord:
+        asked.append(request.slices)
+        return provisioned(drifted={"n1": "/etc/x differs: mode 0666, was 0644"}, slices=request.slices).model_copy(
+            update={"hosts": (run_record.HostSummary(host="n1", outcome="changed"),)}
+        )
+
+    monkeypatch.setattr(night.provisioning, "provision", check)
+    first, second = (night.run(a_job(folder=str(tmp_path)), timing=world.timing()) for _ in range(2))
+    assert asked == [(0,), (1,)]
+    assert second.drift is not None
+    assert second.drift.slice == 1
+    for kind in ("html", "jsonl"):
+        text = Path(first.reports[kind]).read_text(encoding="utf-8")
+        assert "n1: /etc/x differs: mode 0666, was 0644" in text, kind
 
 
 def test_a_fault_is_told_once_and_again_when_it_is_another_or_gone(world: World, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.filter.artifact import artifact_builder, artifact_offers
-from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, library_closure
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "artifact"
 
@@ -103,10 +103,10 @@ def test_a_strange_manifest_is_not_read(data: bytes) -> None:
 
 
 def test_what_ldd_misses_is_named_with_the_file_that_needs_it() -> None:
-    found = artifact.parse_ldd((DATA / "ldd-missing.txt").read_text())
+    found = library_closure.parse_ldd((DATA / "ldd-missing.txt").read_text())
     assert found == [
-        artifact.Missing("libc.so.6 (GLIBC_2.38)", "/opt/demo/bin/newer"),
-        artifact.Missing("libextra.so", "/opt/demo/lib/libdemo.so"),
+        library_closure.Missing("libc.so.6 (GLIBC_2.38)", "/opt/demo/bin/newer"),
+        library_closure.Missing("libextra.so", "/opt/demo/lib/libdemo.so"),
     ]
 
 
@@ -117,10 +117,10 @@ def test_a_library_of_the_tree_itself_counts_where_that_is_asked_for(
     (tmp_path / "package.libs").mkdir()
     (tmp_path / "package.libs" / "libextra.so").write_bytes(b"")
     (tmp_path / "program").write_bytes(Path("/usr/bin/python3").read_bytes())
-    monkeypatch.setattr(artifact.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=said))
-    names = [item.library for item in artifact.missing_libraries(str(tmp_path), [])]
+    monkeypatch.setattr(library_closure.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=said))
+    names = [item.library for item in library_closure.ask_loader(str(tmp_path), []).missing]
     assert names == ["libc.so.6 (GLIBC_2.38)", "libextra.so"]
-    within = artifact.missing_libraries(str(tmp_path), [], within=True)
+    within = library_closure.ask_loader(str(tmp_path), [], within=True).missing
     assert [item.library for item in within] == ["libc.so.6 (GLIBC_2.38)"]
 
 
@@ -131,8 +131,8 @@ def test_only_programs_and_libraries_are_asked_about(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no program")
     (tmp_path / "object.o").write_bytes(b"\x7fELF" + bytes(12) + b"\x01\x00")
     os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
-    assert artifact.elf_files(str(tmp_path)) == [str(tmp_path / "program")]
-    assert artifact.missing_libraries(str(tmp_path), ["lib"]) == []
+    assert library_closure.elf_files(str(tmp_path)) == [str(tmp_path / "program")]
+    assert library_closure.ask_loader(str(tmp_path), ["lib"]).missing == []
 
 
 @pytest.mark.parametrize(

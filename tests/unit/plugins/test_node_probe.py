@@ -155,7 +155,9 @@ def test_the_state_of_each_kind_of_path(tmp_path: Path) -> None:
 def installed(tmp_path: Path) -> Path:
     folder = tmp_path / "demo-1.0-k"
     (folder / "lib").mkdir(parents=True)
+    (folder / "lib").chmod(0o755)
     (folder / "lib/libdemo.so.1").write_bytes(b"library")
+    (folder / "lib/libdemo.so.1").chmod(0o644)
     (folder / "lib/libdemo.so").symlink_to("libdemo.so.1")
     manifest = artifact.manifest_bytes(artifact.make_manifest(str(folder)))
     (folder / artifact.MANIFEST).write_bytes(manifest)
@@ -192,6 +194,59 @@ def test_the_probe_reads_what_the_artifact_modules_write(installed: Path) -> Non
     }
 
 
+def test_a_corruption_of_equal_size_and_time_is_seen_in_its_slice(installed: Path) -> None:
+    library = installed / "lib/libdemo.so.1"
+    whole, status = path_state.watch_state(str(installed), "artifact"), library.stat()
+    library.write_bytes(b"librarY")
+    os.utime(library, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path_state.watch_state(str(installed), "artifact") == whole, "a quick look reads no content"
+    found = {number: path_state.watch_states([whole], [number])[0]["files"] for number in range(artifacts.SLICES)}
+    named = "1 of 3 files are missing or changed, first lib/libdemo.so.1 (content)"
+    assert [number for number in found if found[number] == named] == [artifacts.slice_of("lib/libdemo.so.1")]
+    assert path_state.watch_states([whole], list(range(artifacts.SLICES)))[0]["files"] == named
+    problem = artifact.inspect_tree(str(installed.resolve()), "demo", "1.0", "k", content=True).problem
+    assert "lib/libdemo.so.1" in problem, "provision with the same question repairs it"
+
+
+def test_a_file_of_another_user_in_an_artifact_is_noticed(installed: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    os.chown(installed / "lib/libdemo.so.1", 65534, 65534)
+    assert "(owner nobody)" in path_state.watch_state(str(installed), "artifact")["files"]
+    assert "another user" in artifact.inspect_tree(str(installed.resolve()), "demo", "1.0", "k").problem
+
+
+def test_of_a_users_file_only_our_block_is_watched(tmp_path: Path) -> None:
+    keys = tmp_path / "authorized_keys"
+    block = "# BEGIN clusterctl ssh_mesh\nssh-ed25519 A\n# END clusterctl ssh_mesh\n"
+    keys.write_text(f"ssh-rsa mine\n{block}")
+    before = path_state.watch_state(str(keys), "block", "ssh_mesh")
+    assert (before["kind"], before["marker"]) == ("block", "ssh_mesh")
+    keys.write_text(f"ssh-rsa mine\nssh-rsa another of mine\n{block}# the end\n")
+    assert path_state.watch_states([before]) == [before]
+    keys.write_text(block.replace("A", "B"))
+    assert path_state.watch_states([before]) != [before]
+    keys.write_text(f"ssh-rsa mine\n{block}")
+    keys.chmod(0o666)
+    assert path_state.watch_states([before])[0]["mode"] == "0666"
+    keys.unlink()
+    assert path_state.watch_states([before])[0]["kind"] == "absent"
+
+
+def test_a_library_and_its_entry_in_the_loaders_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
+    path = next(line.rpartition(" => ")[2] for line in names.splitlines() if "libc.so.6" in line)
+    monkeypatch.setattr(path_state.library_cache, "LIBRARY_CACHE", "/etc/ld.so.cache")
+    for kind in ("library", "loader"):
+        assert path_state.watch_state(path, kind) == {"path": path, "kind": kind}
+    assert path_state.watch_state(f"{tmp_path}/libc.so.6", "library")["kind"] == "absent"
+    stale = tmp_path / "ld.so.cache"
+    (tmp_path / "empty.conf").touch()
+    subprocess.run(["/sbin/ldconfig", "-X", "-N", "-C", str(stale), "-f", str(tmp_path / "empty.conf")], check=True)
+    monkeypatch.setattr(path_state.library_cache, "LIBRARY_CACHE", str(stale))
+    assert path_state.watch_state(path, "loader")["kind"] == "absent"
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -200,6 +255,8 @@ def test_the_probe_reads_what_the_artifact_modules_write(installed: Path) -> Non
             "1 of 3 files are missing or changed, first lib/libdemo.so.1",
         ),
         (lambda tree: (tree / "lib/libdemo.so.1").write_bytes(b"short"), "first lib/libdemo.so.1"),
+        (lambda tree: (tree / "lib/libdemo.so.1").chmod(0o666), "lib/libdemo.so.1 (mode 0666, was 0644)"),
+        (lambda tree: (tree / "lib").chmod(0o777), "lib (mode 0777, was 0755)"),
         (lambda tree: (tree / artifact.MANIFEST).unlink(), "is missing"),
         (lambda tree: (tree / artifact.MANIFEST).write_text("[]"), "not the one that the marker names"),
         (lambda tree: (tree / artifact.MARKER).unlink(), "never finished"),
@@ -532,10 +589,12 @@ def test_addresses_agree_with_ip() -> None:
 def test_sshd_configuration(tmp_path: Path) -> None:
     (tmp_path / "one.conf").write_text("Port 2222\n")
     (tmp_path / "sshd_config").write_text(
-        f"# Port 1\nInclude {tmp_path}/*.conf\nHostKey /etc/ssh/a\nPort=22\nMatch User x\nPort 9\n"
+        f"# Port 1\nInclude {tmp_path}/*.conf\nHostKey /etc/ssh/a\nPort=22\nallowusers a b\n"
+        "Match User x\nMaxSessions 9\n"
     )
     found = ssh_daemon.read_sshd_config(str(tmp_path / "sshd_config"))
-    assert found == {"port": ["2222", "22"], "hostkey": ["/etc/ssh/a"]}
+    block = ["match User x", "maxsessions 9"]
+    assert found == {"port": ["2222", "22"], "hostkey": ["/etc/ssh/a"], "allowusers": ["a b"], "match": block}
 
 
 def test_environment_file_as_pam_reads_it() -> None:

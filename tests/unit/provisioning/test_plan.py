@@ -43,7 +43,9 @@ def test_a_new_host_is_provisioned_and_the_others_have_to_meet_it() -> None:
 
 def test_an_address_that_went_away_is_a_reason() -> None:
     states = {**STATES, "node2": replace(STATES["node2"], lost_address="10.0.0.2")}
-    assert decide(states) == {"node2": "it has no longer the address 10.0.0.2, which its jobs are told to use"}
+    assert decide(states) == {
+        "node2": "address differs: the node has no longer 10.0.0.2, which its jobs are told to use"
+    }
 
 
 def test_what_has_drifted_is_told_apart_from_what_was_asked_for() -> None:
@@ -51,7 +53,7 @@ def test_what_has_drifted_is_told_apart_from_what_was_asked_for() -> None:
     members = plan.members_digest(states, {}, HOSTS)
     found = plan.decide(HOSTS, states, provisioned(), replace(INPUTS, inventory="x"), members)
     assert dict(found.reasons) == dict.fromkeys(HOSTS, "the inventory changed")
-    assert dict(found.drifted) == {"node2": "/etc/hosts differs"}
+    assert dict(found.drifted) == {"node2": "/etc/hosts differs: content changed"}
 
 
 @pytest.mark.parametrize(
@@ -70,20 +72,23 @@ def test_other_inputs_mean_work_everywhere(inputs: Inputs, says: str) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"platform": "debian-13"}, "its platform changed"),
-        ({"user": "you"}, "its login user changed"),
-        ({"gpus": "8 with driver 580.65"}, "its set of GPUs, or their driver, changed"),
-        ({"host_keys": ("ssh-ed25519 X",)}, "its host key changed"),
-        ({"watch": ({**WATCH[0], "sha256": "bb"}, WATCH[1])}, "/etc/hosts differs"),
-        ({"watch": ({**WATCH[0], "mode": "0600"}, WATCH[1])}, "/etc/hosts differs"),
-        ({"watch": (WATCH[1],)}, "/etc/hosts differs"),
-        ({"watch": ()}, "/etc/hosts, /usr/local/openmpi differ"),
-        ({"watch": (WATCH[0], {"path": "/usr/local/openmpi", "kind": "absent"})}, "/usr/local/openmpi differs"),
+        ({"platform": "debian-13"}, "platform differs: debian-13, was debian-12"),
+        ({"user": "you"}, "login user differs: you, was me"),
+        ({"gpus": "8 with driver 580.65"}, "differs: 8 with driver 580.65, was none"),
+        ({"host_keys": ("ssh-ed25519 X",)}, "host key differs"),
+        ({"watch": ({**WATCH[0], "sha256": "bb"}, WATCH[1])}, "/etc/hosts differs: content changed"),
+        ({"watch": ({**WATCH[0], "mode": "0600"}, WATCH[1])}, "/etc/hosts differs: mode 0600, was 0644"),
+        ({"watch": (WATCH[1],)}, "/etc/hosts differs: missing"),
+        ({"watch": ()}, "/etc/hosts differs: missing; /usr/local/openmpi differs: missing"),
+        (
+            {"watch": (WATCH[0], {"path": "/usr/local/openmpi", "kind": "absent"})},
+            "/usr/local/openmpi differs: missing",
+        ),
     ],
 )
 def test_drift_is_named(change: dict[str, object], says: str) -> None:
     states = {**STATES, "node2": replace(STATES["node2"], **change)}
-    assert decide(states)["node2"] == says
+    assert says in decide(states)["node2"]
 
 
 def test_facts_beyond_those_of_the_snapshot_do_not_matter() -> None:

@@ -1,0 +1,68 @@
+"""``clusterctl drift``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clusterctl.cli import options, output
+from clusterctl.cli.output import Format
+
+if TYPE_CHECKING:
+    from clusterctl.model.drift import DriftReport
+
+
+def drift(
+    named: options.Inventory = None,
+    more: options.Inventories = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Also compare the content of every installed file; takes seconds per GB.")
+    ] = False,
+    limit: options.Limit = None,
+    extra_vars: options.ExtraVars = None,
+    vault_id: options.VaultId = None,
+    vault_password_file: options.VaultPasswordFile = None,
+    user: options.User = None,
+    private_key: options.PrivateKey = None,
+    become: Annotated[bool, typer.Option("--become", "-b", help="Use sudo on the hosts.")] = False,
+    form: Annotated[Format, typer.Option("--format", help="json: every difference, on stdout.")] = Format.TEXT,
+) -> int:
+    """Say what differs from what the last run left, and change nothing.
+
+    Asks every host once over ssh. Ends with 0 where every host is as it was left, with 10 where one differs or has no
+    snapshot, and with 4 where a host is out of reach. 'clusterctl provision' repairs what differs.
+    """
+    from dataclasses import replace  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    from clusterctl.provisioning import drift_look  # noqa: PLC0415
+
+    asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
+    inventory = options.sources(named, more)
+    request = drift_look.DriftRequest(inventory, replace(asked, become=become), verify=verify)
+    report = drift_look.examine(request)
+    if form is Format.JSON:
+        sys.stdout.write(report.model_dump_json() + "\n")
+        sys.stdout.flush()
+    else:
+        _show(report, inventory.shown)
+    return int(drift_look.exit_code(report))
+
+
+def _show(report: DriftReport, inventory: str) -> None:
+    from clusterctl.provisioning import drift as words  # noqa: PLC0415 - text only
+
+    def say(text: str) -> None:
+        output.console().print(text, markup=False, soft_wrap=output.keeps_lines())
+
+    for hosts, difference in words.folded(report.hosts):
+        say(f"{hosts}: {difference}")
+    for hosts, why in words.folded_words(report.unknown):
+        say(f"{hosts}: {why}")
+    same = [name for name in report.compared if name not in report.hosts]
+    if same:
+        how = "every file was compared" if report.verified else "contents of installed files were not compared"
+        say(f"{output.folded(same)}: as the last run left {'it' if len(same) == 1 else 'them'} ({how}).")
+    if report.hosts or report.unknown:
+        say(f"Next: 'clusterctl provision {inventory}' repairs it.")

@@ -1,0 +1,89 @@
+"""Look at the hosts before a decision: gather their facts, and reduce them to what decides."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.model.drift import SLICES
+from clusterctl.provisioning import plan
+from clusterctl.remote import facts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clusterctl.model.facts import Limit, NodeFacts, Probe
+    from clusterctl.model.hosts import Inventory
+
+EVERY_SLICE = tuple(range(SLICES))
+_TIMEOUT_S = 30.0
+_READING_TIMEOUT_S = 1800.0  # tens of gigabytes from a slow disk
+_LIMITS = {"nofile": "limit of open files", "memlock": "limit of locked memory"}
+
+
+def look(
+    cluster: Inventory,
+    watch: Mapping[str, Sequence[dict[str, Any]]],
+    *,
+    content: Sequence[int] = (),
+    sudo_password: str | None = None,
+) -> Probe:
+    """Look at all hosts that a plain ssh can reach, also those outside the limit: the others refer to them.
+
+    Args:
+        cluster: the inventory's hosts.
+        watch: by host, the entries of its snapshot.
+        content: the slices of the artifacts' files whose content is compared.
+        sudo_password: typed by the user; a password of the inventory stands above it, as for Ansible.
+    """
+    hosts = [host for host in cluster.hosts if host.by_ssh]
+    if sudo_password is not None:
+        hosts = [
+            host if host.sudo_password else dataclasses.replace(host, sudo_password=sudo_password) for host in hosts
+        ]
+    return facts.gather(hosts, watch=watch, content=content, timeout_s=_READING_TIMEOUT_S if content else _TIMEOUT_S)
+
+
+def state_of(node: NodeFacts) -> plan.NodeState:
+    """Return what of a node's facts decides."""
+    return plan.NodeState(
+        platform=node.platform,
+        host_keys=tuple(node.ssh.host_keys),
+        user=node.user.name,
+        watch=tuple(plain(entry) for entry in node.watch),
+        gpus=_gpus(node),
+        lost_address=_lost_address(node),
+        addresses=frozenset(entry.address for link in node.interfaces for entry in link.addresses),
+        traits=_traits(node),
+    )
+
+
+def plain(value: Any) -> dict[str, Any]:
+    """Return a record as a dict for JSON."""
+    data = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+    return dict(data)
+
+
+def _traits(node: NodeFacts) -> dict[str, str]:
+    found = {"host name": node.hostname}
+    found.update({_LIMITS[name]: _limit(node.limits[name]) for name in _LIMITS if name in node.limits})
+    found.update({f"sshd's {name}": value for name, value in node.ssh.settings.items()})
+    return found
+
+
+def _limit(limit: Limit) -> str:
+    soft, hard = ("unlimited" if value is None else str(value) for value in (limit.soft, limit.hard))
+    return soft if soft == hard else f"{soft} of at most {hard}"
+
+
+def _lost_address(node: NodeFacts) -> str:
+    if node.fabric is None:
+        return ""
+    links = [link for link in node.interfaces if link.name == node.fabric.interface]
+    present = {entry.address for link in links for entry in link.addresses}
+    return "" if node.fabric.address in present else node.fabric.address
+
+
+def _gpus(node: NodeFacts) -> str:
+    taken = [gpu for gpu in node.gpus if gpu.driver == "nvidia"]
+    return f"{len(taken)} with driver {node.cuda.driver_version}" if taken else ""
