@@ -8,7 +8,7 @@ import resource
 
 from .environment_file import read_environment_file
 from .processes import name_and_parent
-from .reading import Json, read_text
+from .reading import Json, list_folder, read_text
 
 SHOWN_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
 
@@ -87,8 +87,20 @@ def _environ(pid: int) -> dict[str, str] | None:
 
 
 def limits(session: Session) -> Json:
-    """Return the limits of locked memory and open files."""
-    return {"limits": session.limits()}
+    """Return the limits of locked memory and open files, and the settings of pam_limits for all users."""
+    return {"limits": session.limits(), "limit_settings": limit_settings("/etc/security")}
+
+
+def limit_settings(folder: str) -> dict[str, str]:
+    """Return the settings of limits.conf and limits.d by domain, type and item; a later one wins (limits.conf(5))."""
+    names = [name for name in list_folder(f"{folder}/limits.d") if name.endswith(".conf")]
+    found: dict[str, str] = {}
+    for path in (f"{folder}/limits.conf", *(f"{folder}/limits.d/{name}" for name in names)):
+        for line in read_text(path, "").splitlines():
+            words = line.partition("#")[0].split()
+            if len(words) == 4:  # noqa: PLR2004 - domain, type, item, value
+                found[" ".join(words[:3])] = words[3]
+    return found
 
 
 def environment(session: Session) -> Json:

@@ -65,7 +65,7 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
         ("leftovers", lambda: processes.leftovers(bool(request.get("leftovers"))), {"leftovers": []}),
         ("busy", lambda: processes.busy(bool(request.get("busy"))), {"busy": []}),
         ("gpus", gpu.gpus, {"gpus": []}),
-        ("limits", lambda: login_session.limits(session), {"limits": {}}),
+        ("limits", lambda: login_session.limits(session), {"limits": {}, "limit_settings": {}}),
         ("environment", lambda: login_session.environment(session), {"environment": {}, "environment_source": ""}),
         (
             "user",

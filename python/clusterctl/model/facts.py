@@ -265,7 +265,7 @@ class SshDaemon(Fact):
 
     host_keys: tuple[str, ...] = ()
     port: int = 22
-    settings: dict[str, str] = {}
+    settings: dict[str, str] = Field(default_factory=dict)
 
 
 class Artifact(Fact):
@@ -342,6 +342,7 @@ class NodeFacts(Fact):
     busy: tuple[BusyProcess, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     limits: dict[str, Limit] = Field(default_factory=dict)
+    limit_settings: dict[str, str] = Field(default_factory=dict)  # of /etc/security, by "domain type item"
     environment: dict[str, str] = Field(default_factory=dict)
     environment_source: str = ""
     user: User

@@ -140,6 +140,12 @@ def with_damage_of(before: Mapping[str, HostSnapshot], after: Mapping[str, HostS
     return {name: host.model_copy(update={"damaged": known.get(name, ())}) for name, host in after.items()}
 
 
+def still_watched(damaged: Iterable[str], watch: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the damage of the artifacts that are still watched; after a rollback the others are out of use."""
+    paths = {entry.get("path") for entry in watch}
+    return tuple(words for words in damaged if words.partition(DIFFERS)[0] in paths)
+
+
 def folded(hosts: Mapping[str, Iterable[HostDifference]]) -> list[tuple[str, HostDifference]]:
     """Return each difference once, with the node set that shows it, in the order of the first host."""
     names: dict[tuple[str, str], list[str]] = {}

@@ -67,6 +67,7 @@ def plain(value: Any) -> dict[str, Any]:
 def _traits(node: NodeFacts) -> dict[str, str]:
     found = {"host name": node.hostname}
     found.update({_LIMITS[name]: _limit(node.limits[name]) for name in _LIMITS if name in node.limits})
+    found.update({f"limit '{name}'": value for name, value in node.limit_settings.items()})
     found.update({f"sshd's {name}": value for name, value in node.ssh.settings.items()})
     return found
 

@@ -16,7 +16,7 @@ from clusterctl.model import run_record
 from clusterctl.model.hosts import InventoryOptions, InventorySources
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.model.software import Hold
-from clusterctl.provisioning import plan, playbook, refusals, software
+from clusterctl.provisioning import drift, plan, playbook, refusals, software
 from clusterctl.provisioning.host_run import HostRun, now, recorded
 from clusterctl.provisioning.preview import SwitchPreview
 from clusterctl.provisioning.tally import verdict_of
@@ -223,11 +223,13 @@ class _Rollback(HostRun):
             links = (
                 {*left.hosts[name].links, *(hosts[name].links if name in hosts else ())} if name in left.hosts else ()
             )
+            holds = software.watch_after(snapshot.watch, watch.get(name, ()), links)
             fresh[name] = snapshot.model_copy(
                 update={
                     "run_id": run_id,
                     "inputs": {**snapshot.inputs, **inputs},
-                    "watch": software.watch_after(snapshot.watch, watch.get(name, ()), links),
+                    "watch": holds,
+                    "damaged": drift.still_watched(snapshot.damaged, holds),
                 }
             )
         snapshots.write(self._cluster_id, Snapshot(members=before.members, hosts=fresh))

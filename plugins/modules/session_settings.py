@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raise the limit of open files and sshd's MaxStartups where they are too low for jobs."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: session_settings
+short_description: Raise the limit of open files and sshd's MaxStartups where they are too low for jobs
+version_added: "0.2.0"
+author: The clusterctl authors
+description:
+  - Asks PAM which limit of open files a session of the user gets, and asks sshd for its MaxStartups.
+  - A value that is high enough is left alone. A lower one is raised by a file of its own, which stays from then on.
+  - Who may log in is the administrator's decision, so the module changes no other setting of sshd.
+  - Needs root. For another user it does nothing.
+options:
+  user:
+    description: User who runs the jobs. Empty means the user who called sudo, or else root.
+    type: str
+    default: ""
+  open_files:
+    description: Least limit of open files. V(0) leaves the limit alone.
+    type: int
+    required: true
+  logins:
+    description: Number of logins that sshd must accept at once. More than sshd's default of 10 are not asked for.
+    type: int
+    required: true
+  limits_file:
+    description: File that raises the limit. It must be the last one in its folder, so that it counts.
+    type: path
+    default: /etc/security/limits.d/zz-clusterctl.conf
+  sshd_file:
+    description: File that raises MaxStartups. It must be the first one in its folder, for sshd takes the first value.
+    type: path
+    default: /etc/ssh/sshd_config.d/00-clusterctl.conf
+attributes:
+  check_mode:
+    description: Says what would be raised.
+    support: full
+  diff_mode:
+    description: Before and after of the files.
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Let jobs open files, and let all nodes log in at once
+  clusterctl.hpc.session_settings:
+    user: mpi
+    open_files: 1024
+    logins: 64
+"""
+
+RETURN = r"""
+changes: {description: A short phrase for each change., type: list, returned: success}
+watch: {description: States of paths that hold from now on., type: list, returned: success}
+"""
+
+import os
+import pwd
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import List, Optional
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils import command, file_entry, file_stage, watched_module
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
+
+_ANSWER_S = 30
+_ENVIRONMENT = {"PATH": command.SYSTEM_PATH, "LC_ALL": "C"}
+_DEFAULT_STARTUPS = "10:30:100"  # of sshd_config(5)
+_MOST_LOGINS = 10
+
+
+def open_files_of(user: str) -> Optional[int]:
+    """Return the limit of open files that PAM gives to a user's session; None where it is unlimited or unknown."""
+    done = command.run(["runuser", "-u", user, "--", "sh", "-c", "ulimit -Sn"], _ANSWER_S, _ENVIRONMENT)
+    said = done.output.strip()
+    return int(said) if done.ok and said.isdigit() else None
+
+
+def logins_at_once(text: str) -> Optional[int]:
+    """Return how many logins sshd accepts at once by the output of ``sshd -T``; None where it does not say."""
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        begin = value.partition(":")[0]
+        if name.lower() == "maxstartups" and begin.isdigit():
+            return int(begin)
+    return None
+
+
+def ask_sshd() -> str:
+    """Return the settings that sshd would start with; '' without an answer."""
+    done = command.run(["sshd", "-T", "-C", "user=root,host=localhost,addr=127.0.0.1"], _ANSWER_S, _ENVIRONMENT)
+    return done.output if done.ok else ""
+
+
+def reload_sshd() -> None:
+    """Have the running sshd read its configuration; open sessions stay."""
+    for unit in ("ssh", "sshd"):
+        if command.run(["systemctl", "reload", unit], _ANSWER_S, _ENVIRONMENT).ok:
+            return
+    candidates = [Path("/run/sshd.pid"), Path("/var/run/sshd.pid")]
+    pids = [1]
+    for path in candidates:
+        with suppress(OSError, ValueError):
+            pids.insert(0, int(path.read_text().split()[0]))
+    for pid in pids:
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "sshd":
+                os.kill(pid, signal.SIGHUP)
+                return
+
+
+def wanted_files(user: str, open_files: int, logins: int, limits_file: str, sshd_file: str) -> List[file_entry.Entry]:
+    """Return the files that raise what is too low."""
+    entries = []
+    present = open_files_of(user) if open_files else None
+    if present is not None and present < open_files:
+        text = f"# clusterctl: jobs of {user} open many files and connections\n{user} - nofile {open_files}\n"
+        entries.append(_file(limits_file, text))
+    accepted = logins_at_once(ask_sshd()) if logins else None
+    if accepted is not None and accepted < min(logins, _MOST_LOGINS):
+        text = f"# clusterctl: all nodes log in at once\nMaxStartups {_DEFAULT_STARTUPS}\n"
+        entries.append(_file(sshd_file, text))
+    return entries
+
+
+def _file(path: str, text: str) -> file_entry.Entry:
+    return file_entry.Entry(path=path, state="file", content=text.encode(), mode=0o644, uid=0, gid=0)
+
+
+def main() -> None:
+    """Run the module."""
+    module = watched_module.QuietModule(
+        argument_spec={
+            "user": {"type": "str", "default": ""},
+            "open_files": {"type": "int", "required": True},
+            "logins": {"type": "int", "required": True},
+            "limits_file": {"type": "path", "default": "/etc/security/limits.d/zz-clusterctl.conf"},
+            "sshd_file": {"type": "path", "default": "/etc/ssh/sshd_config.d/00-clusterctl.conf"},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    user = given["user"] or os.environ.get("SUDO_USER", "") or "root"
+    if os.geteuid() != 0 or user not in {entry.pw_name for entry in pwd.getpwall()}:
+        module.exit_json(changed=False, changes=[], watch=[])
+    entries = wanted_files(user, given["open_files"], given["logins"], given["limits_file"], given["sshd_file"])
+    entries = [entry for entry in entries if Path(entry.path).parent.is_dir()]
+    try:
+        outcome = file_stage.apply(entries, check_mode=module.check_mode, want_diff=module._diff)  # noqa: SLF001
+    except file_entry.StageError as error:
+        module.fail_json(msg=str(error), changes=[], watch=[])
+    changed = bool(outcome.changes) and not module.check_mode
+    if changed and any(entry.path == given["sshd_file"] for entry in entries):
+        reload_sshd()
+    left = wanted_files(user, given["open_files"], given["logins"], "limit of open files", "MaxStartups of sshd")
+    for entry in left if not module.check_mode else []:
+        module.warn(
+            f"The {entry.path} stays too low for jobs of user {user}, because another setting comes first; raise it in "
+            "/etc/security/limits.d or in sshd_config."
+        )
+    present = [path for path in (given["limits_file"], given["sshd_file"]) if os.path.lexists(path)]
+    answer = {
+        "changed": bool(outcome.changes),
+        "changes": outcome.changes,
+        "watch": [path_state.watch_state(path) for path in present],
+    }
+    if module._diff:  # noqa: SLF001 - the documented way for a module to learn of --diff
+        answer["diff"] = outcome.diff
+    module.exit_json(**answer)
+
+
+if __name__ == "__main__":
+    main()
