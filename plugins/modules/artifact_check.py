@@ -14,7 +14,7 @@ description:
   - C(@LINK@) stands for the artifact's link and C(@REAL@) for the link's target, so an expected text can name the
     version in use.
   - With O(stands_on), the host remembers a successful proof. It is repeated when the commands, the targets of the
-    links, the kernel or the C library change. A failed proof is always repeated.
+    links, a file of the artifacts, the kernel or the C library change. A failed proof is always repeated.
 options:
   name:
     description: Name of the artifact, for messages.
@@ -94,7 +94,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils import atomic_file, command
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, atomic_file, command
 
 _TAIL_LINES = 10
 _PROOFS = "/var/lib/clusterctl/proofs"
@@ -127,11 +127,32 @@ def circumstances(parameters: Dict[str, Any]) -> str:
     known = {
         "checks": parameters["checks"],
         "environment": parameters["environment"],
-        "trees": {link: os.path.realpath(link) for link in links},
+        "trees": {link: [os.path.realpath(link), content_of(os.path.realpath(link))] for link in links},
         "kernel": os.uname().release,
         "libc": os.confstr("CS_GNU_LIBC_VERSION"),
     }
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+def content_of(tree: str) -> str:
+    """Return a digest that another content of any file of a tree changes, without reading the files.
+
+    A write changes a file's ctime, also where it leaves size and mtime as they were.
+    """
+    total = hashlib.sha256()
+    try:
+        manifest = Path(tree, artifact.MANIFEST).read_bytes()
+        names = [entry.path for entry in artifact.parse_manifest(manifest)]
+    except (OSError, artifact.ArtifactError):
+        return ""
+    total.update(manifest)
+    for name in names:
+        try:
+            found = os.lstat(f"{tree}/{name}")
+            total.update(f"{found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}\n".encode())
+        except OSError:
+            total.update(b"missing\n")
+    return total.hexdigest()
 
 
 def recall(name: str, digest: str) -> Optional[List[str]]:

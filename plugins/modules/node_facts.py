@@ -19,7 +19,7 @@ options:
   watch:
     description:
       - Paths whose present state is returned. The C(watch) entries of other modules can be given unchanged. Only
-        C(path) and C(kind) of each are read.
+        C(path), C(kind) and C(marker) of each are read.
     type: list
     elements: dict
     default: []

@@ -216,8 +216,9 @@ def tree(played: Played) -> str:
         (["truncate", "-s", "100", f"{LINK}/lib/libdemo.so"], "lib/libdemo.so has 100 bytes"),
         (["ln", "-sfn", "elsewhere", f"{LINK}/lib/libdemo.so.1"], "lib/libdemo.so.1 does not link to libdemo.so"),
         (["truncate", "-s", "10", f"{LINK}/.clusterctl.files.json"], "its manifest is not the one"),
+        (["chmod", "0666", f"{LINK}/lib/libdemo.so"], "lib/libdemo.so has mode 0666 instead of 0755"),
     ],
-    ids=["marker", "deleted", "truncated", "link", "manifest"],
+    ids=["marker", "deleted", "truncated", "link", "manifest", "mode"],
 )
 def test_a_broken_install_is_noticed_and_repaired(installed: Lab, damage: list[str], named: str) -> None:
     installed.said("node2", *damage)
@@ -270,6 +271,37 @@ def test_a_library_that_only_the_builder_has_is_named_and_nothing_is_switched(in
     assert installed.said("node2", "readlink", LINK) == before
     assert installed.said("node2", f"{LINK}/bin/demo") == "42"
     assert not played.of("node1")[-1].get("failed"), "the builder has the library"
+
+
+def test_a_package_that_was_removed_is_installed_again(same: Lab) -> None:
+    package, library = "libnuma1", "libnuma.so.1"
+    inputs = {"variant": "numa"}
+    needs = {"ansible.builtin.apt": {"name": package, "update_cache": True, "cache_valid_time": 86400}}
+    source = tarball(
+        same.folder / "numa.tar.gz", Lab.files(Makefile=makefile(libraries=f"-Wl,--no-as-needed -l:{library}"))
+    )
+    build, install = same.build(source=source, inputs=inputs), same.install(inputs=inputs)
+    played = same.play(needs, build, install)
+    assert played.rc == 0, played.text
+    (watched,) = [each for each in played.of("node2")[-1]["watch"] if each["path"].endswith(library)]
+    assert watched["kind"] == "library"
+    same.said("node2", "dpkg", "--remove", "--force-depends", package)
+    seen = same.play(install, check=True)
+    words = f"restored {library}, which demo needs"
+    assert (seen.rc, seen.of("node2")[-1]["changes"]) == (0, [words]), seen.text
+    played = same.play(install)
+    assert (played.rc, played.of("node2")[-1]["changes"]) == (0, [words]), played.text
+    assert not played.of("node1")[-1]["changed"]
+    assert same.said("node2", f"{LINK}/bin/demo") == "42"
+
+    same.said("node2", "mv", watched["path"], f"{watched['path']}.lost")
+    try:
+        played = same.play(install)
+    finally:
+        same.said("node2", "mv", f"{watched['path']}.lost", watched["path"])
+    assert played.rc == 2
+    assert f"{library}, needed by lib/libdemo.so" in played.messages
+    assert f"Install {package} again" in played.messages
 
 
 def test_a_compiler_error_shows_the_last_lines_and_both_logs(installed: Lab) -> None:

@@ -79,6 +79,7 @@ def _report(request: DriftRequest, cluster: Inventory, known: dict[str, HostSnap
     problems = {name: refusals.connection_problem(failure) for name, failure in probe.failures.items()}
     found = {}
     unknown = {}
+    failed = [name for name, problem in problems.items() if problem.kind != "unreachable"]
     for name in (host.name for host in cluster.hosts):
         if name in problems:
             unknown[name] = problems[name].problem
@@ -86,6 +87,7 @@ def _report(request: DriftRequest, cluster: Inventory, known: dict[str, HostSnap
             unknown[name] = _NOT_PROVISIONED
         elif name not in probe.facts:
             unknown[name] = "it can be looked at through Ansible only"
+            failed.append(name)
         else:
             found[name] = drift.known_differences(known[name], state_of(probe.facts[name]), verified=request.verify)
     return DriftReport(
@@ -95,5 +97,5 @@ def _report(request: DriftRequest, cluster: Inventory, known: dict[str, HostSnap
         hosts={name: differences for name, differences in found.items() if differences},
         unknown=unknown,
         unreachable=tuple(name for name, problem in problems.items() if problem.kind == "unreachable"),
-        failed=tuple(name for name, problem in problems.items() if problem.kind != "unreachable"),
+        failed=tuple(failed),
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_check
 
 if TYPE_CHECKING:
@@ -53,3 +55,19 @@ def test_a_damaged_proof_is_none(asked: dict[str, Any], tmp_path: Path) -> None:
     (proof,) = (tmp_path / "proofs").iterdir()
     proof.write_text("{", encoding="utf-8")
     assert artifact_check.recall("demo", digest) is None
+
+
+def test_a_write_into_a_file_of_the_artifact_ends_the_proof(asked: dict[str, Any], tmp_path: Path) -> None:
+    tree = tmp_path / "library-1"
+    library = tree / "libdemo.so"
+    library.write_bytes(b"library")
+    (tree / artifact.MANIFEST).write_bytes(artifact.manifest_bytes(artifact.make_manifest(str(tree))))
+    (tree / "__pycache__").mkdir()
+    artifact_check.remember("demo", artifact_check.circumstances(asked), ["said"])
+    (tree / "__pycache__" / "x.pyc").touch()
+    assert artifact_check.recall("demo", artifact_check.circumstances(asked)) == ["said"]
+    status = library.stat()
+    library.write_bytes(b"librarY")
+    os.utime(library, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert library.stat().st_mtime_ns == status.st_mtime_ns
+    assert artifact_check.recall("demo", artifact_check.circumstances(asked)) is None
