@@ -31,10 +31,13 @@ options:
     description: File that raises the limit. It must be the last one in its folder, so that it counts.
     type: path
     default: /etc/security/limits.d/zz-clusterctl.conf
-  sshd_file:
-    description: File that raises MaxStartups. It must be the first one in its folder, for sshd takes the first value.
-    type: path
-    default: /etc/ssh/sshd_config.d/00-clusterctl.conf
+  sshd_files:
+    description: >-
+      Files that raise MaxStartups, the first and the last one in their folder. Releases of sshd differ in whether the
+      first or the last value counts.
+    type: list
+    elements: path
+    default: [/etc/ssh/sshd_config.d/00-clusterctl.conf, /etc/ssh/sshd_config.d/zz-clusterctl.conf]
 attributes:
   check_mode:
     description: Says what would be raised.
@@ -62,13 +65,14 @@ import pwd
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import command, file_entry, file_stage, watched_module
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
 
 _ANSWER_S = 30
 _ENVIRONMENT = {"PATH": command.SYSTEM_PATH, "LC_ALL": "C"}
+_SSHD_FILES = ["/etc/ssh/sshd_config.d/00-clusterctl.conf", "/etc/ssh/sshd_config.d/zz-clusterctl.conf"]
 _DEFAULT_STARTUPS = "10:30:100"  # of sshd_config(5)
 _MOST_LOGINS = 10
 
@@ -113,7 +117,9 @@ def reload_sshd() -> None:
                 return
 
 
-def wanted_files(user: str, open_files: int, logins: int, limits_file: str, sshd_file: str) -> List[file_entry.Entry]:
+def wanted_files(
+    user: str, open_files: int, logins: int, limits_file: str, sshd_files: Sequence[str]
+) -> List[file_entry.Entry]:
     """Return the files that raise what is too low."""
     entries = []
     present = open_files_of(user) if open_files else None
@@ -123,7 +129,7 @@ def wanted_files(user: str, open_files: int, logins: int, limits_file: str, sshd
     accepted = logins_at_once(ask_sshd()) if logins else None
     if accepted is not None and accepted < min(logins, _MOST_LOGINS):
         text = f"# clusterctl: all nodes log in at once\nMaxStartups {_DEFAULT_STARTUPS}\n"
-        entries.append(_file(sshd_file, text))
+        entries += [_file(path, text) for path in sshd_files]
     return entries
 
 
@@ -139,7 +145,7 @@ def main() -> None:
             "open_files": {"type": "int", "required": True},
             "logins": {"type": "int", "required": True},
             "limits_file": {"type": "path", "default": "/etc/security/limits.d/zz-clusterctl.conf"},
-            "sshd_file": {"type": "path", "default": "/etc/ssh/sshd_config.d/00-clusterctl.conf"},
+            "sshd_files": {"type": "list", "elements": "path", "default": _SSHD_FILES},
         },
         supports_check_mode=True,
     )
@@ -147,22 +153,22 @@ def main() -> None:
     user = given["user"] or os.environ.get("SUDO_USER", "") or "root"
     if os.geteuid() != 0 or user not in {entry.pw_name for entry in pwd.getpwall()}:
         module.exit_json(changed=False, changes=[], watch=[])
-    entries = wanted_files(user, given["open_files"], given["logins"], given["limits_file"], given["sshd_file"])
+    entries = wanted_files(user, given["open_files"], given["logins"], given["limits_file"], given["sshd_files"])
     entries = [entry for entry in entries if Path(entry.path).parent.is_dir()]
     try:
         outcome = file_stage.apply(entries, check_mode=module.check_mode, want_diff=module._diff)  # noqa: SLF001
     except file_entry.StageError as error:
         module.fail_json(msg=str(error), changes=[], watch=[])
     changed = bool(outcome.changes) and not module.check_mode
-    if changed and any(entry.path == given["sshd_file"] for entry in entries):
+    if changed and any(entry.path in given["sshd_files"] for entry in entries):
         reload_sshd()
-    left = wanted_files(user, given["open_files"], given["logins"], "limit of open files", "MaxStartups of sshd")
+    left = wanted_files(user, given["open_files"], given["logins"], "limit of open files", ["MaxStartups of sshd"])
     for entry in left if not module.check_mode else []:
         module.warn(
             f"The {entry.path} stays too low for jobs of user {user}, because another setting comes first; raise it in "
             "/etc/security/limits.d or in sshd_config."
         )
-    present = [path for path in (given["limits_file"], given["sshd_file"]) if os.path.lexists(path)]
+    present = [path for path in (given["limits_file"], *given["sshd_files"]) if os.path.lexists(path)]
     answer = {
         "changed": bool(outcome.changes),
         "changes": outcome.changes,

@@ -28,7 +28,6 @@ _SETTINGS = {
         "UsePAM",
     )
 }
-_LISTS = frozenset({"AllowGroups", "AllowUsers", "DenyGroups", "DenyUsers", "ListenAddress", "Match", "Port"})
 
 
 def ssh_daemon(connection: str) -> Json:
@@ -39,13 +38,9 @@ def ssh_daemon(connection: str) -> Json:
     """
     config = read_sshd_config("/etc/ssh/sshd_config")
     port = (connection.split()[3:] or config.get("port") or ["22"])[0]  # the fourth word is the daemon's port
-    settings = {_SETTINGS[word]: values for word in sorted(_SETTINGS) if (values := config.get(word))}
-    return {"ssh": {"host_keys": host_keys(config), "port": int(port), "settings": _effective(settings)}}
-
-
-def _effective(settings: dict[str, list[str]]) -> dict[str, str]:
-    """Return each setting as one text; sshd takes the first value of a keyword, and all of the lists of users."""
-    return {name: " ".join(values if name in _LISTS else values[:1]) for name, values in settings.items()}
+    # All values in their order: which of them counts, the first or the last, depends on keyword and release.
+    settings = {_SETTINGS[word]: ", ".join(config[word]) for word in sorted(_SETTINGS) if word in config}
+    return {"ssh": {"host_keys": host_keys(config), "port": int(port), "settings": settings}}
 
 
 def host_keys(config: dict[str, list[str]] | None = None) -> list[str]:

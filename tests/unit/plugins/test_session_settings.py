@@ -31,14 +31,14 @@ def test_what_is_too_low_for_four_nodes_is_raised(
 ) -> None:
     monkeypatch.setattr(session_settings, "open_files_of", lambda _user: files)
     monkeypatch.setattr(session_settings, "ask_sshd", lambda: SSHD.format(startups))
-    entries = session_settings.wanted_files("mpi", 1024, 4, "limits", "sshd")
+    entries = session_settings.wanted_files("mpi", 1024, 4, "limits", ["sshd"])
     assert {entry.path: entry.content.decode().splitlines()[-1] for entry in entries} == says
     assert all((entry.mode, entry.uid) == (0o644, 0) for entry in entries)
 
 
 def test_more_nodes_than_the_default_of_sshd_ask_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_settings, "ask_sshd", lambda: SSHD.format("10:30:100"))
-    assert session_settings.wanted_files("mpi", 0, 500, "limits", "sshd") == []
+    assert session_settings.wanted_files("mpi", 0, 500, "limits", ["sshd"]) == []
     assert session_settings.logins_at_once("") is None
 
 
