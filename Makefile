@@ -120,8 +120,18 @@ test-gpu:  ## Checks that need a GPU, with what this machine has; 'Error 3' with
 	@$(PYTHON) tests/gpu/gpu_run.py
 
 .PHONY: wheel
-wheel: venv  ## Build the wheel and the sdist into dist/
+wheel: venv  ## Build the wheel and the sdist into dist/, with a software bill of materials (CycloneDX) beside the wheel
+	rm -f dist/clusterctl-*
 	$(BIN)/python -m build
+	$(BIN)/python tools/bill_of_materials.py dist/*.whl
+
+# KEEP=1 leaves locks as they are that still answer what the roles ask.
+KEEP ?=
+
+.PHONY: wheel-locks
+wheel-locks: venv  ## Renew the locks of Python wheels that ship with the collection, from the index's metadata
+	$(BIN)/pip install --quiet --group locks
+	$(BIN)/python tools/wheel_locks.py $(if $(KEEP),--keep)
 
 .PHONY: unit-fast
 unit-fast: venv

@@ -68,7 +68,9 @@ class ActionModule(ArtifactActionBase):
                 wheels = [asdict(wheel) for wheel in store.lock("nccl", Target.of(platform), wanted, "nccl_version")]
             answer[platform] = {**asdict(found), "release": nccl.release(found.version), "wheels": wheels}
         hosts = [name for found in plans.values() for name in found.hosts]
-        return {"platforms": answer, "hosts": hosts, "sources": sources}
+        for note in store.notes:
+            self._note(host, note)
+        return {"platforms": answer, "hosts": hosts, "sources": sources, "warnings": store.notes}
 
     def _fetch(self, wish: nccl.Wish, sources: list[dict[str, Any]], cache_dir: Path, host: str) -> source.Fetched:
         try:

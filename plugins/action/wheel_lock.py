@@ -63,4 +63,4 @@ class ActionModule(ArtifactActionBase):
             wheels[platform] = [asdict(wheel) for wheel in pinned]
             if wanted.get("otherwise") and choice.taken(pinned) > 0:
                 notes.append(f"{platform}: {wanted['otherwise']}")
-        return wheels, notes
+        return wheels, [*notes, *store.notes]

@@ -11,8 +11,10 @@ version_added: "0.1.0"
 author: The clusterctl authors
 description:
   - Returns, for each platform, the wheels that satisfy O(requirements) there, with version and sha256.
-  - The controller's pip asks its configured index once. The answer is kept as a lock in the controller's cache, so
-    later runs get the same wheels without the index. Other requirements get another lock.
+  - The locks that ship with the collection come first. The controller's pip fetches exactly their files. An index that
+    has another file of the same name is refused. An index that lacks a file leads to the next alternative.
+  - For other requirements, the controller's pip asks its configured index once. The answer is kept as a lock in the
+    controller's cache, so later runs get the same wheels without the index. A second remote index is refused here.
   - The Python and the C library of the platform decide, not those of the controller. Only wheels are taken.
   - Runs on the controller without a connection to the host. It runs in check mode too, because the cache is not part of
     a host.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 from .packages import WHEEL_FIELDS, Sdist, Wheel
@@ -15,7 +15,9 @@ from .store import WheelStore
 from .target import Target
 
 
-def bring(item: Mapping[str, Any], cache_dir: Path) -> list[tuple[Path, str]]:
+def bring(
+    item: Mapping[str, Any], cache_dir: Path, warn: Callable[[str], object] = lambda _text: None
+) -> list[tuple[Path, str]]:
     """Return the files of an entry ``{wheels: …, dest}`` or ``{sdist: …, dest}`` of a build.
 
     Args:
@@ -23,6 +25,7 @@ def bring(item: Mapping[str, Any], cache_dir: Path) -> list[tuple[Path, str]]:
             M(clusterctl.hpc.wheel_lock) returned. ``sdist`` holds name, version, sha256, variable and wheel_dir.
             ``dest`` is a folder, and for an sdist the file (or the folder to unpack into).
         cache_dir: the controller's cache.
+        warn: takes warnings for the user.
 
     Returns:
         Each file on the controller with its place in the build's work folder.
@@ -45,5 +48,7 @@ def bring(item: Mapping[str, Any], cache_dir: Path) -> list[tuple[Path, str]]:
     else:
         requirements = parse_requirements(wanted["requirements"], variable)
         wheels = store.lock(str(wanted["name"]), target, requirements, variable)
+        for text in store.notes:
+            warn(text)
     paths = store.files(wheels, target, variable)
     return [(path, dest if item.get("unpack") else f"{dest}/{path.name}") for path in paths]

@@ -22,6 +22,19 @@ class NothingFitsError(WheelError):
         self.package, self.certain = package, certain
 
 
+class NoAnswerError(WheelError):
+    """The index did not answer."""
+
+
+class OtherFileError(WheelError):
+    """A file has another sha256 than the pinned one. ``filename`` is its name, ``package`` its canonical name."""
+
+    def __init__(self, message: str, package: str, filename: str) -> None:
+        """Keep the facts beside the message."""
+        super().__init__(message)
+        self.package, self.filename = package, filename
+
+
 class PipFailedError(Exception):
     """pip ended with an error."""
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import importlib.util
 import json
@@ -11,6 +12,7 @@ import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 from .errors import PipFailedError, WheelError
 
 _PIP_TIMEOUT_S = 1800
+
+_PIP_OPTIONS = ("--disable-pip-version-check", "--no-input")
+
+# Options of pip that add sources beside the index.
+_MORE_SOURCES = ("extra-index-url", "find-links")
 
 # What pip says if the index did not answer; a package that the index lacks gives other words.
 NO_ANSWER = re.compile(r"Retrying \(Retry|Could not fetch URL|ConnectionError|Max retries exceeded|ReadTimeoutError")
@@ -56,6 +63,59 @@ def lacking(output: str) -> str:
     return str(canonicalize_name(re.split(r"[^A-Za-z0-9._-]", nothing.group(1).strip(), maxsplit=1)[0]))
 
 
+def other_file(output: str) -> tuple[str, str]:
+    """Return the canonical name and file name of a package whose sha256 differs from the pinned one, '' without one.
+
+    Args:
+        output: what the failed pip wrote.
+    """
+    if "DO NOT MATCH THE HASHES" not in output:
+        return "", ""
+    found = re.search(r"^\s+(\S+) from (\S+)", output, re.MULTILINE)
+    if found is None:
+        return "", ""
+    name = re.split(r"[^A-Za-z0-9._-]", found.group(1), maxsplit=1)[0]
+    return str(canonicalize_name(name)), unquote(urlsplit(found.group(2)).path).rpartition("/")[2]
+
+
+def more_indexes(configuration: str) -> list[str]:
+    """Return the hosts of remote package sources that ``pip download`` would ask beside its index.
+
+    Args:
+        configuration: the output of ``pip config list``.
+    """
+    values: dict[str, str] = {}
+    for section in ("global", "download", ":env:"):  # the order in which pip lets one replace another
+        for line in configuration.splitlines():
+            key, _, value = line.partition("=")
+            place, _, option = key.rpartition(".")
+            if place == section and option in _MORE_SOURCES and ast.literal_eval(value):
+                values[option] = str(ast.literal_eval(value))
+    sources = [(option, urlsplit(address)) for option in _MORE_SOURCES for address in values.get(option, "").split()]
+    return [f"{option} on {found.hostname}" for option, found in sources if found.scheme in {"http", "https"}]
+
+
+def refuse_more_indexes(variable: str) -> None:
+    """Refuse a configuration in which several remote indexes could offer a package.
+
+    Args:
+        variable: the user's variable that names the packages.
+
+    Raises:
+        WheelError: pip's configuration names a second remote source.
+    """
+    argv = [sys.executable, "-m", "pip", *_PIP_OPTIONS, "config", "list"]
+    done = subprocess.run(argv, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    found = more_indexes(done.stdout) if done.returncode == 0 else []
+    if found:
+        raise WheelError(
+            f"{variable}: pip's configuration on this controller names a second package index"
+            f" ({', '.join(dict.fromkeys(found))}), and these packages have no pinned sha256. Pip takes the highest"
+            " version of any index, so a package of the same name on the other one would run as root on the nodes"
+            f" (dependency confusion). Set one index-url that serves both, or {_own_folder(variable)}."
+        )
+
+
 def explain(output: str, target: Target | None, variable: str) -> str:
     """Return a sentence that explains why pip failed.
 
@@ -66,7 +126,7 @@ def explain(output: str, target: Target | None, variable: str) -> str:
     """
     nothing = _NOTHING_FITS.search(output)
     no_answer = bool(NO_ANSWER.search(output))
-    place = f"put what is needed into a folder of the controller and name it in {_folder_variable(variable)}"
+    place = _own_folder(variable)
     if no_answer and (nothing is None or "from versions: none" in output):
         what = f" while looking for {nothing.group(1)}" if nothing else ""
         return (
@@ -96,6 +156,10 @@ def explain(output: str, target: Target | None, variable: str) -> str:
         return f"{variable}: these requirements exclude each other: {cause or 'see pip'}{also}. Loosen one of them."
     lines = [line for line in output.splitlines() if line.strip()]
     return f"{variable}: pip failed on this controller: {' '.join(lines[-3:])}"
+
+
+def _own_folder(variable: str) -> str:
+    return f"put what is needed into a folder of the controller and name it in {_folder_variable(variable)}"
 
 
 def _folder_variable(variable: str) -> str:
@@ -138,9 +202,6 @@ def run_pip(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         if "No space left on device" in done.stdout:
             raise OSError(errno.ENOSPC, "No space left on device")
         raise PipFailedError(done.stdout)
-
-
-_PIP_OPTIONS = ("--disable-pip-version-check", "--no-input")
 
 
 def options_for(target: Target) -> list[str]:

@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,30 +26,38 @@ if TYPE_CHECKING:
 
     from .target import Target
 
-from .errors import NothingFitsError, PipFailedError, WheelError
-from .packages import WHEEL_FIELDS, Sdist, Wheel
-from .pip import NO_ANSWER, explain, lacking, options_for, run_pip
+from .errors import NoAnswerError, NothingFitsError, OtherFileError, PipFailedError, WheelError
+from .packages import Sdist, Wheel
+from .pip import NO_ANSWER, explain, lacking, options_for, other_file, refuse_more_indexes, run_pip
 from .requirements import NO_CHOICE, Choice, applies, bare, closure, read_metadata
+from .shipped import Answer, answers, hashes, shipped_locks, texts, wheels_in
 
 LOCK_SCHEMA = 1
 
 _ROUNDS = 8
 
+_NAMED = 5
+
 
 class WheelStore:
     """Wheels, source archives and locks below one cache folder; safe for several runs at the same time."""
 
-    def __init__(self, cache_dir: Path, wheel_dir: str = "") -> None:
+    def __init__(
+        self, cache_dir: Path, wheel_dir: str = "", shipped: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
         """Use ``cache_dir``.
 
         Args:
             cache_dir: the controller's cache; folders below it are made on demand.
             wheel_dir: a folder of the user to look into instead of an index; empty to ask the index.
+            shipped: locks to use in place of the collection's own.
 
         Raises:
             WheelError: ``wheel_dir`` is not a folder.
         """
         self._cache = cache_dir.expanduser()
+        self._shipped = shipped_locks() if shipped is None else shipped
+        self.notes: list[str] = []  # warnings for the user
         self.wheels = self._cache / "wheels"
         self._locks = self._cache / "locks"
         self._sources = self._cache / "sources"
@@ -67,7 +75,8 @@ class WheelStore:
     ) -> list[Wheel]:
         """Return the wheels that satisfy ``requirements`` on the target, the same ones each time.
 
-        The index is asked once; later calls read the lock in the cache.
+        The locks of the collection come first. What they do not have, the index chooses once; later calls read the
+        lock in the cache. What the index chose in place of a lock of the collection is told in :attr:`notes`.
 
         Args:
             name: what the wheels are for; part of the lock's name.
@@ -78,27 +87,37 @@ class WheelStore:
                 error, and does not lead to a worse alternative.
 
         Raises:
-            WheelError: a package has no fitting wheel, or the index does not answer.
+            WheelError: a package has no fitting wheel, the index does not answer, or its file is not the pinned one.
         """
         asked: dict[str, Any] = {
-            "requirements": sorted(str(requirement) for requirement in requirements),
+            "requirements": texts(requirements),
             "python": target.python,
             "machine": target.machine,
             "glibc": target.glibc,
         }
         if choice.alternatives:
-            asked["first_of"] = [sorted(map(str, alternative)) for alternative in choice.alternatives]
+            asked["first_of"] = [texts(alternative) for alternative in choice.alternatives]
         digest = hashlib.sha256(canonical(asked)).hexdigest()[:16]
         path = self._locks / f"{name}-{digest}.json"
-        known = _read_lock(path, asked)
-        if known is not None:
-            return known
+        question = _Question(
+            asked, target, list(requirements), variable, choice, self._shipped_for(requirements, target, choice)
+        )
+        known = _read_lock(path, question)
+        if known is not None and known.final:
+            return known.wheels
         with self._full_disk_named("wheels"), self._alone(path):
-            known = _read_lock(path, asked)
-            if known is not None:
-                return known
-            wheels = self._choose(target, requirements, variable, choice)
+            known = _read_lock(path, question)
+            if known is not None and known.final:
+                return known.wheels
+            try:
+                wheels = self._settle(question, known.wheels if known else None, path)
+            except NoAnswerError as error:
+                if known is None:
+                    raise
+                self.notes.append(f"The wheels of an older lock are used, {path}: {error}")
+                return known.wheels
             document = {"schema": LOCK_SCHEMA, "asked": asked, "wheels": [asdict(wheel) for wheel in wheels]}
+            document |= {"instead_of": question.shipped_digest} if question.shipped else {}
             text = json.dumps(document, indent=1, sort_keys=True) + "\n"
             _replace_by(path, lambda partial: partial.write_text(text, encoding="utf-8"))
             return wheels
@@ -144,6 +163,97 @@ class WheelStore:
                     return target
         raise WheelError(f"{sdist.name} {sdist.version} could not be fetched with the sha256 {sdist.sha256}.")
 
+    def _shipped_for(self, requirements: Sequence[Requirement], target: Target, choice: Choice) -> list[Answer]:
+        found = answers(self._shipped, target, requirements, choice)
+        return found if any(answer.wheels is not None for answer in found) else []
+
+    def _settle(self, question: _Question, known: list[Wheel] | None, path: Path) -> list[Wheel]:
+        """Return the wheels of the collection, else those of the lock in the cache, else those of the index."""
+        wheels = self._from_collection(question, known)
+        if wheels is None:
+            wheels = known or self._choose(question.target, question.requirements, question.variable, question.choice)
+        if question.shipped and not self._own:
+            self._tell(question, wheels, path)
+        return wheels
+
+    def _from_collection(self, question: _Question, known: list[Wheel] | None) -> list[Wheel] | None:
+        """Return the wheels of the first alternative whose files are there, None without one."""
+        gone: set[Wheel] = set()
+        for place, answer in enumerate(question.shipped):
+            if answer.wheels is None:
+                if known is not None and question.choice.taken(known) == place:
+                    return known
+                found = self._unlocked(question, answer)
+                if found is not None:
+                    return found
+            elif gone.isdisjoint(answer.wheels):
+                lost = self._lost(answer.wheels, question)
+                if lost is None:
+                    return list(answer.wheels)
+                gone.add(lost)
+        return None
+
+    def _lost(self, wheels: Sequence[Wheel], question: _Question) -> Wheel | None:
+        """Bring the files of a lock of the collection into the cache; return one that the index lacks.
+
+        Raises:
+            OtherFileError: the index has a file of the same name with another sha256.
+            WheelError: the index does not answer.
+        """
+        if self._own:
+            own = self._own
+            lost = (wheel for wheel in wheels if not self._has(wheel) and not _is(own / wheel.filename, wheel))
+            return next(lost, None)
+        try:
+            self.files(wheels, question.target, question.variable)
+        except NothingFitsError as error:
+            if not error.certain:
+                raise NoAnswerError(str(error)) from error
+            return _named(wheels, error.package)
+        except OtherFileError as error:
+            if error.filename in {wheel.filename for wheel in wheels}:
+                raise _not_ours(error.package, error.filename, question.variable) from error
+            return _named(wheels, error.package)
+        return None
+
+    def _unlocked(self, question: _Question, answer: Answer) -> list[Wheel] | None:
+        """Return the index's wheels for an alternative without a lock; None if the index lacks it.
+
+        Where the collection pins another alternative, the packages that both need get the same versions.
+        """
+        names = {str(canonicalize_name(requirement.name)) for requirement in answer.alternative}
+        blame = dict.fromkeys(names, question.choice.variable)
+        pinned = next((other.wheels for other in reversed(question.shipped) if other.wheels is not None), ())
+        limits = [f"{wheel.name}=={wheel.version}" for wheel in pinned if wheel.name not in names]
+        wanted = [*question.requirements, *answer.alternative]
+        for constraints in [limits, []] if limits and not self._own else [[]]:
+            try:
+                return self._resolve(question.target, wanted, question.variable, blame, constraints)
+            except NothingFitsError as error:
+                if not error.certain:
+                    raise NoAnswerError(str(error)) from error
+                if error.package in names:
+                    return None
+                if not constraints:
+                    raise
+            except (NoAnswerError, OtherFileError):
+                raise
+            except WheelError:
+                if not constraints:
+                    raise
+        return None
+
+    def _tell(self, question: _Question, wheels: Sequence[Wheel], path: Path) -> None:
+        """Note what the collection does not pin."""
+        pinned = {wheel for answer in question.shipped for wheel in answer.wheels or ()}
+        free = [f"{wheel.name} {wheel.version}" for wheel in wheels if wheel not in pinned]
+        if free:
+            more = f" and {len(free) - _NAMED} more" if len(free) > _NAMED else ""
+            self.notes.append(
+                f"The collection does not pin {', '.join(free[:_NAMED])}{more} for {question.target}, or the index"
+                f" lacks the pinned files; the index chose. {path} pins these files from now on."
+            )
+
     def _choose(
         self, target: Target, requirements: Sequence[Requirement], variable: str, choice: Choice
     ) -> list[Wheel]:
@@ -163,30 +273,55 @@ class WheelStore:
         return self._resolve(target, [*requirements, *last], variable, blame)
 
     def _resolve(
-        self, target: Target, requirements: Sequence[Requirement], variable: str, blame: Mapping[str, str]
+        self,
+        target: Target,
+        requirements: Sequence[Requirement],
+        variable: str,
+        blame: Mapping[str, str],
+        constraints: Sequence[str] = (),
     ) -> list[Wheel]:
-        """Return the wheels; ``blame`` holds the variables that ask for single packages, for messages."""
+        """Return the wheels that the index or the user's folder chooses.
+
+        Args:
+            target: the target that the wheels must fit.
+            requirements: the requirements.
+            variable: the user's variable that names them, for messages.
+            blame: the variables that ask for single packages, for messages.
+            constraints: versions of packages that may be needed.
+        """
         environment = target.environment()
         asked = [bare(requirement) for requirement in requirements if applies(requirement, environment)]
         if not asked:
             return []
+        if not self._own:
+            refuse_more_indexes(variable)
         for _ in range(_ROUNDS):
             # pip may have ignored the node's markers; a package that it left out is asked for by name
             found = [
                 (path, read_metadata(path))
-                for path in self._download(options_for(target), asked, target, variable, blame)
+                for path in self._download(options_for(target), asked, target, variable, blame, constraints)
             ]
             files = {metadata.name: path for path, metadata in found}
             have = {metadata.name: metadata for _, metadata in found}
             needed, missing = closure(requirements, have, environment)
             if not missing:
-                return [
+                wheels = [
                     Wheel(name, have[name].version, files[name].name, sha256_of(files[name])) for name in sorted(needed)
                 ]
+                self._refuse_other_files(wheels, variable)
+                return wheels
             asked += missing
         raise WheelError(
             f"{variable}: no set of wheels for {target} satisfies {', '.join(missing)} as well; pin versions that do."
         )
+
+    def _refuse_other_files(self, wheels: Sequence[Wheel], variable: str) -> None:
+        """Refuse files of an index whose name the collection knows with another sha256."""
+        pinned = {} if self._own else hashes(self._shipped)
+        for wheel in wheels:
+            if pinned.get(wheel.filename, wheel.sha256) != wheel.sha256:
+                (self.wheels / wheel.filename).unlink(missing_ok=True)
+                raise _not_ours(wheel.name, wheel.filename, variable)
 
     def _download(
         self,
@@ -195,6 +330,7 @@ class WheelStore:
         target: Target | None,
         variable: str,
         blame: Mapping[str, str] | None = None,
+        constraints: Sequence[str] = (),
     ) -> list[Path]:
         """Fetch these requirements with pip, and return the files in the cache's folder of wheels."""
         self.wheels.mkdir(parents=True, exist_ok=True)
@@ -203,13 +339,21 @@ class WheelStore:
             wanted, files = folder / "requirements.txt", folder / "files"
             wanted.write_text("\n".join(requirements) + "\n", encoding="utf-8")
             argv = ["download", f"--dest={files}", *options, f"--requirement={wanted}"]
+            if constraints:
+                limits = folder / "constraints.txt"
+                limits.write_text("\n".join(constraints) + "\n", encoding="utf-8")
+                argv.append(f"--constraint={limits}")
             try:
                 self._ask(argv, target.environment() if target else {})
             except PipFailedError as error:
                 package = lacking(error.output)
                 sentence = explain(error.output, target, (blame or {}).get(package, variable))
+                other, filename = other_file(error.output)
+                if filename:
+                    raise OtherFileError(sentence, other, filename) from error
                 if not package:
-                    raise WheelError(sentence) from error
+                    away = NO_ANSWER.search(error.output)
+                    raise (NoAnswerError if away else WheelError)(sentence) from error
                 raise NothingFitsError(sentence, package, certain=not NO_ANSWER.search(error.output)) from error
             kept = []
             for path in sorted(files.iterdir()):
@@ -232,8 +376,7 @@ class WheelStore:
                 raise error from None
 
     def _has(self, wheel: Wheel) -> bool:
-        path = self.wheels / wheel.filename
-        return path.is_file() and sha256_of(path) == wheel.sha256
+        return _is(self.wheels / wheel.filename, wheel)
 
     @contextmanager
     def _alone(self, path: Path) -> Iterator[None]:
@@ -257,15 +400,62 @@ def _existing(path: Path) -> Path:
     return path if path.exists() else _existing(path.parent)
 
 
-def _read_lock(path: Path, asked: Mapping[str, Any]) -> list[Wheel] | None:
-    """Return the wheels of a lock; None if the lock is missing, or answers another question."""
+def _is(path: Path, wheel: Wheel) -> bool:
+    return path.is_file() and sha256_of(path) == wheel.sha256
+
+
+def _named(wheels: Sequence[Wheel], package: str) -> Wheel:
+    return next((wheel for wheel in wheels if wheel.name == package), wheels[0])
+
+
+def _not_ours(package: str, filename: str, variable: str) -> OtherFileError:
+    return OtherFileError(
+        f"The index's {filename} is not the file that this collection pins (its sha256 differs), so it is not used. Ask"
+        f" the index's administrator why it was replaced; to use your own build of {package}, give it a version of its"
+        f" own and name that in {variable}.",
+        package,
+        filename,
+    )
+
+
+@dataclass(frozen=True)
+class _Question:
+    """One question to the store, with what the collection's locks answer (empty without a lock)."""
+
+    asked: dict[str, Any]
+    target: Target
+    requirements: list[Requirement]
+    variable: str
+    choice: Choice
+    shipped: list[Answer]
+
+    @property
+    def shipped_digest(self) -> str:
+        """Return a digest of the collection's answers."""
+        known = [[asdict(wheel) for wheel in answer.wheels or ()] for answer in self.shipped]
+        return hashlib.sha256(canonical(known)).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The lock in the cache; it is final if the collection's locks are the ones that it was made with."""
+
+    wheels: list[Wheel]
+    final: bool
+
+
+def _read_lock(path: Path, question: _Question) -> _Known | None:
+    """Return the lock in the cache; None if it is missing, or answers another question."""
     try:
         document = json.loads(path.read_bytes())
-        if document["schema"] != LOCK_SCHEMA or document["asked"] != asked:
+        if document["schema"] != LOCK_SCHEMA or document["asked"] != question.asked:
             return None
-        return [Wheel(**{field: str(entry[field]) for field in WHEEL_FIELDS}) for entry in document["wheels"]]
+        wheels = list(wheels_in(document))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    ours = any(answer.wheels == tuple(wheels) for answer in question.shipped)
+    final = ours or not question.shipped or document.get("instead_of") == question.shipped_digest
+    return _Known(wheels, final)
 
 
 def _replace_by(target: Path, fill: Callable[[Path], object]) -> None:

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import tarfile
-import zipfile
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils import wheels as w
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import pip as runner
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import store
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels.errors import PipFailedError
+from wheel_files import make_wheel
 
 pytestmark = pytest.mark.programs
 
@@ -31,19 +31,6 @@ def _no_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
-
-
-def make_wheel(folder: Path, name: str, version: str, *requires: str, tag: str = "py3-none-any") -> Path:
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{name}-{version}-{tag}.whl"
-    info = f"{name}-{version}.dist-info"
-    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{name}.py", f"version = {version!r}\n")
-        archive.writestr(f"{info}/METADATA", "\n".join([*lines, *(f"Requires-Dist: {text}" for text in requires), ""]))
-        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
-        archive.writestr(f"{info}/RECORD", "")
-    return path
 
 
 def lock(store: w.WheelStore, *requirements: str, target: w.Target = NODE) -> list[w.Wheel]:

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Renew the wheel locks that ship with the collection: one JSON file for each Python, machine and C library.
+
+The program reads what the roles ask for by default, and resolves it from the metadata of the package index. It does
+not download wheels. It needs the program ``uv``, which ``make wheel-locks`` has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import yaml
+from clusterctl.support import content
+from jinja2 import meta
+from jinja2.nativetypes import NativeEnvironment
+from packaging import tags
+from packaging.markers import Marker
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+try:
+    import tomllib
+except ImportError:  # before Python 3.11
+    from pip._vendor import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+ROOT = content.root()
+sys.path.insert(0, str(content.collections_path()))
+
+from ansible_collections.clusterctl.hpc.plugins.filter.stack import FilterModule, framework_in_wheels
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import nccl
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import (
+    LOCK_SCHEMA,
+    Target,
+    Wheel,
+    parse_requirements,
+)
+
+LOCKS = ROOT / "plugins" / "plugin_utils" / "wheels" / "locks"
+ROLES = ("mpi4py", "horovod", "nccl", "python_env")
+INDEX = "https://pypi.org/simple"
+
+# Debian 11, Ubuntu 22.04, Debian 12, Ubuntu 24.04, Debian 13, and the newest Python.
+PLATFORMS = (
+    ("3.9", "x86_64", "2.31"),
+    ("3.10", "x86_64", "2.35"),
+    ("3.11", "x86_64", "2.36"),
+    ("3.12", "x86_64", "2.39"),
+    ("3.13", "x86_64", "2.41"),
+    ("3.14", "x86_64", "2.43"),
+    ("3.11", "aarch64", "2.36"),
+    ("3.12", "aarch64", "2.39"),
+    ("3.13", "aarch64", "2.41"),
+)
+
+# The newest C library that uv has a name for.
+_NEWEST_GLIBC = 40
+
+
+class UnresolvableError(Exception):
+    """The index has no set of wheels for these requirements."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a role asks for: the name of its lock and the requirements in their sorted form."""
+
+    name: str
+    requirements: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str, requirements: Sequence[str]) -> Asked:
+        """Return the form in which a lock holds requirements."""
+        return cls(name, tuple(sorted(map(str, parse_requirements(requirements, name)))))
+
+
+def target_of(python: str, machine: str, glibc: str) -> Target:
+    """Return the target of a platform."""
+    return Target.of(f"any-{machine}-glibc{glibc}-py{python}")
+
+
+def file_of(target: Target) -> Path:
+    """Return the file with the locks of a target."""
+    return LOCKS / f"py{target.python}-{target.machine}-glibc{target.glibc}.json"
+
+
+def variables_of(role: str) -> dict[str, Any]:
+    """Return the default variables of a role, and its internal ones."""
+    found: dict[str, Any] = {}
+    for folder in ("defaults", "vars"):
+        found |= yaml.safe_load((ROOT / "roles" / role / folder / "main.yml").read_text(encoding="utf-8"))
+    return found
+
+
+class Renderer:
+    """Render variables of a role as Ansible does, with the collection's filters; only those that are needed."""
+
+    def __init__(self, variables: Mapping[str, Any]) -> None:
+        """Render ``variables``."""
+        self._variables = variables
+        self._jinja = NativeEnvironment()
+        for name, function in FilterModule().filters().items():
+            self._jinja.filters[f"clusterctl.hpc.{name}"] = function
+
+    def render(self, value: Any) -> Any:
+        """Return a value without templates."""
+        if isinstance(value, list):
+            return [self.render(item) for item in value]
+        if isinstance(value, dict):
+            return {key: self.render(item) for key, item in value.items()}
+        if not isinstance(value, str) or "{{" not in value:
+            return value
+        names = meta.find_undeclared_variables(self._jinja.parse(value)) & self._variables.keys()
+        known = {name: self.render(self._variables[name]) for name in names}
+        return self._jinja.from_string(value.strip()).render(known)
+
+
+def _wheels_in(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield each entry ``wheels: {name, requirements}`` of a build, at any depth."""
+    if isinstance(value, dict):
+        entry = value.get("wheels")
+        if isinstance(entry, dict) and "requirements" in entry:
+            yield entry
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _wheels_in(item)
+
+
+def tools_asked() -> set[Asked]:
+    """Return what the builds of the roles ask for: the installer and build tools."""
+    found = set()
+    for role in ROLES:
+        variables = variables_of(role)
+        renderer = Renderer(variables)
+        tasks = [
+            yaml.safe_load(path.read_text("utf-8")) for path in sorted((ROOT / "roles" / role / "tasks").glob("*.yml"))
+        ]
+        for entry in _wheels_in([variables, tasks]):
+            found.add(Asked.of(entry["name"], renderer.render(entry["requirements"])))
+    return found
+
+
+def environments_asked() -> set[Asked]:
+    """Return what python_env asks for: without a framework, and with each alternative of PyTorch's builds."""
+    found = set()
+    for framework, build in (("none", "cpu"), ("pytorch", "cpu"), ("pytorch", "cuda")):
+        variables = {**variables_of("python_env"), "python_env_framework": framework}
+        variables |= {"python_env_framework_build": build, "__python_env_platform": ""}
+        wish = Renderer(variables).render(variables["__python_env_wish"])
+        for alternative in wish["first_of"] or [[]]:
+            found.add(Asked.of("python_env", [*wish["requirements"], *alternative]))
+    return found
+
+
+def nccl_asked(environments: Sequence[Sequence[Wheel]]) -> set[Asked]:
+    """Return what nccl asks for: its default release, and the release of each framework.
+
+    Args:
+        environments: the wheels of each environment.
+    """
+    plans = {nccl.PlatformPlan(nccl.DEFAULT_VERSION, cuda) for cuda in ("12", "13")}
+    for wheels in environments:
+        framework = framework_in_wheels([asdict(wheel) for wheel in wheels])
+        if framework["nccl"]:
+            plans.add(nccl.PlatformPlan(framework["nccl"], framework["cuda"]))
+    return {Asked.of("nccl", [plan.requirement]) for plan in plans}
+
+
+def resolve(target: Target, asked: Asked, index: str) -> list[Wheel]:
+    """Return the newest wheels that fit, from the index's metadata.
+
+    Raises:
+        UnresolvableError: the index has no set of wheels for the target.
+    """
+    glibc = min(int(target.glibc.partition(".")[2]), _NEWEST_GLIBC)
+    with tempfile.TemporaryDirectory() as name:
+        wanted, lock = Path(name, "requirements.in"), Path(name, "pylock.toml")
+        wanted.write_text("\n".join(asked.requirements) + "\n", encoding="utf-8")
+        argv = [_uv(), "pip", "compile", str(wanted), "--output-file", str(lock), "--format", "pylock.toml", "--quiet"]
+        argv += ["--no-config", "--default-index", index, "--only-binary", ":all:", "--python-version", target.python]
+        argv += ["--python-platform", f"{target.machine}-manylinux_2_{glibc}"]
+        if any("+cpu" in requirement and "!=" not in requirement for requirement in asked.requirements):
+            argv += ["--torch-backend", "cpu"]  # uv then asks PyTorch's own index for its packages alone
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("UV_", "PIP_"))}
+        kept |= {"SSL_CERT_FILE": os.environ["PIP_CERT"]} if os.environ.get("PIP_CERT") else {}
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=kept)
+        if done.returncode:
+            raise UnresolvableError(" ".join(done.stderr.split()))
+        return wheels_of(tomllib.loads(lock.read_text(encoding="utf-8")), target)
+
+
+def wheels_of(lock: Mapping[str, Any], target: Target) -> list[Wheel]:
+    """Return the wheels that a lock in the format of PEP 751 has for one target."""
+    environment = target.environment()
+    found = []
+    for package in lock["packages"]:
+        if "marker" in package and not Marker(package["marker"]).evaluate(environment):
+            continue
+        offered = {
+            wheel.get("name") or unquote(urlsplit(wheel["url"]).path).rpartition("/")[2]: wheel["hashes"]["sha256"]
+            for wheel in package["wheels"]
+        }
+        filename = best(list(offered), target)
+        name = str(canonicalize_name(package["name"]))
+        found.append(Wheel(name, package["version"], filename, offered[filename]))
+    return sorted(found, key=lambda wheel: wheel.name)
+
+
+def best(filenames: Sequence[str], target: Target) -> str:
+    """Return the file that pip prefers on the target.
+
+    Raises:
+        UnresolvableError: none of the files fits.
+    """
+    version = (int(target.python.partition(".")[0]), int(target.python.partition(".")[2]))
+    interpreter = f"cp{version[0]}{version[1]}"
+    fitting = [
+        *tags.cpython_tags(version, [interpreter], target.tags()),
+        *tags.compatible_tags(version, interpreter, target.tags()),
+    ]
+    places = {tag: place for place, tag in enumerate(fitting)}
+    ranked = []
+    for filename in filenames:
+        _, _, build, offered = parse_wheel_filename(filename)
+        place = min((places[tag] for tag in offered if tag in places), default=None)
+        if place is not None:
+            ranked.append((-place, build, filename))
+    if not ranked:
+        raise UnresolvableError(f"No wheel for {target} among {', '.join(filenames)}.")
+    return max(ranked)[2]
+
+
+def _uv() -> str:
+    beside = Path(sys.executable).with_name("uv")
+    found = str(beside) if beside.exists() else shutil.which("uv")
+    if found is None:
+        raise SystemExit("wheel_locks needs the program uv; install it, for example with 'pip install uv'.")
+    return found
+
+
+def document(target: Target, asked: Asked, wheels: Sequence[Wheel]) -> dict[str, Any]:
+    """Return a lock, in the form of those in the controller's cache."""
+    question = {"python": target.python, "machine": target.machine, "glibc": target.glibc}
+    return {
+        "schema": LOCK_SCHEMA,
+        "asked": {**question, "requirements": list(asked.requirements)},
+        "wheels": [asdict(wheel) for wheel in wheels],
+    }
+
+
+def read(target: Target) -> dict[tuple[str, ...], list[Wheel]]:
+    """Return the wheels by their requirements that the collection ships for a target now."""
+    path = file_of(target)
+    shipped = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return {tuple(lock["asked"]["requirements"]): [Wheel(**wheel) for wheel in lock["wheels"]] for lock in shipped}
+
+
+def renew(target: Target, index: str, *, keep: bool) -> list[dict[str, Any]]:
+    """Return the locks of a target.
+
+    Args:
+        target: the platform.
+        index: address of the package index.
+        keep: whether a lock that answers what a role asks stays as it is.
+    """
+    before = read(target)
+    locks: dict[Asked, list[Wheel]] = {}
+
+    def settle(asked: Asked) -> None:
+        old = before.get(asked.requirements)
+        try:
+            locks[asked] = old if keep and old else resolve(target, asked, index)
+        except UnresolvableError as error:
+            what = f"{target}: {', '.join(asked.requirements)}"
+            if old:
+                locks[asked] = old
+            print(f"{'kept' if old else 'not locked'} {what}\n    {error}", file=sys.stderr)
+
+    for asked in sorted(tools_asked() | environments_asked(), key=_place):
+        settle(asked)
+    for asked in sorted(
+        nccl_asked([wheels for known, wheels in locks.items() if known.name == "python_env"]), key=_place
+    ):
+        settle(asked)
+    return [document(target, asked, locks[asked]) for asked in sorted(locks, key=_place)]
+
+
+def _place(asked: Asked) -> tuple[str, tuple[str, ...]]:
+    return asked.name, asked.requirements
+
+
+def main() -> None:
+    """Write the files of all platforms."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="leave locks as they are that answer what a role asks")
+    parser.add_argument("--index", default=INDEX, help="package index (default: %(default)s)")
+    options = parser.parse_args()
+    LOCKS.mkdir(exist_ok=True)
+    for platform in PLATFORMS:
+        target = target_of(*platform)
+        locks = renew(target, options.index, keep=options.keep)
+        file_of(target).write_text(json.dumps(locks, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        print(f"{file_of(target).relative_to(ROOT)}: {len(locks)} locks")
+
+
+if __name__ == "__main__":
+    main()
