@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
 
+NAMED_IN = (
+    "/etc/hosts",
+    "/etc/ssh/ssh_known_hosts",
+    "/etc/ssh/ssh_config.d/10-clusterctl.conf",
+    "/home/cluster/.ssh/authorized_keys",
+)
 HELLO = ("--", "sh", "-c", "echo $OMPI_COMM_WORLD_SIZE")
 
 
@@ -84,3 +90,33 @@ def test_several_inventories_lists_of_hosts_and_bracketed_limits(mpi_cluster: Cl
     assert listed.returncode in {0, 10}, listed.stderr
     assert record["hosts"] == [first, second]
     assert next(one for one in record["checks"] if one["check"] == "reachable")["verdict"] == "PASS"
+
+
+def test_a_node_takes_no_name_from_another_machine(mpi_cluster: Cluster, tmp_path: Path) -> None:
+    """A node that calls itself like a package index, in an inventory of bare addresses: its name stays its own."""
+    first, second = (node.address for node in mpi_cluster.box.nodes[:2])
+    inventory = tmp_path / "addresses.ini"
+    lines = [f"{address} slots=2" for address in (first, second)]
+    inventory.write_text(
+        "\n".join(["[nodes]", *lines, "", f"[nodes:vars]\n{variables(mpi_cluster)}"]), encoding="utf-8"
+    )
+    alone = ("python_env_framework=none nccl_install=never horovod_install=never", "--tags", "hosts,ssh_mesh")
+    for node in NODES[:2]:
+        mpi_cluster.on(node, "sh", "-c", f"for file in {' '.join(NAMED_IN)}; do cp -a $file $file.kept; done")
+    try:
+        mpi_cluster.on("node2", "hostname", "pypi")
+        done = clusterctl("provision", str(inventory), "--yes", "-e", *alone)
+        assert done.returncode == 0, done.stderr
+        known = mpi_cluster.on("node1", "cat", *NAMED_IN)
+        assert second in known
+        assert "pypi" not in known
+        assert mpi_cluster.on("node2", "grep", "pypi", *NAMED_IN) == f"/etc/hosts:{second} pypi"
+        for words, said in (([], ["node1"] * 2 + ["pypi"] * 2), (["-np", "2", "--launch-node", second], ["pypi"] * 2)):
+            ran = clusterctl("run", str(inventory), *words, "--", "hostname")
+            assert (ran.returncode, sorted(ran.stdout.split())) == (0, said), ran.stderr
+        checked = clusterctl("validate", str(inventory), "--checks", "hello", "--no-history")
+        assert checked.returncode == 0, checked.stderr
+    finally:
+        mpi_cluster.on("node2", "hostname", "node2")
+        for node in NODES[:2]:
+            mpi_cluster.on(node, "sh", "-c", f"for file in {' '.join(NAMED_IN)}; do mv $file.kept $file; done")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -265,6 +270,95 @@ def test_a_sudo_password_of_the_inventory_serves_the_quick_run_and_keeps_no_host
             cluster.on(node, "tee", file, stdin=before)
     kept = b"".join(path.read_bytes() for path in cluster.state.rglob("*") if path.is_file())
     assert sudo_word.encode() not in kept
+
+
+class Watch(threading.Thread):
+    """Looks through the arguments and environments of all processes of this machine, containers included."""
+
+    def __init__(self, words: dict[str, bytes]) -> None:
+        super().__init__(daemon=True)
+        self.words, self.found, self.looks, self.ended = words, set[str](), 0, threading.Event()
+        self.typed = 0  # the process whose arguments the user typed
+
+    def run(self) -> None:
+        while not self.ended.wait(0.05):
+            self.looks += 1
+            for process in Path("/proc").iterdir():
+                if not process.name.isdigit() or int(process.name) == os.getpid():
+                    continue
+                for what in ("environ", "cmdline") if int(process.name) != self.typed else ("environ",):
+                    with contextlib.suppress(OSError):
+                        data = (process / what).read_bytes()
+                        self.found |= {f"{name} in {what}: {data[:300]!r}" for name in self.in_bytes(data)}
+
+    def in_bytes(self, data: bytes) -> list[str]:
+        return [name for name, word in self.words.items() if word in data]
+
+    def in_files(self, folder: Path, since: float = 0) -> list[str]:
+        found = []
+        for place, _, names in os.walk(folder):
+            for path in (Path(place, name) for name in names):
+                with contextlib.suppress(OSError):
+                    status = path.lstat()
+                    if stat.S_ISREG(status.st_mode) and status.st_mtime >= since and status.st_size < 1 << 26:
+                        found += [f"{name} in {path}" for name in self.in_bytes(path.read_bytes())]
+        return found
+
+
+def test_no_secret_of_a_run_is_left_anywhere(
+    cluster: Cluster, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Canaries as sudo's password in a vault, as extra variables and as a key; then every place is looked through."""
+    words = {name: f"canary-{name}-{secrets.token_hex(8)}" for name in ("sudo", "vault", "extra", "json", "comment")}
+    key, vault = tmp_path / "key", tmp_path / "vault-password"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", words["comment"], "-f", key], check=True)
+    public = " ".join(key.with_suffix(".pub").read_text(encoding="utf-8").split()[:2])
+    vault.write_text(words["vault"], encoding="utf-8")
+    program = str(Path(sys.executable).with_name("ansible-vault"))
+    encrypt = [program, "encrypt_string", "--vault-password-file", str(vault), "--name", "vault_sudo", words["sudo"]]
+    vaulted = subprocess.run(encrypt, capture_output=True, text=True, check=True).stdout
+    variables = cluster.sandbox.inventory.parent / "group_vars" / "all.yml"
+    plain = json.loads(variables.read_text(encoding="utf-8"))
+    kept = {name: value for name, value in plain.items() if name not in {"ansible_become_password", "vault_sudo"}}
+    file = cluster.on("node1", "sh", "-c", "grep -l cluster /etc/sudoers /etc/sudoers.d/*").strip()
+    before = cluster.on("node1", "cat", file)
+    private = key.read_bytes().splitlines()[3]  # a line of the private half
+    watch = Watch({**{name: word.encode() for name, word in words.items()}, "key": private})
+    began = time.time() - 1
+    try:
+        lines = [json.dumps({name: value})[1:-1] + "\n" for name, value in kept.items()]
+        lines.append('ansible_become_password: "{{ vault_sudo }}"\n')
+        variables.write_text("".join(lines) + vaulted, encoding="utf-8")
+        for node in ("node1", "node2"):
+            cluster.on(node, "chpasswd", stdin=f"cluster:{words['sudo']}\n")
+            cluster.on(node, "tee", file, stdin="cluster ALL=(ALL) ALL\n")
+            cluster.on(node, "tee", "-a", "/home/cluster/.ssh/authorized_keys", stdin=f"{public}\n")
+        options = ["-bedb_password=" + words["extra"], "-be", json.dumps({"api": words["json"]}), "-v"]
+        options += ["--vault-password-file", str(vault), "--private-key", str(key)]
+        watch.start()
+        with cluster.start(*options) as run:
+            watch.typed = run.pid
+            _, said = run.communicate()
+        watch.ended.set()
+        watch.join()
+        assert run.returncode == 0, said
+    finally:
+        watch.ended.set()
+        variables.write_text(json.dumps(plain), encoding="utf-8")
+        for node in ("node1", "node2"):
+            cluster.on(node, "tee", file, stdin=before)
+            cluster.on(node, "sed", "-i", f"\\#{public}#d", "/home/cluster/.ssh/authorized_keys")
+    assert watch.looks > 20
+    assert watch.found == set()
+    assert watch.in_bytes(said.encode()) == []
+    assert watch.in_files(cluster.state) == []
+    ours = (str(tmp_path), str(tmp_path_factory.getbasetemp() / "group_vars"))
+    left = watch.in_files(Path(tempfile.gettempdir()), began)
+    assert [line for line in left if not line.partition(" in ")[2].startswith(ours)] == []
+    for node in ("node1", "node2"):
+        patterns = "\n".join([*words.values(), private.decode()])
+        search = "grep -rlsF -D skip --exclude-dir=proc --exclude-dir=sys -f - / || true"
+        assert cluster.on(node, "sh", "-c", search, stdin=patterns) == ""
 
 
 def test_drift_is_named_and_repaired(cluster: Cluster) -> None:
