@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,8 @@ from clusterctl.remote.facts import NODE_PROBE
 from clusterctl.support import content
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from conftest import RunModule
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "node_probe"
@@ -390,15 +393,33 @@ def test_a_file_in_an_artifact_has_the_artifacts_version_unless_it_only_lies_in_
         assert found["version"] == ("2.32.3" if name == "nccl" else "")
 
 
-def test_a_library_that_nothing_else_names_is_asked_in_another_process(tmp_path: Path) -> None:
-    path = compiled(tmp_path / "lib" / SONAME, NCCL_SOURCE)
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can read, unlike those of pytest."""
+    folder = Path(tempfile.mkdtemp(prefix="clusterctl-open-", dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_a_library_that_nothing_else_names_is_asked_in_another_process(open_folder: Path) -> None:
+    path = compiled(open_folder / "lib" / SONAME, NCCL_SOURCE)
     assert looked_up(str(path.parent))["version"] == "2.29.7"
     assert str(path) not in Path("/proc/self/maps").read_text()
 
 
-def test_a_library_that_hangs_costs_a_bounded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to lose")
+def test_root_runs_no_library_of_a_sessions_path(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library tells whose rights it has."""
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    told = "int getuid(void); int ncclGetVersion(int *code) { *code = getuid() ? 22907 : 1; return 0; }\n"
+    path = compiled(open_folder / "lib" / SONAME, told)
+    assert looked_up(str(path.parent))["version"] == "2.29.7"
+
+
+def test_a_library_that_hangs_costs_a_bounded_time(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_version, "_NCCL_ANSWER_S", 0.3)
-    path = compiled(tmp_path / "lib" / SONAME, STRANGE)
+    path = compiled(open_folder / "lib" / SONAME, STRANGE)
     began = time.monotonic()
     found = looked_up(str(path.parent))
     assert time.monotonic() - began < 3

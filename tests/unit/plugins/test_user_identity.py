@@ -7,12 +7,13 @@ import os
 import pwd
 import shutil
 import stat
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import sshd_keys, user_identity
+from ansible_collections.clusterctl.hpc.plugins.module_utils import command, sshd_keys, user_identity
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import known_hosts, parameters, path_state
 from ansible_collections.clusterctl.hpc.plugins.modules import mesh_key
 
@@ -146,6 +147,17 @@ def test_a_link_that_takes_the_place_of_a_watched_file_is_not_followed(
 
     monkeypatch.setattr(path_state.os, "lstat", swap)
     assert path_state.watch_state(str(path))["sha256"] == ""
+
+
+def test_a_program_that_loads_files_of_others_has_none_of_roots_rights(home: Home) -> None:
+    ask = [sys.executable, "-c", "import os; print(os.getresuid(), os.getresgid(), os.getgroups())"]
+    nobody = home.user.pw_uid, home.user.pw_gid
+    done = command.run(["/bin/cat", str(home.secret)], 10, powerless=True)
+    assert not done.ok
+    assert "Permission denied" in done.errors
+    assert command.run(["/usr/bin/id", "-u"], 10, powerless=True).output == f"{nobody[0]}\n"
+    assert command.run(["/usr/bin/id", "-G"], 10, powerless=True).output == f"{nobody[1]}\n"
+    assert command.run(ask, 10).output.startswith("(0, 0, 0)")
 
 
 CASES = ("victim", "secret", "absent", "parent")
