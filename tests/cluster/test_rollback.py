@@ -92,7 +92,7 @@ def test_what_stands_in_the_way_is_named_and_nothing_is_switched(
         damaged = rolled(cluster)
     assert [(one["host"], "is damaged" in one["problem"]) for one in damaged["problems"]] == [("node2", True)]
     rank = ["sh", "-c", "OMPI_COMM_WORLD_RANK=0 setsid sleep 61 > /dev/null 2>&1 & echo $!"]
-    pid = cluster.on("node4", *rank)
+    pid = cluster.engine.text("exec", "--user", "cluster", cluster.box.node("node4").container, *rank)
     try:
         busy = rolled(cluster)
     finally:

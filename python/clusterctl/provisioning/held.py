@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.model.run_record import Problem
 from clusterctl.provisioning import software
 from clusterctl.support.errors import ConfigError
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import InventorySources
-    from clusterctl.model.run_record import Problem
     from clusterctl.model.snapshot import Snapshot
     from clusterctl.model.software import Hold, Links
     from clusterctl.provisioning.preview import Preview
@@ -62,13 +62,21 @@ class Held:
                 f"{self._release} ends the hold."
             )
 
-    def problems(self, selected: Sequence[str], facts: Mapping[str, NodeFacts]) -> list[Problem]:
-        """Return the hosts that cannot have the held software."""
+    def problems(self, selected: Sequence[str], facts: Mapping[str, NodeFacts], before: Snapshot) -> list[Problem]:
+        """Return the hosts that cannot have the held software; ``before`` knows of damaged contents."""
         if self._hold is None:
             return []
         wanted = software.wanted_links(self._hold.software, selected, software.present(facts))
         cure = f"end the hold with {self._release}, then provision; {{tree}} is installed if the inventory asks for it"
-        return software.missing(self._hold.software, wanted, facts, cure)
+        known = {name: host.damaged for name, host in before.hosts.items() if name in selected}
+        damaged = [
+            Problem(
+                host=name, subject="software", problem=words, cure=f"end the hold with {self._release}, then provision"
+            )
+            for name, found in known.items()
+            for words in found
+        ]
+        return software.missing(self._hold.software, wanted, facts, cure) + damaged
 
     def links(self, selected: Sequence[str], facts: Mapping[str, NodeFacts]) -> dict[str, Links]:
         """Return by host the folder of each link; {} without a hold."""

@@ -148,7 +148,7 @@ class _Provision:
                 refused, reachable=[n for n in cluster.selected if n not in probe.failures]
             )
 
-        lacking = self._held.problems(cluster.selected, probe.facts)
+        lacking = self._held.problems(cluster.selected, probe.facts, before)
         if lacking:
             return self._refuse(lacking, reachable=list(cluster.selected))
         inputs = self._inputs()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import factory
 import pytest
 from clusterctl.model.hosts import InventorySources
+from clusterctl.model.snapshot import HostSnapshot, Snapshot
 from clusterctl.model.software import Hold, HostSoftware, SoftwareSet
 from clusterctl.provisioning import rollback
 from clusterctl.provisioning.held import Held
@@ -159,16 +160,33 @@ def test_a_hold_speaks_and_refuses_tags_of_software(inventory: InventorySources)
         held.refuse(["hosts", "mpi4py"])
     free = Held(None, inventory)
     free.refuse(["mpi4py"])
-    assert (bool(free), free.told, free.skip_tags, free.problems(["node1"], {})) == (False, (), (), [])
+    assert (bool(free), free.told, free.skip_tags, free.problems(["node1"], {}, Snapshot())) == (False, (), (), [])
 
 
 def test_a_new_node_without_the_held_folders_is_named(inventory: InventorySources) -> None:
     held = Held(Hold(software=one("20260301T000000Z-provision-1"), since=WHEN), inventory)
-    (problem,) = held.problems(["new"], {"new": factory.node("new", platform="p")})
+    (problem,) = held.problems(["new"], {"new": factory.node("new", platform="p")}, Snapshot())
     assert problem.host == "new"
     assert f"{LINKS['/usr/local/openmpi']} is gone" in problem.problem
     assert "rollback --release" in problem.cure
     assert "openmpi 5.0.7" in problem.cure
+
+
+def test_a_held_folder_with_damaged_content_is_named(inventory: InventorySources) -> None:
+    held = Held(Hold(software=one("20260301T000000Z-provision-1"), since=WHEN), inventory)
+    host = HostSnapshot(
+        run_id="r",
+        inputs={},
+        members="",
+        platform="p",
+        host_keys=(),
+        user="me",
+        watch=(),
+        damaged=("libmpi.so differs",),
+    )
+    (problem,) = held.problems(["node1"], {}, Snapshot(hosts={"node1": host, "node2": host}))
+    assert (problem.host, problem.problem) == ("node1", "libmpi.so differs")
+    assert "rollback --release" in problem.cure
 
 
 def test_a_set_is_plain_json(inventory: InventorySources) -> None:
