@@ -62,6 +62,7 @@ watch: {description: States of paths that hold from now on., type: list, returne
 
 import os
 import pwd
+import resource
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -162,7 +163,10 @@ def main() -> None:
     changed = bool(outcome.changes) and not module.check_mode
     if changed and any(entry.path in given["sshd_files"] for entry in entries):
         reload_sshd()
-    left = wanted_files(user, given["open_files"], given["logins"], "limit of open files", ["MaxStartups of sshd"])
+    # A process cannot see beyond its own hard limit, which the next session will not have.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    files = given["open_files"] if hard == resource.RLIM_INFINITY or hard >= given["open_files"] else 0
+    left = wanted_files(user, files, given["logins"], "limit of open files", ["MaxStartups of sshd"])
     for entry in left if not module.check_mode else []:
         module.warn(
             f"The {entry.path} stays too low for jobs of user {user}, because another setting comes first; raise it in "
