@@ -278,7 +278,7 @@ class Watch(threading.Thread):
     def __init__(self, words: dict[str, bytes]) -> None:
         super().__init__(daemon=True)
         self.words, self.found, self.looks, self.ended = words, set[str](), 0, threading.Event()
-        self.typed = 0  # the process whose arguments the user typed
+        self.typed = b"none"  # how the arguments end that the user typed; a child has them until it starts its program
 
     def run(self) -> None:
         while not self.ended.wait(0.05):
@@ -286,10 +286,11 @@ class Watch(threading.Thread):
             for process in Path("/proc").iterdir():
                 if not process.name.isdigit() or int(process.name) == os.getpid():
                     continue
-                for what in ("environ", "cmdline") if int(process.name) != self.typed else ("environ",):
+                for what in ("environ", "cmdline"):
                     with contextlib.suppress(OSError):
                         data = (process / what).read_bytes()
-                        self.found |= {f"{name} in {what}: {data[:300]!r}" for name in self.in_bytes(data)}
+                        if what == "environ" or not data.endswith(self.typed):
+                            self.found |= {f"{name} in {what}: {data[:300]!r}" for name in self.in_bytes(data)}
 
     def in_bytes(self, data: bytes) -> list[str]:
         return [name for name, word in self.words.items() if word in data]
@@ -335,9 +336,9 @@ def test_no_secret_of_a_run_is_left_anywhere(
             cluster.on(node, "tee", "-a", "/home/cluster/.ssh/authorized_keys", stdin=f"{public}\n")
         options = ["-bedb_password=" + words["extra"], "-be", json.dumps({"api": words["json"]}), "-v"]
         options += ["--vault-password-file", str(vault), "--private-key", str(key)]
+        watch.typed = "".join(f"{word}\0" for word in options).encode()
         watch.start()
         with cluster.start(*options) as run:
-            watch.typed = run.pid
             _, said = run.communicate()
         watch.ended.set()
         watch.join()
