@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
 
-NODE = "node2"
+NODE, CORRUPTED = "node2", "node4"
 LIMITS = "/etc/security/limits.d/planted.conf"
 SSHD = "/etc/ssh/sshd_config.d/zy-planted.conf"
 RAISED = (
@@ -72,7 +72,7 @@ class Drifting:
             on(NODE, "chmod", "0666", "/etc/hosts")
             on(NODE, "chmod", "0777", f"{library.partition('/lib/')[0]}/bin/mpirun")
             on(NODE, "hostname", "renamed")
-            on(NODE, "python3", "-c", CORRUPT)
+            on(CORRUPTED, "python3", "-c", CORRUPT)
             try:
                 yield library
             finally:
@@ -103,9 +103,8 @@ def test_drift_is_named_and_repaired_and_a_users_own_key_is_none(drifting: Drift
 
     with drifting.planted() as library:
         sum_of = ("sha256sum", library)
-        broken = on(NODE, *sum_of)
         code, found = drifting.drift()
-        assert (code, list(found)) == (10, [NODE]), found
+        assert (code, list(found)) == (10, [NODE]), "the quick look reads no content"
         tree = library.partition("/lib/")[0]
         words = found[NODE]
         assert words["/etc/hosts"] == "mode 0666, was 0644"
@@ -115,28 +114,20 @@ def test_drift_is_named_and_repaired_and_a_users_own_key_is_none(drifting: Drift
         assert words["limit 'cluster - nofile'"] == "512, was the default"
         assert words["limit of open files"].startswith("512, was ")
         assert "1:99:2, was " in words["sshd's MaxStartups"]
-        assert "(content)" not in words[tree]
-
         on(NODE, "hostname", NODE)
-        code, record = drifting.run("provision", "--yes", "--no-validate", "--verify")
-        assert code == 0, record
-        assert "/etc/hosts differs: mode 0666, was 0644" in record["drifted"][NODE]
-        (repaired,) = [host for host in record["hosts"] if host["host"] == NODE]
-        assert any("repaired openmpi" in change for change in repaired["changes"]), repaired
-        assert on(NODE, *sum_of) != broken
-        assert on(NODE, *sum_of) == on("node1", *sum_of)
-        assert on(NODE, "stat", "-c", "%a", "/etc/hosts") == "644"
-        assert int(on(NODE, "runuser", "-u", "cluster", "--", "sh", "-c", "ulimit -Sn")) >= 1024
-        assert "maxstartups 10:30:100" in on(NODE, "sshd", "-T")
-        assert drifting.drift("--verify") == (0, {})
-
-        on(NODE, "python3", "-c", CORRUPT)
-        assert drifting.drift() == (0, {}), "the quick look reads no content"
         code, found = drifting.drift("--verify")
-        assert (code, list(found)) == (10, [NODE])
-        assert "first lib/libmpi.so.40" in found[NODE][tree]
-        assert found[NODE][tree].endswith("(content)")
+        assert (code, list(found)) == (10, [NODE, CORRUPTED])
+        assert "first lib/libmpi.so.40" in found[CORRUPTED][tree]
+        assert found[CORRUPTED][tree].endswith("(content)")
+
         code, record = drifting.run("provision", "--yes", "--no-validate")
         assert code == 0, record
-        assert "(content)" in record["drifted"][NODE], "what was found once is repaired without a further option"
-        assert on(NODE, *sum_of) == on("node1", *sum_of)
+        assert "/etc/hosts differs: mode 0666, was 0644" in record["drifted"][NODE]
+        assert "(content)" in record["drifted"][CORRUPTED], "what was found once is repaired without a further option"
+        changes = {host["host"]: " ".join(host["changes"]) for host in record["hosts"]}
+        assert all("repaired openmpi" in changes[node] for node in (NODE, CORRUPTED)), changes
+        assert on(CORRUPTED, *sum_of) == on("node1", *sum_of)
+        assert on(NODE, "stat", "-c", "%a", "/etc/hosts") == "644"
+        assert "1024" in on(NODE, "cat", RAISED[0])
+        assert "maxstartups 10:30:100" in on(NODE, "sshd", "-T")
+        assert drifting.drift("--verify") == (0, {})

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.events import HostResult
 
-_MOST_NAMED = 3
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
