@@ -17,6 +17,12 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.build_failure import disk_full
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source, wheels
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import (
+    Accepted,
+    DamagedPackError,
+    content_digest,
+    default_folder,
+)
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import (
     ArtifactActionBase,
     ModuleFailedError,
@@ -30,12 +36,17 @@ _LOG_MARK = "@LOG@"
 _PLACES = {"source", "content", "path", "wheels", "sdist"}
 
 
+class _RefusedError(Exception):
+    """The host's own tree or pack has other content than the artifact that was accepted."""
+
+
 class ActionModule(ArtifactActionBase):
     """See the module of the same name for the options."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the result for one host."""
         super().run(tmp, task_vars)
+        self._warnings: list[str] = []
         variables = task_vars or {}
         arguments: dict[str, Any] = plain(self._task.args)
         missing = [name for name in ("name", "version", "inputs", "cache_dir", "steps") if not arguments.get(name)]
@@ -59,8 +70,11 @@ class ActionModule(ArtifactActionBase):
         host = self._host(variables)
         cache = ArtifactCache(Path(str(arguments["cache_dir"])))
         answer: dict[str, Any] = {"changed": False, "changes": [], "watch": [], "key": key, "host": host}
+        accepted = Accepted(Path(str(arguments.get("state_dir") or default_folder())).expanduser())
         found = cache.lookup(name, version, key)
         if found.artifact:
+            if not self._task.check_mode:
+                accepted.accept(name, version, key, str(found.artifact.record["manifest_sha256"]))
             return {**answer, "cached": True, "path": str(found.artifact.path)}
         if self._task.check_mode:
             seen = self._call("artifact_build", _phase(arguments, host, key, "inspect"), variables)
@@ -77,21 +91,52 @@ class ActionModule(ArtifactActionBase):
             if found.artifact:
                 return {**answer, "cached": True, "path": str(found.artifact.path)}
             if found.damaged:
-                self._note(host, f"{found.damaged}: moved away, built again")
-                cache.set_aside(name, version, key)
-            return {**answer, **self._make(arguments, variables, cache, key, host)}
+                self._note(host, f"{found.damaged}: thrown away, made again")
+                cache.throw_away(name, version, key)
+            return {**answer, **self._make(arguments, variables, cache, accepted, key)}
 
     def _make(
-        self, arguments: dict[str, Any], variables: dict[str, Any], cache: ArtifactCache, key: str, host: str
+        self, arguments: dict[str, Any], variables: dict[str, Any], cache: ArtifactCache, accepted: Accepted, key: str
     ) -> dict[str, Any]:
-        name, version = str(arguments["name"]), str(arguments["version"])
+        """Have the host build the artifact or pack its own tree, and take the pack into the cache."""
+        name, version, host = str(arguments["name"]), str(arguments["version"]), self._host(variables)
+        known = accepted.digests(name, version, key)
+        built = self._built(arguments, variables, cache, accepted, key)
+        try:
+            artifact = self._take(cache, built, _record(arguments, key, host, built), host, known)
+        except _RefusedError as refused:
+            self._warnings.append(str(refused))
+            self._note(host, str(refused))
+            built = self._built({**arguments, "fresh": True}, variables, cache, accepted, key)
+            artifact = self._take(cache, built, _record(arguments, key, host, built), host, known)
+        accepted.accept(name, version, key, str(built["manifest_sha256"]))
+        self._call("artifact_build", _phase(arguments, host, key, "release"), variables)
+        how = {
+            "built": f"built {name} {version}",
+            "packed": f"packed {name} {version} again from {host}",
+            "kept": f"fetched {name} {version} that was built on {host} before",
+        }[built["way"]]
+        return {
+            "changed": True,
+            "changes": [how],
+            "cached": False,
+            "path": str(artifact.path),
+            **{field: built[field] for field in ("log", "seconds", "cpu_seconds", "steps", "jobs")},
+            **({"warnings": self._warnings} if self._warnings else {}),
+        }
+
+    def _built(
+        self, arguments: dict[str, Any], variables: dict[str, Any], cache: ArtifactCache, accepted: Accepted, key: str
+    ) -> dict[str, Any]:
+        """Have the host build the artifact or pack its own tree; return the module's result and when it began."""
+        name, version, host = str(arguments["name"]), str(arguments["version"]), self._host(variables)
         seen = self._call("artifact_build", _phase(arguments, host, key, "inspect"), variables)
         needs = int(arguments.get("needs_bytes", 0))
         work_dir = str(arguments.get("work_dir", "/var/tmp"))  # noqa: S108 - see the module
         if not seen["ready"] and seen["free_bytes"] < needs:
             raise disk_full(host, name, version, work_dir, seen["free_bytes"], needs)
         pushed: list[str] = []
-        began = time.time()
+        began = int(time.time())
         try:
             files = []
             if not seen["ready"]:
@@ -113,27 +158,17 @@ class ActionModule(ArtifactActionBase):
             raise ModuleFailedError(self._with_log(error.result, arguments, cache, key)) from error
         finally:
             self._drop(pushed)
-        artifact = self._take(cache, built, _record(arguments, key, host, int(began), built), host)
-        self._call("artifact_build", _phase(arguments, host, key, "release"), variables)
-        how = {
-            "built": f"built {name} {version}",
-            "packed": f"packed {name} {version} again from {host}",
-            "kept": f"fetched {name} {version} that was built on {host} before",
-        }[built["way"]]
-        return {
-            "changed": True,
-            "changes": [how],
-            "cached": False,
-            "path": str(artifact.path),
-            **{field: built[field] for field in ("log", "seconds", "cpu_seconds", "steps", "jobs")},
-        }
+        if built["way"] == "built":  # a later run may fetch the pack, if this one cannot
+            accepted.accept(name, version, key, str(built["manifest_sha256"]))
+        return {**built, "began": began}
 
     def _bring(self, arguments: Mapping[str, Any], host: str, work_dir: str, pushed: list[str]) -> list[dict[str, Any]]:
         brought = []
         for item in arguments.get("files") or []:
             rest = {field: value for field, value in item.items() if field not in _PLACES}
             if "wheels" in item or "sdist" in item:
-                for local, dest in wheels.bring(item, Path(str(arguments["cache_dir"])).expanduser()):
+                cache_dir = Path(str(arguments["cache_dir"])).expanduser()
+                for local, dest in wheels.bring(item, cache_dir, self._warnings.append):
                     pushed.append(self._push(local, work_dir))
                     brought.append({**rest, "dest": dest, "path": pushed[-1], "sha256": sha256_of(local)})
                 continue
@@ -165,8 +200,13 @@ class ActionModule(ArtifactActionBase):
         return brought
 
     def _take(
-        self, cache: ArtifactCache, built: Mapping[str, Any], record: dict[str, Any], host: str
+        self, cache: ArtifactCache, built: Mapping[str, Any], record: dict[str, Any], host: str, accepted: list[str]
     ) -> CachedArtifact:
+        """Fetch a pack into the cache.
+
+        Raises:
+            _RefusedError: the host did not build it now, and its content is not what was accepted before.
+        """
         cache.make_room(int(built["size"]))
         with cache.staging() as partial:
             self._connection.fetch_file(built["pack"], str(partial))
@@ -176,6 +216,8 @@ class ActionModule(ArtifactActionBase):
                     f"The artifact arrived damaged from {host} (sha256 {found}, expected {built['sha256']});"
                     " it is kept there, so the next run fetches it again without a build."
                 )
+            if accepted and built["way"] != "built":
+                _refuse_other_content(partial, built, record, host, accepted)
             if built["compression"] == "zst":
                 return cache.store(partial, record)
             with cache.staging() as squeezed:
@@ -207,9 +249,25 @@ def _phase(arguments: Mapping[str, Any], host: str, key: str, phase: str) -> dic
     return {**arguments, "files": [], "host": host, "key": key, "phase": phase}
 
 
-def _record(
-    arguments: Mapping[str, Any], key: str, host: str, started: int, built: Mapping[str, Any]
-) -> dict[str, Any]:
+def _refuse_other_content(
+    pack: Path, built: Mapping[str, Any], record: Mapping[str, Any], host: str, accepted: list[str]
+) -> None:
+    name, version, key = (str(record[field]) for field in ("name", "version", "key"))
+    try:
+        found = content_digest(pack, str(built["compression"]))
+    except DamagedPackError as error:
+        why = str(error)
+    else:
+        if found in accepted and found == built["manifest_sha256"]:
+            return
+        why = f"sha256 {found}, accepted {' or '.join(accepted)}"
+    raise _RefusedError(
+        f"{host}: the content of {tree_name(name, version, key)} on this node differs from what was accepted ({why});"
+        f" it is not used, and {name} is built anew. Find out who changed it."
+    )
+
+
+def _record(arguments: Mapping[str, Any], key: str, host: str, built: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the cache keeps about an artifact beside its pack."""
     return {
         "name": str(arguments["name"]),
@@ -219,7 +277,7 @@ def _record(
         "manifest_sha256": built["manifest_sha256"],
         "built": {
             "host": host,
-            "started": started,
+            "started": built["began"],
             "way": built["way"],
             **{field: built[field] for field in ("seconds", "cpu_seconds", "steps", "jobs")},
         },

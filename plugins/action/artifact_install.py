@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, artifact_key, plain
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import DamagedPackError, content_digest
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import (
     ArtifactActionBase,
     ModuleFailedError,
 )
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache, CachedArtifact
 
 
 class ActionModule(ArtifactActionBase):
@@ -53,11 +54,19 @@ class ActionModule(ArtifactActionBase):
         if self._task.check_mode:
             return {"changed": True, **state}
         pushed: list[str] = []
+        cache = ArtifactCache(Path(str(arguments["cache_dir"])))
+        artifact = self._cached(arguments, key, host, cache) if seen["needs_pack"] else None
         try:
-            pack = self._bring(arguments, key, host, seen, pushed) if seen["needs_pack"] else None
+            pack = self._bring(arguments, artifact, seen, pushed, cache) if artifact else None
             self._restore(seen["needs_packages"], variables)
             given = {**base, "phase": "apply", "pack": pack, "lost": seen["lost"]}
             return self._call("artifact_install", given, variables)
+        except DamagedPackError as error:
+            raise ArtifactError(_judged(cache, artifact, f"{host}: {error}")) from error
+        except ModuleFailedError as error:
+            if error.result.get("bad_pack"):
+                error.result["msg"] = _judged(cache, artifact, str(error))
+            raise
         finally:
             self._drop(pushed)
 
@@ -67,11 +76,9 @@ class ActionModule(ArtifactActionBase):
         if complaint:  # a host without a list of packages, for example
             self._install_packages(packages, {"update_cache": True}, variables)
 
-    def _bring(
-        self, arguments: dict[str, Any], key: str, host: str, seen: dict[str, Any], pushed: list[str]
-    ) -> dict[str, Any]:
+    @staticmethod
+    def _cached(arguments: dict[str, Any], key: str, host: str, cache: ArtifactCache) -> CachedArtifact:
         name, version = str(arguments["name"]), str(arguments["version"])
-        cache = ArtifactCache(Path(str(arguments["cache_dir"])))
         found = cache.lookup(name, version, key)
         if found.artifact is None:
             why = f" ({found.damaged})" if found.damaged else ""
@@ -79,7 +86,17 @@ class ActionModule(ArtifactActionBase):
                 f"The cache has no {name} {version} with key {key} for {host}{why}: its build did not finish,"
                 " see the builder's message above, or the build was skipped by --tags or --limit; run again."
             )
-        artifact = found.artifact if seen["zstd"] else cache.gzip_of(found.artifact)
+        return found.artifact
+
+    def _bring(
+        self,
+        arguments: dict[str, Any],
+        cached: CachedArtifact,
+        seen: dict[str, Any],
+        pushed: list[str],
+        cache: ArtifactCache,
+    ) -> dict[str, Any]:
+        artifact = cached if seen["zstd"] else cache.gzip_of(cached)
         folder = str(arguments.get("push_dir", "/var/tmp"))  # noqa: S108 - see the module
         pushed.append(self._push(artifact.path, folder))
         return {
@@ -89,3 +106,17 @@ class ActionModule(ArtifactActionBase):
             "manifest_sha256": artifact.record["manifest_sha256"],
             "inputs": artifact.record["inputs"],
         }
+
+
+def _judged(cache: ArtifactCache, artifact: CachedArtifact | None, why: str) -> str:
+    """Look at the pack that a host could not use, remove it if it is bad, and return the message."""
+    if artifact is None:
+        return why
+    try:
+        whole = content_digest(artifact.path, "zst") == artifact.record["manifest_sha256"]
+    except DamagedPackError:
+        whole = False
+    if whole:
+        return f"{why}; the pack in the cache is whole, so look at the disk and memory of this host, and run again."
+    cache.refuse(artifact)
+    return f"{why}; the pack was removed from the cache, so run again: the builder makes it anew."

@@ -35,6 +35,10 @@ class ArtifactError(Exception):
     """A problem with an artifact; the message is one sentence with the cure."""
 
 
+class BadPackError(ArtifactError):
+    """A pack with the right sha256 does not hold the artifact, so every host would refuse it."""
+
+
 def plain(value: Any) -> Any:
     """Return ``value`` with every container rebuilt, so that Ansible's lazy templates are resolved."""
     if isinstance(value, Mapping):
@@ -185,6 +189,25 @@ def deviation(tree: str, entries: Sequence[Entry], *, content: bool = False) -> 
         for one in under_way:
             one.cancel()
     return found
+
+
+def unpacked_problem(tree: str, manifest_sha256: str) -> Optional[str]:
+    """Return why a tree that was just unpacked is not the artifact; None if it is.
+
+    Args:
+        tree: folder of the files.
+        manifest_sha256: digest of the manifest that the artifact has.
+    """
+    try:
+        manifest = Path(tree, MANIFEST).read_bytes()
+    except OSError:
+        return "its manifest is missing"
+    if hashlib.sha256(manifest).hexdigest() != manifest_sha256:
+        return "its manifest is not the one that the controller's record names"
+    try:
+        return deviation(tree, parse_manifest(manifest), content=True)
+    except ArtifactError as error:
+        return str(error)
 
 
 def workers() -> int:

@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import atomic_file, zstd_library
-from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import MANIFEST, MARKER, sha256_of
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
+    MANIFEST,
+    MARKER,
+    parse_manifest,
+    sha256_of,
+)
 from ansible_collections.clusterctl.hpc.plugins.module_utils.command import SYSTEM_PATH
 
 _CHUNK = 1 << 20
@@ -97,6 +102,10 @@ def _add_all(sink: Any, tree: Path) -> None:
         member.uname = member.gname = "root"
         return member
 
+    # files that came later, such as a byte code cache, stay behind
+    known = {MANIFEST, *(entry.path for entry in parse_manifest((tree / MANIFEST).read_bytes()))}
     with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_CHUNK) as bundle:
         for path in sorted(tree.rglob("*")):
-            bundle.add(path, arcname=str(path.relative_to(tree)), recursive=False, filter=owned_by_root)
+            name = str(path.relative_to(tree))
+            if name in known:
+                bundle.add(path, arcname=name, recursive=False, filter=owned_by_root)

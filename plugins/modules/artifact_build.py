@@ -14,7 +14,8 @@ description:
   - Where the cache has it, the host is left alone.
   - Otherwise the host installs O(packages), gets O(files), and runs O(steps) in a fresh folder and a clean environment.
     The packed result goes to the cache.
-  - A host that has this artifact installed, with every file's sha256 as built, packs it instead of building.
+  - A host that has this artifact installed, with every file's sha256 as built, packs it instead of building. The
+    controller refuses the pack if its content differs from what it accepted before, and the host builds.
   - A build ends with all its child processes when the connection that started it ends.
   - Progress comes as lines C(clusterctl-note|HOST|TEXT) on standard output.
 options:
@@ -34,6 +35,11 @@ options:
     description: The controller's cache folder.
     type: str
     required: true
+  state_dir:
+    description:
+      - Folder of the controller that keeps the digests of accepted artifacts. The default is C(clusterctl/artifacts) in
+        E(XDG_STATE_HOME) or C(~/.local/state).
+    type: str
   packages:
     description:
       - Packages that the build needs. M(ansible.builtin.package) installs them on the host if a build is needed.
@@ -157,6 +163,10 @@ options:
     description:
       - Folder on the controller to which the log of a failed build is copied. The default is C(logs) in O(cache_dir).
     type: str
+  fresh:
+    description: Set by the action plugin. It is true if the host's own tree or pack was refused, so the host builds.
+    type: bool
+    default: false
   phase:
     description: Set by the action plugin.
     type: str
@@ -227,6 +237,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
 from ansible_collections.clusterctl.hpc.plugins.module_utils.archive_unpack import unpack
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     MANIFEST,
+    MARKER,
     ArtifactError,
     forget_leftovers,
     inspect_tree,
@@ -246,6 +257,7 @@ _SPEC = {
     "version": {"type": "str", "required": True},
     "inputs": {"type": "dict", "required": True},
     "cache_dir": {"type": "str", "required": True},
+    "state_dir": {"type": "str"},
     "packages": {"type": "list", "elements": "str", "default": []},
     "package_options": {"type": "dict", "default": {}},
     "files": {
@@ -285,6 +297,7 @@ _SPEC = {
     "work_dir": {"type": "str", "default": "/var/tmp"},  # noqa: S108 - a fresh folder is made inside
     "log_dir": {"type": "str", "default": "/var/log/clusterctl"},
     "controller_log_dir": {"type": "str"},
+    "fresh": {"type": "bool", "default": False},
     "phase": {"type": "str", "choices": ["inspect", "build", "release"], "default": "build"},
     "host": {"type": "str", "default": ""},
     "key": {"type": "str", "default": "", "no_log": False},
@@ -327,7 +340,7 @@ class Build:
                 f"{self.p['host']}: the work folder {work_dir} does not exist; create it or set"
                 f" {self.p['name']}_work_dir."
             )
-        ready = installed.ok or self.packs.kept() is not None
+        ready = not self.p["fresh"] and (installed.ok or self.packs.kept() is not None)
         if not ready:
             self.check_memory()
         return {
@@ -354,6 +367,10 @@ class Build:
         """Build the artifact, or take the installed one, and pack it; always remove the work folder."""
         self.log.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         Path(_PACKS).mkdir(mode=0o755, parents=True, exist_ok=True)
+        if self.p["fresh"]:
+            # without its marker the refused tree is not whole, so the install replaces it
+            (self.tree_root / MARKER).unlink(missing_ok=True)
+            self.packs.release()
         kept = self.packs.kept()
         if kept is not None:
             return {**kept, "way": "kept"}

@@ -128,16 +128,15 @@ from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Opti
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.clusterctl.hpc.plugins.module_utils import library_closure, pushed_file, zstd_library
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
-    MANIFEST,
     MARKER,
     ArtifactError,
+    BadPackError,
     TreeState,
-    deviation,
     forget_leftovers,
     inspect_tree,
     marker_bytes,
-    parse_manifest,
     tree_name,
+    unpacked_problem,
 )
 
 _NAMED_LIBRARIES = 5
@@ -285,10 +284,9 @@ class Install:
             self._extract(pack, partial)
             Path(partial).chmod(0o755)
             Path(pack["path"]).unlink()
-            manifest = Path(partial, MANIFEST).read_bytes()
-            problem = deviation(partial, parse_manifest(manifest), content=True)
+            problem = unpacked_problem(partial, pack["manifest_sha256"])
             if problem:
-                raise ArtifactError(f"{self.host}: after unpacking {self.base}, {problem}; run again.")
+                raise BadPackError(f"{self.host}: after unpacking {self.base}, {problem}")
             self._check_closure(partial)
             marker = marker_bytes(
                 self.p["name"], self.p["version"], self.p["key"], pack["inputs"], pack["manifest_sha256"]
@@ -345,7 +343,7 @@ class Install:
         if "No space left" in complaint:
             raise self._full()
         if complaint:
-            raise ArtifactError(f"{self.host}: {self.base} could not be unpacked: {complaint.splitlines()[0]}")
+            raise BadPackError(f"{self.host}: {self.base} could not be unpacked: {complaint.splitlines()[0]}")
 
     @staticmethod
     def _feed(argv: List[str], packed: Any, decompressed: "Callable[[Any], Iterable[Any]]") -> str:
@@ -472,6 +470,8 @@ def main() -> None:
             module.exit_json(changed=False, **install.inspect())
         else:
             module.exit_json(**install.apply())
+    except BadPackError as error:
+        module.fail_json(msg=str(error), bad_pack=True)
     except ArtifactError as error:
         module.fail_json(msg=str(error))
     except OSError as error:

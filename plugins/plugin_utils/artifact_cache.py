@@ -2,7 +2,7 @@
 """The controller's cache of packed artifacts: ``<name>-<version>-<key>.tar.zst`` and its record, ``.json``.
 
 Both reach their names by a rename, the record last. A pack without a record was never finished. A pack whose sha256
-differs from its record was damaged later. Both are moved aside.
+differs from its record was damaged later. Both are removed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     sha256_of,
     tree_name,
 )
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import DamagedPackError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import disk_full
 
 try:
@@ -82,7 +83,8 @@ class ArtifactCache:
             wanted = (SCHEMA, name, version, key)
             if (record["schema"], record["name"], record["version"], record["key"]) != wanted:
                 return Lookup(None, f"the record of {pack} belongs to another artifact")
-            sha256, size = str(record["sha256"]), int(record["size"])
+            needed = [record[field] for field in ("sha256", "size", "manifest_sha256", "inputs")]
+            sha256, size = str(needed[0]), int(needed[1])
             found = pack.stat().st_size
         except FileNotFoundError:
             return Lookup(None)
@@ -94,12 +96,20 @@ class ArtifactCache:
             return Lookup(None, f"the content of {pack} has changed")
         return Lookup(CachedArtifact(pack, sha256, size, record))
 
-    def set_aside(self, name: str, version: str, key: str) -> None:
-        """Rename a damaged pack and remove its record."""
-        self.record_path(name, version, key).unlink(missing_ok=True)
+    def throw_away(self, name: str, version: str, key: str) -> None:
+        """Remove a damaged pack and all that belongs to it; the record goes first, since a pack needs one."""
         pack = self.pack_path(name, version, key)
-        if pack.exists():
-            pack.replace(pack.with_suffix(".damaged"))
+        twin = pack.with_suffix(".gz")
+        for path in (self.record_path(name, version, key), pack, twin.with_suffix(".gz.json"), twin):
+            path.unlink(missing_ok=True)
+
+    def refuse(self, bad: CachedArtifact) -> None:
+        """Remove a pack that a host could not use, unless another run has replaced it in the meantime."""
+        name, version, key = (str(bad.record[field]) for field in ("name", "version", "key"))
+        with self.lock(name, version, key, lambda _text: None):
+            now = self.lookup(name, version, key)
+            if now.artifact is None or now.artifact.sha256 == bad.sha256:
+                self.throw_away(name, version, key)
 
     @contextmanager
     def lock(self, name: str, version: str, key: str, note: Callable[[str], None]) -> Iterator[None]:
@@ -231,7 +241,10 @@ class ArtifactCache:
                 partial.open("wb") as raw,
                 gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=4, mtime=0) as out,
             ):
-                _zstandard("decompress").ZstdDecompressor().copy_stream(source, out)
+                try:
+                    _zstandard("decompress").ZstdDecompressor().copy_stream(source, out)
+                except zstandard.ZstdError as error:
+                    raise DamagedPackError(f"{artifact.path.name} cannot be unpacked ({error})") from error
             return self.keep_gzip(artifact, partial)
 
 

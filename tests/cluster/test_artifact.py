@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import zstandard
 from clusterctl import sandbox as sandboxes
 from clusterctl.support import content
 
@@ -131,6 +133,7 @@ class Lab:
             "ANSIBLE_STDOUT_CALLBACK": "minimal",
             "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
             "ANSIBLE_NOCOLOR": "1",
+            "XDG_STATE_HOME": str(self.folder / "state"),
         }
 
     def play(self, *tasks: dict[str, Any], check: bool = False) -> Played:
@@ -250,6 +253,66 @@ def test_a_truncated_cache_file_is_noticed_and_rebuilt_where_nothing_is_installe
     played = installed.play(installed.build(), installed.install())
     assert played.rc == 0, played.text
     assert played.of("node1")[0]["changes"] == ["built demo 1.0"]
+    assert installed.said("node2", f"{LINK}/bin/demo") == "42"
+
+
+# Root of the node replaces a program, and makes the manifest and the marker agree with it.
+TAMPER = """
+import hashlib, json, os
+tree = os.path.realpath("/usr/local/demo")
+with open(tree + "/bin/demo", "w") as out:
+    out.write("#!/bin/sh\\necho evil\\n")
+manifest = json.load(open(tree + "/.clusterctl.files.json"))
+for entry in manifest["files"]:
+    if entry[0] == "bin/demo":
+        program = open(tree + "/bin/demo", "rb").read()
+        entry[2:4] = [len(program), hashlib.sha256(program).hexdigest()]
+data = json.dumps(manifest, separators=(",", ":")).encode()
+open(tree + "/.clusterctl.files.json", "wb").write(data)
+marker = json.load(open(tree + "/.clusterctl.json"))
+marker["manifest_sha256"] = hashlib.sha256(data).hexdigest()
+json.dump(marker, open(tree + "/.clusterctl.json", "w"))
+"""
+
+
+def test_a_tree_that_root_changed_on_its_node_does_not_spread(installed: Lab) -> None:
+    installed.said("node1", "python3", "-c", TAMPER)
+    assert installed.said("node1", f"{LINK}/bin/demo") == "evil"
+    shutil.rmtree(installed.cache)
+    installed.said("node2", "rm", "-r", f"{LINK}/lib")
+    played = installed.play(installed.build(), installed.install())
+    assert played.rc == 0, played.text
+    warning = f"[WARNING]: node1: the content of {tree(played)} on this node differs from what was accepted"
+    assert " ".join(played.text.split()).count(warning) == 1, played.text
+    assert played.of("node1")[0]["changes"] == ["built demo 1.0"]
+    for node in ("node1", "node2"):
+        assert installed.said(node, f"{LINK}/bin/demo") == "42"
+
+
+def test_a_pack_that_holds_other_files_than_its_record_says_is_made_anew(installed: Lab) -> None:
+    (pack,) = installed.cache.glob("artifacts/*.tar.zst")
+    spoiled = io.BytesIO()
+    with (
+        tarfile.open(
+            fileobj=io.BytesIO(zstandard.ZstdDecompressor().decompressobj().decompress(pack.read_bytes()))
+        ) as old,
+        tarfile.open(fileobj=spoiled, mode="w") as new,
+    ):
+        for member in old:
+            content = old.extractfile(member) if member.isfile() else None
+            new.addfile(member, io.BytesIO(content.read()[::-1]) if content and member.name == "bin/demo" else content)
+    pack.write_bytes(zstandard.compress(spoiled.getvalue()))
+    record = json.loads(pack.with_suffix("").with_suffix(".json").read_bytes())
+    record |= {"sha256": hashlib.sha256(pack.read_bytes()).hexdigest(), "size": pack.stat().st_size}
+    pack.with_suffix("").with_suffix(".json").write_text(json.dumps(record))
+    installed.said("node2", "rm", "-r", f"{LINK}/lib")
+    played = installed.play(installed.build(), installed.install())
+    assert played.rc == 2, played.text
+    assert "the content of bin/demo has changed; the pack was removed from the cache, so run again" in played.messages
+    assert not pack.exists()
+    again = installed.play(installed.build(), installed.install())
+    assert again.rc == 0, again.text
+    assert again.of("node1")[0]["changes"] == ["packed demo 1.0 again from node1"]
     assert installed.said("node2", f"{LINK}/bin/demo") == "42"
 
 

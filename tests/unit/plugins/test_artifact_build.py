@@ -176,7 +176,16 @@ class Module:
         text = {"name": "demo", "version": "1", "key": "k", "prefix": "/usr/local/demo", "host": "node1"}
         folders = dict.fromkeys(("root", "log_dir", "work_dir"), str(folder))
         numbers = {"needs_bytes": 0, "jobs": 0, "memory_per_job_bytes": 1 << 30}
-        self.params = {**text, **folders, **numbers, "memory_strict": False, "steps": [], "files": [], **changes}
+        self.params = {
+            **text,
+            **folders,
+            **numbers,
+            "memory_strict": False,
+            "fresh": False,
+            "steps": [],
+            "files": [],
+            **changes,
+        }
 
 
 def a_build(folder: Path, **changes: object) -> artifact_build.Build:

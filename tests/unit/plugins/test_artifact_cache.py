@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import zstandard
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import DamagedPackError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache, CachedArtifact
 
 if TYPE_CHECKING:
@@ -39,14 +40,15 @@ def test_what_was_stored_is_found(cache: ArtifactCache) -> None:
     assert sorted(path.suffix for path in cache.folder.iterdir()) == [".json", ".zst"], "no temporary file is left"
 
 
-def test_damage_is_noticed_and_set_aside(cache: ArtifactCache) -> None:
+def test_damage_is_noticed_and_thrown_away(cache: ArtifactCache) -> None:
     artifact = stored(cache)
     data = artifact.path.read_bytes()
     os.truncate(artifact.path, len(data) - 1)
     assert "bytes instead of" in cache.lookup(*NAME).damaged
     artifact.path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     assert cache.lookup(*NAME).damaged == f"the content of {artifact.path} has changed"
-    cache.set_aside(*NAME)
+    cache.throw_away(*NAME)
+    assert not [path for path in cache.folder.iterdir() if path.name.startswith("demo")]
     found = cache.lookup(*NAME)
     assert (found.artifact, found.damaged) == (None, "")
     assert stored(cache) == artifact
@@ -59,6 +61,33 @@ def test_a_strange_record_is_no_record(cache: ArtifactCache, text: str) -> None:
     found = cache.lookup(*NAME)
     assert found.artifact is None
     assert found.damaged
+
+
+def test_a_record_without_a_manifest_is_no_record(cache: ArtifactCache) -> None:
+    stored(cache)
+    record = json.loads(cache.record_path(*NAME).read_bytes())
+    del record["manifest_sha256"]
+    cache.record_path(*NAME).write_text(json.dumps(record))
+    assert "not readable" in cache.lookup(*NAME).damaged
+
+
+def test_a_pack_that_one_host_refused_is_removed_and_its_successor_stays(cache: ArtifactCache) -> None:
+    bad = stored(cache)
+    cache.refuse(bad)
+    assert cache.lookup(*NAME).artifact is None
+    with cache.staging() as staged:
+        staged.write_bytes(zstandard.compress(b"made anew"))
+        good = cache.store(staged, RECORD)
+    cache.refuse(bad)
+    assert cache.lookup(*NAME).artifact == good
+
+
+def test_a_pack_that_cannot_be_unpacked_is_named(cache: ArtifactCache) -> None:
+    with cache.staging() as staged:
+        staged.write_bytes(b"not zstd")
+        artifact = cache.store(staged, RECORD)
+    with pytest.raises(DamagedPackError, match=r"demo-1\.0-0123456789abcdef\.tar\.zst cannot be unpacked"):
+        cache.gzip_of(artifact)
 
 
 def test_a_pack_without_its_record_was_never_finished(cache: ArtifactCache) -> None:

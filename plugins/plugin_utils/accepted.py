@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Digests of accepted artifacts, kept in the state folder of the controller, outside the deletable cache.
+
+An artifact is accepted when this controller had it built, or found it whole in its cache. A node's own tree is taken
+for the cache only if its content has an accepted digest.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import tarfile
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
+    MANIFEST,
+    ArtifactError,
+    Entry,
+    manifest_bytes,
+    tree_name,
+)
+
+try:
+    import zstandard
+except ImportError:  # optional for users of the collection alone; a pack of this form is then refused
+    zstandard = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CHUNK = 1 << 20
+
+
+class DamagedPackError(ArtifactError):
+    """A pack cannot be read, or holds other files than its manifest says."""
+
+
+def default_folder() -> Path:
+    """Return the folder of accepted digests below the user's state folder."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    state = Path(base) if base and Path(base).is_absolute() else Path.home() / ".local" / "state"
+    return state / "clusterctl" / "artifacts"
+
+
+class Accepted:
+    """The accepted digests of artifacts, one file for each artifact."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use ``folder``, which is made on demand."""
+        self._folder = folder
+
+    def digests(self, name: str, version: str, key: str) -> list[str]:
+        """Return the digests of the manifests that were accepted for an artifact; empty without one."""
+        try:
+            known = json.loads(self._path(name, version, key).read_bytes())["manifests"]
+            return [str(digest) for digest in known]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+
+    def accept(self, name: str, version: str, key: str, manifest_sha256: str) -> None:
+        """Remember the digest of an artifact's manifest.
+
+        Raises:
+            ArtifactError: the state folder cannot be written.
+        """
+        known = self.digests(name, version, key)
+        if manifest_sha256 in known:
+            return
+        path = self._path(name, version, key)
+        try:
+            for folder in reversed([self._folder, *(each for each in self._folder.parents if not each.exists())]):
+                folder.mkdir(mode=0o700, exist_ok=True)
+            handle, partial = tempfile.mkstemp(dir=self._folder, prefix=".partial-")
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
+                out.write(json.dumps({"schema": 1, "manifests": [*known, manifest_sha256]}, indent=1) + "\n")
+                out.flush()
+                os.fsync(handle)
+            Path(partial).replace(path)
+        except OSError as error:
+            raise ArtifactError(
+                f"The digest of {name} {version} cannot be kept in {self._folder} ({error.strerror}); make it writable,"
+                " or set XDG_STATE_HOME to a writable folder."
+            ) from error
+
+    def _path(self, name: str, version: str, key: str) -> Path:
+        return self._folder / f"{tree_name(name, version, key)}.json"
+
+
+def content_digest(pack: Path, compression: str) -> str:
+    """Return the digest of the manifest that the files in a pack have.
+
+    Args:
+        pack: the pack.
+        compression: ``zst`` or ``gz``.
+
+    Raises:
+        DamagedPackError: the pack is not readable, or holds something other than files, links and folders.
+    """
+    entries: dict[str, Entry] = {}
+    try:
+        with _opened(pack, compression) as stream, tarfile.open(fileobj=stream, mode="r|") as bundle:
+            for member in bundle:
+                if member.name != MANIFEST:
+                    entries[member.name] = _entry(member, bundle, entries)
+    except (tarfile.TarError, EOFError, OSError, KeyError, *_zstd_errors()) as error:
+        raise DamagedPackError(f"{pack.name} is not a readable pack ({error})") from error
+    return hashlib.sha256(manifest_bytes([entries[name] for name in sorted(entries)])).hexdigest()
+
+
+def _entry(member: tarfile.TarInfo, bundle: tarfile.TarFile, before: dict[str, Entry]) -> Entry:
+    mode = f"{member.mode & 0o7777:04o}"
+    if member.issym():
+        return Entry(member.name, "l", 0, member.linkname, "")
+    if member.isdir():
+        return Entry(member.name, "d", 0, "", mode)
+    if member.islnk():  # a second name of a file that came before
+        return before[member.linkname]._replace(path=member.name)
+    content = bundle.extractfile(member)
+    if content is None:
+        raise DamagedPackError(f"it holds {member.name}, which is not a file, link or folder")
+    total = hashlib.sha256()
+    for chunk in iter(lambda: content.read(_CHUNK), b""):
+        total.update(chunk)
+    return Entry(member.name, "f", member.size, total.hexdigest(), mode)
+
+
+@contextmanager
+def _opened(pack: Path, compression: str) -> Iterator[IO[bytes] | Any]:
+    if compression == "gz":
+        with gzip.open(pack, "rb") as stream:
+            yield stream
+        return
+    if zstandard is None:
+        raise DamagedPackError("the controller needs the Python package 'zstandard' to read it")
+    with pack.open("rb") as packed, zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as out:
+        yield out
+
+
+def _zstd_errors() -> tuple[type[Exception], ...]:
+    return (zstandard.ZstdError,) if zstandard else ()
