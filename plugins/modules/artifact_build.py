@@ -219,9 +219,7 @@ import errno
 import os
 import shutil
 import signal
-import tarfile
 import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List
 
@@ -230,11 +228,11 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     artifact_pack,
     atomic_file,
     build_failure,
+    build_files,
     build_step,
     host_capacity,
-    pushed_file,
+    user_identity,
 )
-from ansible_collections.clusterctl.hpc.plugins.module_utils.archive_unpack import unpack
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     MANIFEST,
     MARKER,
@@ -395,40 +393,20 @@ class Build:
             (work / folder).mkdir()
         with self.log.open("wb") as log:
             self.log.chmod(0o644)
-            self._bring(work)
+            build_files.bring(self.p["files"], work, f"{self.p['name']} {self.p['version']}", self._say)
             for step in self.p["steps"]:
                 self._step(step, work, log)
         tree = Path(self._replace("@TREE@", work))
+        link = user_identity.first_link(str(tree), str(work))
+        if link:
+            raise ArtifactError(
+                f"The build of {self.p['name']} left a link at {link}; its steps must make a folder there."
+            )
         if not tree.is_dir() or not any(tree.iterdir()):
             raise ArtifactError(f"The build of {self.p['name']} installed no file in {self.prefix}; read {self.log}.")
-        for pattern in self.p["prune"]:
-            for path in sorted(tree.glob(pattern), reverse=True):
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink()
+        build_files.prune(tree, [*self.p["prune"], MANIFEST])  # a step could have made a link of that name
         (tree / MANIFEST).write_bytes(manifest_bytes(make_manifest(str(tree))))
         return self._packed(tree, "built")
-
-    def _bring(self, work: Path) -> None:
-        for item in self.p["files"]:
-            target = work / item["dest"]
-            if work not in Path(os.path.normpath(target)).parents:
-                raise ArtifactError(f"The file's dest {item['dest']} is not below the work folder.")
-            self._say(f"unpack: {item['dest']}")
-            taken = work / ".pushed" if item["unpack"] else target
-            taken.parent.mkdir(parents=True, exist_ok=True)
-            pushed_file.take(item["path"], item["sha256"], taken)
-            if item["unpack"]:
-                try:
-                    unpack(str(taken), target, item["strip"], item["exclude"])
-                except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
-                    raise ArtifactError(
-                        f"The source of {self.p['name']} {self.p['version']} cannot be unpacked ({error});"
-                        " check its sha256 and fetch it again."
-                    ) from error
-                taken.unlink()
-            Path(item["path"]).unlink()
 
     def _replace(self, text: str, work: Path) -> str:
         stage = str(work / "stage")

@@ -135,6 +135,7 @@ def test_a_changed_pack_is_never_within_reach_of_a_user(
         "root": str(root),
         "link": "",
         "content": False,
+        "lost": [],
         "push_dir": str(shared),
         "pack": {"path": str(pack), "sha256": digest(b"pushed"), "compression": "gz"},
     }
