@@ -376,7 +376,7 @@ def user_entry(name: str) -> pwd.struct_passwd:
     return entry
 
 
-def former_blocks(entry: pwd.struct_passwd, login: str) -> List[Dict[str, str]]:
+def former_blocks(entry: pwd.struct_passwd, present: Path, login: str) -> List[Dict[str, str]]:
     """Return the files in which another user still has the mesh's block: the login user, or an earlier mesh's user."""
     found = []
     for name in dict.fromkeys([login, *_LOCAL_USER.findall(_read(_DROP_IN))]):
@@ -385,7 +385,7 @@ def former_blocks(entry: pwd.struct_passwd, login: str) -> List[Dict[str, str]]:
         except KeyError:
             continue
         path = sshd_keys.authorized_paths(other, sshd_keys.settings_of(name))[0]
-        if other.pw_uid == entry.pw_uid or path == sshd_keys.authorized_paths(entry, {})[0]:
+        if other.pw_uid == entry.pw_uid or path == present:
             continue
         own, group = sshd_keys.is_users_own(other, path), reading.group_name(other.pw_gid)
 
@@ -451,7 +451,7 @@ def look(module: AnsibleModule) -> Dict[str, Any]:
         "user": entry.pw_name,
         "is_missing": False,
         "login_keys": job_account.block(login, people["lines"]),
-        "former": former_blocks(entry, login),
+        "former": former_blocks(entry, path, login),
         "reaches_root": reaches_root(entry),
         "group": group,
         "client_block": client_block(),

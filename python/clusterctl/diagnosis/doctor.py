@@ -65,7 +65,7 @@ def examine(
     hosts = cluster.selected_hosts
     with ssh.control_folder() as control:
         tell(f"looking at {_hosts(len(hosts))}")
-        probe, closed = _as_jobs_see_it(hosts, _look(hosts, control), control)
+        probe, closed = as_jobs_see_it(hosts, _look(hosts, control), control)
         tell(f"trying logins and ports between {_hosts(len(probe.facts))}")
         view = _between(cluster, probe, closed, control)
     return Diagnosis(
@@ -98,7 +98,7 @@ def _look(hosts: Sequence[Host], control: Path) -> Probe:
     return probe
 
 
-def _as_jobs_see_it(hosts: Sequence[Host], probe: Probe, control: Path) -> tuple[Probe, Mapping[str, ProbeFailure]]:
+def as_jobs_see_it(hosts: Sequence[Host], probe: Probe, control: Path) -> tuple[Probe, Mapping[str, ProbeFailure]]:
     """Look again where jobs have an account of their own, whose session, limits and files may be others.
 
     Returns:

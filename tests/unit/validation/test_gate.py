@@ -125,3 +125,19 @@ def test_another_mpirun_first_in_path_is_a_fail_and_the_node_takes_part() -> Non
     assert "mpirun of a session is /opt/mpi/mpirun" in told.reason
     assert "first in PATH" in told.reason
     assert not any("mpirun" in note for note in passed.notes)
+
+
+def test_the_nodes_are_asked_and_the_jobs_are_started_as_the_cluster_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def gather(hosts: Any, **_given: Any) -> Probe:
+        asked.extend(hosts)
+        return Probe({"node1": node("node1", watch=factory.programs(content.node_programs()))}, {})
+
+    monkeypatch.setattr(facts, "gather", gather)
+    cluster = factory.inventory(["node1"], user="ubuntu", become=True, variables={"cluster_user": "mpi"})
+    results = CheckResults(lambda _event: None)
+    passed = gate.Gate(cluster, results, lambda _event: None, compares=True, repeat="again", total=3).judge(None)
+    assert [(one.user, one.become) for one in asked] == [("mpi", False)]
+    ready = passed.nodes["node1"]
+    assert (ready.host.user, ready.host.become, ready.as_user) == ("mpi", False, None)
