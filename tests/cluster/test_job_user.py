@@ -116,7 +116,7 @@ def test_the_account_is_made_and_the_mesh_moves_to_it(jobs: Jobs) -> None:
 
 def test_a_job_runs_and_can_not_become_root_on_any_node(jobs: Jobs) -> None:
     record = validation.validate(jobs.inventory, validation.ValidationOptions(checks=("hello",), remembered=False))
-    assert {one.check: one.verdict for one in record.results}["hello"] == "PASS"
+    assert {one.check: one.verdict for one in record.checks}["hello"] == "PASS"
     here = "id -un; echo $HOME; sudo -n id -u || echo refused here"
     done = jobs.run(f"{here}; ssh node2 id -un; ssh node2 sudo -n id -u || echo and there")
     assert done.stdout.split("\n") == [USER, f"/home/{USER}", "refused here", USER, "and there", ""], done.stderr
