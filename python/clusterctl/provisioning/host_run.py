@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterctl.provisioning import playbook
+from clusterctl.provisioning.look import look
 from clusterctl.provisioning.tally import Tally, verdict_of
-from clusterctl.remote import facts
 from clusterctl.state import paths
 from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from clusterctl.model import run_record
     from clusterctl.model.events import Event
     from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import Inventory, InventoryOptions
-    from clusterctl.provisioning.preview import Preview, SwitchPreview
     from clusterctl.state import runs
 
-_PROBE_TIMEOUT_S = 30.0
 
-
-class Observer(Protocol):
+class RunObserver(Protocol):
     """Shows the run while it goes on."""
 
     def phase(self, text: str) -> None:
@@ -35,9 +31,6 @@ class Observer(Protocol):
 
     def event(self, event: Event) -> None:
         """Hear an event."""
-
-    def confirm(self, preview: Preview | SwitchPreview) -> bool:
-        """Let the user decide, where there is one; False ends the run with nothing changed."""
 
     def stopping(self, requests: int) -> None:
         """Hear that the user asked to stop, for the first or a further time."""
@@ -92,7 +85,7 @@ def recorded(run: runs.Run) -> Iterator[None]:
 class HostRun:
     """One run, from the lock to the record."""
 
-    def __init__(self, request: HostRequest, observer: Observer, cluster: Inventory, run: runs.Run) -> None:
+    def __init__(self, request: HostRequest, observer: RunObserver, cluster: Inventory, run: runs.Run) -> None:
         """Begin; nothing happened yet."""
         self.observer = observer
         self.cluster = cluster
@@ -101,15 +94,11 @@ class HostRun:
         self.told: tuple[str, ...] = ()  # sentences for the record, before those of the roles
         self._asked = request
 
-    def look(self, watch: Mapping[str, list[dict[str, Any]]], *, busy: bool = False) -> Probe:
+    def look(
+        self, watch: Mapping[str, list[dict[str, Any]]], *, content: Sequence[int] = (), busy: bool = False
+    ) -> Probe:
         """Look at all hosts that a plain ssh can reach, also those outside the limit: the others refer to them."""
-        hosts = [host for host in self.cluster.hosts if host.by_ssh]
-        typed = self._asked.become_password
-        if typed is not None:  # a password of the inventory stands above it, as for Ansible
-            hosts = [host if host.sudo_password else dataclasses.replace(host, sudo_password=typed) for host in hosts]
-        probe = facts.gather(hosts, watch=watch, busy=busy, timeout_s=_PROBE_TIMEOUT_S)
-        self.run.facts({name: plain(node) for name, node in probe.facts.items()})
-        return probe
+        return look(self.cluster, watch, content=content, busy=busy, sudo_password=self._asked.become_password)
 
     def play(
         self,
@@ -177,15 +166,9 @@ class HostRun:
             exit_code=int(code),
             finished=now(),
             warnings=self.tally.warnings(),
-            told=(*self.told, *self.tally.told()),
+            told=(*self.told, *self.tally.told()) if code == ExitCode.OK else (),
             **fields,
         )
-
-
-def plain(value: Any) -> dict[str, Any]:
-    """Return a record as plain data."""
-    data = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
-    return dict(data)
 
 
 def now() -> datetime:

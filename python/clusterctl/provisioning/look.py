@@ -26,6 +26,7 @@ def look(
     watch: Mapping[str, Sequence[dict[str, Any]]],
     *,
     content: Sequence[int] = (),
+    busy: bool = False,
     sudo_password: str | None = None,
 ) -> Probe:
     """Look at all hosts that a plain ssh can reach, also those outside the limit: the others refer to them.
@@ -34,6 +35,7 @@ def look(
         cluster: the inventory's hosts.
         watch: by host, the entries of its snapshot.
         content: the slices of the artifacts' files whose content is compared.
+        busy: also find ranks, and processes that use an artifact.
         sudo_password: typed by the user; a password of the inventory stands above it, as for Ansible.
     """
     hosts = [host for host in cluster.hosts if host.by_ssh]
@@ -41,7 +43,8 @@ def look(
         hosts = [
             host if host.sudo_password else dataclasses.replace(host, sudo_password=sudo_password) for host in hosts
         ]
-    return facts.gather(hosts, watch=watch, content=content, timeout_s=_READING_TIMEOUT_S if content else _TIMEOUT_S)
+    patience_s = _READING_TIMEOUT_S if content else _TIMEOUT_S
+    return facts.gather(hosts, watch=watch, content=content, busy=busy, timeout_s=patience_s)
 
 
 def state_of(node: NodeFacts) -> plan.NodeState:

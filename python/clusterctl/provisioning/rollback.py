@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
@@ -17,7 +17,8 @@ from clusterctl.model.hosts import InventoryOptions, InventorySources
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.model.software import Hold
 from clusterctl.provisioning import drift, plan, playbook, refusals, software
-from clusterctl.provisioning.host_run import HostRun, now, recorded
+from clusterctl.provisioning.host_run import HostRun, RunObserver, now, recorded
+from clusterctl.provisioning.look import plain
 from clusterctl.provisioning.preview import SwitchPreview
 from clusterctl.provisioning.tally import verdict_of
 from clusterctl.state import locks, paths, runs, snapshots
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from clusterctl.model.hosts import AnyInventory, Inventory
     from clusterctl.model.software import HostSoftware, Links, SoftwareSet
-    from clusterctl.provisioning.host_run import Observer
 
 PLAYBOOK = "switch_links"
 
@@ -49,6 +49,13 @@ class RollbackRequest:
     forks: int = playbook.DEFAULT_FORKS
     become_password: str | None = field(default=None, repr=False)
     argv: tuple[str, ...] = ()
+
+
+class Observer(RunObserver, Protocol):
+    """Shows the run while it goes on, and asks the user."""
+
+    def confirm(self, preview: SwitchPreview) -> bool:
+        """Let the user decide, where there is one; False ends the run with nothing changed."""
 
 
 def rollback(request: RollbackRequest, observer: Observer) -> run_record.RunRecord:
@@ -155,11 +162,13 @@ class _Rollback(HostRun):
     def __init__(self, request: RollbackRequest, observer: Observer, cluster: Inventory, run: runs.Run) -> None:
         super().__init__(request, observer, cluster, run)
         self._request = request
+        self._asking = observer
         self._cluster_id = run.record.cluster_id
 
     def go(self, sets: Sequence[SoftwareSet], asked: SoftwareSet | None) -> run_record.RunRecord:
         self.observer.phase(f"looking at {len(self.cluster.hosts)} hosts")
         probe = self.look({}, busy=True)
+        self.run.facts({name: plain(node) for name, node in probe.facts.items()})
         refused = [refusals.connection_problem(failure) for failure in probe.failures.values()]
         if refused:
             return self._refuse(refused)
@@ -181,7 +190,7 @@ class _Rollback(HostRun):
         if not self._request.while_busy and (at_work := software.at_work(changed, probe.facts)):
             return self._refuse(at_work)
         ahead = SwitchPreview(self.cluster.sources, target.run_id, target.left, _phrases(links, changed))
-        if not self.observer.confirm(ahead):
+        if not self._asking.confirm(ahead):
             return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
         return self._switch(target, links, hosts, hold)
 

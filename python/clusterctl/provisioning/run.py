@@ -7,7 +7,6 @@ be used. Decide whether there is anything to do, run Ansible if so, and keep a s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterctl import __version__
@@ -17,18 +16,18 @@ from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import drift, plan, playbook, refusals, software
 from clusterctl.provisioning.held import Held
-from clusterctl.provisioning.look import EVERY_SLICE, look, plain, state_of
+from clusterctl.provisioning.host_run import HostRun, RunObserver, now, recorded
+from clusterctl.provisioning.look import EVERY_SLICE, plain, state_of
 from clusterctl.provisioning.preview import preview
-from clusterctl.provisioning.tally import Tally, verdict_of
-from clusterctl.state import artifacts, locks, paths, runs, snapshots
+from clusterctl.provisioning.tally import verdict_of
+from clusterctl.state import artifacts, locks, runs, snapshots
 from clusterctl.state import software as kept
 from clusterctl.support import content
-from clusterctl.support.errors import ClusterctlError, ExitCode
+from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
-    from clusterctl.model.events import Event
     from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import AnyInventory, Inventory
     from clusterctl.provisioning.preview import Preview
@@ -65,20 +64,11 @@ class ProvisionRequest:
         return not (self.tags or self.skip_tags or self.check)
 
 
-class Observer(Protocol):
-    """Shows the run while it goes on."""
-
-    def phase(self, text: str) -> None:
-        """Hear that something begins which has no events of its own."""
-
-    def event(self, event: Event) -> None:
-        """Hear an event."""
+class Observer(RunObserver, Protocol):
+    """Shows the run while it goes on, and asks the user."""
 
     def confirm(self, preview: Preview) -> bool:
         """Let the user decide, where there is one; False ends the run with nothing changed."""
-
-    def stopping(self, requests: int) -> None:
-        """Hear that the user asked to stop, for the first or a further time."""
 
 
 def provision(request: ProvisionRequest, observer: Observer) -> run_record.RunRecord:
@@ -97,45 +87,31 @@ def provision(request: ProvisionRequest, observer: Observer) -> run_record.RunRe
     refusals.check_tags((*request.tags, *request.skip_tags))
     with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
         run = runs.start("provision", cluster.sources, request.argv, runs.versions())
-        try:
+        with recorded(run):
             return _Provision(request, observer, cluster, run, plan.digest_of(extra_vars)).go()
-        except KeyboardInterrupt:
-            run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=_now())
-            raise
-        except ClusterctlError as error:
-            run.update(outcome="failed", exit_code=int(error.exit_code), message=str(error), finished=_now())
-            raise
-        except BaseException as error:
-            run.update(
-                outcome="failed", exit_code=int(ExitCode.BAD_CONFIG), message=type(error).__name__, finished=_now()
-            )
-            raise
-        finally:
-            run.close()
 
 
-class _Provision:
+class _Provision(HostRun):
     """One run, from the lock to the record."""
 
     def __init__(
         self, request: ProvisionRequest, observer: Observer, cluster: Inventory, run: runs.Run, extra_vars: str
     ) -> None:
+        super().__init__(request, observer, cluster, run)
         self._request = request
-        self._observer = observer
-        self._cluster = cluster
-        self._run = run
+        self._asking = observer
         self._extra_vars = extra_vars  # their digest
-        self._tally = Tally()
         self._held = Held(kept.hold(run.record.cluster_id), cluster.sources)
+        self.told = self._held.told
 
     def go(self) -> run_record.RunRecord:
-        cluster, request = self._cluster, self._request
-        before = snapshots.read(self._run.record.cluster_id)
+        cluster, request = self.cluster, self._request
+        before = snapshots.read(self.run.record.cluster_id)
         self._held.refuse(request.tags)
         reading = ", and reading every watched file" if request.verify else ""
-        self._observer.phase(f"looking at {len(cluster.hosts)} hosts{reading}")
-        probe = self._look({name: list(host.watch) for name, host in before.hosts.items()}, request.content)
-        self._run.facts({name: plain(node) for name, node in probe.facts.items()})
+        self.observer.phase(f"looking at {len(cluster.hosts)} hosts{reading}")
+        probe = self.look({name: list(host.watch) for name, host in before.hosts.items()}, content=request.content)
+        self.run.facts({name: plain(node) for name, node in probe.facts.items()})
         states = {name: state_of(node) for name, node in probe.facts.items()}
         before = self._remember_damage(before, states)
         refused = [
@@ -160,17 +136,17 @@ class _Provision:
             reasons = dict.fromkeys(cluster.selected, "asked for by an option")
         if not reasons:
             hosts = [run_record.HostSummary(host=name, outcome="ok") for name in cluster.selected]
-            return self._finish("nothing to do", ExitCode.OK, hosts=hosts)
+            return self.finish("nothing to do", ExitCode.OK, hosts=hosts)
         ahead = preview(cluster.sources, cluster.selected, probe.facts, reasons, artifacts.cached())
-        if not self._observer.confirm(self._held.preview(ahead)):
-            return self._finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
+        if not self._asking.confirm(self._held.preview(ahead)):
+            return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
 
         if not request.check:
-            snapshots.forget_hosts(self._run.record.cluster_id, cluster.selected)
-        self._run.update(reasons=reasons, drifted=dict(decision.drifted))
+            snapshots.forget_hosts(self.run.record.cluster_id, cluster.selected)
+        self.run.update(reasons=reasons, drifted=dict(decision.drifted))
         limit = ",".join(reasons) if request.check and request.trust_snapshots else cluster.limit
         links = self._held.links(cluster.selected, probe.facts)
-        record = self._judge(self._play_under(links, limit, before, probe.facts))
+        record = self.judge(self._play_under(links, limit, before, probe.facts))
         if record.exit_code == ExitCode.OK and request.is_full:
             self._write_set(record, probe)
             self._write_snapshot(inputs, states, before, links)
@@ -190,12 +166,9 @@ class _Provision:
     def _write_set(self, record: run_record.RunRecord, probe: Probe) -> None:
         """Keep the links that this run left, so that a rollback can go back to them; a held run chose none."""
         if not self._held:
-            watch = plan.watch_of(self._tally.results)
-            left = software.left_by(record.run_id, record.verb, _now(), probe.facts, watch)
-            kept.write_set(self._run.folder, left)
-
-    def _look(self, watch: Mapping[str, list[dict[str, Any]]], content: tuple[int, ...] = ()) -> Probe:
-        return look(self._cluster, watch, content=content, sudo_password=self._request.become_password)
+            watch = plan.watch_of(self.tally.results)
+            left = software.left_by(record.run_id, record.verb, now(), probe.facts, watch)
+            kept.write_set(self.run.folder, left)
 
     def _remember_damage(self, before: Snapshot, states: Mapping[str, plan.NodeState]) -> Snapshot:
         content = self._request.content
@@ -203,14 +176,14 @@ class _Provision:
             return before
         after = drift.with_damage(before, states, everything=set(content) == set(EVERY_SLICE))
         if after != before:
-            snapshots.write(self._run.record.cluster_id, after)
-        self._run.update(slices=content)
+            snapshots.write(self.run.record.cluster_id, after)
+        self.run.update(slices=content)
         return after
 
     def _inputs(self) -> plan.Inputs:
         options = self._request.options
         return plan.Inputs(
-            inventory=self._cluster.digest,
+            inventory=self.cluster.digest,
             content=content.digest(),
             version=__version__,
             options={
@@ -225,7 +198,7 @@ class _Provision:
         """Return the hosts whose artifacts are compared byte by byte: a crash may have cut off what was written."""
         known = before.hosts
         return [
-            name for name in self._cluster.selected if self._request.verify or name not in known or known[name].damaged
+            name for name in self.cluster.selected if self._request.verify or name not in known or known[name].damaged
         ]
 
     def _play(
@@ -236,48 +209,19 @@ class _Provision:
         variables: Mapping[str, Any] | None = None,
         name: str = "provision",
     ) -> playbook.End:
-        request, options = self._request, self._request.options
         known = {"preflight_known_members": known_members} if limit is not None and known_members else {}
-        play = playbook.Play(
-            playbook=content.playbook(name),
-            inventory=self._cluster.sources,
-            limit=limit,
-            tags=tags,
-            skip_tags=(*request.skip_tags, *self._held.skip_tags),
-            extra_vars=options.extra_vars,
-            check=request.check,
-            diff=request.diff,
-            verbosity=request.verbosity,
-            forks=request.forks,
-            become=options.become,
-            user=options.user,
-            private_key=options.private_key,
-            vault_ids=options.vault_ids,
-            vault_password_files=options.vault_password_files,
-            variables={**known, **(variables or {})},
-            become_password=request.become_password,
-            vault_passwords=options.vault_passwords,
-        )
-        cancel = playbook.Cancel()
-        with cancel.on_signals(self._observer.stopping):
-            return playbook.run(
-                play, paths.private_folder(paths.ansible_dir(self._run.folder)), self._run.log, self._hear, cancel
-            )
-
-    def _hear(self, event: Event) -> None:
-        self._tally.add(event)
-        self._run.event(event)
-        self._observer.event(event)
+        skip_tags = (*self._request.skip_tags, *self._held.skip_tags)
+        return self.play(name, limit=limit, tags=tags, skip_tags=skip_tags, variables={**known, **(variables or {})})
 
     def _stop_before_anything(self, problems: list[run_record.Problem], reachable: list[str]) -> run_record.RunRecord:
         """Let preflight speak about the hosts that can be reached, so that all problems stand in one table."""
         end = None
         if reachable:
-            self._observer.phase("looking for further problems; nothing will be changed")
+            self.observer.phase("looking for further problems; nothing will be changed")
             end = self._play(limit=",".join(reachable), tags=(PREFLIGHT,), known_members=())
-            problems += self._tally.problems()
+            problems += self.tally.problems()
         if end is not None and end.status == "canceled":
-            return self._finish("interrupted", ExitCode.INTERRUPTED)
+            return self.finish("interrupted", ExitCode.INTERRUPTED)
         return self._refuse(problems, reachable)
 
     def _refuse(self, problems: list[run_record.Problem], reachable: list[str]) -> run_record.RunRecord:
@@ -292,42 +236,14 @@ class _Provision:
                 failed_stage="connection" if name not in reachable else PREFLIGHT if name in known else "",
                 message=next((problem.problem for problem in problems if problem.host == name), ""),
             )
-            for name in self._cluster.selected
+            for name in self.cluster.selected
         ]
-        return self._finish(
+        return self.finish(
             outcome,
             code,
             problems=problems,
             hosts=summaries,
             message="Nothing was changed.",
-        )
-
-    def _judge(self, end: playbook.End) -> run_record.RunRecord:
-        """Make the verdict from what happened on each host; Ansible's own code says 4 for a parse error too."""
-        hosts = self._tally.summaries(self._cluster.selected, end)
-        problems = self._tally.problems()
-        if end.status == "canceled":
-            return self._finish("interrupted", ExitCode.INTERRUPTED, hosts=hosts)
-        if problems:
-            return self._finish(*verdict_of(problems), hosts=hosts, problems=problems)
-        if end.unreachable:
-            return self._finish("unreachable", ExitCode.UNREACHABLE, hosts=hosts)
-        if end.failed:
-            return self._finish("failed", ExitCode.HOST_FAILED, hosts=hosts)
-        if end.rc != 0 or not self._tally.hosts:
-            message = "; ".join(end.complaints) or f"Ansible ended with {end.rc} before it reached a host."
-            return self._finish("bad configuration", ExitCode.BAD_CONFIG, hosts=hosts, message=message)
-        return self._finish("done", ExitCode.OK, hosts=hosts)
-
-    def _finish(self, outcome: run_record.RunOutcome, code: ExitCode, **fields: Any) -> run_record.RunRecord:
-        told = (*self._held.told, *self._tally.told()) if code == ExitCode.OK else ()
-        return self._run.update(
-            outcome=outcome,
-            exit_code=int(code),
-            finished=_now(),
-            warnings=self._tally.warnings(),
-            told=told,
-            **fields,
         )
 
     def _write_snapshot(
@@ -341,14 +257,14 @@ class _Provision:
 
         The hosts are looked at once more: the run may have changed what decides.
         """
-        states = {**states, **{name: state_of(node) for name, node in self._look({}).facts.items()}}
-        members = self._tally.members() or before.members
-        names = [host.name for host in self._cluster.hosts]
+        states = {**states, **{name: state_of(node) for name, node in self.look({}).facts.items()}}
+        members = self.tally.members() or before.members
+        names = [host.name for host in self.cluster.hosts]
         fresh = plan.snapshots_after(
-            self._run.record.run_id,
-            self._cluster.selected,
+            self.run.record.run_id,
+            self.cluster.selected,
             states,
-            self._held.watch(plan.watch_of(self._tally.results), before, links),
+            self._held.watch(plan.watch_of(self.tally.results), before, links),
             inputs,
             plan.members_digest(states, before.hosts, names),
             {str(member.get("name")): str(member.get("address")) for member in members},
@@ -356,13 +272,9 @@ class _Provision:
         if self._held:  # the roles that would have repaired it were left out
             fresh = drift.with_damage_of(before.hosts, fresh)
         kept = {
-            name: host for name, host in before.hosts.items() if name in names and name not in self._cluster.selected
+            name: host for name, host in before.hosts.items() if name in names and name not in self.cluster.selected
         }
         snapshots.write(
-            self._run.record.cluster_id,
+            self.run.record.cluster_id,
             Snapshot(members=members, hosts={**kept, **fresh}),
         )
-
-
-def _now() -> datetime:
-    return datetime.now(timezone.utc)
