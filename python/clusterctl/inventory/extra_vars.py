@@ -35,16 +35,9 @@ def text_of(value: str) -> str:
         return value
     if value[:1] in {"/", "."}:
         raise ConfigError("A value of --extra-vars begins like a path; write @FILE to read variables from a file.")
-    from ansible.errors import AnsibleError  # noqa: PLC0415 - it takes 0.2 s, and most commands have no such value
-    from ansible.parsing.splitter import parse_kv  # noqa: PLC0415
+    from clusterctl.inventory import key_value  # noqa: PLC0415 - it takes 0.2 s, and most commands have no such value
 
-    try:
-        found = parse_kv(value)
-    except AnsibleError:
-        raise ConfigError(
-            "A value of --extra-vars has unbalanced quotes; write key=value, a JSON mapping or @FILE."
-        ) from None
-    return json.dumps({str(name): str(word) for name, word in found.items()})
+    return json.dumps(key_value.parsed(value))
 
 
 def in_folder(values: Sequence[str], folder: Path) -> list[str]:

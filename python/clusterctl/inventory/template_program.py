@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
 """Program of its own process: let Ansible work out variables of an inventory that hold Jinja templates.
 
 It takes the arguments of ansible-inventory. It reads ``{host: [variable, …]}`` from standard input and writes one line
