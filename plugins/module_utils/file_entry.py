@@ -36,6 +36,7 @@ class Entry:
     backup: bool = False
     sensitive: bool = False
     user: Optional[pwd.struct_passwd] = None
+    is_watched: bool = True  # whether a later change of the path is drift
     watched_block: str = ""  # marker of the block that alone is watched; '' for the whole path
 
 

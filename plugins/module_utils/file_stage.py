@@ -71,7 +71,7 @@ def _apply(
     else:
         outcome.backups = Transaction(selinux).run(todo)
         done = steps
-    for step in done:
+    for step in (step for step in done if step.entry.is_watched):
         with acting_as(step.entry.user):
             marker = step.entry.watched_block
             outcome.watch.append(path_state.watch_state(step.path, "block" if marker else "", marker))

@@ -77,9 +77,10 @@ options:
       watch:
         description:
           - What of the path counts as drift later. V(file) means all of it. V(block) means the mode, the owner and the
-            lines of the block, for a file whose other lines belong to a user.
+            lines of the block, for a file whose other lines belong to a user. V(none) means nothing, for a file that
+            is its user's alone from now on.
         type: str
-        choices: [file, block]
+        choices: [file, block, none]
         default: file
       user:
         description:
@@ -179,7 +180,7 @@ _FILE = {
     "validate": {"type": "list", "elements": "str", "default": []},
     "backup": {"type": "bool", "default": False},
     "sensitive": {"type": "bool", "default": False},
-    "watch": {"type": "str", "choices": ["file", "block"], "default": "file"},
+    "watch": {"type": "str", "choices": ["file", "block", "none"], "default": "file"},
     "user": {"type": "str"},
 }
 # The states in which each key has a meaning; elsewhere it is refused.
@@ -229,6 +230,7 @@ def entry_of(given: Dict[str, Any]) -> file_entry.Entry:
         backup=given["backup"],
         sensitive=given["sensitive"],
         user=file_entry.user_entry(path, given["user"]),
+        is_watched=given["watch"] != "none",
         watched_block=given["marker"] if given["watch"] == "block" else "",
     )
 

@@ -88,6 +88,14 @@ def test_the_watch_is_what_node_facts_sees(tmp_path: Path, run_module: RunModule
     assert run_module("node_facts", watch=watch)["node"]["watch"] != watch
 
 
+def test_a_file_that_is_its_users_alone_again_is_not_watched(tmp_path: Path, run_module: RunModule) -> None:
+    (tmp_path / "keys").write_text("mine\n# BEGIN clusterctl m\nours\n# END clusterctl m\n")
+    entry = {"path": f"{tmp_path}/keys", "state": "block", "marker": "m", "content": "", "watch": "none"}
+    result = run_module("file_set", files=[entry])
+    assert (tmp_path / "keys").read_text() == "mine\n"
+    assert (result["changed"], result["watch"]) == (True, [])
+
+
 def test_the_diff_shows_before_and_after(tmp_path: Path, run_module: RunModule) -> None:
     path = tmp_path / "a"
     path.write_text("one\n")
