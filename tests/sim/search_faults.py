@@ -113,6 +113,19 @@ class Flaky:
         return self.fault.hits(nodes) and self.dice.random() < self.probability
 
 
+@dataclass
+class Once:
+    """A fault, and one launch that fails by chance; the job that is searched for has failed before."""
+
+    fault: Fault
+    late: int  # the number of that launch
+    launches: int = 0
+
+    def hits(self, nodes: Sequence[int]) -> bool:
+        self.launches += 1
+        return self.launches == self.late or self.fault.hits(nodes)
+
+
 @dataclass(frozen=True)
 class Found:
     """What a search came to."""

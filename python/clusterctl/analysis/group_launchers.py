@@ -2,7 +2,8 @@
 
 All groups of a search are launched by one node, which need not be in the group. So a fault that depends on who launches
 looks like a bad node, or like a fault of all nodes. Before a node is blamed, it launches a job itself; that confirms it
-where it fails. Where it passes twice, another node launches a job with it.
+where it fails. Where it passes twice, the first node launches once more: a launch that failed by chance blames nobody.
+Where that fails again, another node launches a job with it.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ _OTHER_LAUNCHERS = 2  # so many are tried, since the first of them may be bad as
 
 @dataclass(frozen=True)
 class Role:
-    """When a node is bad: always, only in a role (``when``), or only when the launcher launches on it (``way``)."""
+    """When a node is bad: always, only in a role (``when``), when the launcher launches on it (``way``), or never."""
 
-    kind: Literal["always", "when", "way"] = "always"
+    kind: Literal["always", "when", "way", "never"] = "always"
     words: str = ""
 
 
 ALWAYS = Role()
+NEVER = Role("never")
 
 
 def roles(bad: Mapping[int, int], launcher: int, attempt: Attempt) -> Steps[dict[int, Role] | None]:
@@ -55,7 +57,10 @@ def roles(bad: Mapping[int, int], launcher: int, attempt: Attempt) -> Steps[dict
         left = {node: pair for (node, pair), fails in zip(left.items(), failed, strict=True) if not fails}
         if not left:
             return {}
-    found = {node: Role("when", LAUNCHING) for node in left if node == launcher}
+    failed = yield from attempt(*left.values(), by=(launcher,) * len(left))
+    found = {node: NEVER for node, fails in zip(left, failed, strict=True) if not fails}
+    left = {node: pair for node, pair in left.items() if node not in found}
+    found.update({node: Role("when", LAUNCHING) for node in left if node == launcher})
     alone = [node for node in left if node not in found and bad[node] == launcher]
     found.update({node: Role("way", "there is no third node to launch") for node in alone})
     asked = {node: bad[node] for node in left if node not in found}

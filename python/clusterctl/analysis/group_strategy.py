@@ -322,6 +322,7 @@ class GroupStrategy:
                 raise _FlakyError
             for node, role in found.items():
                 self._blamed.note_role(node, role, self._launcher)
+            self._cleared.update(node for node, role in found.items() if role == group_launchers.NEVER)
 
     def _launcher_or_nobody(self, nodes: Group, alone: Sequence[bool]) -> Steps[bool]:
         """Where all but the launcher fail alone, blame it if others can launch; return whether the search ends."""

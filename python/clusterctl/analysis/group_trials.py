@@ -110,7 +110,13 @@ class Blamed:
         self.nodes.update(group)
 
     def note_role(self, node: int, role: Role, launcher: int) -> None:
-        """Say of a blamed node that it is bad in one role only; for a ``way``, the launcher and the node are blamed."""
+        """Say of a blamed node that it is bad in one role only; for a ``way``, the launcher and the node are blamed.
+
+        A node that is ``never`` bad is not blamed any more.
+        """
+        if role.kind == "never":
+            self._found = [one for one in self._found if one.nodes != (node,)]
+            self.nodes.discard(node)
         for number, one in enumerate(self._found):
             if one.kind == "node" and one.nodes == (node,) and role.kind != "always":
                 way = role.kind == "way"
@@ -144,6 +150,8 @@ class Blamed:
         without = self._trials.without(one.group for one in self._found)
         if found and without:
             found.append(f"{without.count(False)} of {len(without)} launches without passed")
+        if not found and not words:
+            words = f"it did not come again in {len(self._trials)} launches"
         self.words = "; ".join([*found, words] if words else found)
 
     def _evidence(self, one: _Blame) -> str:
