@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options, output
+from clusterctl.cli import change, options, output
 from clusterctl.cli.output import Format
 
 if TYPE_CHECKING:
@@ -22,11 +22,12 @@ def drift(
     ] = False,
     limit: options.Limit = None,
     extra_vars: options.ExtraVars = None,
-    vault_id: options.VaultId = None,
+    vault_id: change.VaultId = None,
     vault_password_file: options.VaultPasswordFile = None,
     user: options.User = None,
     private_key: options.PrivateKey = None,
-    become: Annotated[bool, typer.Option("--become", "-b", help="Use sudo on the hosts.")] = False,
+    become: change.Become = False,
+    ask_become_pass: change.AskBecomePass = False,
     form: Annotated[Format, typer.Option("--format", help="json: every difference, on stdout.")] = Format.TEXT,
 ) -> int:
     """Say what differs from what the last run left, and change nothing.
@@ -34,13 +35,11 @@ def drift(
     Asks every host once over ssh. Ends with 0 where every host is as it was left, with 10 where one differs or has no
     snapshot, and with 4 where a host is out of reach. 'clusterctl provision' repairs what differs.
     """
-    from dataclasses import replace  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.provisioning import drift_look  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    from clusterctl.provisioning import drift_look  # noqa: PLC0415
-
-    asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
+    asked = change.asked(limit, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
     inventory = options.sources(named, more)
-    request = drift_look.DriftRequest(inventory, replace(asked, become=become), verify=verify)
+    request = drift_look.DriftRequest(inventory, asked.options, verify=verify, sudo_password=asked.become_password)
     report = drift_look.examine(request)
     if form is Format.JSON:
         sys.stdout.write(report.model_dump_json() + "\n")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options
-from clusterctl.cli.output import Format, StreamFormat, shown_command
+from clusterctl.cli import change, options
+from clusterctl.cli.output import Format, StreamFormat
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -24,11 +23,9 @@ def rollback(
     run: Annotated[str | None, typer.Argument(metavar="RUN", help=_RUN)] = None,
     more: options.Inventories = None,
     extra_vars: options.ExtraVars = None,
-    become: Annotated[bool, typer.Option("--become", "-b", help="Use sudo on the hosts.")] = False,
-    ask_become_pass: Annotated[
-        bool, typer.Option("--ask-become-pass", "-K", help="Ask for sudo's password once.")
-    ] = False,
-    vault_id: options.VaultId = None,
+    become: change.Become = False,
+    ask_become_pass: change.AskBecomePass = False,
+    vault_id: change.VaultId = None,
     vault_password_file: options.VaultPasswordFile = None,
     user: options.User = None,
     private_key: options.PrivateKey = None,
@@ -51,22 +48,18 @@ def rollback(
         if run is not None:
             raise typer.BadParameter("it ends the hold, so it takes no RUN", param_hint="--release")
         return _release(inventory, form)
-    from clusterctl.cli import provision  # noqa: PLC0415 - see cli.main: --help stays quick
-    from clusterctl.provisioning import rollback as going_back  # noqa: PLC0415
+    from clusterctl.provisioning import rollback as going_back  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    for value in extra_vars or []:
-        provision.check_extra_vars(value)
-    vault_ids, typed = provision.vault_passwords(vault_id or [])
-    asked = options.of_inventory(None, extra_vars, list(vault_ids), vault_password_file, user, private_key)
+    asked = change.asked(None, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
     request = going_back.RollbackRequest(
         inventory=inventory,
-        options=dataclasses.replace(asked, become=become, vault_passwords=typed),
+        options=asked.options,
         run=run,
         while_busy=while_busy,
-        become_password=provision.ask_for("sudo's password on the hosts", "-K") if ask_become_pass else None,
-        argv=shown_command(sys.argv[1:], extra_vars or ()),
+        become_password=asked.become_password,
+        argv=asked.argv,
     )
-    with provision.observer_for(StreamFormat(form.value), ask=not yes) as observer:
+    with change.observer_for(StreamFormat(form.value), ask=not yes) as observer:
         record = going_back.rollback(request, observer)
     if form is Format.JSON:
         sys.stdout.write(record.model_dump_json() + "\n")

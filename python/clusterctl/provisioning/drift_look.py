@@ -9,7 +9,7 @@ from clusterctl.inventory import ansible_inventory
 from clusterctl.model.drift import DriftReport
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
-from clusterctl.provisioning import drift, refusals
+from clusterctl.provisioning import drift, plan, refusals
 from clusterctl.provisioning.look import EVERY_SLICE, look, state_of
 from clusterctl.state import locks, paths, snapshots
 from clusterctl.support.errors import ConfigError, ExitCode
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from clusterctl.model.snapshot import HostSnapshot
 
 _COMMAND = "clusterctl drift"
-_NOT_PROVISIONED = "not provisioned yet, or its last run was partial or did not finish"
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def examine(request: DriftRequest) -> DriftReport:
         names = [host.name for host in cluster.hosts]
         if not any(name in before.hosts for name in names):
             raise ConfigError(
-                f"{folded(names)}: {_NOT_PROVISIONED}; run 'clusterctl provision {cluster.sources.shown}' first."
+                f"{folded(names)}: {plan.NOT_PROVISIONED}; run 'clusterctl provision {cluster.sources.shown}' first."
             )
         probe = look(
             cluster,
@@ -84,7 +83,7 @@ def _report(request: DriftRequest, cluster: Inventory, known: dict[str, HostSnap
         if name in problems:
             unknown[name] = problems[name].problem
         elif name not in known:
-            unknown[name] = _NOT_PROVISIONED
+            unknown[name] = plan.NOT_PROVISIONED
         elif name not in probe.facts:
             unknown[name] = "it can be looked at through Ansible only"
             failed.append(name)

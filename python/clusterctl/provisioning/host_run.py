@@ -6,6 +6,7 @@ import contextlib
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
+from clusterctl.model.run_record import HostSummary
 from clusterctl.provisioning import playbook
 from clusterctl.provisioning.look import look
 from clusterctl.provisioning.tally import Tally, verdict_of
@@ -14,13 +15,16 @@ from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
     from clusterctl.model import run_record
     from clusterctl.model.events import Event
     from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import Inventory, InventoryOptions
     from clusterctl.state import runs
+
+
+PREFLIGHT, CONNECTION = "preflight", "connection"  # where a run stopped that changed nothing
 
 
 class RunObserver(Protocol):
@@ -158,6 +162,23 @@ class HostRun:
             message = "; ".join(end.complaints) or f"Ansible ended with {end.rc} before it reached a host."
             return self.finish("bad configuration", ExitCode.BAD_CONFIG, hosts=hosts, message=message)
         return self.finish("done", ExitCode.OK, hosts=hosts)
+
+    def refuse(self, problems: Sequence[run_record.Problem], unreached: Container[str] = ()) -> run_record.RunRecord:
+        """End the run with the problems that stand in its way; plain ssh did not get through to ``unreached``."""
+        outcome, code = verdict_of(problems)
+        first = {problem.host: problem for problem in reversed(problems)}
+        hosts = [
+            HostSummary(host=name, outcome="not run")
+            if name not in first
+            else HostSummary(
+                host=name,
+                outcome="unreachable" if first[name].kind == "unreachable" else "failed",
+                failed_stage=CONNECTION if name in unreached else PREFLIGHT,
+                message=first[name].problem,
+            )
+            for name in self.cluster.selected
+        ]
+        return self.finish(outcome, code, hosts=hosts, problems=list(problems), message="Nothing was changed.")
 
     def finish(self, outcome: run_record.RunOutcome, code: ExitCode, **fields: Any) -> run_record.RunRecord:
         """Write the end of the run into its record."""

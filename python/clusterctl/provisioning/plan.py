@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _MOST_NAMED = 5
 
 
+NOT_PROVISIONED = "not provisioned yet, or its last run was partial or did not finish"
+
+
 @dataclass(frozen=True)
 class NodeState:
     """What of a node's facts decides.
@@ -131,7 +134,7 @@ def decide(
 
 def _reason(state: NodeState | None, snapshot: HostSnapshot | None, inputs: Inputs, members: str) -> str:
     if snapshot is None:
-        return "not provisioned yet, or its last run was partial or did not finish"
+        return NOT_PROVISIONED
     digests = inputs.digests
     changed = [name for name in {**digests, **snapshot.inputs} if snapshot.inputs.get(name) != digests.get(name)]
     if changed:

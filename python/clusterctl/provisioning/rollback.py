@@ -20,7 +20,6 @@ from clusterctl.provisioning import drift, plan, playbook, refusals, software
 from clusterctl.provisioning.host_run import HostRun, RunObserver, now, recorded
 from clusterctl.provisioning.look import plain
 from clusterctl.provisioning.preview import SwitchPreview
-from clusterctl.provisioning.tally import verdict_of
 from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.state import software as kept
 from clusterctl.state.history import run_names
@@ -171,7 +170,7 @@ class _Rollback(HostRun):
         self.run.facts({name: plain(node) for name, node in probe.facts.items()})
         refused = [refusals.connection_problem(failure) for failure in probe.failures.values()]
         if refused:
-            return self._refuse(refused)
+            return self.refuse(refused, unreached=probe.failures)
         hold = kept.hold(self._cluster_id)
         hosts = software.present(probe.facts)
         target = asked or software.earlier(sets, hosts, hold)
@@ -181,14 +180,14 @@ class _Rollback(HostRun):
         cure = f"'clusterctl provision' with {{tree}} installs it{', once the hold is released' if hold else ''}"
         problems = software.missing(target, wanted, probe.facts, cure)
         if problems:
-            return self._refuse(problems)
+            return self.refuse(problems)
         links = {name: of_host for name, of_host in wanted.items() if of_host is not None}
         changed = software.differing(links, hosts)
         if not changed and not (hold and hold.software.run_id == target.run_id and not hold.finished):
             words = f"Nothing to do: the links already are those of {target.run_id}."
             return self.finish("nothing to do", ExitCode.OK, hosts=self._all("ok"), message=words)
         if not self._request.while_busy and (at_work := software.at_work(changed, probe.facts)):
-            return self._refuse(at_work)
+            return self.refuse(at_work)
         ahead = SwitchPreview(self.cluster.sources, target.run_id, target.left, _phrases(links, changed))
         if not self._asking.confirm(ahead):
             return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
@@ -269,23 +268,6 @@ class _Rollback(HostRun):
             )
             words = f"The links are not the same on all nodes ({words}); {again}."
         return self.run.update(message=f"{record.message} {words}".strip())
-
-    def _refuse(self, problems: list[run_record.Problem]) -> run_record.RunRecord:
-        outcome, code = verdict_of(problems)
-        bad = {problem.host: problem for problem in problems}
-        hosts = [
-            run_record.HostSummary(
-                host=name,
-                outcome="not run"
-                if name not in bad
-                else "unreachable"
-                if bad[name].kind == "unreachable"
-                else "failed",
-                message=bad[name].problem if name in bad else "",
-            )
-            for name in self.cluster.selected
-        ]
-        return self.finish(outcome, code, hosts=hosts, problems=problems, message="Nothing was changed.")
 
     def _all(self, outcome: run_record.HostOutcome) -> list[run_record.HostSummary]:
         return [run_record.HostSummary(host=name, outcome=outcome) for name in self.cluster.selected]

@@ -16,10 +16,9 @@ from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import drift, plan, playbook, refusals, software
 from clusterctl.provisioning.held import Held
-from clusterctl.provisioning.host_run import HostRun, RunObserver, now, recorded
+from clusterctl.provisioning.host_run import PREFLIGHT, HostRun, RunObserver, now, recorded
 from clusterctl.provisioning.look import EVERY_SLICE, plain, state_of
 from clusterctl.provisioning.preview import preview
-from clusterctl.provisioning.tally import verdict_of
 from clusterctl.state import artifacts, locks, runs, snapshots
 from clusterctl.state import software as kept
 from clusterctl.support import content
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import AnyInventory, Inventory
     from clusterctl.provisioning.preview import Preview
-
-PREFLIGHT = "preflight"
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ class _Provision(HostRun):
 
         lacking = self._held.problems(cluster.selected, probe.facts, before)
         if lacking:
-            return self._refuse(lacking, reachable=list(cluster.selected))
+            return self.refuse(lacking)
         inputs = self._inputs()
         names = [host.name for host in cluster.hosts]
         members = plan.members_digest(states, before.hosts, names)
@@ -222,29 +219,7 @@ class _Provision(HostRun):
             problems += self.tally.problems()
         if end is not None and end.status == "canceled":
             return self.finish("interrupted", ExitCode.INTERRUPTED)
-        return self._refuse(problems, reachable)
-
-    def _refuse(self, problems: list[run_record.Problem], reachable: list[str]) -> run_record.RunRecord:
-        """End the run with the problems that stand in its way."""
-        unreachable = [problem.host for problem in problems if problem.kind == "unreachable"]
-        outcome, code = verdict_of(problems)
-        known = {problem.host for problem in problems}
-        summaries = [
-            run_record.HostSummary(
-                host=name,
-                outcome="unreachable" if name in unreachable else "failed" if name in known else "not run",
-                failed_stage="connection" if name not in reachable else PREFLIGHT if name in known else "",
-                message=next((problem.problem for problem in problems if problem.host == name), ""),
-            )
-            for name in self.cluster.selected
-        ]
-        return self.finish(
-            outcome,
-            code,
-            problems=problems,
-            hosts=summaries,
-            message="Nothing was changed.",
-        )
+        return self.refuse(problems, unreached=set(self.cluster.selected) - set(reachable))
 
     def _write_snapshot(
         self,

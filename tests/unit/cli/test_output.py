@@ -4,7 +4,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl.cli import main, output, provision
+from clusterctl.cli import change, main, output
 from clusterctl.cli.output import shown_command
 from clusterctl.provisioning import run as provisioning
 from clusterctl.support.errors import ConfigError
@@ -55,7 +55,7 @@ def test_no_form_of_an_extra_variable_reaches_the_record(words: list[str], monke
         raise ConfigError("stopped")
 
     monkeypatch.setattr(provisioning, "provision", stop)
-    monkeypatch.setattr(provision, "ask_for", lambda *_: "typed")
+    monkeypatch.setattr(change, "ask_for", lambda *_: "typed")
     argv = ["provision", "nodes.ini", *words, "-y"]
     monkeypatch.setattr(sys, "argv", ["clusterctl", *argv])
     main.main(argv)
