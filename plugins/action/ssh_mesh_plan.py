@@ -9,8 +9,8 @@ from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
 from ansible.module_utils.common.validation import check_type_dict, check_type_list  # type: ignore[import-untyped]
 from ansible.module_utils.parsing.convert_bool import boolean  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
+from ansible_collections.clusterctl.hpc.plugins.module_utils import job_user_rules, preflight_rules
 from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules as rules
-from ansible_collections.clusterctl.hpc.plugins.module_utils import preflight_rules
 
 _NARROWED = (
     "it accepts each node's key from that node's own addresses only; where a network between the nodes translates "
@@ -120,7 +120,7 @@ def _warnings(
         )
     reaching = {host: str(look["reaches_root"]) for host, look in looks.items() if look["reaches_root"]}
     if reaching:
-        warnings.append(rules.root_reach(str(next(iter(looks.values()))["user"]), reaching, len(looks)))
+        warnings.append(job_user_rules.root_reach(str(next(iter(looks.values()))["user"]), reaching, len(looks)))
     outside = [str(member["name"]) for member in everybody if member["name"] not in looks]
     new = [
         str(member["name"])

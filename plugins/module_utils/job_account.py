@@ -7,14 +7,11 @@ import grp
 import hashlib
 import os
 import pwd
-import re
 from typing import Any, Dict, List, Optional, Sequence
 
-from . import command, sshd_keys, user_identity
+from . import command, job_user_rules, sshd_keys, user_identity
 from .node_probe import path_state
 
-_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")  # as useradd(8) has it
-_PUBLIC_KEY = re.compile(r"(?:[^\r\n]*[ \t])?(?:ssh|ecdsa|sk)-[a-z0-9@.-]+ [A-Za-z0-9+/]{16,}={0,3}(?: [^\r\n]*)?")
 # Below systemd's own ranges and the subordinate ids, above what people get by hand.
 _FIRST_UID, _UIDS = 30000, 29000
 _USERADD_S = 60
@@ -48,7 +45,7 @@ def ensure(name: str, *, check: bool) -> List[str]:
     Raises:
         AccountError: the name is not valid, the account is root's, a group of that name exists, or useradd failed.
     """
-    if not _NAME.fullmatch(name):
+    if not job_user_rules.USER_NAME.fullmatch(name):
         raise AccountError(f"cluster_user is {name!r}, which is not a valid user name; use a-z, 0-9, '_' and '-'.")
     try:
         entry = pwd.getpwnam(name)
@@ -128,7 +125,7 @@ def login_keys(entry: pwd.struct_passwd, login: str, listed: Sequence[str]) -> D
         AccountError: a listed line is not a key, or there is none at all.
     """
     for line in listed:
-        if not _PUBLIC_KEY.fullmatch(line):
+        if not job_user_rules.PUBLIC_KEY.fullmatch(line):
             raise AccountError(
                 f"cluster_user_keys has {line[:60]!r}, which is not a public key; give lines as 'ssh-ed25519 AAAA…'."
             )

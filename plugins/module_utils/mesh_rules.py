@@ -301,22 +301,6 @@ def _is_address(word: str) -> bool:
     return True
 
 
-def root_reach(user: str, reaching: Mapping[str, str], nodes: int) -> str:
-    """Return the sentence about a mesh that makes root of one node root of all; doctor says the same.
-
-    Args:
-        user: whose mesh it is.
-        reaching: how the user becomes root, ``root`` or ``sudo``, by the name of each node where that works.
-        nodes: the number of nodes that were looked at.
-    """
-    where = "" if len(reaching) == nodes else f" on {', '.join(sorted(reaching))}"
-    how = "root" if "root" in reaching.values() else f"user {user}, who may use sudo without a password"
-    return (
-        f"Jobs run as {how}{where}: root on one node, or a job that is taken over, is then root on all nodes. Set "
-        "cluster_user in the inventory to run jobs as a user of their own, then provision again."
-    )
-
-
 # --- the proof -------------------------------------------------------------------------------------------------------
 
 

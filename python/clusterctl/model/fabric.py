@@ -6,9 +6,7 @@ well. This module loads them and feeds them with typed facts. :mod:`clusterctl.r
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
@@ -20,18 +18,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.facts import NodeFacts
 else:
-
-    def _load() -> Any:
-        path = content.root() / "plugins" / "module_utils" / "fabric_rules" / "__init__.py"
-        spec = importlib.util.spec_from_file_location("clusterctl_fabric_rules", path)
-        if spec is None or spec.loader is None:
-            raise ConfigError(f"{path} cannot be read; reinstall clusterctl.")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # its own modules are imported relative to it
-        spec.loader.exec_module(module)
-        return module
-
-    _rules = _load()
+    _rules = content.module_util("fabric_rules")
 
 PairKind = _rules.PairKind
 Network = _rules.Network

@@ -1,25 +1,31 @@
 """The job's login: the user that jobs run as on a host, and how the controller becomes that user there.
 
-Ansible and everything that needs root keep the login user of the inventory. Every job goes through this module.
+Ansible and everything that needs root keep the login user of the inventory. Every job goes through this module. What
+nodes hold as well is in the collection's ``plugins/module_utils/job_user_rules``.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from clusterctl.support import content
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import job_user_rules as _rules  # mypy finds it by mypy_path
+
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Host
+else:
+    _rules = content.module_util("job_user_rules")
 
 CLUSTER_USER = "cluster_user"  # an account that the role ssh_mesh makes for jobs, and to which ssh logs in
 MESH_USER = "ssh_mesh_user"  # an account of the user's own making, which sudo becomes
 KEYS = "cluster_user_keys"
-_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")  # as useradd(8) has it
-_PUBLIC_KEY = re.compile(r"(?:[^\r\n]*[ \t])?(?:ssh|ecdsa|sk)-[a-z0-9@.-]+ [A-Za-z0-9+/]{16,}={0,3}(?: [^\r\n]*)?")
+
+root_reach = _rules.root_reach
 
 
 def job_user(host: Host) -> str:
@@ -48,7 +54,7 @@ def problem(variables: Mapping[str, Any]) -> str:
     given = variables.get(CLUSTER_USER)
     if given in (None, ""):
         return ""
-    if not isinstance(given, str) or not _NAME.fullmatch(given):
+    if not isinstance(given, str) or not _rules.USER_NAME.fullmatch(given):
         return (
             f"{CLUSTER_USER} is {given!r}, which is not a valid user name; use at most 32 of a-z, 0-9, '_' and '-', "
             "beginning with a letter"
@@ -63,7 +69,7 @@ def problem(variables: Mapping[str, Any]) -> str:
 
 def _keys_problem(given: Any) -> str:
     lines = given if isinstance(given, list) else [given] if given else []
-    wrong = [line for line in lines if not _PUBLIC_KEY.fullmatch(str(line).strip())]
+    wrong = [line for line in lines if not _rules.PUBLIC_KEY.fullmatch(str(line).strip())]
     if not wrong:
         return ""
     return f"{KEYS} has {str(wrong[0])[:60]!r}, which is not a public key; give lines as 'ssh-ed25519 AAAA…'"

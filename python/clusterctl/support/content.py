@@ -6,8 +6,11 @@ This is the only module that knows which of the two is running.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -62,6 +65,27 @@ def playbook(name: str) -> Path:
 def role_files(role: str) -> Path:
     """Return the folder of the files that a role puts on nodes."""
     return root() / "roles" / role / "files"
+
+
+@cache
+def module_util(name: str) -> Any:
+    """Return a module or package of ``plugins/module_utils``, which the plugins and clusterctl then share.
+
+    Args:
+        name: of a module that imports the standard library alone, or of a package that imports its own parts besides.
+
+    Raises:
+        ConfigError: it is missing.
+    """
+    place = root() / "plugins" / "module_utils" / name
+    path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    spec = importlib.util.spec_from_file_location(f"clusterctl_{name}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ConfigError(f"{path} is missing; reinstall clusterctl with 'pip install --force-reinstall'.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # a package imports its own modules relative to it
+    spec.loader.exec_module(module)
+    return module
 
 
 def node_programs() -> tuple[str, ...]:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 sys.path.insert(0, str(content.collections_path()))
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules as rules
-from clusterctl.diagnosis.rules import job_user
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIwwYGMGDwWPrygxQ4O3kv+UcH3baMHTl4kBu/CfhWR4"
 USER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIALi599DvvDwMySq11LrlGoa5zscn2pIVvFVI3NuVmul"
@@ -229,10 +228,3 @@ class TestProof:
         assert sentence.startswith("node1 cannot open a shell on node2 (10.0.0.2 port 2222): ")
         assert telling in sentence
         assert sentence.endswith("On node2: sshd has AllowUsers bob.")
-
-
-@pytest.mark.parametrize("how", ["root", "sudo"])
-@pytest.mark.parametrize("nodes", [2, 3])
-def test_doctor_says_the_same_sentence_about_a_way_to_root(how: str, nodes: int) -> None:
-    given = ("mpi", {"node2": how, "node1": how}, nodes)
-    assert job_user.root_reach(*given) == rules.root_reach(*given)

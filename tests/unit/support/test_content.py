@@ -3,13 +3,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import yaml
 from clusterctl.support import content
+from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 ORDER = [
     "preflight",
@@ -44,6 +44,17 @@ def test_the_digest_follows_what_runs_and_nothing_else(tmp_path: Path, monkeypat
     assert content.digest.__wrapped__() == before
     (tmp_path / "roles" / "x" / "main.yml").write_text("b", encoding="utf-8")
     assert content.digest.__wrapped__() != before
+
+
+@pytest.mark.parametrize("name", ["fabric_rules", "job_user_rules"])
+def test_a_file_that_plugins_and_clusterctl_share_is_loaded_once(name: str) -> None:
+    assert content.module_util(name) is content.module_util(name)
+    assert content.module_util(name).__doc__
+
+
+def test_a_shared_file_that_is_missing_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"plugins/module_utils/absent\.py is missing; reinstall clusterctl"):
+        content.module_util("absent")
 
 
 def whole_roles() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

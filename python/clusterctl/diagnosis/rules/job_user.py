@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterctl.model import nodeset
+from clusterctl.model import job_login, nodeset
 from clusterctl.model.findings import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.facts import JobUser
@@ -33,7 +33,7 @@ def notes(view: View) -> Iterator[str]:
     users = {name: user for name, user in _users(view).items() if user.exists}
     reaching = {name: "root" if user.uid == 0 else "sudo" for name, user in users.items() if user.sudo}
     if reaching:
-        yield root_reach(users[next(iter(reaching))].name, reaching, len(users))
+        yield job_login.root_reach(users[next(iter(reaching))].name, reaching, len(users))
     uids: dict[int, list[str]] = {}
     for name, user in users.items():
         uids.setdefault(user.uid, []).append(name)
@@ -44,22 +44,6 @@ def notes(view: View) -> Iterator[str]:
             f"The uid of user {name} differs: {shown}. Files in a folder that the nodes share then "
             "belong to different users; give the user one uid with usermod."
         )
-
-
-def root_reach(user: str, reaching: Mapping[str, str], nodes: int) -> str:
-    """Return the sentence about a mesh that makes root of one node root of all; provision says the same.
-
-    Args:
-        user: whose mesh it is.
-        reaching: how the user becomes root, ``root`` or ``sudo``, by the name of each node where that works.
-        nodes: the number of nodes that were looked at.
-    """
-    where = "" if len(reaching) == nodes else f" on {', '.join(sorted(reaching))}"
-    how = "root" if "root" in reaching.values() else f"user {user}, who may use sudo without a password"
-    return (
-        f"Jobs run as {how}{where}: root on one node, or a job that is taken over, is then root on all nodes. Set "
-        "cluster_user in the inventory to run jobs as a user of their own, then provision again."
-    )
 
 
 def _users(view: View) -> dict[str, JobUser]:

@@ -3,6 +3,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils import job_user_rules
 from clusterctl.diagnosis.rules import registry
 from clusterctl.model.hosts import Host
 from clusterctl.remote import ssh_failure
@@ -39,6 +41,15 @@ def test_a_job_that_can_become_root_is_told_in_one_line_for_the_whole_cluster() 
     assert "without a password on node2: " in note
     (note,) = registry.notes(seen(**everywhere(name="root", uid=0, sudo=True)))
     assert note.startswith("Jobs run as root: root on one node")
+
+
+@pytest.mark.parametrize("uid", [0, 51620])
+@pytest.mark.parametrize("others_too", [True, False])
+def test_doctor_says_the_sentence_of_provision_about_a_way_to_root(uid: int, *, others_too: bool) -> None:
+    nodes = NODES if others_too else ("node2",)
+    view = seen(**{**everywhere(uid=uid), **dict.fromkeys(nodes, account(uid=uid, sudo=True))})
+    reaching = dict.fromkeys(nodes, "sudo" if uid else "root")
+    assert registry.notes(view) == (job_user_rules.root_reach("mpi", reaching, len(NODES)),)
 
 
 def test_sudo_that_does_not_answer_is_no_claim() -> None:
