@@ -13,7 +13,9 @@ import contextlib
 import json
 import os
 import stat
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Optional
+
+from .node_probe.identity import ActingAs
 
 if TYPE_CHECKING:
     import pwd
@@ -23,31 +25,19 @@ class IdentityError(Exception):
     """Work as a user failed; the message is one sentence."""
 
 
-@contextlib.contextmanager
-def acting_as(user: Optional[pwd.struct_passwd]) -> Iterator[None]:
-    """Give this process the identity of a user in every access to a file, and take it back at the end.
+def acting_as(user: Optional[pwd.struct_passwd]) -> ContextManager[None]:
+    """Return a block in which every access to a file has the identity of a user; see :class:`ActingAs`.
 
-    The process stays root's: the user can neither signal nor trace it. None, and the user who runs the process, change
-    nothing. Start no program within: it would still have root's real user id; see :func:`in_child`.
+    None, and the user who runs the process, change nothing. Programs are started by :func:`in_child`.
 
     Raises:
         IdentityError: the process is not root's.
     """
     if user is None or os.geteuid() == user.pw_uid:
-        yield
-        return
+        return contextlib.nullcontext()
     if os.geteuid() != 0:
         raise IdentityError(f"Only root can act as user {user.pw_name}; set ansible_become=true.")
-    groups, group = os.getgroups(), os.getegid()
-    try:
-        os.setgroups(os.getgrouplist(user.pw_name, user.pw_gid))
-        os.setegid(user.pw_gid)
-        os.seteuid(user.pw_uid)
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(group)
-        os.setgroups(groups)
+    return ActingAs(user)
 
 
 def in_child(user: pwd.struct_passwd, work: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:

@@ -9,6 +9,8 @@ import os
 import pwd
 import stat
 
+from .identity import ActingAs
+
 Json = dict  # with str keys; typing takes longer to import than a section takes to answer
 _SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 _READ_BLOCK = 1 << 20
@@ -33,16 +35,8 @@ def read_text_of_user(path: str, user: pwd.struct_passwd | None) -> str:
     """
     if user is None or os.geteuid() != 0 or user.pw_uid == 0:
         return _regular_text(path)
-    groups, group = os.getgroups(), os.getegid()
-    try:
-        os.setgroups(os.getgrouplist(user.pw_name, user.pw_gid))
-        os.setegid(user.pw_gid)
-        os.seteuid(user.pw_uid)
+    with ActingAs(user):
         return _regular_text(path)
-    finally:
-        os.seteuid(0)
-        os.setegid(group)
-        os.setgroups(groups)
 
 
 def _regular_text(path: str) -> str:

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import command, sshd_keys, user_identity
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import known_hosts, parameters, path_state
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import (
+    known_hosts,
+    parameters,
+    path_state,
+    reading,
+)
 from ansible_collections.clusterctl.hpc.plugins.modules import mesh_key
 
 if TYPE_CHECKING:
@@ -296,3 +301,26 @@ def test_the_identity_comes_back_whatever_happens(home: Home) -> None:
         home.secret.read_text()
     assert (os.geteuid(), os.getegid(), os.getgroups()) == before
     assert home.secret.read_text() == SECRET
+
+
+@pytest.mark.parametrize("step", ["setgroups", "setegid", "seteuid"])
+def test_the_identity_comes_back_where_becoming_the_user_fails(
+    home: Home, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    before = (os.geteuid(), os.getegid(), os.getgroups())
+    real, calls = getattr(os, step), []
+
+    def refuses(value: object) -> None:
+        calls.append(value)
+        if len(calls) == 1:
+            raise OSError(11, "Resource temporarily unavailable")
+        real(value)
+
+    monkeypatch.setattr(os, step, refuses)
+    with pytest.raises(OSError, match="temporarily unavailable"), user_identity.acting_as(home.user):
+        pytest.fail("the block was entered")
+    assert (os.geteuid(), os.getegid(), os.getgroups()) == before
+    calls.clear()
+    with pytest.raises(OSError, match="temporarily unavailable"):
+        reading.read_text_of_user(str(home.keys), home.user)
+    assert (os.geteuid(), os.getegid(), os.getgroups()) == before
