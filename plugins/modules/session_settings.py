@@ -66,9 +66,15 @@ import resource
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import List, Optional, Sequence
+from typing import List, Mapping, Optional, Sequence
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import command, file_entry, file_stage, watched_module
+from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    command,
+    file_entry,
+    file_stage,
+    sshd_keys,
+    watched_module,
+)
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
 
 _ANSWER_S = 30
@@ -82,23 +88,13 @@ def open_files_of(user: str) -> Optional[int]:
     """Return the limit of open files that PAM gives to a user's session; None where it is unlimited or unknown."""
     done = command.run(["runuser", "-u", user, "--", "sh", "-c", "ulimit -Sn"], _ANSWER_S, _ENVIRONMENT)
     said = done.output.strip()
-    return int(said) if done.ok and said.isdigit() else None
+    return int(said) if done.ok and said.isdecimal() else None
 
 
-def logins_at_once(text: str) -> Optional[int]:
-    """Return how many logins sshd accepts at once by the output of ``sshd -T``; None where it does not say."""
-    for line in text.splitlines():
-        name, _, value = line.partition(" ")
-        begin = value.partition(":")[0]
-        if name.lower() == "maxstartups" and begin.isdigit():
-            return int(begin)
-    return None
-
-
-def ask_sshd() -> str:
-    """Return the settings that sshd would start with; '' without an answer."""
-    done = command.run(["sshd", "-T", "-C", "user=root,host=localhost,addr=127.0.0.1"], _ANSWER_S, _ENVIRONMENT)
-    return done.output if done.ok else ""
+def logins_at_once(settings: Mapping[str, str]) -> Optional[int]:
+    """Return how many logins sshd accepts at once by its settings; None where they do not say."""
+    begin = settings.get("maxstartups", "").partition(":")[0]
+    return int(begin) if begin.isdecimal() else None
 
 
 def reload_sshd() -> None:
@@ -127,11 +123,19 @@ def wanted_files(
     if present is not None and present < open_files:
         text = f"# clusterctl: jobs of {user} open many files and connections\n{user} - nofile {open_files}\n"
         entries.append(_file(limits_file, text))
-    accepted = logins_at_once(ask_sshd()) if logins else None
+    accepted = logins_at_once(sshd_keys.settings_of("root")) if logins else None
     if accepted is not None and accepted < min(logins, _MOST_LOGINS):
         text = f"# clusterctl: all nodes log in at once\nMaxStartups {_DEFAULT_STARTUPS}\n"
         entries += [_file(path, text) for path in sshd_files]
     return entries
+
+
+def still_too_low(user: str, open_files: int, logins: int) -> List[str]:
+    """Return the names of the limits that their files have not raised."""
+    # A process cannot see beyond its own hard limit, which the next session will not have.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    files = open_files if hard == resource.RLIM_INFINITY or hard >= open_files else 0
+    return [entry.path for entry in wanted_files(user, files, logins, "limit of open files", ["MaxStartups of sshd"])]
 
 
 def _file(path: str, text: str) -> file_entry.Entry:
@@ -154,8 +158,8 @@ def main() -> None:
     user = given["user"] or os.environ.get("SUDO_USER", "") or "root"
     if os.geteuid() != 0 or user not in {entry.pw_name for entry in pwd.getpwall()}:
         module.exit_json(changed=False, changes=[], watch=[])
-    entries = wanted_files(user, given["open_files"], given["logins"], given["limits_file"], given["sshd_files"])
-    entries = [entry for entry in entries if Path(entry.path).parent.is_dir()]
+    wanted = wanted_files(user, given["open_files"], given["logins"], given["limits_file"], given["sshd_files"])
+    entries = [entry for entry in wanted if Path(entry.path).parent.is_dir()]
     try:
         outcome = file_stage.apply(entries, check_mode=module.check_mode, want_diff=module._diff)  # noqa: SLF001
     except file_entry.StageError as error:
@@ -163,13 +167,9 @@ def main() -> None:
     changed = bool(outcome.changes) and not module.check_mode
     if changed and any(entry.path in given["sshd_files"] for entry in entries):
         reload_sshd()
-    # A process cannot see beyond its own hard limit, which the next session will not have.
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    files = given["open_files"] if hard == resource.RLIM_INFINITY or hard >= given["open_files"] else 0
-    left = wanted_files(user, files, given["logins"], "limit of open files", ["MaxStartups of sshd"])
-    for entry in left if not module.check_mode else []:
+    for what in still_too_low(user, given["open_files"], given["logins"]) if wanted and not module.check_mode else []:
         module.warn(
-            f"The {entry.path} stays too low for jobs of user {user}, because another setting comes first; raise it in "
+            f"The {what} stays too low for jobs of user {user}, because another setting comes first; raise it in "
             "/etc/security/limits.d or in sshd_config."
         )
     present = [path for path in (given["limits_file"], *given["sshd_files"]) if os.path.lexists(path)]

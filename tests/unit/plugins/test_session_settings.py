@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import login_session
@@ -11,7 +12,9 @@ from ansible_collections.clusterctl.hpc.plugins.modules import session_settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-SSHD = "port 22\nmaxstartups {}\nmaxsessions 10\n"
+
+def sshd(startups: str) -> dict[str, str]:
+    return {"port": "22", "maxstartups": startups, "maxsessions": "10"}
 
 
 @pytest.mark.parametrize(
@@ -30,16 +33,52 @@ def test_what_is_too_low_for_four_nodes_is_raised(
     monkeypatch: pytest.MonkeyPatch, files: int | None, startups: str, says: dict[str, str]
 ) -> None:
     monkeypatch.setattr(session_settings, "open_files_of", lambda _user: files)
-    monkeypatch.setattr(session_settings, "ask_sshd", lambda: SSHD.format(startups))
+    monkeypatch.setattr(session_settings.sshd_keys, "settings_of", lambda _user: sshd(startups))
     entries = session_settings.wanted_files("mpi", 1024, 4, "limits", ["sshd"])
     assert {entry.path: entry.content.decode().splitlines()[-1] for entry in entries} == says
     assert all((entry.mode, entry.uid) == (0o644, 0) for entry in entries)
 
 
 def test_more_nodes_than_the_default_of_sshd_ask_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_settings, "ask_sshd", lambda: SSHD.format("10:30:100"))
+    monkeypatch.setattr(session_settings.sshd_keys, "settings_of", lambda _user: sshd("10:30:100"))
     assert session_settings.wanted_files("mpi", 0, 500, "limits", ["sshd"]) == []
-    assert session_settings.logins_at_once("") is None
+    assert session_settings.logins_at_once({}) is None
+    assert session_settings.logins_at_once({"maxstartups": "many"}) is None
+
+
+class Module:
+    """Ansible's module in this process: it keeps its warnings and its answer."""
+
+    check_mode = _diff = False
+
+    def __init__(self, **params: object) -> None:
+        self.params = params
+        self.warnings: list[str] = []
+        self.answer: dict[str, Any] = {}
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def exit_json(self, **answer: Any) -> None:
+        self.answer = answer
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the module does nothing without root")
+@pytest.mark.parametrize(("files", "times"), [(1024, 1), (512, 2)])
+def test_pam_and_sshd_are_asked_again_only_where_something_was_too_low(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: int, times: int
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(session_settings, "open_files_of", lambda user: asked.append(user) or files)
+    monkeypatch.setattr(session_settings.sshd_keys, "settings_of", lambda user: asked.append(user) or sshd("10:30:100"))
+    path = tmp_path / "limits"
+    module = Module(user="nobody", open_files=1024, logins=4, limits_file=str(path), sshd_files=[])
+    monkeypatch.setattr(session_settings.watched_module, "QuietModule", lambda **_spec: module)
+    session_settings.main()
+    assert asked == ["nobody", "root"] * times
+    raised = times > 1
+    assert (path.exists(), module.answer["changed"]) == (raised, raised)
+    assert ["The limit of open files stays too low" in text for text in module.warnings] == [True] * raised
 
 
 def test_settings_of_pam_limits_are_read_in_their_order(tmp_path: Path) -> None:
