@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-from .packages import WHEEL_FIELDS, Sdist, Wheel
+from .packages import Sdist, Wheel
 from .requirements import parse_requirements
 from .store import WheelStore
 from .target import Target
@@ -44,7 +44,7 @@ def bring(
     target = Target.of(str(wanted["platform"]))
     store = WheelStore(cache_dir, str(wanted.get("wheel_dir") or ""))
     if "pinned" in wanted:
-        wheels = [Wheel(**{field: str(entry[field]) for field in WHEEL_FIELDS}) for entry in wanted["pinned"]]
+        wheels = [Wheel.of(entry) for entry in wanted["pinned"]]
     else:
         requirements = parse_requirements(wanted["requirements"], variable)
         wheels = store.lock(str(wanted["name"]), target, requirements, variable)

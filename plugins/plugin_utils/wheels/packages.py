@@ -28,8 +28,14 @@ class Wheel:
     filename: str
     sha256: str
 
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Wheel:
+        """Return the typed form of an entry of a lock; what else it has is left out.
 
-WHEEL_FIELDS = tuple(field.name for field in fields(Wheel))
+        Raises:
+            KeyError: the entry lacks a field.
+        """
+        return cls(*(str(entry[field.name]) for field in fields(cls)))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .requirements import Choice
     from .target import Target
 
-from .packages import WHEEL_FIELDS, Wheel
+from .packages import Wheel
 
 FOLDER = Path(__file__).resolve().parent / "locks"
 
@@ -43,7 +43,7 @@ def wheels_in(lock: Mapping[str, Any]) -> tuple[Wheel, ...]:
         KeyError: an entry lacks a field.
         TypeError: the lock has another form.
     """
-    return tuple(Wheel(**{field: str(entry[field]) for field in WHEEL_FIELDS}) for entry in lock["wheels"])
+    return tuple(Wheel.of(entry) for entry in lock["wheels"])
 
 
 def texts(requirements: Iterable[Requirement]) -> list[str]:
