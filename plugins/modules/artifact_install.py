@@ -126,7 +126,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Optional
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils import library_closure, pushed_file, zstd_library
+from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    artifact_link,
+    library_closure,
+    pushed_file,
+    zstd_library,
+)
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     MARKER,
     ArtifactError,
@@ -143,18 +148,6 @@ _NAMED_LIBRARIES = 5
 _CHUNK = 1 << 20
 _F_SETPIPE_SZ = 1031  # fcntl(2); Python names it from 3.10 on
 _GZIP_WINDOW = 31  # for zlib: a gzip header, and the checksum at the end is verified
-
-
-def switch_link(link: str, target: str) -> None:
-    """Point ``link`` at ``target`` in one rename, so that every reader sees the old target or the new one."""
-    folder, name = os.path.split(link)
-    staged = tempfile.mktemp(prefix=f".{name}.", dir=folder)  # noqa: S306 - symlink() refuses an existing name
-    Path(staged).symlink_to(target)
-    try:
-        Path(staged).replace(link)
-    except OSError:
-        Path(staged).unlink()
-        raise
 
 
 def _inflated(source: BinaryIO) -> "Iterator[bytes]":
@@ -182,9 +175,7 @@ class Install:
         self.base = tree_name(self.p["name"], self.p["version"], self.p["key"])
         self.tree = str(Path(self.p["root"], self.base))
         self.link = self.p["link"] or str(Path(self.p["root"], self.p["name"]))
-        # a relative link beside the tree also works when the folder is reached by another path
-        beside = Path(self.link).parent == Path(self.p["root"])
-        self.target = self.base if beside else self.tree
+        self.target = artifact_link.target_of(self.link, self.tree)
         self.host = self.p["host"]
         # of the distribution, each with its package
         self.libraries: Dict[str, str] = library_closure.recall(self.base) or {}
@@ -247,10 +238,9 @@ class Install:
 
     def apply(self) -> Dict[str, Any]:
         """Install what is missing and switch the link."""
-        if os.path.lexists(self.link) and not Path(self.link).is_symlink():
-            raise ArtifactError(
-                f"{self.host}: {self.link} is not a link, so clusterctl did not make it; move it away and run again."
-            )
+        problem = artifact_link.problem(self.link)
+        if problem:
+            raise ArtifactError(f"{self.host}: {problem}")
         before, changes = self.linked(), []
         lost = self.p["lost"]
         state = self.state(content=self.p["content"])
@@ -267,7 +257,7 @@ class Install:
         if lost:
             changes.append(f"restored {', '.join((Path(path).name for path in lost))}, which {self.p['name']} needs")
         if before != self.target:
-            switch_link(self.link, self.target)
+            artifact_link.switch(self.link, self.tree)
             changes.append(f"{self.link} -> {self.target}")
         return {"changed": bool(changes), **self.answer(state, changes, before)}
 

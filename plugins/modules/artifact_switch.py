@@ -54,22 +54,17 @@ watch: {description: States of paths that hold from now on., type: list, returne
 """
 
 import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact_link
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
 
 
 class SwitchError(Exception):
     """The links cannot be switched; the message is one sentence with the cure."""
-
-
-def target_of(link: str, tree: str) -> str:
-    """Return what a link holds: a name beside it, so that the folder may also be reached by another path."""
-    return Path(tree).name if Path(tree).parent == Path(link).parent else tree
 
 
 def tree_of(link: str) -> str:
@@ -78,12 +73,10 @@ def tree_of(link: str) -> str:
     Raises:
         SwitchError: something else stands in the place of the link.
     """
-    if not os.path.lexists(link):
-        return ""
-    if not Path(link).is_symlink():
-        raise SwitchError(f"{link} is not a link, so clusterctl did not make it; move it away and run again.")
-    target = str(Path(link).readlink())
-    return os.path.normpath(Path(link).parent / target)
+    problem = artifact_link.problem(link)
+    if problem:
+        raise SwitchError(problem)
+    return artifact_link.tree_of(link)
 
 
 def check(links: Dict[str, str]) -> List[Dict[str, Any]]:
@@ -105,26 +98,8 @@ def check(links: Dict[str, str]) -> List[Dict[str, Any]]:
             raise SwitchError(f"{tree} is missing, or its installation was never finished.")
         if isinstance(state["files"], str):
             raise SwitchError(f"{tree} is damaged: {state['files']}.")
-        watch += [state, {"path": link, "kind": "link", "target": target_of(link, tree)}]
+        watch += [state, {"path": link, "kind": "link", "target": artifact_link.target_of(link, tree)}]
     return watch
-
-
-def _stage(link: str, tree: str) -> str:
-    """Make the new link under a name of its own beside the old one."""
-    folder, name = os.path.split(link)
-    for left in Path(folder).glob(f".{name}.*"):  # of a run that was killed; only one at a time works on a host
-        if left.is_symlink():
-            left.unlink()
-    staged = tempfile.mktemp(prefix=f".{name}.", dir=folder)  # noqa: S306 - symlink() refuses an existing name
-    Path(staged).symlink_to(target_of(link, tree))
-    return staged
-
-
-def _put(link: str, staged: str) -> None:
-    if staged:
-        Path(staged).replace(link)
-    else:
-        Path(link).unlink()
 
 
 def switch(changes: Dict[str, Tuple[str, str]]) -> None:
@@ -140,15 +115,15 @@ def switch(changes: Dict[str, Tuple[str, str]]) -> None:
     done: List[str] = []
     try:
         for link, (_, after) in changes.items():
-            staged[link] = _stage(link, after) if after else ""
+            staged[link] = artifact_link.stage(link, after) if after else ""
         for link in changes:
-            _put(link, staged.pop(link))
+            artifact_link.put(link, staged.pop(link))
             done.append(link)
     except OSError:
         for link in reversed(done):
             before = changes[link][0]
             with suppress(OSError):
-                _put(link, _stage(link, before) if before else "")
+                artifact_link.put(link, artifact_link.stage(link, before) if before else "")
         raise
     finally:
         for path in filter(None, staged.values()):
@@ -175,7 +150,8 @@ def run(links: Dict[str, str], *, really: bool) -> Dict[str, Any]:
     if changes and really:
         switch(changes)
     phrases = [
-        f"{link} -> {target_of(link, tree)}" if tree else f"removed {link}" for link, (_, tree) in changes.items()
+        f"{link} -> {artifact_link.target_of(link, tree)}" if tree else f"removed {link}"
+        for link, (_, tree) in changes.items()
     ]
     shown = ["".join(f"{link} -> {pair[side]}\n" for link, pair in changes.items()) for side in (0, 1)]
     return {

@@ -20,7 +20,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     host_capacity,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, forget_leftovers
-from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build, artifact_check, artifact_install
+from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build, artifact_check
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,18 +96,6 @@ def test_the_last_lines_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("".join(f"line {number}\n" for number in range(10_000)))
     assert build_failure.last_lines(log, 2) == "line 9998\nline 9999"
-
-
-def test_a_link_is_switched_without_a_moment_in_between(tmp_path: Path) -> None:
-    link = tmp_path / "demo"
-    artifact_install.switch_link(str(link), "demo-1")
-    artifact_install.switch_link(str(link), "demo-2")
-    assert str(link.readlink()) == "demo-2"
-    assert list(tmp_path.iterdir()) == [link]
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match="folder"):
-        artifact_install.switch_link(str(tmp_path / "folder"), "demo-2")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["demo", "folder"], "no temporary link is left"
 
 
 def test_only_our_own_old_leftovers_are_removed(tmp_path: Path) -> None:
