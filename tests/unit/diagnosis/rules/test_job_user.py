@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import job_user_rules
 from clusterctl.diagnosis.rules import registry
 from clusterctl.model.hosts import Host
 from clusterctl.remote import ssh_failure
+from clusterctl.support import content
 from doctor_view import NODES, seen, told
+
+sys.path.insert(0, str(content.collections_path()))
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils import job_user_rules
 
 if TYPE_CHECKING:
     from doctor_view import Change
