@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from clusterctl.model.results import ValidationEvent, ValidationRecord
 
 DEADLINE_S = 25.0  # of a check that hangs; the search has deadlines of its own
+LOADED_DEADLINE_S = 90.0  # the same beside busy processes: a healthy launch takes seven times as long there
 BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    pass\n"  # it ends with this program
 
 
@@ -90,7 +91,8 @@ def main() -> None:
             began = time.monotonic()
             healthy = cluster.validate(suite=suites.builtin("smoke"))
             print(f"healthy: {healthy.verdict.value} in {time.monotonic() - began:.1f} s", flush=True)
-            found = [planted(cluster, fault) for fault in faults]
+            deadline_s = LOADED_DEADLINE_S if given.load else DEADLINE_S
+            found = [planted(cluster, fault, deadline_s) for fault in faults]
             load = os.getloadavg()[1]
     finally:
         if not given.keep:
@@ -125,7 +127,7 @@ def busy(processes: int) -> Iterator[None]:
             hog.wait()
 
 
-def planted(cluster: Cluster, fault: Fault) -> Found:
+def planted(cluster: Cluster, fault: Fault, deadline_s: float) -> Found:
     """Plant a fault, validate, take the fault away, and wait until the nodes are as before."""
     acted: list[str] = []
 
@@ -142,7 +144,7 @@ def planted(cluster: Cluster, fault: Fault) -> Found:
             *fault.checks,
             suite=suites.builtin("smoke"),
             search=fault.search or None,
-            timeout_s=DEADLINE_S if "allreduce" in fault.checks else None,
+            timeout_s=deadline_s if "allreduce" in fault.checks else None,
             on_event=listen,
         )
     found = Found(fault, record, time.monotonic() - began, str(cluster.box.inventory))

@@ -1,0 +1,38 @@
+"""128 ranks on 64 nodes that share the cores of one machine: the checks pass, or blame the load and nobody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl.model.results import Verdict
+from clusterctl.validation import run as validation
+from validated import Cluster, mpi_alone
+
+if TYPE_CHECKING:
+    from clusterctl.model.results import ValidationRecord
+    from clusterctl.sandbox import Sandbox
+
+RANKS = 128
+
+
+@pytest.fixture(scope="module")
+def record(many: Sandbox) -> ValidationRecord:
+    mpi_alone(many)
+    cluster = Cluster(many)
+    _, seconds = cluster.provision()
+    options = validation.ValidationOptions(checks=("hello", "gather", "allreduce"), search=False)
+    found = validation.validate(many.inventory, options)
+    print(f"\n{len(many.nodes)} nodes: provisioned in {seconds:.0f} s")  # noqa: T201 - make test-scale shows it
+    for check in found.checks:
+        print(f"{check.check} {check.verdict.value} {check.seconds:.0f} s {check.reason}")  # noqa: T201
+    return found
+
+
+def test_every_rank_takes_part(record: ValidationRecord) -> None:
+    hello = next(one for one in record.checks if one.check == "hello")
+    assert (hello.verdict, len(hello.ranks)) == (Verdict.PASS, RANKS), hello.reason
+
+
+def test_no_node_is_blamed_for_the_load(record: ValidationRecord) -> None:
+    assert {one.check: one.named for one in record.checks if one.named} == {}
