@@ -22,7 +22,7 @@ import pexpect
 import pytest
 from clusterctl import sandbox as sandboxes
 from clusterctl.sandbox import podman
-from clusterctl.state import paths
+from clusterctl.state import paths, runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,6 +54,7 @@ class Cluster:
         return subprocess.Popen(
             self.command(*options),
             env=self.environment,
+            start_new_session=True,  # so that the whole group can be killed
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -208,6 +209,21 @@ def test_ctrl_c_leaves_nothing_anywhere(cluster: Cluster, empty_cache: Path) -> 
     assert cluster.on("node1", "ls", "/var/tmp") == "", "the build's folder went with the build"  # noqa: S108
     record = cluster.record()
     assert (record["outcome"], record["exit_code"]) == ("interrupted", 130)
+
+
+def test_a_killed_run_is_recorded_as_killed(cluster: Cluster) -> None:
+    with cluster.start() as process:
+        wait_for(process, "] hosts")
+        folder = Path(str(cluster.record()["folder"]))
+        assert runs.settled(folder).outcome == "running"
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    found = runs.settled(folder)
+    assert (found.outcome, found.exit_code, found.hosts) == ("killed", None, ())
+    assert found.finished is not None
+    assert abs(time.time() - found.finished.timestamp()) < 30
+    assert cluster.record()["outcome"] == "killed", "it is written down"
+    wait_until(lambda: left_on_controller(str(cluster.state)) == [], "Ansible outlives the command that started it")
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,18 @@ HostOutcome: TypeAlias = Literal["ok", "changed", "failed", "unreachable", "not 
 
 
 RunOutcome: TypeAlias = Literal[
-    "running", "done", "nothing to do", "failed", "unreachable", "interrupted", "bad configuration"
+    "running", "done", "nothing to do", "failed", "unreachable", "interrupted", "bad configuration", "killed"
 ]
+
+
+class ProcessIdentity(Record):
+    """What tells the process of a run from a later one with the same number, on any machine that shares a home."""
+
+    host: str
+    machine_id: str
+    boot_id: str
+    pid_namespace: str
+    started_ticks: int  # clock ticks since the boot
 
 
 class HostSummary(Record):
@@ -56,8 +66,9 @@ class RunRecord(Record):
     versions: dict[str, str]
     user: str
     pid: int
+    process: ProcessIdentity | None = None  # None in a record of an earlier release
     started: datetime
-    finished: datetime | None = None
+    finished: datetime | None = None  # of a killed run: when it was last seen
     outcome: RunOutcome = "running"
     exit_code: int | None = None
     message: str = ""

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl import __version__
 from clusterctl.model.run_record import RunRecord
-from clusterctl.state import files, paths
+from clusterctl.state import files, paths, processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import AnyInventory
 
 KEPT_RUNS = 50
+_RUNNING = b'"outcome": "running"'
+_TAIL_BYTES = 1 << 20  # of the events; a line may hold the texts of a large cluster's files
 KEPT_SETS = 10  # runs that left a set of links: a rollback can go back to them, however many validations follow
 
 
@@ -109,6 +111,7 @@ def start(verb: str, inventory: AnyInventory, argv: Sequence[str], versions: dic
         versions=versions,
         user=user_name(),
         pid=os.getpid(),
+        process=processes.this_process(),
         started=now,
         folder=str(folder),
     )
@@ -121,6 +124,63 @@ def start(verb: str, inventory: AnyInventory, argv: Sequence[str], versions: dic
     return run
 
 
+def settled(folder: Path) -> RunRecord:
+    """Return the record of a run. A run whose process has ended without a word gets the outcome "killed", for good.
+
+    A run of another machine that shares this state folder stays as it is: only that machine knows.
+
+    Raises:
+        OSError: the record cannot be read.
+        ValueError: it is not a record.
+    """
+    place = paths.run_record(folder)
+    record = RunRecord.model_validate_json(place.read_bytes())
+    if record.outcome != "running" or not _has_ended(record):
+        return record
+    record = RunRecord.model_validate_json(place.read_bytes())  # it may have ended well since it was read
+    if record.outcome != "running":
+        return record
+    seen = _last_seen(folder, record.started)
+    words = f"The run was killed, or its machine went down; it was last seen at {seen:%Y-%m-%dT%H:%M:%SZ}."
+    record = record.model_copy(update={"outcome": "killed", "finished": seen, "message": words})
+    if folder.stat().st_uid == os.geteuid():  # another user's record keeps its owner
+        with contextlib.suppress(OSError):
+            files.write_atomically(place, record.model_dump_json(indent=1) + "\n")
+    return record
+
+
+def _has_ended(record: RunRecord) -> bool:
+    here = processes.this_process()
+    return record.process is not None and processes.has_ended(record.process, here, processes.started_ticks(record.pid))
+
+
+def _last_seen(folder: Path, started: datetime) -> datetime:
+    """Return when a run last wrote an event, or any file where it has no event. A kill may cut off the last line."""
+    events = paths.events_file(folder)
+    with contextlib.suppress(OSError):
+        with events.open("rb") as stream:
+            stream.seek(max(0, events.stat().st_size - _TAIL_BYTES))
+            lines = stream.read().splitlines()
+        for line in reversed(lines):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                return datetime.fromtimestamp(float(json.loads(line)["at"]), timezone.utc)
+        newest = max(path.stat().st_mtime for path in folder.iterdir())
+        return datetime.fromtimestamp(newest, timezone.utc)
+    return started
+
+
+def _may_run(folder: Path) -> bool:
+    """Whether the process of a run may still be at work; a run that was killed is marked on the way."""
+    pid = Path("/proc", folder.name.rpartition("-")[2])
+    try:
+        if _RUNNING not in paths.run_record(folder).read_bytes():  # quick: most records are of runs that ended
+            return False
+        record = settled(folder)
+    except (OSError, ValueError):
+        return pid.exists()
+    return record.outcome == "running" and (record.process is not None or pid.exists())
+
+
 def _remove_old(runs: Path) -> None:
     folders = sorted(path for path in runs.iterdir() if path.is_dir() and not path.is_symlink())
     with_sets = [folder for folder in folders if paths.software_file(folder).is_file()][-KEPT_SETS:]
@@ -128,7 +188,7 @@ def _remove_old(runs: Path) -> None:
         if old not in with_sets:
             shutil.rmtree(old, ignore_errors=True)
     for folder in folders[-KEPT_RUNS:]:
-        if not Path("/proc", folder.name.rpartition("-")[2]).exists():  # the run was killed before it could clean up
+        if not _may_run(folder):  # the run was killed before it could clean up
             shutil.rmtree(paths.ansible_dir(folder), ignore_errors=True)
 
 
@@ -149,4 +209,4 @@ def read_runs(inventory: AnyInventory) -> Iterator[RunRecord]:
         return
     for folder in sorted((path for path in runs.iterdir() if not path.is_symlink()), reverse=True):
         with contextlib.suppress(OSError, ValueError):
-            yield RunRecord.model_validate_json(paths.run_record(folder).read_bytes())
+            yield settled(folder)

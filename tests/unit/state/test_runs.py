@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,68 @@ def test_an_unwritable_state_folder_is_named(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     with pytest.raises(ConfigError, match=r"cannot be written.*comes from \$XDG_STATE_HOME"):
         start()
+
+
+def rewritten(folder: Path, **process: object) -> Path:
+    """Change what the record of a run says of its process, and make it older than a run that starts now."""
+    earlier = folder.with_name(f"20200101T000000Z-provision-{os.getpid()}")
+    place = folder.rename(earlier) / "run.json"
+    record = json.loads(place.read_text(encoding="utf-8"))
+    record["process"].update(process)
+    place.write_text(json.dumps(record, indent=1), encoding="utf-8")
+    return place
+
+
+def test_a_run_of_this_process_is_running() -> None:
+    run = start()
+    run.close()
+    assert runs.settled(run.folder).outcome == "running"
+
+
+def test_a_killed_run_is_marked_with_the_time_of_its_last_event() -> None:
+    run = start()
+    run.event(Note(at=1_700_000_000.0, host="node1", text="make"))
+    run.close()
+    with (run.folder / "events.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write('{"event": "Note", "at": 17000')  # the kill cut it off
+    place = rewritten(run.folder, started_ticks=1)
+    again = start()
+    again.close()
+    kept = json.loads(place.read_text(encoding="utf-8"))
+    assert (kept["outcome"], kept["exit_code"], kept["finished"]) == ("killed", None, "2023-11-14T22:13:20Z")
+    assert "2023-11-14T22:13:20Z" in kept["message"]
+    assert [found.outcome for found in runs.read_runs(Path("/srv/inventory.ini"))].count("killed") == 1
+
+
+def test_a_killed_run_without_an_event_was_last_seen_when_it_wrote_a_file() -> None:
+    run = start()
+    run.close()
+    folder = rewritten(run.folder, boot_id="another").parent
+    for path in folder.iterdir():
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    found = runs.settled(folder)
+    assert (found.outcome, found.finished) == ("killed", datetime.fromtimestamp(1_700_000_000, timezone.utc))
+
+
+def test_a_run_of_another_machine_stays_as_it_is() -> None:
+    run = start()
+    run.close()
+    private = paths.ansible_dir(run.folder)
+    private.mkdir()
+    place = rewritten(run.folder, host="elsewhere", boot_id="another", started_ticks=1)
+    before = place.read_bytes()
+    start().close()
+    assert place.read_bytes() == before
+    assert paths.ansible_dir(place.parent).exists()
+
+
+def test_a_run_that_ends_while_it_is_looked_at_keeps_its_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = start()
+    run.close()
+
+    def ended(*_given: object) -> bool:
+        run.update(outcome="done", exit_code=0)
+        return True
+
+    monkeypatch.setattr("clusterctl.state.processes.has_ended", ended)
+    assert runs.settled(run.folder).outcome == "done"
