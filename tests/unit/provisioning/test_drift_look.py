@@ -9,8 +9,10 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
+from clusterctl.cli import output
 from clusterctl.cli.main import main
 from clusterctl.model.hosts import Host
 from clusterctl.model.snapshot import Snapshot
@@ -74,6 +76,27 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return Machine(tmp_path)
+
+
+def test_the_typed_password_of_sudo_reaches_the_look(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.provisioned(*HOSTS)
+    machine.inventory.write_text(machine.inventory.read_text() + "node2 ansible_become_password=kept\n")
+    gathered: list[Host] = []
+    real = facts.gather
+
+    def gather(hosts: list[Host], **given: Any) -> Any:
+        gathered.extend(hosts)
+        return real(hosts, **given)
+
+    monkeypatch.setattr(facts, "gather", gather)
+    monkeypatch.setattr(output, "is_interactive", lambda: True)
+    monkeypatch.setattr(typer, "prompt", lambda *_words, **_options: "hush")
+    code, told, error = machine.drift(capsys, "-K")
+    assert (code, told["hosts"], error) == (0, {}, "")
+    assert {host.name: host.sudo_password for host in gathered} == {"node1": "hush", "node2": "kept", "node3": "hush"}
+    assert "hush" not in json.dumps(told)
 
 
 def test_drift_is_told_by_node_set_and_a_corruption_is_remembered(
