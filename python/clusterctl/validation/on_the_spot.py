@@ -59,6 +59,8 @@ def explained(
     if not found and not causes.came_up(result):
         tell(CheckProgress(result.check, f"trying the logins of {team.launch_node}"))
         found = _logins(team, control)
+    if not found:
+        return result
     return causes.explained(result, found, judging.causes_told(team.site, outcome))
 
 
