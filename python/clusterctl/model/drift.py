@@ -8,7 +8,7 @@ from pydantic import Field
 
 from clusterctl.model.base import Record
 
-DIFFERS = " differs: "
+_DIFFERS = " differs: "
 SLICES = 7
 """In so many nights each byte of the artifacts is read once; the node's probe cuts them by path."""
 
@@ -21,7 +21,13 @@ class HostDifference(Record):
 
     def __str__(self) -> str:
         """Return a sentence without a full stop."""
-        return f"{self.subject}{DIFFERS}{self.words}"
+        return f"{self.subject}{_DIFFERS}{self.words}"
+
+    @classmethod
+    def of(cls, sentence: str) -> HostDifference:
+        """Return the difference that a sentence of an older snapshot tells."""
+        subject, _, words = sentence.partition(_DIFFERS)
+        return cls(subject=subject, words=words)
 
 
 class DriftReport(Record):

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from clusterctl.model.base import Record
+from clusterctl.model.drift import HostDifference
 
 
 class HostSnapshot(Record):
@@ -26,8 +27,8 @@ class HostSnapshot(Record):
         traits: settings of the node that no file of the roles holds, by the words that name them, such as its host
             name, the limits of a session and the settings of sshd.
         address: the address by which the other nodes know it, where that is one of its own.
-        damaged: the artifacts in which a comparison of contents found a difference, each with its words. The next
-            run repairs them, although sizes and modes are as they were.
+        damaged: the artifacts in which a comparison of contents found a difference. The next run repairs them,
+            although sizes and modes are as they were.
     """
 
     run_id: str
@@ -40,7 +41,15 @@ class HostSnapshot(Record):
     gpus: str = ""
     traits: dict[str, str] = Field(default_factory=dict)
     address: str = ""
-    damaged: tuple[str, ...] = ()
+    damaged: tuple[HostDifference, ...] = ()
+
+    @field_validator("damaged", mode="before")
+    @classmethod
+    def _of_older_snapshots(cls, given: Any) -> Any:
+        """Take the sentences that earlier releases kept."""
+        if not isinstance(given, (list, tuple)):
+            return given
+        return tuple(HostDifference.of(one) if isinstance(one, str) else one for one in given)
 
 
 class Snapshot(Record):

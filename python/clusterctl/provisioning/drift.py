@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model import nodeset
-from clusterctl.model.drift import DIFFERS, HostDifference
+from clusterctl.model.drift import HostDifference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -113,9 +113,7 @@ def known_differences(snapshot: HostSnapshot, state: NodeState, *, verified: boo
     found = differences(snapshot, state)
     if verified:
         return found
-    parts = [words.partition(DIFFERS) for words in snapshot.damaged]
-    known = [HostDifference(subject=subject, words=words) for subject, _, words in parts]
-    return tuple(dict.fromkeys((*found, *known)))
+    return tuple(dict.fromkeys((*found, *snapshot.damaged)))
 
 
 def with_damage(snapshot: Snapshot, states: Mapping[str, NodeState], *, everything: bool) -> Snapshot:
@@ -128,7 +126,7 @@ def with_damage(snapshot: Snapshot, states: Mapping[str, NodeState], *, everythi
     """
     hosts = dict(snapshot.hosts)
     for name in hosts.keys() & states.keys():
-        found = [str(each) for each in differences(hosts[name], states[name]) if _CONTENT in each.words]
+        found = [each for each in differences(hosts[name], states[name]) if _CONTENT in each.words]
         known = () if everything else hosts[name].damaged
         hosts[name] = hosts[name].model_copy(update={"damaged": tuple(dict.fromkeys((*known, *found)))})
     return snapshot.model_copy(update={"hosts": hosts})
@@ -140,10 +138,10 @@ def with_damage_of(before: Mapping[str, HostSnapshot], after: Mapping[str, HostS
     return {name: host.model_copy(update={"damaged": known.get(name, ())}) for name, host in after.items()}
 
 
-def still_watched(damaged: Iterable[str], watch: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+def still_watched(damaged: Iterable[HostDifference], watch: Iterable[Mapping[str, Any]]) -> tuple[HostDifference, ...]:
     """Return the damage of the artifacts that are still watched; after a rollback the others are out of use."""
     paths = {entry.get("path") for entry in watch}
-    return tuple(words for words in damaged if words.partition(DIFFERS)[0] in paths)
+    return tuple(each for each in damaged if each.subject in paths)
 
 
 def folded(hosts: Mapping[str, Iterable[HostDifference]]) -> list[tuple[str, HostDifference]]:

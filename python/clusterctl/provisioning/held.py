@@ -71,10 +71,13 @@ class Held:
         known = {name: host.damaged for name, host in before.hosts.items() if name in selected}
         damaged = [
             Problem(
-                host=name, subject="software", problem=words, cure=f"end the hold with {self._release}, then provision"
+                host=name,
+                subject="software",
+                problem=str(each),
+                cure=f"end the hold with {self._release}, then provision",
             )
             for name, found in known.items()
-            for words in found
+            for each in found
         ]
         return software.missing(self._hold.software, wanted, facts, cure) + damaged
 

@@ -90,7 +90,7 @@ def test_an_older_snapshot_is_compared_by_what_it_holds() -> None:
 def test_damage_is_kept_until_a_comparison_of_everything_does_not_find_it() -> None:
     before, damaged = Snapshot(hosts={"node1": SNAPSHOT}), {"node1": with_entry(TREE, files=DAMAGE)}
     found = drift.with_damage(before, damaged, everything=False)
-    assert found.hosts["node1"].damaged == (f"/usr/local/openmpi-5 differs: {DAMAGE}",)
+    assert found.hosts["node1"].damaged == (HostDifference(subject="/usr/local/openmpi-5", words=DAMAGE),)
     another_slice = drift.with_damage(found, {"node1": STATE}, everything=False)
     assert another_slice == found
     assert [str(each) for each in drift.known_differences(another_slice.hosts["node1"], STATE, verified=False)] == [
@@ -98,6 +98,17 @@ def test_damage_is_kept_until_a_comparison_of_everything_does_not_find_it() -> N
     ], "sizes and modes are as they were, so the quick look needs the memory"
     assert drift.with_damage(found, {"node1": STATE}, everything=True) == before
     assert drift.with_damage(before, {"node1": with_entry(FILE, sha256="bb")}, everything=True) == before
+
+
+def test_damage_of_an_older_snapshot_is_read_and_kept() -> None:
+    sentence = f"/usr/local/openmpi-5 differs: {DAMAGE}"
+    older = {**SNAPSHOT.model_dump(mode="json"), "damaged": [sentence]}
+    read = Snapshot.model_validate({"hosts": {"node1": older}})
+    (known,) = drift.known_differences(read.hosts["node1"], STATE, verified=False)
+    assert (known.subject, known.words, str(known)) == ("/usr/local/openmpi-5", DAMAGE, sentence)
+    assert Snapshot.model_validate_json(read.model_dump_json()) == read
+    with pytest.raises(ValueError, match="damaged"):
+        Snapshot.model_validate({"hosts": {"node1": {**older, "damaged": 3}}})
 
 
 def test_equal_differences_are_told_once_by_node_set() -> None:

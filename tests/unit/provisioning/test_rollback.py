@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import factory
 import pytest
+from clusterctl.model.drift import HostDifference
 from clusterctl.model.hosts import InventorySources
 from clusterctl.model.snapshot import HostSnapshot, Snapshot
 from clusterctl.model.software import Hold, HostSoftware, SoftwareSet
@@ -182,10 +183,10 @@ def test_a_held_folder_with_damaged_content_is_named(inventory: InventorySources
         host_keys=(),
         user="me",
         watch=(),
-        damaged=("libmpi.so differs",),
+        damaged=(HostDifference(subject="/usr/local/openmpi-5", words="lib/libmpi.so (content)"),),
     )
     (problem,) = held.problems(["node1"], {}, Snapshot(hosts={"node1": host, "node2": host}))
-    assert (problem.host, problem.problem) == ("node1", "libmpi.so differs")
+    assert (problem.host, problem.problem) == ("node1", "/usr/local/openmpi-5 differs: lib/libmpi.so (content)")
     assert "rollback --release" in problem.cure
 
 
