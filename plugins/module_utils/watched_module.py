@@ -6,11 +6,10 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, List
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils import file_entry, file_stage
+from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module, file_entry, file_stage
 
 
-class QuietModule(AnsibleModule):
+class QuietModule(audited_module.AuditedModule):
     """A module whose arguments hold the contents of files; neither the syslog nor the result shows them."""
 
     def log(self, msg: str, log_args: Any = None) -> None:
@@ -29,7 +28,7 @@ class QuietModule(AnsibleModule):
 class _Selinux:
     """SELinux contexts by the functions of AnsibleModule."""
 
-    def __init__(self, module: AnsibleModule) -> None:
+    def __init__(self, module: QuietModule) -> None:
         self.module = module
 
     def carry(self, target: str, staged: str) -> None:

@@ -125,9 +125,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Optional
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     artifact_link,
+    audited_module,
     library_closure,
     pushed_file,
     zstd_library,
@@ -168,7 +168,7 @@ def _pass_on(packed: Any, sink: Any) -> None:
 class Install:
     """One artifact on this host."""
 
-    def __init__(self, module: AnsibleModule) -> None:
+    def __init__(self, module: audited_module.AuditedModule) -> None:
         """Read the module's parameters; nothing is touched yet."""
         self.p: Dict[str, Any] = module.params
         self.check_mode: bool = module.check_mode
@@ -432,7 +432,7 @@ class Install:
 
 def main() -> None:
     """Run the phase that the action plugin asked for."""
-    module = AnsibleModule(
+    module = audited_module.AuditedModule(
         argument_spec={
             "name": {"type": "str", "required": True},
             "version": {"type": "str", "required": True},

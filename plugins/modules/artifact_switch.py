@@ -58,8 +58,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact_link
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact_link, audited_module
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
 
 
@@ -166,7 +165,7 @@ def run(links: Dict[str, str], *, really: bool) -> Dict[str, Any]:
 
 def main() -> None:
     """Run one phase."""
-    module = AnsibleModule(
+    module = audited_module.AuditedModule(
         argument_spec={
             "links": {"type": "dict", "required": True},
             "phase": {"type": "str", "choices": ["check", "switch"], "default": "switch"},

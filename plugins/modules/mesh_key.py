@@ -138,9 +138,9 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List
 
-from ansible.module_utils.basic import AnsibleModule  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     atomic_file,
+    audited_module,
     command,
     job_account,
     mesh_rules,
@@ -403,7 +403,7 @@ def reaches_root(entry: pwd.struct_passwd) -> str:
     return "sudo" if sudo_rights.ask(entry.pw_name) else ""
 
 
-def look(module: AnsibleModule) -> Dict[str, Any]:
+def look(module: audited_module.AuditedModule) -> Dict[str, Any]:
     """Make the key and gather what the mesh needs of this node."""
     name, create = module.params["name"], module.params["create"]
     login = job_account.login_name(module.params["login"])
@@ -462,7 +462,7 @@ def look(module: AnsibleModule) -> Dict[str, Any]:
 
 def main() -> None:
     """Run the module."""
-    module = AnsibleModule(
+    module = audited_module.AuditedModule(
         argument_spec={
             "user": {"type": "str", "default": ""},
             "name": {"type": "str", "default": "id_clusterctl"},

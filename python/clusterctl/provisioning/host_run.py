@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -131,7 +132,7 @@ class HostRun:
             private_key=options.private_key,
             vault_ids=options.vault_ids,
             vault_password_files=options.vault_password_files,
-            variables=variables or {},
+            variables={"clusterctl_run": self._who(), **(variables or {})},
             become_password=request.become_password,
             vault_passwords=options.vault_passwords,
         )
@@ -140,6 +141,11 @@ class HostRun:
             return playbook.run(
                 play, paths.private_folder(paths.ansible_dir(self.run.folder)), self.run.log, self._hear, cancel
             )
+
+    def _who(self) -> dict[str, str]:
+        """Return what the audit line of each node says of the run."""
+        record = self.run.record
+        return {"run": record.run_id, "user": record.user, "controller": platform.node()}
 
     def _hear(self, event: Event) -> None:
         self.tally.add(event)

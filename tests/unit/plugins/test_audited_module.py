@@ -1,0 +1,68 @@
+"""The audit line of a node."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SAID = json.dumps({"run": "20261122T180000Z-provision-1", "user": "ann", "controller": "laptop", "secret": "hunter2"})
+
+
+def test_a_line_says_who_from_where_which_run_and_what() -> None:
+    found = json.loads(audited_module.line(SAID, "file_set", ["changed /etc/hosts"], "10.0.0.1", 0.0))
+    assert found == {
+        "time": "1970-01-01T00:00:00Z",
+        "run": "20261122T180000Z-provision-1",
+        "user": "ann",
+        "controller": "laptop",
+        "from": "10.0.0.1",
+        "action": "file_set",
+        "changes": ["changed /etc/hosts"],
+    }
+
+
+def test_without_the_playbook_of_clusterctl_the_change_is_told_as_well() -> None:
+    for said in ("", "[]", "{not json"):
+        found = json.loads(audited_module.line(said, "file_set", ["a"], "", 0.0))
+        assert (found["changes"], found["user"]) == (["a"], "")
+
+
+def test_a_line_is_one_line_of_plain_characters_and_bounded() -> None:
+    text = audited_module.line(SAID, "file_set", ["a\nb\x1b[31m\udcff" + "x" * 9000] * 900, "", 0.0)
+    assert text.isascii()
+    assert text.isprintable()
+    found = json.loads(text)
+    assert (len(found["changes"]), found["more_changes"]) == (200, 700)
+    assert max(map(len, found["changes"])) == 2000
+
+
+def test_lines_are_appended_for_root_and_its_group_alone(tmp_path: Path) -> None:
+    path = tmp_path / "clusterctl" / "audit.jsonl"
+    for text in ("one", "two"):
+        audited_module.append(text, str(path))
+    assert path.read_text() == "one\ntwo\n"
+    modes = [stat.S_IMODE(found.stat().st_mode) & ~0o750 for found in (path.parent, path)]
+    assert modes == [0, 0]
+
+
+def test_no_link_is_followed(tmp_path: Path) -> None:
+    """Neither the file nor its folder may be a link: another user could have set it."""
+    there = tmp_path / "precious"
+    there.write_text("as it was\n")
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "audit.jsonl").symlink_to(there)
+    with pytest.raises(OSError, match=r"Too many levels|symbolic"):
+        audited_module.append("text", str(tmp_path / "log" / "audit.jsonl"))
+    (tmp_path / "other").symlink_to(tmp_path / "log")
+    with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
+        audited_module.append("text", str(tmp_path / "other" / "new.jsonl"))
+    assert there.read_text() == "as it was\n"
+    assert os.listdir(tmp_path / "log") == ["audit.jsonl"]  # noqa: PTH208 - a link counts as well
