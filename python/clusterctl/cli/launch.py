@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from clusterctl.support.errors import ExitCode
+from clusterctl.support.words import visible
 
 
 def launch(
@@ -67,5 +68,5 @@ def launch(
 
 
 def _tell(line: str) -> None:
-    sys.stderr.write(f"clusterctl: {line}\n")
+    sys.stderr.write(f"clusterctl: {visible(line)}\n")
     sys.stderr.flush()

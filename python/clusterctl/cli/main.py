@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from clusterctl.cli.commands import COMMANDS
 from clusterctl.support.errors import ClusterctlError, ExitCode
+from clusterctl.support.words import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +102,7 @@ def _usage_errors() -> Any:
 def _explain(error: Exception, argv: Sequence[str]) -> int:
     """Print what ended the command: our own errors as they are, anything else with the place of its traceback."""
     if isinstance(error, ClusterctlError):
-        sys.stderr.write(f"clusterctl: {error}\n")
+        sys.stderr.write(f"clusterctl: {visible(str(error))}\n")
         return int(error.exit_code)
     if any(word.startswith("-vvv") for word in argv):
         import traceback  # noqa: PLC0415 - only here
@@ -109,7 +110,7 @@ def _explain(error: Exception, argv: Sequence[str]) -> int:
         traceback.print_exception(error)
         return ExitCode.BAD_CONFIG
     place = _keep_traceback(error)
-    words = " ".join(str(error).split())[:300] or "no message"
+    words = visible(" ".join(str(error).split())[:300]) or "no message"
     sys.stderr.write(
         f"clusterctl: This should not have happened ({type(error).__name__}: {words}); "
         + (f"the details are in {place}, please report them.\n" if place else "repeat it with -vvv for the details.\n")

@@ -8,10 +8,13 @@ from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING
 
+from clusterctl.support import words
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
 _PLAIN_WIDTH = 160  # without a terminal and COLUMNS; 80 columns would cut paths
 _MINUTE = 60
@@ -36,11 +39,19 @@ class StreamFormat(str, Enum):
 
 @cache
 def console() -> Console:
-    """Return the console for human text; stdout is for data alone."""
+    """Return the console for human text; stdout is for data alone.
+
+    Words of a node reach no terminal as they are: what a terminal would obey is shown as its number.
+    """
     from rich.console import Console  # noqa: PLC0415 - not for --format json
 
+    class SafeConsole(Console):
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else segment._replace(text=words.visible(segment.text))
+
     width = None if sys.stderr.isatty() else _asked_width() or _PLAIN_WIDTH
-    return Console(stderr=True, highlight=False, width=width)
+    return SafeConsole(stderr=True, highlight=False, width=width)
 
 
 def keeps_lines() -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.cli import output
 from clusterctl.model.events import Finished, HostResult, Note, StageStarted, TaskStartedOnHost
+from clusterctl.support.words import visible
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -147,13 +148,13 @@ class Lines(Quiet):
             if event.outcome in {"failed", "unreachable"} and not event.data:  # data ends up in the table of problems
                 self._write(f"  {event.host}: {event.outcome.upper()} in {event.stage}, {event.task}: {event.message}")
             if event.diff:
-                sys.stderr.write(self._board.diff(event))
+                sys.stderr.write(visible(self._board.diff(event)))
         elif isinstance(event, Finished) and event.status == "canceled":
             self._write("stopped; nothing of the run is left")
 
     def _write(self, text: str) -> None:
         elapsed = int(time.time() - self._board.began)
-        sys.stderr.write(f"[{elapsed // 60:2d}:{elapsed % 60:02d}] {text}\n")
+        sys.stderr.write(f"[{elapsed // 60:2d}:{elapsed % 60:02d}] {visible(text)}\n")
         sys.stderr.flush()
 
 

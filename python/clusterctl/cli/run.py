@@ -15,6 +15,7 @@ from clusterctl.cli import options
 from clusterctl.launch.compose import Launcher
 from clusterctl.launch.mpirun_job import Transport
 from clusterctl.support.errors import ExitCode
+from clusterctl.support.words import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -171,4 +172,4 @@ def _take(stream: str, data: bytes) -> None:
 
 
 def _tell(sentence: str) -> None:
-    sys.stderr.write(f"clusterctl: {sentence}\n")
+    sys.stderr.write(f"clusterctl: {visible(sentence)}\n")

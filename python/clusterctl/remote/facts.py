@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from clusterctl.model.facts import NodeFacts, Probe, ProbeFailure, WatchEntry
-from clusterctl.remote import python, ssh
+from clusterctl.remote import bounded, python, ssh
 from clusterctl.remote.ssh_failure import by_hand, classify, shortened, where
 
 if TYPE_CHECKING:
@@ -144,6 +144,10 @@ async def _ask(host: Host, request: bytes, timeout_s: float, control_dir: Path |
             host.name,
             "timeout",
             f"{where(host)} did not answer within {timeout_s:g} s; see whether it hangs: {by_hand(host)}.",
+        )
+    except bounded.TooMuchOutputError as error:
+        return ProbeFailure(
+            host.name, "error", f"{where(host)}: {error}; see what a login prints there: {by_hand(host)}."
         )
     if ending.returncode == 0:
         return _read(host, ending)

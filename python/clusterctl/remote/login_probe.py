@@ -146,7 +146,7 @@ async def _ask(login: Login, request: Mapping[str, Any], timeout_s: float, contr
         return LoginReport(problem=f"no answer within {timeout_s:g} s")
     except python.EndedError as ended:
         return LoginReport(problem=str(ended) or "it ended without an answer")
-    except ValueError:
+    except (ValueError, LookupError, TypeError, OverflowError):
         return LoginReport(problem="its answer is not readable")
 
 

@@ -7,18 +7,19 @@ node listens and tells its ports, then every node gets its targets.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import secrets
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from clusterctl.model import fabric
 from clusterctl.model.fabric import PairResult
 from clusterctl.remote import python, ssh
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.model.fabric import Candidates, PairKind
@@ -28,6 +29,7 @@ _LOGIN_S = 30.0  # from the first login until the last node listens
 _GRACE_S = 10.0  # for the answer to come back, and for a login to end
 _LOGINS_AT_ONCE = 64
 _EPHEMERAL = (0, 1)
+_PORTS = 1 << 16
 
 
 def probe(
@@ -126,8 +128,9 @@ class _Peer:
             self.problem = "there is no ssh client on this machine"
             return
         answer = await self._ask(program.data + json.dumps(request).encode() + b"\n", 1, self._limits.login_s)
-        self.ports = {str(network): int(port) for network, port in answer.get("ports", {}).items()}
-        self.problems = {str(network): str(why) for network, why in answer.get("problems", {}).items()}
+        with self._reading():
+            self.ports = {network: _port(port) for network, port in answer.get("ports", {}).items()}
+            self.problems = {network: str(why) for network, why in answer.get("problems", {}).items()}
 
     async def call(self, targets: Sequence[Mapping[str, Any]]) -> None:
         if self.problem:
@@ -135,7 +138,19 @@ class _Peer:
         timeout_s = self._limits.connect_s
         order = json.dumps({"targets": list(targets), "timeout_s": timeout_s}).encode() + b"\n"
         answer = await self._ask(order, 2, 2 * timeout_s + _GRACE_S)
-        self.results = {(network, target): (kind, why) for network, target, kind, why in answer.get("results", ())}
+        with self._reading():
+            self.results = {
+                (str(network), str(target)): (_kind(kind), str(why))
+                for network, target, kind, why in answer.get("results", ())
+            }
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Take an answer of another form as a problem of its node."""
+        try:
+            yield
+        except (ValueError, TypeError, AttributeError):
+            self.problem = "its answer is not readable"
 
     async def _ask(self, request: bytes, phase: int, within_s: float) -> dict[str, Any]:
         """Send a request and return the answer; {} and ``problem`` if there is none."""
@@ -159,6 +174,19 @@ class _Peer:
         """End the node's program by the end of its stdin, and ssh itself if it does not follow."""
         if self._talk is not None:
             await self._talk.close(_GRACE_S)
+
+
+def _port(given: Any) -> int:
+    if type(given) is not int or not 0 < given < _PORTS:
+        raise ValueError(f"{given!r} is not a port")
+    return given
+
+
+def _kind(given: Any) -> PairKind:
+    if given not in get_args(fabric.PairKind):
+        raise ValueError(f"{given!r} is not a kind of result")
+    kind: PairKind = given
+    return kind
 
 
 def _targets(

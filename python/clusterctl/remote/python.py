@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import json
 import os
 import signal
 import subprocess
@@ -18,15 +17,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.support import content
+from clusterctl.remote import bounded
+from clusterctl.support import content, node_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 # argv[1] is the size of node_starter.py in bytes, argv[2] that of the zip, argv[3] the module; then its arguments.
 _READ_STARTER = "import sys;exec(sys.stdin.buffer.read(int(sys.argv[1])))"
-_LONGEST_LINE_BYTES = 1 << 24
 _MOST_EVIDENCE = 300
+_BLOCK = 1 << 16
 _STDERR_WAIT_S = 1.0
 
 
@@ -92,7 +92,7 @@ class Conversation:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         """Take over a process whose three streams are pipes."""
         self._process = process
-        self._errors = asyncio.create_task(_all_of(process.stderr))
+        self._errors = asyncio.create_task(_end_of(process.stderr))
 
     @classmethod
     async def start(cls, argv: Sequence[str]) -> Conversation:
@@ -105,7 +105,7 @@ class Conversation:
         try:
             # A process group of its own, so that children of ssh (a ProxyCommand) end with it.
             process = await asyncio.create_subprocess_exec(
-                *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=_LONGEST_LINE_BYTES
+                *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=bounded.MOST_BYTES
             )
         except FileNotFoundError:
             raise NoClientError(argv[0]) from None
@@ -124,22 +124,28 @@ class Conversation:
 
         Raises:
             EndedError: there is no such line.
-            ValueError: the line is too long, or is not JSON.
+            ValueError: the line is too long, or is not JSON that can be kept.
         """
         stream = self._process.stdout
         while stream is not None and (line := await stream.readline()):
             if line.startswith(mark):
-                found: dict[str, Any] = json.loads(line)
+                found: dict[str, Any] = node_json.loads(line)
                 return found
         raise EndedError(await self._last_words())
 
     async def finish(self, data: bytes = b"") -> Ending:
-        """Write the last data, wait for the program's end, and return what it still writes."""
-        await self.send(data)
-        self._end_input()
-        output = await _all_of(self._process.stdout)
+        """Write the last data, wait for the program's end, and return what it still writes.
+
+        Raises:
+            TooMuchOutputError: it writes more than an answer has.
+        """
+        _, output = await asyncio.gather(self._send_last(data), _all_of(self._process.stdout))
         errors = await self._errors
         return Ending(await self._process.wait(), output, errors.decode("utf-8", "replace"))
+
+    async def _send_last(self, data: bytes) -> None:
+        await self.send(data)
+        self._end_input()
 
     async def close(self, grace_s: float = 0.0) -> None:
         """End the program's stdin, and kill what has not ended after that many seconds."""
@@ -199,17 +205,17 @@ def ask(argv: Sequence[str], request: bytes, timeout_s: float, keys: Collection[
         keys: what the answer has, and a line of a login script has not.
     """
     try:
-        done = subprocess.run(
-            list(argv), input=request, capture_output=True, timeout=timeout_s, check=False, start_new_session=True
-        )
+        done = bounded.run(argv, request, timeout_s)
     except subprocess.TimeoutExpired:
         return Reply(None, f"did not answer within {timeout_s:g} s", timed_out=True)
-    for line in reversed(done.stdout.decode("utf-8", "replace").splitlines()):
+    except bounded.TooMuchOutputError as error:
+        return Reply(None, str(error))
+    for line in reversed(done.output.splitlines()):
         with contextlib.suppress(ValueError):
-            answer = json.loads(line)
+            answer = node_json.loads(line)
             if isinstance(answer, dict) and answer.keys() >= set(keys):
                 return Reply(answer)
-    said = last_line(done.stderr.decode("utf-8", "replace"))
+    said = last_line(done.errors.decode("utf-8", "replace"))
     return Reply(None, said or f"ended with status {done.returncode} and without an answer")
 
 
@@ -220,4 +226,18 @@ def last_line(text: str) -> str:
 
 
 async def _all_of(stream: asyncio.StreamReader | None) -> bytes:
-    return await stream.read() if stream is not None else b""
+    found = bytearray()
+    while stream is not None and (data := await stream.read(_BLOCK)):
+        found += data
+        if len(found) > bounded.MOST_BYTES:
+            raise bounded.TooMuchOutputError
+    return bytes(found)
+
+
+async def _end_of(stream: asyncio.StreamReader | None) -> bytes:
+    """Read everything, so that the writer never waits, and return the end of it."""
+    found = bytearray()
+    while stream is not None and (data := await stream.read(_BLOCK)):
+        found += data
+        del found[: -bounded.MOST_ERRORS]
+    return bytes(found)

@@ -6,7 +6,6 @@ ends, however it ends, ssh closes it and the supervisor ends the command by itse
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import json
@@ -19,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl.model.job_outcome import Ending, JobOutcome, OutputLine, Stack, Sweep
-from clusterctl.remote import python, ssh
+from clusterctl.remote import bounded, python, ssh
+from clusterctl.remote.supervisor_answers import SupervisorAnswers, sweep_of
 from clusterctl.support import content
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ _SWEEPS_AT_ONCE = 64
 _STACKS_WAIT_S = 6.0  # the supervisor waits a little longer, a node's own limit is shorter
 _STACKS_KEPT = 256  # one of every node before a second one of any
 _POLL_S = 0.2
+_UNREADABLE = "its answer is not readable"
 
 
 def digests(names: Iterable[str]) -> dict[str, str]:
@@ -109,48 +110,6 @@ class Look:
 
 class StoppedError(Exception):
     """Somebody in another thread wanted the job to end before it did."""
-
-
-class _Answers:
-    """The supervisor's lines, taken apart as they come."""
-
-    def __init__(
-        self, on_line: Callable[[OutputLine], None] | None, on_data: Callable[[str, bytes], None] | None
-    ) -> None:
-        self.lines: list[OutputLine] = []
-        self.argv: tuple[str, ...] = ()
-        self.session = ""
-        self.ending_s = 0.0
-        self.late = False
-        self.ended: dict[str, Any] | None = None
-        self.swept: dict[str, Any] | None = None
-        self._on_line = on_line
-        self.on_data = on_data
-
-    def take(self, text: str) -> None:
-        try:
-            event = json.loads(text)
-        except json.JSONDecodeError:
-            return  # a banner of the node's shell
-        kind = event.get("event") if isinstance(event, dict) else None
-        if kind == "line":
-            line = OutputLine(stream=str(event["stream"]), at_s=float(event["at"]), text=str(event["text"]))
-            self.lines.append(line)
-            if self._on_line is not None:
-                self._on_line(line)
-        elif kind == "data":
-            if self.on_data is not None:
-                self.on_data(str(event["stream"]), base64.b64decode(event["data"]))
-        elif kind == "started":
-            self.argv = tuple(event["argv"])
-            self.session = str(event["session"])
-        elif kind == "swept" and event.get("host") is None:
-            self.swept = event
-        elif kind == "ending":
-            self.ending_s = float(event["at"])
-            self.late = event.get("reason") == "deadline"
-        elif kind == "ended":
-            self.ended = event
 
 
 class _Stacks:
@@ -230,7 +189,7 @@ def run(
         "stacks": spec.stacks,
         "peers": [{"name": peer.host.name, "argv": _sweep_argv(peer, spec.job)} for peer in others],
     }
-    answers = _Answers(on_line, on_data)
+    answers = SupervisorAnswers(on_line, on_data)
     stacks = _Stacks([login, *others], spec.job)
 
     def meanwhile() -> None:
@@ -266,9 +225,10 @@ def run(
             with contextlib.suppress(OSError):  # what could not be sent to a node that is gone
                 _stdin(process).close()
     outcome = replace(_outcome(answers, complaint.decode("utf-8", "replace")), stacks=stacks.found())
-    if outcome.ending == "exited" and outcome.rc == 0 and not _found(answers.swept):
+    swept = answers.swept
+    if outcome.ending == "exited" and outcome.rc == 0 and swept is not None and not (swept.killed or swept.left):
         return outcome
-    own = () if answers.swept is None else (_sweep_of(login.host.name, answers.swept),)
+    own = () if swept is None else (replace(swept, host=login.host.name),)
     elsewhere = sweep([*others] if own else [login, *others], spec.job, answers.session)
     return replace(outcome, sweeps=(*own, *elsewhere))
 
@@ -302,9 +262,7 @@ def look(logins: Sequence[JobLogin], names: Sequence[str], paths: Mapping[str, s
         request = {"names": list(names), "path": paths.get(name, ""), "directory": directory}
         argv = login.command([login.host.python, SUPERVISOR, "--look"])
         reply = python.ask(argv, json.dumps(request).encode() + b"\n", _SWEEP_WAIT_S, _LOOK_KEYS)
-        if (answer := reply.answer) is None:
-            return Look(name, problem=reply.problem)
-        return Look(name, answer["found"], frozenset(answer["runs"]), answer["folder"], bool(answer["is"]))
+        return Look(name, problem=reply.problem) if reply.answer is None else _look_of(name, reply.answer)
 
     with ThreadPoolExecutor(min(_SWEEPS_AT_ONCE, max(1, len(logins)))) as pool:
         return list(pool.map(one, logins))
@@ -318,19 +276,20 @@ def _sweep_one(login: JobLogin, job: str, session: str) -> Sweep:
     name = login.host.name
     argv = login.command([*_sweep_argv(login, job), "--session", session], connect_timeout_s=_SWEEP_CONNECT_S)
     reply = python.ask(argv, b"", _SWEEP_WAIT_S, {"killed", "left"})
-    return Sweep(name, problem=reply.problem) if reply.answer is None else _sweep_of(name, reply.answer)
+    if reply.answer is None:
+        return Sweep(name, problem=reply.problem)
+    try:
+        return sweep_of(name, reply.answer)
+    except (TypeError, LookupError):
+        return Sweep(name, problem=_UNREADABLE)
 
 
-def _sweep_of(name: str, answer: Mapping[str, Any]) -> Sweep:
-    return Sweep(
-        name,
-        killed=tuple(entry["command"] for entry in answer["killed"]),
-        left=tuple(entry["command"] for entry in answer["left"]),
-    )
-
-
-def _found(answer: Mapping[str, Any] | None) -> bool:
-    return answer is None or bool(answer["killed"] or answer["left"])
+def _look_of(name: str, answer: Mapping[str, Any]) -> Look:
+    found, runs = answer["found"], answer["runs"]
+    if not isinstance(found, dict) or not isinstance(runs, list):
+        return Look(name, problem=_UNREADABLE)
+    places = {asked: str(place) for asked, place in found.items()}
+    return Look(name, places, frozenset(map(str, runs)), str(answer["folder"]), bool(answer["is"]))
 
 
 def _stdin(process: subprocess.Popen[bytes]) -> IO[bytes]:
@@ -348,7 +307,7 @@ def _send(process: subprocess.Popen[bytes], request: Mapping[str, Any]) -> None:
 
 def _listen(
     process: subprocess.Popen[bytes],
-    answers: _Answers,
+    answers: SupervisorAnswers,
     complaint: bytearray,
     wait_s: float,
     meanwhile: Callable[[], None] | None = None,
@@ -360,7 +319,7 @@ def _listen(
         for stream in (process.stdout, process.stderr):
             if stream is not None and not stream.closed:
                 selector.register(stream, selectors.EVENT_READ)
-        while selector.get_map() and answers.ended is None:
+        while selector.get_map() and answers.ended is None and not answers.flood:
             if time.monotonic() > end:
                 return False
             if meanwhile is not None:
@@ -371,26 +330,36 @@ def _listen(
                     selector.unregister(key.fileobj)
                 elif key.fileobj is process.stderr:
                     complaint += data
+                    del complaint[: -bounded.MOST_ERRORS]
                 else:
-                    *complete, rest = (rest + data).split(b"\n")
-                    for line in complete:
-                        answers.take(line.decode("utf-8", "replace"))
+                    rest = _taken(answers, rest + data)
     return True
 
 
-def _outcome(answers: _Answers, complaint: str) -> JobOutcome:
+def _taken(answers: SupervisorAnswers, data: bytes) -> bytes:
+    """Take the complete lines, and return the begin of the next one."""
+    *complete, rest = data.split(b"\n")
+    for line in complete:
+        answers.take(line.decode("utf-8", "replace"))
+    if len(rest) > bounded.MOST_BYTES:
+        answers.flood = str(bounded.TooMuchOutputError())
+    return rest
+
+
+def _outcome(answers: SupervisorAnswers, complaint: str) -> JobOutcome:
     lines, argv = tuple(answers.lines), answers.argv
     last = lines[-1].at_s if lines else 0.0
     if answers.ended is None:
         said = [line for line in complaint.strip().splitlines() if line.strip()]
-        problem = said[-1] if said else "ssh ended without a word"
+        problem = answers.flood or (said[-1] if said else "ssh ended without a word")
         return JobOutcome("lost", last, argv=argv, lines=lines, problem=problem)
     ended = answers.ended
-    seconds = float(ended["seconds"])
-    reason = str(ended["reason"])
-    if reason in {"not_started", "bad_request"}:
-        return JobOutcome("not_started", seconds, argv=argv, lines=lines, problem=str(ended["problem"]))
-    ending: Ending = "exited" if reason == "exited" else "deadline" if reason == "deadline" else "stopped"
-    ending_s = answers.ending_s or seconds
-    number = ended.get("signal")
-    return JobOutcome(ending, seconds, ending_s, rc=ended["rc"], signal=number, argv=argv, lines=lines)
+    if ended.reason in {"not_started", "bad_request"}:
+        return JobOutcome("not_started", ended.seconds, argv=argv, lines=lines, problem=ended.problem)
+    ending: Ending = "stopped"
+    if ended.reason == "exited":
+        ending = "exited"
+    elif ended.reason == "deadline":
+        ending = "deadline"
+    ending_s = answers.ending_s or ended.seconds
+    return JobOutcome(ending, ended.seconds, ending_s, rc=ended.rc, signal=ended.signal, argv=argv, lines=lines)

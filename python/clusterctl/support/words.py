@@ -1,11 +1,15 @@
-"""Lists in messages: the first few items, and how many more there are."""
+"""Words of messages: lists that are cut short, and text that a terminal shows and does not obey."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+# Control characters but tab and line feed, those that change the direction of text, and lone surrogates.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def and_more(words: Iterable[str], most: int, separator: str = ", ") -> str:
@@ -14,3 +18,13 @@ def and_more(words: Iterable[str], most: int, separator: str = ", ") -> str:
     rest = len(items) - most
     comma = ";" if separator.startswith(";") else ""
     return separator.join(items[:most]) + (f"{comma} and {rest} more" if rest > 0 else "")
+
+
+def visible(text: str) -> str:
+    """Return text that may come from a node with each character that a terminal obeys written as its number."""
+    return _OBEYED.sub(_number, text)
+
+
+def _number(found: re.Match[str]) -> str:
+    code = ord(found.group())
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"  # noqa: PLR2004 - as Python writes it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,10 +50,10 @@ def found(lines: Iterable[OutputLine], site: Site) -> tuple[HeldBack, ...]:
         try:
             host = site.names.get(str(event["host"]), str(event["host"]))
             seconds, part, cores = (float(event[name]) for name in ("held_s", "held_part", "quota_cores"))
-        except (LookupError, TypeError, ValueError):
+        except (LookupError, TypeError, ValueError, OverflowError):
             continue
         slots = site.slots.get(host, 0)
-        if seconds >= _LEAST_S and part >= _LEAST_PART and cores < slots:
+        if _LEAST_S <= seconds < math.inf and part >= _LEAST_PART and 0 <= cores < slots:
             last[host] = HeldBack(host, seconds, cores, slots)
     return tuple(last[host] for host in site.slots if host in last)
 

@@ -16,11 +16,15 @@ _MOST_LINES = 4
 _MOST_WORDS = 300
 _SIGNALLED = 128  # a shell and mpirun add this to a signal's number to make an exit code
 # What mpirun of both series says of a rank that a signal ended.
-_DIED = re.compile(r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) (?P<how>exited on signal[^.]*)\.")
+_DIED = re.compile(
+    r"process rank (?P<rank>\d{1,9}) with PID \d+ on node (?P<host>\S+) (?P<how>exited on signal[^.]*)\."
+)
 # mpirun 5.0 loses that message where a rank ends while others start. With this parameter its error manager tells each
 # process that ends badly as it hears of it: process 8 of job 1 is rank 8, the processes of job 0 are the daemons.
 ENDS_ARE_TOLD = {"errmgr_base_verbose": "1"}
-_END = re.compile(r"errmgr:dvm: for proc \[\S+@(?P<job>\d+),(?P<process>\d+)\] state (?P<state>[A-Z-]+(?: [A-Z-]+)*)")
+_END = re.compile(
+    r"errmgr:dvm: for proc \[\S+@(?P<job>\d{1,9}),(?P<process>\d{1,9})\] state (?P<state>[A-Z-]+(?: [A-Z-]+)*)"
+)
 _BY_SIGNAL, _BY_CODE, _BY_MPIRUN = "ABORTED BY SIGNAL", "EXITED WITH NON-ZERO STATUS", "KILLED BY INTERNAL COMMAND"
 _NOISE = re.compile(
     r"^[-=*\s]*$|setpgid\(|more processes? (has|have) sent help message|Set MCA parameter \"orte_base_help_aggregate"

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, FiniteFloat, ValidationError
 from clusterctl.analysis import robust_stats
 from clusterctl.model.base import Record
 from clusterctl.model.results import Better, Figure, RankReport, Unit, WrongAnswer
+from clusterctl.support import node_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -146,7 +147,7 @@ def events_of(lines: Iterable[OutputLine], kind: str) -> Iterator[Mapping[str, A
 def _given_s(event: Mapping[str, Any], started_s: float | None, at_s: float) -> float:
     """Return when a rank gave a sign, in seconds since the job's start; ``at_s`` is when it arrived here."""
     since = event.get("s") if event.get("event") == "waiting" else None
-    if started_s is None or not isinstance(since, float):
+    if started_s is None or not isinstance(since, float) or not since >= 0:
         return at_s
     return min(at_s, started_s + since)
 
@@ -164,9 +165,10 @@ def _events(text: str) -> tuple[list[dict[str, Any]], str]:
     while (match := _BEGIN.search(text, at)) is not None:
         try:
             value, end = _DECODER.raw_decode(text, match.start())
-        except (json.JSONDecodeError, RecursionError):
+            value = node_json.storable(value)
+        except (ValueError, RecursionError):  # also for a number of thousands of digits
             break
-        if type(value.get("rank")) is int:  # True is not a rank
+        if type(value.get("rank")) is int and isinstance(value.get("event", ""), str):  # True is not a rank
             events.append(value)
         rest.append(text[at : match.start()])
         at = end
@@ -187,7 +189,8 @@ def _whole(events: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> tup
     found = []
     for group in groups.values():
         group.sort(key=lambda part: part.part)
-        if [part.part for part in group] == list(range(group[0].parts)):  # else a part is missing or came twice
+        # Else a part is missing or came twice.
+        if len(group) == group[0].parts and [part.part for part in group] == list(range(len(group))):
             samples = tuple(value for part in group for value in part.samples)
             found.append(Measured(**group[0].model_dump(exclude={"samples", "part", "parts"}), samples=samples))
     return tuple(found)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # mpirun lost, since the message names none; or the way from the launch node to ``node``.
 _Where: TypeAlias = Literal["node", "speaker", "daemon", "way"]
 
+_MOST_TEXT = 4096  # characters of a passage; help messages have half of it, and some patterns take long on long texts
 _TAG = re.compile(r"^\[(?P<host>[^\]\[:,\s]+):\d+\]\s*")
 _RULE_OFF = re.compile(r"^-{20,}$")
 _RANK_LINE = re.compile(r'\{"(?:clusterctl|rank)"')
@@ -356,7 +357,7 @@ def _passages(lines: Iterable[str]) -> Iterator[_Passage]:
     """Return single lines, and the lines of a help message, which stands between two rules, as one passage."""
     block: list[str] | None = None
     for raw in lines:
-        line = raw.replace("\0", "").strip()
+        line = raw.replace("\0", "").strip()[:_MOST_TEXT]
         if _RULE_OFF.match(line):
             if block:
                 yield _help(block)
@@ -377,4 +378,4 @@ def _passages(lines: Iterable[str]) -> Iterator[_Passage]:
 
 
 def _help(block: Sequence[str]) -> _Passage:
-    return _Passage("", "\n".join(block), next((line for line in block if line), ""))
+    return _Passage("", "\n".join(block)[:_MOST_TEXT], next((line for line in block if line), ""))
