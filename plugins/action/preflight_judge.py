@@ -33,7 +33,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         given = self._task.args
         hosts = [str(host) for host in variables["ansible_play_hosts_all"]]
         visited = set(hosts)
-        inventory = [str(host) for host in variables["groups"]["all"]]
+        left_out = {str(host) for host in check_type_list(given.get("left_out") or [])}
+        inventory = [str(host) for host in variables["groups"]["all"] if str(host) not in left_out]
         inventory += [host for host in hosts if host not in inventory]  # an implicit localhost is in no group
         order = [host for host in inventory if host in visited]
         hostvars = variables["hostvars"]

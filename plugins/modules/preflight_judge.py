@@ -62,6 +62,11 @@ options:
     type: list
     elements: dict
     required: true
+  left_out:
+    description: Hosts of the inventory that do not belong to the cluster.
+    type: list
+    elements: str
+    default: []
 author:
   - The clusterctl authors
 attributes:

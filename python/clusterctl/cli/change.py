@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -14,8 +15,11 @@ from clusterctl.cli import options
 from clusterctl.cli.output import StreamFormat, shown_command
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from clusterctl.cli.progress import Quiet
-    from clusterctl.model.hosts import InventoryOptions
+    from clusterctl.model.hosts import InventoryOptions, InventorySources
+    from clusterctl.model.run_record import RunRecord
 
 Become: TypeAlias = Annotated[bool, typer.Option("--become", "-b", help="Use sudo on the hosts.")]
 AskBecomePass: TypeAlias = Annotated[
@@ -120,3 +124,31 @@ def vault_passwords(given: list[str]) -> tuple[tuple[str, ...], dict[str, str]]:
         if source in {"prompt", "prompt_ask_vault_pass"}:
             passwords[label if at else "default"] = ask_for(f"the vault password of {label or 'default'}", "--vault-id")
     return tuple(given), passwords
+
+
+def inventory_and_words(
+    words: Sequence[str], more: Sequence[Path] | None, what: str
+) -> tuple[InventorySources, tuple[str, ...]]:
+    """Return the inventories and the words behind them; with ``-i``, all words by position are the latter.
+
+    Raises:
+        BadParameter: one of the two is missing.
+    """
+    named, rest = ([], list(words)) if more else ([Path(word) for word in words[:1]], list(words[1:]))
+    inventory = options.sources(named, more)
+    if not rest:
+        raise typer.BadParameter("it is missing; name it behind the inventory", param_hint=what)
+    return inventory, tuple(rest)
+
+
+def show(record: RunRecord, form: StreamFormat) -> int:
+    """Show how a run ended, and return its exit code."""
+    if form is StreamFormat.TEXT:
+        from clusterctl.cli import summary  # noqa: PLC0415 - text only
+
+        summary.show(record)
+    else:
+        data = record.model_dump(mode="json")
+        sys.stdout.write(json.dumps(data if form is StreamFormat.JSON else {"event": "Record", **data}) + "\n")
+        sys.stdout.flush()
+    return int(record.exit_code or 0)

@@ -17,6 +17,7 @@ COMMANDS = {
     "init": Command("init", "init", "Write a commented example inventory."),
     "provision": Command("provision", "provision", "Make one proven cluster of the inventory's hosts."),
     "rollback": Command("rollback", "rollback", "Go back to the software that an earlier run left, in seconds."),
+    "remove": Command("remove", "remove", "Take nodes out of the cluster, also dead ones."),
     "validate": Command("validate", "validate", "Prove the cluster again and name what is wrong."),
     "doctor": Command("doctor", "doctor", "Look at the hosts, change nothing, say what would hurt."),
     "drift": Command("drift", "drift", "Say what differs from what the last run left."),

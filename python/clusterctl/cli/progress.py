@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from clusterctl.model.events import Event
-    from clusterctl.provisioning.preview import Preview, SwitchPreview
+    from clusterctl.provisioning.preview import MembersPreview, Preview, SwitchPreview
 
 _NOTE_EVERY_S = 10.0
 _REFRESH_PER_S = 5
@@ -111,7 +111,7 @@ class Quiet:
             sys.stdout.write(json.dumps(event_data(event), default=str) + "\n")
             sys.stdout.flush()
 
-    def confirm(self, _preview: Preview | SwitchPreview) -> bool:
+    def confirm(self, _preview: Preview | SwitchPreview | MembersPreview) -> bool:
         """Go on: a program that reads JSON is not asked."""
         return True
 
@@ -190,7 +190,7 @@ class Page(Quiet):
         if isinstance(event, HostResult) and event.diff and self._live is not None:
             self._live.console.print(self._board.diff(event), markup=False, end="")
 
-    def confirm(self, preview: Preview | SwitchPreview) -> bool:
+    def confirm(self, preview: Preview | SwitchPreview | MembersPreview) -> bool:
         """Show what is about to be done and ask."""
         if not self._ask:
             return True
@@ -255,10 +255,12 @@ class Page(Quiet):
         return Group(*parts)
 
 
-def lines_of(preview: Preview | SwitchPreview) -> list[str]:
+def lines_of(preview: Preview | SwitchPreview | MembersPreview) -> list[str]:
     """Return what a run is about to do, as lines."""
-    from clusterctl.provisioning.preview import Preview  # noqa: PLC0415 - only where it asks
+    from clusterctl.provisioning.preview import MembersPreview, Preview  # noqa: PLC0415 - only where it asks
 
+    if isinstance(preview, MembersPreview):
+        return list(preview.lines)
     return preview_lines(preview) if isinstance(preview, Preview) else switch_lines(preview)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -18,6 +19,8 @@ from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from clusterctl.model.hosts import AnyInventory
 
 # RFC 1123 names and addresses; a zone index or a bracket has no place in an inventory name.
@@ -45,6 +48,16 @@ def load(given: AnyInventory, options: InventoryOptions | None = None, *, rememb
             value, or the limit selects no host.
     """
     options = options or InventoryOptions()
+    found = read(given, options, remembered=remembered)
+    return found.inventory() if options.limit is None else found.limited(options, remembered=remembered)
+
+
+def read(given: AnyInventory, options: InventoryOptions, *, remembered: bool = False) -> Reading:
+    """Read an inventory as :func:`load` does, to be taken with all of its hosts or without some of them.
+
+    Raises:
+        ConfigError: as for :func:`load`.
+    """
     sources = InventorySources.of(given)
     for path in sources.paths:
         if not path.exists():
@@ -62,21 +75,67 @@ def load(given: AnyInventory, options: InventoryOptions | None = None, *, rememb
         sources, options, {name: listed.get(name, {}) for name in names}, remembered=remembered
     )
     hosts = tuple(_host(sources, name, hostvars[name], options) for name in names)
-    selected, limit = names, options.limit
-    if limit is not None:
-        limit = nodeset.ansible_pattern(limit, groups=everything.keys())
-        selected = _host_names(_listing(sources, options, limit=limit, remembered=remembered))
+    return Reading(sources, everything, {**listed, **hostvars}, hosts)
+
+
+class Reading:
+    """What ansible-inventory says of an inventory. It holds the values of secrets, so nothing keeps it."""
+
+    def __init__(
+        self,
+        sources: InventorySources,
+        listing: dict[str, Any],
+        hostvars: dict[str, dict[str, Any]],
+        hosts: tuple[Host, ...],
+    ) -> None:
+        """Take the groups, the variables of the hosts, and the hosts."""
+        self._sources = sources
+        self._listing = listing
+        self._hostvars = hostvars
+        self.hosts = hosts
+
+    def inventory(self, without: Collection[str] = ()) -> Inventory:
+        """Return the inventory; ``without`` are hosts that it is taken not to name."""
+        left_out = [host.name for host in self.hosts if host.name in without]
+        hosts = tuple(host for host in self.hosts if host.name not in without)
+        return Inventory(
+            sources=paths.resolved(self._sources),
+            hosts=hosts,
+            selected=tuple(host.name for host in hosts),
+            digest=self._digest(left_out),
+            limit=",".join(["all", *(f"!{name}" for name in left_out)]) if left_out else None,
+        )
+
+    def limited(self, options: InventoryOptions, *, remembered: bool = False) -> Inventory:
+        """Return the inventory with the hosts that the limit of these options selects.
+
+        Raises:
+            ConfigError: the limit selects no host.
+        """
+        limit = nodeset.ansible_pattern(str(options.limit), groups=self._listing.keys())
+        selected = _host_names(_listing(self._sources, options, limit=limit, remembered=remembered))
         if not selected:
-            shown = and_more(names, _MOST_NAMED)
-            raise ConfigError(f"The limit '{options.limit}' matches no host of {sources}; its hosts are: {shown}.")
-    canonical = json.dumps({**everything, "_meta": {"hostvars": {**listed, **hostvars}}}, sort_keys=True, default=str)
-    return Inventory(
-        sources=paths.resolved(sources),
-        hosts=hosts,
-        selected=tuple(selected),
-        digest=hashlib.sha256(canonical.encode()).hexdigest(),
-        limit=limit,
-    )
+            shown = and_more([host.name for host in self.hosts], _MOST_NAMED)
+            raise ConfigError(
+                f"The limit '{options.limit}' matches no host of {self._sources}; its hosts are: {shown}."
+            )
+        return dataclasses.replace(self.inventory(), selected=tuple(selected), limit=limit)
+
+    def _digest(self, without: Collection[str]) -> str:
+        """Return the digest that the inventory has once the lines of these hosts are deleted."""
+        hostvars = {name: its for name, its in self._hostvars.items() if name not in without}
+        listing = {name: _group_without(body, without) for name, body in self._listing.items() if name != "_meta"}
+        groups = {name: body for name, body in listing.items() if body or not without}
+        canonical = json.dumps({**groups, "_meta": {"hostvars": hostvars}}, sort_keys=True, default=str)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _group_without(body: Any, hosts: Collection[str]) -> Any:
+    """Return a group of the listing without these hosts; ansible-inventory writes no empty list."""
+    if not hosts or not isinstance(body, dict) or "hosts" not in body:
+        return body
+    left = [name for name in body["hosts"] if name not in hosts]
+    return {**body, "hosts": left} if left else {key: value for key, value in body.items() if key != "hosts"}
 
 
 def _listing(

@@ -53,8 +53,14 @@ class HostSnapshot(Record):
 
 
 class Snapshot(Record):
-    """The snapshots of a cluster's hosts, and what a run with ``--limit`` tells its hosts about the others."""
+    """The snapshots of a cluster's hosts, and what a run with ``--limit`` tells its hosts about the others.
+
+    Attributes:
+        removed: the hosts that ``remove`` took out of the cluster while the inventory named them. The next run that
+            provisions such a host takes it in again.
+    """
 
     schema_version: Literal[1] = 1
     members: tuple[dict[str, Any], ...] = ()
+    removed: tuple[str, ...] = ()
     hosts: dict[str, HostSnapshot] = Field(default_factory=dict)

@@ -48,6 +48,13 @@ class SwitchPreview:
     changes: Mapping[str, tuple[str, ...]]
 
 
+@dataclass(frozen=True)
+class MembersPreview:
+    """What a run is about to change about who belongs to the cluster, as lines."""
+
+    lines: tuple[str, ...]
+
+
 def preview(
     inventory: InventorySources,
     selected: Sequence[str],

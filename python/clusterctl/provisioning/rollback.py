@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
 from clusterctl.model.hosts import InventoryOptions, InventorySources
-from clusterctl.model.snapshot import Snapshot
 from clusterctl.model.software import Hold
 from clusterctl.provisioning import drift, plan, playbook, refusals, software
 from clusterctl.provisioning.host_run import HostRun, RunObserver, now, recorded
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from clusterctl.model.hosts import AnyInventory, Inventory
+    from clusterctl.model.snapshot import Snapshot
     from clusterctl.model.software import HostSoftware, Links, SoftwareSet
 
 PLAYBOOK = "switch_links"
@@ -240,7 +240,7 @@ class _Rollback(HostRun):
                     "damaged": drift.still_watched(snapshot.damaged, holds),
                 }
             )
-        snapshots.write(self._cluster_id, Snapshot(members=before.members, hosts=fresh))
+        snapshots.write(self._cluster_id, before.model_copy(update={"hosts": fresh}))
         kept.write_hold(self._cluster_id, hold.model_copy(update={"finished": True}))
 
     def _explain(

@@ -18,6 +18,7 @@ from clusterctl.provisioning import drift, plan, playbook, refusals, software
 from clusterctl.provisioning.held import Held
 from clusterctl.provisioning.host_run import PREFLIGHT, HostRun, RunObserver, now, recorded
 from clusterctl.provisioning.look import EVERY_SLICE, plain, state_of
+from clusterctl.provisioning.members import still_removed
 from clusterctl.provisioning.preview import preview
 from clusterctl.state import artifacts, locks, runs, snapshots
 from clusterctl.state import software as kept
@@ -98,12 +99,13 @@ class _Provision(HostRun):
         self._request = request
         self._asking = observer
         self._extra_vars = extra_vars  # their digest
+        self._before = snapshots.read(run.record.cluster_id)
         self._held = Held(kept.hold(run.record.cluster_id), cluster.sources)
         self.told = self._held.told
 
     def go(self) -> run_record.RunRecord:
         cluster, request = self.cluster, self._request
-        before = snapshots.read(self.run.record.cluster_id)
+        before = self._before
         self._held.refuse(request.tags)
         reading = ", and reading every watched file" if request.verify else ""
         self.observer.phase(f"looking at {len(cluster.hosts)} hosts{reading}")
@@ -206,7 +208,11 @@ class _Provision(HostRun):
         variables: Mapping[str, Any] | None = None,
         name: str = "provision",
     ) -> playbook.End:
-        known = {"preflight_known_members": known_members} if limit is not None and known_members else {}
+        known: dict[str, Any] = {}
+        if limit is not None and known_members:
+            known = {"preflight_known_members": known_members}
+        if left_out := still_removed(self._before, self.cluster):
+            known["preflight_left_out"] = left_out
         skip_tags = (*self._request.skip_tags, *self._held.skip_tags)
         return self.play(name, limit=limit, tags=tags, skip_tags=skip_tags, variables={**known, **(variables or {})})
 
@@ -251,5 +257,5 @@ class _Provision(HostRun):
         }
         snapshots.write(
             self.run.record.cluster_id,
-            Snapshot(members=members, hosts={**kept, **fresh}),
+            Snapshot(members=members, removed=still_removed(before, self.cluster), hosts={**kept, **fresh}),
         )

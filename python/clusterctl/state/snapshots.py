@@ -30,4 +30,4 @@ def forget_hosts(cluster: str, hosts: Sequence[str]) -> None:
     known = read(cluster)
     if any(name in known.hosts for name in hosts):
         kept = {name: host for name, host in known.hosts.items() if name not in hosts}
-        write(cluster, Snapshot(members=known.members, hosts=kept))
+        write(cluster, known.model_copy(update={"hosts": kept}))

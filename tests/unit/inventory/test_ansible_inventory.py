@@ -184,3 +184,18 @@ def test_missing_vault_password(tmp_path: Path) -> None:
     typed = InventoryOptions(vault_ids=("prod@prompt",), vault_passwords={"prod": "right"})
     assert ansible_inventory.load(path, typed).hosts[0].slots == 5
     assert "right" not in repr(typed)
+
+
+def test_the_digest_without_a_host_is_that_of_the_inventory_without_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "lab.ini"
+    path.write_text("[a]\nnode1 slots=2\nnode2 slots=3\n[b]\nnode2\n[a:vars]\nansible_user=me\n", encoding="utf-8")
+    reading = ansible_inventory.read(path, InventoryOptions())
+    assert reading.inventory().digest == ansible_inventory.load(path).digest
+    without = reading.inventory(without=["node2", "elsewhere"])
+    assert ([host.name for host in without.hosts], without.selected, without.limit) == (
+        ["node1"],
+        ("node1",),
+        "all,!node2",
+    )
+    path.write_text("[a]\nnode1 slots=2\n[b]\n[a:vars]\nansible_user=me\n", encoding="utf-8")
+    assert without.digest == ansible_inventory.load(path).digest

@@ -1,0 +1,54 @@
+"""``clusterctl remove``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from clusterctl.cli import change, options
+from clusterctl.cli.output import StreamFormat
+
+
+def remove(
+    words: Annotated[
+        list[str], typer.Argument(metavar="INVENTORY NODE…", help="The nodes that leave: names, or node[2-3].")
+    ],
+    more: options.Inventories = None,
+    extra_vars: options.ExtraVars = None,
+    become: change.Become = False,
+    ask_become_pass: change.AskBecomePass = False,
+    vault_id: change.VaultId = None,
+    vault_password_file: options.VaultPasswordFile = None,
+    user: options.User = None,
+    private_key: options.PrivateKey = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before hosts are changed.")] = False,
+    while_busy: Annotated[bool, typer.Option("--while-busy", help="Also while jobs run on such a node.")] = False,
+    launch_node_too: Annotated[
+        bool, typer.Option("--launch-node-too", help="Also the launch node; the next node takes its place.")
+    ] = False,
+    form: Annotated[
+        StreamFormat, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")
+    ] = (StreamFormat.TEXT),
+) -> int:
+    """Take nodes out of the cluster, also dead ones.
+
+    On every other node, their keys, host keys, names and addresses are deleted. A removed node can then log in to no
+    other node. Nothing changes on the removed nodes themselves. Delete them from the inventory afterwards.
+    """
+    inventory, nodes = change.inventory_and_words(words, more, "NODE")
+    from clusterctl.provisioning import remove as removal  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    asked = change.asked(None, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
+    request = removal.RemoveRequest(
+        inventory=inventory,
+        nodes=nodes,
+        options=asked.options,
+        launch_node_too=launch_node_too,
+        while_busy=while_busy,
+        become_password=asked.become_password,
+        argv=asked.argv,
+    )
+    with change.observer_for(form, ask=not yes) as observer:
+        record = removal.remove(request, observer)
+    return change.show(record, form)
