@@ -52,7 +52,7 @@ def load(given: AnyInventory, options: InventoryOptions | None = None, *, rememb
     return found.inventory() if options.limit is None else found.limited(options, remembered=remembered)
 
 
-def read(given: AnyInventory, options: InventoryOptions, *, remembered: bool = False) -> Reading:
+def read(given: AnyInventory, options: InventoryOptions, *, remembered: bool = False) -> ReadInventory:
     """Read an inventory as :func:`load` does, to be taken with all of its hosts or without some of them.
 
     Raises:
@@ -75,10 +75,10 @@ def read(given: AnyInventory, options: InventoryOptions, *, remembered: bool = F
         sources, options, {name: listed.get(name, {}) for name in names}, remembered=remembered
     )
     hosts = tuple(_host(sources, name, hostvars[name], options) for name in names)
-    return Reading(sources, everything, {**listed, **hostvars}, hosts)
+    return ReadInventory(sources, everything, {**listed, **hostvars}, hosts)
 
 
-class Reading:
+class ReadInventory:
     """What ansible-inventory says of an inventory. It holds the values of secrets, so nothing keeps it."""
 
     def __init__(

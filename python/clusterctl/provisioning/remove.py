@@ -21,7 +21,7 @@ from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from clusterctl.inventory.ansible_inventory import Reading
+    from clusterctl.inventory.ansible_inventory import ReadInventory
     from clusterctl.model.facts import NodeFacts, Probe
     from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.snapshot import Snapshot
@@ -78,7 +78,7 @@ class _Remove(HostRun):
     """One removal, from the lock to the record."""
 
     def __init__(
-        self, request: RemoveRequest, observer: Observer, reading: Reading, removed: Removal, run: runs.Run
+        self, request: RemoveRequest, observer: Observer, reading: ReadInventory, removed: Removal, run: runs.Run
     ) -> None:
         self._removed = removed
         self._reading = reading
