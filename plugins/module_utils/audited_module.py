@@ -87,6 +87,8 @@ def login_address() -> str:
 class AuditedModule(AnsibleModule):
     """A module whose changes stand in the audit file and in the syslog, also when it fails after them."""
 
+    keeps_file = True  # an uninstall, which removes the file, is in the syslog alone
+
     def exit_json(self, **result: Any) -> NoReturn:
         """Write the audit line, then end the module."""
         self._audit(result)
@@ -103,7 +105,8 @@ class AuditedModule(AnsibleModule):
             return
         text = line(os.environ.get(_RUN, ""), self._name, changes, login_address(), time.time())
         try:
-            append(text)
+            if self.keeps_file:
+                append(text)
         except OSError as error:
             self.warn(f"The audit line was not written: {FILE}: {error.strerror}.")
         self.log(f"audit {text}")

@@ -9,7 +9,7 @@ import os
 import pwd
 from typing import Any, Dict, List, Optional, Sequence
 
-from . import command, job_user_rules, sshd_keys, user_identity
+from . import command, job_user_rules, origins, sshd_keys, user_identity
 from .node_probe import path_state
 
 # Below systemd's own ranges and the subordinate ids, above what people get by hand.
@@ -65,8 +65,10 @@ def ensure(name: str, *, check: bool) -> List[str]:
     if not check:
         uid = wanted_uid(name)
         taken = _exists(pwd.getpwuid, uid) or _exists(grp.getgrgid, uid)
+        origins.note_account(name)
         done = command.run(useradd_argv(name, None if taken else uid), _USERADD_S)
         if not done.ok:
+            origins.forget_account(name)
             said = " ".join(done.said.split()).rstrip(".")
             raise AccountError(
                 f"The user {name} could not be made: {said}; make the user by hand, or correct the cause."

@@ -128,7 +128,9 @@ from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Opti
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     artifact_link,
     audited_module,
+    brought,
     library_closure,
+    origins,
     pushed_file,
     zstd_library,
 )
@@ -257,6 +259,8 @@ class Install:
         if lost:
             changes.append(f"restored {', '.join((Path(path).name for path in lost))}, which {self.p['name']} needs")
         if before != self.target:
+            if before is None or not brought.is_tree_name(Path(before).name):  # a link of another hand, or none
+                origins.note_path(self.link)
             artifact_link.switch(self.link, self.tree)
             changes.append(f"{self.link} -> {self.target}")
         return {"changed": bool(changes), **self.answer(state, changes, before)}

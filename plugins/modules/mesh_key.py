@@ -144,6 +144,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     command,
     job_account,
     mesh_rules,
+    origins,
     sshd_keys,
     text_edit,
     user_identity,
@@ -403,6 +404,13 @@ def reaches_root(entry: pwd.struct_passwd) -> str:
     return "sudo" if sudo_rights.ask(entry.pw_name) else ""
 
 
+def note_origins(entry: pwd.struct_passwd, name: str, *, check: bool) -> None:
+    """Keep whether the folder and both halves of the key were there before; the private half is not copied."""
+    folder = Path(entry.pw_dir, ".ssh")
+    for path in (folder, folder / name, folder / f"{name}.pub") if not check else ():
+        origins.note_path(str(path), entry, content=path.suffix == ".pub")
+
+
 def look(module: audited_module.AuditedModule) -> Dict[str, Any]:
     """Make the key and gather what the mesh needs of this node."""
     name, create = module.params["name"], module.params["create"]
@@ -433,6 +441,7 @@ def look(module: audited_module.AuditedModule) -> Dict[str, Any]:
         authorized = authorized_file(path, entry.pw_name, group, own=own)
         return {"authorized_keys": authorized, "remembered": block_lines(Path(authorized["path"]))}
 
+    note_origins(entry, name, check=module.check_mode)
     made = user_identity.in_child(entry, with_the_users_identity)
     if not own:
         link = path_state.link_of_another(str(path))

@@ -63,8 +63,6 @@ watch: {description: States of paths that hold from now on., type: list, returne
 import os
 import pwd
 import resource
-import signal
-from contextlib import suppress
 from pathlib import Path
 from typing import List, Mapping, Optional, Sequence
 
@@ -73,6 +71,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     file_entry,
     file_stage,
     sshd_keys,
+    sshd_process,
     watched_module,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
@@ -95,23 +94,6 @@ def logins_at_once(settings: Mapping[str, str]) -> Optional[int]:
     """Return how many logins sshd accepts at once by its settings; None where they do not say."""
     begin = settings.get("maxstartups", "").partition(":")[0]
     return int(begin) if begin.isdecimal() else None
-
-
-def reload_sshd() -> None:
-    """Have the running sshd read its configuration; open sessions stay."""
-    for unit in ("ssh", "sshd"):
-        if command.run(["systemctl", "reload", unit], _ANSWER_S, _ENVIRONMENT).ok:
-            return
-    candidates = [Path("/run/sshd.pid"), Path("/var/run/sshd.pid")]
-    pids = [1]
-    for path in candidates:
-        with suppress(OSError, ValueError):
-            pids.insert(0, int(path.read_text().split()[0]))
-    for pid in pids:
-        with suppress(OSError):
-            if Path(f"/proc/{pid}/comm").read_text().strip() == "sshd":
-                os.kill(pid, signal.SIGHUP)
-                return
 
 
 def wanted_files(
@@ -166,7 +148,7 @@ def main() -> None:
         module.fail_json(msg=str(error), changes=[], watch=[])
     changed = bool(outcome.changes) and not module.check_mode
     if changed and any(entry.path in given["sshd_files"] for entry in entries):
-        reload_sshd()
+        sshd_process.reload()
     for what in still_too_low(user, given["open_files"], given["logins"]) if wanted and not module.check_mode else []:
         module.warn(
             f"The {what} stays too low for jobs of user {user}, because another setting comes first; raise it in "

@@ -60,9 +60,18 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
 
     def _install_packages(self, packages: list[str], options: Mapping[str, Any], task_vars: dict[str, Any]) -> str:
         """Have the host install packages of its distribution; returns a complaint, or ''."""
-        if not packages:
-            return ""
+        return self._packages(packages, options, task_vars)[1] if packages else ""
+
+    def _packages(
+        self, packages: list[str], options: Mapping[str, Any], task_vars: dict[str, Any]
+    ) -> tuple[list[str], str]:
+        """Have the host install packages, and record those that came; returns these, and a complaint or ''.
+
+        Raises:
+            ModuleFailedError: the host could not record them.
+        """
         self._note(self._host(task_vars), f"installing packages: {' '.join(packages)}")
+        before = self._call("package_install", {"name": packages, "phase": "before"}, task_vars)["installed"]
         task = self._task.copy()
         task.action = "ansible.builtin.package"
         task.args = {"name": packages, "state": "present", **options}
@@ -76,7 +85,10 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
             shared_loader_obj=self._shared_loader_obj,
         )
         result = action.run(task_vars=task_vars)
-        return str(result.get("msg") or "no reason was given") if result.get("failed") else ""
+        # also after a failure, in which some may have come
+        after = self._call("package_install", {"name": packages, "phase": "after", "before": before}, task_vars)
+        complaint = str(result.get("msg") or "no reason was given") if result.get("failed") else ""
+        return list(after["came"]), complaint
 
     def _push(self, local: Path, folder: str) -> str:
         """Copy a file of the controller to a new name on the host and return that name.

@@ -18,6 +18,7 @@ COMMANDS = {
     "provision": Command("provision", "provision", "Make one proven cluster of the inventory's hosts."),
     "rollback": Command("rollback", "rollback", "Go back to the software that an earlier run left, in seconds."),
     "remove": Command("remove", "remove", "Take nodes out of the cluster, also dead ones."),
+    "uninstall": Command("uninstall", "uninstall", "Put every node back to what it was before the first provision."),
     "validate": Command("validate", "validate", "Prove the cluster again and name what is wrong."),
     "doctor": Command("doctor", "doctor", "Look at the hosts, change nothing, say what would hurt."),
     "drift": Command("drift", "drift", "Say what differs from what the last run left."),

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from clusterctl.model.events import Event
-    from clusterctl.provisioning.preview import MembersPreview, Preview, SwitchPreview
+    from clusterctl.provisioning.preview import MembersPreview, Preview, SwitchPreview, UninstallPreview
+
+    AnyPreview = Preview | SwitchPreview | MembersPreview | UninstallPreview
 
 _NOTE_EVERY_S = 10.0
 _REFRESH_PER_S = 5
@@ -111,7 +113,7 @@ class Quiet:
             sys.stdout.write(json.dumps(event_data(event), default=str) + "\n")
             sys.stdout.flush()
 
-    def confirm(self, _preview: Preview | SwitchPreview | MembersPreview) -> bool:
+    def confirm(self, _preview: AnyPreview) -> bool:
         """Go on: a program that reads JSON is not asked."""
         return True
 
@@ -190,7 +192,7 @@ class Page(Quiet):
         if isinstance(event, HostResult) and event.diff and self._live is not None:
             self._live.console.print(self._board.diff(event), markup=False, end="")
 
-    def confirm(self, preview: Preview | SwitchPreview | MembersPreview) -> bool:
+    def confirm(self, preview: AnyPreview) -> bool:
         """Show what is about to be done and ask."""
         if not self._ask:
             return True
@@ -199,7 +201,9 @@ class Page(Quiet):
         self._close()
         for line in lines_of(preview):
             output.console().print(line, markup=False)
-        answer = typer.confirm("Go on?", default=True, err=True)
+        from clusterctl.provisioning.preview import UninstallPreview  # noqa: PLC0415 - only where it asks
+
+        answer = typer.confirm("Go on?", default=not isinstance(preview, UninstallPreview), err=True)
         self._open()
         return answer
 
@@ -255,13 +259,31 @@ class Page(Quiet):
         return Group(*parts)
 
 
-def lines_of(preview: Preview | SwitchPreview | MembersPreview) -> list[str]:
+def lines_of(preview: AnyPreview) -> list[str]:
     """Return what a run is about to do, as lines."""
-    from clusterctl.provisioning.preview import MembersPreview, Preview  # noqa: PLC0415 - only where it asks
+    from clusterctl.provisioning.preview import (  # noqa: PLC0415 - only where it asks
+        MembersPreview,
+        Preview,
+        UninstallPreview,
+    )
 
     if isinstance(preview, MembersPreview):
         return list(preview.lines)
+    if isinstance(preview, UninstallPreview):
+        return uninstall_lines(preview)
     return preview_lines(preview) if isinstance(preview, Preview) else switch_lines(preview)
+
+
+def uninstall_lines(preview: UninstallPreview) -> list[str]:
+    """Return what an uninstall is about to do, as lines: hosts with the same changes together, and what stays."""
+    lines = [f"{preview.inventory}: everything that clusterctl brought goes, and files become what they were."]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for host, changes in preview.changes.items():
+        alike.setdefault(changes, []).append(host)
+    for changes, hosts in alike.items():
+        lines.append(f"  {output.folded(hosts)}:")
+        lines += [f"    {change}" for change in changes]
+    return lines + [f"  {sentence}" for sentence in preview.told]
 
 
 def switch_lines(preview: SwitchPreview) -> list[str]:

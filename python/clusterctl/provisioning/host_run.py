@@ -113,8 +113,9 @@ class HostRun:
         tags: tuple[str, ...] = (),
         skip_tags: tuple[str, ...] = (),
         variables: Mapping[str, Any] | None = None,
+        check: bool | None = None,
     ) -> playbook.End:
-        """Play a playbook of the collection on the hosts."""
+        """Play a playbook of the collection on the hosts; ``check`` stands above what the user asked for."""
         request, options = self._asked, self._asked.options
         play = playbook.Play(
             playbook=content.playbook(name),
@@ -123,7 +124,7 @@ class HostRun:
             tags=tags,
             skip_tags=skip_tags,
             extra_vars=options.extra_vars,
-            check=request.check,
+            check=request.check if check is None else check,
             diff=request.diff,
             verbosity=request.verbosity,
             forks=request.forks,

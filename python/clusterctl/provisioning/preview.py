@@ -55,6 +55,15 @@ class MembersPreview:
     lines: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class UninstallPreview:
+    """What an uninstall is about to remove and to put back: by host, a phrase for each thing."""
+
+    inventory: InventorySources
+    changes: Mapping[str, tuple[str, ...]]
+    told: tuple[str, ...] = ()
+
+
 def preview(
     inventory: InventorySources,
     selected: Sequence[str],

@@ -10,6 +10,7 @@ from clusterctl.state import files, paths
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Container
     from pathlib import Path
 
 
@@ -26,6 +27,25 @@ def sets(cluster: str) -> list[SoftwareSet]:
         with contextlib.suppress(OSError, ValueError):
             found.append(SoftwareSet.model_validate_json(place.read_bytes()))
     return found
+
+
+def forget_hosts(cluster: str, hosts: Container[str]) -> None:
+    """Take hosts out of the hold and out of every set of links; what has no host left goes.
+
+    The records of the runs stay.
+    """
+    for found in sets(cluster):
+        left = {name: host for name, host in found.hosts.items() if name not in hosts}
+        folder = paths.runs_dir(cluster) / found.run_id
+        if not left:
+            paths.software_file(folder).unlink(missing_ok=True)
+        elif left != found.hosts:
+            write_set(folder, found.model_copy(update={"hosts": left}))
+    held = hold(cluster)
+    if held is not None:
+        left = {name: host for name, host in held.software.hosts.items() if name not in hosts}
+        software = held.software.model_copy(update={"hosts": left})
+        write_hold(cluster, held.model_copy(update={"software": software}) if left else None)
 
 
 def hold(cluster: str) -> Hold | None:

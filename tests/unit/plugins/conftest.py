@@ -48,3 +48,9 @@ def run_module(tmp_path_factory: pytest.TempPathFactory) -> RunModule:
         return result
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def _own_origins(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules that run as root keep a record on their machine; the tests keep one of their own."""
+    monkeypatch.setenv("CLUSTERCTL_ORIGINS", str(tmp_path_factory.mktemp("origins") / "origins.json"))

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that clusterctl brings to a node: the files that it edits, its own files, folders, trees and links.
+
+``uninstall`` knows from here what to look for on a node whose record of origins is missing or begins later.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import List, Tuple
+
+# Files that others write too; clusterctl has a block or marked lines in them.
+TEXTS = (
+    "/etc/environment",
+    "/etc/hosts",
+    "/etc/nccl.conf",
+    "/etc/ssh/ssh_config",
+    "/etc/ssh/ssh_known_hosts",
+    "/usr/local/etc/openmpi/openmpi-mca-params.conf",
+    "/usr/local/etc/openmpi/prte-mca-params.conf",
+)
+# These stay when nothing is left in them: a distribution has them, also empty.
+ALWAYS_THERE = ("/etc/environment", "/etc/hosts", "/etc/ssh/ssh_config")
+FILES = (
+    "/etc/ld.so.conf.d/nccl.conf",
+    "/etc/security/limits.d/zz-clusterctl.conf",
+    "/etc/ssh/ssh_config.d/10-clusterctl.conf",
+    "/etc/ssh/sshd_config.d/00-clusterctl.conf",
+    "/etc/ssh/sshd_config.d/zz-clusterctl.conf",
+)
+# Folders that hold nothing of anybody else.
+FOLDERS = ("/etc/clusterctl", "/usr/local/libexec/clusterctl", "/var/cache/clusterctl", "/var/log/clusterctl")
+STATE = "/var/lib/clusterctl"
+# Folders that clusterctl makes where they are missing, and that others use too.
+SHARED_FOLDERS = (
+    "/etc/ssh/ssh_config.d",
+    "/usr/local/etc",
+    "/usr/local/etc/openmpi",
+    "/usr/local/libexec",
+)
+HEADERS = ("/usr/include/nccl.h", "/usr/include/nccl_device.h", "/usr/include/nccl_device")
+ROOT = "/usr/local"
+NAMES = ("openmpi", "python_env", "mpi4py", "nccl", "horovod")
+MARKER = ".clusterctl.json"
+SSHD = "/etc/ssh/sshd_config.d/"
+LOADER = "/etc/ld.so.conf.d/"
+_TREE = re.compile(r"[A-Za-z0-9_]+-[^/]+-[0-9a-f]{16}")
+_PARTIAL = re.compile(r"\.[A-Za-z0-9_]+-[^/]+-[0-9a-f]{16}\.[^/]+")
+_PUSHED = re.compile(r"clusterctl-push-[0-9a-f]{16}-[^/]+")
+_BUILD = re.compile(rf"clusterctl-(?:{'|'.join(NAMES)})-[a-z0-9_]{{8}}")
+_IN_HOME = re.compile(r"/(?:root|home/[^/]+)/\.ssh(?:/(?:authorized_keys|[A-Za-z0-9_][A-Za-z0-9_.-]*(?:\.pub)?))?")
+
+
+def covers(path: str) -> bool:
+    """Tell whether ``uninstall`` knows a path without a record of it."""
+    name = os.path.basename(path)  # noqa: PTH119 - a text
+    return (
+        path in {*TEXTS, *FILES, *FOLDERS, *SHARED_FOLDERS, *HEADERS, STATE}
+        or any(path.startswith(f"{folder}/") for folder in (*FOLDERS, STATE))
+        or (path.startswith(f"{ROOT}/") and (name in NAMES or _TREE.fullmatch(name) is not None))
+        or _IN_HOME.fullmatch(path) is not None
+    )
+
+
+def is_tree_name(name: str) -> bool:
+    """Tell whether a name is that of an artifact's folder."""
+    return _TREE.fullmatch(name) is not None
+
+
+def trees_and_links(root: str = ROOT) -> Tuple[List[str], List[str]]:
+    """Return the folders of artifacts, unfinished ones too, and the links that lead to one."""
+    trees, links = [], []
+    for path in sorted(Path(root).iterdir()) if Path(root).is_dir() else []:
+        if path.is_symlink():
+            target = os.path.normpath(path.parent / path.readlink()) if _TREE.search(str(path.readlink())) else ""
+            if target and is_tree_name(Path(target).name) and str(Path(target).parent) == str(path.parent):
+                links.append(str(path))
+        elif path.is_dir() and (
+            (is_tree_name(path.name) and (path / MARKER).is_file()) or _PARTIAL.fullmatch(path.name)
+        ):
+            trees.append(str(path))
+    return trees, links
+
+
+def left_in(folder: str) -> List[str]:
+    """Return the copied packs and folders of builds that killed runs left, of root, in a folder that others use too."""
+    return sorted(
+        str(path)
+        for path in Path(folder).glob("clusterctl-*")
+        if _PUSHED.fullmatch(path.name) or (_BUILD.fullmatch(path.name) and path.lstat().st_uid == 0)
+    )

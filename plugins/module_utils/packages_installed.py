@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The packages of a node's distribution: what is installed, what can go, and what something else needs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import Dict, Iterable, List, Tuple
+
+from . import command
+
+_ANSWER_S = 120
+_REMOVAL_S = 900
+_ENVIRONMENT = {"PATH": command.SYSTEM_PATH, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+_PREVENTED = re.compile(r"^dpkg: dependency problems prevent removal of (\S+?):\n((?: .*\n?)+)", re.MULTILINE)
+_NEEDS = re.compile(r"^ (\S+) (?:pre-)?depends on ", re.MULTILINE)
+_REFUSED = re.compile(r"^dpkg: error processing package (\S+) \(--purge\):\n (.*)", re.MULTILINE)
+_RPM_NEEDED = re.compile(r"^\s*(.+?) is needed by \(installed\) (\S+)", re.MULTILINE)
+
+
+class PackageError(Exception):
+    """The packages cannot be removed; the message is one sentence."""
+
+
+def _has(program: str) -> bool:
+    return shutil.which(program, path=command.SYSTEM_PATH) is not None
+
+
+def _run(argv: List[str], timeout_s: float = _ANSWER_S) -> command.Done:
+    return command.run(argv, timeout_s, _ENVIRONMENT)
+
+
+def plain_name(name: str) -> str:
+    """Return a package's name without its architecture."""
+    return name.partition(":")[0]
+
+
+def installed() -> List[str]:
+    """Return the names of all installed packages; [] without a known package manager."""
+    if _has("dpkg-query"):
+        lines = _run(["dpkg-query", "-W", "-f", "${db:Status-Abbrev} ${binary:Package}\n"]).output.splitlines()
+        return sorted(line.split()[1] for line in lines if line.startswith("ii "))
+    if _has("rpm"):
+        return sorted(set(_run(["rpm", "-qa", "--queryformat", "%{NAME}\n"]).output.split()))
+    return []
+
+
+def needed_by_others(said: str) -> Dict[str, str]:
+    """Return the packages that dpkg refuses to remove, each with the reason, from what a trial said."""
+    found = {plain_name(name): words.strip() for name, words in _REFUSED.findall(said)}
+    for name, block in _PREVENTED.findall(said):
+        needing = _NEEDS.findall(block)
+        found[plain_name(name)] = f"{plain_name(needing[0])} needs it" if needing else "another package needs it"
+    return found
+
+
+def removable(ours: Iterable[str]) -> Tuple[List[str], Dict[str, str]]:
+    """Return which of these packages can go, and those that stay, each with the reason. Nothing is changed."""
+    present = {plain_name(name): name for name in installed()}
+    left = sorted({present[plain_name(name)] for name in ours if plain_name(name) in present})
+    kept: Dict[str, str] = {}
+    while left:
+        refused = _trial(left)
+        kept.update(refused)
+        fewer = [name for name in left if plain_name(name) not in refused]
+        if len(fewer) == len(left):
+            break
+        left = fewer
+    return left, kept
+
+
+def _trial(names: List[str]) -> Dict[str, str]:
+    if _has("dpkg-query"):
+        done = _run(["dpkg", "--no-act", "--purge", *names])
+        return {} if done.ok else needed_by_others(done.errors)
+    done = _run(["rpm", "-e", "--test", *names])
+    if done.ok:
+        return {}
+    found = {}
+    for capability, package in _RPM_NEEDED.findall(done.errors):
+        asked = _run(["rpm", "-q", "--whatprovides", "--queryformat", "%{NAME}\n", capability.split()[0]])
+        found.update({name: f"{package} needs it" for name in asked.output.split() if name in names})
+    return found
+
+
+def remove(names: List[str]) -> None:
+    """Remove packages with their settings.
+
+    Raises:
+        PackageError: the package manager refused.
+    """
+    if not names:
+        return
+    argv = ["dpkg", "--purge"] if _has("dpkg-query") else ["rpm", "-e"]
+    done = _run([*argv, *names], _REMOVAL_S)
+    if not done.ok:
+        said = done.said.splitlines()[-1] if done.said else "it gave no reason"
+        raise PackageError(f"The packages {', '.join(names)} could not be removed: {said}.")

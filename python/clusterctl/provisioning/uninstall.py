@@ -1,0 +1,171 @@
+"""The verb uninstall: every node back to what it was before the first provision.
+
+The story: take the lock, look at every node over one ssh each, and stop where jobs run. Play the playbook in check mode
+to learn what goes, show it and ask, then play it for good. Last, the controller forgets the nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from clusterctl.inventory import ansible_inventory
+from clusterctl.model import run_record
+from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.snapshot import Snapshot
+from clusterctl.provisioning import playbook, refusals, software
+from clusterctl.provisioning.host_run import HostRun, RunObserver, recorded
+from clusterctl.provisioning.look import plain
+from clusterctl.provisioning.preview import UninstallPreview
+from clusterctl.provisioning.tally import Tally
+from clusterctl.state import locks, paths, runs, snapshots
+from clusterctl.state import software as kept
+from clusterctl.support.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+    from clusterctl.model.hosts import AnyInventory, Inventory
+
+PLAYBOOK = "uninstall"
+_NOT_PATHS = frozenset({"artifact", "library", "loader"})  # kinds of watch entries that the module finds by itself
+
+
+@dataclass(frozen=True)
+class UninstallRequest:
+    """What the user asked for; ``remove_user`` is about the account that was made for jobs."""
+
+    inventory: AnyInventory
+    options: InventoryOptions = field(default_factory=InventoryOptions)
+    remove_user: bool = False
+    while_busy: bool = False
+    check: bool = False
+    diff: bool = False
+    verbosity: int = 0
+    forks: int = playbook.DEFAULT_FORKS
+    become_password: str | None = field(default=None, repr=False)
+    argv: tuple[str, ...] = ()
+
+
+class Observer(RunObserver, Protocol):
+    """Shows the run while it goes on, and asks the user."""
+
+    def confirm(self, preview: UninstallPreview) -> bool:
+        """Let the user decide, where there is one; False ends the run with nothing changed."""
+
+
+def uninstall(request: UninstallRequest, observer: Observer) -> run_record.RunRecord:
+    """Put the nodes back to what they were before the first provision.
+
+    Raises:
+        ConfigError: the inventory is wrong, the cluster was never provisioned, or another run holds a host; nothing
+            was changed.
+    """
+    observer.phase("reading the inventory")
+    cluster = ansible_inventory.load(request.inventory, request.options)
+    refusals.check_files(cluster, request.options)
+    with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
+        was_provisioned = has_left_traces(paths.cluster_id(cluster.sources))
+        run = runs.start("uninstall", cluster.sources, request.argv, runs.versions())
+        with recorded(run):
+            return _Uninstall(request, observer, cluster, run).go(was_provisioned=was_provisioned)
+
+
+def has_left_traces(cluster: str) -> bool:
+    """Whether a run of this controller changed the nodes of a cluster, also one that was uninstalled since."""
+    if snapshots.read(cluster).hosts or kept.sets(cluster):
+        return True
+    for path in paths.runs_dir(cluster).glob(f"*/{paths.run_record(paths.runs_dir(cluster)).name}"):
+        try:
+            record = run_record.RunRecord.model_validate_json(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+        if record.verb in {"provision", "uninstall"} and any(host.changed for host in record.hosts):
+            return True
+    return False
+
+
+def watched_paths(watch: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the paths that the last run left, for a node whose own record begins later."""
+    return sorted({str(entry["path"]) for entry in watch if entry.get("kind") not in _NOT_PATHS})
+
+
+class _Uninstall(HostRun):
+    """One uninstall, from the lock to the record."""
+
+    def __init__(self, request: UninstallRequest, observer: Observer, cluster: Inventory, run: runs.Run) -> None:
+        super().__init__(request, observer, cluster, run)
+        self._request = request
+        self._asking = observer
+        self._cluster_id = run.record.cluster_id
+
+    def go(self, *, was_provisioned: bool) -> run_record.RunRecord:
+        chosen = self.cluster.selected
+        self.observer.phase(f"looking at {len(self.cluster.hosts)} hosts")
+        probe = self.look({}, busy=True)
+        self.run.facts({name: plain(node) for name, node in probe.facts.items()})
+        refused = [refusals.connection_problem(probe.failures[name]) for name in chosen if name in probe.failures]
+        if not refused and not self._request.while_busy:
+            links = {name: host.links for name, host in software.present(probe.facts).items() if name in chosen}
+            refused = software.at_work(links, probe.facts)
+        if refused:
+            return self.refuse(refused, unreached=probe.failures)
+        variables = self._variables()
+        self.observer.phase("finding what clusterctl brought")
+        end = self.play(PLAYBOOK, limit=self.cluster.limit, variables=variables, check=True)
+        if end.status != "successful" or end.rc != 0:
+            record = self.judge(end)
+            return self.run.update(message=f"{record.message} Nothing was changed.".strip())
+        ahead = {
+            name: tuple(p for found in results for p in found.changes) for name, results in self.tally.hosts.items()
+        }
+        ahead = {name: phrases for name, phrases in ahead.items() if phrases}
+        if not ahead:
+            return self._nothing(was_provisioned=was_provisioned)
+        if self._request.check:
+            return self.judge(end)
+        if not self._asking.confirm(UninstallPreview(self.cluster.sources, ahead, self.tally.told())):
+            return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
+        return self._remove(variables)
+
+    def _variables(self) -> dict[str, Any]:
+        known = snapshots.read(self._cluster_id).hosts
+        places = {name: watched_paths(known[name].watch) for name in self.cluster.selected if name in known}
+        return {"uninstall_paths": places, "uninstall_remove_user": self._request.remove_user}
+
+    def _nothing(self, *, was_provisioned: bool) -> run_record.RunRecord:
+        if not was_provisioned:
+            raise ConfigError(
+                f"{self.cluster.sources.shown} was never provisioned, so there is nothing to uninstall; check the "
+                "name of the inventory."
+            )
+        told = self.tally.told()
+        if not self._request.check:
+            self._forget(self.cluster.selected)
+        words = " ".join(("Nothing to do: the nodes are as they were before clusterctl.", *told))
+        hosts = [run_record.HostSummary(host=name, outcome="ok") for name in self.cluster.selected]
+        return self.finish("nothing to do", ExitCode.OK, hosts=hosts, message=words)
+
+    def _remove(self, variables: Mapping[str, Any]) -> run_record.RunRecord:
+        chosen = self.cluster.selected
+        snapshots.forget_hosts(self._cluster_id, chosen)
+        self.run.update(reasons=dict.fromkeys(chosen, "an uninstall"))
+        self.tally = Tally()
+        end = self.play(PLAYBOOK, limit=self.cluster.limit, variables=variables)
+        others = [host.name for host in self.cluster.hosts if host.name not in chosen]
+        if others:
+            remove = f"'clusterctl remove {self.cluster.sources.shown} {' '.join(chosen)}'"
+            words = f"The other nodes still know {', '.join(chosen)}: {remove} takes the names and keys from them."
+            self.told = (words,)
+        record = self.judge(end)
+        self._forget([host.host for host in record.hosts if host.outcome in {"ok", "changed"}])
+        return record
+
+    def _forget(self, hosts: Sequence[str]) -> None:
+        """Forget what earlier runs left on these hosts; the records of the runs stay."""
+        kept.forget_hosts(self._cluster_id, hosts)
+        snapshots.forget_hosts(self._cluster_id, hosts)
+        known = snapshots.read(self._cluster_id)
+        if known.members and not known.hosts:
+            snapshots.write(self._cluster_id, Snapshot())

@@ -1,0 +1,182 @@
+"""A whole uninstall with nodes that are told what to say: what it asks, forgets and refuses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import factory
+import pytest
+from clusterctl.model.events import HostResult
+from clusterctl.model.facts import NodeFacts, Probe, ProbeFailure
+from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.snapshot import HostSnapshot, Snapshot
+from clusterctl.model.software import Hold, HostSoftware, SoftwareSet
+from clusterctl.provisioning import playbook, uninstall
+from clusterctl.provisioning.host_run import HostRun
+from clusterctl.provisioning.uninstall import UninstallRequest
+from clusterctl.state import locks, paths, runs, snapshots
+from clusterctl.state import software as kept
+from clusterctl.support.errors import ConfigError, LockedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clusterctl.model.hosts import Inventory
+    from clusterctl.provisioning.preview import UninstallPreview
+
+pytestmark = pytest.mark.programs
+
+WHEN = datetime(2026, 3, 1, tzinfo=timezone.utc)
+LINK, TREE = "/usr/local/openmpi", "/usr/local/openmpi-5.0.7-bbbbbbbbbbbbbbbb"
+NODES = ("node1", "node2")
+STAYS = "The account mpi stays"
+
+
+def facts(**changed: Any) -> NodeFacts:
+    found = {"name": "openmpi", "link": LINK, "target": TREE, "version": "5.0.7", "key": "b", "ok": True}
+    return factory.node(artifacts=[found], **changed)
+
+
+@dataclass
+class Nodes:
+    """What the nodes answer, and what the playbook finds on them."""
+
+    inventory: Path
+    probe: Probe
+    changes: dict[str, tuple[str, ...]] = field(default_factory=lambda: dict.fromkeys(NODES, ("removed x",)))
+    played: list[dict[str, Any]] = field(default_factory=list)
+    asked: list[UninstallPreview] = field(default_factory=list)
+    answer: bool = True
+
+    @property
+    def cluster(self) -> str:
+        return paths.cluster_id(self.inventory)
+
+    def uninstall(self, **options: Any) -> Any:
+        return uninstall.uninstall(UninstallRequest(self.inventory, **options), self)
+
+    def confirm(self, preview: UninstallPreview) -> bool:
+        self.asked.append(preview)
+        return self.answer
+
+    def phase(self, text: str) -> None: ...
+
+    def event(self, event: object) -> None: ...
+
+    def stopping(self, requests: int) -> None: ...
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    """Two provisioned nodes under a hold."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    place = tmp_path / "lab.ini"
+    place.write_text("node1\nnode2\n", encoding="utf-8")
+    found = Nodes(place, Probe(facts={name: facts() for name in NODES}))
+    run = runs.start("provision", place, [], {})
+    run.close()
+    software = SoftwareSet(
+        run_id=run.folder.name,
+        verb="provision",
+        left=WHEN,
+        hosts={name: HostSoftware(platform="debian-12-x86_64", links={LINK: TREE}) for name in NODES},
+    )
+    kept.write_set(run.folder, software)
+    kept.write_hold(found.cluster, Hold(software=software, since=WHEN, finished=True))
+    watch = ({"path": "/home/me/.ssh/authorized_keys", "kind": "block"}, {"path": TREE, "kind": "artifact"})
+    host = HostSnapshot(run_id="r", inputs={}, members="m", platform="p", host_keys=(), user="me", watch=watch)
+    snapshots.write(found.cluster, Snapshot(members=({"name": "node1"},), hosts=dict.fromkeys(NODES, host)))
+
+    def play(self: HostRun, name: str, **given: Any) -> playbook.End:
+        found.played.append({"name": name, **given})
+        for each in self.cluster.selected:
+            changes = found.changes.get(each, ())
+            result = HostResult(
+                at=1.0,
+                host=each,
+                stage="s",
+                task="t",
+                outcome="changed" if changes else "ok",
+                seconds=1.0,
+                changes=changes,
+                data={"told": [STAYS]},
+            )
+            self.tally.add(result)
+        return playbook.End("successful", 0)
+
+    monkeypatch.setattr(HostRun, "look", lambda _self, _watch, *, busy=False: found.probe)  # noqa: ARG005 - as it is
+    monkeypatch.setattr(HostRun, "play", play)
+    return found
+
+
+def test_it_looks_asks_removes_and_forgets(nodes: Nodes) -> None:
+    record = nodes.uninstall()
+    assert (record.outcome, record.exit_code, record.verb) == ("done", 0, "uninstall")
+    assert [(one["name"], one.get("check")) for one in nodes.played] == [("uninstall", True), ("uninstall", None)]
+    assert nodes.played[0]["variables"]["uninstall_paths"] == {
+        name: ["/home/me/.ssh/authorized_keys"] for name in NODES
+    }
+    (ahead,) = nodes.asked
+    assert (ahead.changes["node2"], ahead.told) == (("removed x",), (STAYS,))
+    assert record.told == (STAYS,)
+    assert [(host.host, host.outcome, host.changes) for host in record.hosts] == [
+        (name, "changed", ("removed x",)) for name in NODES
+    ]
+    assert snapshots.read(nodes.cluster) == Snapshot()
+    assert kept.sets(nodes.cluster) == []
+    assert kept.hold(nodes.cluster) is None
+    assert len(list(paths.runs_dir(nodes.cluster).glob("*/run.json"))) == 3, "the records of the runs and latest"
+    nodes.changes = {}
+    again = nodes.uninstall()
+    assert (again.outcome, again.exit_code) == ("nothing to do", 0)
+    assert "Nothing to do" in again.message
+
+
+def test_of_one_node_the_others_are_told_of(nodes: Nodes) -> None:
+    record = nodes.uninstall(options=InventoryOptions(limit="node2"))
+    assert "The other nodes still know node2: 'clusterctl remove " in record.told[0]
+    assert list(snapshots.read(nodes.cluster).hosts) == ["node1"]
+    assert [list(found.hosts) for found in kept.sets(nodes.cluster)] == [["node1"]]
+    hold = kept.hold(nodes.cluster)
+    assert hold is not None
+    assert list(hold.software.hosts) == ["node1"]
+
+
+def untouched(nodes: Nodes) -> bool:
+    real = [one for one in nodes.played if one.get("check") is not True]
+    return not real and len(snapshots.read(nodes.cluster).hosts) == len(NODES) and len(kept.sets(nodes.cluster)) == 1
+
+
+@pytest.mark.parametrize(("how", "code"), [("unreachable", 4), ("busy", 2), ("no", 130), ("check", 0)])
+def test_what_stands_in_the_way_changes_nothing(nodes: Nodes, how: str, code: int) -> None:
+    if how == "unreachable":
+        del nodes.probe.facts["node2"]
+        nodes.probe.failures["node2"] = ProbeFailure("node2", "unreachable", "node2 does not answer")
+    elif how == "busy":
+        nodes.probe.facts["node2"] = facts(busy=[{"pid": 7, "user": "alice", "command": "train", "rank": True}])
+    nodes.answer = how != "no"
+    record = nodes.uninstall(check=how == "check")
+    assert record.exit_code == code
+    assert untouched(nodes)
+    assert [problem.host for problem in record.problems] == (["node2"] if how in {"unreachable", "busy"} else [])
+    if how == "busy":
+        assert nodes.uninstall(while_busy=True).exit_code == 0
+
+
+def test_a_cluster_that_was_never_provisioned_is_refused(nodes: Nodes, tmp_path: Path) -> None:
+    nodes.inventory = tmp_path / "other.ini"
+    nodes.inventory.write_text("node1\nnode2\n", encoding="utf-8")
+    nodes.changes = {}
+    with pytest.raises(ConfigError, match=r"other\.ini was never provisioned, so there is nothing to uninstall"):
+        nodes.uninstall()
+
+
+def test_hosts_that_another_run_holds_are_refused(nodes: Nodes) -> None:
+    from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - starts slowly
+
+    cluster: Inventory = ansible_inventory.load(nodes.inventory, InventoryOptions())
+    with locks.HostLock(cluster.selected_hosts, "another"), pytest.raises(LockedError, match="is held by"):
+        nodes.uninstall()
+    assert untouched(nodes)
