@@ -11,6 +11,8 @@ version_added: 0.1.0
 description:
   - Runs C(ssh -o BatchMode=yes NAME true) as the user, several at a time, each with a deadline.
   - Fails with one sentence for each failed login. The sentence names both ends.
+  - With O(tolerate), it fails on no login. A second task then tries the targets again that still take part in the run.
+    A target that died is not a fault of the nodes that logged in to it.
 options:
   origin:
     description: This node's name.
@@ -29,6 +31,10 @@ options:
     description: Seconds that one login may take.
     type: int
     default: 20
+  tolerate:
+    description: Return the failed logins without failing.
+    type: bool
+    default: false
 author:
   - The clusterctl authors
 attributes:
@@ -52,6 +58,11 @@ EXAMPLES = r"""
 RETURN = r"""
 failures:
   description: A sentence for each failed login.
+  returned: always
+  type: list
+  elements: str
+refused:
+  description: The names of the nodes whose login failed.
   returned: always
   type: list
   elements: str
@@ -134,25 +145,32 @@ def main() -> None:
             "user": {"type": "str", "required": True},
             "targets": {"type": "list", "elements": "dict", "required": True},
             "timeout_s": {"type": "int", "default": 20},
+            "tolerate": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
     given = module.params
-    nothing = {"changed": False, "changes": [], "watch": []}
+    nothing: Dict[str, Any] = {
+        "changed": False,
+        "changes": [],
+        "watch": [],
+        "failures": [],
+        "refused": [],
+        "logins": [],
+    }
     if module.check_mode:
-        module.exit_json(**nothing, failures=[], logins=[])
+        module.exit_json(**nothing)
     try:
         failed = login_all(given["user"], given["targets"], given["timeout_s"])
     except (KeyError, OSError) as error:
-        module.fail_json(
-            msg=f"ssh could not be started as {given['user']}: {error}.", **nothing, failures=[], logins=[]
-        )
+        module.fail_json(msg=f"ssh could not be started as {given['user']}: {error}.", **nothing)
     failures = [mesh_rules.login_failure(given["origin"], target, given["user"], said) for target, said in failed]
-    refused = {str(target["name"]) for target, _ in failed}
+    refused = [str(target["name"]) for target, _ in failed]
     logins = [str(target["name"]) for target in given["targets"] if str(target["name"]) not in refused]
-    if failures:
-        module.fail_json(msg=" ".join(failures), **nothing, failures=failures, logins=logins)
-    module.exit_json(**nothing, failures=[], logins=logins)
+    result = {**nothing, "failures": failures, "refused": refused, "logins": logins}
+    if failures and not given["tolerate"]:
+        module.fail_json(msg=" ".join(failures), **result)
+    module.exit_json(**result)
 
 
 if __name__ == "__main__":

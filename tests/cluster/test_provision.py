@@ -133,6 +133,8 @@ def test_one_dead_host_stops_all_before_anything_is_changed(cluster: Cluster, tm
     assert "dead (127.0.0.1 port 1) does not answer" in done.stderr
     assert "hosts_domain" in done.stderr, "what preflight finds stands in the same table"
     assert "Stopped before anything was changed" in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "--skip-unreachable" in line]
+    assert "--max-fail N|P%" in line
     assert cluster.on("node1", "cat", "/etc/hosts") == before
 
 

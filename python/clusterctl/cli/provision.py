@@ -14,10 +14,12 @@ from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
     from clusterctl.model.run_record import RunRecord
+    from clusterctl.provisioning.partial import Amount
     from clusterctl.provisioning.run import ProvisionRequest
     from clusterctl.validation.run import ValidationOptions
 
 _ANSIBLE = "Ansible's own options"
+_PARTS = "Some of the hosts"
 
 
 def provision(
@@ -38,6 +40,32 @@ def provision(
     extra_vars: options.ExtraVars = None,
     verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="More in Ansible's log (-vvv).")] = 0,
     forks: Annotated[int, typer.Option("--forks", "-f", min=1, help="Hosts worked on at the same time.")] = 32,
+    skip_unreachable: Annotated[
+        bool,
+        typer.Option(
+            "--skip-unreachable",
+            help="Leave out hosts that cannot be reached; ends with 4.",
+            rich_help_panel=_PARTS,
+        ),
+    ] = False,
+    max_fail: Annotated[
+        str | None,
+        typer.Option(
+            "--max-fail",
+            metavar="N|P%",
+            help="Stop all hosts once more than so many failed or were skipped.",
+            rich_help_panel=_PARTS,
+        ),
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            "--batch",
+            metavar="N|P%",
+            help="So many hosts at a time; stop at the first group that fails.",
+            rich_help_panel=_PARTS,
+        ),
+    ] = None,
     become: change.Become = False,
     ask_become_pass: change.AskBecomePass = False,
     vault_id: change.VaultId = None,
@@ -58,6 +86,7 @@ def provision(
     from clusterctl.provisioning import run as provisioning  # noqa: PLC0415 - see cli.main: --help stays quick
 
     inventory = options.sources(named, more)
+    most_failed, batch_size = _amount("--max-fail", max_fail, least=0), _amount("--batch", batch, least=1)
     asked = change.asked(limit, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
     request = provisioning.ProvisionRequest(
         inventory=inventory,
@@ -69,6 +98,9 @@ def provision(
         diff=diff,
         verbosity=verbose,
         forks=forks,
+        skip_unreachable=skip_unreachable,
+        max_fail=most_failed,
+        batch=batch_size,
         become_password=asked.become_password,
         argv=asked.argv,
     )
@@ -119,6 +151,15 @@ def _next_step(request: ProvisionRequest) -> str:
     if request.check:
         return f"'clusterctl provision {where}' does it."
     return f"'clusterctl validate {where}' proves that it works."
+
+
+def _amount(option: str, text: str | None, least: int) -> Amount | None:
+    from clusterctl.provisioning import partial  # noqa: PLC0415 - see cli.main
+
+    try:
+        return None if text is None else partial.amount(text, least)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def _split(values: list[str] | None) -> tuple[str, ...]:

@@ -99,7 +99,8 @@ def closing_lines(record: RunRecord) -> list[str]:
     count = output.plural(len(record.hosts), "host")
     again = shlex.join(record.argv)
     log = paths.ansible_log(Path(record.folder))
-    bad = [host.host for host in record.hosts if host.outcome in {"failed", "unreachable"}]
+    lost = [host.host for host in record.hosts if host.outcome in {"failed", "unreachable"}]
+    bad = [name for name in lost if name not in record.left_out]
     if record.outcome == "nothing to do":
         if record.message:
             return [record.message]
@@ -111,11 +112,24 @@ def closing_lines(record: RunRecord) -> list[str]:
         return [record.message or f"Interrupted after {output.duration(took)}; '{again}' goes on from here."]
     lines = [f"{record.message}"] if record.message else []
     if record.problems and not any(host.changed for host in record.hosts):
-        lines = [f"Stopped before anything was changed. Put this right, then repeat '{again}'."]
-    elif bad:
-        others = ", the others finished" if len(bad) < len(record.hosts) else ""
+        return [f"Stopped before anything was changed. Put this right, then repeat '{again}'.{_ways_on(record)}"]
+    if bad:
+        others = ", the others finished" if len(bad) < len(record.hosts) and not record.message else ""
         lines.append(
             f"{output.folded(bad)} did not get through{others}. Ansible's output: {log}. "
             f"When the cause is gone, '{again}' goes on from here."
         )
+    if record.left_out:
+        lines.append(
+            f"Left out, for they cannot be reached: {output.folded(record.left_out)}. "
+            f"When they answer, '{again}' brings them in."
+        )
     return lines
+
+
+def _ways_on(record: RunRecord) -> str:
+    """Return the options by which a provision goes on without hosts that cannot be reached."""
+    unreachable = {problem.host for problem in record.problems if problem.kind == "unreachable"}
+    if record.verb != "provision" or not unreachable or len(unreachable) == len(record.hosts) or record.left_out:
+        return ""
+    return " '--skip-unreachable' provisions the others now; with '--max-fail N|P%' so many may be lost, and not more."

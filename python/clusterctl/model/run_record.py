@@ -77,6 +77,8 @@ class RunRecord(Record):
     slices: tuple[int, ...] = ()  # of the artifacts' files whose content was compared, of seven
     problems: tuple[Problem, ...] = ()
     hosts: tuple[HostSummary, ...] = ()
+    left_out: tuple[str, ...] = ()  # hosts that could not be reached and were skipped
+    batches: tuple[tuple[str, ...], ...] = ()  # of a rolling run, in their order
     told: tuple[str, ...] = ()  # what roles decided for the whole cluster, a sentence each
     warnings: tuple[str, ...] = ()  # of roles, a sentence each
     folder: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import platform
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
@@ -97,7 +98,9 @@ class HostRun:
         self.run = run
         self.tally = Tally()
         self.told: tuple[str, ...] = ()  # sentences for the record, before those of the roles
+        self.left_out: dict[str, run_record.Problem] = {}
         self._asked = request
+        self.all_selected = cluster.selected  # with those that are left out later
 
     def look(
         self, watch: Mapping[str, list[dict[str, Any]]], *, content: Sequence[int] = (), busy: bool = False
@@ -153,24 +156,48 @@ class HostRun:
         self.run.event(event)
         self.observer.event(event)
 
-    def judge(self, end: playbook.End) -> run_record.RunRecord:
+    def leave_out(self, problems: Sequence[run_record.Problem]) -> None:
+        """Go on without the hosts of these problems."""
+        for problem in problems:
+            self.left_out.setdefault(problem.host, problem)
+        others = tuple(name for name in self.cluster.selected if name not in self.left_out)
+        self.cluster = dataclasses.replace(self.cluster, selected=others, limit=",".join(others))
+        self.run.update(left_out=tuple(self.left_out))
+
+    def judge(self, end: playbook.End, *, message: str = "", untouched: Container[str] = ()) -> run_record.RunRecord:
         """Make the verdict from what happened on each host; Ansible's own code says 4 for a parse error too."""
-        hosts = self.tally.summaries(self.cluster.selected, end)
+        fields: dict[str, Any] = {"hosts": self._summaries(end, untouched), "message": message}
         problems = self.tally.problems()
         if end.status == "canceled":
-            return self.finish("interrupted", ExitCode.INTERRUPTED, hosts=hosts)
+            return self.finish("interrupted", ExitCode.INTERRUPTED, **fields)
         if problems:
-            return self.finish(*verdict_of(problems), hosts=hosts, problems=problems)
-        if end.unreachable:
-            return self.finish("unreachable", ExitCode.UNREACHABLE, hosts=hosts)
+            return self.finish(*verdict_of(problems), **{**fields, "problems": problems})
+        if end.unreachable or (self.left_out and (end.rc == 0 or end.failed)):
+            return self.finish("unreachable", ExitCode.UNREACHABLE, **fields)
         if end.failed:
-            return self.finish("failed", ExitCode.HOST_FAILED, hosts=hosts)
+            return self.finish("failed", ExitCode.HOST_FAILED, **fields)
         if end.rc != 0 or not self.tally.hosts:
-            message = "; ".join(end.complaints) or f"Ansible ended with {end.rc} before it reached a host."
-            return self.finish("bad configuration", ExitCode.BAD_CONFIG, hosts=hosts, message=message)
-        return self.finish("done", ExitCode.OK, hosts=hosts)
+            words = "; ".join(end.complaints) or f"Ansible ended with {end.rc} before it reached a host."
+            return self.finish("bad configuration", ExitCode.BAD_CONFIG, **{**fields, "message": words})
+        return self.finish("done", ExitCode.OK, **fields)
 
-    def refuse(self, problems: Sequence[run_record.Problem], unreached: Container[str] = ()) -> run_record.RunRecord:
+    def _summaries(self, end: playbook.End, untouched: Container[str]) -> list[HostSummary]:
+        """Return one summary per host, in the inventory's order."""
+        found = {summary.host: summary for summary in self.tally.summaries(self.cluster.selected, end)}
+        found = {
+            name: HostSummary(host=name, outcome="not run") if name in untouched else summary
+            for name, summary in found.items()
+        }
+        return [self.summary_of_left_out(name) if name in self.left_out else found[name] for name in self.all_selected]
+
+    def summary_of_left_out(self, name: str) -> HostSummary:
+        """Return the summary of a host that the run leaves out."""
+        words = f"left out: {self.left_out[name].problem}"
+        return HostSummary(host=name, outcome="unreachable", failed_stage=CONNECTION, message=words)
+
+    def refuse(
+        self, problems: Sequence[run_record.Problem], unreached: Container[str] = (), message: str = ""
+    ) -> run_record.RunRecord:
         """End the run with the problems that stand in its way; plain ssh did not get through to ``unreached``."""
         outcome, code = verdict_of(problems)
         first = {problem.host: problem for problem in reversed(problems)}
@@ -183,9 +210,11 @@ class HostRun:
                 failed_stage=CONNECTION if name in unreached else PREFLIGHT,
                 message=first[name].problem,
             )
-            for name in self.cluster.selected
+            for name in self.all_selected
         ]
-        return self.finish(outcome, code, hosts=hosts, problems=list(problems), message="Nothing was changed.")
+        return self.finish(
+            outcome, code, hosts=hosts, problems=list(problems), message=f"{message}Nothing was changed."
+        )
 
     def finish(self, outcome: run_record.RunOutcome, code: ExitCode, **fields: Any) -> run_record.RunRecord:
         """Write the end of the run into its record."""

@@ -13,23 +13,26 @@ from clusterctl import __version__
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
 from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.nodeset import folded
 from clusterctl.model.snapshot import Snapshot
-from clusterctl.provisioning import drift, plan, playbook, refusals, software
+from clusterctl.provisioning import drift, partial, plan, playbook, refusals, rolling, software
 from clusterctl.provisioning.held import Held
 from clusterctl.provisioning.host_run import PREFLIGHT, HostRun, RunObserver, now, recorded
 from clusterctl.provisioning.look import EVERY_SLICE, plain, state_of
 from clusterctl.provisioning.members import still_removed
 from clusterctl.provisioning.preview import preview
+from clusterctl.provisioning.tally import Tally
 from clusterctl.state import artifacts, locks, runs, snapshots
 from clusterctl.state import software as kept
 from clusterctl.support import content
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Container, Mapping, Sequence
 
     from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import AnyInventory, Inventory
+    from clusterctl.model.snapshot import HostSnapshot
     from clusterctl.provisioning.preview import Preview
 
 
@@ -48,6 +51,9 @@ class ProvisionRequest:
     slices: tuple[int, ...] = ()  # compare the content of these slices only
     verbosity: int = 0
     forks: int = playbook.DEFAULT_FORKS
+    skip_unreachable: bool = False  # leave out hosts that cannot be reached
+    max_fail: partial.Amount | None = None  # None: the others finish, however many hosts fail
+    batch: partial.Amount | None = None  # None: all hosts at once
     become_password: str | None = field(default=None, repr=False)
     argv: tuple[str, ...] = ()  # as it may be shown and kept: no value of an extra variable
 
@@ -118,41 +124,141 @@ class _Provision(HostRun):
             for name, failure in probe.failures.items()
             if name in set(cluster.selected)
         ]
-        if refused:
-            return self._stop_before_anything(
-                refused, reachable=[n for n in cluster.selected if n not in probe.failures]
-            )
+        if refused and not self._can_leave_out(refused):
+            return self._stop_before_anything(refused)
+        self._leave_out_all(refused)
+        if stop := partial.too_many(len(self.left_out), self._allowed):
+            return self.refuse(refused, unreached=self.left_out, message=f"{stop} ")
+        return self._provision(probe, states, before)
 
-        lacking = self._held.problems(cluster.selected, probe.facts, before)
+    def _provision(self, probe: Probe, states: Mapping[str, plan.NodeState], before: Snapshot) -> run_record.RunRecord:
+        """Decide, ask the user, and change the hosts."""
+        selected, request = self.cluster.selected, self._request
+        lacking = self._held.problems(selected, probe.facts, before)
         if lacking:
             return self.refuse(lacking)
         inputs = self._inputs()
-        names = [host.name for host in cluster.hosts]
-        members = plan.members_digest(states, before.hosts, names)
-        decision = plan.decide(cluster.selected, states, before.hosts, inputs, members)
+        members = self._members_digest(states, selected, before.hosts)
+        decision = plan.decide(selected, states, before.hosts, inputs, members)
         reasons = dict(decision.reasons)
         if not reasons and not request.is_full and not request.trust_snapshots:
-            reasons = dict.fromkeys(cluster.selected, "asked for by an option")
+            reasons = dict.fromkeys(selected, "asked for by an option")
         if not reasons:
-            hosts = [run_record.HostSummary(host=name, outcome="ok") for name in cluster.selected]
-            return self.finish("nothing to do", ExitCode.OK, hosts=hosts)
-        ahead = preview(cluster.sources, cluster.selected, probe.facts, reasons, artifacts.cached())
+            return self._nothing_to_do()
+        ahead = preview(self.cluster.sources, selected, probe.facts, reasons, artifacts.cached())
         if not self._asking.confirm(self._held.preview(ahead)):
             return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
 
-        if not request.check:
-            snapshots.forget_hosts(self.run.record.cluster_id, cluster.selected)
         self.run.update(reasons=reasons, drifted=dict(decision.drifted))
-        limit = ",".join(reasons) if request.check and request.trust_snapshots else cluster.limit
-        links = self._held.links(cluster.selected, probe.facts)
-        record = self.judge(self._play_under(links, limit, before, probe.facts))
-        if record.exit_code == ExitCode.OK and request.is_full:
-            self._write_set(record, probe)
-            self._write_snapshot(inputs, states, before, links)
+        links = self._held.links(selected, probe.facts)
+        if request.batch is not None and not request.check:
+            record, reached = self._roll(links, before, probe)
+        else:
+            if not request.check:
+                snapshots.forget_hosts(self.run.record.cluster_id, selected)
+            limit = ",".join(reasons) if request.check and request.trust_snapshots else self.cluster.limit
+            record, reached = self._at_once(links, limit, before, probe)
+        if reached and request.is_full:
+            if record.exit_code == ExitCode.OK:
+                self._write_set(record, probe)
+            self._write_snapshot(inputs, states, before, links, reached)
         return record
 
+    @property
+    def _allowed(self) -> int | None:
+        """How many hosts may be lost, None where any number may."""
+        return self._request.max_fail.of(len(self.all_selected)) if self._request.max_fail else None
+
+    def _can_leave_out(self, problems: list[run_record.Problem]) -> bool:
+        return self._request.skip_unreachable and partial.can_be_left_out(problems, self.cluster.selected)
+
+    def _leave_out_all(self, problems: list[run_record.Problem]) -> None:
+        if problems:
+            self.leave_out(problems)
+            self.observer.phase(f"leaving out {folded(self.left_out)}, which cannot be reached")
+
+    def _nothing_to_do(self) -> run_record.RunRecord:
+        if not self.left_out:
+            hosts = [run_record.HostSummary(host=name, outcome="ok") for name in self.cluster.selected]
+            return self.finish("nothing to do", ExitCode.OK, hosts=hosts)
+        hosts = [
+            self.summary_of_left_out(name) if name in self.left_out else run_record.HostSummary(host=name, outcome="ok")
+            for name in self.all_selected
+        ]
+        words = "Nothing to do on the other hosts: they are as the last run left them."
+        return self.finish("unreachable", ExitCode.UNREACHABLE, hosts=hosts, message=words)
+
+    def _at_once(
+        self, links: Mapping[str, Mapping[str, str]], limit: str | None, before: Snapshot, probe: Probe
+    ) -> tuple[run_record.RunRecord, Sequence[str]]:
+        """Play the roles on all hosts; returns the record and the hosts that are as the roles leave them."""
+        end = self._play_under(links, limit, before, probe.facts)
+        while (gone := self.tally.problems()) and self._can_leave_out(gone):  # only Ansible can reach these hosts
+            self._leave_out_all(gone)
+            if partial.too_many(len(self.left_out), self._allowed):
+                break
+            self.tally = Tally()
+            end = self._play_under(links, self.cluster.limit, before, probe.facts)
+        stop = partial.too_many(len(self.left_out) + len(_lost(end)), self._allowed)
+        record = self.judge(end, message=stop)
+        is_whole = not (stop or record.problems) and record.outcome in {"done", "failed", "unreachable"}
+        return record, partial.finished(self.cluster.selected, self.tally.results, _lost(end)) if is_whole else ()
+
+    def _roll(
+        self, links: Mapping[str, Mapping[str, str]], before: Snapshot, probe: Probe
+    ) -> tuple[run_record.RunRecord, Sequence[str]]:
+        """Play the roles batch by batch, after a look at all hosts for what stands in the way of any of them."""
+        size, selected = self._request.batch, self.cluster.selected
+        platforms = {name: node.platform for name, node in probe.facts.items()}
+        first = partial.builders(self.cluster.selected_hosts, platforms)
+        batches = partial.batches(selected, max(1, size.of(len(selected)) if size else 0), first)
+        self.run.update(batches=batches)
+        self.observer.phase("looking for problems of all hosts before the first batch")
+        end = self._play(limit=self.cluster.limit, tags=(PREFLIGHT,), known_members=before.members)
+        if end.status != "successful" or self.tally.problems():
+            return self.judge(end), ()
+
+        def begin(number: int, names: Sequence[str]) -> None:
+            self.observer.phase(f"batch {number} of {len(batches)}: {folded(names)}")
+            snapshots.forget_hosts(self.run.record.cluster_id, names)
+
+        def play(names: Sequence[str]) -> playbook.End:
+            return self._play_under(links, ",".join(names), self._knowing(before), probe.facts)
+
+        def join(names: Sequence[str]) -> playbook.End:
+            if not self._request.is_full:
+                return playbook.End("successful", 0)
+            self.observer.phase(f"{folded(names)} meet each other")
+            return self._play(
+                limit=",".join(names), tags=partial.JOINT_TAGS, known_members=self._knowing(before).members
+            )
+
+        def reached(names: Sequence[str]) -> Sequence[str]:
+            return partial.finished(names, self.tally.results, ()) if self._request.is_full else names
+
+        rolled = rolling.roll(batches, rolling.Steps(begin, play, join, reached), self._still_allowed or 0)
+        if rolled.stopped is None:
+            return self.judge(rolled.end), rolled.done
+        how = "was interrupted" if rolled.end.status == "canceled" else "failed"
+        words = rolled.stopped.words(how)
+        record = self.judge(rolled.end, message=words, untouched=rolled.stopped.untouched)
+        return self.run.update(message=words), rolled.done if record.outcome != "interrupted" else ()
+
+    @property
+    def _still_allowed(self) -> int | None:
+        """How many more hosts may be lost."""
+        return None if self._allowed is None else self._allowed - len(self.left_out)
+
+    def _knowing(self, before: Snapshot) -> Snapshot:
+        """Return a snapshot with the members that this run has seen."""
+        return before.model_copy(update={"members": self.tally.members() or before.members})
+
     def _play_under(
-        self, held: Mapping[str, Mapping[str, str]], limit: str | None, before: Snapshot, seen: Container[str]
+        self,
+        held: Mapping[str, Mapping[str, str]],
+        limit: str | None,
+        before: Snapshot,
+        seen: Container[str],
     ) -> playbook.End:
         """Play the roles; under a hold, first make sure that the links lead where they are held."""
         if held and not self._request.tags:
@@ -214,11 +320,15 @@ class _Provision(HostRun):
         if left_out := still_removed(self._before, self.cluster):
             known["preflight_left_out"] = left_out
         skip_tags = (*self._request.skip_tags, *self._held.skip_tags)
-        return self.play(name, limit=limit, tags=tags, skip_tags=skip_tags, variables={**known, **(variables or {})})
+        allowed = {} if self._still_allowed is None else {"provision_max_failed": self._still_allowed}
+        variables = {**known, **allowed, **(variables or {})}
+        return self.play(name, limit=limit, tags=tags, skip_tags=skip_tags, variables=variables)
 
-    def _stop_before_anything(self, problems: list[run_record.Problem], reachable: list[str]) -> run_record.RunRecord:
+    def _stop_before_anything(self, problems: list[run_record.Problem]) -> run_record.RunRecord:
         """Let preflight speak about the hosts that can be reached, so that all problems stand in one table."""
         end = None
+        failing = {problem.host for problem in problems}
+        reachable = [name for name in self.cluster.selected if name not in failing]
         if reachable:
             self.observer.phase("looking for further problems; nothing will be changed")
             end = self._play(limit=",".join(reachable), tags=(PREFLIGHT,), known_members=())
@@ -233,29 +343,42 @@ class _Provision(HostRun):
         states: Mapping[str, plan.NodeState],
         before: Snapshot,
         links: Mapping[str, Mapping[str, str]],
+        reached: Sequence[str],
     ) -> None:
-        """Write the snapshots of the provisioned hosts; the others keep theirs while the inventory names them.
+        """Write the snapshots of the hosts that the run brought to its end; it has removed those of the others.
 
-        The hosts are looked at once more: the run may have changed what decides.
+        Hosts outside of this run keep theirs while the inventory names them. The hosts are looked at once more: the
+        run may have changed what decides. A host that this run lost counts as unknown to the others, so that a run
+        that brings it in visits all of them.
         """
         states = {**states, **{name: state_of(node) for name, node in self.look({}).facts.items()}}
         members = self.tally.members() or before.members
-        names = [host.name for host in self.cluster.hosts]
+        names = {host.name for host in self.cluster.hosts}
+        after = snapshots.read(self.run.record.cluster_id).hosts  # without those of hosts that the run worked on
+        kept = {name: host for name, host in after.items() if name in names and name not in reached}
         fresh = plan.snapshots_after(
             self.run.record.run_id,
-            self.cluster.selected,
+            reached,
             states,
             self._held.watch(plan.watch_of(self.tally.results), before, links),
             inputs,
-            plan.members_digest(states, before.hosts, names),
+            self._members_digest(states, reached, kept),
             {str(member.get("name")): str(member.get("address")) for member in members},
         )
         if self._held:  # the roles that would have repaired it were left out
             fresh = drift.with_damage_of(before.hosts, fresh)
-        kept = {
-            name: host for name, host in before.hosts.items() if name in names and name not in self.cluster.selected
-        }
         snapshots.write(
             self.run.record.cluster_id,
             Snapshot(members=members, removed=still_removed(before, self.cluster), hosts={**kept, **fresh}),
         )
+
+    def _members_digest(
+        self, states: Mapping[str, plan.NodeState], chosen: Container[str], known: Mapping[str, HostSnapshot]
+    ) -> str:
+        """Return the digest of the members; a host that is neither chosen nor known is not one of them yet."""
+        its = {name: state for name, state in states.items() if name in chosen or name in known}
+        return plan.members_digest(its, known, [host.name for host in self.cluster.hosts])
+
+
+def _lost(end: playbook.End) -> frozenset[str]:
+    return end.failed | end.unreachable

@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     """The command line is wrong: an unknown option, or an argument that is missing."""
     UNREACHABLE = 4
-    """A host did not answer, or refused the login."""
+    """A host did not answer or refused the login, also where `--skip-unreachable` left it out."""
     VALIDATION_FAILED = 10
     """A validation failed, `doctor` has findings, `drift` found a difference, or a night is bad or was missed."""
     VALIDATION_ERROR = 11

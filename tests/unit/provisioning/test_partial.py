@@ -1,0 +1,146 @@
+"""How many hosts may be lost, which ones finished, and the batches of a rolling run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from clusterctl.model.events import HostResult
+from clusterctl.model.hosts import Host
+from clusterctl.model.run_record import Problem
+from clusterctl.provisioning import partial
+from clusterctl.provisioning.playbook import End
+from clusterctl.provisioning.rolling import Rolled, Steps, roll
+
+WELL = End("successful", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts", "number"), [("0", 9, 0), ("5", 3, 5), ("10%", 500, 50), ("10%", 5, 0), ("100%", 7, 7)]
+)
+def test_a_number_of_hosts_or_a_share_of_them(text: str, hosts: int, number: int) -> None:
+    assert partial.amount(text, 0).of(hosts) == number
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "150%", "some", "5 %", "%", "٣"])
+def test_other_words_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="'"):
+        partial.amount(text, 0)
+
+
+def test_a_batch_of_no_host_is_refused() -> None:
+    with pytest.raises(ValueError, match="the least is 1"):
+        partial.amount("0%", 1)
+
+
+def test_only_hosts_that_cannot_be_reached_are_left_out_and_never_all() -> None:
+    away = Problem(host="node1", subject="timeout", problem="does not answer", kind="unreachable")
+    full = Problem(host="node2", subject="disk", problem="is full")
+    assert partial.can_be_left_out([away], ["node1", "node2"])
+    assert not partial.can_be_left_out([away, full], ["node1", "node2", "node3"])
+    assert not partial.can_be_left_out([away], ["node1"])
+    assert not partial.can_be_left_out([], ["node1"])
+
+
+def test_more_lost_hosts_than_allowed_stop_the_run() -> None:
+    assert partial.too_many(100, None) == ""
+    assert partial.too_many(2, 2) == ""
+    assert partial.too_many(1, 0) == "Stopped: 1 host failed or could not be reached, and --max-fail allows 0."
+
+
+def result(host: str, stage: str, outcome: str = "ok") -> HostResult:
+    return HostResult(at=0.0, host=host, stage=stage, task="t", outcome=outcome)  # type: ignore[arg-type]
+
+
+def test_a_host_has_finished_when_the_last_role_has_run_on_it() -> None:
+    results = [result("node1", "validation", "changed"), result("node2", "hosts"), result("node3", "validation")]
+    assert partial.finished(["node1", "node2", "node3"], results, {"node3"}) == ("node1",)
+
+
+def test_the_last_role_and_the_roles_of_the_mesh_are_those_of_the_playbook() -> None:
+    plays = yaml.safe_load((Path(__file__).parents[3] / "playbooks" / "provision.yml").read_text(encoding="utf-8"))
+    tasks = plays[-1]["tasks"]
+    roles = [task["ansible.builtin.import_role"]["name"] for task in tasks if "ansible.builtin.import_role" in task]
+    assert roles[-1] == f"clusterctl.hpc.{partial.LAST_STAGE}"
+    assert {f"clusterctl.hpc.{tag}" for tag in partial.JOINT_TAGS} <= set(roles)
+    guards = [task for task in tasks if "ansible.builtin.meta" in task]
+    assert len(guards) == len(roles) - 1, "every role after the first one is behind a look at --max-fail"
+
+
+def test_the_builders_come_in_the_first_batch() -> None:
+    hosts = [Host(f"node{number}", f"10.0.0.{number}") for number in range(1, 7)]
+    hosts[0].variables["openmpi_builder"] = "node5"
+    platforms = {"node1": "a", "node2": "a", "node3": "b", "node4": "b", "node6": "a"}
+    first = partial.builders(hosts, platforms)
+    assert first == ("node1", "node3", "node5")
+    names = [host.name for host in hosts]
+    assert partial.batches(names, 2, first) == (("node1", "node3", "node5"), ("node2", "node4"), ("node6",))
+    assert partial.batches(names, 4, first) == (("node1", "node3", "node5", "node2"), ("node4", "node6"))
+    assert partial.batches(names, 100, first) == (("node1", "node3", "node5", "node2", "node4", "node6"),)
+
+
+class Cluster:
+    """Plays and joins as told, and remembers what was asked of it."""
+
+    def __init__(self, plays: dict[str, End] | None = None, joins: dict[str, End] | None = None) -> None:
+        self.ends = {"play": plays or {}, "join": joins or {}}
+        self.asked: list[str] = []
+
+    def run(self, batches: list[list[str]], allowed: int = 0) -> Rolled:
+        def end(kind: str, names: list[str]) -> End:
+            self.asked.append(f"{kind} {' '.join(names)}")
+            return self.ends[kind].get(" ".join(names), WELL)
+
+        steps = Steps(
+            begin=lambda number, _names: self.asked.append(str(number)),
+            play=lambda names: end("play", list(names)),
+            join=lambda names: end("join", list(names)),
+            reached=lambda names: names,
+        )
+        return roll(batches, steps, allowed)
+
+
+BATCHES = [["a", "b"], ["c", "d"], ["e"]]
+
+
+def test_each_batch_meets_those_before_it() -> None:
+    cluster = Cluster()
+    rolled = cluster.run(BATCHES)
+    assert cluster.asked == ["1", "play a b", "2", "play c d", "join a b c d", "3", "play e", "join a b c d e"]
+    assert (rolled.end.status, rolled.done, rolled.stopped) == ("successful", ["a", "b", "c", "d", "e"], None)
+
+
+def test_the_first_batch_that_fails_ends_the_run() -> None:
+    cluster = Cluster(plays={"c d": End("failed", 2, failed=frozenset("c"))})
+    rolled = cluster.run(BATCHES)
+    assert cluster.asked[-1] == "play c d"
+    assert rolled.stopped is not None
+    assert rolled.stopped.words("failed") == (
+        "Batch 2 of 3 failed (done: a,b; failed: c; in this batch: d; not touched: e)."
+    )
+
+
+def test_a_batch_that_earlier_nodes_cannot_log_in_to_fails() -> None:
+    cluster = Cluster(joins={"a b c d": End("failed", 2, failed=frozenset("a"))})
+    rolled = cluster.run(BATCHES)
+    assert rolled.stopped is not None
+    assert (rolled.stopped.done, rolled.stopped.lost, rolled.stopped.beside) == (("b",), ("a",), ("c", "d"))
+
+
+def test_allowed_losses_are_left_out_of_what_follows() -> None:
+    cluster = Cluster(plays={"a b": End("failed", 4, unreachable=frozenset("b"))})
+    rolled = cluster.run(BATCHES, allowed=1)
+    assert "join a c d" in cluster.asked
+    assert rolled.stopped is None
+    assert rolled.done == ["a", "c", "d", "e"]
+    assert rolled.end == End("failed", 4, unreachable=frozenset("b"))
+
+
+@pytest.mark.parametrize("end", [End("canceled", 254), End("failed", 1, ("a template has no value",))])
+def test_a_play_that_ends_for_another_reason_than_a_host_ends_the_run(end: End) -> None:
+    cluster = Cluster(plays={"a b": end})
+    rolled = cluster.run(BATCHES, allowed=5)
+    assert cluster.asked == ["1", "play a b"]
+    assert rolled.stopped is not None
+    assert (rolled.end.status, rolled.end.complaints) == (end.status, end.complaints)
