@@ -166,6 +166,12 @@ def remember(base: str, libraries: Mapping[str, str]) -> None:
         atomic_file.write(folder / f"{base}.json", json.dumps({"libraries": dict(libraries)}, sort_keys=True))
 
 
+def forget(base: str) -> None:
+    """Drop what was kept of a tree that is removed."""
+    with suppress(OSError):
+        Path(_RECORDS, f"{base}.json").unlink()
+
+
 def recall(base: str) -> Optional[Dict[str, str]]:
     """Return what was kept of a tree; None without a record."""
     try:

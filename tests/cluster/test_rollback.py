@@ -8,16 +8,20 @@ import os
 import signal
 import subprocess
 import time
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import planting
 import pytest
 from clusterctl.model.results import Verdict
+from clusterctl.model.software import HostSoftware, SoftwareSet
 from clusterctl.state import paths
+from clusterctl.state import software as kept
 from validated import CLUSTERCTL, NODES, result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from validated import Cluster
 
@@ -157,3 +161,84 @@ def test_a_rollback_that_is_killed_is_finished_by_the_next(
     assert json.loads(hold.read_text(encoding="utf-8"))["finished"] is True
     for node in NODES:
         assert cluster.on(node, "sh", "-c", "ls -d /usr/local/.[a-z]* 2>/dev/null; true") == ""
+
+
+# An artifact that no set of the newest two names, whole, with one file that a process can use.
+OLD = "openmpi-4.0.0-0123456789abcdef"
+PLANT = f"""
+import hashlib, json, os, pathlib
+tree = pathlib.Path("/usr/local/{OLD}")
+tree.mkdir()
+(tree / "file").write_bytes(b"x" * 5000)
+digest = hashlib.sha256(b"x" * 5000).hexdigest()
+manifest = json.dumps({{"schema": 1, "files": [["file", "f", 5000, digest, "0644"]]}}).encode()
+(tree / ".clusterctl.files.json").write_bytes(manifest)
+marker = {{"schema": 1, "name": "openmpi", "version": "4.0.0", "key": "0123456789abcdef", "inputs": {{}}}}
+marker["manifest_sha256"] = hashlib.sha256(manifest).hexdigest()
+(tree / ".clusterctl.json").write_text(json.dumps(marker))
+"""
+USER = f"import mmap, time; f = open('/usr/local/{OLD}/file'); m = mmap.mmap(f.fileno(), 0, access=1); time.sleep(600)"
+
+
+def test_gc_takes_what_nothing_needs_and_a_rollback_to_it_says_so(
+    mpi_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a cache of its own: that of the machine is shared."""
+    cluster = mpi_cluster
+    provisioned(cluster)
+    before = links(cluster)
+    name = paths.cluster_id(cluster.box.inventory)
+    run_id = "20260101T000000Z-provision-1"
+    folder = paths.private_folder(paths.runs_dir(name) / run_id)
+    hosts = {node: HostSoftware(platform="p", links={"/usr/local/openmpi": f"/usr/local/{OLD}"}) for node in NODES}
+    when = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    kept.write_set(folder, SoftwareSet(run_id=run_id, verb="provision", left=when, hosts=hosts))
+    between = paths.private_folder(paths.runs_dir(name) / "20260102T000000Z-provision-1")
+    kept.write_set(between, SoftwareSet(run_id=between.name, verb="provision", left=when, hosts={}))
+    packs = tmp_path / "cache/clusterctl/artifacts"
+    packs.mkdir(parents=True)
+    for suffix in ("json", "tar.zst"):
+        (packs / f"{OLD}.{suffix}").write_text("{}")
+        os.utime(packs / f"{OLD}.{suffix}", (0, 0))
+
+    def gc(*words: str) -> dict[str, Any]:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        argv = [*CLUSTERCTL, "gc", "--format", "json", *words, str(cluster.box.inventory)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        monkeypatch.undo()
+        assert done.returncode == 0, done.stderr
+        record: dict[str, Any] = json.loads(done.stdout)
+        return record
+
+    for node in NODES:
+        cluster.on(node, "python3", "-c", PLANT)
+    pid = cluster.engine.text(
+        "exec",
+        cluster.box.node("node2").container,
+        "sh",
+        "-c",
+        f'setsid python3 -c "{USER}" > /dev/null 2>&1 & echo $!',
+    )
+    try:
+        ahead = gc("--check")
+        assert cluster.on("node1", "ls", "-d", f"/usr/local/{OLD}") == f"/usr/local/{OLD}"
+        done = gc("--yes")
+    finally:
+        cluster.on("node2", "kill", pid)
+    assert ahead["told"] == done["told"]
+    assert done["told"][0].startswith("node[1,3-4]: 4.88 KiB on each: openmpi-4.0.0-")
+    assert done["told"][1].startswith("cache: ")
+    left = [node for node in NODES if cluster.on(node, "sh", "-c", f"ls -d /usr/local/{OLD} 2>/dev/null; true")]
+    assert (left, list(packs.glob("[!.]*"))) == (["node2"], [])
+    assert links(cluster) == before
+    assert gc("--yes")["told"][0].startswith("node2: 4.88 KiB: ")
+    assert gc("--yes")["outcome"] == "nothing to do"
+
+    gone = rolled(cluster, run_id)
+    assert (gone["returncode"], len(gone["problems"])) == (2, len(NODES))
+    assert f"/usr/local/{OLD} was collected by 'clusterctl gc' on 20" in gone["problems"][0]["problem"]
+    assert "'clusterctl provision' with openmpi 4.0.0 installs it" in gone["problems"][0]["cure"]
+    for place in (folder, between):
+        paths.software_file(place).unlink()
+        place.rmdir()
+    paths.collected_file(name).unlink()

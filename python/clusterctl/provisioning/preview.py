@@ -56,6 +56,11 @@ class MembersPreview:
 
 
 @dataclass(frozen=True)
+class CollectPreview(MembersPreview):
+    """What old artifacts are about to be removed, as lines."""
+
+
+@dataclass(frozen=True)
 class UninstallPreview:
     """What an uninstall is about to remove and to put back: by host, a phrase for each thing."""
 

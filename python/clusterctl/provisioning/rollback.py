@@ -178,7 +178,7 @@ class _Rollback(HostRun):
             raise ConfigError(_nothing(self.cluster.sources, "no earlier run left other links"))
         wanted = software.wanted_links(target, self.cluster.selected, hosts)
         cure = f"'clusterctl provision' with {{tree}} installs it{', once the hold is released' if hold else ''}"
-        problems = software.missing(target, wanted, probe.facts, cure)
+        problems = software.missing(target, wanted, probe.facts, cure, kept.collected(self._cluster_id))
         if problems:
             return self.refuse(problems)
         links = {name: of_host for name, of_host in wanted.items() if of_host is not None}

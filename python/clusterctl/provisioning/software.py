@@ -120,7 +120,11 @@ def variables(links: Mapping[str, Mapping[str, str]], seen: Container[str]) -> d
 
 
 def missing(
-    software: SoftwareSet, wanted: Mapping[str, Links | None], facts: Mapping[str, NodeFacts], cure: str
+    software: SoftwareSet,
+    wanted: Mapping[str, Links | None],
+    facts: Mapping[str, NodeFacts],
+    cure: str,
+    collected: Mapping[str, datetime] | None = None,
 ) -> list[Problem]:
     """Return the hosts that cannot have a set, each with the folder that is gone or damaged.
 
@@ -129,6 +133,7 @@ def missing(
         wanted: :func:`wanted_links`.
         facts: of the hosts that could be looked at.
         cure: what to do; ``{tree}`` stands for the version of the first folder.
+        collected: the folders that ``gc`` removed, each with the time.
     """
     problems = []
     for name, links in wanted.items():
@@ -143,7 +148,9 @@ def missing(
                 continue
             state = states.get(tree)
             if state is None:
-                words = f"{tree} is gone, and {software.run_id} left {link} leading there"
+                when = (collected or {}).get(tree)
+                fate = f"was collected by 'clusterctl gc' on {when.astimezone():%Y-%m-%d}" if when else "is gone"
+                words = f"{tree} {fate}, and {software.run_id} left {link} leading there"
                 problems.append(_problem(name, words, cure.format(tree=version_of(link, tree))))
             elif not state.ok:
                 words = f"{tree} is damaged: {state.problem}"

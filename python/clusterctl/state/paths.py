@@ -68,6 +68,11 @@ def hold_file(cluster: str) -> Path:
     return cluster_dir(cluster) / "hold.json"
 
 
+def collected_file(cluster: str) -> Path:
+    """The artifacts that ``gc`` removed from the nodes of one cluster, each with the time."""
+    return cluster_dir(cluster) / "collected.json"
+
+
 def history_file() -> Path:
     """The history of all clusters."""
     return state_dir().value / "history.sqlite3"

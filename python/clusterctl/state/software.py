@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from clusterctl.model.software import Hold, SoftwareSet
@@ -10,7 +12,7 @@ from clusterctl.state import files, paths
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Iterable
     from pathlib import Path
 
 
@@ -46,6 +48,23 @@ def forget_hosts(cluster: str, hosts: Container[str]) -> None:
         left = {name: host for name, host in held.software.hosts.items() if name not in hosts}
         software = held.software.model_copy(update={"hosts": left})
         write_hold(cluster, held.model_copy(update={"software": software}) if left else None)
+
+
+def collected(cluster: str) -> dict[str, datetime]:
+    """Return the folders that ``gc`` removed from nodes, each with the time; an unreadable file counts as missing."""
+    try:
+        found = json.loads(paths.collected_file(cluster).read_bytes())
+        return {str(tree): datetime.fromisoformat(when) for tree, when in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def note_collected(cluster: str, trees: Iterable[str], when: datetime) -> None:
+    """Keep which folders ``gc`` removed, so that a rollback to one of them can say so."""
+    known = {tree: at.isoformat() for tree, at in collected(cluster).items()}
+    known.update(dict.fromkeys(trees, when.isoformat()))
+    paths.private_folder(paths.cluster_dir(cluster))
+    files.write_atomically(paths.collected_file(cluster), json.dumps(known, indent=1, sort_keys=True) + "\n")
 
 
 def hold(cluster: str) -> Hold | None:

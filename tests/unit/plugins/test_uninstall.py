@@ -214,7 +214,18 @@ def test_packages_that_others_need_stay_with_what_they_stand_on(monkeypatch: pyt
 # --- nothing that a role writes is unknown to uninstall --------------------------------------------------------------
 
 # Modules of Ansible's own that change nothing on a node, and command, whose tasks say changed_when: false.
-READING = {"assert", "command", "fail", "import_tasks", "include_tasks", "include_vars", "set_fact", "stat", "meta"}
+READING = {
+    "assert",
+    "command",
+    "fail",
+    "import_tasks",
+    "include_tasks",
+    "include_vars",
+    "set_fact",
+    "stat",
+    "meta",
+    "ping",
+}
 
 
 def tasks_of(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -286,6 +297,7 @@ WRITES = {
     "artifact_build": "logs and packs below FOLDERS; a build folder that left_in finds",
     "artifact_check": "proofs below STATE",
     "artifact_install": "trees and links that trees_and_links finds; the origin of a link is noted",
+    "artifact_collect": "removes",
     "artifact_link": "links that trees_and_links finds",
     "artifact_pack": "packs below FOLDERS",
     "archive_unpack": "the build folder, or the controller",
