@@ -13,6 +13,7 @@ from clusterctl.model.events import Finished, HostResult, Note, StageStarted, Ta
 from clusterctl.support.words import visible
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from rich.console import Group
@@ -117,6 +118,10 @@ class Quiet:
         """Go on: a program that reads JSON is not asked."""
         return True
 
+    def accepts(self, _lines: Sequence[str]) -> bool | None:
+        """Say that there is no user to ask."""
+        return None
+
     def stopping(self, requests: int) -> None:
         """Say so on stderr."""
         sys.stderr.write(_stopping_words(requests) + "\n")
@@ -204,6 +209,19 @@ class Page(Quiet):
         from clusterctl.provisioning.preview import UninstallPreview  # noqa: PLC0415 - only where it asks
 
         answer = typer.confirm("Go on?", default=not isinstance(preview, UninstallPreview), err=True)
+        self._open()
+        return answer
+
+    def accepts(self, lines: Sequence[str]) -> bool | None:
+        """Show what only the user can compare, and ask; --yes does not answer this."""
+        if not output.is_interactive():
+            return None
+        import typer  # noqa: PLC0415 - only where it asks
+
+        self._close()
+        for line in lines:
+            output.console().print(line, markup=False, soft_wrap=True)
+        answer = typer.confirm("Is the shown key the machine's own?", default=False, err=True)
         self._open()
         return answer
 

@@ -123,6 +123,46 @@ def snapshot_after(before: Snapshot, removed: Removal, left: Left) -> Snapshot:
     return before.model_copy(update={"members": left.members or before.members, "removed": gone, "hosts": hosts})
 
 
+def snapshot_after_replacing(
+    before: Snapshot, name: str, hosts: Sequence[str], left: Left, fresh: Mapping[str, HostSnapshot]
+) -> Snapshot:
+    """Return the snapshot of a cluster in which one host is another machine now.
+
+    Args:
+        before: what the last runs left.
+        name: the host that was replaced.
+        hosts: the hosts of the cluster.
+        left: what this run left.
+        fresh: the snapshot of the new machine; empty where nothing of it can be watched.
+    """
+    others = {host: state for host, state in left.states.items() if host != name}
+    old = plan.members_digest(others, before.hosts, hosts)
+    new = plan.members_digest(left.states, {}, hosts)
+    kept = {
+        host: _host_after(snapshot, left, host, {old: new})
+        for host, snapshot in before.hosts.items()
+        if host in hosts and host != name
+    }
+    gone = tuple(host for host in before.removed if host != name)
+    return before.model_copy(
+        update={"members": left.members or before.members, "removed": gone, "hosts": {**kept, **fresh}}
+    )
+
+
+def snapshot_after_rotation(
+    before: Snapshot, hosts: Sequence[str], old: Mapping[str, plan.NodeState], left: Left
+) -> Snapshot:
+    """Return the snapshot of a cluster whose hosts have new keys; ``old`` are their states before."""
+    digests = {plan.members_digest(old, before.hosts, hosts): plan.members_digest(left.states, before.hosts, hosts)}
+    found = {}
+    for name, host in before.hosts.items():
+        fresh = _host_after(host, left, name, digests) if name in hosts else host
+        if name in old and name in left.states and sorted(host.host_keys) == sorted(old[name].host_keys):
+            fresh = fresh.model_copy(update={"host_keys": left.states[name].host_keys})
+        found[name] = fresh
+    return before.model_copy(update={"members": left.members or before.members, "hosts": found})
+
+
 def _host_after(host: HostSnapshot, left: Left, name: str, members: Mapping[str, str]) -> HostSnapshot:
     inventory = host.inputs.get(INVENTORY, "")
     return host.model_copy(

@@ -95,6 +95,17 @@ def provision(request: ProvisionRequest, observer: Observer) -> run_record.RunRe
             return _Provision(request, observer, cluster, run, plan.digest_of(extra_vars)).go()
 
 
+def inputs_of(cluster: Inventory, options: InventoryOptions, extra_vars: str, held: str) -> plan.Inputs:
+    """Return what a run would be made from now; ``extra_vars`` is their digest, ``held`` the run of a hold."""
+    return plan.Inputs(
+        inventory=cluster.digest,
+        content=content.digest(),
+        version=__version__,
+        options={"extra_vars": extra_vars, "become": str(options.become), "user": options.user or ""},
+        held=held,
+    )
+
+
 class _Provision(HostRun):
     """One run, from the lock to the record."""
 
@@ -286,18 +297,7 @@ class _Provision(HostRun):
         return after
 
     def _inputs(self) -> plan.Inputs:
-        options = self._request.options
-        return plan.Inputs(
-            inventory=self.cluster.digest,
-            content=content.digest(),
-            version=__version__,
-            options={
-                "extra_vars": self._extra_vars,
-                "become": str(options.become),
-                "user": options.user or "",
-            },
-            held=self._held.run_id,
-        )
+        return inputs_of(self.cluster, self._request.options, self._extra_vars, self._held.run_id)
 
     def _distrusted(self, before: Snapshot) -> list[str]:
         """Return the hosts whose artifacts are compared byte by byte: a crash may have cut off what was written."""

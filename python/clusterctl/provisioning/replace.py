@@ -1,0 +1,218 @@
+"""The verb replace: a machine that was installed anew under the same name takes its place in the cluster again.
+
+The story: ask the node for its host key, and have it confirmed. Put it into known_hosts, look at every node over one
+ssh each, tell all nodes about the new machine, and install the software on it alone. The other nodes work on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from clusterctl.inventory import ansible_inventory
+from clusterctl.model.hosts import InventoryOptions
+from clusterctl.provisioning import known_hosts, members, plan, playbook, refusals
+from clusterctl.provisioning.held import Held
+from clusterctl.provisioning.host_run import HostRun, RunObserver, recorded
+from clusterctl.provisioning.look import plain, state_of
+from clusterctl.provisioning.remove import PLAYBOOK
+from clusterctl.provisioning.run import inputs_of
+from clusterctl.remote import host_key
+from clusterctl.state import locks, paths, runs, snapshots
+from clusterctl.state import software as kept
+from clusterctl.support.errors import ConfigError, ExitCode
+from clusterctl.support.words import and_more
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from clusterctl.model import run_record
+    from clusterctl.model.facts import Probe
+    from clusterctl.model.host_keys import HostKey
+    from clusterctl.model.hosts import AnyInventory, Host, Inventory
+    from clusterctl.model.snapshot import Snapshot
+    from clusterctl.remote.host_key import KnownPlace
+
+_MOST_NAMED = 8
+_MADE_ALREADY = ("hosts", "ssh_mesh", "environment", "fabric")  # tags of the roles that all nodes have played before
+
+
+@dataclass(frozen=True)
+class ReplaceRequest:
+    """What the user asked for.
+
+    ``expected`` are the fingerprints of which the node has to show one; empty lets the user decide.
+    """
+
+    inventory: AnyInventory
+    node: str
+    expected: frozenset[str] = frozenset()
+    options: InventoryOptions = field(default_factory=InventoryOptions)
+    check: bool = False
+    diff: bool = False
+    verbosity: int = 0
+    forks: int = playbook.DEFAULT_FORKS
+    become_password: str | None = field(default=None, repr=False)
+    argv: tuple[str, ...] = ()
+
+
+class Observer(RunObserver, Protocol):
+    """Shows the run while it goes on, and asks the user."""
+
+    def accepts(self, lines: Sequence[str]) -> bool | None:
+        """Let the user compare host keys; None where there is no user to ask."""
+
+
+def replace(request: ReplaceRequest, observer: Observer) -> run_record.RunRecord:
+    """Take a machine that was installed anew into the cluster again.
+
+    Raises:
+        ConfigError: the inventory or the node is wrong, its host key is not the expected one or was not confirmed, or
+            another run holds a host; nothing was changed.
+        UnreachableError: the node does not answer; nothing was changed.
+    """
+    observer.phase("reading the inventory")
+    extra_vars = plan.digest_of([refusals.extra_vars_content(value) for value in request.options.extra_vars])
+    reading = ansible_inventory.read(request.inventory, request.options)
+    whole = reading.inventory()
+    before = snapshots.read(paths.cluster_id(whole.sources))
+    cluster = reading.inventory(without=outsiders(request.node, whole, before))
+    refusals.check_files(cluster, request.options)
+    host = cluster.host(request.node)
+    with locks.HostLock(cluster.hosts, " ".join(request.argv)):
+        observer.phase(f"asking {host.name} for its host key")
+        place = host_key.known_place(host)
+        if place is None:
+            raise ConfigError(
+                f"ssh keeps the host key of {host.name} in no file (UserKnownHostsFile none), so there is none to "
+                "replace; use 'clusterctl provision'."
+            )
+        shown = host_key.shown_key(host, request.expected)
+        old = known_hosts.keys_in(place)
+        if not _is_accepted(host, old, shown, request.expected, observer):
+            raise ConfigError(f"The host key of {host.name} was not accepted; nothing was changed.")
+        run = runs.start("replace", cluster.sources, request.argv, runs.versions())
+        with recorded(run):
+            left_out = [other.name for other in whole.hosts if other not in cluster.hosts]
+            return _Replace(request, observer, cluster, run, extra_vars).go(before, left_out, place, shown)
+
+
+def outsiders(node: str, whole: Inventory, before: Snapshot) -> tuple[str, ...]:
+    """Return the hosts of the inventory that are no members: removed, or not provisioned yet.
+
+    Raises:
+        ConfigError: the node is unknown, or there is no cluster to take its place in.
+    """
+    names = [host.name for host in whole.hosts]
+    if node not in names:
+        shown = and_more(names, _MOST_NAMED)
+        raise ConfigError(f"{whole.sources} has no host '{node}'; its hosts are: {shown}.")
+    known = {str(member.get("name")) for member in before.members}
+    if not known - {node}:
+        raise ConfigError(
+            f"No run has provisioned {whole.sources}, so {node} has no place to take; use 'clusterctl provision'."
+        )
+    return tuple(name for name in names if name not in known and name != node)
+
+
+def _is_accepted(
+    host: Host, old: Sequence[HostKey], shown: HostKey, expected: Collection[str], observer: Observer
+) -> bool:
+    """Whether the key that a node shows is the known one, an expected one, or one that the user accepts.
+
+    Raises:
+        ConfigError: another key is expected, or there is no user to ask.
+    """
+    was = and_more([key.fingerprint for key in old], _MOST_NAMED) or "unknown"
+    if expected:
+        if shown.fingerprint in expected:
+            return True
+        wanted = and_more(sorted(expected), _MOST_NAMED)
+        raise ConfigError(
+            f"{host.name} shows the host key {shown.fingerprint}, not {wanted} as given; nothing was changed. Find out "
+            f"which machine answers at {host.address}."
+        )
+    if shown in old:
+        return True
+    answer = observer.accepts(
+        (
+            f"{host.name} ({host.address} port {host.port}) shows another host key than before:",
+            f"  known  {was}",
+            f"  shown  {shown.fingerprint} ({shown.type})",
+            "Compare it with 'ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub' on the machine's own console.",
+        )
+    )
+    if answer is None:
+        raise ConfigError(
+            f"{host.name} shows the host key {shown.fingerprint}, and the known one is {was}. Compare it on the "
+            f"machine's console, then repeat with --host-key {shown.fingerprint}, or give --console-output."
+        )
+    return answer
+
+
+class _Replace(HostRun):
+    """One replacement, from the confirmed host key to the record."""
+
+    def __init__(
+        self, request: ReplaceRequest, observer: Observer, cluster: Inventory, run: runs.Run, extra_vars: str
+    ) -> None:
+        super().__init__(request, observer, cluster, run)
+        self._node = request.node
+        self._held = Held(kept.hold(run.record.cluster_id), cluster.sources)
+        self._inputs = inputs_of(cluster, request.options, extra_vars, self._held.run_id)
+        self._cluster_id = run.record.cluster_id
+
+    def go(self, before: Snapshot, left_out: Sequence[str], place: KnownPlace, key: HostKey) -> run_record.RunRecord:
+        if key not in known_hosts.keys_in(place):
+            known_hosts.keep(place, [key])
+            self.told = (f"{place.path} has the host key {key.fingerprint} for {self._node}.",)
+        self.observer.phase(f"looking at {len(self.cluster.hosts)} hosts")
+        probe = self.look({})
+        self.run.facts({name: plain(node) for name, node in probe.facts.items()})
+        if probe.failures:
+            refused = [refusals.connection_problem(failure) for failure in probe.failures.values()]
+            return self.refuse(refused, unreached=probe.failures)
+        if lacking := self._held.problems((self._node,), probe.facts, before):
+            return self.refuse(lacking)
+        snapshots.forget_hosts(self._cluster_id, self.cluster.selected)
+        reasons = dict.fromkeys(self.cluster.selected, f"{self._node} is another machine")
+        self.run.update(reasons={**reasons, self._node: "installed anew"})
+        record = self.judge(self._play(left_out))
+        if record.exit_code == ExitCode.OK:
+            self._keep(before, probe)
+        return record
+
+    def _play(self, left_out: Sequence[str]) -> playbook.End:
+        """Tell all nodes about the new machine, then install the software on it alone."""
+        variables = {"preflight_left_out": list(left_out)}
+        end = self.play(PLAYBOOK, limit=self.cluster.limit, variables=variables)
+        if end.status != "successful" or end.rc != 0:
+            return end
+        return self.play(
+            "provision",
+            limit=self._node,
+            skip_tags=(*_MADE_ALREADY, *self._held.skip_tags),
+            variables={
+                **variables,
+                "preflight_known_members": self.tally.members(),
+                "preflight_distrusted": [self._node],
+            },
+        )
+
+    def _keep(self, before: Snapshot, probe: Probe) -> None:
+        """Keep the snapshot: that of the new machine, and those of the others with what they know of it now."""
+        states = {name: state_of(node) for name, node in {**probe.facts, **self.look({}).facts}.items()}
+        names = [host.name for host in self.cluster.hosts]
+        found = self.tally.members()
+        watch = plan.watch_of(self.tally.results)
+        left = members.Left(self.run.record.run_id, found, states, watch, digests={})
+        fresh = plan.snapshots_after(
+            self.run.record.run_id,
+            (self._node,),
+            states,
+            watch,
+            self._inputs,
+            plan.members_digest(states, {}, names),
+            {str(member.get("name")): str(member.get("address")) for member in found},
+        )
+        snapshots.write(self._cluster_id, members.snapshot_after_replacing(before, self._node, names, left, fresh))

@@ -1,0 +1,116 @@
+"""The host key of a host: which key its sshd shows now, and in which file this machine's ssh keeps it."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.model import host_keys
+from clusterctl.remote import ssh, ssh_failure
+from clusterctl.support.errors import ConfigError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from clusterctl.model.host_keys import HostKey
+    from clusterctl.model.hosts import Host
+
+_TIMEOUT_S = 30.0
+_SSH_FAILED = 255
+_NOWHERE = ("none", "/dev/null")
+_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521", "rsa-sha2-512,rsa-sha2-256")
+
+
+@dataclass(frozen=True)
+class KnownPlace:
+    """Where ssh keeps the key of a host: the user's file, and the names of the host in it, the looked-up name first."""
+
+    path: Path
+    names: tuple[str, ...]
+
+
+def known_place(host: Host) -> KnownPlace | None:
+    """Ask ssh itself where it keeps the key of a host, with the inventory's arguments and the user's configuration.
+
+    Returns:
+        The place, None where ssh keeps no keys.
+
+    Raises:
+        ConfigError: ssh refuses its configuration.
+    """
+    done = _run(["ssh", "-G", *ssh.arguments(host)[1:]])
+    if done.returncode != 0:
+        raise ConfigError(f"ssh refuses its settings for {host.name}: {ssh_failure.shortened(done.stderr)}.")
+    pairs = (line.partition(" ") for line in done.stdout.splitlines())
+    settings = {name: value for name, _, value in pairs}
+    paths = [word for word in settings.get("userknownhostsfile", "").split() if word not in _NOWHERE]
+    if not paths:
+        return None
+    port = int(settings.get("port", host.port))
+    name = settings.get("hostname", host.address)
+    alias = settings.get("hostkeyalias", "")
+    found = [host_keys.place(word, port) for word in (name, host.address, host.name)]
+    return KnownPlace(Path(paths[0]).expanduser(), tuple(dict.fromkeys([alias, *found] if alias else found)))
+
+
+def shown_key(host: Host, wanted: Collection[str] = ()) -> HostKey:
+    """Return the key that the host's sshd shows now, over the way that ssh takes; nothing trusts it yet.
+
+    Args:
+        host: the host.
+        wanted: fingerprints of which one is expected; a key of another type is asked for where the first is none.
+
+    Raises:
+        UnreachableError: the host does not answer.
+    """
+    first = _shown(host, "")
+    if not wanted or first.fingerprint in wanted:
+        return first
+    for types in _TYPES:
+        try:
+            key = _shown(host, types)
+        except UnreachableError:
+            continue  # it has no key of this type
+        if key.fingerprint in wanted:
+            return key
+    return first
+
+
+def _shown(host: Host, types: str) -> HostKey:
+    with tempfile.TemporaryDirectory(prefix="clusterctl-") as folder:
+        place = Path(folder, "known_hosts")
+        options = {
+            "StrictHostKeyChecking": "no",  # into this file alone; the login itself is never tried
+            "UserKnownHostsFile": str(place),
+            "GlobalKnownHostsFile": "/dev/null",
+            "HashKnownHosts": "no",
+            "CheckHostIP": "no",
+            "UpdateHostKeys": "no",
+            "ControlPath": "none",
+            "PreferredAuthentications": "none",
+            **({"HostKeyAlgorithms": types} if types else {}),
+        }
+        given = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        done = _run(["ssh", *given, *ssh.arguments(host)[1:], "true"])
+        key = host_keys.found_in(place.read_text(encoding="utf-8")) if place.is_file() else None
+    if key is None:
+        raise UnreachableError(ssh_failure.classify(host, _SSH_FAILED, done.stderr).message)
+    return key
+
+
+def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(argv, _SSH_FAILED, "", f"Connection timed out after {_TIMEOUT_S:.0f} s")
