@@ -45,13 +45,14 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         }
         try:
             inventory = {str(host): _names(str(host), variables) for host in given["inventory"]}
-            result.update(_plan(list(given["members"]), looks, inventory, options))
+            members = [with_more_keys(member, given.get("more_host_keys"), variables) for member in given["members"]]
+            result.update(plan(members, looks, inventory, options))
         except rules.MeshError as error:
             raise AnsibleActionFail(str(error)) from None
         return result
 
 
-def _plan(
+def plan(
     members: list[dict[str, Any]],
     looks: dict[str, dict[str, Any]],
     inventory: dict[str, list[str]],
@@ -76,6 +77,13 @@ def _plan(
     everybody = rules.complete(members, fresh, recalled, inventory)
     rules.check_members(everybody)
     visited = [name for name in names if name in looks]
+    # In a rotation, a node's next key is accepted before the node uses it.
+    successors = [
+        {**member, "user_key": key}
+        for member in everybody
+        if (key := looks.get(str(member["name"]), {}).get("successor_key"))
+    ]
+    rules.check_members(successors or everybody)
     narrowed = [_NARROWED] if options.from_members_only else []
     targets = {
         str(member["name"]): {
@@ -89,7 +97,7 @@ def _plan(
     }
     return {
         "changed": False,
-        "authorized_keys": rules.authorized_keys(everybody, options),
+        "authorized_keys": rules.authorized_keys(everybody, options) + rules.authorized_keys(successors, options),
         "known_hosts": rules.known_hosts(everybody),
         "client_config": rules.client_config(everybody, user, options),
         "logins": {
@@ -98,6 +106,13 @@ def _plan(
         "members": everybody[: len(members)],
         "warnings": _warnings(everybody, looks, recalled, options),
     }
+
+
+def with_more_keys(member: dict[str, Any], registered: str | None, variables: dict[str, Any]) -> dict[str, Any]:
+    """Return a member with the host keys that it shows after a rotation; ``registered`` names where they are."""
+    found = variables["hostvars"].get(member.get("name"), {}).get(registered or "") or {}
+    more = map(str, found.get("host_keys") or ())
+    return {**member, "host_keys": list(dict.fromkeys([*member.get("host_keys", ()), *more]))}
 
 
 def _names(host: str, variables: dict[str, Any]) -> list[str]:

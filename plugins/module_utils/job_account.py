@@ -104,6 +104,7 @@ def missing(name: str, changes: Sequence[str]) -> Dict[str, Any]:
         "client_block": "",
         "obstacles": [],
         "remembered": [],
+        "successor_key": "",
         "login_keys": "",
         "former": [],
         "reaches_root": "",

@@ -45,6 +45,13 @@ options:
     type: list
     elements: str
     default: []
+  rotation:
+    description:
+      - With C(stage), make a new key beside the present one, and return its public half. With C(switch), let that key
+        take the place of the present one.
+    type: str
+    choices: ["", stage, switch]
+    default: ""
 author:
   - The clusterctl authors
 attributes:
@@ -66,6 +73,10 @@ EXAMPLES = r"""
 RETURN = r"""
 public_key:
   description: Type and key. Empty in check mode where the key is missing.
+  returned: success
+  type: str
+successor_key:
+  description: Type and key of the new key. Empty without the rotation C(stage).
   returned: success
   type: str
 user:
@@ -133,145 +144,27 @@ import os
 import pwd
 import re
 import stat
-import tempfile
-import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any, Dict, List
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
-    atomic_file,
     audited_module,
-    command,
     job_account,
     mesh_rules,
     origins,
     sshd_keys,
     text_edit,
     user_identity,
+    user_key,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state, reading, sudo_rights
 
 _CLIENT = Path("/etc/ssh/ssh_config")
 _KNOWN_HOSTS = Path("/etc/ssh/ssh_known_hosts")
 _DROP_IN = Path("/etc/ssh/ssh_config.d/10-clusterctl.conf")
-_PRIVATE = 0o600
-_KEYGEN_S = 30
 _INCLUDE = re.compile(r"^\s*include\s+.*ssh_config\.d/", re.IGNORECASE | re.MULTILINE)
 _NO_SHELLS = ("nologin", "false")
 _LOCAL_USER = re.compile(r"\blocaluser\s+(\S+)", re.IGNORECASE)
-_GROUP_OR_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-
-
-class NoKeyError(user_identity.IdentityError):
-    """The node cannot get its key; the message is one sentence."""
-
-
-# --- acting as the user ----------------------------------------------------------------------------------------------
-
-
-class Work:
-    """Do things and collect a phrase for each; in check mode only collect the phrases."""
-
-    def __init__(self, *, check: bool) -> None:
-        """Begin without changes."""
-        self.check = check
-        self.changes: List[str] = []
-
-    def do(self, phrase: str, action: Callable[[], Any]) -> None:
-        """Do one thing, or only note it in check mode."""
-        self.changes.append(phrase)
-        if not self.check:
-            action()
-
-
-def ensure_key(home: str, name: str, comment: str, *, check: bool) -> Dict[str, Any]:
-    """Make or mend ``~/.ssh`` and the key; returns changes, public_key and watch."""
-    work = Work(check=check)
-    folder = Path(home, ".ssh")
-    private, public = folder / name, folder / f"{name}.pub"
-    _ensure_folder(folder, work)
-    half = _sound_half(private, work) if private.exists() else ""
-    if not half:
-        work.do(f"created the key {private}", lambda: _make(folder, name, comment))
-        half = "" if check else _public_half(private)
-        if not check and not half:
-            raise NoKeyError(f"ssh-keygen cannot read {private}, which it has just made; check the file system.")
-        if not check:
-            atomic_file.write(public, f"{half} {comment}\n")
-    elif _read(public) != f"{half} {comment}\n":
-        work.do(f"wrote {public} anew", lambda: atomic_file.write(public, f"{half} {comment}\n"))
-    real = Path(os.path.realpath(folder))  # the folder may be a link of the user's own
-    paths = [] if check else [folder, real / name, real / f"{name}.pub"]
-    watch = [path_state.watch_state(str(path)) for path in paths]
-    return {"changes": work.changes, "public_key": half, "watch": watch}
-
-
-def _ensure_folder(folder: Path, work: Work) -> None:
-    if not folder.is_dir():
-        work.do(f"created {folder}", lambda: folder.mkdir(mode=0o700))
-        return
-    mode = stat.S_IMODE(folder.stat().st_mode)
-    if mode & _GROUP_OR_OTHERS_WRITE:
-        work.do(
-            f"removed the write permission of others on {folder}", lambda: folder.chmod(mode & ~_GROUP_OR_OTHERS_WRITE)
-        )
-
-
-def _sound_half(private: Path, work: Work) -> str:
-    """Return the public half of the present key; '' after a damaged key was renamed."""
-    if stat.S_IMODE(private.stat().st_mode) != _PRIVATE:
-        work.do(f"made {private} readable only by its owner", lambda: private.chmod(_PRIVATE))
-        if work.check:  # ssh-keygen refuses to read it as it is
-            return " ".join(_read(private.with_name(f"{private.name}.pub")).split()[:2])
-    half = _public_half(private)
-    if not half:
-        aside = private.with_name(f"{private.name}.damaged-{int(time.time())}")
-        work.do(f"put the damaged {private} aside", lambda: private.rename(aside))
-    return half
-
-
-def _public_half(private: Path) -> str:
-    """Return type and key of the private half itself; '' where the file is damaged.
-
-    Raises:
-        NoKeyError: a passphrase protects it, so it serves another purpose.
-    """
-    done = _run(["ssh-keygen", "-y", "-P", "", "-f", str(private)])
-    if done.ok:
-        return " ".join(done.output.split()[:2])
-    if "passphrase" in done.errors:
-        raise NoKeyError(
-            f"{private} is protected by a passphrase, so jobs cannot use it; set ssh_mesh_key_name to another name."
-        )
-    return ""
-
-
-def _make(folder: Path, name: str, comment: str) -> None:
-    """Make the key in a temporary folder and link it into place; on a shared home the first node wins."""
-    with tempfile.TemporaryDirectory(prefix=".clusterctl-", dir=folder) as scratch:
-        done = _run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", f"{scratch}/{name}"])
-        if not done.ok:
-            raise NoKeyError(f"ssh-keygen made no key: {done.said}.")
-        try:
-            os.link(f"{scratch}/{name}", folder / name)
-        except FileExistsError:
-            return
-
-
-def _run(argv: List[str]) -> command.Done:
-    done = command.run(argv, _KEYGEN_S)
-    if done.status == command.NOT_STARTED:
-        raise NoKeyError(f"{done.errors} Install the OpenSSH client.")
-    if done.status == command.TIMED_OUT:
-        raise NoKeyError(done.errors)
-    return done
-
-
-def _read(path: Path) -> str:
-    try:
-        return (user_identity.read_regular(str(path)) or b"").decode("utf-8", "surrogateescape")
-    except OSError:
-        return ""
 
 
 # --- looking around as root ------------------------------------------------------------------------------------------
@@ -284,7 +177,7 @@ def authorized_file(path: Path, owner: str, group: str, *, own: bool) -> Dict[st
     """
     real = Path(os.path.realpath(path))
     if real.parent.is_dir():
-        folder_mode = stat.S_IMODE(real.parent.stat().st_mode) & ~_GROUP_OR_OTHERS_WRITE
+        folder_mode = stat.S_IMODE(real.parent.stat().st_mode) & ~user_key.GROUP_OR_OTHERS_WRITE
     else:
         folder_mode = 0o700 if own else 0o755
     return {
@@ -302,7 +195,7 @@ def check_access(entry: pwd.struct_passwd, path: Path) -> None:
     """Refuse a file of the user's that the user cannot replace; this runs with the user's identity.
 
     Raises:
-        NoKeyError: the user may not read the file, or does not own or may not write its folder.
+        user_key.NoKeyError: the user may not read the file, or does not own or may not write its folder.
     """
     real = os.path.realpath(path)
     folder = os.path.dirname(real)
@@ -319,11 +212,11 @@ def check_access(entry: pwd.struct_passwd, path: Path) -> None:
         return
     user, link = entry.pw_name, user_identity.first_link(str(path), entry.pw_dir)
     if link:
-        raise NoKeyError(
+        raise user_key.NoKeyError(
             f"User {user} may not {verb} {real}, where the link {link} leads; remove the link with 'rm {link}', or let "
             f"it lead to a file of user {user}."
         )
-    raise NoKeyError(f"User {user} may not {verb} {real}; give it and its folder to the user with chown.")
+    raise user_key.NoKeyError(f"User {user} may not {verb} {real}; give it and its folder to the user with chown.")
 
 
 def obstacles(entry: pwd.struct_passwd, settings: Dict[str, str]) -> List[str]:
@@ -334,7 +227,7 @@ def obstacles(entry: pwd.struct_passwd, settings: Dict[str, str]) -> List[str]:
         if settings.get(keyword.lower(), "any") != "any"
     ]
     mode = stat.S_IMODE(Path(entry.pw_dir).stat().st_mode)
-    if settings.get("strictmodes", "yes") == "yes" and mode & _GROUP_OR_OTHERS_WRITE:
+    if settings.get("strictmodes", "yes") == "yes" and mode & user_key.GROUP_OR_OTHERS_WRITE:
         found.append(f"{entry.pw_dir} is writable by others (mode {mode:04o}), which sshd's StrictModes refuses")
     return found
 
@@ -347,7 +240,7 @@ def block_lines(path: Path) -> List[str]:
 
 def client_block() -> str:
     """Return the lines that make the client read its drop-in folder; '' where the distribution's file does so."""
-    text = _read(_CLIENT)
+    text = user_key.read(_CLIENT)
     outside = text_edit.set_block(text, mesh_rules.MARKER, "") if text else ""
     return "" if _INCLUDE.search(outside) else "Match all\n    Include /etc/ssh/ssh_config.d/*.conf\n"
 
@@ -359,28 +252,30 @@ def user_entry(name: str) -> pwd.struct_passwd:
     """Return the user's entry.
 
     Raises:
-        NoKeyError: the user, the home or the login shell is missing.
+        user_key.NoKeyError: the user, the home or the login shell is missing.
     """
     wanted = name or os.environ.get("SUDO_USER", "") or pwd.getpwuid(os.geteuid()).pw_name
     try:
         entry = pwd.getpwnam(wanted)
     except KeyError:
-        raise NoKeyError(f"The user {wanted} does not exist on this node; create it, or set ssh_mesh_user.") from None
+        raise user_key.NoKeyError(
+            f"The user {wanted} does not exist on this node; create it, or set ssh_mesh_user."
+        ) from None
     if not Path(entry.pw_dir).is_dir():
-        raise NoKeyError(f"The home {entry.pw_dir} of user {wanted} does not exist on this node; create it.")
+        raise user_key.NoKeyError(f"The home {entry.pw_dir} of user {wanted} does not exist on this node; create it.")
     if Path(entry.pw_shell).name in _NO_SHELLS:
-        raise NoKeyError(
+        raise user_key.NoKeyError(
             f"The user {wanted} has the shell {entry.pw_shell} and cannot log in; set a login shell with usermod."
         )
     if os.geteuid() not in (0, entry.pw_uid):
-        raise NoKeyError(f"Only root can make the key of user {wanted}; set ansible_become=true.")
+        raise user_key.NoKeyError(f"Only root can make the key of user {wanted}; set ansible_become=true.")
     return entry
 
 
 def former_blocks(entry: pwd.struct_passwd, present: Path, login: str) -> List[Dict[str, str]]:
     """Return the files in which another user still has the mesh's block: the login user, or an earlier mesh's user."""
     found = []
-    for name in dict.fromkeys([login, *_LOCAL_USER.findall(_read(_DROP_IN))]):
+    for name in dict.fromkeys([login, *_LOCAL_USER.findall(user_key.read(_DROP_IN))]):
         try:
             other = pwd.getpwnam(name)
         except KeyError:
@@ -419,11 +314,11 @@ def look(module: audited_module.AuditedModule) -> Dict[str, Any]:
     if created and module.check_mode:
         return job_account.missing(module.params["user"], created)
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", name):
-        raise NoKeyError(f"ssh_mesh_key_name is {name!r}; give the bare name of a file in ~/.ssh.")
+        raise user_key.NoKeyError(f"ssh_mesh_key_name is {name!r}; give the bare name of a file in ~/.ssh.")
     entry = user_entry(module.params["user"])
     settings = sshd_keys.settings_of(entry.pw_name)
     if settings.get("pubkeyauthentication", "yes") == "no":
-        raise NoKeyError("sshd on this node has PubkeyAuthentication no; set it to yes in sshd_config.")
+        raise user_key.NoKeyError("sshd on this node has PubkeyAuthentication no; set it to yes in sshd_config.")
     group = reading.group_name(entry.pw_gid)
     comment = f"clusterctl:{os.uname().nodename}"
     path = sshd_keys.authorized_paths(entry, settings)[0]
@@ -434,7 +329,7 @@ def look(module: audited_module.AuditedModule) -> Dict[str, Any]:
         check_access(entry, Path(entry.pw_dir, ".ssh", name))
         if own:
             check_access(entry, path)
-        made = ensure_key(entry.pw_dir, name, comment, check=module.check_mode)
+        made = user_key.rotated(entry.pw_dir, name, comment, module.params["rotation"], check=module.check_mode)
         return {**made, **(known_of(path) if own else {})}
 
     def known_of(path: Path) -> Dict[str, Any]:
@@ -446,7 +341,7 @@ def look(module: audited_module.AuditedModule) -> Dict[str, Any]:
     if not own:
         link = path_state.link_of_another(str(path))
         if link:
-            raise NoKeyError(
+            raise user_key.NoKeyError(
                 f"sshd looks for the keys of user {entry.pw_name} in {path}, which is reached through the link {link}; "
                 f"a user other than root could have set it. Remove it with 'rm {link}'."
             )
@@ -479,6 +374,7 @@ def main() -> None:
             "create": {"type": "bool", "default": False},
             "login": {"type": "str", "default": ""},
             "keys": {"type": "list", "elements": "str", "default": []},
+            "rotation": {"type": "str", "choices": ["", "stage", "switch"], "default": ""},
         },
         supports_check_mode=True,
     )

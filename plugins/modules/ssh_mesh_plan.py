@@ -53,6 +53,10 @@ options:
     type: str
     choices: [ring, all, none]
     required: true
+  more_host_keys:
+    description: Name of a registered variable with further host keys of each node in C(host_keys). Empty means none.
+    type: str
+    default: ""
 author:
   - The clusterctl authors
 attributes:

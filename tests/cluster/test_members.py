@@ -1,19 +1,24 @@
-"""Nodes that leave the cluster, alive or dead: no other node lets them in or knows them any more."""
+"""Nodes that leave the cluster, machines that take the place of others, and new keys for all nodes."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
+import time
 from typing import TYPE_CHECKING, Any
 
 import planting
 import pytest
+from clusterctl.model import host_keys
 from clusterctl.model.results import Verdict
 from validated import CLUSTERCTL, NODES, Cluster, result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from clusterctl.sandbox import Sandbox
 
@@ -33,7 +38,8 @@ def cluster(sandbox: Callable[..., Sandbox]) -> Cluster:
 
 def changed(cluster: Cluster, verb: str, *words: str) -> dict[str, Any]:
     """Run a verb that changes members, and return the record of it."""
-    argv = [*CLUSTERCTL, verb, str(cluster.box.inventory), *words, "--yes", "--format", "json"]
+    given = [str(cluster.box.inventory), *words] if verb != "rotate" else [*words, str(cluster.box.inventory)]
+    argv = [*CLUSTERCTL, verb, *given, *_no_question(verb), "--format", "json"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     record: dict[str, Any] = json.loads(done.stdout)
@@ -41,9 +47,13 @@ def changed(cluster: Cluster, verb: str, *words: str) -> dict[str, Any]:
     return {**record, "returncode": done.returncode}
 
 
+def _no_question(verb: str) -> list[str]:
+    return [] if verb == "replace" else ["--yes"]  # only the user can say that a host key is right
+
+
 def refused(cluster: Cluster, verb: str, *words: str) -> str:
     """Run a verb with bad input, and return what it says."""
-    argv = [*CLUSTERCTL, verb, str(cluster.box.inventory), *words, "--yes"]
+    argv = [*CLUSTERCTL, verb, str(cluster.box.inventory), *words, *_no_question(verb)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert len(done.stderr.splitlines()) <= 2, done.stderr  # the phase, and one sentence
@@ -72,13 +82,39 @@ def traces(cluster: Cluster, gone: str, nodes: tuple[str, ...]) -> dict[str, str
     return {node: found for node in nodes if (found := cluster.on(node, "sh", "-c", script))}
 
 
-def logins(cluster: Cluster, origin: str, targets: tuple[str, ...]) -> list[str]:
-    """Return the nodes that let a node in by its mesh key, at their addresses."""
-    options = "-o BatchMode=yes -o ConnectTimeout=5 -o StrictHostKeyChecking=no -i .ssh/id_clusterctl"
-    script = 'cd; for at in "$@"; do ssh -n $OPTIONS $at true && echo $at; done; true'
-    places = {cluster.box.node(name).address: name for name in targets}
-    command = f"OPTIONS='{options}' sh -c '{script}' sh {' '.join(places)}"
-    return [places[at] for at in cluster.on(origin, "su", "-", "cluster", "-c", command).split()]
+def logins(cluster: Cluster, origin: str, targets: tuple[str, ...], *, strict: bool = False) -> list[str]:
+    """Return the nodes that let a node in by its mesh key, at their addresses.
+
+    ``strict`` asks as a job does: by the name, and with a known host key only.
+    """
+    options = "-o BatchMode=yes -o ConnectTimeout=5"
+    if not strict:
+        options += " -o StrictHostKeyChecking=no -i .ssh/id_clusterctl"
+    places = {name if strict else cluster.box.node(name).address: name for name in targets}
+    script = f"cd; for at in {' '.join(places)}; do ssh -n {options} $at true && echo $at; done; true"
+    return [places[at] for at in cluster.on(origin, "su", "-", "cluster", "-c", script).split()]
+
+
+def all_log_in(cluster: Cluster) -> bool:
+    """Whether each node soon logs in to each node as a job does; an sshd that is just reloaded gets some seconds."""
+    for _ in range(5):
+        if all(logins(cluster, node, NODES, strict=True) == list(NODES) for node in NODES):
+            return True
+        time.sleep(2)
+    return False
+
+
+def own_keys(cluster: Cluster, node: str) -> list[str]:
+    """Return the mesh key and the ed25519 host key of a node, in base64."""
+    files = "/home/cluster/.ssh/id_clusterctl.pub /etc/ssh/ssh_host_ed25519_key.pub"
+    return cluster.on(node, "sh", "-c", f"cut -d' ' -f2 {files} 2> /dev/null; true").split()
+
+
+def fingerprint(line: str) -> str:
+    """Return the fingerprint of the key in a line of known_hosts or of a .pub file."""
+    key = host_keys.found_in(line)
+    assert key is not None
+    return key.fingerprint
 
 
 @contextlib.contextmanager
@@ -121,7 +157,7 @@ def test_a_removed_node_is_shut_out_and_the_others_are_a_cluster(cluster: Cluste
     assert {host["host"]: host["outcome"] for host in removed["hosts"]} == dict.fromkeys(rest, "changed")
     assert traces(cluster, "node3", rest) == {}
     assert logins(cluster, "node3", rest) == []
-    assert logins(cluster, "node1", rest) == list(rest)
+    assert logins(cluster, "node1", rest, strict=True) == list(rest)
     assert any(words.startswith("Delete node3 from ") for words in removed["told"])
 
     limited = provisioned(cluster, "--limit", "node1")
@@ -146,3 +182,86 @@ def test_a_dead_node_leaves_and_the_edited_inventory_has_nothing_to_do(cluster: 
             assert result(cluster.validate("hello"), "hello").verdict is Verdict.PASS
     assert traces(cluster, "node4", rest) == {}
     assert logins(cluster, "node4", rest) == []
+
+
+@pytest.fixture(scope="module")
+def reinstalled(cluster: Cluster, sandbox: Callable[..., Sandbox]) -> tuple[Cluster, list[str]]:
+    """A cluster in which node3 is a new machine with new keys, and the old machine's keys."""
+    provisioned(cluster)
+    old = own_keys(cluster, "node3")
+    before = cluster.box.known_hosts.read_text(encoding="utf-8")
+    cluster.engine.run("rm", "--force", "--time", "0", cluster.box.node("node3").container)
+    sandbox("members", nodes=len(NODES))
+    cluster.box.known_hosts.write_text(before, encoding="utf-8")  # a real machine tells nobody of its new key
+    assert not set(own_keys(cluster, "node3")) & set(old)
+    return cluster, old
+
+
+def test_a_machine_whose_host_key_is_not_confirmed_is_refused(
+    reinstalled: tuple[Cluster, list[str]], tmp_path: Path
+) -> None:
+    cluster, _ = reinstalled
+    before = cluster.box.known_hosts.read_bytes()
+    known = fingerprint(before.decode().splitlines()[2])
+    shown = fingerprint(cluster.on("node3", "cat", "/etc/ssh/ssh_host_ed25519_key.pub"))
+    done, _ = cluster.run("provision", "--yes", "--no-validate")
+    assert done.returncode == 4, done.stderr
+    assert "no host 'node9'" in refused(cluster, "replace", "node9")
+    unconfirmed = refused(cluster, "replace", "node3")
+    assert known in unconfirmed
+    assert f"--host-key {shown}" in unconfirmed
+    wrong = refused(cluster, "replace", "node3", "--host-key", known)
+    assert known in wrong
+    assert shown in wrong
+    console = tmp_path / "console.txt"
+    console.write_text("login: ", encoding="utf-8")
+    assert "holds no host key" in refused(cluster, "replace", "node3", "--console-output", str(console))
+    assert cluster.box.known_hosts.read_bytes() == before
+
+
+def test_a_new_machine_takes_its_place_while_the_others_work(
+    reinstalled: tuple[Cluster, list[str]], tmp_path: Path
+) -> None:
+    cluster, old = reinstalled
+    console = tmp_path / "console.txt"
+    public = cluster.on("node3", "cat", "/etc/ssh/ssh_host_ed25519_key.pub")
+    words = ["-----BEGIN SSH HOST KEY KEYS-----", public, "-----END SSH HOST KEY KEYS-----"]
+    console.write_text("".join(f"ec2: {word}\r\n" for word in words), encoding="utf-8")
+    before = cluster.box.known_hosts.read_text(encoding="utf-8").splitlines()
+    rank = ["sh", "-c", "OMPI_COMM_WORLD_RANK=0 setsid sleep 300 > /dev/null 2>&1 & echo $!"]
+    pid = cluster.engine.text("exec", cluster.box.node("node2").container, *rank)
+    began = time.monotonic()
+    replaced = changed(cluster, "replace", "node3", "--console-output", str(console))
+    took = time.monotonic() - began
+    print(f"replace of one node: {took:.1f} s, first provision of four: {cluster.first_s:.1f} s")  # noqa: T201 - figure
+    assert (replaced["returncode"], replaced["outcome"]) == (0, "done"), replaced
+    cluster.on("node2", "kill", pid)  # it worked on
+    after = cluster.box.known_hosts.read_text(encoding="utf-8").splitlines()
+    assert [one == two for one, two in zip(before, after, strict=True)] == [True, True, False, True]
+    script = f"grep -rlF {' '.join(f'-e {key}' for key in old)} /etc /home /root 2> /dev/null; true"
+    assert {node: cluster.on(node, "sh", "-c", script) for node in NODES} == dict.fromkeys(NODES, "")
+    assert all_log_in(cluster)
+    assert provisioned(cluster)["outcome"] == "nothing to do"
+    assert result(cluster.validate("hello"), "hello").verdict is Verdict.PASS
+
+
+def test_rotated_keys_shut_nobody_out_and_a_killed_rotation_goes_on(cluster: Cluster) -> None:
+    old = {node: own_keys(cluster, node) for node in NODES}
+    for what, killed_in in (("keys", "Switch to the new key"), ("host-keys", "Let sshd show the new host key")):
+        argv = [*CLUSTERCTL, "rotate", what, str(cluster.box.inventory), "--yes", "--format", "jsonl"]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+            assert process.stdout is not None
+            next(line for line in process.stdout if killed_in in line)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        assert all_log_in(cluster)
+        rotated = changed(cluster, "rotate", what)
+        assert (rotated["returncode"], rotated["outcome"]) == (0, "done"), rotated
+    words = " ".join(f"-e {key}" for keys in old.values() for key in keys)
+    script = f"grep -rlF {words} /etc /home /root 2> /dev/null; ls -a /etc/ssh /home/cluster/.ssh | grep next; true"
+    assert {node: cluster.on(node, "sh", "-c", script) for node in NODES} == dict.fromkeys(NODES, "")
+    shown = [cluster.on(node, "cut", "-d ", "-f1,2", "/etc/ssh/ssh_host_ed25519_key.pub") for node in NODES]
+    known = cluster.box.known_hosts.read_text(encoding="utf-8").splitlines()
+    assert [line.split(" ", 1)[1] for line in known] == shown
+    assert all_log_in(cluster)
+    assert provisioned(cluster)["outcome"] == "nothing to do"

@@ -20,6 +20,8 @@ COMMANDS = {
     "remove": Command("remove", "remove", "Take nodes out of the cluster, also dead ones."),
     "uninstall": Command("uninstall", "uninstall", "Put every node back to what it was before the first provision."),
     "gc": Command("gc", "gc", "Remove old versions of artifacts from nodes and from the cache."),
+    "replace": Command("replace", "replace", "Take a machine that was installed anew into the cluster again."),
+    "rotate": Command("rotate", "rotate", "Give all nodes new mesh keys or host keys."),
     "validate": Command("validate", "validate", "Prove the cluster again and name what is wrong."),
     "doctor": Command("doctor", "doctor", "Look at the hosts, change nothing, say what would hurt."),
     "drift": Command("drift", "drift", "Say what differs from what the last run left."),

@@ -19,7 +19,7 @@ _MOST_DIFF_LINES = 60  # of a file that is shown line by line
 _PROGRAM_ENDS = (".py", ".sh", ".so")
 _COMPLAINT = re.compile(r"^(?:\[ERROR\]:?|ERROR!)\s*(?P<text>.+)", re.DOTALL)
 # Keys of a task's result that are worth keeping; everything else (arguments, stdout, invocation) may hold a secret.
-_KEPT_DATA = frozenset({"problems", "argument_errors", "members", "assertion", "told", "trees"})
+_KEPT_DATA = frozenset({"problems", "argument_errors", "members", "assertion", "told", "trees", "next_host_key"})
 _LOOSE_OUTPUT = frozenset({"verbose", "error", "warning", "system_warning"})
 _HOST_EVENTS: dict[str, Outcome] = {
     "runner_on_ok": "ok",
