@@ -111,6 +111,10 @@ test-cuda-build: venv  ## Compile and link Horovod with NCCL against a CUDA PyTo
 test-scale: venv  ## What 64 nodes show: doctor in a minute, and 128 ranks that pass; 20 minutes, not part of 'test'
 	$(BIN)/pytest tests/scale -q -s --durations=0
 
+.PHONY: test-fortran
+test-fortran: venv  ## A Fortran program on two nodes of their own; without a cache, Open MPI is compiled for it
+	$(BIN)/pytest tests/fortran -q --durations=0
+
 .PHONY: test-tensorflow
 test-tensorflow: venv  ## TensorFlow's examples on two nodes of their own; without a cache, Horovod is compiled for it
 	$(BIN)/pytest tests/tensorflow -q --durations=0
@@ -150,9 +154,9 @@ lint-and-unit: venv
 test: lint-and-unit docs browser nodes  ## All tests, in the order in which a mistake is cheapest to find
 
 .PHONY: test-long
-test-long: venv  ## Repetitions and long simulations: interrupts $(REPEAT) times, then test-sim, test-scale, test-tensorflow
+test-long: venv  ## Repetitions and long simulations: interrupts $(REPEAT) times, then test-sim, test-scale, test-tensorflow, test-fortran
 	$(BIN)/pytest tests/cluster -m repeat --repeat $(REPEAT) -n 2 --dist loadgroup --no-loadscope-reorder -q
-	@$(MAKE) --no-print-directory test-sim test-scale test-tensorflow
+	@$(MAKE) --no-print-directory test-sim test-scale test-tensorflow test-fortran
 
 # LOAD busy processes run beside the nodes; '--only WORDS' in FAULTS plants a part of them.
 LOAD ?= 0
