@@ -4,13 +4,19 @@
 from __future__ import annotations
 
 import fnmatch
+import lzma
 import shutil
+import struct
 import tarfile
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 from typing import Iterator, List, Optional
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
+
+# What the readers of Python raise besides for a damaged or encrypted archive.
+_DAMAGED = (zlib.error, lzma.LZMAError, struct.error, RuntimeError, ValueError, LookupError, OverflowError)
 
 
 def _target_of(name: str, strip: int, exclude: List[str]) -> Optional[str]:
@@ -43,8 +49,20 @@ def _members(archive: tarfile.TarFile, strip: int, exclude: List[str]) -> Iterat
 
 
 def unpack(archive: str, target: Path, strip: int, exclude: List[str]) -> None:
-    """Unpack a tar archive, of any compression that Python knows, or a zip archive below ``target``."""
+    """Unpack a tar archive, of any compression that Python knows, or a zip archive below ``target``.
+
+    Raises:
+        ArtifactError: a member leads out of the folder.
+        tarfile.TarError, zipfile.BadZipFile, EOFError: the archive is damaged.
+    """
     target.mkdir(parents=True, exist_ok=True)
+    try:
+        _unpack(archive, target, strip, exclude)
+    except _DAMAGED as error:
+        raise tarfile.ReadError(f"{type(error).__name__}: {error}") from error
+
+
+def _unpack(archive: str, target: Path, strip: int, exclude: List[str]) -> None:
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as bundle:
             for member in bundle.infolist():

@@ -130,7 +130,7 @@ def parse_manifest(data: bytes) -> List[Entry]:
         if document["schema"] != SCHEMA:
             raise ArtifactError(f"its manifest has schema {document['schema']}, not {SCHEMA}")
         return [Entry(str(p), str(k), int(s), str(c), str(m)) for p, k, s, c, m in document["files"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise ArtifactError("its manifest is not readable") from error
 
 

@@ -37,7 +37,7 @@ def verify_artifact(path: str, content: list[int] | None = None) -> tuple[Json, 
         marker = json.loads(read_text(f"{folder}/{MARKER}"))
     except FileNotFoundError:
         return {}, 0, f"{path} has no {MARKER}, so its installation was never finished"
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return {}, 0, f"{folder}/{MARKER} cannot be read: {error}"
     if not isinstance(marker, dict):
         return {}, 0, f"{folder}/{MARKER} is not a marker: it must hold a JSON object"
@@ -62,7 +62,7 @@ def _compare_with_manifest(folder: str, digest: str, content: list[int]) -> tupl
         wrong = [(str(entry[0]), why) for entry in doubtful if (why := _deviation(folder, entry, owner, content))]
     except FileNotFoundError:
         return 0, f"{folder}/{MANIFEST} is missing"
-    except (OSError, ValueError, TypeError, LookupError) as error:
+    except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
         return 0, f"{folder}/{MANIFEST} cannot be read: {error}"
     if not wrong:
         return len(files), ""

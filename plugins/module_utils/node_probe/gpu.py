@@ -14,6 +14,7 @@ _NVIDIA = "0x10de"
 _GPU_CLASSES = ("0x0300", "0x0302", "0x1200")
 # The first driver branch of each CUDA major (NVIDIA, "CUDA Compatibility", tables 1 and 2 of "Minor Version
 # Compatibility", https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
+_MOST_DIGITS = 9
 _CUDA_BRANCHES = ((580, 13), (525, 12), (450, 11), (410, 10))
 
 
@@ -74,10 +75,15 @@ def header_cuda_version(text: str) -> str:
     A toolkit that was installed from packages or wheels has no version.json, so its header is read.
     """
     words = text.partition("#define CUDA_VERSION ")[2].split(None, 1)[:1]
-    if not words or not words[0].isdigit():
+    if not words or not _is_number(words[0]):
         return ""
     number = int(words[0])
     return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _is_number(word: str) -> bool:
+    """Whether ``int`` takes a word: digits of other scripts are digits, and thousands of them are refused."""
+    return word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS
 
 
 def first_branches() -> dict[str, int]:
@@ -91,7 +97,7 @@ def driver_version(text: str) -> str:
         if line.startswith("NVRM version:"):
             for word in line.split():
                 parts = word.split(".")
-                if len(parts) > 1 and all(part.isdigit() for part in parts):
+                if len(parts) > 1 and all(_is_number(part) for part in parts):
                     return word
     return ""
 

@@ -14,6 +14,7 @@ from .identity import ActingAs
 Json = dict  # with str keys; typing takes longer to import than a section takes to answer
 _SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 _READ_BLOCK = 1 << 20
+_MOST_OF_USER = 1 << 22  # characters; a user could make a file of any size
 
 
 def read_text(path: str, default: str | None = None) -> str:
@@ -28,7 +29,7 @@ def read_text(path: str, default: str | None = None) -> str:
 
 
 def read_text_of_user(path: str, user: pwd.struct_passwd | None) -> str:
-    """Return the text of a user's own file, '' if it is not a regular file that this user can read.
+    """Return the begin of a user's own file as text, '' if it is not a regular file that this user can read.
 
     The user decides what lies below the home. Root therefore reads it with the user's identity: the kernel then refuses
     a link to a file of root's.
@@ -43,7 +44,7 @@ def _regular_text(path: str) -> str:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # the opening of a pipe could wait for ever
         with open(handle, encoding="utf-8", errors="replace") as stream:
-            return stream.read().strip() if stat.S_ISREG(os.fstat(handle).st_mode) else ""
+            return stream.read(_MOST_OF_USER).strip() if stat.S_ISREG(os.fstat(handle).st_mode) else ""
     except OSError:
         return ""
 

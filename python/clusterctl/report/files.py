@@ -86,8 +86,11 @@ def logs(record: ValidationRecord, folder: Path | None = None) -> dict[str, str]
 
 
 def _log(folder: Path, check: CheckResult) -> str:
-    path = (folder / check.log).resolve()
-    if not path.is_relative_to(folder):  # a record from elsewhere must not choose a file of this machine
+    try:
+        path = (folder / check.log).resolve()
+    except (OSError, ValueError):  # not a path
+        return ""
+    if not path.is_relative_to(folder) or not path.is_file():  # a record must not choose a file of this machine
         return ""
     try:
         with path.open("rb") as stream:

@@ -12,6 +12,7 @@ in a row show it.
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import subprocess
 import sys
@@ -92,18 +93,23 @@ def parsed(text: str) -> tuple[Gpu, ...]:
         if not line.strip():
             continue
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != len(FIELDS) + 1 or not cells[0].isdigit():
+        if len(cells) != len(FIELDS) + 1 or not _is_index(cells[0]):
             raise StateError(f"nvidia-smi printed {line.strip()[:100]!r}, which is no GPU's state")
         index, name, place, *figures, mask = cells
         found.append(Gpu(int(index), name, place, *map(_number, figures), mask=_mask(mask)))
     return tuple(found)
 
 
+def _is_index(cell: str) -> bool:
+    return cell.isascii() and cell.isdigit() and len(cell) <= 9  # noqa: PLR2004 - no node has a billion GPUs
+
+
 def _number(cell: str) -> float | None:
     try:
-        return float(cell)
+        value = float(cell)
     except ValueError:
         return None  # [N/A], [Not Supported], [Unknown Error]
+    return value if math.isfinite(value) else None
 
 
 def _mask(cell: str) -> int | None:

@@ -324,3 +324,9 @@ def test_the_identity_comes_back_where_becoming_the_user_fails(
     with pytest.raises(OSError, match="temporarily unavailable"):
         reading.read_text_of_user(str(home.keys), home.user)
     assert (os.geteuid(), os.getegid(), os.getgroups()) == before
+
+
+def test_of_a_users_file_of_any_size_the_begin_is_read(home: Home) -> None:
+    with home.keys.open("wb") as stream:
+        stream.truncate(1 << 32)
+    assert len(reading.read_text_of_user(str(home.keys), home.user)) <= 1 << 22

@@ -1,0 +1,193 @@
+"""Records, snapshots, holds and locks of any content: read as they are, or refused with a sentence; never rendered."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from io import StringIO
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+import factory
+import pytest
+from clusterctl.cli import output
+from clusterctl.model.nodeset import folded
+from clusterctl.model.results import ValidationRecord, load
+from clusterctl.model.run_record import RunRecord
+from clusterctl.model.snapshot import Snapshot
+from clusterctl.model.software import Hold, SoftwareSet
+from clusterctl.provisioning import drift
+from clusterctl.provisioning.plan import NodeState
+from clusterctl.report import files, jsonl, junit, page, prometheus, validation_table
+from clusterctl.state import locks, paths, snapshots
+from clusterctl.state import software as kept
+from clusterctl.support.errors import ConfigError
+from clusterctl.support.words import visible
+from hostile import JSON, NASTY, changed, written
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECORDS = [json.loads(path.read_bytes()) for path in sorted((factory.DATA / "records").glob("*.json"))]
+WATCHED = (
+    {"path": "/etc/hosts", "kind": "file", "sha256": "aa", "mode": "0644"},
+    {"path": "/a", "kind": "artifact", "files": 3},
+)
+HOST = {
+    "run_id": "r",
+    "inputs": {"all": "d"},
+    "members": "m",
+    "platform": "p",
+    "host_keys": ["k"],
+    "user": "me",
+    "watch": list(WATCHED),
+    "traits": {"host name": "node1"},
+    "damaged": [{"subject": "/a", "words": "lib (content)"}],
+}
+SNAPSHOT = {"schema_version": 1, "members": [{"name": "node1"}], "hosts": {"node1": HOST}}
+SOFTWARE = {
+    "schema_version": 1,
+    "run_id": "r",
+    "verb": "provision",
+    "left": "2026-03-01T02:00:00Z",
+    "hosts": {"node1": {"platform": "p", "links": {"/usr/local/openmpi": "/usr/local/openmpi-1"}}},
+}
+HOLD = {"schema_version": 1, "software": SOFTWARE, "since": "2026-03-01T02:00:00Z", "finished": True}
+RUN = json.loads(factory.run_record().model_dump_json())
+STATE = NodeState("p", ("k",), "me", WATCHED, "", traits={"host name": "node1"})
+ANYTHING = st.binary(max_size=40) | JSON.map(lambda value: written(value).encode())
+
+
+class Tags(HTMLParser):
+    """The elements of a page, and its scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.handlers: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append(tag)
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+
+
+def reports(record: ValidationRecord) -> str:
+    """Write every report of a record, and return its page."""
+    ET.fromstring(junit.document(record).encode("utf-8", "replace"))  # noqa: S314 - our own
+    prometheus.document(record)
+    for line in jsonl.lines(record):
+        json.loads(line)
+    validation_table.rows(record)
+    return page.document(record, files.logs(record))
+
+
+def shape(text: str) -> tuple[int, list[str]]:
+    tags = Tags(text)
+    return tags.found.count("script"), tags.handlers
+
+
+@given(st.data())
+def test_a_record_of_a_validation_is_read_and_reported_or_refused(data: st.DataObject) -> None:
+    record = data.draw(st.sampled_from(RECORDS))
+    text = data.draw(changed(record).map(written) | ANYTHING)
+    try:
+        found = load(text, "the record")
+    except ConfigError:
+        return
+    assert shape(reports(found)) == (2, [])
+
+
+@pytest.mark.parametrize("nasty", [text for text in NASTY if text and not text.isdigit()], ids=ascii)
+def test_texts_of_nodes_are_not_rendered(nasty: str) -> None:
+    """The host names itself in HTML and in control characters; neither the page nor a terminal obeys it."""
+    record = json.loads(json.dumps(RECORDS[0]).replace("node2", "NODE2"))
+    found = load(json.dumps(record), "r")
+    first = found.checks[0].model_copy(update={"reason": f"{nasty} node2", "evidence": (nasty,), "hosts": (nasty,)})
+    hostile = found.model_copy(update={"checks": (first, *found.checks[1:]), "launch_node": nasty, "hosts": (nasty,)})
+    assert shape(reports(hostile)) == (2, [])
+    shown = StringIO()
+    console = output.console.__wrapped__()
+    console.file = shown
+    table = Table(box=None)
+    table.add_row(Text(nasty), Text(first.reason))
+    console.print(table)
+    console.print(nasty, markup=False, soft_wrap=True)
+    assert not set(shown.getvalue()) & set("\x00\x07\x1b\x9b\u202e\ud800")
+    assert not set(visible(nasty)) & set("\x00\x07\r\x1b\x9b\u202e\ud800")
+
+
+def test_a_log_outside_of_the_runs_folder_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s3cret")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "link").symlink_to(tmp_path / "secret")
+    found = load(json.dumps(RECORDS[0]), "r")
+    for log in ("../secret", str(tmp_path / "secret"), "logs/../../secret", "link", "\x00", "."):
+        check = found.checks[0].model_copy(update={"log": log})
+        assert files.logs(found.model_copy(update={"checks": (check,)}), tmp_path / "run") == {}
+
+
+@given(changed(RUN).map(written).map(str.encode) | ANYTHING)
+def test_the_record_of_a_run_is_read_or_left_out(data: bytes) -> None:
+    try:
+        found = RunRecord.model_validate_json(data)
+    except ValueError:
+        return
+    assert RunRecord.model_validate_json(found.model_dump_json()) == found
+
+
+@given(changed(SNAPSHOT).map(written).map(str.encode) | ANYTHING)
+def test_a_snapshot_is_compared_or_counts_as_missing(data: bytes) -> None:
+    path = paths.snapshot_file("fuzzed")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    found = snapshots.read("fuzzed")
+    for host in found.hosts.values():
+        differences = drift.known_differences(host, STATE, verified=False)
+        drift.folded({"node1": differences})
+    assert Snapshot.model_validate_json(found.model_dump_json()) == found
+
+
+@given(changed(HOLD).map(written).map(str.encode) | ANYTHING)
+def test_a_hold_is_read_or_refused_with_a_sentence(data: bytes) -> None:
+    path = paths.hold_file("fuzzed")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    try:
+        found = kept.hold("fuzzed")
+    except ConfigError:
+        return
+    assert isinstance(found, Hold)
+    found.software.links_for("node9", "p")
+
+
+@given(changed(SOFTWARE).map(written).map(str.encode) | ANYTHING)
+def test_a_set_of_software_is_read_or_left_out(data: bytes) -> None:
+    folder = paths.runs_dir("fuzzed") / "20260301T020000Z-provision-1"
+    folder.mkdir(parents=True, exist_ok=True)
+    paths.software_file(folder).write_bytes(data)
+    assert all(isinstance(one, SoftwareSet) for one in kept.sets("fuzzed"))
+
+
+@given(changed({"pid": 1, "user": "me", "command": "x", "since": "now"}).map(written).map(str.encode) | ANYTHING)
+def test_a_lock_of_any_content_names_a_holder(data: bytes) -> None:
+    path = paths.private_folder(paths.locks_dir()) / "fuzzed"
+    path.write_bytes(data)
+    with path.open(encoding="utf-8") as stream:
+        assert locks._holder(stream)  # noqa: SLF001 - what a second run is told
+    with locks.held(path, "mine"), pytest.raises(locks.HeldError, match="'mine'"), locks.held(path):
+        pass
+
+
+@given(st.lists(st.text(alphabet="node0123456789[]-,.!&@^ *", max_size=12) | st.sampled_from(NASTY), max_size=6))
+def test_names_of_any_form_fold(names: list[str]) -> None:
+    assert isinstance(folded(names), str)
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
