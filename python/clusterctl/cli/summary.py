@@ -112,7 +112,7 @@ def closing_lines(record: RunRecord) -> list[str]:
         return [record.message or f"Interrupted after {output.duration(took)}; '{again}' goes on from here."]
     lines = [f"{record.message}"] if record.message else []
     if record.problems and not any(host.changed for host in record.hosts):
-        return [f"Stopped before anything was changed. Put this right, then repeat '{again}'.{_ways_on(record)}"]
+        return [_stopped_early(record, again)]
     if bad:
         others = ", the others finished" if len(bad) < len(record.hosts) and not record.message else ""
         lines.append(
@@ -127,9 +127,15 @@ def closing_lines(record: RunRecord) -> list[str]:
     return lines
 
 
+def _stopped_early(record: RunRecord, again: str) -> str:
+    if record.left_out:  # more than --max-fail allows
+        return f"{record.message} Put this right or allow more, then repeat '{again}'."
+    return f"Stopped before anything was changed. Put this right, then repeat '{again}'.{_ways_on(record)}"
+
+
 def _ways_on(record: RunRecord) -> str:
     """Return the options by which a provision goes on without hosts that cannot be reached."""
     unreachable = {problem.host for problem in record.problems if problem.kind == "unreachable"}
-    if record.verb != "provision" or not unreachable or len(unreachable) == len(record.hosts) or record.left_out:
+    if record.verb != "provision" or not unreachable or len(unreachable) == len(record.hosts):
         return ""
     return " '--skip-unreachable' provisions the others now; with '--max-fail N|P%' so many may be lost, and not more."
