@@ -154,9 +154,19 @@ lint-and-unit: venv
 test: lint-and-unit docs browser nodes  ## All tests, in the order in which a mistake is cheapest to find
 
 .PHONY: test-long
-test-long: venv  ## Repetitions and long simulations: interrupts $(REPEAT) times, then test-sim, test-scale, test-tensorflow, test-fortran
+test-long: venv  ## Repetitions and long runs: interrupts $(REPEAT) times, then test-fuzz, test-sim, test-scale, test-tensorflow, test-fortran
 	$(BIN)/pytest tests/cluster -m repeat --repeat $(REPEAT) -n 2 --dist loadgroup --no-loadscope-reorder -q
-	@$(MAKE) --no-print-directory test-sim test-scale test-tensorflow test-fortran
+	@$(MAKE) --no-print-directory test-fuzz test-sim test-scale test-tensorflow test-fortran
+
+# Drawn examples of each property, and seconds of each parser of bytes.
+EXAMPLES ?= 500
+SECONDS_EACH ?= 60
+
+.PHONY: test-fuzz
+test-fuzz: venv  ## Hostile input: hypothesis draws EXAMPLES for each property, atheris takes SECONDS_EACH for each parser of bytes
+	$(BIN)/pip install --quiet --group fuzz
+	CLUSTERCTL_FUZZ=$(EXAMPLES) $(BIN)/pytest tests/unit/hostile_input -n $(WORKERS) --dist worksteal -q
+	$(BIN)/python tests/fuzz/byte_parsers.py --seconds $(SECONDS_EACH)
 
 # LOAD busy processes run beside the nodes; '--only WORDS' in FAULTS plants a part of them.
 LOAD ?= 0
