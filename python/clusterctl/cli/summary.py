@@ -138,4 +138,6 @@ def _ways_on(record: RunRecord) -> str:
     unreachable = {problem.host for problem in record.problems if problem.kind == "unreachable"}
     if record.verb != "provision" or not unreachable or len(unreachable) == len(record.hosts):
         return ""
+    if "--skip-unreachable" in record.argv:  # something else stands in the way as well
+        return ""
     return " '--skip-unreachable' provisions the others now; with '--max-fail N|P%' so many may be lost, and not more."

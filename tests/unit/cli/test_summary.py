@@ -33,11 +33,12 @@ def test_a_host_that_cannot_be_reached_leads_to_one_line_with_the_options() -> N
     record = factory.run_record(argv=ARGV, outcome="unreachable", exit_code=4, problems=(AWAY,), hosts=hosts)
     (line,) = summary.closing_lines(record)
     assert "Stopped before anything was changed" in line
-    assert "'--skip-unreachable'" in line
+    assert "'--skip-unreachable' provisions the others now" in line
     assert "'--max-fail N|P%'" in line
-    for other in ({"verb": "rollback"}, {"hosts": hosts[:1]}):  # which has no such option, and where no host is left
+    # A rollback has no such option, no host is left, or another problem stands in the way as well.
+    for other in ({"verb": "rollback"}, {"hosts": hosts[:1]}, {"argv": (*ARGV, "--skip-unreachable")}):
         (line,) = summary.closing_lines(record.model_copy(update=other))
-        assert "--skip-unreachable" not in line
+        assert "provisions the others now" not in line
 
 
 def test_too_many_that_are_left_out_are_told_with_the_number() -> None:
