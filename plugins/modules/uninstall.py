@@ -196,9 +196,11 @@ class Node:
         going |= self._own_folders()
         for path in empty_folders(folders, going, really=self.really):
             self.changes.append(f"removed {path}")
-        if any(path.startswith(brought.LOADER) for path in going):
+        # also for files that an uninstall put back which was killed before this
+        touched = {*(entry.path for entry in entries), *self.record["paths"]}
+        if any(path.startswith(brought.LOADER) for path in touched):
             self._do("ldconfig", lambda: command.run(["/sbin/ldconfig"], _LDCONFIG_S))
-        if any(brought.SSHD in phrase for phrase in outcome.changes):
+        if any(path.startswith(brought.SSHD) for path in touched):
             self._do("sshd reads its settings anew", sshd_process.reload)
         self._packages(packages, needed)
         self._accounts(accounts)

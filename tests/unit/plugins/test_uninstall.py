@@ -211,6 +211,26 @@ def test_packages_that_others_need_stay_with_what_they_stand_on(monkeypatch: pyt
     assert kept == {"libfoo": "app needs it", "libbar": "libfoo needs it"}
 
 
+@ROOT_ONLY
+def test_packages_that_came_with_an_installation_are_recorded(run_module: RunModule) -> None:
+    present = run_module("package_install", name=["x"], phase="before")["installed"]
+    if len(present) < 3:
+        pytest.skip("this machine has no package manager that is known")
+    found = run_module("package_install", name=["x"], phase="after", before=present[2:])
+    assert (found["came"], origins.load()["packages"]) == (present[:2], present[:2])
+    run_module("package_install", name=["x"], phase="after", before=present)
+    assert origins.load()["packages"] == present[:2]
+
+
+def test_an_account_that_was_not_made_is_not_recorded() -> None:
+    if not origins.may_write():
+        pytest.skip("needs root")
+    origins.note_account("mpi")
+    origins.note_account("other")
+    origins.forget_account("other")
+    assert origins.load()["accounts"] == {"mpi": {}}
+
+
 # --- nothing that a role writes is unknown to uninstall --------------------------------------------------------------
 
 # Modules of Ansible's own that change nothing on a node, and command, whose tasks say changed_when: false.
