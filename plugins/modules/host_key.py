@@ -133,8 +133,8 @@ def half_of(private: Path) -> str:
 def mend(path: Path, address: str, port: int, wait_s: int) -> List[str]:
     """Make the public half and the running sshd agree with the private half, after an interrupted switch."""
     changes = []
-    half = half_of(path)
-    if half and not path.with_name(f"{path.name}.pub").read_text(encoding="utf-8").startswith(half):
+    half, public = half_of(path), path.with_name(f"{path.name}.pub")
+    if half and not (public.is_file() and public.read_text(encoding="utf-8").startswith(half)):
         _write_public(path, half)
         changes.append(f"wrote {path}.pub anew")
     shown = shown_key(address, port)
