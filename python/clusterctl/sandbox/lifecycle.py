@@ -316,7 +316,7 @@ def _ensure_nodes(engine: Podman, sandbox: Sandbox, references: dict[str, str], 
             "--label", f"{LABEL}={sandbox.name}", *_MACHINE_LIKE, references[node.image],
         )  # fmt: skip
         own = pack({"etc/hosts": File(hosts_text(node).encode())}, outfits[node.image])
-        engine.run("cp", "--archive=false", "-", f"{node.container}:/", stdin=own)
+        engine.unpack(own, node.container)
         engine.run("start", node.container)
 
     report(f"starting {len(todo)} node{'s' if len(todo) > 1 else ''}")

@@ -19,6 +19,7 @@ Report: TypeAlias = Callable[[str], None]
 _OWN_CONF = Path(__file__).with_name("containers.conf")
 _HELPER_FOLDERS = "/usr/libexec/podman:/usr/lib/podman:/usr/libexec/catatonit"
 _PROBE_TIMEOUT_S = 30
+_TRIES = 3
 _FULL_DISK = "no space left on device"
 
 
@@ -46,6 +47,23 @@ class Podman:
     def text(self, *arguments: str) -> str:
         """Run podman and return its standard output as text without the last line's end."""
         return self.run(*arguments).decode(errors="replace").strip()
+
+    def unpack(self, archive: bytes, container: str) -> None:
+        """Unpack a tar archive at the root of a container that is not started yet.
+
+        The archive goes through a child of podman, which a busy machine ends now and then; the same again then works.
+
+        Raises:
+            HostFailedError: it failed every time; the message ends with podman's own last line.
+        """
+        for again in reversed(range(_TRIES)):
+            try:
+                self.run("cp", "--archive=false", "-", f"{container}:/", stdin=archive)
+            except HostFailedError:
+                if not again:
+                    raise
+            else:
+                return
 
     def succeeds(self, *arguments: str, timeout_s: float | None = None) -> bool:
         """Tell whether podman ends with 0 in time."""
