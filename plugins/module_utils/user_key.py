@@ -60,10 +60,15 @@ def ensure_key(home: str, name: str, comment: str, *, check: bool) -> Dict[str, 
     return {"changes": work.changes, "public_key": half, "watch": watch}
 
 
+def successor(name: str) -> str:
+    """Return the name of the key that waits beside another one during a rotation."""
+    return f"{name}-next"
+
+
 def rotated(home: str, name: str, comment: str, rotation: str, *, check: bool) -> Dict[str, Any]:
     """Make or mend the key as :func:`ensure_key`; in a rotation also make its successor, or switch to it."""
     work = Work(check=check)
-    private, waiting = Path(home, ".ssh", name), Path(home, ".ssh", f"{name}-next")
+    private, waiting = Path(home, ".ssh", name), Path(home, ".ssh", successor(name))
     if rotation == "switch" and waiting.is_file():  # on a shared home the first node switches for all
         work.do(f"switched to the new key {private}", lambda: _switch(waiting, private))
     made = ensure_key(home, name, comment, check=check)

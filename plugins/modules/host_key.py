@@ -78,7 +78,13 @@ import time
 from pathlib import Path
 from typing import List, Tuple
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import atomic_file, audited_module, command, sshd_process
+from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    atomic_file,
+    audited_module,
+    command,
+    origins,
+    sshd_process,
+)
 
 _TYPE = "ssh-ed25519"
 _DEFAULT = "/etc/ssh/ssh_host_ed25519_key"
@@ -152,6 +158,7 @@ def stage(path: Path, *, check: bool) -> Tuple[str, List[str]]:
     if half:
         return half, []
     if not check:
+        origins.note_path(str(waiting), content=False)
         made = waiting.with_name(f"{waiting.name}.new")
         for each in (made, made.with_name(f"{made.name}.pub")):
             each.unlink(missing_ok=True)

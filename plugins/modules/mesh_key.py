@@ -300,9 +300,10 @@ def reaches_root(entry: pwd.struct_passwd) -> str:
 
 
 def note_origins(entry: pwd.struct_passwd, name: str, *, check: bool) -> None:
-    """Keep whether the folder and both halves of the key were there before; the private half is not copied."""
+    """Keep whether the folder, the key and its successor were there before; no private half is copied."""
     folder = Path(entry.pw_dir, ".ssh")
-    for path in (folder, folder / name, folder / f"{name}.pub") if not check else ():
+    keys = [folder / f"{key}{end}" for key in (name, user_key.successor(name)) for end in ("", ".pub")]
+    for path in (folder, *keys) if not check else ():
         origins.note_path(str(path), entry, content=path.suffix == ".pub")
 
 

@@ -143,8 +143,8 @@ def test_a_link_that_takes_the_place_of_a_watched_file_is_not_followed(
     path.write_text("theirs")
     plain = os.lstat
 
-    def swap(asked: str) -> os.stat_result:
-        found = plain(asked)
+    def swap(asked: str, **more: int) -> os.stat_result:
+        found = plain(asked, **more)
         if asked == str(path) and stat.S_ISREG(found.st_mode):
             path.unlink()
             path.symlink_to(home.secret)
