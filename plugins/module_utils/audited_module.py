@@ -53,7 +53,7 @@ def append(text: str, path: str = FILE) -> None:
         OSError: the file cannot be written, or a link stands in its place.
     """
     folder = Path(path).parent
-    folder.mkdir(mode=0o750, exist_ok=True)
+    folder.mkdir(mode=0o755, exist_ok=True)  # the login user follows the progress of builds there
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

@@ -44,13 +44,16 @@ def test_a_line_is_one_line_of_plain_characters_and_bounded() -> None:
     assert max(map(len, found["changes"])) == 2000
 
 
-def test_lines_are_appended_for_root_and_its_group_alone(tmp_path: Path) -> None:
+def test_the_file_is_for_root_and_its_group_and_logs_of_builds_beside_it_for_all(tmp_path: Path) -> None:
     path = tmp_path / "clusterctl" / "audit.jsonl"
-    for text in ("one", "two"):
-        audited_module.append(text, str(path))
+    usual = os.umask(0o022)
+    try:
+        for text in ("one", "two"):
+            audited_module.append(text, str(path))
+    finally:
+        os.umask(usual)
     assert path.read_text() == "one\ntwo\n"
-    modes = [stat.S_IMODE(found.stat().st_mode) & ~0o750 for found in (path.parent, path)]
-    assert modes == [0, 0]
+    assert [stat.S_IMODE(found.stat().st_mode) for found in (path.parent, path)] == [0o755, 0o640]
 
 
 def test_no_link_is_followed(tmp_path: Path) -> None:
