@@ -80,7 +80,7 @@ docs: venv  ## Build the documentation site into build/site, without a network; 
 unit: venv  ## Tests that need no node; four at a time, since many wait for a process
 	$(BIN)/pytest tests/unit -n 4 --dist worksteal -q
 
-ON_NODES := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q --durations=60
+ON_NODES := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q --durations=60 -m 'not long'
 
 .PHONY: cluster
 cluster: venv  ## Tests on sandboxes of containers, some groups of files at a time: provisioning, validation, planted faults
@@ -154,8 +154,9 @@ lint-and-unit: venv
 test: lint-and-unit docs browser nodes  ## All tests, in the order in which a mistake is cheapest to find
 
 .PHONY: test-long
-test-long: venv  ## Repetitions and long runs: interrupts and kills $(REPEAT) times, then test-fuzz, test-sim, test-scale, test-tensorflow, test-fortran
+test-long: venv  ## Repetitions and long tests: interrupts and kills $(REPEAT) times, then test-fuzz, test-sim, test-scale, test-tensorflow, test-fortran
 	$(BIN)/pytest tests/cluster -m repeat --repeat $(REPEAT) -n 2 --dist loadgroup --no-loadscope-reorder -q
+	$(BIN)/pytest tests/cluster -m long -n 2 --dist loadgroup --no-loadscope-reorder -q
 	@$(MAKE) --no-print-directory test-fuzz test-sim test-scale test-tensorflow test-fortran
 
 # Drawn examples of each property, and seconds of each parser of bytes.

@@ -46,6 +46,7 @@ LONGEST_FIRST = (
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "last_of_group: changes a shared cluster for good, so it runs after all others")
+    config.addinivalue_line("markers", "long: takes minutes, so 'make test-long' runs it instead of 'make test'")
     config.addinivalue_line("markers", "repeat: depends on chance, so 'make test-long' runs it many times")
 
 

@@ -115,6 +115,7 @@ def test_the_first_bad_batch_stops_the_run_and_says_where_each_node_is(cluster: 
     assert cluster.run()[2]["outcome"] == "nothing to do"
 
 
+@pytest.mark.long
 def test_a_node_that_dies_during_the_logins_is_the_only_one_that_fails(cluster: Cluster) -> None:
     """The first time one lost node is too many, so that all stop; the second time the others go on."""
     outcome = {}
