@@ -154,7 +154,7 @@ lint-and-unit: venv
 test: lint-and-unit docs browser nodes  ## All tests, in the order in which a mistake is cheapest to find
 
 .PHONY: test-long
-test-long: venv  ## Repetitions and long tests: interrupts and kills $(REPEAT) times, then test-fuzz, test-sim, test-scale, test-tensorflow, test-fortran
+test-long: venv  ## Repetitions and long tests: interrupts $(REPEAT) times, then test-fuzz, test-sim, test-scale, test-tensorflow, test-fortran
 	$(BIN)/pytest tests/cluster -m repeat --repeat $(REPEAT) -n 2 --dist loadgroup --no-loadscope-reorder -q
 	$(BIN)/pytest tests/cluster -m long -n 2 --dist loadgroup --no-loadscope-reorder -q
 	@$(MAKE) --no-print-directory test-fuzz test-sim test-scale test-tensorflow test-fortran

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -69,3 +71,17 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
         audited_module.append("text", str(tmp_path / "other" / "new.jsonl"))
     assert there.read_text() == "as it was\n"
     assert os.listdir(tmp_path / "log") == ["audit.jsonl"]  # noqa: PTH208 - a link counts as well
+
+
+def test_the_address_of_the_login_is_found_beyond_the_programs_that_take_it_away() -> None:
+    """Sudo takes the variable away, so that only a process above it has it."""
+    ask = (
+        "from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module\n"
+        "print(audited_module.login_address())"
+    )
+    inner = ["env", "-u", "SSH_CONNECTION", sys.executable, "-c", ask]
+    outer = [sys.executable, "-c", f"import subprocess; subprocess.run({inner!r}, check=True)"]
+    path = os.pathsep.join(sys.path)
+    session = {**os.environ, "PYTHONPATH": path, "SSH_CONNECTION": "192.0.2.7 50000 192.0.2.1 22"}
+    done = subprocess.run(outer, env=session, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("192.0.2.7\n", "")
