@@ -9,13 +9,12 @@ from __future__ import annotations
 import posixpath
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
-from clusterctl.model.hosts import InventoryOptions
-from clusterctl.provisioning import old_artifacts, playbook, refusals
-from clusterctl.provisioning.host_run import HostRun, RunObserver, now, recorded
+from clusterctl.provisioning import old_artifacts, refusals
+from clusterctl.provisioning.host_run import AskingObserver, HostRequest, HostRun, now, recorded
 from clusterctl.provisioning.old_artifacts import Tree
 from clusterctl.provisioning.preview import CollectPreview
 from clusterctl.provisioning.tally import Tally
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from clusterctl.model.cache import CacheFile
-    from clusterctl.model.hosts import AnyInventory, Inventory
 
 PLAYBOOK = "collect_artifacts"
 _FRESH_S = 3600.0  # a pack so young may be about to be installed by another run
@@ -45,29 +43,14 @@ class Retention:
         return None if self.older_than_s is None else time.time() - self.older_than_s
 
 
-@dataclass(frozen=True)
-class CollectRequest:
+@dataclass(frozen=True, kw_only=True)
+class CollectRequest(HostRequest):
     """What the user asked for."""
 
-    inventory: AnyInventory
-    options: InventoryOptions = field(default_factory=InventoryOptions)
     limits: Retention = field(default_factory=Retention)
-    check: bool = False
-    diff: bool = False
-    verbosity: int = 0
-    forks: int = playbook.DEFAULT_FORKS
-    become_password: str | None = field(default=None, repr=False)
-    argv: tuple[str, ...] = ()
 
 
-class Observer(RunObserver, Protocol):
-    """Shows the run while it goes on, and asks the user."""
-
-    def confirm(self, preview: CollectPreview) -> bool:
-        """Let the user decide, where there is one; False ends the run with nothing changed."""
-
-
-def collect(request: CollectRequest, observer: Observer) -> run_record.RunRecord:
+def collect(request: CollectRequest, observer: AskingObserver[CollectPreview]) -> run_record.RunRecord:
     """Remove the old artifacts of a cluster's nodes, and the old files of the cache.
 
     Raises:
@@ -105,14 +88,8 @@ def old_cache_files(limits: Retention, on_nodes: Sequence[str] = ()) -> list[Cac
     return old_artifacts.old_cache_files(cache_files.found(), names, cache_files.words(names), limits.before(), fresh)
 
 
-class _Collect(HostRun):
+class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
     """One collection, from the lock to the record."""
-
-    def __init__(self, request: CollectRequest, observer: Observer, cluster: Inventory, run: runs.Run) -> None:
-        super().__init__(request, observer, cluster, run)
-        self._request = request
-        self._asking = observer
-        self._cluster_id = run.record.cluster_id
 
     def go(self) -> run_record.RunRecord:
         self.observer.phase("listing the artifacts of the nodes")
@@ -121,7 +98,7 @@ class _Collect(HostRun):
             record = self.judge(end)
             return self.run.update(message=f"{record.message} Nothing was changed.".strip())
         present = self._trees()
-        limits = self._request.limits
+        limits = self.request.limits
         old = old_artifacts.old_trees(present, kept_by_all(limits.keep), limits.before())
         going = {tree.path for trees in old.values() for tree in trees}
         staying = [tree.path for trees in present.values() for tree in trees if tree.path not in going]
@@ -130,10 +107,10 @@ class _Collect(HostRun):
         if not lines:
             words = "Nothing to do: every artifact is in use, or of a set that is kept."
             return self.finish("nothing to do", ExitCode.OK, hosts=self._expected({}), message=words)
-        if self._request.check:
+        if self.request.check:
             self.told = tuple(lines)
             return self.finish("done", ExitCode.OK, hosts=self._expected(old))
-        if not self._asking.confirm(CollectPreview(tuple(lines))):
+        if not self.observer.confirm(CollectPreview(tuple(lines))):
             return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
         return self._remove(old, files)
 
@@ -166,7 +143,7 @@ class _Collect(HostRun):
         if not old:
             self.told = (*old_artifacts.lines({}, gone), *_staying(left))
             return self.finish("done", ExitCode.OK, hosts=self._expected({}))
-        kept.note_collected(self._cluster_id, {tree.path for trees in old.values() for tree in trees}, now())
+        kept.note_collected(self.run.record.cluster_id, {tree.path for trees in old.values() for tree in trees}, now())
         names = {host: [tree.path for tree in trees] for host, trees in old.items()}
         self.tally = Tally()
         end = self.play(PLAYBOOK, limit=self.cluster.limit, variables={"gc_trees": names})

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import platform
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.run_record import HostSummary
 from clusterctl.provisioning import playbook
 from clusterctl.provisioning.look import look
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from clusterctl.model import run_record
     from clusterctl.model.events import Event
     from clusterctl.model.facts import Probe
-    from clusterctl.model.hosts import Inventory, InventoryOptions
+    from clusterctl.model.hosts import AnyInventory, Inventory
     from clusterctl.state import runs
 
 
@@ -42,32 +44,28 @@ class RunObserver(Protocol):
         """Hear that the user asked to stop, for the first or a further time."""
 
 
-class HostRequest(Protocol):
+PreviewT_contra = TypeVar("PreviewT_contra", contravariant=True)
+
+
+class AskingObserver(RunObserver, Protocol[PreviewT_contra]):
+    """Shows the run while it goes on, and asks the user."""
+
+    def confirm(self, preview: PreviewT_contra) -> bool:
+        """Let the user decide, where there is one; False ends the run with nothing changed."""
+
+
+@dataclass(frozen=True)
+class HostRequest:
     """What the user asked of every run that changes hosts."""
 
-    @property
-    def options(self) -> InventoryOptions:
-        """What the inventory means."""
-
-    @property
-    def check(self) -> bool:
-        """Whether nothing is changed."""
-
-    @property
-    def diff(self) -> bool:
-        """Whether to show what changes inside files."""
-
-    @property
-    def verbosity(self) -> int:
-        """How much Ansible writes into its log."""
-
-    @property
-    def forks(self) -> int:
-        """How many hosts are worked on at the same time."""
-
-    @property
-    def become_password(self) -> str | None:
-        """The password of sudo that the user typed."""
+    inventory: AnyInventory
+    options: InventoryOptions = field(default_factory=InventoryOptions)
+    check: bool = False
+    diff: bool = False
+    verbosity: int = 0  # how much Ansible writes into its log
+    forks: int = playbook.DEFAULT_FORKS
+    become_password: str | None = field(default=None, repr=False)
+    argv: tuple[str, ...] = ()  # as it may be shown and kept: no value of an extra variable
 
 
 @contextlib.contextmanager
@@ -88,10 +86,14 @@ def recorded(run: runs.Run) -> Iterator[None]:
         run.close()
 
 
-class HostRun:
+RequestT = TypeVar("RequestT", bound=HostRequest)
+ObserverT = TypeVar("ObserverT", bound=RunObserver)
+
+
+class HostRun(Generic[RequestT, ObserverT]):
     """One run, from the lock to the record."""
 
-    def __init__(self, request: HostRequest, observer: RunObserver, cluster: Inventory, run: runs.Run) -> None:
+    def __init__(self, request: RequestT, observer: ObserverT, cluster: Inventory, run: runs.Run) -> None:
         """Begin; nothing happened yet."""
         self.observer = observer
         self.cluster = cluster
@@ -99,14 +101,14 @@ class HostRun:
         self.tally = Tally()
         self.told: tuple[str, ...] = ()  # sentences for the record, before those of the roles
         self.left_out: dict[str, run_record.Problem] = {}
-        self._asked = request
+        self.request = request
         self.all_selected = cluster.selected  # with those that are left out later
 
     def look(
         self, watch: Mapping[str, list[dict[str, Any]]], *, content: Sequence[int] = (), busy: bool = False
     ) -> Probe:
         """Look at all hosts that a plain ssh can reach, also those outside the limit: the others refer to them."""
-        return look(self.cluster, watch, content=content, busy=busy, sudo_password=self._asked.become_password)
+        return look(self.cluster, watch, content=content, busy=busy, sudo_password=self.request.become_password)
 
     def play(
         self,
@@ -119,7 +121,7 @@ class HostRun:
         check: bool | None = None,
     ) -> playbook.End:
         """Play a playbook of the collection on the hosts; ``check`` stands above what the user asked for."""
-        request, options = self._asked, self._asked.options
+        request, options = self.request, self.request.options
         play = playbook.Play(
             playbook=content.playbook(name),
             inventory=self.cluster.sources,

@@ -7,14 +7,13 @@ about each other, on the nodes that remain, and keep the snapshot true. The node
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import nodeset, run_record
-from clusterctl.model.hosts import InventoryOptions
-from clusterctl.provisioning import members, plan, playbook, refusals, software
-from clusterctl.provisioning.host_run import HostRun, RunObserver, recorded
+from clusterctl.provisioning import members, plan, refusals, software
+from clusterctl.provisioning.host_run import AskingObserver, HostRequest, HostRun, recorded
 from clusterctl.provisioning.look import look, plain, state_of
 from clusterctl.provisioning.preview import MembersPreview
 from clusterctl.state import locks, paths, runs, snapshots
@@ -23,38 +22,22 @@ from clusterctl.support.errors import ConfigError, ExitCode
 if TYPE_CHECKING:
     from clusterctl.inventory.ansible_inventory import ReadInventory
     from clusterctl.model.facts import NodeFacts, Probe
-    from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.snapshot import Snapshot
     from clusterctl.provisioning.members import Removal
 
 PLAYBOOK = "update_members"
 
 
-@dataclass(frozen=True)
-class RemoveRequest:
+@dataclass(frozen=True, kw_only=True)
+class RemoveRequest(HostRequest):
     """What the user asked for."""
 
-    inventory: AnyInventory
     nodes: tuple[str, ...]
-    options: InventoryOptions = field(default_factory=InventoryOptions)
     launch_node_too: bool = False
     while_busy: bool = False
-    check: bool = False
-    diff: bool = False
-    verbosity: int = 0
-    forks: int = playbook.DEFAULT_FORKS
-    become_password: str | None = field(default=None, repr=False)
-    argv: tuple[str, ...] = ()
 
 
-class Observer(RunObserver, Protocol):
-    """Shows the run while it goes on, and asks the user."""
-
-    def confirm(self, preview: MembersPreview) -> bool:
-        """Let the user decide, where there is one; False ends the run with nothing changed."""
-
-
-def remove(request: RemoveRequest, observer: Observer) -> run_record.RunRecord:
+def remove(request: RemoveRequest, observer: AskingObserver[MembersPreview]) -> run_record.RunRecord:
     """Take nodes out of the cluster.
 
     Raises:
@@ -74,24 +57,26 @@ def remove(request: RemoveRequest, observer: Observer) -> run_record.RunRecord:
             return _Remove(request, observer, reading, removed, run).go()
 
 
-class _Remove(HostRun):
+class _Remove(HostRun[RemoveRequest, AskingObserver[MembersPreview]]):
     """One removal, from the lock to the record."""
 
     def __init__(
-        self, request: RemoveRequest, observer: Observer, reading: ReadInventory, removed: Removal, run: runs.Run
+        self,
+        request: RemoveRequest,
+        observer: AskingObserver[MembersPreview],
+        reading: ReadInventory,
+        removed: Removal,
+        run: runs.Run,
     ) -> None:
         self._removed = removed
         self._reading = reading
         self._with_them = reading.inventory(without=removed.outsiders)
         super().__init__(request, observer, reading.inventory(without=(*removed.outsiders, *removed.names)), run)
-        self._request = request
-        self._asking = observer
-        self._cluster_id = run.record.cluster_id
 
     def go(self) -> run_record.RunRecord:
-        before = snapshots.read(self._cluster_id)
+        before = snapshots.read(self.run.record.cluster_id)
         self.observer.phase(f"looking at {len(self._with_them.hosts)} hosts")
-        probe = look(self._with_them, {}, busy=True, sudo_password=self._request.become_password)
+        probe = look(self._with_them, {}, busy=True, sudo_password=self.request.become_password)
         self.run.facts({name: plain(node) for name, node in probe.facts.items()})
         refused = [
             refusals.connection_problem(failure)
@@ -106,15 +91,15 @@ class _Remove(HostRun):
                 f"The cluster of {self.cluster.sources} is not provisioned, so no node knows {names}; "
                 f"delete {names} from the inventory."
             )
-        if not self._request.while_busy and (at_work := self._at_work(probe)):
+        if not self.request.while_busy and (at_work := self._at_work(probe)):
             return self.refuse(at_work)
-        if not self._asking.confirm(self._preview(probe)):
+        if not self.observer.confirm(self._preview(probe)):
             return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
         return self._play(before, probe)
 
     def _play(self, before: Snapshot, probe: Probe) -> run_record.RunRecord:
         listed = [host.name for host in self._reading.hosts]
-        snapshots.forget_hosts(self._cluster_id, self.cluster.selected)
+        snapshots.forget_hosts(self.run.record.cluster_id, self.cluster.selected)
         why = f"{nodeset.folded(self._removed.names)} leaves the cluster"
         self.run.update(reasons=dict.fromkeys(self.cluster.selected, why))
         left_out = [name for name in listed if name not in self._removed.remaining]
@@ -137,7 +122,7 @@ class _Remove(HostRun):
             watch=plan.watch_of(self.tally.results),
             digests={with_them.digest: without.digest for with_them, without in alike.items()},
         )
-        snapshots.write(self._cluster_id, members.snapshot_after(before, removed, left))
+        snapshots.write(self.run.record.cluster_id, members.snapshot_after(before, removed, left))
 
     def _outsiders(self, before: Snapshot) -> tuple[tuple[str, ...], ...]:
         """Return which hosts an earlier run may have taken for outsiders."""

@@ -6,14 +6,13 @@ ssh each, tell all nodes about the new machine, and install the software on it a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from clusterctl.inventory import ansible_inventory
-from clusterctl.model.hosts import InventoryOptions
 from clusterctl.provisioning import known_hosts, members, plan, playbook, refusals
 from clusterctl.provisioning.held import Held
-from clusterctl.provisioning.host_run import HostRun, RunObserver, recorded
+from clusterctl.provisioning.host_run import HostRequest, HostRun, RunObserver, recorded
 from clusterctl.provisioning.look import plain, state_of
 from clusterctl.provisioning.remove import PLAYBOOK
 from clusterctl.provisioning.run import inputs_of
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from clusterctl.model import run_record
     from clusterctl.model.facts import Probe
     from clusterctl.model.host_keys import HostKey
-    from clusterctl.model.hosts import AnyInventory, Host, Inventory
+    from clusterctl.model.hosts import Host, Inventory
     from clusterctl.model.snapshot import Snapshot
     from clusterctl.remote.host_key import KnownPlace
 
@@ -37,23 +36,15 @@ _MOST_NAMED = 8
 _MADE_ALREADY = ("hosts", "ssh_mesh", "environment", "fabric")  # tags of the roles that all nodes have played before
 
 
-@dataclass(frozen=True)
-class ReplaceRequest:
+@dataclass(frozen=True, kw_only=True)
+class ReplaceRequest(HostRequest):
     """What the user asked for.
 
     ``expected`` are the fingerprints of which the node has to show one; empty lets the user decide.
     """
 
-    inventory: AnyInventory
     node: str
     expected: frozenset[str] = frozenset()
-    options: InventoryOptions = field(default_factory=InventoryOptions)
-    check: bool = False
-    diff: bool = False
-    verbosity: int = 0
-    forks: int = playbook.DEFAULT_FORKS
-    become_password: str | None = field(default=None, repr=False)
-    argv: tuple[str, ...] = ()
 
 
 class Observer(RunObserver, Protocol):
@@ -150,7 +141,7 @@ def _is_accepted(
     return answer
 
 
-class _Replace(HostRun):
+class _Replace(HostRun[ReplaceRequest, Observer]):
     """One replacement, from the confirmed host key to the record."""
 
     def __init__(
@@ -160,7 +151,6 @@ class _Replace(HostRun):
         self._node = request.node
         self._held = Held(kept.hold(run.record.cluster_id), cluster.sources)
         self._inputs = inputs_of(cluster, request.options, extra_vars, self._held.run_id)
-        self._cluster_id = run.record.cluster_id
 
     def go(self, before: Snapshot, left_out: Sequence[str], place: KnownPlace, key: HostKey) -> run_record.RunRecord:
         if key not in known_hosts.keys_in(place):
@@ -174,7 +164,7 @@ class _Replace(HostRun):
             return self.refuse(refused, unreached=probe.failures)
         if lacking := self._held.problems((self._node,), probe.facts, before):
             return self.refuse(lacking)
-        snapshots.forget_hosts(self._cluster_id, self.cluster.selected)
+        snapshots.forget_hosts(self.run.record.cluster_id, self.cluster.selected)
         reasons = dict.fromkeys(self.cluster.selected, f"{self._node} is another machine")
         self.run.update(reasons={**reasons, self._node: "installed anew"})
         record = self.judge(self._play(left_out))
@@ -215,4 +205,6 @@ class _Replace(HostRun):
             plan.members_digest(states, {}, names),
             {str(member.get("name")): str(member.get("address")) for member in found},
         )
-        snapshots.write(self._cluster_id, members.snapshot_after_replacing(before, self._node, names, left, fresh))
+        snapshots.write(
+            self.run.record.cluster_id, members.snapshot_after_replacing(before, self._node, names, left, fresh)
+        )

@@ -7,16 +7,16 @@ damaged, or if jobs run. Write down the hold, switch all links on all nodes, and
 from __future__ import annotations
 
 import glob
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
-from clusterctl.model.hosts import InventoryOptions, InventorySources
+from clusterctl.model.hosts import InventorySources
 from clusterctl.model.software import Hold
-from clusterctl.provisioning import drift, plan, playbook, refusals, software
-from clusterctl.provisioning.host_run import HostRun, RunObserver, now, recorded
+from clusterctl.provisioning import drift, plan, refusals, software
+from clusterctl.provisioning.host_run import AskingObserver, HostRequest, HostRun, now, recorded
 from clusterctl.provisioning.look import plain
 from clusterctl.provisioning.preview import SwitchPreview
 from clusterctl.state import locks, paths, runs, snapshots
@@ -27,37 +27,22 @@ from clusterctl.support.errors import ConfigError, ExitCode
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.model.hosts import AnyInventory, Inventory
+    from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.snapshot import Snapshot
     from clusterctl.model.software import HostSoftware, Links, SoftwareSet
 
 PLAYBOOK = "switch_links"
 
 
-@dataclass(frozen=True)
-class RollbackRequest:
+@dataclass(frozen=True, kw_only=True)
+class RollbackRequest(HostRequest):
     """What the user asked for; ``run`` is the name of the run to go back to, None for the one before."""
 
-    inventory: AnyInventory
-    options: InventoryOptions = field(default_factory=InventoryOptions)
     run: str | None = None
     while_busy: bool = False
-    check: bool = False
-    diff: bool = False
-    verbosity: int = 0
-    forks: int = playbook.DEFAULT_FORKS
-    become_password: str | None = field(default=None, repr=False)
-    argv: tuple[str, ...] = ()
 
 
-class Observer(RunObserver, Protocol):
-    """Shows the run while it goes on, and asks the user."""
-
-    def confirm(self, preview: SwitchPreview) -> bool:
-        """Let the user decide, where there is one; False ends the run with nothing changed."""
-
-
-def rollback(request: RollbackRequest, observer: Observer) -> run_record.RunRecord:
+def rollback(request: RollbackRequest, observer: AskingObserver[SwitchPreview]) -> run_record.RunRecord:
     """Go back to the links that an earlier run left, on all hosts or on none.
 
     Raises:
@@ -155,14 +140,8 @@ def _nothing(inventory: InventorySources, why: str) -> str:
     return f"There is nothing to go back to for {inventory.shown}: {why}. 'clusterctl provision' installs any version."
 
 
-class _Rollback(HostRun):
+class _Rollback(HostRun[RollbackRequest, AskingObserver[SwitchPreview]]):
     """One rollback, from the lock to the record."""
-
-    def __init__(self, request: RollbackRequest, observer: Observer, cluster: Inventory, run: runs.Run) -> None:
-        super().__init__(request, observer, cluster, run)
-        self._request = request
-        self._asking = observer
-        self._cluster_id = run.record.cluster_id
 
     def go(self, sets: Sequence[SoftwareSet], asked: SoftwareSet | None) -> run_record.RunRecord:
         self.observer.phase(f"looking at {len(self.cluster.hosts)} hosts")
@@ -171,14 +150,14 @@ class _Rollback(HostRun):
         refused = [refusals.connection_problem(failure) for failure in probe.failures.values()]
         if refused:
             return self.refuse(refused, unreached=probe.failures)
-        hold = kept.hold(self._cluster_id)
+        hold = kept.hold(self.run.record.cluster_id)
         hosts = software.present(probe.facts)
         target = asked or software.earlier(sets, hosts, hold)
         if target is None:
             raise ConfigError(_nothing(self.cluster.sources, "no earlier run left other links"))
         wanted = software.wanted_links(target, self.cluster.selected, hosts)
         cure = f"'clusterctl provision' with {{tree}} installs it{', once the hold is released' if hold else ''}"
-        problems = software.missing(target, wanted, probe.facts, cure, kept.collected(self._cluster_id))
+        problems = software.missing(target, wanted, probe.facts, cure, kept.collected(self.run.record.cluster_id))
         if problems:
             return self.refuse(problems)
         links = {name: of_host for name, of_host in wanted.items() if of_host is not None}
@@ -186,10 +165,10 @@ class _Rollback(HostRun):
         if not changed and not (hold and hold.software.run_id == target.run_id and not hold.finished):
             words = f"Nothing to do: the links already are those of {target.run_id}."
             return self.finish("nothing to do", ExitCode.OK, hosts=self._all("ok"), message=words)
-        if not self._request.while_busy and (at_work := software.at_work(changed, probe.facts)):
+        if not self.request.while_busy and (at_work := software.at_work(changed, probe.facts)):
             return self.refuse(at_work)
         ahead = SwitchPreview(self.cluster.sources, target.run_id, target.left, _phrases(links, changed))
-        if not self._asking.confirm(ahead):
+        if not self.observer.confirm(ahead):
             return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
         return self._switch(target, links, hosts, hold)
 
@@ -201,10 +180,10 @@ class _Rollback(HostRun):
         hold: Hold | None,
     ) -> run_record.RunRecord:
         """Switch the links. The hold comes first: a run that dies half-way is finished by the next one."""
-        before = snapshots.read(self._cluster_id)
+        before = snapshots.read(self.run.record.cluster_id)
         fresh = Hold(software=_whole(target, links, hosts), since=now())
-        kept.write_hold(self._cluster_id, fresh)
-        snapshots.forget_hosts(self._cluster_id, self.cluster.selected)
+        kept.write_hold(self.run.record.cluster_id, fresh)
+        snapshots.forget_hosts(self.run.record.cluster_id, self.cluster.selected)
         self.run.update(reasons=dict.fromkeys(self.cluster.selected, f"a rollback to {target.run_id}"))
         end = self.play(PLAYBOOK, limit=None, variables=software.variables(links, hosts))
         if end.status == "successful" and end.rc == 0:
@@ -240,8 +219,8 @@ class _Rollback(HostRun):
                     "damaged": drift.still_watched(snapshot.damaged, holds),
                 }
             )
-        snapshots.write(self._cluster_id, before.model_copy(update={"hosts": fresh}))
-        kept.write_hold(self._cluster_id, hold.model_copy(update={"finished": True}))
+        snapshots.write(self.run.record.cluster_id, before.model_copy(update={"hosts": fresh}))
+        kept.write_hold(self.run.record.cluster_id, hold.model_copy(update={"finished": True}))
 
     def _explain(
         self,
@@ -258,7 +237,7 @@ class _Rollback(HostRun):
         unknown = [name for name in self.cluster.selected if name not in {*back, *there}]
         again = "'clusterctl rollback' without a run goes on to the same links"
         if len(back) == len(self.cluster.selected):
-            kept.write_hold(self._cluster_id, hold)
+            kept.write_hold(self.run.record.cluster_id, hold)
             words = "The links of all nodes lead where they led before."
         else:
             words = "; ".join(

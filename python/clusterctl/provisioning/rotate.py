@@ -6,14 +6,13 @@ the old ones, then each node switches, then all nodes forget the old keys. With 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import host_keys, nodeset, run_record
-from clusterctl.model.hosts import InventoryOptions
 from clusterctl.provisioning import known_hosts, members, plan, playbook, refusals
-from clusterctl.provisioning.host_run import HostRun, RunObserver, recorded
+from clusterctl.provisioning.host_run import AskingObserver, HostRequest, HostRun, recorded
 from clusterctl.provisioning.look import plain, state_of
 from clusterctl.provisioning.preview import MembersPreview
 from clusterctl.remote import host_key
@@ -23,36 +22,20 @@ from clusterctl.support.errors import ConfigError, ExitCode, HostFailedError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.model.hosts import AnyInventory, Inventory
     from clusterctl.model.snapshot import Snapshot
 
 MESH_KEYS, STAGE_HOST_KEYS, SWITCH_HOST_KEYS = "rotate_keys", "stage_host_keys", "switch_host_keys"
 _NEXT = "next_host_key"  # what the module host_key returns
 
 
-@dataclass(frozen=True)
-class RotateRequest:
+@dataclass(frozen=True, kw_only=True)
+class RotateRequest(HostRequest):
     """What the user asked for: new host keys, or else new mesh keys."""
 
-    inventory: AnyInventory
     host_keys: bool = False
-    options: InventoryOptions = field(default_factory=InventoryOptions)
-    check: bool = False
-    diff: bool = False
-    verbosity: int = 0
-    forks: int = playbook.DEFAULT_FORKS
-    become_password: str | None = field(default=None, repr=False)
-    argv: tuple[str, ...] = ()
 
 
-class Observer(RunObserver, Protocol):
-    """Shows the run while it goes on, and asks the user."""
-
-    def confirm(self, preview: MembersPreview) -> bool:
-        """Let the user decide, where there is one; False ends the run with nothing changed."""
-
-
-def rotate(request: RotateRequest, observer: Observer) -> run_record.RunRecord:
+def rotate(request: RotateRequest, observer: AskingObserver[MembersPreview]) -> run_record.RunRecord:
     """Give all nodes new keys.
 
     Raises:
@@ -74,14 +57,8 @@ def rotate(request: RotateRequest, observer: Observer) -> run_record.RunRecord:
             return _Rotate(request, observer, cluster, run).go(before, left_out)
 
 
-class _Rotate(HostRun):
+class _Rotate(HostRun[RotateRequest, AskingObserver[MembersPreview]]):
     """One rotation, from the lock to the record."""
-
-    def __init__(self, request: RotateRequest, observer: Observer, cluster: Inventory, run: runs.Run) -> None:
-        super().__init__(request, observer, cluster, run)
-        self._request = request
-        self._asking = observer
-        self._cluster_id = run.record.cluster_id
 
     def go(self, before: Snapshot, left_out: Sequence[str]) -> run_record.RunRecord:
         self.observer.phase(f"looking at {len(self.cluster.hosts)} hosts")
@@ -90,14 +67,14 @@ class _Rotate(HostRun):
         if probe.failures:
             refused = [refusals.connection_problem(failure) for failure in probe.failures.values()]
             return self.refuse(refused, unreached=probe.failures)
-        what = "host keys" if self._request.host_keys else "mesh keys"
+        what = "host keys" if self.request.host_keys else "mesh keys"
         line = f"{self.cluster.sources}: {nodeset.folded(self.cluster.selected)} get new {what}."
-        if not self._asking.confirm(MembersPreview((line,))):
+        if not self.observer.confirm(MembersPreview((line,))):
             return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
-        snapshots.forget_hosts(self._cluster_id, self.cluster.selected)
+        snapshots.forget_hosts(self.run.record.cluster_id, self.cluster.selected)
         self.run.update(reasons=dict.fromkeys(self.cluster.selected, f"a rotation of {what}"))
         variables = {"preflight_left_out": list(left_out)}
-        record = self.judge(self._host_keys(variables) if self._request.host_keys else self._mesh_keys(variables))
+        record = self.judge(self._host_keys(variables) if self.request.host_keys else self._mesh_keys(variables))
         if record.exit_code == ExitCode.OK:
             self._keep(before, {name: state_of(node) for name, node in probe.facts.items()})
         return record
@@ -138,4 +115,6 @@ class _Rotate(HostRun):
         now = {name: state_of(node) for name, node in self.look({}).facts.items()}
         watch = plan.watch_of(self.tally.results)
         left = members.Left(self.run.record.run_id, self.tally.members(), {**old, **now}, watch, digests={})
-        snapshots.write(self._cluster_id, members.snapshot_after_rotation(before, self.cluster.selected, old, left))
+        snapshots.write(
+            self.run.record.cluster_id, members.snapshot_after_rotation(before, self.cluster.selected, old, left)
+        )

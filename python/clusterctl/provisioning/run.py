@@ -6,21 +6,20 @@ be used. Decide whether there is anything to do, run Ansible if so, and keep a s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
-from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import drift, partial, plan, playbook, refusals, rolling, software
 from clusterctl.provisioning.held import Held
-from clusterctl.provisioning.host_run import PREFLIGHT, HostRun, RunObserver, now, recorded
+from clusterctl.provisioning.host_run import PREFLIGHT, AskingObserver, HostRequest, HostRun, now, recorded
 from clusterctl.provisioning.look import EVERY_SLICE, plain, state_of
 from clusterctl.provisioning.members import still_removed
-from clusterctl.provisioning.preview import preview
+from clusterctl.provisioning.preview import Preview, preview
 from clusterctl.provisioning.tally import Tally
 from clusterctl.state import artifacts, locks, runs, snapshots
 from clusterctl.state import software as kept
@@ -31,31 +30,22 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
     from clusterctl.model.facts import Probe
-    from clusterctl.model.hosts import AnyInventory, Inventory
+    from clusterctl.model.hosts import Inventory, InventoryOptions
     from clusterctl.model.snapshot import HostSnapshot
-    from clusterctl.provisioning.preview import Preview
 
 
-@dataclass(frozen=True)
-class ProvisionRequest:
+@dataclass(frozen=True, kw_only=True)
+class ProvisionRequest(HostRequest):
     """What the user asked for."""
 
-    inventory: AnyInventory
-    options: InventoryOptions = field(default_factory=InventoryOptions)
     tags: tuple[str, ...] = ()
     skip_tags: tuple[str, ...] = ()
-    check: bool = False
     trust_snapshots: bool = False  # in check mode, ask Ansible only where a host is not as its last run left it
-    diff: bool = False
     verify: bool = False  # compare the content of every watched file
     slices: tuple[int, ...] = ()  # compare the content of these slices only
-    verbosity: int = 0
-    forks: int = playbook.DEFAULT_FORKS
     skip_unreachable: bool = False  # leave out hosts that cannot be reached
     max_fail: partial.Amount | None = None  # None: the others finish, however many hosts fail
     batch: partial.Amount | None = None  # None: all hosts at once
-    become_password: str | None = field(default=None, repr=False)
-    argv: tuple[str, ...] = ()  # as it may be shown and kept: no value of an extra variable
 
     @property
     def content(self) -> tuple[int, ...]:
@@ -68,14 +58,7 @@ class ProvisionRequest:
         return not (self.tags or self.skip_tags or self.check)
 
 
-class Observer(RunObserver, Protocol):
-    """Shows the run while it goes on, and asks the user."""
-
-    def confirm(self, preview: Preview) -> bool:
-        """Let the user decide, where there is one; False ends the run with nothing changed."""
-
-
-def provision(request: ProvisionRequest, observer: Observer) -> run_record.RunRecord:
+def provision(request: ProvisionRequest, observer: AskingObserver[Preview]) -> run_record.RunRecord:
     """Make one cluster of the inventory's hosts.
 
     Returns:
@@ -106,22 +89,25 @@ def inputs_of(cluster: Inventory, options: InventoryOptions, extra_vars: str, he
     )
 
 
-class _Provision(HostRun):
+class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
     """One run, from the lock to the record."""
 
     def __init__(
-        self, request: ProvisionRequest, observer: Observer, cluster: Inventory, run: runs.Run, extra_vars: str
+        self,
+        request: ProvisionRequest,
+        observer: AskingObserver[Preview],
+        cluster: Inventory,
+        run: runs.Run,
+        extra_vars: str,
     ) -> None:
         super().__init__(request, observer, cluster, run)
-        self._request = request
-        self._asking = observer
         self._extra_vars = extra_vars  # their digest
         self._before = snapshots.read(run.record.cluster_id)
         self._held = Held(kept.hold(run.record.cluster_id), cluster.sources)
         self.told = self._held.told
 
     def go(self) -> run_record.RunRecord:
-        cluster, request = self.cluster, self._request
+        cluster, request = self.cluster, self.request
         before = self._before
         self._held.refuse(request.tags)
         reading = ", and reading every watched file" if request.verify else ""
@@ -144,7 +130,7 @@ class _Provision(HostRun):
 
     def _provision(self, probe: Probe, states: Mapping[str, plan.NodeState], before: Snapshot) -> run_record.RunRecord:
         """Decide, ask the user, and change the hosts."""
-        selected, request = self.cluster.selected, self._request
+        selected, request = self.cluster.selected, self.request
         lacking = self._held.problems(selected, probe.facts, before)
         if lacking:
             return self.refuse(lacking)
@@ -157,7 +143,7 @@ class _Provision(HostRun):
         if not reasons:
             return self._nothing_to_do()
         ahead = preview(self.cluster.sources, selected, probe.facts, reasons, artifacts.cached())
-        if not self._asking.confirm(self._held.preview(ahead)):
+        if not self.observer.confirm(self._held.preview(ahead)):
             return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
 
         self.run.update(reasons=reasons, drifted=dict(decision.drifted))
@@ -178,10 +164,10 @@ class _Provision(HostRun):
     @property
     def _allowed(self) -> int | None:
         """How many hosts may be lost, None where any number may."""
-        return self._request.max_fail.of(len(self.all_selected)) if self._request.max_fail else None
+        return self.request.max_fail.of(len(self.all_selected)) if self.request.max_fail else None
 
     def _can_leave_out(self, problems: list[run_record.Problem]) -> bool:
-        return self._request.skip_unreachable and partial.can_be_left_out(problems, self.cluster.selected)
+        return self.request.skip_unreachable and partial.can_be_left_out(problems, self.cluster.selected)
 
     def _leave_out_all(self, problems: list[run_record.Problem]) -> None:
         if problems:
@@ -219,7 +205,7 @@ class _Provision(HostRun):
         self, links: Mapping[str, Mapping[str, str]], before: Snapshot, probe: Probe
     ) -> tuple[run_record.RunRecord, Sequence[str]]:
         """Play the roles batch by batch, after a look at all hosts for what stands in the way of any of them."""
-        size, selected = self._request.batch, self.cluster.selected
+        size, selected = self.request.batch, self.cluster.selected
         platforms = {name: node.platform for name, node in probe.facts.items()}
         first = partial.builders(self.cluster.selected_hosts, platforms)
         batches = partial.batches(selected, max(1, size.of(len(selected)) if size else 0), first)
@@ -237,7 +223,7 @@ class _Provision(HostRun):
             return self._play_under(links, ",".join(names), self._knowing(before), probe.facts)
 
         def join(names: Sequence[str]) -> playbook.End:
-            if not self._request.is_full:
+            if not self.request.is_full:
                 return playbook.End("successful", 0)
             self.observer.phase(f"{folded(names)} meet each other")
             return self._play(
@@ -245,7 +231,7 @@ class _Provision(HostRun):
             )
 
         def reached(names: Sequence[str]) -> Sequence[str]:
-            return partial.finished(names, self.tally.results, ()) if self._request.is_full else names
+            return partial.finished(names, self.tally.results, ()) if self.request.is_full else names
 
         rolled = rolling.roll(batches, rolling.Steps(begin, play, join, reached), self._still_allowed or 0)
         if rolled.stopped is None:
@@ -272,12 +258,12 @@ class _Provision(HostRun):
         seen: Container[str],
     ) -> playbook.End:
         """Play the roles; under a hold, first make sure that the links lead where they are held."""
-        if held and not self._request.tags:
+        if held and not self.request.tags:
             end = self._play(limit=limit, variables=software.variables(held, seen), name="switch_links")
             if end.status != "successful":
                 return end
         distrusted = {"preflight_distrusted": self._distrusted(before)}
-        return self._play(limit=limit, tags=self._request.tags, known_members=before.members, variables=distrusted)
+        return self._play(limit=limit, tags=self.request.tags, known_members=before.members, variables=distrusted)
 
     def _write_set(self, record: run_record.RunRecord, probe: Probe) -> None:
         """Keep the links that this run left, so that a rollback can go back to them; a held run chose none."""
@@ -287,7 +273,7 @@ class _Provision(HostRun):
             kept.write_set(self.run.folder, left)
 
     def _remember_damage(self, before: Snapshot, states: Mapping[str, plan.NodeState]) -> Snapshot:
-        content = self._request.content
+        content = self.request.content
         if not content:
             return before
         after = drift.with_damage(before, states, everything=set(content) == set(EVERY_SLICE))
@@ -297,13 +283,13 @@ class _Provision(HostRun):
         return after
 
     def _inputs(self) -> plan.Inputs:
-        return inputs_of(self.cluster, self._request.options, self._extra_vars, self._held.run_id)
+        return inputs_of(self.cluster, self.request.options, self._extra_vars, self._held.run_id)
 
     def _distrusted(self, before: Snapshot) -> list[str]:
         """Return the hosts whose artifacts are compared byte by byte: a crash may have cut off what was written."""
         known = before.hosts
         return [
-            name for name in self.cluster.selected if self._request.verify or name not in known or known[name].damaged
+            name for name in self.cluster.selected if self.request.verify or name not in known or known[name].damaged
         ]
 
     def _play(
@@ -319,7 +305,7 @@ class _Provision(HostRun):
             known = {"preflight_known_members": known_members}
         if left_out := still_removed(self._before, self.cluster):
             known["preflight_left_out"] = left_out
-        skip_tags = (*self._request.skip_tags, *self._held.skip_tags)
+        skip_tags = (*self.request.skip_tags, *self._held.skip_tags)
         allowed = {} if self._still_allowed is None else {"provision_max_failed": self._still_allowed}
         variables = {**known, **allowed, **(variables or {})}
         return self.play(name, limit=limit, tags=tags, skip_tags=skip_tags, variables=variables)

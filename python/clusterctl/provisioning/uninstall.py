@@ -6,15 +6,14 @@ to learn what goes, show it and ask, then play it for good. Last, the controller
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
-from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.snapshot import Snapshot
-from clusterctl.provisioning import playbook, refusals, software
-from clusterctl.provisioning.host_run import HostRun, RunObserver, recorded
+from clusterctl.provisioning import refusals, software
+from clusterctl.provisioning.host_run import AskingObserver, HostRequest, HostRun, recorded
 from clusterctl.provisioning.look import plain
 from clusterctl.provisioning.preview import UninstallPreview
 from clusterctl.provisioning.tally import Tally
@@ -26,36 +25,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from clusterctl.model.hosts import AnyInventory, Inventory
 
 PLAYBOOK = "uninstall"
 _NOT_PATHS = frozenset({"artifact", "library", "loader"})  # kinds of watch entries that the module finds by itself
 
 
-@dataclass(frozen=True)
-class UninstallRequest:
+@dataclass(frozen=True, kw_only=True)
+class UninstallRequest(HostRequest):
     """What the user asked for; ``remove_user`` is about the account that was made for jobs."""
 
-    inventory: AnyInventory
-    options: InventoryOptions = field(default_factory=InventoryOptions)
     remove_user: bool = False
     while_busy: bool = False
-    check: bool = False
-    diff: bool = False
-    verbosity: int = 0
-    forks: int = playbook.DEFAULT_FORKS
-    become_password: str | None = field(default=None, repr=False)
-    argv: tuple[str, ...] = ()
 
 
-class Observer(RunObserver, Protocol):
-    """Shows the run while it goes on, and asks the user."""
-
-    def confirm(self, preview: UninstallPreview) -> bool:
-        """Let the user decide, where there is one; False ends the run with nothing changed."""
-
-
-def uninstall(request: UninstallRequest, observer: Observer) -> run_record.RunRecord:
+def uninstall(request: UninstallRequest, observer: AskingObserver[UninstallPreview]) -> run_record.RunRecord:
     """Put the nodes back to what they were before the first provision.
 
     Raises:
@@ -91,14 +74,8 @@ def watched_paths(watch: Iterable[Mapping[str, Any]]) -> list[str]:
     return sorted({str(entry["path"]) for entry in watch if entry.get("kind") not in _NOT_PATHS})
 
 
-class _Uninstall(HostRun):
+class _Uninstall(HostRun[UninstallRequest, AskingObserver[UninstallPreview]]):
     """One uninstall, from the lock to the record."""
-
-    def __init__(self, request: UninstallRequest, observer: Observer, cluster: Inventory, run: runs.Run) -> None:
-        super().__init__(request, observer, cluster, run)
-        self._request = request
-        self._asking = observer
-        self._cluster_id = run.record.cluster_id
 
     def go(self, *, was_provisioned: bool) -> run_record.RunRecord:
         chosen = self.cluster.selected
@@ -106,7 +83,7 @@ class _Uninstall(HostRun):
         probe = self.look({}, busy=True)
         self.run.facts({name: plain(node) for name, node in probe.facts.items()})
         refused = [refusals.connection_problem(probe.failures[name]) for name in chosen if name in probe.failures]
-        if not refused and not self._request.while_busy:
+        if not refused and not self.request.while_busy:
             links = {name: host.links for name, host in software.present(probe.facts).items() if name in chosen}
             refused = software.at_work(links, probe.facts)
         if refused:
@@ -123,16 +100,16 @@ class _Uninstall(HostRun):
         ahead = {name: phrases for name, phrases in ahead.items() if phrases}
         if not ahead:
             return self._nothing(was_provisioned=was_provisioned)
-        if self._request.check:
+        if self.request.check:
             return self.judge(end)
-        if not self._asking.confirm(UninstallPreview(self.cluster.sources, ahead, self.tally.told())):
+        if not self.observer.confirm(UninstallPreview(self.cluster.sources, ahead, self.tally.told())):
             return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
         return self._remove(variables)
 
     def _variables(self) -> dict[str, Any]:
-        known = snapshots.read(self._cluster_id).hosts
+        known = snapshots.read(self.run.record.cluster_id).hosts
         places = {name: watched_paths(known[name].watch) for name in self.cluster.selected if name in known}
-        return {"uninstall_paths": places, "uninstall_remove_user": self._request.remove_user}
+        return {"uninstall_paths": places, "uninstall_remove_user": self.request.remove_user}
 
     def _nothing(self, *, was_provisioned: bool) -> run_record.RunRecord:
         if not was_provisioned:
@@ -141,7 +118,7 @@ class _Uninstall(HostRun):
                 "name of the inventory."
             )
         told = self.tally.told()
-        if not self._request.check:
+        if not self.request.check:
             self._forget(self.cluster.selected)
         words = " ".join(("Nothing to do: the nodes are as they were before clusterctl.", *told))
         hosts = [run_record.HostSummary(host=name, outcome="ok") for name in self.cluster.selected]
@@ -149,7 +126,7 @@ class _Uninstall(HostRun):
 
     def _remove(self, variables: Mapping[str, Any]) -> run_record.RunRecord:
         chosen = self.cluster.selected
-        snapshots.forget_hosts(self._cluster_id, chosen)
+        snapshots.forget_hosts(self.run.record.cluster_id, chosen)
         self.run.update(reasons=dict.fromkeys(chosen, "an uninstall"))
         self.tally = Tally()
         end = self.play(PLAYBOOK, limit=self.cluster.limit, variables=variables)
@@ -164,8 +141,8 @@ class _Uninstall(HostRun):
 
     def _forget(self, hosts: Sequence[str]) -> None:
         """Forget what earlier runs left on these hosts; the records of the runs stay."""
-        kept.forget_hosts(self._cluster_id, hosts)
-        snapshots.forget_hosts(self._cluster_id, hosts)
-        known = snapshots.read(self._cluster_id)
+        kept.forget_hosts(self.run.record.cluster_id, hosts)
+        snapshots.forget_hosts(self.run.record.cluster_id, hosts)
+        known = snapshots.read(self.run.record.cluster_id)
         if known.members and not known.hosts:
-            snapshots.write(self._cluster_id, Snapshot())
+            snapshots.write(self.run.record.cluster_id, Snapshot())

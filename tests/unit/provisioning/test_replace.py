@@ -57,7 +57,7 @@ class Lab:
     def replace(self, node: str = "node2", user: User | None = None, **options: object) -> None:
         before = self.known.read_bytes()
         try:
-            replace.replace(ReplaceRequest(self.inventory, node, **options), user or User())  # type: ignore[arg-type]
+            replace.replace(ReplaceRequest(self.inventory, node=node, **options), user or User())  # type: ignore[arg-type]
         finally:
             assert self.known.read_bytes() == before
 
