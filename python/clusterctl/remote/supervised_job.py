@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 PROGRAMS = "/usr/local/libexec/clusterctl"
 SUPERVISOR = f"{PROGRAMS}/job_supervisor.py"
-SUPERVISOR_FILES = ("job_supervisor.py", "job_members.py", "job_request.py")  # the program and what it imports
+# The program and what it imports.
+SUPERVISOR_FILES = ("job_supervisor.py", "job_members.py", "job_request.py", "scratch_folder.py")
 STACKS = f"{PROGRAMS}/rank_stacks.py"
 
 _END_WAIT_S = 25.0  # TERM, KILL, the node's own sweep and that of its peers have their own, shorter limits

@@ -14,10 +14,11 @@ import shlex
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+import scratch_folder
 
 JOB_VARIABLE = "CLUSTERCTL_JOB"
 JOB_PARAMETER = "clusterctl_job"  # no component owns this MCA name; mpirun passes it on to its daemons' command lines
@@ -122,7 +123,7 @@ def daemon_folders(session: str) -> set[str]:
         session: ``host-pid`` of mpirun; it is part of the name of a file in the folder.
     """
     pattern = f"prted.*/pmix.*.tool.prterun-{glob.escape(session)}@0"
-    return {str(path.parent) for path in Path(tempfile.gettempdir()).glob(pattern)} if session else set()
+    return {str(path.parent) for path in Path(scratch_folder.chosen()).glob(pattern)} if session else set()
 
 
 def folders_of_daemon(pid: int) -> set[str]:
@@ -131,7 +132,7 @@ def folders_of_daemon(pid: int) -> set[str]:
     A daemon that is told to end removes the file that :func:`daemon_folders` looks for before it removes the folder.
     Killed between the two, it leaves a folder that only its name ties to the job.
     """
-    return {str(path) for path in Path(tempfile.gettempdir()).glob(f"prted.*.{pid}.{os.getuid()}")}
+    return {str(path) for path in Path(scratch_folder.chosen()).glob(f"prted.*.{pid}.{os.getuid()}")}
 
 
 def sweep(job: str, session: str = "", wait_s: float = SWEEP_WAIT_S) -> dict[str, Any]:

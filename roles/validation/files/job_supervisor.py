@@ -48,6 +48,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Dict, Tuple
 
+import scratch_folder
 from job_members import JOB_ID, JOB_VARIABLE, sweep, sweep_peer
 from job_request import checked, home, look, receive
 
@@ -315,7 +316,7 @@ def supervise() -> int:
         answers.put(event="ended", reason="bad_request", problem=str(problem), seconds=0.0)
         answers.flush(FLUSH_WAIT_S)
         return 2
-    work_dir = tempfile.mkdtemp(prefix="clusterctl-")  # mode 0700
+    work_dir = tempfile.mkdtemp(prefix="clusterctl-", dir=scratch_folder.chosen())  # mode 0700
     try:
         for name, content in request.get("files", {}).items():
             Path(work_dir, name).write_text(content, encoding="utf-8")

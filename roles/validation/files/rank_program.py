@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import Any, Callable, Sequence
 
 import control_group
+import scratch_folder
 
 MOST_PROBLEMS = 4  # a line stays below what a pipe writes in one piece
 TEXT_LIMIT = 160
@@ -54,6 +55,7 @@ STACK_SIGNAL = signal.SIGRTMIN + 6  # asks for it; the libraries of a rank do no
 TURN_S = 0.0002
 LISTENED_S = 1.0  # longest wait for a busy daemon
 OWN_GRADIENT = "its own first gradient"  # a mistake of one rank, before the average spreads it to all ranks
+tempfile.tempdir = scratch_folder.chosen()  # no library of a rank tries it out with a file
 # One thread, for numpy and torch would start one per core in every rank; and no folder in /tmp for a compiler's cache
 # that no check uses.
 ENVIRONMENT = {
