@@ -100,7 +100,7 @@ def read(
     started: dict[int, float] = {}
     moved_s = 0.0
     measured: list[dict[str, Any]] = []
-    printed: dict[int, str] = {}
+    printed: dict[int, list[str]] = {}
     for line in lines:
         found, rest = _events_of_ranks(line.text)
         if rest and line.at_s <= until_s:
@@ -114,7 +114,7 @@ def read(
                 measured.append(event)
                 continue
             if event.get("event") == "output":
-                printed[rank] = printed.get(rank, "") + str(event.get("text", "")) + "\n" * bool(event.get("whole"))
+                printed.setdefault(rank, []).append(str(event.get("text", "")) + "\n" * bool(event.get("whole")))
                 continue
             if event.get("event") == "started":
                 started[rank] = line.at_s
@@ -132,7 +132,7 @@ def read(
         all_started_s=max(started.values(), default=0.0),
         moved_s=moved_s,
         measured=_whole(measured, names),
-        printed=printed,
+        printed={rank: "".join(parts) for rank, parts in printed.items()},
     )
 
 
