@@ -39,11 +39,17 @@ system:  ## Install the distribution's packages that the sandbox needs (skipped 
 	    $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends $$missing >/dev/null; \
 	fi
 
-$(VENV)/.ready: pyproject.toml | system
+# Packages come from locks with a sha256 for each file ('make dev-locks'). Each has a wheel for x86_64 and aarch64 with
+# Python 3.10 to 3.14. Elsewhere, SOURCES=1 builds the others from their locked sources, with build tools that no lock has.
+LOCKS := tools/locks
+SOURCES ?=
+INSTALL := $(BIN)/pip install --quiet --require-hashes $(if $(SOURCES),,--only-binary :all:)
+
+$(VENV)/.ready: pyproject.toml $(LOCKS)/dev.txt | system
 	@echo "Making $(VENV)" >&2
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
-	@$(BIN)/pip install --quiet --editable . --group dev
+	@$(INSTALL) --requirement $(LOCKS)/dev.txt
+	@$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -c 'from clusterctl.support import content; content.collections_path()'  # links the collection for ansible's tools
 	@touch $@
 
@@ -126,16 +132,21 @@ test-gpu:  ## Checks that need a GPU, with what this machine has; 'Error 3' with
 .PHONY: wheel
 wheel: venv  ## Build the wheel and the sdist into dist/, with a software bill of materials (CycloneDX) beside the wheel
 	rm -f dist/clusterctl-*
-	$(BIN)/python -m build
+	$(BIN)/python -m build --no-isolation
 	$(BIN)/python tools/bill_of_materials.py dist/*.whl
 
-# KEEP=1 leaves locks as they are that still answer what the roles ask.
+# KEEP=1 leaves locks, and versions in them, as they are where they still answer what is asked.
 KEEP ?=
 
 .PHONY: wheel-locks
 wheel-locks: venv  ## Renew the locks of Python wheels that ship with the collection, from the index's metadata
-	$(BIN)/pip install --quiet --group locks
+	$(INSTALL) --requirement $(LOCKS)/locks.txt
 	$(BIN)/python tools/wheel_locks.py $(if $(KEEP),--keep)
+
+.PHONY: dev-locks
+dev-locks: venv  ## Renew the locks of Python packages for development and CI, after a change of pyproject.toml too
+	$(INSTALL) --requirement $(LOCKS)/locks.txt
+	$(BIN)/python tools/dev_locks.py $(if $(KEEP),--keep)
 
 .PHONY: unit-fast
 unit-fast: venv
@@ -165,7 +176,7 @@ SECONDS_EACH ?= 60
 
 .PHONY: test-fuzz
 test-fuzz: venv  ## Hostile input: hypothesis draws EXAMPLES for each property, atheris takes SECONDS_EACH for each parser of bytes
-	$(BIN)/pip install --quiet --group fuzz
+	$(INSTALL) --requirement $(LOCKS)/fuzz.txt
 	CLUSTERCTL_FUZZ=$(EXAMPLES) $(BIN)/pytest tests/unit/hostile_input -n $(WORKERS) --dist worksteal -q
 	$(BIN)/python tests/fuzz/byte_parsers.py --seconds $(SECONDS_EACH)
 
