@@ -90,7 +90,8 @@ def test_a_pin_without_a_sum_makes_a_lock_stale() -> None:
 
 
 def test_a_requirement_of_some_pythons_is_asked_for_there_alone() -> None:
-    lock = "atheris==3.1.0 ; python_full_version >= '3.11' \\\n    --hash=sha256:0a\n    # via clusterctl (pyproject.toml:fuzz)\n"
+    pin = "atheris==3.1.0 ; python_full_version >= '3.11'"
+    lock = f"{pin} \\\n    --hash=sha256:0a\n    # via clusterctl (pyproject.toml:fuzz)\n"
     assert tool.stale(tool.asked(PROJECT, "fuzz"), lock) == []
 
 
