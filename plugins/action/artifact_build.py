@@ -49,6 +49,7 @@ class ActionModule(ArtifactActionBase):
         self._warnings: list[str] = []
         variables = task_vars or {}
         arguments: dict[str, Any] = plain(self._task.args)
+        arguments["while_busy"] = bool(variables.get("software_while_busy"))
         missing = [name for name in ("name", "version", "inputs", "cache_dir", "steps") if not arguments.get(name)]
         if missing:
             return {

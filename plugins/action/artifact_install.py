@@ -46,9 +46,11 @@ class ActionModule(ArtifactActionBase):
         base = {**arguments, "key": key, "host": host}
         if host in (variables.get("preflight_distrusted") or ()):
             base["content"] = True
+        if variables.get("software_two_phases"):
+            base["switch"] = False
         base.pop("inputs", None)  # the pack's own record carries them
         seen = self._call("artifact_install", {**base, "phase": "inspect"}, variables)
-        state = {field: seen[field] for field in ("tree", "changes", "watch", "diff")}
+        state = {field: seen[field] for field in ("tree", "link", "before", "changes", "watch", "diff")}
         if not seen["needs_pack"] and not seen["needs_link"] and not seen["lost"]:
             return {"changed": False, **state}
         if self._task.check_mode:

@@ -81,6 +81,34 @@ def artifact_offers(members: Sequence[Mapping[str, Any]], platform: str, builder
     return [*offers, "cuda"] if "libcuda" in common and "cuda_toolkit" in its.get(builder, ()) else offers
 
 
+def links_to_switch(results: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return by link the folder to which it is to lead, for the links that lead elsewhere or do not exist.
+
+    Args:
+        results: of M(clusterctl.hpc.artifact_install) on one host; a result of a task that did not run counts as none.
+    """
+    return {
+        str(result["link"]): str(result["tree"])
+        for result in results
+        if result.get("tree") and result.get("link") and result.get("before") != result["tree"]
+    }
+
+
+def by_tree(paths: Sequence[str], links: Mapping[str, str]) -> list[str]:
+    """Return paths that begin with a link, with its folder instead.
+
+    Args:
+        paths: absolute paths; one that begins with none of the links is left out.
+        links: by link, the folder.
+    """
+    return [
+        tree + path[len(link) :]
+        for path in paths
+        for link, tree in links.items()
+        if path == link or path.startswith(f"{link}/")
+    ]
+
+
 class FilterModule:
     """Ansible's entry point."""
 
@@ -90,4 +118,6 @@ class FilterModule:
             "artifact_key": artifact_key,
             "artifact_builder": artifact_builder,
             "artifact_offers": artifact_offers,
+            "links_to_switch": links_to_switch,
+            "by_tree": by_tree,
         }

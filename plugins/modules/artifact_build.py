@@ -163,6 +163,16 @@ options:
     description:
       - Folder on the controller to which the log of a failed build is copied. The default is C(logs) in O(cache_dir).
     type: str
+  links:
+    description:
+      - Links that lead to other folders while the host builds, for software that is installed and not yet switched to.
+        A host on which jobs run refuses this, unless the variable C(software_while_busy) is true.
+    type: dict
+    default: {}
+  while_busy:
+    description: Set by the action plugin.
+    type: bool
+    default: false
   fresh:
     description: Set by the action plugin. It is true if the host's own tree or pack was refused, so the host builds.
     type: bool
@@ -227,6 +237,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     artifact_pack,
     atomic_file,
+    borrowed_links,
     build_failure,
     build_files,
     build_step,
@@ -295,6 +306,8 @@ _SPEC = {
     "work_dir": {"type": "str", "default": "/var/tmp"},  # noqa: S108 - a fresh folder is made inside
     "log_dir": {"type": "str", "default": "/var/log/clusterctl"},
     "controller_log_dir": {"type": "str"},
+    "links": {"type": "dict", "default": {}},
+    "while_busy": {"type": "bool", "default": False},
     "fresh": {"type": "bool", "default": False},
     "phase": {"type": "str", "choices": ["inspect", "build", "release"], "default": "build"},
     "host": {"type": "str", "default": ""},
@@ -327,8 +340,6 @@ class Build:
             self.log,
         )
 
-    # -- looking ------------------------------------------------------------------------------------------------
-
     def inspect(self) -> Dict[str, Any]:
         """Return what the host has for a build; change nothing."""
         installed = inspect_tree(str(self.tree_root), self.p["name"], self.p["version"], self.p["key"], content=True)
@@ -359,8 +370,6 @@ class Build:
         if self.p["memory_strict"] and self.memory < needed:
             raise build_failure.memory_short(self.site, needed, self.memory)
 
-    # -- building -----------------------------------------------------------------------------------------------
-
     def run(self) -> Dict[str, Any]:
         """Build the artifact, or take the installed one, and pack it; always remove the work folder."""
         self.log.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -379,7 +388,8 @@ class Build:
         self.check_memory()
         work = Path(tempfile.mkdtemp(prefix=f"clusterctl-{self.p['name']}-", dir=self.p["work_dir"]))
         try:
-            return self._build(work)
+            with borrowed_links.borrowed(self.p["links"], self.p["host"], while_busy=self.p["while_busy"]):
+                return self._build(work)
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise self.site.disk_full() from error
@@ -440,8 +450,6 @@ class Build:
     def _say(self, text: str) -> None:
         atomic_file.write(self.progress_file, text)
 
-    # -- packing ------------------------------------------------------------------------------------------------
-
     def _packed(self, tree: Path, way: str) -> Dict[str, Any]:
         self._say("pack")
         try:
@@ -468,10 +476,7 @@ class Build:
 
 def main() -> None:
     """Run the phase that the action plugin asked for."""
-    module = AnsibleModule(
-        argument_spec=_SPEC,
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(argument_spec=_SPEC, supports_check_mode=True)
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(signum, build_step.abandon)
     build = Build(module)
@@ -483,7 +488,7 @@ def main() -> None:
         else:
             module.exit_json(changed=True, **build.run())
     except ArtifactError as error:
-        module.fail_json(msg=str(error), log=str(build.log))
+        module.fail_json(msg=str(error), log=str(build.log), problems=getattr(error, "problems", []))
     except OSError as error:
         module.fail_json(msg=f"{module.params['host']}: {error}")
     except build_step.Abandoned:

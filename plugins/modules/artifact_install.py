@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Install a packed artifact beside its other versions and switch its link to it."""
+"""Install a packed artifact beside its other versions, and switch its link to it where that is asked for."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ description:
   - Copies the pack only to hosts that need it, unpacks it beside its place, and checks it against its manifest.
   - Then asks the host's loader about every program and library in it. A missing library is named, and the link stays.
   - Writes the marker last and then switches the link by one rename. Other versions stay where they are.
+  - With O(switch) false, the link stays. M(clusterctl.hpc.artifact_switch) then switches several links together.
 options:
   name:
     description: Name of the artifact.
@@ -40,6 +41,12 @@ options:
   link:
     description: Path of the link. The default is V(ROOT/NAME).
     type: str
+  switch:
+    description:
+      - Whether to switch the link. In check mode the switch of the link is reported in any case.
+      - The variable C(software_two_phases) sets it to false for all artifacts of a play.
+    type: bool
+    default: true
   library_path:
     description: Folders that the loader searches first. Relative ones are below the artifact.
     type: list
@@ -108,6 +115,8 @@ EXAMPLES = r"""
 RETURN = r"""
 key: {description: The artifact's key., type: str, returned: always}
 tree: {description: The artifact's folder., type: str, returned: always}
+link: {description: Path of the link., type: str, returned: always}
+before: {description: The folder to which the link led before; empty without a link., type: str, returned: always}
 changes: {description: A short phrase for each change., type: list, returned: always}
 watch: {description: States of paths that hold from now on., type: list, returned: always}
 """
@@ -128,6 +137,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Opti
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     artifact_link,
     audited_module,
+    borrowed_links,
     brought,
     library_closure,
     origins,
@@ -178,6 +188,7 @@ class Install:
         self.tree = str(Path(self.p["root"], self.base))
         self.link = self.p["link"] or str(Path(self.p["root"], self.p["name"]))
         self.target = artifact_link.target_of(self.link, self.tree)
+        self.switches: bool = self.p.get("switch", True) or module.check_mode
         self.host = self.p["host"]
         # of the distribution, each with its package
         self.libraries: Dict[str, str] = library_closure.recall(self.base) or {}
@@ -202,13 +213,22 @@ class Install:
         ]
         diff = (
             {}
-            if before == self.target
+            if before == self.target or not self.switches
             else {"before": f"{self.link} -> {before}\n", "after": f"{self.link} -> {self.target}\n"}
         )
-        return {"tree": self.tree, "changes": changes, "watch": watch if state.ok else [], "diff": diff}
+        return {
+            "tree": self.tree,
+            "link": self.link,
+            "before": "" if before is None else os.path.normpath(Path(self.link).parent / before),
+            "changes": changes,
+            "watch": watch if state.ok else [],
+            "diff": diff,
+        }
 
     def inspect(self) -> Dict[str, Any]:
-        """Return the necessary changes without making them."""
+        """Return the necessary changes without making them; a link that a killed build borrowed is given back."""
+        if not self.check_mode:
+            borrowed_links.give_back()
         state, linked = self.state(content=self.p["content"]), self.linked()
         changes = []
         lost = self._look_at_libraries() if state.ok else []
@@ -216,7 +236,7 @@ class Install:
             changes.append(self._phrase(state))
         elif lost:
             changes.append(f"restored {', '.join((Path(path).name for path in lost))}, which {self.p['name']} needs")
-        if linked != self.target:
+        if linked != self.target and self.switches:
             changes.append(f"{self.link} -> {self.target}")
         return {
             **self.answer(state, changes, linked),
@@ -239,7 +259,7 @@ class Install:
         return f"repaired {what}: {state.problem}" if state.present else f"installed {what}"
 
     def apply(self) -> Dict[str, Any]:
-        """Install what is missing and switch the link."""
+        """Install what is missing, and switch the link where that is asked for."""
         problem = artifact_link.problem(self.link)
         if problem:
             raise ArtifactError(f"{self.host}: {problem}")
@@ -261,6 +281,7 @@ class Install:
         if before != self.target:
             if before is None or not brought.is_tree_name(Path(before).name):  # a link of another hand, or none
                 origins.note_path(self.link)
+        if before != self.target and self.switches:
             artifact_link.switch(self.link, self.tree)
             changes.append(f"{self.link} -> {self.target}")
         return {"changed": bool(changes), **self.answer(state, changes, before)}
@@ -445,6 +466,7 @@ def main() -> None:
             "cache_dir": {"type": "str", "required": True},
             "root": {"type": "str", "default": "/usr/local"},
             "link": {"type": "str"},
+            "switch": {"type": "bool", "default": True},
             "library_path": {"type": "list", "elements": "str", "default": ["lib"]},
             "closure": {"type": "bool", "default": True},
             "closure_ignore": {"type": "list", "elements": "str", "default": []},

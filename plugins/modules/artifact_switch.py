@@ -10,7 +10,8 @@ short_description: Switch the links of several installed artifacts together
 version_added: "0.1.0"
 author: The clusterctl authors
 description:
-  - Phase V(check) compares every folder with its marker and its manifest. It changes nothing.
+  - Phase V(check) compares every folder with its marker and its manifest. It changes nothing. With O(while_busy) false,
+    it also fails where ranks run, or processes that use a folder which a link is about to leave.
   - Phase V(switch) stages every new link beside the old one, and then puts each in its place by one rename. Where a
     rename fails, the links that were switched before it are switched back.
   - No folder is installed or removed.
@@ -25,6 +26,10 @@ options:
     type: str
     choices: [check, switch]
     default: switch
+  while_busy:
+    description: Whether phase V(check) accepts jobs on the host.
+    type: bool
+    default: true
   host:
     description: Name of the host, for messages.
     type: str
@@ -48,6 +53,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 before: {description: The folder to which each link led before; empty without a link., type: dict, returned: success}
+problems: {description: "Jobs in the way: host, check, problem, cure.", type: list, returned: where jobs run}
 switched: {description: The links that changed., type: list, returned: success}
 changes: {description: A short phrase for each change., type: list, returned: success}
 watch: {description: States of paths that hold from now on., type: list, returned: success}
@@ -58,7 +64,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact_link, audited_module
+from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    artifact_link,
+    audited_module,
+    borrowed_links,
+    jobs_at_work,
+)
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
 
 
@@ -144,6 +155,8 @@ def run(links: Dict[str, str], *, really: bool) -> Dict[str, Any]:
         OSError: see :func:`switch`.
     """
     watch = check(links)
+    if really:
+        borrowed_links.give_back()  # what a killed build borrowed does not count as the link of before
     before = {link: tree_of(link) for link in links}
     changes = {link: (before[link], tree) for link, tree in links.items() if before[link] != tree}
     if changes and really:
@@ -169,6 +182,7 @@ def main() -> None:
         argument_spec={
             "links": {"type": "dict", "required": True},
             "phase": {"type": "str", "choices": ["check", "switch"], "default": "switch"},
+            "while_busy": {"type": "bool", "default": True},
             "host": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
@@ -178,8 +192,12 @@ def main() -> None:
     try:
         if module.params["phase"] == "check":
             check(links)
+            if not module.params["while_busy"]:
+                jobs_at_work.refuse(links, host)
             module.exit_json(changed=False, changes=[], watch=[], switched=[], before={})
         module.exit_json(**run(links, really=not module.check_mode))
+    except jobs_at_work.JobsError as error:
+        module.fail_json(msg=str(error), problems=error.problems)
     except SwitchError as error:
         module.fail_json(msg=f"{host}: {error}")
     except OSError as error:

@@ -36,6 +36,9 @@ def provision(
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare the content of every installed file, and repair what differs.")
     ] = False,
+    while_busy: Annotated[
+        bool, typer.Option("--while-busy", help="Switch to other versions also where jobs run.")
+    ] = False,
     diff: Annotated[bool, typer.Option("--diff", "-D", help="Show what changes inside files.")] = False,
     extra_vars: options.ExtraVars = None,
     verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="More in Ansible's log (-vvv).")] = 0,
@@ -95,6 +98,7 @@ def provision(
         skip_tags=_split(skip_tags),
         check=check,
         verify=verify,
+        while_busy=while_busy,
         diff=diff,
         verbosity=verbose,
         forks=forks,

@@ -81,6 +81,10 @@ class Held:
         ]
         return software.missing(self._hold.software, wanted, facts, cure) + damaged
 
+    def jobs(self, selected: Sequence[str], facts: Mapping[str, NodeFacts]) -> list[Problem]:
+        """Return the jobs in the way of hosts whose links do not lead where they are held."""
+        return software.at_work(software.differing(self.links(selected, facts), software.present(facts)), facts)
+
     def links(self, selected: Sequence[str], facts: Mapping[str, NodeFacts]) -> dict[str, Links]:
         """Return by host the folder of each link; {} without a hold."""
         if self._hold is None:

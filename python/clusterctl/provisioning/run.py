@@ -43,6 +43,7 @@ class ProvisionRequest(HostRequest):
     trust_snapshots: bool = False  # in check mode, ask Ansible only where a host is not as its last run left it
     verify: bool = False  # compare the content of every watched file
     slices: tuple[int, ...] = ()  # compare the content of these slices only
+    while_busy: bool = False  # switch links also where jobs run
     skip_unreachable: bool = False  # leave out hosts that cannot be reached
     max_fail: partial.Amount | None = None  # None: the others finish, however many hosts fail
     batch: partial.Amount | None = None  # None: all hosts at once
@@ -112,7 +113,8 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         self._held.refuse(request.tags)
         reading = ", and reading every watched file" if request.verify else ""
         self.observer.phase(f"looking at {len(cluster.hosts)} hosts{reading}")
-        probe = self.look({name: list(host.watch) for name, host in before.hosts.items()}, content=request.content)
+        watch = {name: list(host.watch) for name, host in before.hosts.items()}
+        probe = self.look(watch, content=request.content, busy=bool(self._held))
         self.run.facts({name: plain(node) for name, node in probe.facts.items()})
         states = {name: state_of(node) for name, node in probe.facts.items()}
         before = self._remember_damage(before, states)
@@ -132,6 +134,8 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         """Decide, ask the user, and change the hosts."""
         selected, request = self.cluster.selected, self.request
         lacking = self._held.problems(selected, probe.facts, before)
+        if not request.while_busy:
+            lacking += self._held.jobs(selected, probe.facts)
         if lacking:
             return self.refuse(lacking)
         inputs = self._inputs()
@@ -307,7 +311,8 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             known["preflight_left_out"] = left_out
         skip_tags = (*self.request.skip_tags, *self._held.skip_tags)
         allowed = {} if self._still_allowed is None else {"provision_max_failed": self._still_allowed}
-        variables = {**known, **allowed, **(variables or {})}
+        own = {"software_while_busy": self.request.while_busy}
+        variables = {**known, **allowed, **own, **(variables or {})}
         return self.play(name, limit=limit, tags=tags, skip_tags=skip_tags, variables=variables)
 
     def _stop_before_anything(self, problems: list[run_record.Problem]) -> run_record.RunRecord:
