@@ -10,7 +10,7 @@ from typing import Iterator, Mapping
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact_link, atomic_file, jobs_at_work
 
-_RECORD = "/var/lib/clusterctl/borrowed-links.json"  # by link, the folder to which it led before the build
+RECORD = "/var/lib/clusterctl/borrowed-links.json"  # by link, the folder to which it led before the build
 
 
 @contextmanager
@@ -34,8 +34,8 @@ def borrowed(links: Mapping[str, str], host: str, *, while_busy: bool) -> Iterat
     now = {link: artifact_link.tree_of(link) for link in links}
     before = {link: now[link] for link, tree in links.items() if now[link] != tree}
     if before:
-        Path(_RECORD).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        atomic_file.write(_RECORD, json.dumps(before))
+        Path(RECORD).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        atomic_file.write(RECORD, json.dumps(before))
     try:
         for link in before:
             artifact_link.switch(link, links[link])
@@ -52,7 +52,7 @@ def give_back() -> None:
         OSError: a link could not be switched; the next call tries again.
     """
     try:
-        before = json.loads(Path(_RECORD).read_bytes())
+        before = json.loads(Path(RECORD).read_bytes())
     except (OSError, ValueError):
         return
     for link, tree in before.items():
@@ -61,4 +61,4 @@ def give_back() -> None:
         elif not tree and Path(link).is_symlink():
             Path(link).unlink()
     with suppress(FileNotFoundError):
-        Path(_RECORD).unlink()
+        Path(RECORD).unlink()

@@ -173,6 +173,19 @@ def test_a_new_node_without_the_held_folders_is_named(inventory: InventorySource
     assert "openmpi 5.0.7" in problem.cure
 
 
+def test_jobs_stop_a_hold_only_where_a_link_leads_elsewhere(inventory: InventorySources) -> None:
+    held = Held(Hold(software=one("20260301T000000Z-provision-1"), since=WHEN), inventory)
+    job = {"busy": [{"pid": 7, "user": "alice", "command": "train", "rank": True}]}
+    link, tree = next(iter(LINKS.items()))
+    there = {"name": "openmpi", "link": link, "target": tree, "version": "5.0.7", "key": "b", "ok": True}
+    elsewhere = {**there, "target": "/usr/local/openmpi-5.0.8-cccccccccccccccc"}
+    right = factory.node("node1", platform="p", artifacts=[there], **job)
+    wrong = factory.node("node1", platform="p", artifacts=[elsewhere], **job)
+    assert held.jobs(["node1"], {"node1": right}) == []
+    assert [problem.subject for problem in held.jobs(["node1"], {"node1": wrong})] == ["jobs"]
+    assert Held(None, inventory).jobs(["node1"], {"node1": wrong}) == []
+
+
 def test_a_held_folder_with_damaged_content_is_named(inventory: InventorySources) -> None:
     held = Held(Hold(software=one("20260301T000000Z-provision-1"), since=WHEN), inventory)
     host = HostSnapshot(

@@ -1,0 +1,176 @@
+"""Artifacts that are installed and not switched to yet: the links of a build, the jobs in the way, and the install."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.filter.artifact import by_tree, links_to_switch
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, borrowed_links, jobs_at_work
+from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build
+
+if TYPE_CHECKING:
+    from conftest import RunModule
+
+pytestmark = pytest.mark.programs
+KEY = "0123456789abcdef"
+
+
+def install(root: Path, version: str) -> str:
+    tree = root / f"mpi-{version}-{KEY}"
+    tree.mkdir()
+    (tree / "program").write_text(version, encoding="utf-8")
+    manifest = artifact.manifest_bytes(artifact.make_manifest(str(tree)))
+    (tree / artifact.MANIFEST).write_bytes(manifest)
+    digest = hashlib.sha256(manifest).hexdigest()
+    (tree / artifact.MARKER).write_bytes(artifact.marker_bytes("mpi", version, KEY, {}, digest))
+    return tree.name
+
+
+def links(root: Path) -> dict[str, str]:
+    return {path.name: str(path.readlink()) for path in root.iterdir() if path.is_symlink()}
+
+
+def a_build(folder: Path, argv: list[str], links: dict[str, str]) -> artifact_build.Build:
+    step = {"name": "look", "argv": argv, "chdir": ".", "environment": {}, "speaks": False}
+    given = {
+        "name": "demo",
+        "version": "1",
+        "key": argv[0],
+        "prefix": "/usr/local/demo",
+        "host": "node1",
+        **dict.fromkeys(("root", "log_dir", "work_dir"), str(folder)),
+        **dict.fromkeys(("needs_bytes", "jobs"), 0),
+        "memory_per_job_bytes": 1 << 20,
+        **dict.fromkeys(("memory_strict", "fresh", "while_busy"), False),
+        **dict.fromkeys(("files", "prune"), ()),
+        "steps": [step],
+        "links": links,
+    }
+    return artifact_build.Build(SimpleNamespace(params=given))  # type: ignore[arg-type] # the parameters are all it reads
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two versions of an artifact, the first one linked, in a folder of their own."""
+    monkeypatch.setattr(borrowed_links, "RECORD", str(tmp_path / "state" / "borrowed.json"))
+    folder = tmp_path / "root"
+    folder.mkdir()
+    (folder / "mpi").symlink_to(install(folder, "1"))
+    install(folder, "2")
+    return folder
+
+
+def wanted(root: Path) -> dict[str, str]:
+    return {f"{root}/mpi": f"{root}/mpi-2-{KEY}", f"{root}/new": f"{root}/mpi-2-{KEY}"}
+
+
+def test_a_build_sees_the_new_links_and_leaves_the_old_ones(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifact_build, "_PACKS", str(tmp_path / "packs"))
+    argv = ["sh", "-c", f"mkdir -p @TREE@ && readlink {root}/mpi {root}/new > @TREE@/seen"]
+    build = a_build(tmp_path, argv, wanted(root))
+    before = links(root)
+    assert build.run()["way"] == "built"
+    subprocess.run(["tar", "-C", tmp_path, "-xf", build.packs.kept()["pack"]], check=True)
+    (seen,) = tmp_path.rglob("seen")
+    assert seen.read_text(encoding="utf-8").split() == [f"mpi-2-{KEY}"] * 2
+    assert links(root) == before
+    with pytest.raises(artifact.ArtifactError):
+        a_build(tmp_path, ["false"], wanted(root)).run()
+    assert links(root) == before
+    assert not Path(borrowed_links.RECORD).exists()
+
+
+def test_a_killed_build_is_put_right_by_the_next_module(root: Path) -> None:
+    before = links(root)
+    pid = os.fork()
+    if pid == 0:
+        with borrowed_links.borrowed(wanted(root), "node1", while_busy=True):
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert links(root) == {"mpi": f"mpi-2-{KEY}", "new": f"mpi-2-{KEY}"}
+    borrowed_links.give_back()
+    assert links(root) == before
+    (root / "mpi").unlink()
+    (root / "mpi").symlink_to(f"mpi-2-{KEY}")
+    borrowed_links.give_back()
+    assert links(root) == {"mpi": f"mpi-2-{KEY}"}, "the record holds once"
+
+
+def test_links_that_already_lead_there_are_not_borrowed(root: Path) -> None:
+    with borrowed_links.borrowed({f"{root}/mpi": f"{root}/mpi-1-{KEY}"}, "node1", while_busy=False):
+        assert not Path(borrowed_links.RECORD).exists()
+
+
+def test_ranks_stop_a_switch_of_links_that_are_in_use(root: Path, run_module: RunModule) -> None:
+    argv = [sys.executable, "-c", "print(flush=True); import time; time.sleep(60)"]
+    new, old = {f"{root}/new": f"{root}/mpi-2-{KEY}"}, {f"{root}/mpi": f"{root}/mpi-1-{KEY}"}
+    given: Any = {"phase": "check", "while_busy": False, "host": "node7"}
+    environment = {**os.environ, "OMPI_COMM_WORLD_RANK": "0"}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment) as rank:
+        assert rank.stdout is not None
+        rank.stdout.readline()
+        try:
+            refused = run_module("artifact_switch", links=wanted(root), **given)
+            assert refused["failed"]
+            (problem,) = refused["problems"]
+            assert (problem["host"], problem["check"]) == ("node7", "jobs")
+            assert f"rank {rank.pid} of " in problem["problem"]
+            assert "--while-busy" in problem["cure"]
+            with (
+                pytest.raises(jobs_at_work.JobsError),
+                borrowed_links.borrowed(wanted(root), "node7", while_busy=False),
+            ):
+                pass
+            assert not run_module("artifact_switch", links=wanted(root), **{**given, "while_busy": True}).get("failed")
+            assert not run_module("artifact_switch", links={**new, **old}, **given).get("failed"), "nothing is left"
+        finally:
+            rank.kill()
+    assert links(root) == {"mpi": f"mpi-1-{KEY}"}
+
+
+def test_jobs_are_named_and_counted() -> None:
+    busy = [{"pid": pid, "user": "eve", "command": "x" * 99, "rank": pid < 3, "trees": ["/a"]} for pid in range(6)]
+    assert jobs_at_work.words(busy, {"/b"}).count("rank") == 3
+    assert jobs_at_work.words(busy, {"/a"}).endswith(" and 3 more")
+    assert jobs_at_work.words(busy[3:], {"/b"}) == ""
+
+
+def test_an_install_without_the_switch_leaves_the_link_and_says_where_it_leads(
+    root: Path, run_module: RunModule, tmp_path: Path
+) -> None:
+    given = {"name": "mpi", "version": "2", "key": KEY, "root": str(root), "cache_dir": str(tmp_path), "closure": False}
+    for phase in ("inspect", "apply"):
+        result = run_module("artifact_install", **given, phase=phase, switch=False)
+        assert (result["changed"], result["changes"]) == (False, [])
+        assert (result["link"], result["before"]) == (f"{root}/mpi", f"{root}/mpi-1-{KEY}")
+        assert links_to_switch([result]) == {f"{root}/mpi": f"{root}/mpi-2-{KEY}"}
+    shown = run_module("artifact_install", check=True, **given, phase="inspect", switch=False)
+    assert shown["changes"] == [f"{root}/mpi -> mpi-2-{KEY}"], "a check says what the run would switch"
+    assert links(root) == {"mpi": f"mpi-1-{KEY}"}
+    assert run_module("artifact_install", **given, phase="apply")["changed"]
+    after = run_module("artifact_install", **given, phase="inspect", switch=False)
+    assert links_to_switch([after]) == {}
+
+
+def test_tasks_that_did_not_run_have_no_links() -> None:
+    assert links_to_switch([{}, {"skipped": True}, {"failed": True, "msg": "x"}]) == {}
+    new = {"link": "/usr/local/mpi", "tree": "/usr/local/mpi-1", "before": ""}
+    assert json.dumps(links_to_switch([new])) == '{"/usr/local/mpi": "/usr/local/mpi-1"}'
+
+
+def test_paths_through_a_link_are_found_in_its_folder() -> None:
+    tree = {"/usr/local/mpi": "/usr/local/mpi-2"}
+    paths = ["/usr/local/mpi/lib", "/usr/local/mpi", "/usr/local/mpi4py/lib", "/usr/local/mpi-1/lib"]
+    assert by_tree(paths, tree) == ["/usr/local/mpi-2/lib", "/usr/local/mpi-2"]
+    assert by_tree(paths, {}) == []
