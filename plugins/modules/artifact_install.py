@@ -42,9 +42,7 @@ options:
     description: Path of the link. The default is V(ROOT/NAME).
     type: str
   switch:
-    description:
-      - Whether to switch the link. In check mode the switch of the link is reported in any case.
-      - The variable C(software_two_phases) sets it to false for all artifacts of a play.
+    description: Whether to switch the link. It is false where the variable C(software_two_phases) of the play is true.
     type: bool
     default: true
   library_path:
@@ -219,7 +217,7 @@ class Install:
         return {
             "tree": self.tree,
             "link": self.link,
-            "before": "" if before is None else os.path.normpath(Path(self.link).parent / before),
+            "before": os.path.normpath(Path(self.link).parent / before) if before else "",
             "changes": changes,
             "watch": watch if state.ok else [],
             "diff": diff,
@@ -278,9 +276,8 @@ class Install:
             self._check_closure(self.tree)
         if lost:
             changes.append(f"restored {', '.join((Path(path).name for path in lost))}, which {self.p['name']} needs")
-        if before != self.target:
-            if before is None or not brought.is_tree_name(Path(before).name):  # a link of another hand, or none
-                origins.note_path(self.link)
+        if before != self.target and (before is None or not brought.is_tree_name(Path(before).name)):
+            origins.note_path(self.link)  # a link of another hand, or none
         if before != self.target and self.switches:
             artifact_link.switch(self.link, self.tree)
             changes.append(f"{self.link} -> {self.target}")

@@ -194,7 +194,8 @@ def main() -> None:
             check(links)
             if not module.params["while_busy"]:
                 jobs_at_work.refuse(links, host)
-            module.exit_json(changed=False, changes=[], watch=[], switched=[], before={})
+            before = {link: tree_of(link) for link in links}
+            module.exit_json(changed=False, changes=[], watch=[], switched=[], before=before)
         module.exit_json(**run(links, really=not module.check_mode))
     except jobs_at_work.JobsError as error:
         module.fail_json(msg=str(error), problems=error.problems)
