@@ -323,6 +323,7 @@ WRITES = {
     "archive_unpack": "the build folder, or the controller",
     "audited_module": "the audit file below FOLDERS",
     "atomic_file": "called by the others",
+    "borrowed_links": "a record below STATE",
     "build_files": "the build folder",
     "build_step": "the log of a build and the build folder",
     "file_transaction": "called by file_stage",
