@@ -86,6 +86,7 @@ def _run(argv: list[str]) -> int:
         raise KeyboardInterrupt from None
     except Exception as error:  # noqa: BLE001 - the last line of defence: a sentence instead of a traceback
         if isinstance(error, _usage_errors()):
+            error.message = error.message.replace("Value error, ", "")  # typer repeats the words of its own parser
             error.show()
             return int(error.exit_code)
         return _explain(error, argv)

@@ -106,6 +106,25 @@ def outsiders(node: str, whole: Inventory, before: Snapshot) -> tuple[str, ...]:
     return tuple(name for name in names if name not in known and name != node)
 
 
+def forgotten(given: Collection[str], now: Collection[str]) -> str:
+    """Return a sentence about extra variables of the last provision that this run lacks, empty if there are none.
+
+    Args:
+        given: the words of the last provision's command line, as they are kept.
+        now: those of this run.
+    """
+    lacking = sorted({name for word in given if (name := _variable(word))} - {_variable(word) for word in now})
+    if not lacking:
+        return ""
+    options = " and ".join(f"-e {name}=…" for name in lacking)
+    return f"The last provision had {options}, and this run has not: the software may differ from that of the others."
+
+
+def _variable(word: str) -> str:
+    """Return the name of an extra variable; its value is not kept."""
+    return word.removesuffix("=…").removeprefix("-e").removeprefix("--extra-vars=") if word.endswith("=…") else ""
+
+
 def _is_accepted(
     host: Host, old: Sequence[HostKey], shown: HostKey, expected: Collection[str], observer: Observer
 ) -> bool:
@@ -156,6 +175,10 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
         if key not in known_hosts.keys_in(place):
             known_hosts.keep(place, [key])
             self.told = (f"{place.path} has the host key {key.fingerprint} for {self._node}.",)
+        last = next((run.argv for run in runs.read_runs(self.cluster.sources) if run.verb == "provision"), ())
+        if missing := forgotten(last, self.run.record.argv):
+            self.told = (*self.told, missing)
+            self.observer.phase(missing)
         self.observer.phase(f"looking at {len(self.cluster.hosts)} hosts")
         probe = self.look({})
         self.run.facts({name: plain(node) for name, node in probe.facts.items()})

@@ -37,7 +37,7 @@ def test_the_command_prints_the_submission_alone() -> None:
     ("arguments", "code", "words"),
     [
         (("slurm", "--name", "a"), 1, "There is no program to start"),
-        (("swarm", "--name", "a", "--", "x"), 2, "'swarm' is not one of"),
+        (("swarm", "--name", "a", "--", "x"), 2, ": 'swarm' is not one of"),
         (("slurm", "--name", "a", "-x", "A", "--", "x"), 2, "'A' is not NAME=VALUE"),
         (("runai", "--name", "a", "--image", "i", "--rdma-resource", "rdma/a=x", "--", "x"), 2, "is not a number"),
         (("slurm", "--name", "A", "--", "x"), 1, "'A' is not a valid name for a job"),

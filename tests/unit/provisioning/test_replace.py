@@ -125,3 +125,23 @@ def test_a_host_whose_key_ssh_keeps_nowhere_has_none_to_replace(lab: Lab, monkey
     monkeypatch.setattr(host_key, "known_place", lambda _: None)
     with pytest.raises(ConfigError, match="UserKnownHostsFile none"):
         lab.replace()
+
+
+@pytest.mark.parametrize(
+    ("given", "now", "named"),
+    [
+        (
+            ["clusterctl", "provision", "lab.ini", "-e", "nccl_install=…"],
+            ["clusterctl", "replace"],
+            "-e nccl_install=…",
+        ),
+        (["-enccl_install=…", "--extra-vars=a=…"], ["-e", "a=…"], "-e nccl_install=…"),
+        (["-e", "b=…", "-e", "a=…"], [], "-e a=… and -e b=…"),
+        (["-e", "a=…", "-e", "@more.yml", "-e", "…"], ["-e", "a=…"], ""),
+    ],
+)
+def test_extra_variables_of_the_last_provision_that_this_run_lacks_are_named(
+    given: list[str], now: list[str], named: str
+) -> None:
+    told = replace.forgotten(given, now)
+    assert (named in told) if named else told == ""
