@@ -25,6 +25,14 @@ Become: TypeAlias = Annotated[bool, typer.Option("--become", "-b", help="Use sud
 AskBecomePass: TypeAlias = Annotated[
     bool, typer.Option("--ask-become-pass", "-K", help="Ask for sudo's password once.")
 ]
+SkipUnreachable: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--skip-unreachable",
+        help="Leave out hosts that cannot be reached; ends with 4.",
+        rich_help_panel="Some of the hosts",
+    ),
+]
 VaultId: TypeAlias = Annotated[list[str] | None, typer.Option("--vault-id", help="[LABEL@]FILE or LABEL@prompt.")]
 
 

@@ -43,14 +43,7 @@ def provision(
     extra_vars: options.ExtraVars = None,
     verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="More in Ansible's log (-vvv).")] = 0,
     forks: Annotated[int, typer.Option("--forks", "-f", min=1, help="Hosts worked on at the same time.")] = 32,
-    skip_unreachable: Annotated[
-        bool,
-        typer.Option(
-            "--skip-unreachable",
-            help="Leave out hosts that cannot be reached; ends with 4.",
-            rich_help_panel=_PARTS,
-        ),
-    ] = False,
+    skip_unreachable: change.SkipUnreachable = False,
     max_fail: Annotated[
         str | None,
         typer.Option(

@@ -122,7 +122,7 @@ def closing_lines(record: RunRecord) -> list[str]:
     if record.left_out:
         lines.append(
             f"Left out, for they cannot be reached: {output.folded(record.left_out)}. "
-            f"When they answer, '{again}' brings them in."
+            f"When they answer, '{again}' {'brings them in' if record.verb == 'provision' else 'cleans them'}."
         )
     return lines
 
@@ -136,8 +136,10 @@ def _stopped_early(record: RunRecord, again: str) -> str:
 def _ways_on(record: RunRecord) -> str:
     """Return the options by which a provision goes on without hosts that cannot be reached."""
     unreachable = {problem.host for problem in record.problems if problem.kind == "unreachable"}
-    if record.verb != "provision" or not unreachable or len(unreachable) == len(record.hosts):
+    if record.verb not in {"provision", "uninstall"} or not unreachable or len(unreachable) == len(record.hosts):
         return ""
     if "--skip-unreachable" in record.argv:  # something else stands in the way as well
         return ""
+    if record.verb == "uninstall":
+        return " '--skip-unreachable' cleans the others now."
     return " '--skip-unreachable' provisions the others now; with '--max-fail N|P%' so many may be lost, and not more."

@@ -24,6 +24,7 @@ def uninstall(
     ] = False,
     extra_vars: options.ExtraVars = None,
     forks: Annotated[int, typer.Option("--forks", "-f", min=1, help="Hosts worked on at the same time.")] = 32,
+    skip_unreachable: change.SkipUnreachable = False,
     become: change.Become = False,
     ask_become_pass: change.AskBecomePass = False,
     vault_id: change.VaultId = None,
@@ -58,6 +59,7 @@ def uninstall(
         check=check,
         diff=diff,
         forks=forks,
+        skip_unreachable=skip_unreachable,
         become_password=asked.become_password,
         argv=asked.argv,
     )

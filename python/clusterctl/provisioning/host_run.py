@@ -10,8 +10,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import HostSummary
-from clusterctl.provisioning import playbook
+from clusterctl.provisioning import partial, playbook
 from clusterctl.provisioning.look import look
 from clusterctl.provisioning.tally import Tally, verdict_of
 from clusterctl.state import paths
@@ -62,6 +63,7 @@ class HostRequest:
     options: InventoryOptions = field(default_factory=InventoryOptions)
     check: bool = False
     diff: bool = False
+    skip_unreachable: bool = False  # leave out hosts that cannot be reached
     verbosity: int = 0  # how much Ansible writes into its log
     forks: int = playbook.DEFAULT_FORKS
     become_password: str | None = field(default=None, repr=False)
@@ -158,13 +160,30 @@ class HostRun(Generic[RequestT, ObserverT]):
         self.run.event(event)
         self.observer.event(event)
 
+    def can_leave_out(self, problems: Sequence[run_record.Problem]) -> bool:
+        """Whether the run goes on without the hosts of these problems: the user asked for it, and others are left."""
+        return self.request.skip_unreachable and partial.can_be_left_out(problems, self.cluster.selected)
+
     def leave_out(self, problems: Sequence[run_record.Problem]) -> None:
         """Go on without the hosts of these problems."""
+        if not problems:
+            return
         for problem in problems:
             self.left_out.setdefault(problem.host, problem)
         others = tuple(name for name in self.cluster.selected if name not in self.left_out)
         self.cluster = dataclasses.replace(self.cluster, selected=others, limit=",".join(others))
         self.run.update(left_out=tuple(self.left_out))
+        self.observer.phase(f"leaving out {folded(self.left_out)}, which cannot be reached")
+
+    def nothing_to_do(self, message: str = "", others: str = "") -> run_record.RunRecord:
+        """End a run with nothing to do; ``others`` is the message of a run that leaves hosts out."""
+        hosts = [
+            self.summary_of_left_out(name) if name in self.left_out else HostSummary(host=name, outcome="ok")
+            for name in self.all_selected
+        ]
+        if self.left_out:
+            return self.finish("unreachable", ExitCode.UNREACHABLE, hosts=hosts, message=others)
+        return self.finish("nothing to do", ExitCode.OK, hosts=hosts, message=message)
 
     def judge(self, end: playbook.End, *, message: str = "", untouched: Container[str] = ()) -> run_record.RunRecord:
         """Make the verdict from what happened on each host; Ansible's own code says 4 for a parse error too."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
 from clusterctl.inventory import ansible_inventory
-from clusterctl.model import run_record
 from clusterctl.model.nodeset import folded
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import drift, partial, plan, playbook, refusals, rolling, software
@@ -29,6 +28,7 @@ from clusterctl.support.errors import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
+    from clusterctl.model import run_record
     from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import Inventory, InventoryOptions
     from clusterctl.model.snapshot import HostSnapshot
@@ -44,7 +44,6 @@ class ProvisionRequest(HostRequest):
     verify: bool = False  # compare the content of every watched file
     slices: tuple[int, ...] = ()  # compare the content of these slices only
     while_busy: bool = False  # switch links also where jobs run
-    skip_unreachable: bool = False  # leave out hosts that cannot be reached
     max_fail: partial.Amount | None = None  # None: the others finish, however many hosts fail
     batch: partial.Amount | None = None  # None: all hosts at once
 
@@ -123,9 +122,9 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             for name, failure in probe.failures.items()
             if name in set(cluster.selected)
         ]
-        if refused and not self._can_leave_out(refused):
+        if refused and not self.can_leave_out(refused):
             return self._stop_before_anything(refused)
-        self._leave_out_all(refused)
+        self.leave_out(refused)
         if stop := partial.too_many(len(self.left_out), self._allowed):
             return self.refuse(refused, unreached=self.left_out, message=f"{stop} ")
         return self._provision(probe, states, before)
@@ -145,7 +144,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         if not reasons and not request.is_full and not request.trust_snapshots:
             reasons = dict.fromkeys(selected, "asked for by an option")
         if not reasons:
-            return self._nothing_to_do()
+            return self.nothing_to_do(others="Nothing to do on the other hosts: they are as the last run left them.")
         ahead = preview(self.cluster.sources, selected, probe.facts, reasons, artifacts.cached())
         if not self.observer.confirm(self._held.preview(ahead)):
             return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
@@ -170,32 +169,13 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         """How many hosts may be lost, None where any number may."""
         return self.request.max_fail.of(len(self.all_selected)) if self.request.max_fail else None
 
-    def _can_leave_out(self, problems: list[run_record.Problem]) -> bool:
-        return self.request.skip_unreachable and partial.can_be_left_out(problems, self.cluster.selected)
-
-    def _leave_out_all(self, problems: list[run_record.Problem]) -> None:
-        if problems:
-            self.leave_out(problems)
-            self.observer.phase(f"leaving out {folded(self.left_out)}, which cannot be reached")
-
-    def _nothing_to_do(self) -> run_record.RunRecord:
-        if not self.left_out:
-            hosts = [run_record.HostSummary(host=name, outcome="ok") for name in self.cluster.selected]
-            return self.finish("nothing to do", ExitCode.OK, hosts=hosts)
-        hosts = [
-            self.summary_of_left_out(name) if name in self.left_out else run_record.HostSummary(host=name, outcome="ok")
-            for name in self.all_selected
-        ]
-        words = "Nothing to do on the other hosts: they are as the last run left them."
-        return self.finish("unreachable", ExitCode.UNREACHABLE, hosts=hosts, message=words)
-
     def _at_once(
         self, links: Mapping[str, Mapping[str, str]], limit: str | None, before: Snapshot, probe: Probe
     ) -> tuple[run_record.RunRecord, Sequence[str]]:
         """Play the roles on all hosts; returns the record and the hosts that are as the roles leave them."""
         end = self._play_under(links, limit, before, probe.facts)
-        while (gone := self.tally.problems()) and self._can_leave_out(gone):  # only Ansible can reach these hosts
-            self._leave_out_all(gone)
+        while (gone := self.tally.problems()) and self.can_leave_out(gone):  # only Ansible can reach these hosts
+            self.leave_out(gone)
             if partial.too_many(len(self.left_out), self._allowed):
                 break
             self.tally = Tally()

@@ -46,6 +46,15 @@ class Tally:
                 found.setdefault((problem.host, problem.subject, problem.problem), problem)
         return list(found.values())
 
+    def unreached(self, end: End) -> list[run_record.Problem]:
+        """Return the hosts that a playbook lost on the way, each with what Ansible says of it."""
+        found = []
+        for name in sorted(end.unreachable):
+            said = [result.message for result in self.hosts.get(name, []) if result.outcome == "unreachable"]
+            words = said[-1] if said and said[-1] else f"{name} does not answer"
+            found.append(run_record.Problem(host=name, subject="unreachable", problem=words, kind="unreachable"))
+        return found
+
     def members(self) -> tuple[dict[str, Any], ...]:
         """Return what preflight made of the nodes: the members of the cluster."""
         found = [result.data["members"] for result in self.results if result.data.get("members")]

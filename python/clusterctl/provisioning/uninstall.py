@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
-from clusterctl.model.snapshot import Snapshot
-from clusterctl.provisioning import refusals, software
+from clusterctl.provisioning import cleaning, refusals, software
 from clusterctl.provisioning.host_run import AskingObserver, HostRequest, HostRun, recorded
 from clusterctl.provisioning.look import plain
 from clusterctl.provisioning.preview import UninstallPreview
@@ -22,12 +21,8 @@ from clusterctl.state import software as kept
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping
     from typing import Any
-
-
-PLAYBOOK = "uninstall"
-_NOT_PATHS = frozenset({"artifact", "library", "loader"})  # kinds of watch entries that the module finds by itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,20 +64,18 @@ def has_left_traces(cluster: str) -> bool:
     return False
 
 
-def watched_paths(watch: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the paths that the last run left, for a node whose own record begins later."""
-    return sorted({str(entry["path"]) for entry in watch if entry.get("kind") not in _NOT_PATHS})
-
-
 class _Uninstall(HostRun[UninstallRequest, AskingObserver[UninstallPreview]]):
     """One uninstall, from the lock to the record."""
 
     def go(self, *, was_provisioned: bool) -> run_record.RunRecord:
-        chosen = self.cluster.selected
+        chosen = self.all_selected
         self.observer.phase(f"looking at {len(self.cluster.hosts)} hosts")
         probe = self.look({}, busy=True)
         self.run.facts({name: plain(node) for name, node in probe.facts.items()})
         refused = [refusals.connection_problem(probe.failures[name]) for name in chosen if name in probe.failures]
+        if self.can_leave_out(refused):
+            self.leave_out(refused)
+            chosen, refused = self.cluster.selected, []
         if not refused and not self.request.while_busy:
             links = {name: host.links for name, host in software.present(probe.facts).items() if name in chosen}
             refused = software.at_work(links, probe.facts)
@@ -90,14 +83,13 @@ class _Uninstall(HostRun[UninstallRequest, AskingObserver[UninstallPreview]]):
             return self.refuse(refused, unreached=probe.failures)
         variables = self._variables()
         self.observer.phase("finding what clusterctl brought")
-        end = self.play(PLAYBOOK, limit=self.cluster.limit, variables=variables, check=True)
+        end = self.play(cleaning.PLAYBOOK, limit=self.cluster.limit, variables=variables, check=True)
         if end.status != "successful" or end.rc != 0:
-            record = self.judge(end)
-            return self.run.update(message=f"{record.message} Nothing was changed.".strip())
-        ahead = {
-            name: tuple(p for found in results for p in found.changes) for name, results in self.tally.hosts.items()
-        }
-        ahead = {name: phrases for name, phrases in ahead.items() if phrases}
+            if end.status == "canceled" or end.failed or not self.can_leave_out(self.tally.unreached(end)):
+                record = self.judge(end)
+                return self.run.update(message=f"{record.message} Nothing was changed.".strip())
+            self.leave_out(self.tally.unreached(end))  # only Ansible can reach these hosts
+        ahead = cleaning.changes(self.tally)
         if not ahead:
             return self._nothing(was_provisioned=was_provisioned)
         if self.request.check:
@@ -107,9 +99,8 @@ class _Uninstall(HostRun[UninstallRequest, AskingObserver[UninstallPreview]]):
         return self._remove(variables)
 
     def _variables(self) -> dict[str, Any]:
-        known = snapshots.read(self.run.record.cluster_id).hosts
-        places = {name: watched_paths(known[name].watch) for name in self.cluster.selected if name in known}
-        return {"uninstall_paths": places, "uninstall_remove_user": self.request.remove_user}
+        before = snapshots.read(self.run.record.cluster_id)
+        return cleaning.variables(before, self.cluster.selected, remove_user=self.request.remove_user)
 
     def _nothing(self, *, was_provisioned: bool) -> run_record.RunRecord:
         if not was_provisioned:
@@ -119,30 +110,23 @@ class _Uninstall(HostRun[UninstallRequest, AskingObserver[UninstallPreview]]):
             )
         told = self.tally.told()
         if not self.request.check:
-            self._forget(self.cluster.selected)
-        words = " ".join(("Nothing to do: the nodes are as they were before clusterctl.", *told))
-        hosts = [run_record.HostSummary(host=name, outcome="ok") for name in self.cluster.selected]
-        return self.finish("nothing to do", ExitCode.OK, hosts=hosts, message=words)
+            cleaning.forget(self.run.record.cluster_id, self.cluster.selected)
+        words = ("Nothing to do: the nodes are as they were before clusterctl.", *told)
+        others = ("Nothing to do on the other hosts: they are as they were before clusterctl.", *told)
+        return self.nothing_to_do(" ".join(words), " ".join(others))
 
     def _remove(self, variables: Mapping[str, Any]) -> run_record.RunRecord:
         chosen = self.cluster.selected
         snapshots.forget_hosts(self.run.record.cluster_id, chosen)
         self.run.update(reasons=dict.fromkeys(chosen, "an uninstall"))
         self.tally = Tally()
-        end = self.play(PLAYBOOK, limit=self.cluster.limit, variables=variables)
-        others = [host.name for host in self.cluster.hosts if host.name not in chosen]
+        end = self.play(cleaning.PLAYBOOK, limit=self.cluster.limit, variables=variables)
+        others = [host.name for host in self.cluster.hosts if host.name not in self.all_selected]
         if others:
             remove = f"'clusterctl remove {self.cluster.sources.shown} {' '.join(chosen)}'"
             words = f"The other nodes still know {', '.join(chosen)}: {remove} takes the names and keys from them."
             self.told = (words,)
         record = self.judge(end)
-        self._forget([host.host for host in record.hosts if host.outcome in {"ok", "changed"}])
+        done = [host.host for host in record.hosts if host.outcome in {"ok", "changed"}]
+        cleaning.forget(self.run.record.cluster_id, done)
         return record
-
-    def _forget(self, hosts: Sequence[str]) -> None:
-        """Forget what earlier runs left on these hosts; the records of the runs stay."""
-        kept.forget_hosts(self.run.record.cluster_id, hosts)
-        snapshots.forget_hosts(self.run.record.cluster_id, hosts)
-        known = snapshots.read(self.run.record.cluster_id)
-        if known.members and not known.hosts:
-            snapshots.write(self.run.record.cluster_id, Snapshot())

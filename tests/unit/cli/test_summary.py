@@ -39,6 +39,8 @@ def test_a_host_that_cannot_be_reached_leads_to_one_line_with_the_options() -> N
     for other in ({"verb": "rollback"}, {"hosts": hosts[:1]}, {"argv": (*ARGV, "--skip-unreachable")}):
         (line,) = summary.closing_lines(record.model_copy(update=other))
         assert "provisions the others now" not in line
+    uninstall = record.model_copy(update={"verb": "uninstall"})
+    assert "'--skip-unreachable' cleans the others now" in summary.closing_lines(uninstall)[0]
 
 
 def test_too_many_that_are_left_out_are_told_with_the_number() -> None:
@@ -57,5 +59,7 @@ def test_hosts_that_are_left_out_are_told_apart_from_those_that_failed() -> None
     failed, away = summary.closing_lines(record)
     assert failed.startswith("n2 did not get through, the others finished.")
     assert away.startswith("Left out, for they cannot be reached: n1.")
+    assert "brings them in" in away
+    assert "cleans them" in summary.closing_lines(record.model_copy(update={"verb": "uninstall"}))[1]
     stopped = record.model_copy(update={"message": "Batch 1 of 2 failed (failed: n2; not touched: n3)."})
     assert "the others finished" not in " ".join(summary.closing_lines(stopped))

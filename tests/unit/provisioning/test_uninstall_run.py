@@ -49,6 +49,7 @@ class Nodes:
     played: list[dict[str, Any]] = field(default_factory=list)
     asked: list[UninstallPreview] = field(default_factory=list)
     answer: bool = True
+    lost: frozenset[str] = frozenset()  # hosts that Ansible does not reach
 
     @property
     def cluster(self) -> str:
@@ -91,6 +92,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
 
     def play(self: HostRun, name: str, **given: Any) -> playbook.End:
         found.played.append({"name": name, **given})
+        lost = found.lost & set(self.cluster.selected)
         for each in self.cluster.selected:
             changes = found.changes.get(each, ())
             result = HostResult(
@@ -98,13 +100,14 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
                 host=each,
                 stage="s",
                 task="t",
-                outcome="changed" if changes else "ok",
+                outcome="unreachable" if each in lost else "changed" if changes else "ok",
                 seconds=1.0,
-                changes=changes,
+                changes=() if each in lost else changes,
+                message="no route to host" if each in lost else "",
                 data={"told": [STAYS]},
             )
             self.tally.add(result)
-        return playbook.End("successful", 0)
+        return playbook.End("failed", 4, unreachable=lost) if lost else playbook.End("successful", 0)
 
     monkeypatch.setattr(HostRun, "look", lambda _self, _watch, *, busy=False: found.probe)  # noqa: ARG005 - as it is
     monkeypatch.setattr(HostRun, "play", play)
@@ -163,6 +166,34 @@ def test_what_stands_in_the_way_changes_nothing(nodes: Nodes, how: str, code: in
     assert [problem.host for problem in record.problems] == (["node2"] if how in {"unreachable", "busy"} else [])
     if how == "busy":
         assert nodes.uninstall(while_busy=True).exit_code == 0
+
+
+@pytest.mark.parametrize("how", ["ssh", "ansible"])
+def test_hosts_that_cannot_be_reached_are_left_out_where_that_is_asked_for(nodes: Nodes, how: str) -> None:
+    if how == "ssh":
+        del nodes.probe.facts["node2"]
+        nodes.probe.failures["node2"] = ProbeFailure("node2", "unreachable", "no route to host")
+    else:
+        nodes.lost = frozenset({"node2"})
+    refused = nodes.uninstall()
+    assert (refused.exit_code, untouched(nodes)) == (4, True)
+    record = nodes.uninstall(skip_unreachable=True)
+    assert (record.outcome, record.exit_code, record.left_out) == ("unreachable", 4, ("node2",))
+    outcomes = {host.host: (host.outcome, host.message) for host in record.hosts}
+    assert outcomes == {"node1": ("changed", ""), "node2": ("unreachable", "left out: no route to host")}
+    assert list(snapshots.read(nodes.cluster).hosts) == ["node2"]
+    assert [list(found.hosts) for found in kept.sets(nodes.cluster)] == [["node2"]]
+    nodes.changes = {}
+    again = nodes.uninstall(skip_unreachable=True)
+    assert (again.exit_code, again.left_out) == (4, ("node2",))
+    assert "Nothing to do on the other hosts" in again.message
+
+
+def test_a_cluster_without_a_node_that_answers_is_refused(nodes: Nodes) -> None:
+    nodes.probe.facts.clear()
+    nodes.probe.failures.update({name: ProbeFailure(name, "timeout", "does not answer") for name in NODES})
+    record = nodes.uninstall(skip_unreachable=True)
+    assert (record.exit_code, record.left_out, untouched(nodes)) == (4, (), True)
 
 
 def test_a_cluster_that_was_never_provisioned_is_refused(nodes: Nodes, tmp_path: Path) -> None:
