@@ -268,3 +268,22 @@ def test_rotated_keys_shut_nobody_out_and_a_killed_rotation_goes_on(cluster: Clu
     assert all_log_in(cluster)
     again = provisioned(cluster)  # it visits all nodes, because a killed run leaves no snapshot
     assert {host["host"]: host["outcome"] for host in again["hosts"]} == dict.fromkeys(NODES, "ok"), again
+
+
+def test_a_removed_node_is_cleaned_and_a_dead_one_by_the_next_run(cluster: Cluster) -> None:
+    rest = ("node1", "node2")
+    with planting.link_down(cluster, "node4"):
+        one = changed(cluster, "remove", "node3", "node4", "--clean")
+    assert (one["returncode"], one["left_out"]) == (4, ["node4"]), one
+    assert "node4, which was not cleaned" in one["message"]
+    outcomes = {host["host"]: host["outcome"] for host in one["hosts"]}
+    assert outcomes == {**dict.fromkeys((*rest, "node3"), "changed"), "node4": "unreachable"}
+    assert cluster.on("node4", "readlink", "/usr/local/openmpi").startswith("openmpi-")
+    again = changed(cluster, "remove", "node4", "--clean")
+    assert (again["returncode"], again["outcome"]) == (0, "done"), again
+    places = "/usr/local/openmpi* /var/lib/clusterctl /etc/clusterctl /home/cluster/.ssh/id_clusterctl"
+    for node in ("node3", "node4"):
+        assert cluster.on(node, "sh", "-c", f"ls -d {places} 2> /dev/null; true") == ""
+        assert "node1" not in cluster.on(node, "cat", "/etc/hosts")
+        assert traces(cluster, node, rest) == {}
+    assert logins(cluster, "node1", rest, strict=True) == list(rest)

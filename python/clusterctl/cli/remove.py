@@ -27,6 +27,12 @@ def remove(
     launch_node_too: Annotated[
         bool, typer.Option("--launch-node-too", help="Also the launch node; the next node takes its place.")
     ] = False,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Also put these nodes back to what they were, as uninstall does.")
+    ] = False,
+    remove_user: Annotated[
+        bool, typer.Option("--remove-user", help="With --clean: also the account that cluster_user made, and its home.")
+    ] = False,
     form: Annotated[
         StreamFormat, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")
     ] = (StreamFormat.TEXT),
@@ -34,8 +40,11 @@ def remove(
     """Take nodes out of the cluster, also dead ones.
 
     On every other node, their keys, host keys, names and addresses are deleted. A removed node can then log in to no
-    other node. Nothing changes on the removed nodes themselves. Delete them from the inventory afterwards.
+    other node. Nothing changes on the removed nodes themselves, unless --clean is given. Delete them from the inventory
+    afterwards.
     """
+    if remove_user and not clean:
+        raise typer.BadParameter("it goes with --clean", param_hint="--remove-user")
     inventory, nodes = change.inventory_and_words(words, more, "NODE")
     from clusterctl.provisioning import remove as removal  # noqa: PLC0415 - see cli.main: --help stays quick
 
@@ -46,6 +55,8 @@ def remove(
         options=asked.options,
         launch_node_too=launch_node_too,
         while_busy=while_busy,
+        clean=clean,
+        remove_user=remove_user,
         become_password=asked.become_password,
         argv=asked.argv,
     )

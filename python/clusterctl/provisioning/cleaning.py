@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterctl.model.snapshot import Snapshot
 from clusterctl.state import snapshots, software
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
+    from clusterctl.model.snapshot import Snapshot
     from clusterctl.provisioning.tally import Tally
 
 PLAYBOOK = "uninstall"
@@ -44,6 +44,3 @@ def forget(cluster: str, hosts: Sequence[str]) -> None:
     """Forget what earlier runs left on these hosts; the records of the runs stay."""
     software.forget_hosts(cluster, hosts)
     snapshots.forget_hosts(cluster, hosts)
-    known = snapshots.read(cluster)
-    if known.members and not known.hosts:
-        snapshots.write(cluster, Snapshot())

@@ -182,7 +182,9 @@ def watch_after(before: Iterable[Mapping[str, Any]], said: Iterable[Mapping[str,
     return tuple(found.values())
 
 
-def told(removed: Removal, hosts: Sequence[str], dead: Sequence[str], inventory: InventorySources) -> tuple[str, ...]:
+def told(
+    removed: Removal, hosts: Sequence[str], dead: Sequence[str], inventory: InventorySources, *, cleaned: bool = False
+) -> tuple[str, ...]:
     """Return what the user has to know after a removal, a sentence each.
 
     Args:
@@ -190,6 +192,7 @@ def told(removed: Removal, hosts: Sequence[str], dead: Sequence[str], inventory:
         hosts: the hosts of the inventory.
         dead: those of them that do not answer.
         inventory: as messages name it.
+        cleaned: whether the hosts were put back to what they were.
     """
     names, many = nodeset.folded(removed.names), len(removed.names) > 1
     its, has, it = ("their", "have", "they") if many else ("its", "has", "it")
@@ -202,7 +205,9 @@ def told(removed: Removal, hosts: Sequence[str], dead: Sequence[str], inventory:
     if dead:
         sentences.append(f"{nodeset.folded(dead)} did not answer and {'were' if len(dead) > 1 else 'was'} left alone.")
     sentences.append(
-        f"Nothing changed on {names}: {it} still {has} {its} private key, the files of the mesh and the software."
+        f"{names} {'are' if many else 'is'} as before the first provision."
+        if cleaned
+        else f"Nothing changed on {names}: {it} still {has} {its} private key, the files of the mesh and the software."
     )
     listed = removed.listed(hosts)
     if listed:

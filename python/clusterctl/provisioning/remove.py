@@ -2,30 +2,36 @@
 
 The story: read the inventory and the snapshot, take the lock, look at every node over one ssh each. Stop with one table
 if a node that remains does not answer, or if jobs run on a node that leaves. Then play the roles that tell the nodes
-about each other, on the nodes that remain, and keep the snapshot true. The nodes that leave are not changed.
+about each other, on the nodes that remain, and keep the snapshot true. With ``--clean``, the nodes that leave are put
+back to what they were, last: a run that is killed before that leaves a whole cluster, and a repeated one goes on.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import nodeset, run_record
-from clusterctl.provisioning import members, plan, refusals, software
+from clusterctl.provisioning import cleaning, members, plan, refusals, software
 from clusterctl.provisioning.host_run import AskingObserver, HostRequest, HostRun, recorded
 from clusterctl.provisioning.look import look, plain, state_of
 from clusterctl.provisioning.preview import MembersPreview
+from clusterctl.provisioning.tally import Tally
 from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.support.errors import ConfigError, ExitCode
+from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from clusterctl.inventory.ansible_inventory import ReadInventory
     from clusterctl.model.facts import NodeFacts, Probe
     from clusterctl.model.snapshot import Snapshot
+    from clusterctl.provisioning import playbook
     from clusterctl.provisioning.members import Removal
 
 PLAYBOOK = "update_members"
+_MOST_PHRASES = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +41,8 @@ class RemoveRequest(HostRequest):
     nodes: tuple[str, ...]
     launch_node_too: bool = False
     while_busy: bool = False
+    clean: bool = False  # put the hosts that leave back to what they were before the first provision
+    remove_user: bool = False  # with the account that was made for jobs
 
 
 def remove(request: RemoveRequest, observer: AskingObserver[MembersPreview]) -> run_record.RunRecord:
@@ -50,6 +58,12 @@ def remove(request: RemoveRequest, observer: AskingObserver[MembersPreview]) -> 
     names = [host.name for host in whole.hosts]
     removed = members.removal(request.nodes, names, before, whole.sources, launch_node_too=request.launch_node_too)
     cluster = reading.inventory(without=removed.outsiders)
+    unlisted = [name for name in removed.names if name not in names]
+    if request.clean and unlisted:
+        raise ConfigError(
+            f"{nodeset.folded(unlisted)} cannot be cleaned, because {whole.sources} does not name it; add its line "
+            "for the removal, or leave out --clean."
+        )
     refusals.check_files(cluster, request.options)
     with locks.HostLock(cluster.hosts, " ".join(request.argv)):
         run = runs.start("remove", cluster.sources, request.argv, runs.versions())
@@ -69,6 +83,8 @@ class _Remove(HostRun[RemoveRequest, AskingObserver[MembersPreview]]):
         run: runs.Run,
     ) -> None:
         self._removed = removed
+        self._dead: dict[str, run_record.Problem] = {}  # hosts that leave and do not answer
+        self._going: dict[str, tuple[str, ...]] = {}  # what a cleaning removes or puts back
         self._reading = reading
         self._with_them = reading.inventory(without=removed.outsiders)
         super().__init__(request, observer, reading.inventory(without=(*removed.outsiders, *removed.names)), run)
@@ -93,7 +109,14 @@ class _Remove(HostRun[RemoveRequest, AskingObserver[MembersPreview]]):
             )
         if not self.request.while_busy and (at_work := self._at_work(probe)):
             return self.refuse(at_work)
-        if not self.observer.confirm(self._preview(probe)):
+        self._dead = {
+            name: refusals.connection_problem(probe.failures[name])
+            for name in self._removed.names
+            if name in probe.failures
+        }
+        if self.request.clean and (stop := self._find_what_goes(before)):
+            return stop
+        if not self.observer.confirm(self._preview()):
             return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
         return self._play(before, probe)
 
@@ -104,11 +127,57 @@ class _Remove(HostRun[RemoveRequest, AskingObserver[MembersPreview]]):
         self.run.update(reasons=dict.fromkeys(self.cluster.selected, why))
         left_out = [name for name in listed if name not in self._removed.remaining]
         end = self.play(PLAYBOOK, limit=self.cluster.limit, variables={"preflight_left_out": left_out})
-        dead = [name for name in self._removed.names if name in probe.failures]
-        self.told = members.told(self._removed, listed, dead, self.cluster.sources)
+        clean = self.request.clean
+        self.told = members.told(self._removed, listed, list(self._dead), self.cluster.sources, cleaned=clean)
+        if clean and end.status == "successful" and end.rc == 0:
+            self._keep(before, probe)
+            return self._clean(before, end)
         record = self.judge(end)
         if record.exit_code == ExitCode.OK:
             self._keep(before, probe)
+        return record
+
+    @property
+    def _to_clean(self) -> list[str]:
+        return [name for name in self._removed.names if name not in self._dead]
+
+    def _play_cleaning(self, before: Snapshot, *, check: bool) -> playbook.End:
+        names = self._to_clean
+        given = cleaning.variables(before, names, remove_user=self.request.remove_user)
+        return self.play(cleaning.PLAYBOOK, limit=",".join(names), variables=given, check=check)
+
+    def _find_what_goes(self, before: Snapshot) -> run_record.RunRecord | None:
+        """Find what a cleaning removes; returns the record of a run that cannot go on."""
+        if not self._to_clean:
+            return None
+        self.observer.phase(f"finding what clusterctl brought to {nodeset.folded(self._to_clean)}")
+        end = self._play_cleaning(before, check=True)
+        if end.failed:
+            return self.refuse(self.tally.failures(end))
+        if end.status == "canceled" or (end.rc != 0 and not end.unreachable):
+            record = self.judge(end)
+            return self.run.update(message=f"{record.message} Nothing was changed.".strip())
+        # Only Ansible can reach some hosts.
+        self._dead |= {problem.host: problem for problem in self.tally.unreached(end)}
+        self._going, self.tally = cleaning.changes(self.tally), Tally()
+        return None
+
+    def _clean(self, before: Snapshot, end: playbook.End) -> run_record.RunRecord:
+        """Put the hosts that left back to what they were; ``end`` is that of the run on the others."""
+        removed = self._removed
+        self.cluster = dataclasses.replace(self.cluster, selected=(*removed.remaining, *removed.names))
+        self.all_selected = self.cluster.selected
+        message = ""
+        if self._dead:
+            self.leave_out(list(self._dead.values()))
+            names, was = nodeset.folded(self._dead), "were" if len(self._dead) > 1 else "was"
+            message = f"{nodeset.folded(removed.remaining)} forgot {names}, which {was} not cleaned."
+        if self._to_clean:
+            self.observer.phase(f"cleaning {nodeset.folded(self._to_clean)}")
+            end = self._play_cleaning(before, check=False)
+        record = self.judge(end, message=message)
+        done = {host.host for host in record.hosts if host.outcome in {"ok", "changed"}}
+        cleaning.forget(self.run.record.cluster_id, [name for name in self._to_clean if name in done])
         return record
 
     def _keep(self, before: Snapshot, probe: Probe) -> None:
@@ -133,15 +202,18 @@ class _Remove(HostRun[RemoveRequest, AskingObserver[MembersPreview]]):
         links = {name: [found.link for found in node.artifacts if found.link] for name, node in leaving.items()}
         return software.at_work(links, leaving)
 
-    def _preview(self, probe: Probe) -> MembersPreview:
+    def _preview(self) -> MembersPreview:
         removed, sources = self._removed, self.cluster.sources
-        dead = [name for name in removed.names if name in probe.failures]
+        dead = list(self._dead)
         lines = [
             f"{sources}: {nodeset.folded(removed.names)} leaves the cluster.",
             f"  forget    {nodeset.folded(removed.remaining)}: its key, its host key, its name and its addresses",
         ]
         if dead:
             lines.append(f"  dead      {nodeset.folded(dead)}: it does not answer")
+        for name in self._to_clean if self.request.clean else ():
+            phrases = self._going.get(name, ())
+            lines.append(f"  clean     {name}: {and_more(phrases, _MOST_PHRASES) or 'nothing of clusterctl is there'}")
         if removed.remaining[0] != next(host.name for host in self._with_them.hosts):
             lines.append(f"  launch    {removed.remaining[0]}: it becomes the launch node")
         return MembersPreview(tuple(lines))

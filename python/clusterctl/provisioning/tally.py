@@ -55,6 +55,14 @@ class Tally:
             found.append(run_record.Problem(host=name, subject="unreachable", problem=words, kind="unreachable"))
         return found
 
+    def failures(self, end: End) -> list[run_record.Problem]:
+        """Return the hosts on which a playbook failed, each with the cause."""
+        last = {result.host: result for result in self.results if result.outcome == "failed"}
+        return [
+            run_record.Problem(host=name, subject=last[name].stage, problem=last[name].message)
+            for name in sorted(end.failed & last.keys())
+        ]
+
     def members(self) -> tuple[dict[str, Any], ...]:
         """Return what preflight made of the nodes: the members of the cluster."""
         found = [result.data["members"] for result in self.results if result.data.get("members")]

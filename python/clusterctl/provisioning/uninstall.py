@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
+from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import cleaning, refusals, software
 from clusterctl.provisioning.host_run import AskingObserver, HostRequest, HostRun, recorded
 from clusterctl.provisioning.look import plain
@@ -21,7 +22,7 @@ from clusterctl.state import software as kept
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 
@@ -110,7 +111,7 @@ class _Uninstall(HostRun[UninstallRequest, AskingObserver[UninstallPreview]]):
             )
         told = self.tally.told()
         if not self.request.check:
-            cleaning.forget(self.run.record.cluster_id, self.cluster.selected)
+            self._forget(self.cluster.selected)
         words = ("Nothing to do: the nodes are as they were before clusterctl.", *told)
         others = ("Nothing to do on the other hosts: they are as they were before clusterctl.", *told)
         return self.nothing_to_do(" ".join(words), " ".join(others))
@@ -127,6 +128,12 @@ class _Uninstall(HostRun[UninstallRequest, AskingObserver[UninstallPreview]]):
             words = f"The other nodes still know {', '.join(chosen)}: {remove} takes the names and keys from them."
             self.told = (words,)
         record = self.judge(end)
-        done = [host.host for host in record.hosts if host.outcome in {"ok", "changed"}]
-        cleaning.forget(self.run.record.cluster_id, done)
+        self._forget([host.host for host in record.hosts if host.outcome in {"ok", "changed"}])
         return record
+
+    def _forget(self, hosts: Sequence[str]) -> None:
+        cluster = self.run.record.cluster_id
+        cleaning.forget(cluster, hosts)
+        known = snapshots.read(cluster)
+        if known.members and not known.hosts:
+            snapshots.write(cluster, Snapshot())
