@@ -129,7 +129,7 @@ def _unfolded(nodelist: str) -> tuple[str, ...]:
             words = [f"{start}[{one}]{end}" for one in ranges.split(",")] if ranges else [piece]
             for word in words:  # a list of Slurm's means hosts, even where this machine defines groups
                 hosts += NodeSet(word, resolver=GroupResolver())
-    except NodeSetException as error:
+    except (NodeSetException, ValueError) as error:  # a number of thousands of digits is a ValueError
         raise ConfigError(f"Slurm's list of nodes {nodelist!r} cannot be read: {error}.") from None
     return tuple(hosts)
 

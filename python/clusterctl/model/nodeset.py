@@ -22,7 +22,7 @@ def folded(names: Iterable[str]) -> str:
 
     try:
         return str(NodeSet.fromlist(given))
-    except NodeSetException:
+    except (NodeSetException, ValueError):  # a number of thousands of digits is a ValueError
         return ",".join(given)
 
 
@@ -33,7 +33,7 @@ def expanded(word: str) -> list[str] | None:
     ranges = re.sub(r"\[[^\]]*\]", lambda match: match[0].replace(":", "-"), word)
     try:
         return [str(name) for name in NodeSet(ranges)]
-    except NodeSetException:
+    except (NodeSetException, ValueError):  # a number of thousands of digits is a ValueError
         return None
 
 
