@@ -109,7 +109,7 @@ def test_any_text_as_an_extra_variable_is_taken_or_refused_with_one_sentence(tex
 
 
 @given(TEXT | altered(["all:!node[1-3]", "nodes[0:2],&gpu", "~node.*", "node[001-003]x[1-2]"]), st.booleans())
-@example("9" * 5000 + "x[1-3]", known=False)
+@example(text="9" * 5000 + "x[1-3]", known=False)
 def test_any_text_as_a_limit_or_a_list_of_hosts_is_a_pattern_for_ansible(text: str, known: bool) -> None:
     assert isinstance(nodeset.ansible_pattern(text, ["nodes", "node"] if known else []), str)
     listed = InventorySources((text,))
