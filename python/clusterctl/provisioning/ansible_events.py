@@ -68,6 +68,8 @@ def translate(raw: Mapping[str, Any], *, keep_diff: bool = False) -> Event | Non
     stage = _stage(data)
     task = str(data.get("task") or data.get("name") or "")
     if kind == "playbook_on_task_start":
+        if str(data.get("task_action")).rpartition(".")[2] == "meta":  # a look at the hosts, which takes no time
+            return None
         return StageStarted(at=at, stage=stage, task=task)
     if kind == "runner_on_start":
         return TaskStartedOnHost(at=at, host=str(data.get("host")), stage=stage, task=task)

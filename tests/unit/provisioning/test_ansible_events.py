@@ -37,6 +37,14 @@ def test_messages_name_the_cause() -> None:
     assert messages["Fail on h2"] == "non-zero return code"
 
 
+def test_a_task_that_controls_the_play_is_no_stage() -> None:
+    data = {"play": "Make one cluster", "task": "Stop where too many failed"}
+    meta = {"event": "playbook_on_task_start", "event_data": {**data, "task_action": "ansible.builtin.meta"}}
+    module = {"event": "playbook_on_task_start", "event_data": {**data, "task_action": "ansible.builtin.fail"}}
+    assert ansible_events.translate(meta) is None
+    assert isinstance(ansible_events.translate(module), StageStarted)
+
+
 def diff(before: str, after: str, path: str = "/etc/nccl.conf") -> str:
     entry = {"before": before, "after": after, "before_header": path, "after_header": path}
     raw = {"event": "runner_on_ok", "event_data": {"host": "node1", "res": {"changed": True, "diff": [entry]}}}
