@@ -8,10 +8,12 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +33,7 @@ ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / "tools" / "locks"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
+_C_LIBRARY = "manylinux_2_31"  # of Debian 11 and Ubuntu 20.04
 WHOLE = "dev"  # the group that is installed with the dependencies of clusterctl; the others come on top of it
 GROUPS = (WHOLE, "fuzz", "locks")
 
@@ -159,6 +162,26 @@ def renew(group: str, *, keep: bool) -> None:
     subprocess.run(argv, cwd=ROOT, check=True, env=_environment())
 
 
+def prove(group: str) -> None:
+    """Ask the index for a wheel of every pin, for every Python and machine.
+
+    Args:
+        group: a dependency group whose lock is written.
+
+    Raises:
+        SystemExit: a wheel is missing.
+    """
+    argv = [_uv(), "pip", "install", "--quiet", "--no-config", "--dry-run", "--require-hashes"]
+    argv += ["--only-binary", ":all:", "--requirement", str(file_of(group))]
+    for python, machine in itertools.product(PYTHONS, MACHINES):
+        with tempfile.TemporaryDirectory() as folder:
+            where = ["--target", folder, "--python-version", python, "--python-platform", f"{machine}-{_C_LIBRARY}"]
+            done = subprocess.run([*argv, *where], env=_environment(), capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = " ".join(done.stderr.split())
+            raise SystemExit(f"{file_of(group).name} has no wheels for Python {python} on {machine}: {said}")
+
+
 def _environment() -> dict[str, str]:
     """Return an environment in which uv asks the index of pip's configuration, and no other."""
     found = {key: value for key, value in os.environ.items() if not key.startswith(("UV_", "PIP_"))}
@@ -193,6 +216,7 @@ def main() -> None:
         lock = file_of(group).read_text(encoding="utf-8")
         if problems := stale(asked(project(), group), lock):
             raise SystemExit(f"{file_of(group).relative_to(ROOT)}: {' '.join(problems)}")
+        prove(group)
         print(f"{file_of(group).relative_to(ROOT)}: {len(pins(lock))} pins")
 
 
