@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 
-# An environment of before this folder has no hypothesis; 'make venv' brings it.
-collect_ignore_glob = [] if importlib.util.find_spec("hypothesis") else ["test_*.py"]
+from hypothesis import HealthCheck, settings
 
-if not collect_ignore_glob:
-    from hypothesis import HealthCheck, settings
-
-    _EXAMPLES = int(os.environ.get("CLUSTERCTL_FUZZ", "0"))
-    _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
-    settings.register_profile(
-        "fixed", max_examples=25, derandomize=True, deadline=None, database=None, suppress_health_check=_SLOW
-    )
-    settings.register_profile(
-        "drawn", max_examples=_EXAMPLES or 1, deadline=None, print_blob=True, suppress_health_check=_SLOW
-    )
-    settings.load_profile("drawn" if _EXAMPLES else "fixed")
+_EXAMPLES = int(os.environ.get("CLUSTERCTL_FUZZ", "0"))
+_SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
+settings.register_profile(
+    "fixed", max_examples=25, derandomize=True, deadline=None, database=None, suppress_health_check=_SLOW
+)
+settings.register_profile(
+    "drawn", max_examples=_EXAMPLES or 1, deadline=None, print_blob=True, suppress_health_check=_SLOW
+)
+settings.load_profile("drawn" if _EXAMPLES else "fixed")

@@ -15,6 +15,7 @@ import pytest
 from clusterctl.support import content
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 sys.path.insert(0, str(content.collections_path()))
@@ -24,18 +25,20 @@ class RunModule(Protocol):
     """Runs a module of the collection and returns its result."""
 
     def __call__(
-        self, name: str, /, *, check: bool = False, diff: bool = False, **arguments: Any
+        self, name: str, /, *, check: bool = False, diff: bool = False, under: Sequence[str] = (), **arguments: Any
     ) -> dict[str, Any]: ...
 
 
 @pytest.fixture
 def run_module(tmp_path_factory: pytest.TempPathFactory) -> RunModule:
-    def run(name: str, /, *, check: bool = False, diff: bool = False, **arguments: Any) -> dict[str, Any]:
+    def run(
+        name: str, /, *, check: bool = False, diff: bool = False, under: Sequence[str] = (), **arguments: Any
+    ) -> dict[str, Any]:
         given = {**arguments, "_ansible_check_mode": check, "_ansible_diff": diff}
         file: Path = tmp_path_factory.mktemp("arguments") / "arguments.json"
         file.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": given}))
         done = subprocess.run(
-            [sys.executable, "-m", f"ansible_collections.clusterctl.hpc.plugins.modules.{name}", str(file)],
+            [*under, sys.executable, "-m", f"ansible_collections.clusterctl.hpc.plugins.modules.{name}", str(file)],
             env={**os.environ, "PYTHONPATH": str(content.collections_path())},
             capture_output=True,
             text=True,

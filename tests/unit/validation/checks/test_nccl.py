@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -273,14 +272,10 @@ def test_types_have_the_numbers_of_nccl_s_header() -> None:
 @pytest.fixture(scope="session")
 def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compile the stand-ins for libcuda and libnccl."""
-    pytest.importorskip("numpy")
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler")
     folder = tmp_path_factory.mktemp("stand_ins")
     for source, library in (("cuda.c", "libcuda.so.1"), ("nccl.c", "libnccl.so.2")):
         target = [f"-Wl,-soname,{library}", "-o", str(folder / library), str(FAKE / source), "-lm", "-ldl"]
-        subprocess.run([compiler, "-Wall", "-Werror", "-O2", "-shared", "-fPIC", *target], check=True)
+        subprocess.run(["cc", "-Wall", "-Werror", "-O2", "-shared", "-fPIC", *target], check=True)
     return folder
 
 
