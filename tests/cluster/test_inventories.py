@@ -23,6 +23,7 @@ NAMED_IN = (
     "/etc/ssh/ssh_known_hosts",
     "/etc/ssh/ssh_config.d/10-clusterctl.conf",
     "/home/cluster/.ssh/authorized_keys",
+    "/var/lib/clusterctl/cluster.json",
 )
 HELLO = ("--", "sh", "-c", "echo $OMPI_COMM_WORLD_SIZE")
 
@@ -105,7 +106,7 @@ def test_a_node_takes_no_name_from_another_machine(mpi_cluster: Cluster, tmp_pat
         mpi_cluster.on(node, "sh", "-c", f"for file in {' '.join(NAMED_IN)}; do cp -a $file $file.kept; done")
     try:
         mpi_cluster.on("node2", "hostname", "pypi")
-        done = clusterctl("provision", str(inventory), "--yes", "-e", *alone)
+        done = clusterctl("provision", str(inventory), "--yes", "--adopt", "-e", *alone)
         assert done.returncode == 0, done.stderr
         known = mpi_cluster.on("node1", "cat", *NAMED_IN)
         assert second in known

@@ -33,6 +33,18 @@ SkipUnreachable: TypeAlias = Annotated[
         rich_help_panel="Some of the hosts",
     ),
 ]
+_OTHERS = "Other clusters and other runs"
+Adopt: TypeAlias = Annotated[
+    bool, typer.Option("--adopt", help="Take over nodes that belong to another cluster.", rich_help_panel=_OTHERS)
+]
+TakeLock: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--take-lock",
+        help="Take the lock of another controller's run, which you know to be dead.",
+        rich_help_panel=_OTHERS,
+    ),
+]
 VaultId: TypeAlias = Annotated[list[str] | None, typer.Option("--vault-id", help="[LABEL@]FILE or LABEL@prompt.")]
 
 

@@ -36,6 +36,8 @@ def gc(
     user: options.User = None,
     private_key: options.PrivateKey = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before something is removed.")] = False,
+    adopt: change.Adopt = False,
+    take_lock: change.TakeLock = False,
     form: Annotated[
         StreamFormat, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")
     ] = (StreamFormat.TEXT),
@@ -65,6 +67,8 @@ def gc(
         limits=limits,
         check=check,
         become_password=asked.become_password,
+        adopt=adopt,
+        take_lock=take_lock,
         argv=asked.argv,
     )
     with change.observer_for(form, ask=not (yes or check)) as observer:

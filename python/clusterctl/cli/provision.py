@@ -70,6 +70,8 @@ def provision(
     private_key: options.PrivateKey = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before hosts are changed.")] = False,
     no_validate: Annotated[bool, typer.Option("--no-validate", help="Leave out the validation afterwards.")] = False,
+    adopt: change.Adopt = False,
+    take_lock: change.TakeLock = False,
     form: Annotated[
         StreamFormat, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")
     ] = (StreamFormat.TEXT),
@@ -99,6 +101,8 @@ def provision(
         max_fail=most_failed,
         batch=batch_size,
         become_password=asked.become_password,
+        adopt=adopt,
+        take_lock=take_lock,
         argv=asked.argv,
     )
     from clusterctl.cli import validate  # noqa: PLC0415 - see cli.main

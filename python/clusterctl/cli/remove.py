@@ -33,6 +33,8 @@ def remove(
     remove_user: Annotated[
         bool, typer.Option("--remove-user", help="With --clean: also the account that cluster_user made, and its home.")
     ] = False,
+    adopt: change.Adopt = False,
+    take_lock: change.TakeLock = False,
     form: Annotated[
         StreamFormat, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")
     ] = (StreamFormat.TEXT),
@@ -40,8 +42,8 @@ def remove(
     """Take nodes out of the cluster, also dead ones.
 
     On every other node, their keys, host keys, names and addresses are deleted. A removed node can then log in to no
-    other node. Nothing changes on the removed nodes themselves, unless --clean is given. Delete them from the inventory
-    afterwards.
+    other node. The removed nodes lose the mark of the cluster alone, unless --clean is given. Delete them from the
+    inventory afterwards.
     """
     if remove_user and not clean:
         raise typer.BadParameter("it goes with --clean", param_hint="--remove-user")
@@ -58,6 +60,8 @@ def remove(
         clean=clean,
         remove_user=remove_user,
         become_password=asked.become_password,
+        adopt=adopt,
+        take_lock=take_lock,
         argv=asked.argv,
     )
     with change.observer_for(form, ask=not yes) as observer:

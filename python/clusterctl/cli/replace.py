@@ -28,6 +28,8 @@ def replace(
     vault_password_file: options.VaultPasswordFile = None,
     user: options.User = None,
     private_key: options.PrivateKey = None,
+    adopt: change.Adopt = False,
+    take_lock: change.TakeLock = False,
     form: Annotated[
         StreamFormat, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")
     ] = (StreamFormat.TEXT),
@@ -51,6 +53,8 @@ def replace(
         expected=expected,
         options=asked.options,
         become_password=asked.become_password,
+        adopt=adopt,
+        take_lock=take_lock,
         argv=asked.argv,
     )
     with change.observer_for(form, ask=True) as observer:

@@ -32,6 +32,8 @@ def rollback(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before links are switched.")] = False,
     while_busy: Annotated[bool, typer.Option("--while-busy", help="Switch also where jobs run.")] = False,
     release: Annotated[bool, typer.Option("--release", help="End the hold: the next provision goes forward.")] = False,
+    adopt: change.Adopt = False,
+    take_lock: change.TakeLock = False,
     form: Annotated[Format, typer.Option("--format", help="json: the record, on stdout.")] = Format.TEXT,
 ) -> int:
     """Go back to the software that an earlier run left, in seconds.
@@ -57,6 +59,8 @@ def rollback(
         run=run,
         while_busy=while_busy,
         become_password=asked.become_password,
+        adopt=adopt,
+        take_lock=take_lock,
         argv=asked.argv,
     )
     with change.observer_for(StreamFormat(form.value), ask=not yes) as observer:

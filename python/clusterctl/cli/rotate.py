@@ -33,6 +33,8 @@ def rotate(
     user: options.User = None,
     private_key: options.PrivateKey = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before hosts are changed.")] = False,
+    adopt: change.Adopt = False,
+    take_lock: change.TakeLock = False,
     form: Annotated[
         StreamFormat, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")
     ] = (StreamFormat.TEXT),
@@ -51,6 +53,8 @@ def rotate(
         host_keys=what is What.HOST_KEYS,
         options=asked.options,
         become_password=asked.become_password,
+        adopt=adopt,
+        take_lock=take_lock,
         argv=asked.argv,
     )
     with change.observer_for(form, ask=not yes) as observer:

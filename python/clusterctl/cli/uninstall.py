@@ -33,6 +33,8 @@ def uninstall(
     private_key: options.PrivateKey = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before hosts are changed.")] = False,
     while_busy: Annotated[bool, typer.Option("--while-busy", help="Go on also where jobs run.")] = False,
+    adopt: change.Adopt = False,
+    take_lock: change.TakeLock = False,
     form: Annotated[
         StreamFormat, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")
     ] = (StreamFormat.TEXT),
@@ -61,6 +63,8 @@ def uninstall(
         forks=forks,
         skip_unreachable=skip_unreachable,
         become_password=asked.become_password,
+        adopt=adopt,
+        take_lock=take_lock,
         argv=asked.argv,
     )
     with change.observer_for(form, ask=not (yes or check)) as observer:

@@ -61,8 +61,8 @@ def collect(request: CollectRequest, observer: AskingObserver[CollectPreview]) -
     refusals.check_files(cluster, request.options)
     with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
         run = runs.start("gc", cluster.sources, request.argv, runs.versions())
-        with recorded(run):
-            return _Collect(request, observer, cluster, run).go()
+        with recorded(run), _Collect(request, observer, cluster, run) as it:
+            return it.go()
 
 
 def kept_by(cluster: str, keep: int) -> set[str]:
@@ -139,6 +139,8 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
         ]
 
     def _remove(self, old: Mapping[str, Sequence[Tree]], files: Sequence[CacheFile]) -> run_record.RunRecord:
+        if old and (stop := self.claim(None)):
+            return stop
         gone, left = cache_files.remove(files)
         if not old:
             self.told = (*old_artifacts.lines({}, gone), *_staying(left))

@@ -12,20 +12,24 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import HostSummary
-from clusterctl.provisioning import partial, playbook
+from clusterctl.provisioning import claims, partial, playbook
 from clusterctl.provisioning.look import look
+from clusterctl.provisioning.node_claims import NodeClaims, Wanted
 from clusterctl.provisioning.tally import Tally, verdict_of
-from clusterctl.state import paths
+from clusterctl.state import identity, paths
 from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
 
     from clusterctl.model import run_record
     from clusterctl.model.events import Event
     from clusterctl.model.facts import Probe
-    from clusterctl.model.hosts import AnyInventory, Inventory
+    from clusterctl.model.hosts import AnyInventory, Host, Inventory
     from clusterctl.state import runs
 
 
@@ -68,6 +72,8 @@ class HostRequest:
     forks: int = playbook.DEFAULT_FORKS
     become_password: str | None = field(default=None, repr=False)
     argv: tuple[str, ...] = ()  # as it may be shown and kept: no value of an extra variable
+    adopt: bool = False  # take over nodes of another cluster
+    take_lock: bool = False  # take the lock of a run that the user knows to be dead
 
 
 @contextlib.contextmanager
@@ -105,6 +111,41 @@ class HostRun(Generic[RequestT, ObserverT]):
         self.left_out: dict[str, run_record.Problem] = {}
         self.request = request
         self.all_selected = cluster.selected  # with those that are left out later
+        owner = claims.Owner(
+            paths.stem(cluster.sources), f"{run.record.user}@{platform.node()}", str(paths.resolved(cluster.sources))
+        )
+        self.claims = NodeClaims(run.record, owner, request.become_password)
+        self.listed = cluster.hosts  # all hosts of the inventory
+
+    def __enter__(self) -> Self:
+        """Begin; nothing happened yet."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Release the nodes."""
+        self.claims.release()
+
+    def claim(self, members: Mapping[str, str] | None, also: Sequence[Host] = ()) -> run_record.RunRecord | None:
+        """Lock and mark the selected nodes before anything is changed; the lock holds until this object's exit.
+
+        Args:
+            members: the members that the nodes know after the run; None leaves their marks as they are.
+            also: further nodes to lock.
+
+        Returns:
+            The record of a run that another cluster or another run stands in the way of, else None.
+        """
+        request = self.request
+        wanted = Wanted(self.listed, members, adopt=request.adopt, take_lock=request.take_lock, look_only=request.check)
+        claimed = self.claims.take((*self.cluster.selected_hosts, *also), wanted)
+        if claimed.problems:
+            return self.refuse(claimed.problems, unreached=claimed.unreached)
+        if claimed.adopted:
+            self.run.update(adopted=claimed.adopted)
+            self.told = (*self.told, *claims.told(claimed.adopted))
+        return None
 
     def look(
         self, watch: Mapping[str, list[dict[str, Any]]], *, content: Sequence[int] = (), busy: bool = False
@@ -140,7 +181,7 @@ class HostRun(Generic[RequestT, ObserverT]):
             private_key=options.private_key,
             vault_ids=options.vault_ids,
             vault_password_files=options.vault_password_files,
-            variables={"clusterctl_run": self._who(), **(variables or {})},
+            variables={"clusterctl_run": self._who(), **self._claim_variables(), **(variables or {})},
             become_password=request.become_password,
             vault_passwords=options.vault_passwords,
         )
@@ -154,6 +195,14 @@ class HostRun(Generic[RequestT, ObserverT]):
         """Return what the audit line of each node says of the run."""
         record = self.run.record
         return {"run": record.run_id, "user": record.user, "controller": platform.node()}
+
+    def _claim_variables(self) -> dict[str, Any]:
+        """Return what preflight needs for the nodes that only Ansible reaches."""
+        return {
+            "preflight_claimed": self.claims.claimed,
+            "preflight_cluster": identity.read(self.run.record.cluster_id),
+            "preflight_adopt": self.request.adopt,
+        }
 
     def _hear(self, event: Event) -> None:
         self.tally.add(event)

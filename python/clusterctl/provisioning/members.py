@@ -207,7 +207,8 @@ def told(
     sentences.append(
         f"{names} {'are' if many else 'is'} as before the first provision."
         if cleaned
-        else f"Nothing changed on {names}: {it} still {has} {its} private key, the files of the mesh and the software."
+        else f"Apart from {its} mark of the cluster, nothing changed on {names}: "
+        f"{it} still {has} {its} private key, the files of the mesh and the software."
     )
     listed = removed.listed(hosts)
     if listed:

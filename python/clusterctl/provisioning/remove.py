@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import nodeset, run_record
-from clusterctl.provisioning import cleaning, members, plan, refusals, software
+from clusterctl.provisioning import claims, cleaning, members, plan, refusals, software
 from clusterctl.provisioning.host_run import AskingObserver, HostRequest, HostRun, recorded
 from clusterctl.provisioning.look import look, plain, state_of
 from clusterctl.provisioning.preview import MembersPreview
@@ -67,8 +67,8 @@ def remove(request: RemoveRequest, observer: AskingObserver[MembersPreview]) -> 
     refusals.check_files(cluster, request.options)
     with locks.HostLock(cluster.hosts, " ".join(request.argv)):
         run = runs.start("remove", cluster.sources, request.argv, runs.versions())
-        with recorded(run):
-            return _Remove(request, observer, reading, removed, run).go()
+        with recorded(run), _Remove(request, observer, reading, removed, run) as it:
+            return it.go()
 
 
 class _Remove(HostRun[RemoveRequest, AskingObserver[MembersPreview]]):
@@ -88,6 +88,7 @@ class _Remove(HostRun[RemoveRequest, AskingObserver[MembersPreview]]):
         self._reading = reading
         self._with_them = reading.inventory(without=removed.outsiders)
         super().__init__(request, observer, reading.inventory(without=(*removed.outsiders, *removed.names)), run)
+        self.listed = reading.inventory().hosts
 
     def go(self) -> run_record.RunRecord:
         before = snapshots.read(self.run.record.cluster_id)
@@ -118,6 +119,9 @@ class _Remove(HostRun[RemoveRequest, AskingObserver[MembersPreview]]):
             return stop
         if not self.observer.confirm(self._preview()):
             return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
+        cleaned = [host for host in self._with_them.hosts if self.request.clean and host.name in self._to_clean]
+        if stop := self.claim(claims.members_of(self.cluster.hosts, ()), also=cleaned):
+            return stop
         return self._play(before, probe)
 
     def _play(self, before: Snapshot, probe: Probe) -> run_record.RunRecord:
@@ -135,6 +139,8 @@ class _Remove(HostRun[RemoveRequest, AskingObserver[MembersPreview]]):
         record = self.judge(end)
         if record.exit_code == ExitCode.OK:
             self._keep(before, probe)
+            leaving = {*self._removed.names} & {*probe.facts}
+            self.claims.forget(host for host in self._with_them.hosts if host.name in leaving)
         return record
 
     @property

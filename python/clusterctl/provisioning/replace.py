@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from clusterctl.inventory import ansible_inventory
-from clusterctl.provisioning import known_hosts, members, plan, playbook, refusals
+from clusterctl.provisioning import claims, known_hosts, members, plan, playbook, refusals
 from clusterctl.provisioning.held import Held
 from clusterctl.provisioning.host_run import HostRequest, HostRun, RunObserver, recorded
 from clusterctl.provisioning.look import plain, state_of
@@ -83,9 +83,10 @@ def replace(request: ReplaceRequest, observer: Observer) -> run_record.RunRecord
         if not _is_accepted(host, old, shown, request.expected, observer):
             raise ConfigError(f"The host key of {host.name} was not accepted; nothing was changed.")
         run = runs.start("replace", cluster.sources, request.argv, runs.versions())
-        with recorded(run):
-            left_out = [other.name for other in whole.hosts if other not in cluster.hosts]
-            return _Replace(request, observer, cluster, run, extra_vars).go(before, left_out, place, shown)
+        left_out = [other.name for other in whole.hosts if other not in cluster.hosts]
+        with recorded(run), _Replace(request, observer, cluster, run, extra_vars) as it:
+            it.listed = whole.hosts
+            return it.go(before, left_out, place, shown)
 
 
 def outsiders(node: str, whole: Inventory, before: Snapshot) -> tuple[str, ...]:
@@ -187,6 +188,8 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
             return self.refuse(refused, unreached=probe.failures)
         if lacking := self._held.problems((self._node,), probe.facts, before):
             return self.refuse(lacking)
+        if stop := self.claim(claims.members_of(self.cluster.hosts, ())):
+            return stop
         snapshots.forget_hosts(self.run.record.cluster_id, self.cluster.selected)
         reasons = dict.fromkeys(self.cluster.selected, f"{self._node} is another machine")
         self.run.update(reasons={**reasons, self._node: "installed anew"})

@@ -59,8 +59,8 @@ def rollback(request: RollbackRequest, observer: AskingObserver[SwitchPreview]) 
         if not sets:
             raise ConfigError(_nothing(cluster.sources, "no run of it has left a set of links yet"))
         run = runs.start("rollback", cluster.sources, request.argv, runs.versions())
-        with recorded(run):
-            return _Rollback(request, observer, cluster, run).go(sets, wanted)
+        with recorded(run), _Rollback(request, observer, cluster, run) as it:
+            return it.go(sets, wanted)
 
 
 def release(inventory: AnyInventory) -> bool:
@@ -180,6 +180,8 @@ class _Rollback(HostRun[RollbackRequest, AskingObserver[SwitchPreview]]):
         hold: Hold | None,
     ) -> run_record.RunRecord:
         """Switch the links. The hold comes first: a run that dies half-way is finished by the next one."""
+        if stop := self.claim(None):
+            return stop
         before = snapshots.read(self.run.record.cluster_id)
         fresh = Hold(software=_whole(target, links, hosts), since=now())
         kept.write_hold(self.run.record.cluster_id, fresh)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import host_keys, nodeset, run_record
-from clusterctl.provisioning import known_hosts, members, plan, playbook, refusals
+from clusterctl.provisioning import claims, known_hosts, members, plan, playbook, refusals
 from clusterctl.provisioning.host_run import AskingObserver, HostRequest, HostRun, recorded
 from clusterctl.provisioning.look import plain, state_of
 from clusterctl.provisioning.preview import MembersPreview
@@ -53,8 +53,9 @@ def rotate(request: RotateRequest, observer: AskingObserver[MembersPreview]) -> 
     refusals.check_files(cluster, request.options)
     with locks.HostLock(cluster.hosts, " ".join(request.argv)):
         run = runs.start("rotate", cluster.sources, request.argv, runs.versions())
-        with recorded(run):
-            return _Rotate(request, observer, cluster, run).go(before, left_out)
+        with recorded(run), _Rotate(request, observer, cluster, run) as it:
+            it.listed = whole.hosts
+            return it.go(before, left_out)
 
 
 class _Rotate(HostRun[RotateRequest, AskingObserver[MembersPreview]]):
@@ -71,6 +72,8 @@ class _Rotate(HostRun[RotateRequest, AskingObserver[MembersPreview]]):
         line = f"{self.cluster.sources}: {nodeset.folded(self.cluster.selected)} get new {what}."
         if not self.observer.confirm(MembersPreview((line,))):
             return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
+        if stop := self.claim(claims.members_of(self.cluster.hosts, ())):
+            return stop
         snapshots.forget_hosts(self.run.record.cluster_id, self.cluster.selected)
         self.run.update(reasons=dict.fromkeys(self.cluster.selected, f"a rotation of {what}"))
         variables = {"preflight_left_out": list(left_out)}

@@ -13,7 +13,7 @@ from clusterctl import __version__
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.nodeset import folded
 from clusterctl.model.snapshot import Snapshot
-from clusterctl.provisioning import drift, partial, plan, playbook, refusals, rolling, software
+from clusterctl.provisioning import claims, drift, partial, plan, playbook, refusals, rolling, software
 from clusterctl.provisioning.held import Held
 from clusterctl.provisioning.host_run import PREFLIGHT, AskingObserver, HostRequest, HostRun, now, recorded
 from clusterctl.provisioning.look import EVERY_SLICE, plain, state_of
@@ -74,8 +74,8 @@ def provision(request: ProvisionRequest, observer: AskingObserver[Preview]) -> r
     refusals.check_tags((*request.tags, *request.skip_tags))
     with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
         run = runs.start("provision", cluster.sources, request.argv, runs.versions())
-        with recorded(run):
-            return _Provision(request, observer, cluster, run, plan.digest_of(extra_vars)).go()
+        with recorded(run), _Provision(request, observer, cluster, run, plan.digest_of(extra_vars)) as it:
+            return it.go()
 
 
 def inputs_of(cluster: Inventory, options: InventoryOptions, extra_vars: str, held: str) -> plan.Inputs:
@@ -146,8 +146,8 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         if not reasons:
             return self.nothing_to_do(others="Nothing to do on the other hosts: they are as the last run left them.")
         ahead = preview(self.cluster.sources, selected, probe.facts, reasons, artifacts.cached())
-        if not self.observer.confirm(self._held.preview(ahead)):
-            return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
+        if stop := self._begin(self._held.preview(ahead)):
+            return stop
 
         self.run.update(reasons=reasons, drifted=dict(decision.drifted))
         links = self._held.links(selected, probe.facts)
@@ -163,6 +163,18 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
                 self._write_set(record, probe)
             self._write_snapshot(inputs, states, before, links, reached)
         return record
+
+    def _begin(self, ahead: Preview) -> run_record.RunRecord | None:
+        """Ask the user, and claim the nodes; returns the record of a run that cannot go on."""
+        if not self.observer.confirm(ahead):
+            return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
+        return self.claim(self._members_to_be())
+
+    def _members_to_be(self) -> dict[str, str]:
+        """Return the members after the run: all hosts but those removed before, or left out and not known to a node."""
+        known = {str(member.get("name")) for member in self._before.members}
+        strangers = [name for name in self.left_out if name not in known]
+        return claims.members_of(self.cluster.hosts, {*strangers, *still_removed(self._before, self.cluster)})
 
     @property
     def _allowed(self) -> int | None:

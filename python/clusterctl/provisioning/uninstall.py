@@ -47,8 +47,8 @@ def uninstall(request: UninstallRequest, observer: AskingObserver[UninstallPrevi
     with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
         was_provisioned = has_left_traces(paths.cluster_id(cluster.sources))
         run = runs.start("uninstall", cluster.sources, request.argv, runs.versions())
-        with recorded(run):
-            return _Uninstall(request, observer, cluster, run).go(was_provisioned=was_provisioned)
+        with recorded(run), _Uninstall(request, observer, cluster, run) as it:
+            return it.go(was_provisioned=was_provisioned)
 
 
 def has_left_traces(cluster: str) -> bool:
@@ -117,6 +117,8 @@ class _Uninstall(HostRun[UninstallRequest, AskingObserver[UninstallPreview]]):
         return self.nothing_to_do(" ".join(words), " ".join(others))
 
     def _remove(self, variables: Mapping[str, Any]) -> run_record.RunRecord:
+        if stop := self.claim(None):
+            return stop
         chosen = self.cluster.selected
         snapshots.forget_hosts(self.run.record.cluster_id, chosen)
         self.run.update(reasons=dict.fromkeys(chosen, "an uninstall"))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from clusterctl.model.facts import NodeFacts, Probe, ProbeFailure, WatchEntry
-from clusterctl.remote import bounded, python, ssh
+from clusterctl.remote import bounded, python, ssh, sudo
 from clusterctl.remote.ssh_failure import by_hand, classify, shortened, where
 
 if TYPE_CHECKING:
@@ -25,19 +25,6 @@ if TYPE_CHECKING:
 
 
 NODE_PROBE = "node_probe.__main__"
-# sudo resets the environment, so PATH and LD_LIBRARY_PATH of the session become arguments. The script is constant; its
-# parameters come by position.
-_THROUGH_SUDO = 'user=$1; shift; exec sudo -n -H -u "$user" -- "$@" "$PATH" "${LD_LIBRARY_PATH-}"'
-# The same with a password, the first line of stdin. A wrong one is tried once, or sudo would take our program for the
-# next two. Where sudo asks for none, that line is read away. A builtin writes it, so it is in no process's arguments.
-_THROUGH_SUDO_ASKING = """\
-user=$1; shift; IFS= read -r word
-if sudo -k -n -u "$user" true 2>/dev/null; then
-  exec sudo -n -H -u "$user" -- "$@" "$PATH" "${LD_LIBRARY_PATH-}"
-fi
-printf '%s\\n' "$word" | sudo -k -S -p '' -u "$user" true || exit $?
-{ printf '%s\\n' "$word"; cat; } | sudo -k -S -p '' -H -u "$user" -- "$@" "$PATH" "${LD_LIBRARY_PATH-}"
-"""
 _MOST_CONNECT_SECONDS = 10
 
 
@@ -122,12 +109,7 @@ def _asked(entry: WatchEntry) -> dict[str, Any]:
 
 async def _ask(host: Host, request: bytes, timeout_s: float, control_dir: Path | None) -> NodeFacts | ProbeFailure:
     program = python.program(NODE_PROBE)
-    remote, first = program.argv(host.python), b""
-    if host.become and host.become_user != host.user:
-        script = _THROUGH_SUDO
-        if host.sudo_password is not None:
-            script, first = _THROUGH_SUDO_ASKING, host.sudo_password.encode() + b"\n"
-        remote = ["sh", "-c", script, "sh", host.become_user, *remote]
+    remote, first = sudo.as_become_user(host, program.argv(host.python))
     argv = ssh.command(
         host,
         remote,

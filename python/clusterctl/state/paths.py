@@ -68,6 +68,11 @@ def hold_file(cluster: str) -> Path:
     return cluster_dir(cluster) / "hold.json"
 
 
+def identity_file(cluster: str) -> Path:
+    """The id by which the nodes of one cluster know it."""
+    return cluster_dir(cluster) / "identity.json"
+
+
 def collected_file(cluster: str) -> Path:
     """The artifacts that ``gc`` removed from the nodes of one cluster, each with the time."""
     return cluster_dir(cluster) / "collected.json"

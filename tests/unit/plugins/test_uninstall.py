@@ -332,6 +332,7 @@ WRITES = {
     "mesh_key": "notes the origins of the key and of ~/.ssh",
     "user_key": "the key, its successor and ~/.ssh, whose origins are noted",
     "origins": "the record itself",
+    "place": "the mark of the cluster below STATE; the lock lies in /run, and its run removes it",
     "uninstall": "removes",
     "artifact": "removes leftovers of builds",
 }

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read and write the mark of a cluster and the lock of a run on a node.
+
+The mark says to which cluster the node belongs. The lock says which run works on it; a reboot clears it. The folder of
+the lock is held by ``flock`` while a program looks and writes, so that two programs never decide at the same time.
+"""
+
+# Programs for nodes; os starts faster than pathlib and serves as well.
+# ruff: noqa: PTH102, PTH106, PTH108, PTH112, PTH118, PTH119, PTH120
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import tempfile
+import time
+from typing import Any, Dict, Iterator, Mapping, Optional
+
+from . import rules
+
+STATE = "/var/lib/clusterctl"
+RUN = "/run/clusterctl"
+_MARK, _LOCK = "cluster.json", "lock"
+_LARGEST = 4 << 20
+_MOST_TURNS = 50  # a folder that others remove and make anew meanwhile
+
+
+class Node:
+    """The mark and the lock of this node."""
+
+    def __init__(self, state: str = "", run: str = "") -> None:
+        """Take the folders of the mark and of the lock."""
+        self._state, self._run = state or _folder("STATE", STATE), run or _folder("RUN", RUN)
+
+    def mark(self) -> Optional[Dict[str, Any]]:
+        """Return the mark of the node's cluster; an unreadable one counts as missing."""
+        return rules.mark_of(_read(os.path.join(self._state, _MARK)))
+
+    def write_mark(self, wanted: Mapping[str, Any]) -> bool:
+        """Mark the node as one of a cluster; returns whether that changed the mark.
+
+        Raises:
+            OSError: the mark cannot be written.
+        """
+        fresh = rules.fresh_mark(wanted, self.mark(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        if fresh is None:
+            return False
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._state, 0o755)
+        _write(os.path.join(self._state, _MARK), json.dumps(fresh, indent=1, sort_keys=True) + "\n")
+        return True
+
+    def forget_mark(self) -> None:
+        """Remove the mark, for a node that leaves its cluster."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._state, _MARK))
+
+    def take(self, lock: Mapping[str, Any], instead: str = "") -> Optional[Dict[str, Any]]:
+        """Take the lock for a run, or return the lock of the run that has it.
+
+        A lock that the same run took for another name of this machine is returned as well.
+
+        Args:
+            lock: who takes it: ``run``, ``host`` (the inventory's name of the node) and more for messages.
+            instead: the run whose lock may be taken over, because it has ended.
+
+        Raises:
+            OSError: the lock cannot be written.
+        """
+        with _alone(self._run):
+            path = os.path.join(self._run, _LOCK)
+            present = _read(path)
+            if isinstance(present, dict) and present.get("run") not in {instead, None}:
+                is_ours = (present.get("run"), present.get("host")) == (lock["run"], lock["host"])
+                return None if is_ours else present
+            _write(path, json.dumps(dict(lock), sort_keys=True) + "\n")
+            return None
+
+    def release(self, run: str) -> None:
+        """Remove the lock of a run, with the folder; the lock of another run stays."""
+        if not os.path.isdir(self._run):
+            return
+        with _alone(self._run):
+            path = os.path.join(self._run, _LOCK)
+            present = _read(path)
+            if isinstance(present, dict) and present.get("run") == run:
+                os.unlink(path)
+            with contextlib.suppress(OSError):
+                os.rmdir(self._run)
+
+
+def _folder(word: str, usual: str) -> str:
+    """Return a folder; tests name others."""
+    return os.environ.get(f"CLUSTERCTL_CLAIM_{word}", usual)
+
+
+@contextlib.contextmanager
+def _alone(folder: str) -> Iterator[None]:
+    """Hold a folder, which is made where it is missing; the kernel lets go of it when the process ends."""
+    for _ in range(_MOST_TURNS):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o755)
+        try:
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            os.fchmod(handle, 0o755)  # whatever the umask is
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if not _is_at(handle, folder):  # another program removed it meanwhile
+                continue
+            yield
+            return
+        finally:
+            os.close(handle)
+    raise OSError(11, "It changes all the time", folder)
+
+
+def _is_at(handle: int, folder: str) -> bool:
+    try:
+        there = os.lstat(folder)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(handle), there)
+
+
+def _read(path: str) -> Any:
+    """Return the JSON in a file; None where there is none."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(handle, "rb") as stream:
+        try:
+            return json.loads(stream.read(_LARGEST))
+        except (OSError, ValueError, RecursionError):
+            return None
+
+
+def _write(path: str, text: str) -> None:
+    handle, staged = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(text.encode())
+            stream.flush()
+            os.fchmod(handle, 0o644)
+            os.fsync(handle)
+        os.rename(staged, path)  # noqa: PTH104
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(staged)
+        raise

@@ -1,0 +1,66 @@
+"""Whose a node is: the mark of its cluster, the lock of the run that works on it, and what a node says of both."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from clusterctl.model.base import Fact
+
+
+class ClusterMark(Fact):
+    """What a node keeps of its cluster; ``members`` are addresses by name."""
+
+    cluster: str
+    name: str = ""
+    controller: str = ""
+    inventory: str = ""
+    since: str = ""
+    members: dict[str, str] = Field(default_factory=dict)
+
+
+class NodeLock(Fact):
+    """The run that works on a node.
+
+    Attributes:
+        run: its id.
+        host: the inventory's name of the node.
+        user: who started it.
+        controller: the machine on which it runs.
+        machine: a digest of that machine's id; '' where it has none.
+        boot: the boot of that machine.
+        namespace: the namespace of its process number.
+        pid: its process there.
+        ticks: when the process started, in clock ticks since the boot.
+        command: as it may be shown.
+        since: when the lock was taken.
+    """
+
+    run: str
+    host: str = ""
+    user: str = ""
+    controller: str = ""
+    machine: str = ""
+    boot: str = ""
+    namespace: str = ""
+    pid: int = 0
+    ticks: int = 0
+    command: str = ""
+    since: str = ""
+
+
+class ClaimAnswer(Fact):
+    """What a node says to a claim.
+
+    Attributes:
+        mark: of its cluster, before the claim.
+        lost: the members that this cluster would lose.
+        holder: the lock of another run.
+        taken: whether this run has the lock now.
+        problem: why the node could not do it, a clause.
+    """
+
+    mark: ClusterMark | None = None
+    lost: tuple[str, ...] = ()
+    holder: NodeLock | None = None
+    taken: bool = False
+    problem: str = ""

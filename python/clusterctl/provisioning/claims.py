@@ -1,0 +1,133 @@
+"""Decide whether a run may have its nodes: the members of other clusters, and the locks of other runs; no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.model.nodeset import folded
+from clusterctl.model.run_record import Problem, ProcessIdentity
+from clusterctl.support.words import and_more
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from clusterctl.model.hosts import Host
+    from clusterctl.model.node_claim import ClaimAnswer, ClusterMark, NodeLock
+
+OTHER_CLUSTER, LOCK, SAME_MACHINE = "other cluster", "lock", "same machine"
+_MOST_NAMED = 8
+_SSH_PORT = 22
+_ADOPT = "take the node out of this inventory, or take it over with --adopt"
+_WAIT = "wait for that run to end, or stop it; give --take-lock only where it is known to be dead"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The cluster for which a run claims nodes, as their marks tell it."""
+
+    name: str
+    controller: str
+    inventory: str
+
+
+def address_of(host: Host) -> str:
+    """Return where a host's sshd listens, as the mark of a cluster names it."""
+    return host.address if host.port == _SSH_PORT else host.place
+
+
+def identity_of(lock: NodeLock) -> ProcessIdentity:
+    """Return the process of a lock in the form in which processes are compared."""
+    return ProcessIdentity(
+        host=lock.controller,
+        machine_id=lock.machine,
+        boot_id=lock.boot,
+        pid_namespace=lock.namespace,
+        started_ticks=lock.ticks,
+    )
+
+
+def holders(answers: Mapping[str, ClaimAnswer], run_id: str) -> dict[str, NodeLock]:
+    """Return the locks of other runs, by node."""
+    return {
+        name: answer.holder
+        for name, answer in answers.items()
+        if answer.holder is not None and answer.holder.run != run_id
+    }
+
+
+def problems(answers: Mapping[str, ClaimAnswer], run_id: str, *, adopt: bool) -> list[Problem]:
+    """Return what stands in the way of a run, a sentence for each set of nodes."""
+    found: list[Problem] = []
+    for name, answer in answers.items():
+        if answer.problem:
+            cure = "make it writable for root, or restart the node"
+            found.append(Problem(host=name, subject=LOCK, problem=answer.problem, cure=cure))
+        elif answer.lost and answer.mark is not None and not adopt:
+            words = _belongs(answer.mark, answer.lost)
+            found.append(Problem(host=name, subject=OTHER_CLUSTER, problem=words, cure=_ADOPT, kind="configuration"))
+        elif answer.holder is not None and answer.holder.run == run_id:
+            words = f"{answer.holder.host} and {name} are one machine"
+            cure = f"delete one of the two from the inventory; {answer.holder.host} and {name} would change it at once"
+            found.append(Problem(host=name, subject=SAME_MACHINE, problem=words, cure=cure, kind="configuration"))
+        elif answer.holder is not None:
+            words = f"held by {_holder(answer.holder)}"
+            found.append(Problem(host=name, subject=LOCK, problem=words, cure=_WAIT, kind="configuration"))
+    return found
+
+
+def _belongs(mark: ClusterMark, lost: Sequence[str]) -> str:
+    return (
+        f"belongs to the cluster of {mark.inventory} (set up by {mark.controller}, since {mark.since}), which would "
+        f"lose {and_more(lost, _MOST_NAMED)}"
+    )
+
+
+def _holder(lock: NodeLock) -> str:
+    return f"{lock.user}'s '{lock.command}' (process {lock.pid} on {lock.controller}, since {lock.since})"
+
+
+def cluster_id(own: str, answers: Iterable[ClaimAnswer], fresh: str) -> str:
+    """Return the id that the nodes get: our own, that of all foreign nodes where we have none, or a fresh one."""
+    foreign = {answer.mark.cluster for answer in answers if answer.lost and answer.mark is not None}
+    return own or (foreign.pop() if len(foreign) == 1 else fresh)
+
+
+def adopted(answers: Mapping[str, ClaimAnswer]) -> dict[str, str]:
+    """Return by node from which cluster it was taken over."""
+    return {
+        name: f"the cluster of {answer.mark.inventory}, set up by {answer.mark.controller}"
+        for name, answer in answers.items()
+        if answer.lost and answer.mark is not None
+    }
+
+
+def to_mark(answers: Mapping[str, ClaimAnswer], cluster: str, owner: Owner, members: Mapping[str, str]) -> list[str]:
+    """Return the nodes whose mark says something else than it should."""
+    wanted = (cluster, owner.name, owner.controller, owner.inventory, dict(members))
+    return [
+        name
+        for name, answer in answers.items()
+        if answer.mark is None
+        or wanted
+        != (
+            answer.mark.cluster,
+            answer.mark.name,
+            answer.mark.controller,
+            answer.mark.inventory,
+            answer.mark.members,
+        )
+    ]
+
+
+def members_of(hosts: Iterable[Host], outside: Collection[str]) -> dict[str, str]:
+    """Return the members of a cluster with their addresses; ``outside`` names hosts that are not among them."""
+    return {host.name: address_of(host) for host in hosts if host.name not in outside}
+
+
+def told(taken_over: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what the user has to know about nodes that were taken over, a sentence for each cluster."""
+    nodes: dict[str, list[str]] = {}
+    for name, cluster in taken_over.items():
+        nodes.setdefault(cluster, []).append(name)
+    return tuple(f"Taken over from {cluster}: {folded(names)}." for cluster, names in nodes.items())

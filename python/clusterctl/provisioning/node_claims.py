@@ -1,0 +1,177 @@
+"""Claim nodes for a run: refuse nodes of other clusters, lock them, mark them, and release them at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.provisioning import claims, refusals
+from clusterctl.remote import node_claim
+from clusterctl.state import identity, processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from clusterctl.model.facts import ProbeFailure
+    from clusterctl.model.hosts import Host
+    from clusterctl.model.node_claim import ClaimAnswer, NodeLock
+    from clusterctl.model.run_record import Problem, ProcessIdentity, RunRecord
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What a run wants of its nodes.
+
+    Attributes:
+        listed: all hosts of the inventory.
+        members: the members that the nodes know after the run, addresses by name; None leaves the marks as they are.
+        adopt: take over nodes of another cluster.
+        take_lock: take the lock of a run that the user knows to be dead.
+        look_only: neither lock nor mark.
+    """
+
+    listed: tuple[Host, ...]
+    members: Mapping[str, str] | None
+    adopt: bool = False
+    take_lock: bool = False
+    look_only: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Claimed:
+    """How a claim ended: what stands in the way, or which nodes were taken over from which cluster."""
+
+    problems: tuple[Problem, ...] = ()
+    unreached: frozenset[str] = frozenset()
+    adopted: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class NodeClaims:
+    """The nodes that one run has claimed."""
+
+    def __init__(self, record: RunRecord, owner: claims.Owner, sudo_password: str | None) -> None:
+        """Begin without a node."""
+        self._record = record
+        self._owner = owner
+        self._sudo_password = sudo_password
+        self._locked: dict[str, Host] = {}
+        self.claimed: tuple[str, ...] = ()  # the nodes that were looked at
+
+    def take(self, hosts: Sequence[Host], wanted: Wanted) -> Claimed:
+        """Look at the marks of nodes, and lock and mark them where nothing stands in the way.
+
+        Args:
+            hosts: the nodes; those that only Ansible reaches are left to the role preflight.
+            wanted: what is wanted of them.
+        """
+        by_name = {host.name: self._with_password(host) for host in hosts if host.by_ssh}
+        own = identity.read(self._record.cluster_id)
+        look: dict[str, Any] = {
+            "names": [host.name for host in wanted.listed],
+            "addresses": [claims.address_of(host) for host in wanted.listed],
+            "cluster": own,
+            "adopt": wanted.adopt,
+        }
+        requests = {
+            host: look if wanted.look_only else {**look, "lock": self._lock(name)} for name, host in by_name.items()
+        }
+        answers, failed = node_claim.ask(requests)
+        self._keep(answers, by_name)
+        again = self._over(answers, take_lock=wanted.take_lock)
+        if again:
+            more, lost = node_claim.ask(
+                {by_name[n]: {**requests[by_name[n]], "instead": run} for n, run in again.items()}
+            )
+            answers, failed = {**answers, **more}, {**failed, **lost}
+            self._keep(more, by_name)
+        problems = [refusals.connection_problem(failure) for failure in failed.values()]
+        problems += claims.problems(answers, self._record.run_id, adopt=wanted.adopt)
+        if problems:
+            return Claimed(tuple(problems), frozenset(failed))
+        self.claimed = tuple(answers)
+        if not wanted.look_only:
+            problems, failed = self._mark(answers, by_name, wanted, own)
+        return Claimed(tuple(problems), frozenset(failed), claims.adopted(answers))
+
+    def _mark(
+        self, answers: Mapping[str, ClaimAnswer], hosts: Mapping[str, Host], wanted: Wanted, own: str
+    ) -> tuple[list[Problem], dict[str, ProbeFailure]]:
+        """Write the marks that differ, for a run that tells nodes about members, or that takes nodes over."""
+        adopted = claims.adopted(answers)
+        if wanted.members is None and not adopted:
+            return [], {}
+        cluster = claims.cluster_id(own, answers.values(), identity.fresh())
+        if cluster != own:
+            identity.write(self._record.cluster_id, cluster)
+        members = wanted.members
+        if members is None:
+            members = claims.members_of(wanted.listed, ())
+            answers = {name: answers[name] for name in adopted}
+        answers = {name: answer for name, answer in answers.items() if name in members}
+        mark = {"cluster": cluster, **dataclasses.asdict(self._owner), "members": dict(members)}
+        names = claims.to_mark(answers, cluster, self._owner, members)
+        done, failed = node_claim.ask({hosts[name]: {"mark": mark} for name in names}) if names else ({}, {})
+        problems = [refusals.connection_problem(failure) for failure in failed.values()]
+        return [*problems, *claims.problems(done, self._record.run_id, adopt=True)], failed
+
+    def forget(self, hosts: Iterable[Host]) -> None:
+        """Take the mark from nodes that left the cluster; one that does not answer keeps it."""
+        own = identity.read(self._record.cluster_id)
+        leaving = {self._with_password(host): {"forget": own} for host in hosts if host.by_ssh}
+        if leaving and own:
+            node_claim.ask(leaving)
+
+    def release(self) -> None:
+        """Release the nodes. One that does not answer keeps its lock, which the next run here takes over."""
+        locked, self._locked = self._locked, {}
+        if locked:
+            node_claim.ask({host: {"release": self._record.run_id} for host in locked.values()})
+
+    def _keep(self, answers: Mapping[str, ClaimAnswer], hosts: Mapping[str, Host]) -> None:
+        self._locked.update({name: hosts[name] for name, answer in answers.items() if answer.taken})
+
+    def _over(self, answers: Mapping[str, ClaimAnswer], *, take_lock: bool) -> dict[str, str]:
+        """Return by node the run whose lock is taken over: one that has ended, or one that the user says is dead."""
+        here = _this_process()
+        return {
+            name: lock.run
+            for name, lock in claims.holders(answers, self._record.run_id).items()
+            if take_lock or _has_ended(lock, here)
+        }
+
+    def _lock(self, name: str) -> dict[str, Any]:
+        here, record = _this_process(), self._record
+        return {
+            "run": record.run_id,
+            "host": name,
+            "user": record.user,
+            "controller": here.host,
+            "machine": here.machine_id,
+            "boot": here.boot_id,
+            "namespace": here.pid_namespace,
+            "pid": record.pid,
+            "ticks": here.started_ticks,
+            "command": " ".join(record.argv),
+            "since": datetime.now().astimezone().isoformat(timespec="seconds"),
+        }
+
+    def _with_password(self, host: Host) -> Host:
+        if self._sudo_password is None or host.sudo_password:
+            return host
+        return dataclasses.replace(host, sudo_password=self._sudo_password)
+
+
+def _has_ended(lock: NodeLock, here: ProcessIdentity) -> bool:
+    """Whether the run of a lock is known to have ended; a machine without an id is never taken for this one."""
+    if not lock.machine:
+        return False
+    return processes.has_ended(claims.identity_of(lock), here, processes.started_ticks(lock.pid))
+
+
+def _this_process() -> ProcessIdentity:
+    """Return the identity of this process with a digest for the machine's id, which machine-id(5) asks to keep."""
+    here = processes.this_process()
+    digest = hashlib.sha256(f"clusterctl:{here.machine_id}".encode()).hexdigest()[:32] if here.machine_id else ""
+    return here.model_copy(update={"machine_id": digest})

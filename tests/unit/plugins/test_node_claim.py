@@ -1,0 +1,167 @@
+"""The mark of a cluster and the lock of a run on a node: this machine, with folders of the test's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim import rules
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim.place import Node
+from clusterctl.remote import node_claim, python
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import RunModule  # type: ignore[attr-defined]
+
+WANTED = {
+    "cluster": "ours",
+    "name": "lab",
+    "controller": "ada@desk",
+    "inventory": "/lab.ini",
+    "members": {"node1": "192.0.2.1", "node2": "192.0.2.2"},
+}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(str(tmp_path / "state"), str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "names", "addresses", "lost"),
+    [
+        ("ours", [], [], []),  # the cluster's own inventory may list fewer nodes
+        ("theirs", ["node1", "node2"], [], []),
+        ("theirs", ["node1", "node2", "node3"], [], []),
+        ("theirs", ["node1"], [], ["node2"]),
+        ("", ["node1"], ["192.0.2.1"], ["node2"]),
+        ("theirs", ["a", "b"], ["192.0.2.1", "192.0.2.2"], []),
+        ("theirs", ["a", "192.0.2.2"], ["192.0.2.1", ""], ["node2"]),
+    ],
+)
+def test_a_node_is_foreign_where_its_cluster_would_lose_a_member(
+    cluster: str, names: list[str], addresses: list[str], lost: list[str]
+) -> None:
+    mark = rules.fresh_mark(WANTED, None, "now")
+    assert rules.lost_members(mark, cluster, names, addresses) == lost
+
+
+@pytest.mark.parametrize(
+    "data", [None, [], {}, {"schema": 2}, {"schema": 1, "members": []}, {"schema": 1, "members": {}}]
+)
+def test_a_damaged_mark_counts_as_missing(data: Any) -> None:
+    assert rules.mark_of(data) is None
+
+
+def test_a_mark_is_written_once_and_keeps_its_beginning(node: Node, tmp_path: Path) -> None:
+    assert node.mark() is None
+    assert node.write_mark(WANTED)
+    before = node.mark()
+    assert before is not None
+    assert not node.write_mark(WANTED)
+    assert node.write_mark({**WANTED, "members": {"node1": "192.0.2.1"}})
+    after = node.mark()
+    assert after is not None
+    assert (after["since"], after["members"]) == (before["since"], {"node1": "192.0.2.1"})
+    place = tmp_path / "state" / "cluster.json"
+    assert stat.S_IMODE(place.stat().st_mode) == 0o644
+    node.forget_mark()
+    node.forget_mark()
+    assert list((tmp_path / "state").iterdir()) == []
+
+
+def test_a_lock_excludes_other_runs_and_other_names_of_the_machine(node: Node, tmp_path: Path) -> None:
+    mine = {"run": "a", "host": "node1", "user": "ada"}
+    assert node.take(mine) is None
+    assert node.take(mine) is None, "the run has it already"
+    assert node.take({"run": "a", "host": "alias"}) == mine
+    assert node.take({"run": "b", "host": "node1"}) == mine
+    assert node.take({"run": "b", "host": "node1"}, instead="c") == mine, "another run has ended"
+    node.release("b")
+    assert (tmp_path / "run" / "lock").is_file(), "only its own run releases it"
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o755
+    assert node.take({"run": "b", "host": "node1"}, instead="a") is None
+    node.release("b")
+    assert not (tmp_path / "run").exists()
+    node.release("b")
+
+
+def test_a_lock_that_a_killed_program_left_half_written_is_free(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "lock").write_text('{"run": "a"')
+    assert node.take({"run": "b", "host": "node1"}) is None
+
+
+def test_of_many_runs_at_once_one_gets_the_lock(node: Node) -> None:
+    for turn in range(20):
+        with ThreadPoolExecutor(8) as pool:
+            taken = list(pool.map(lambda n: node.take({"run": f"{n}", "host": "node1"}), range(8)))
+        assert sum(answer is None for answer in taken) == 1, turn
+        for run in range(8):
+            node.release(f"{run}")
+
+
+def test_root_writes_through_no_link(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="run"):
+        node.take({"run": "a", "host": "node1"})
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def send(tmp_path: Path, request: dict[str, Any]) -> dict[str, Any]:
+    """Run the program as ssh runs it on a node."""
+    program = python.program(node_claim.NODE_CLAIM)
+    done = subprocess.run(
+        program.argv(sys.executable, "/usr/bin", ""),
+        input=program.data + json.dumps(request).encode(),
+        capture_output=True,
+        check=True,
+        env={**os.environ, **folders(tmp_path)},
+    )
+    return dict(json.loads(done.stdout)["node_claim"])
+
+
+def folders(tmp_path: Path) -> dict[str, str]:
+    return {"CLUSTERCTL_CLAIM_STATE": str(tmp_path / "state"), "CLUSTERCTL_CLAIM_RUN": str(tmp_path / "run")}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root claims a node")
+def test_the_program_takes_no_lock_on_a_foreign_node_unless_it_is_adopted(tmp_path: Path) -> None:
+    lock = {"run": "a", "host": "node1"}
+    look = {"names": ["node1"], "addresses": ["192.0.2.1"], "cluster": "theirs", "lock": lock}
+    assert send(tmp_path, {**look, "mark": WANTED})["taken"]
+    again = send(tmp_path, {**look, "lock": {**lock, "run": "b"}})
+    assert (again["taken"], again["lost"], again["mark"]["inventory"]) == (False, ["node2"], "/lab.ini")
+    held = send(tmp_path, {**look, "adopt": True, "lock": {**lock, "run": "b"}})
+    assert held["holder"]["run"] == "a"
+    send(tmp_path, {"release": "a"})
+    send(tmp_path, {"forget": "theirs"})
+    assert send(tmp_path, {})["mark"] is not None
+    send(tmp_path, {"forget": "ours"})
+    assert send(tmp_path, {})["mark"] is None
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_the_module_refuses_and_adopts(run_module: RunModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in folders(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    given = {"host": "node1", "names": ["node1"], "members": [{"name": "node1", "address": "192.0.2.1"}]}
+    assert not run_module("node_claim", **given)["changed"]
+    Node(str(tmp_path / "state"), "").write_mark(WANTED)
+    refused = run_module("node_claim", **given)
+    assert refused["failed"]
+    for word in ("node1 belongs to the cluster of /lab.ini", "ada@desk", "would lose node2", "preflight_adopt=true"):
+        assert word in refused["msg"]
+    assert refused["problems"][0]["kind"] == "configuration"
+    assert not run_module("node_claim", **given, cluster="ours")["changed"]
+    assert run_module("node_claim", **given, adopt=True, check=True)["changed"]
+    assert run_module("node_claim", **given, adopt=True)["changed"]
+    assert not run_module("node_claim", **given)["changed"]

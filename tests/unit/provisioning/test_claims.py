@@ -1,0 +1,172 @@
+"""Whose a node is: foreign or not, adopted, locked by another run, and two names of one machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from clusterctl.model.hosts import Host, Inventory, InventorySources
+from clusterctl.model.node_claim import ClaimAnswer
+from clusterctl.provisioning import claims, node_claims
+from clusterctl.provisioning.node_claims import NodeClaims, Wanted
+from clusterctl.state import identity, runs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import Claims  # type: ignore[attr-defined]
+
+MARK = {
+    "cluster": "theirs",
+    "name": "lab",
+    "controller": "ada@desk",
+    "inventory": "/home/ada/lab.ini",
+    "since": "2026-03-01T00:00:00Z",
+    "members": {"node1": "192.0.2.1", "node9": "192.0.2.9"},
+}
+LOCK = {
+    "run": "20260301T000000Z-provision-7",
+    "host": "node1",
+    "user": "ada",
+    "controller": "desk",
+    "machine": "m",
+    "pid": 7,
+    "command": "clusterctl provision lab.ini",
+    "since": "2026-03-01T10:00:00+01:00",
+}
+HOSTS = (Host("node1", "192.0.2.1"), Host("node2", "192.0.2.2", port=2222))
+OWNER = claims.Owner("mine", "bob@here", "/home/bob/mine.ini")
+
+
+def answer(**data: Any) -> ClaimAnswer:
+    return ClaimAnswer.model_validate(data)
+
+
+def test_a_foreign_node_names_its_cluster_who_would_be_lost_and_the_cure() -> None:
+    (found,) = claims.problems({"node1": answer(mark=MARK, lost=["node9"])}, "run", adopt=False)
+    for word in ("/home/ada/lab.ini", "ada@desk", "2026-03-01T00:00:00Z", "would lose node9"):
+        assert word in found.problem
+    assert "--adopt" in found.cure
+    assert (found.host, found.kind) == ("node1", "configuration")
+    assert claims.problems({"node1": answer(mark=MARK, lost=["node9"], taken=True)}, "run", adopt=True) == []
+
+
+def test_a_held_node_names_who_from_where_what_and_since_when() -> None:
+    (found,) = claims.problems({"node1": answer(holder=LOCK)}, "run", adopt=False)
+    for word in ("ada's", "'clusterctl provision lab.ini'", "process 7 on desk", "2026-03-01T10:00:00+01:00"):
+        assert word in found.problem
+    assert "--take-lock" in found.cure
+
+
+def test_two_names_of_one_machine_are_both_named() -> None:
+    (found,) = claims.problems({"alias": answer(holder={**LOCK, "run": "run"})}, "run", adopt=False)
+    assert found.problem == "node1 and alias are one machine"
+    assert claims.holders({"alias": answer(holder={**LOCK, "run": "run"})}, "run") == {}
+
+
+@pytest.mark.parametrize(
+    ("own", "marks", "chosen"),
+    [
+        ("ours", ["theirs"], "ours"),
+        ("", [], "fresh"),
+        ("", ["theirs", "theirs"], "theirs"),
+        ("", ["theirs", "others"], "fresh"),
+    ],
+)
+def test_a_controller_without_an_id_takes_that_of_the_nodes_it_adopts(own: str, marks: list[str], chosen: str) -> None:
+    answers = [answer(mark={**MARK, "cluster": mark}, lost=["node9"]) for mark in marks]
+    assert claims.cluster_id(own, [*answers, answer()], "fresh") == chosen
+
+
+def test_a_node_is_marked_where_its_mark_says_something_else() -> None:
+    members = claims.members_of(HOSTS, ())
+    assert members == {"node1": "192.0.2.1", "node2": "192.0.2.2:2222"}
+    same = {"cluster": "c", "name": "mine", "controller": "bob@here", "inventory": "/home/bob/mine.ini"}
+    answers = {
+        "node1": answer(mark={**same, "members": members, "since": "before"}),
+        "node2": answer(mark={**same, "members": {"node1": "192.0.2.1"}}),
+        "node3": answer(),
+    }
+    assert claims.to_mark(answers, "c", OWNER, members) == ["node2", "node3"]
+
+
+@pytest.fixture
+def claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeClaims:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = runs.start("provision", InventorySources(("node1,node2,",)), ["clusterctl", "provision"], {})
+    run.close()
+    return NodeClaims(run.record, OWNER, "word")
+
+
+def wanted(**more: Any) -> Wanted:
+    return Wanted(Inventory(InventorySources(()), HOSTS, (), "").hosts, claims.members_of(HOSTS, ()), **more)
+
+
+def test_free_nodes_are_locked_marked_and_released(claim: NodeClaims, claims: Claims) -> None:
+    assert claim.take(HOSTS, wanted()).problems == ()
+    look, mark = claims.asked
+    assert look["node2"]["names"] == ["node1", "node2"]
+    assert (look["node1"]["lock"]["host"], look["node2"]["lock"]["host"]) == ("node1", "node2")
+    own = identity.read(claim._record.cluster_id)  # noqa: SLF001 - the run's own
+    assert mark["node1"]["mark"]["cluster"] == own
+    claim.release()
+    claim.release()
+    assert claims.released == ["node1", "node2"], "once"
+
+
+def test_a_foreign_node_among_free_ones_stops_all_before_a_mark_and_frees_the_others(
+    claim: NodeClaims, claims: Claims
+) -> None:
+    claims.answers = {"node1": {"mark": MARK, "lost": ["node9"]}}
+    found = claim.take(HOSTS, wanted())
+    assert [problem.host for problem in found.problems] == ["node1"]
+    assert not any("mark" in request for asked in claims.asked for request in asked.values())
+    claim.release()
+    assert claims.released == ["node2"]
+    assert identity.read(claim._record.cluster_id) == ""  # noqa: SLF001 - as above
+
+
+def test_adoption_takes_the_id_of_the_nodes_and_is_told(claim: NodeClaims, claims: Claims) -> None:
+    claims.answers = {"node1": {"mark": MARK, "lost": ["node9"], "taken": True}}
+    found = claim.take(HOSTS, wanted(adopt=True))
+    assert found.problems == ()
+    assert "/home/ada/lab.ini" in found.adopted["node1"]
+    assert {request["mark"]["cluster"] for request in claims.asked[-1].values()} == {"theirs"}
+    assert identity.read(claim._record.cluster_id) == "theirs"  # noqa: SLF001 - as above
+
+
+def test_a_look_takes_and_marks_nothing(claim: NodeClaims, claims: Claims) -> None:
+    claim.take(HOSTS, wanted(look_only=True))
+    assert [set(request) & {"lock", "mark"} for asked in claims.asked for request in asked.values()] == [set(), set()]
+
+
+def test_the_lock_of_an_ended_run_of_this_machine_is_taken_over(
+    claim: NodeClaims, claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = node_claims._this_process()  # noqa: SLF001 - its form on the node
+    ended = {
+        **LOCK,
+        "controller": here.host,
+        "machine": here.machine_id or "m",
+        "boot": here.boot_id,
+        "namespace": here.pid_namespace,
+        "pid": 2**22 + 1,
+    }
+    monkeypatch.setattr(
+        node_claims, "_this_process", lambda: here.model_copy(update={"machine_id": here.machine_id or "m"})
+    )
+    claims.answers = {"node1": {"holder": ended}}
+    claim.take(HOSTS, wanted())
+    assert [asked["node1"].get("instead") for asked in claims.asked[:2]] == [None, LOCK["run"]]
+
+
+@pytest.mark.parametrize(
+    ("machine", "take_lock", "taken"), [("other", False, False), ("", False, False), ("other", True, True)]
+)
+def test_the_lock_of_another_controller_is_taken_over_only_where_the_user_says_so(
+    claim: NodeClaims, claims: Claims, machine: str, take_lock: bool, taken: bool
+) -> None:
+    claims.answers = {"node1": {"holder": {**LOCK, "machine": machine}}}
+    found = claim.take(HOSTS, wanted(take_lock=take_lock))
+    assert any("instead" in asked.get("node1", {}) for asked in claims.asked) is taken
+    assert found.problems, "the node still says that the other has it"
