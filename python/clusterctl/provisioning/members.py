@@ -111,13 +111,16 @@ def snapshot_after(before: Snapshot, removed: Removal, left: Left) -> Snapshot:
 
     A host that was as its last run left it stays so. All other differences stay for the next ``provision``.
     """
-    states = {name: left.states[name] for name in removed.remaining if name in left.states}
-    with_them = plan.members_digest(states, before.hosts, [*removed.remaining, *removed.names])
+    states = _of_known({name: left.states[name] for name in removed.remaining if name in left.states}, before)
     without = plan.members_digest(states, before.hosts, removed.remaining)
+    # A host that was never provisioned stood in the inventory of the last run, or was added since.
+    known = [name for name in removed.names if name in before.hosts]
+    digests = {
+        plan.members_digest(states, before.hosts, [*removed.remaining, *names]): without
+        for names in (removed.names, known)
+    }
     hosts = {
-        name: _host_after(host, left, name, {with_them: without})
-        for name, host in before.hosts.items()
-        if name in removed.remaining
+        name: _host_after(host, left, name, digests) for name, host in before.hosts.items() if name in removed.remaining
     }
     gone = tuple(dict.fromkeys((*before.removed, *removed.names)))
     return before.model_copy(update={"members": left.members or before.members, "removed": gone, "hosts": hosts})
@@ -135,9 +138,10 @@ def snapshot_after_replacing(
         left: what this run left.
         fresh: the snapshot of the new machine; empty where nothing of it can be watched.
     """
-    others = {host: state for host, state in left.states.items() if host != name}
+    others = _of_known({host: state for host, state in left.states.items() if host != name}, before)
     old = plan.members_digest(others, before.hosts, hosts)
-    new = plan.members_digest(left.states, {}, hosts)
+    fresh_state = {name: left.states[name]} if name in left.states else {}
+    new = plan.members_digest({**others, **fresh_state}, {}, hosts)
     kept = {
         host: _host_after(snapshot, left, host, {old: new})
         for host, snapshot in before.hosts.items()
@@ -153,7 +157,8 @@ def snapshot_after_rotation(
     before: Snapshot, hosts: Sequence[str], old: Mapping[str, plan.NodeState], left: Left
 ) -> Snapshot:
     """Return the snapshot of a cluster whose hosts have new keys; ``old`` are their states before."""
-    digests = {plan.members_digest(old, before.hosts, hosts): plan.members_digest(left.states, before.hosts, hosts)}
+    then, now = _of_known(old, before), _of_known(left.states, before)
+    digests = {plan.members_digest(then, before.hosts, hosts): plan.members_digest(now, before.hosts, hosts)}
     found = {}
     for name, host in before.hosts.items():
         fresh = _host_after(host, left, name, digests) if name in hosts else host
@@ -161,6 +166,11 @@ def snapshot_after_rotation(
             fresh = fresh.model_copy(update={"host_keys": left.states[name].host_keys})
         found[name] = fresh
     return before.model_copy(update={"members": left.members or before.members, "hosts": found})
+
+
+def _of_known(states: Mapping[str, plan.NodeState], before: Snapshot) -> dict[str, plan.NodeState]:
+    """Return the states of the hosts that a run has provisioned; the others are no members yet, as for provision."""
+    return {name: state for name, state in states.items() if name in before.hosts}
 
 
 def _host_after(host: HostSnapshot, left: Left, name: str, members: Mapping[str, str]) -> HostSnapshot:

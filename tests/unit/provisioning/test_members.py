@@ -112,6 +112,31 @@ def test_a_host_that_was_as_it_should_be_stays_so() -> None:
     assert {str(entry["marker"]): entry["sha256"] for entry in host.watch} == {"hosts": "new", "others": "kept"}
 
 
+@pytest.mark.parametrize("listed", [True, False], ids=["listed in the last run", "added since"])
+def test_a_host_that_was_never_provisioned_leaves_with_a_member(listed: bool) -> None:
+    """The hosts that remain are as they should be, so the next provision leaves them alone."""
+    before = snapshot("node1", "node2", "node3")
+    known = {name: STATES[name] for name in HOSTS[:3]}  # as provision counts: node4 is no member yet
+    digest = plan.members_digest(known, {}, HOSTS if listed else HOSTS[:3])
+    hosts = {name: host.model_copy(update={"members": digest}) for name, host in before.hosts.items()}
+    before = before.model_copy(update={"hosts": hosts})
+    after = members.snapshot_after(before, removal("node3", "node4", before=before), left())
+    assert after.hosts["node1"].members == plan.members_digest(known, {}, ["node1", "node2"])
+
+
+def test_a_host_that_was_never_provisioned_is_no_member_to_a_replacement_or_a_rotation() -> None:
+    before = snapshot("node1", "node2", "node3")
+    known = {name: STATES[name] for name in HOSTS[:3]}
+    digest = plan.members_digest(known, {}, HOSTS)
+    hosts = {name: host.model_copy(update={"members": digest}) for name, host in before.hosts.items()}
+    before = before.model_copy(update={"hosts": hosts})
+    new = {**STATES, "node3": NodeState("debian-12", ("ssh-ed25519 another",), "me")}
+    after = members.snapshot_after_replacing(before, "node3", HOSTS, left(states=new), {})
+    assert after.hosts["node1"].members == plan.members_digest({**known, "node3": new["node3"]}, {}, HOSTS)
+    rotated = members.snapshot_after_rotation(before, HOSTS, STATES, left(states=new))
+    assert rotated.hosts["node1"].members == plan.members_digest({**known, "node3": new["node3"]}, {}, HOSTS)
+
+
 def test_other_changes_are_still_seen_by_the_next_provision() -> None:
     before = snapshot("node1", "node2", "node3")
     removed = removal("node3", hosts=HOSTS[:3], before=before)
