@@ -12,7 +12,7 @@ SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
 # What the sandbox and the tests need; podman's helpers are named since nothing recommended is installed. Of systemd, tests
 # need systemd-analyze alone; the package does not replace the init of a machine.
 PACKAGES := podman runc crun netavark aardvark-dns iptables nftables catatonit mmdebstrap iproute2 openssh-client python3-venv cron gcc libc6-dev \
-    systemd
+    systemd strace
 # The browser that looks at the report's page; Debian's names, and needed only where none is on PATH.
 BROWSER_PACKAGES := chromium chromium-driver
 DEMO := demo

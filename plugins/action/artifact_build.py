@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible import constants as C  # noqa: N812 - Ansible's own name for them
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     ArtifactError,
     artifact_key,
@@ -186,7 +187,7 @@ class ActionModule(ArtifactActionBase):
                 pushed.append(self._push(local, work_dir))
                 digest = sha256_of(local)
             elif "content" in item:
-                with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="clusterctl-") as text:
+                with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=C.DEFAULT_LOCAL_TMP) as text:
                     text.write(str(item["content"]))
                     text.flush()
                     pushed.append(self._push(Path(text.name), work_dir))

@@ -60,3 +60,13 @@ def switch(link: str, tree: str) -> None:
     except OSError:
         Path(staged).unlink()
         raise
+    keep(os.path.dirname(link))  # noqa: PTH120 - a text
+
+
+def keep(folder: str) -> None:
+    """Write the names in a folder to the disk, so that a power cut does not undo a switch that was reported."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

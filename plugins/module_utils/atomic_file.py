@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def write(path: "str | os.PathLike[str]", data: "str | bytes", mode: int = 0o644) -> None:
-    """Replace a file by a rename; its folder must exist.
+    """Replace a file by a rename; its folder must exist. A power cut leaves the old content or the new one.
 
     Raises:
         OSError: the file cannot be written; the old one is still there.
@@ -21,6 +21,8 @@ def write(path: "str | os.PathLike[str]", data: "str | bytes", mode: int = 0o644
         with os.fdopen(handle, "wb") as stream:
             stream.write(data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data)
             os.fchmod(stream.fileno(), mode)
+            stream.flush()
+            os.fsync(stream.fileno())
         Path(staged).replace(target)
     except BaseException:
         with suppress(OSError):

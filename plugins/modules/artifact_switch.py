@@ -59,7 +59,6 @@ changes: {description: A short phrase for each change., type: list, returned: su
 watch: {description: States of paths that hold from now on., type: list, returned: success}
 """
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
@@ -139,12 +138,8 @@ def switch(changes: Dict[str, Tuple[str, str]]) -> None:
         for path in filter(None, staged.values()):
             with suppress(OSError):
                 Path(path).unlink()
-    for folder in {Path(link).parent for link in changes}:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    for folder in {str(Path(link).parent) for link in changes}:
+        artifact_link.keep(folder)
 
 
 def run(links: Dict[str, str], *, really: bool) -> Dict[str, Any]:

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import tarfile
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     manifest_bytes,
     tree_name,
 )
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 
 try:
     import zstandard
@@ -75,12 +75,12 @@ class Accepted:
         try:
             for folder in reversed([self._folder, *(each for each in self._folder.parents if not each.exists())]):
                 folder.mkdir(mode=0o700, exist_ok=True)
-            handle, partial = tempfile.mkstemp(dir=self._folder, prefix=".partial-")
-            with os.fdopen(handle, "w", encoding="utf-8") as out:
-                out.write(json.dumps({"schema": 1, "manifests": [*known, manifest_sha256]}, indent=1) + "\n")
-                out.flush()
-                os.fsync(handle)
-            Path(partial).replace(path)
+            with partial_file.staged(self._folder) as partial:
+                with partial.open("w", encoding="utf-8") as out:
+                    out.write(json.dumps({"schema": 1, "manifests": [*known, manifest_sha256]}, indent=1) + "\n")
+                    out.flush()
+                    os.fsync(out.fileno())
+                partial.replace(path)
         except OSError as error:
             raise ArtifactError(
                 f"The digest of {name} {version} cannot be kept in {self._folder} ({error.strerror}); make it writable,"

@@ -11,13 +11,10 @@ import errno
 import fcntl
 import gzip
 import json
-import os
 import shutil
-import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
@@ -26,6 +23,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     sha256_of,
     tree_name,
 )
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import DamagedPackError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import disk_full
 
@@ -36,6 +34,7 @@ except ImportError:  # optional for users of the collection alone; the function 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 _LOCK_POLL_S = 1.0
 _NOTE_EVERY_S = 10.0
@@ -159,16 +158,13 @@ class ArtifactCache:
     def staging(self) -> Iterator[Path]:
         """Yield a temporary file in the cache's file system; it is removed unless :meth:`store` took it."""
         self._make_folder()
-        handle, name = tempfile.mkstemp(dir=self.folder, prefix=".partial-")
-        os.close(handle)
         try:
-            yield Path(name)
+            with partial_file.staged(self.folder) as partial:
+                yield partial
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise disk_full(self.folder, "an artifact") from error
             raise
-        finally:
-            Path(name).unlink(missing_ok=True)
 
     def store(self, staged: Path, record: dict[str, Any]) -> CachedArtifact:
         """Rename a staged pack to its name, then write its record.

@@ -12,10 +12,8 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
@@ -23,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, sha256_of
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _CONNECT_TIMEOUT_S = 8
 _APT_TIMEOUT_S = 300
@@ -98,17 +97,6 @@ def parse_sources(sources: Sequence[Mapping[str, Any]]) -> list[Source]:
             raise SourceError(f"The source {source} has no sha256 of 64 hex digits; an unverified file is never used.")
         parsed.append(source)
     return parsed
-
-
-@contextmanager
-def _staged(folder: Path) -> Iterator[Path]:
-    """Give a temporary file beside the target that is gone afterwards unless it was renamed."""
-    handle, name = tempfile.mkstemp(dir=folder, prefix=".partial-")
-    os.close(handle)
-    try:
-        yield Path(name)
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 def disk_full(path: Path, what: str) -> ArtifactError:
@@ -299,8 +287,7 @@ def _from_apt(source: Source, target: Path, *, etc: Path = Path("/etc")) -> None
     suites = list(dict.fromkeys([codename, *_RELEASES.get(distribution, ())]))
     wanted = f"{source.where}_{source.version}.orig.tar."
     reasons: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="clusterctl-apt-") as name:
-        folder = Path(name)
+    with partial_file.staged_folder(target.parent) as folder:
         _apt_folder(folder)
         for mirror in mirrors:
             for suite in suites:
@@ -394,7 +381,7 @@ def fetch(
         target = folder / _file_name(name, version, source)
         note(f"fetching {name} {version} from {source}")
         try:
-            with _staged(folder) as partial:
+            with partial_file.staged(folder) as partial:
                 _WAYS[source.kind](source, partial)
                 found = sha256_of(partial)
                 if found != source.sha256:

@@ -1,7 +1,7 @@
-"""kill -9 of clusterctl at drawn moments: a plain repetition ends as if nothing had happened, and leaves no litter.
+"""kill -9 of clusterctl, alone or with a fault of a node: a plain repetition ends as if nothing had happened.
 
-``make test-long`` draws REPEAT moments of a provision, of an upgrade and of a rollback; a plain test run draws none.
-CLUSTERCTL_SEED repeats the moments of an earlier test run.
+A plain test run draws one moment of a provision, of an upgrade and of a rollback. ``make test-long`` draws 20 such
+kills, and then SCHEDULES schedules of kills and faults of nodes. CLUSTERCTL_SEED repeats the moments of an earlier run.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from clusterctl.sandbox import podman
 from clusterctl.state import paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from clusterctl import sandbox as sandboxes
     from clusterctl.sandbox.podman import Podman
@@ -34,7 +35,10 @@ SEED = os.environ.get("CLUSTERCTL_SEED") or str(random.SystemRandom().randrange(
 DRAW = random.Random(SEED)  # noqa: S311 - moments, not secrets
 NODES = ("node1", "node2")
 KINDS = ("provision", "upgrade", "rollback")
+FAULTS = ("", "killed node", "frozen node", "cut connections", "no kill, killed node", "no kill, cut connections")
+SCHEDULES = int(os.environ.get("SCHEDULES", "200"))
 SNAPSHOT = paths.snapshot_file("any").name
+CACHE = paths.cache_dir().value
 OTHER = ("-e", "openmpi_version=4.1.4")  # with an mpi4py of its own; the cache has both versions
 # Every file below the folders that a run writes to: mode, owner, size, and the target or the hash.
 LISTING = r"""
@@ -47,17 +51,22 @@ find etc home root usr/local var/lib/clusterctl var/tmp tmp -xdev -type f -print
 PASSING = ("etc/ld.so.cache", "__pycache__", ".bash_history", "audit.jsonl")
 PROOF = "var/lib/clusterctl/proofs/"
 # Back to bare software: the links, the folders, and the proofs.
-WIPE = "rm -rf /usr/local/openmpi* /usr/local/mpi4py* /usr/local/python_env* /var/lib/clusterctl/proofs"
+WIPE = (
+    "rm -rf /usr/local/openmpi* /usr/local/mpi4py* /usr/local/python_env*"
+    " /var/lib/clusterctl/proofs /var/lib/clusterctl/libraries"
+)
 
 
 @dataclass
 class Cluster:
-    """Two nodes, a state folder of this test's own, and how an undisturbed run leaves both."""
+    """Two nodes, folders of this test's own, and how an undisturbed run leaves them."""
 
     sandbox: sandboxes.Sandbox
     state: Path
+    temporary: Path  # of the controller; its path is short, because it holds sockets
     podman: Podman
     base: str = ""  # the run to go back to
+    at: str = ""  # the kind of run that ended last as it should
     left: dict[str, dict[str, str]] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
 
@@ -69,7 +78,8 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "XDG_STATE_HOME": str(self.state)}
+        own = {"XDG_STATE_HOME": str(self.state), "TMPDIR": str(self.temporary), "XDG_RUNTIME_DIR": ""}
+        return {**os.environ, **own}
 
     @property
     def folder(self) -> Path:
@@ -77,6 +87,8 @@ class Cluster:
         return found
 
     def run(self, kind: str) -> None:
+        """Run to the end, as a user does who starts the command again."""
+        self.at = ""
         done = subprocess.run(
             self.command(kind),
             env=self.environment,
@@ -88,18 +100,19 @@ class Cluster:
         assert done.returncode == 0, f"{kind}, seed {SEED}: {done.stderr}"
         if kind == "provision":
             self.base = (self.folder / "runs" / "latest").resolve().name
+        self.at = kind
 
     def prepare(self, kind: str) -> None:
         """Bring the cluster to where a run of this kind begins."""
+        before = {"provision": "rollback", "upgrade": "provision", "rollback": "upgrade"}[kind]
         if kind == "provision":
-            subprocess.run(
-                [PROGRAM, "rollback", "--release", str(self.sandbox.inventory)],
-                env=self.environment,
-                capture_output=True,
-                check=False,
-            )
+            release = [PROGRAM, "rollback", "--release", str(self.sandbox.inventory)]
+            subprocess.run(release, env=self.environment, capture_output=True, check=False)
             for node in NODES:
                 self.on(node, WIPE)
+        elif self.at != before:
+            self.prepare(before)
+            self.run(before)
 
     def on(self, node: str, script: str) -> str:
         return self.podman.run("exec", self.sandbox.node(node).container, "sh", "-c", script).decode(errors="replace")
@@ -122,70 +135,135 @@ class Cluster:
         return found
 
     def litter(self) -> list[str]:
-        """Return what a killed run left on the controller: Ansible's private folders, and files half written."""
-        private = [str(path) for path in self.folder.glob("runs/2*/ansible")]
-        return [*private, *(str(path) for path in self.state.rglob(".*") if not path.is_symlink() and path.is_file())]
+        """Return what a killed run left on the controller: private folders, and files half written."""
+        found = [*self.folder.glob("runs/2*/ansible"), *self.temporary.iterdir(), *CACHE.glob("*/.partial-*")]
+        return [str(path) for path in (*found, *(path for path in self.state.rglob(".*") if not path.is_dir()))]
 
     def newest(self) -> Path | None:
         return max(self.folder.glob("runs/2*"), default=None) if any(self.state.glob("clusterctl/clusters/*")) else None
 
+    def plant(self, fault: str, node: str) -> None:
+        container = self.sandbox.node(node).container
+        if "killed" in fault:
+            self.podman.run("kill", container)
+        elif "frozen" in fault:
+            self.podman.run("pause", container)
+        elif "cut" in fault:
+            self.on(node, "pkill -KILL -f '^sshd: .*(@notty|\\[priv\\])' || :")
 
-def kill_at(cluster: Cluster, kind: str, event: int, later_s: float) -> str:
-    """Kill a run a moment after it wrote so many events; returns what it was at, for the message of a failure."""
+    def heal(self, fault: str, node: str) -> None:
+        container = self.sandbox.node(node).container
+        if "killed" in fault:
+            self.podman.run("start", container)
+        elif "frozen" in fault:
+            self.podman.run("unpause", container)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A drawn moment of a run, and what happens then."""
+
+    kind: str
+    event: int
+    later_s: float
+    fault: str = ""
+    node: str = "node1"
+
+    @classmethod
+    def draw(cls, cluster: Cluster, kind: str, faults: Sequence[str] = ("",)) -> Schedule:
+        event, later_s = DRAW.randint(0, cluster.events[kind]), DRAW.uniform(0, 0.5)
+        return cls(kind, event, later_s, DRAW.choice(faults), DRAW.choice(NODES))
+
+    def __str__(self) -> str:
+        what = f"{self.fault} {self.node}" if self.fault else "kill"
+        return f"seed {SEED}: {what} {self.later_s:.2f} s after event {self.event} of {self.kind}"
+
+
+def disturb(cluster: Cluster, schedule: Schedule) -> str:
+    """Disturb a run a moment after it wrote so many events; returns what it was at, for the message of a failure."""
     before = cluster.newest()
     process = subprocess.Popen(
-        cluster.command(kind),
+        cluster.command(schedule.kind),
         env=cluster.environment,
         start_new_session=True,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+    cluster.at = ""
     written = b""
-    while process.poll() is None and written.count(b"\n") < event:
+    while process.poll() is None and written.count(b"\n") < schedule.event:
         folder = cluster.newest()
         if folder is not None and folder != before and (folder / "events.jsonl").exists():
             written = (folder / "events.jsonl").read_bytes()
         time.sleep(0.01)
-    time.sleep(later_s)
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    time.sleep(schedule.later_s)
+    cluster.plant(schedule.fault, schedule.node)
+    try:
+        if process.poll() is None and "no kill" not in schedule.fault:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    finally:
+        cluster.heal(schedule.fault, schedule.node)
     last = json.loads(written.splitlines()[-1]) if written else {}
-    return f"{kind} killed {later_s:.2f} s after event {event}, {last.get('stage', '')}: {last.get('task', '')}"
+    return f"{schedule} at {last.get('stage', '')}: {last.get('task', '')}"
+
+
+def outcome(cluster: Cluster, schedule: Schedule) -> str:
+    """Disturb a run and repeat it; returns how it differs from an undisturbed one, '' where it does not."""
+    cluster.prepare(schedule.kind)
+    what = disturb(cluster, schedule)
+    try:
+        cluster.run(schedule.kind)
+    except AssertionError as error:
+        return f"{what}:\n{error}"
+    different = [*differences(cluster.look(), cluster.left[schedule.kind])[:40], *cluster.litter()]
+    if different:
+        cluster.at = ""
+    return "\n".join((f"{what}:", *different)) if different else ""
 
 
 @pytest.fixture(scope="module")
-def cluster(
-    request: pytest.FixtureRequest,
-    sandbox: Callable[..., sandboxes.Sandbox],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Cluster:
+def cluster(sandbox: Callable[..., sandboxes.Sandbox], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster that went through each kind of run once, undisturbed."""
-    if request.config.getoption("repeat") == 1:
-        pytest.skip("'make test-long' draws the moments")
-    found = Cluster(sandbox("kills", nodes=len(NODES)), tmp_path_factory.mktemp("state"), podman.find())
-    for kind in KINDS:
-        found.run(kind)
-        folder = found.newest()
-        assert folder is not None
-        found.left[kind] = found.look()
-        found.events[kind] = (folder / "events.jsonl").read_bytes().count(b"\n")
-    return found
+    with tempfile.TemporaryDirectory(prefix="kills-") as temporary:
+        box = sandbox("kills", nodes=len(NODES))
+        found = Cluster(box, tmp_path_factory.mktemp("state"), Path(temporary), podman.find())
+        for kind in KINDS:
+            found.run(kind)
+            folder = found.newest()
+            assert folder is not None
+            found.left[kind] = found.look()
+            found.events[kind] = (folder / "events.jsonl").read_bytes().count(b"\n")
+        yield found
 
 
-def differences(now: dict[str, str], wanted: dict[str, str]) -> Sequence[str]:
+def differences(now: dict[str, str], wanted: dict[str, str]) -> list[str]:
     return [f"+ {line}" for line in now if line not in wanted] + [f"- {line}" for line in wanted if line not in now]
 
 
-@pytest.mark.repeat
-def test_a_killed_run_is_made_good_by_a_plain_one(cluster: Cluster) -> None:
-    for kind in KINDS:
-        cluster.prepare(kind)
-        event, later_s = DRAW.randint(0, cluster.events[kind]), DRAW.uniform(0, 0.5)
-        what = kill_at(cluster, kind, event, later_s)
-        print(f"seed {SEED}: {what}")  # noqa: T201 - to repeat a failure
-        cluster.run(kind)
-        different = differences(cluster.look(), cluster.left[kind])
-        assert not different, f"seed {SEED}, {what}:\n" + "\n".join(different[:40])
-        assert cluster.litter() == [], f"seed {SEED}, {what}"
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_run_is_made_good_by_a_plain_one(cluster: Cluster, kind: str) -> None:
+    problem = outcome(cluster, Schedule.draw(cluster, kind))
+    assert not problem, problem
+
+
+@pytest.mark.long
+def test_twenty_kills_converge(cluster: Cluster) -> None:
+    converge(cluster, 20, ("",))
+
+
+@pytest.mark.long
+def test_drawn_schedules_of_kills_and_faults_converge(cluster: Cluster) -> None:
+    converge(cluster, SCHEDULES, FAULTS)
+
+
+def converge(cluster: Cluster, times: int, faults: Sequence[str]) -> None:
+    """Run so many drawn schedules, each kind of run in turn, and say how many converged."""
+    problems = []
+    for number in range(times):
+        problem = outcome(cluster, Schedule.draw(cluster, KINDS[number % len(KINDS)], faults))
+        problems += [problem] if problem else []
+        words = f"{number + 1 - len(problems)} of {number + 1} converged, seed {SEED}"
+        print(words, f"\n{problem}" if problem else "", flush=True)  # noqa: T201 - the result of the test
+    assert not problems, "\n\n".join((words, *problems))

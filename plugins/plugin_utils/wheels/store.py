@@ -7,15 +7,14 @@ import errno
 import fcntl
 import hashlib
 import json
-import os
 import shutil
-import tempfile
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import canonical, sha256_of
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import disk_full
 from packaging.utils import canonicalize_name
 
@@ -334,8 +333,7 @@ class WheelStore:
     ) -> list[Path]:
         """Fetch these requirements with pip, and return the files in the cache's folder of wheels."""
         self.wheels.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".partial-", dir=self.wheels) as name:
-            folder = Path(name)
+        with partial_file.staged_folder(self.wheels) as folder:
             wanted, files = folder / "requirements.txt", folder / "files"
             wanted.write_text("\n".join(requirements) + "\n", encoding="utf-8")
             argv = ["download", f"--dest={files}", *options, f"--requirement={wanted}"]
@@ -344,7 +342,9 @@ class WheelStore:
                 limits.write_text("\n".join(constraints) + "\n", encoding="utf-8")
                 argv.append(f"--constraint={limits}")
             try:
-                self._ask(argv, target.environment() if target else {})
+                self._ask(
+                    argv, {**(target.environment() if target else {}), "TMPDIR": str(folder)}
+                )  # a kill leaves nothing
             except PipFailedError as error:
                 package = lacking(error.output)
                 sentence = explain(error.output, target, (blame or {}).get(package, variable))
@@ -459,11 +459,7 @@ def _read_lock(path: Path, question: _Question) -> _Known | None:
 
 
 def _replace_by(target: Path, fill: Callable[[Path], object]) -> None:
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".partial-")
-    os.close(handle)
-    try:
-        fill(Path(name))
-        Path(name).chmod(0o644)
-        Path(name).replace(target)
-    finally:
-        Path(name).unlink(missing_ok=True)
+    with partial_file.staged(target.parent) as partial:
+        fill(partial)
+        partial.chmod(0o644)
+        partial.replace(target)

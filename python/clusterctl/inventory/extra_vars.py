@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterctl.support import held_files
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 _PRIVATE = 0o600
 
@@ -69,8 +69,8 @@ def in_private_folder(values: Sequence[str]) -> Iterator[list[str]]:
     if all(map(is_file, values)):
         yield [f"--extra-vars={value}" for value in values]
         return
-    with tempfile.TemporaryDirectory(prefix="clusterctl-", dir=_volatile_folder()) as folder:
-        yield in_folder(values, Path(folder))
+    with held_files.folder(_volatile_folder()) as folder:
+        yield in_folder(values, folder)
 
 
 def _volatile_folder() -> str | None:

@@ -16,7 +16,7 @@ from clusterctl.provisioning import claims, partial, playbook
 from clusterctl.provisioning.look import look
 from clusterctl.provisioning.node_claims import NodeClaims, Wanted
 from clusterctl.provisioning.tally import Tally, verdict_of
-from clusterctl.state import identity, paths
+from clusterctl.state import identity, paths, snapshots
 from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ExitCode
 
@@ -111,6 +111,7 @@ class HostRun(Generic[RequestT, ObserverT]):
         self.left_out: dict[str, run_record.Problem] = {}
         self.request = request
         self.all_selected = cluster.selected  # with those that are left out later
+        self._killed = _killed(run, cluster)
         owner = claims.Owner(
             paths.stem(cluster.sources), f"{run.record.user}@{platform.node()}", str(paths.resolved(cluster.sources))
         )
@@ -181,7 +182,7 @@ class HostRun(Generic[RequestT, ObserverT]):
             private_key=options.private_key,
             vault_ids=options.vault_ids,
             vault_password_files=options.vault_password_files,
-            variables={"clusterctl_run": self._who(), **self._claim_variables(), **(variables or {})},
+            variables={"clusterctl_run": self._who(), **self._claim_variables(), **self._killed, **(variables or {})},
             become_password=request.become_password,
             vault_passwords=options.vault_passwords,
         )
@@ -296,6 +297,19 @@ class HostRun(Generic[RequestT, ObserverT]):
             told=(*self.told, *self.tally.told()) if code == ExitCode.OK else (),
             **fields,
         )
+
+
+def _killed(run: runs.Run, cluster: Inventory) -> dict[str, Any]:
+    """Return for the playbooks which runs were killed, and the hosts on which they may have left something.
+
+    A run forgets the snapshots of its hosts before it changes them, and a later success keeps them anew.
+    """
+    if not run.killed:
+        return {}
+    known = snapshots.read(run.record.cluster_id).hosts
+    hosts = [name for name in cluster.selected if name not in known]
+    killed = {"runs": run.killed, "hosts": hosts, "cache_dir": str(paths.cache_dir().value)}
+    return {"clusterctl_killed": killed} if hosts else {}
 
 
 def now() -> datetime:

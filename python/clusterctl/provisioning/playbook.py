@@ -15,7 +15,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +25,8 @@ from clusterctl.inventory.ansible_call import ansible_program, for_ansible
 from clusterctl.model.events import Finished
 from clusterctl.provisioning.ansible_events import Translator, first_complaint
 from clusterctl.remote import ssh
-from clusterctl.support import content
+from clusterctl.state import processes
+from clusterctl.support import content, held_files
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -179,13 +179,13 @@ def known_tags(playbook: Path) -> tuple[str, ...]:
     Raises:
         ConfigError: the playbook cannot be read.
     """
-    with tempfile.TemporaryDirectory(prefix="clusterctl-") as folder:
+    with held_files.folder() as folder:
         done = subprocess.run(
             [ansible_program("ansible-playbook"), "-i", "localhost,", "--list-tags", str(playbook)],
             capture_output=True,
             text=True,
             check=False,
-            env={**os.environ, **environment(Path(folder), Path(folder))},
+            env={**os.environ, **environment(folder, folder)},
         )
     if done.returncode != 0:
         raise ConfigError(f"The playbook {playbook} cannot be read: {first_complaint(done.stderr)}")
@@ -290,56 +290,25 @@ class _Stop:
             self._asked_at = time.monotonic()
             for pid in _children(os.getpid()):
                 if self._is_ours(pid):
-                    _signal(pid, signal.SIGTERM)
+                    processes.send(pid, signal.SIGTERM)
             return False
         hurried = self._cancel.requests > 1
         return hurried or time.monotonic() - self._asked_at > _GRACE_S
 
     def verify(self) -> None:
         """Wait for the rest of the run to end, then end it."""
-        if not self._cancel.requested:
-            return
-        for number, patience_s in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0)):
-            deadline = time.monotonic() + patience_s
-            left = self._left()
-            for pid in left:
-                _signal(pid, number)
-            while left and time.monotonic() < deadline:
-                time.sleep(0.05)
-                left = self._left()
-            if not left:
-                return
-
-    def _left(self) -> list[int]:
-        return [pid for pid in _processes() if pid != os.getpid() and self._is_ours(pid)]
+        if self._cancel.requested:
+            processes.end_all(self._is_ours)
 
     def _is_ours(self, pid: int) -> bool:
         """Whether a process carries the run's mark: the private folder in its environment, or a socket of ours."""
-        process = Path("/proc") / str(pid)
-        try:
-            if (process / "stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z":
-                return False
-            return (
-                self._mark in (process / "environ").read_bytes()
-                or self._control_dir in (process / "cmdline").read_bytes()
-            )
-        except OSError:  # it ended meanwhile, or is another user's
-            return False
-
-
-def _processes() -> list[int]:
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+        return processes.carries(pid, self._mark, self._control_dir)
 
 
 def _children(parent: int) -> list[int]:
     found = []
-    for pid in _processes():
+    for pid in processes.all_numbers():
         with contextlib.suppress(OSError, IndexError, ValueError):
             if int((Path("/proc") / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1]) == parent:
                 found.append(pid)
     return found
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.model import host_keys
 from clusterctl.remote import ssh, ssh_failure
+from clusterctl.support import held_files
 from clusterctl.support.errors import ConfigError, UnreachableError
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def shown_key(host: Host, wanted: Collection[str] = ()) -> HostKey:
 
 
 def _shown(host: Host, types: str) -> HostKey:
-    with tempfile.TemporaryDirectory(prefix="clusterctl-") as folder:
-        place = Path(folder, "known_hosts")
+    with held_files.folder() as folder:
+        place = folder / "known_hosts"
         options = {
             "StrictHostKeyChecking": "no",  # into this file alone; the login itself is never tried
             "UserKnownHostsFile": str(place),

@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import shutil
 import subprocess
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from clusterctl.support import held_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from clusterctl.model.hosts import Host
 
@@ -74,13 +74,12 @@ def control_folder() -> Iterator[Path]:
     A unix socket's path ends at 108 bytes, so it cannot lie in the state folder.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    base = runtime if runtime and os.access(runtime, os.W_OK) and len(runtime) < 40 else None  # noqa: PLR2004
-    folder = Path(tempfile.mkdtemp(prefix="clusterctl-", dir=base))
-    try:
-        yield folder
-    finally:
-        close_connections(folder)
-        shutil.rmtree(folder, ignore_errors=True)
+    base = runtime if runtime and os.access(runtime, os.W_OK) and len(runtime) < 25 else None  # noqa: PLR2004
+    with held_files.folder(base) as folder:
+        try:
+            yield folder
+        finally:
+            close_connections(folder)
 
 
 def close_connections(folder: Path) -> None:

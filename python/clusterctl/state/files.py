@@ -6,6 +6,8 @@ import contextlib
 import os
 from typing import IO, TYPE_CHECKING
 
+from clusterctl.support import held_files
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
@@ -17,6 +19,8 @@ PRIVATE = 0o600
 def replacing(path: Path, mode: int | None = PRIVATE) -> Iterator[IO[bytes]]:
     """Open a file that takes the name of ``path`` when the block ends, and is removed when the block fails.
 
+    A killed process leaves it behind; the next one that replaces ``path`` removes it.
+
     Args:
         path: the file to replace; its folder exists.
         mode: the mode of the file; None leaves it to the umask.
@@ -25,7 +29,8 @@ def replacing(path: Path, mode: int | None = PRIVATE) -> Iterator[IO[bytes]]:
         OSError: the file cannot be written.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666 if mode is None else PRIVATE)
+    remove_staged(path.parent, path.name)
+    descriptor = held_files.open_held(beside, 0o666 if mode is None else PRIVATE)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             yield stream
@@ -33,7 +38,7 @@ def replacing(path: Path, mode: int | None = PRIVATE) -> Iterator[IO[bytes]]:
             if mode is not None:
                 os.fchmod(descriptor, mode)
             os.fsync(descriptor)
-        beside.replace(path)
+            beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
@@ -57,3 +62,8 @@ def write_atomically(
     with replacing(path, mode) as stream:
         for part in parts:
             stream.write(part if isinstance(part, bytes) else part.encode("utf-8", errors))
+
+
+def remove_staged(folder: Path, name: str = "") -> None:
+    """Remove what killed processes wrote in place of a file and never put there; without a name, of all in a folder."""
+    held_files.remove_abandoned(path for path in folder.glob(f".{name or '*'}.*") if path.suffix[1:].isdigit())

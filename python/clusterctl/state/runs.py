@@ -12,6 +12,7 @@ import os
 import platform
 import shutil
 from datetime import datetime, timezone
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 from clusterctl import __version__
 from clusterctl.model.run_record import RunRecord
 from clusterctl.state import files, paths, processes
+from clusterctl.support import held_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import AnyInventory
 
 KEPT_RUNS = 50
-_RUNNING = b'"outcome": "running"'
+_RUNNING, _KILLED = b'"outcome": "running"', b'"outcome": "killed"'
 _TAIL_BYTES = 1 << 20  # of the events; a line may hold the texts of a large cluster's files
 KEPT_SETS = 10  # runs that left a set of links: a rollback can go back to them, however many validations follow
 
@@ -49,8 +51,9 @@ def _private_stream(path: Path) -> IO[str]:
 class Run:
     """The folder of one run, open for writing."""
 
-    def __init__(self, record: RunRecord, folder: Path) -> None:
-        """Use :func:`start` instead."""
+    def __init__(self, record: RunRecord, folder: Path, killed: Sequence[str] = ()) -> None:
+        """Use :func:`start` instead; ``killed`` are the kept runs of the same inventory that were killed."""
+        self.killed = tuple(killed)
         self.record = record
         self.folder = folder
         self._events: IO[str] = _private_stream(paths.events_file(folder))
@@ -115,12 +118,11 @@ def start(verb: str, inventory: AnyInventory, argv: Sequence[str], versions: dic
         started=now,
         folder=str(folder),
     )
-    run = Run(record, folder)
+    run = Run(record, folder, _remove_old(runs))
     latest = runs / f".latest.{os.getpid()}"
     latest.unlink(missing_ok=True)
     latest.symlink_to(run_id, target_is_directory=True)
     latest.replace(runs / "latest")
-    _remove_old(runs)
     return run
 
 
@@ -181,15 +183,36 @@ def _may_run(folder: Path) -> bool:
     return record.outcome == "running" and (record.process is not None or pid.exists())
 
 
-def _remove_old(runs: Path) -> None:
+def _remove_old(runs: Path) -> list[str]:
+    """Remove the oldest runs, and what killed runs left on this machine; returns the killed runs, oldest first."""
     folders = sorted(path for path in runs.iterdir() if path.is_dir() and not path.is_symlink())
     with_sets = [folder for folder in folders if paths.software_file(folder).is_file()][-KEPT_SETS:]
     for old in folders[:-KEPT_RUNS]:
         if old not in with_sets:
             shutil.rmtree(old, ignore_errors=True)
+    killed = []
     for folder in folders[-KEPT_RUNS:]:
-        if not _may_run(folder):  # the run was killed before it could clean up
-            shutil.rmtree(paths.ansible_dir(folder), ignore_errors=True)
+        if _may_run(folder):
+            continue
+        private = paths.ansible_dir(folder)
+        if private.exists():  # the run was killed before it could clean up, and its workers may still be at work
+            processes.end_all(partial(processes.carries, environment=os.fsencode(private)))
+            shutil.rmtree(private, ignore_errors=True)
+        if _was_killed(folder):
+            killed.append(folder.name)
+            files.remove_staged(folder)
+    if killed:
+        for left in runs.glob(".latest.*"):
+            left.unlink(missing_ok=True)
+        files.remove_staged(runs.parent)
+        held_files.remove_folders_of_killed()
+    return killed
+
+
+def _was_killed(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return _KILLED in paths.run_record(folder).read_bytes()
+    return not paths.run_record(folder).exists()  # it was killed before it wrote anything
 
 
 def user_name() -> str:

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -52,3 +56,25 @@ def test_a_reader_finds_the_old_file_until_the_new_one_is_whole(tmp_path: Path) 
         stream.flush()
         assert target.read_text(encoding="utf-8") == "old"
     assert target.read_text(encoding="utf-8") == "new"
+
+
+def test_what_a_killed_process_staged_goes_when_the_file_is_written_again(tmp_path: Path) -> None:
+    target, litter, other = tmp_path / "run.json", tmp_path / ".run.json.99999999", tmp_path / ".facts.json.99999999"
+    for path in (litter, other):
+        path.write_text("half")
+    files.write_atomically(target, "whole")
+    assert sorted(tmp_path.iterdir()) == [other, target]
+    files.remove_staged(tmp_path)
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
+def test_the_content_is_on_the_disk_before_the_name_leads_to_it(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    program = "import sys; from pathlib import Path; from clusterctl.state import files;"
+    program += "files.write_atomically(Path(sys.argv[1]), 'whole')"
+    argv = ["strace", "-f", "-y", "-o", str(trace), "-e", "trace=write,fsync,rename,renameat,renameat2"]
+    subprocess.run([*argv, sys.executable, "-c", program, str(tmp_path / "record.json")], check=True)
+    calls = re.findall(r" (write|fsync|rename)\w*\(.*record\.json", trace.read_text())
+    assert calls == ["write", "fsync", "rename"]

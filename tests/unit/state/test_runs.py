@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -74,6 +76,26 @@ def test_what_a_killed_run_left_is_tidied_up() -> None:
         folder.mkdir(parents=True)
     start("/srv/inventory.ini").close()
     assert (dead.exists(), alive.exists()) == (False, True)
+
+
+@pytest.mark.programs
+def test_the_workers_and_files_of_a_killed_run_end_with_the_next_run() -> None:
+    run = start()
+    run.close()
+    private = paths.ansible_dir(run.folder)
+    private.mkdir()
+    place = rewritten(run.folder, started_ticks=0)
+    private = paths.ansible_dir(place.parent)
+    staged = [place.with_name(f".facts.json.{os.getpid()}"), place.parents[2] / ".snapshot.json.99999999"]
+    for path in staged:
+        path.write_text("half", encoding="utf-8")
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "ANSIBLE_LOCAL_TEMP": str(private)}) as worker:
+        again = start()
+        again.close()
+        assert worker.wait(timeout=10) == -signal.SIGTERM
+    assert again.killed == (place.parent.name,)
+    assert [path.exists() for path in (private, *staged)] == [False] * 3
+    assert start().killed == (place.parent.name,)
 
 
 def test_an_unwritable_state_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a killed run leaves on a node: programs that are still at work, staged files, half trees, pushed packs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Callable, Collection, Iterator, List, NamedTuple, Sequence, Set
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils import brought, origins
+
+PACKS = "/var/cache/clusterctl/packs"
+_RUN = b"CLUSTERCTL_RUN="  # run, user and controller as JSON; the playbooks set it
+_STAGED = re.compile(r"\..+\.clusterctl-[a-z0-9_]{8}|\.origins\.[a-z0-9_]{8}|\.clusterctl-[a-z0-9_]{8}")
+_LINK = re.compile(rf"\.(?:{'|'.join(brought.NAMES)})\.[a-z0-9_]{{8}}")
+_PAYLOAD = "ansible_clusterctl.hpc.*_payload_????????"  # the folder of a module of this collection while it runs
+_POLL_S = 0.25
+
+
+class Worker(NamedTuple):
+    """A process of a run on this node."""
+
+    pid: int
+    run: str
+    name: str
+    started: float  # seconds since 1970
+
+
+def workers(processes: str = "/proc") -> List[Worker]:
+    """Return the processes that a run of any controller has on this node, this one included."""
+    found = []
+    for place in Path(processes).iterdir():
+        if not place.name.isdigit():
+            continue
+        with suppress(OSError, ValueError, AttributeError):
+            given = next(
+                (entry for entry in (place / "environ").read_bytes().split(b"\0") if entry.startswith(_RUN)), b""
+            )
+            if given:
+                run = str(json.loads(given[len(_RUN) :]).get("run", ""))
+                name = (place / "comm").read_text(encoding="utf-8", errors="replace").strip()
+                found.append(Worker(int(place.name), run, name, place.stat().st_mtime))
+    return found
+
+
+def still_at_work(killed: Collection[str], patience_s: float, say: Callable[[str], None]) -> List[Worker]:
+    """Wait until no process of a killed run is at work; returns those that outlast the patience.
+
+    Args:
+        killed: names of runs.
+        patience_s: how long to wait; an installation of packages takes minutes, and must not be cut off.
+        say: takes a line of progress.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        left = [worker for worker in workers() if worker.run in killed]
+        if not left or time.monotonic() >= deadline:
+            return left
+        say(f"waiting for {left[0].name} (process {left[0].pid}) of the killed run {left[0].run}")
+        time.sleep(_POLL_S)
+
+
+def of_killed(folders: Sequence[str], packs: Collection[str], root: str = brought.ROOT) -> List[str]:
+    """Return what killed runs left on this node.
+
+    Args:
+        folders: where packs are pushed to and builds are made.
+        packs: names of packs that the controller has; a kept pack that it lacks saves the next run a build.
+        root: where the artifacts are.
+    """
+    found: Set[str] = {path for folder in folders for path in brought.left_in(folder)}
+    found |= {path for path in brought.trees_and_links(root)[0] if Path(path).name.startswith(".")}
+    found |= {str(path) for path in _below(root) if _LINK.fullmatch(path.name) and path.is_symlink()}
+    found |= {str(path) for folder in _places() for path in _below(folder) if _STAGED.fullmatch(path.name)}
+    for path in _below(PACKS):
+        if path.name.endswith(".partial") or path.name.rpartition(".")[0].replace(".tar", "") in packs:
+            found.add(str(path))
+    first = min((worker.started for worker in workers()), default=time.time())
+    for path in Path("/tmp").glob(_PAYLOAD):  # noqa: S108 - a name that only modules of ours have
+        with suppress(OSError):
+            state = path.lstat()
+            if stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and state.st_mtime < first - 1:
+                found.add(str(path))
+    return sorted(found)
+
+
+def remove(path: str) -> None:
+    """Remove a file, a link or a folder; it may be gone already."""
+    with suppress(FileNotFoundError):
+        if Path(path).is_dir() and not Path(path).is_symlink():
+            shutil.rmtree(path)
+        else:
+            Path(path).unlink()
+
+
+def _places() -> Iterator[str]:
+    """Yield the folders in which files are staged beside their targets."""
+    known = [*brought.TEXTS, *brought.FILES, *brought.ALWAYS_THERE, *origins.load()["paths"]]
+    yield from {str(Path(path).parent) for path in known}
+    for top in (*brought.FOLDERS, brought.STATE):
+        for folder, _, _ in os.walk(top):
+            yield folder
+
+
+def _below(folder: str) -> List[Path]:
+    with suppress(OSError):
+        return list(Path(folder).iterdir())
+    return []

@@ -1,0 +1,81 @@
+"""Temporary files and folders: a lock of the kernel holds each while its process lives; the rest is litter of kills."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_FOLDER = "clusterctl-held-"  # a control socket lies in such a folder, and its path must stay below 108 bytes
+
+
+def open_held(path: Path, mode: int = 0o600) -> int:
+    """Open a new or empty file for writing and hold it until its descriptor is closed; ``mode`` goes by the umask.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    while True:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        if _hold(descriptor, path):
+            return descriptor
+
+
+@contextlib.contextmanager
+def folder(base: str | None = None) -> Iterator[Path]:
+    """Yield a private temporary folder, which is gone afterwards.
+
+    Args:
+        base: where it is made; None is the folder for temporary files.
+    """
+    while True:
+        made = Path(tempfile.mkdtemp(prefix=_FOLDER, dir=base))
+        descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
+        if _hold(descriptor, made):
+            break
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        os.close(descriptor)
+
+
+def remove_folders_of_killed() -> None:
+    """Remove this user's temporary folders whose processes have ended."""
+    for base in {tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR", "")} - {""}:
+        remove_abandoned(Path(base).glob(f"{_FOLDER}????????"))
+
+
+def remove_abandoned(candidates: Iterable[Path]) -> None:
+    """Remove those of this user's files and folders that a process held once and holds no more."""
+    for path in candidates:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                if os.fstat(descriptor).st_uid != os.geteuid():
+                    continue
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def _hold(descriptor: int, path: Path) -> bool:
+    """Lock what was just made; False where another process took it for litter in between."""
+    with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a file system without locks has no litter removed from it
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.path.samestat(os.fstat(descriptor), path.lstat()):
+            return True
+    os.close(descriptor)
+    return False
