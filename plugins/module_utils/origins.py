@@ -17,7 +17,7 @@ import json
 import os
 import stat
 import tempfile
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity import acting_as, read_regular
 
@@ -167,6 +167,23 @@ def note_packages(names: Iterable[str]) -> None:
     packages = sorted({*record["packages"], *names})
     if packages != record["packages"] and may_write():
         save({**record, "packages": packages})
+
+
+def note_installation(present: Optional[List[str]]) -> None:
+    """Keep the packages that are present while an installation runs; None is its end.
+
+    Raises:
+        OSError: the record cannot be written.
+    """
+    record = load()
+    if present != record.get("installing") and may_write():
+        rest = {key: value for key, value in record.items() if key != "installing"}
+        save(rest if present is None else {**rest, "installing": present})
+
+
+def cut_off_installation() -> List[str]:
+    """Return the packages that were present before an installation that a kill cut off; empty without one."""
+    return [str(name) for name in load().get("installing") or ()]
 
 
 def note_account(name: str) -> None:

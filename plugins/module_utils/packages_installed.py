@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import re
 import shutil
+from pathlib import Path
 from typing import Dict, Iterable, List, Tuple
 
 from . import command
 
 _ANSWER_S = 120
 _REMOVAL_S = 900
+_FINISH_S = 900
+_UPDATES = "/var/lib/dpkg/updates"  # dpkg keeps numbered files here while it is at work
 _ENVIRONMENT = {"PATH": command.SYSTEM_PATH, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
 _PREVENTED = re.compile(r"^dpkg: dependency problems prevent removal of (\S+?):\n((?: .*\n?)+)", re.MULTILINE)
 _NEEDS = re.compile(r"^ (\S+) (?:pre-)?depends on ", re.MULTILINE)
@@ -43,6 +46,33 @@ def installed() -> List[str]:
     if _has("rpm"):
         return sorted(set(_run(["rpm", "-qa", "--queryformat", "%{NAME}\n"]).output.split()))
     return []
+
+
+def unfinished() -> List[str]:
+    """Return the packages that dpkg was cut off from unpacking or configuring; ['dpkg'] where it cannot tell."""
+    if not _has("dpkg-query"):
+        return []
+    lines = _run(["dpkg-query", "-W", "-f", "${db:Status-Status} ${Package}\n"]).output.splitlines()
+    states = {"unpacked", "half-configured", "half-installed", "triggers-awaited", "triggers-pending"}
+    found = sorted(line.split()[1] for line in lines if line.split()[0] in states)
+    is_cut_off = any(path.name.isdigit() for path in Path(_UPDATES).glob("*"))
+    return found or (["dpkg"] if is_cut_off else [])
+
+
+def finish() -> None:
+    """Have dpkg finish what it was cut off from; a file that the administrator changed stays as it is.
+
+    Raises:
+        PackageError: dpkg could not.
+    """
+    argv = ["dpkg", "--force-confdef", "--force-confold", "--configure", "--pending"]
+    done = _run(argv, _FINISH_S)
+    if not done.ok:
+        last = (done.said.splitlines() or ["it gave no reason"])[-1].strip()
+        raise PackageError(
+            f"An installation of packages was cut off, and 'dpkg --configure --pending' could not finish it: {last};"
+            " repair it on this host, and run again."
+        )
 
 
 def needed_by_others(said: str) -> Dict[str, str]:

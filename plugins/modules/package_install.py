@@ -12,6 +12,7 @@ author: The clusterctl authors
 description:
   - Installs packages by M(ansible.builtin.package). The packages that were not there before, those that others need
     included, are kept in the record of origins on the node. C(clusterctl uninstall) removes exactly these.
+  - Waits while another program holds the locks of apt and dpkg, and has dpkg finish an installation that was cut off.
 options:
   name:
     description: The packages.
@@ -50,17 +51,24 @@ EXAMPLES = r"""
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: success}
 installed: {description: The packages of the node., type: list, returned: always}
+held_by: {description: The process that holds the locks of apt or dpkg., type: str, returned: before}
 came: {description: The packages that were not there before., type: list, returned: success}
 watch: {description: Always empty., type: list, returned: success}
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils import origins, packages_installed
+from typing import Any, Dict, List
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    audited_module,
+    origins,
+    package_lock,
+    packages_installed,
+)
 
 
 def main() -> None:
     """Look at the packages before or after an installation."""
-    module = AnsibleModule(
+    module = audited_module.AuditedModule(
         argument_spec={
             "name": {"type": "list", "elements": "str", "required": True},
             "options": {"type": "dict", "default": {}},
@@ -69,15 +77,47 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    present = packages_installed.installed()
-    if module.params["phase"] == "before" or module.check_mode:
-        module.exit_json(changed=False, installed=present, came=[], changes=[], watch=[])
-    came = sorted(set(present) - set(module.params["before"]))
+    names, is_before = module.params["name"], module.params["phase"] == "before"
     try:
-        origins.note_packages(came)
+        if is_before:
+            module.exit_json(changed=False, came=[], watch=[], **before(names, really=not module.check_mode))
+        present = packages_installed.installed()
+        came = sorted(set(present) - set(module.params["before"]))
+        if not module.check_mode:
+            origins.note_packages(came)
+            origins.note_installation(None)
+    except packages_installed.PackageError as error:
+        module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{origins.place()} cannot be written: {error.strerror}.")
     module.exit_json(changed=False, installed=present, came=came, changes=[], watch=[])
+
+
+def before(names: List[str], *, really: bool) -> Dict[str, Any]:
+    """Look at the packages; where one is missing, name who holds the locks, or finish what was cut off.
+
+    Raises:
+        packages_installed.PackageError: dpkg was cut off and cannot finish.
+        OSError: the record of origins cannot be written.
+    """
+    present = packages_installed.installed()
+    known = {packages_installed.plain_name(name) for name in present}
+    if not really or all(packages_installed.plain_name(name) in known for name in names):
+        return {"installed": present, "changes": [], "held_by": ""}
+    held_by = package_lock.holder()
+    if held_by:
+        return {"installed": present, "changes": [], "held_by": held_by}
+    changes = []
+    cut_off = packages_installed.unfinished()
+    if cut_off:
+        packages_installed.finish()
+        changes.append(f"finished the installation of {', '.join(cut_off)}, which was cut off")
+        present = packages_installed.installed()
+    earlier = origins.cut_off_installation()
+    if earlier:
+        origins.note_packages(set(present) - set(earlier))
+    origins.note_installation(present)
+    return {"installed": present, "changes": changes, "held_by": ""}
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import copy
 import secrets
 import shlex
 import threading
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NOTE_PERIOD_S = 2.0
+_PACKAGE_LOCK_S = 600.0  # unattended upgrades take minutes
+_LOCK_POLL_S = 3.0
 _SHARED = "/var/tmp"  # noqa: S108 - only random names are used in it
 
 
@@ -70,8 +73,8 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
         Raises:
             ModuleFailedError: the host could not record them.
         """
+        before = self._when_packages_are_free(packages, task_vars)
         self._note(self._host(task_vars), f"installing packages: {' '.join(packages)}")
-        before = self._call("package_install", {"name": packages, "phase": "before"}, task_vars)["installed"]
         task = self._task.copy()
         task.action = "ansible.builtin.package"
         task.args = {"name": packages, "state": "present", **options}
@@ -89,6 +92,28 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
         after = self._call("package_install", {"name": packages, "phase": "after", "before": before}, task_vars)
         complaint = str(result.get("msg") or "no reason was given") if result.get("failed") else ""
         return list(after["came"]), complaint
+
+    def _when_packages_are_free(self, packages: list[str], task_vars: dict[str, Any]) -> list[str]:
+        """Wait until nobody else holds the package manager's locks, and return the installed packages.
+
+        Raises:
+            ModuleFailedError: it is held for too long, or an installation was cut off and cannot be finished.
+        """
+        host, began = self._host(task_vars), time.monotonic()
+        patience_s = float(self._templar.template(task_vars.get("preflight_package_lock_s", _PACKAGE_LOCK_S)))
+        while True:
+            seen = self._call("package_install", {"name": packages, "phase": "before"}, task_vars)
+            if not seen["held_by"]:
+                for change in seen["changes"]:
+                    self._note(host, change)
+                return list(seen["installed"])
+            waited_s = time.monotonic() - began
+            if waited_s > patience_s:
+                held = f"{seen['held_by']} has held the package manager's lock for {waited_s:.0f} s"
+                cure = "wait until it has ended, or stop it, and run again"
+                raise ModuleFailedError({"failed": True, "msg": f"{host}: {held}; {cure}."})
+            self._note(host, f"waiting for {seen['held_by']}, which holds the package manager's lock")
+            time.sleep(_LOCK_POLL_S)
 
     def _push(self, local: Path, folder: str) -> str:
         """Copy a file of the controller to a new name on the host and return that name.

@@ -47,6 +47,10 @@ cd / && find etc home root usr/local var/lib/clusterctl var/log/clusterctl var/t
 find etc home root usr/local var/lib/clusterctl var/tmp tmp -xdev -type f -print0 2>/dev/null \
   | LC_ALL=C sort -z | xargs -0r sha256sum --
 """
+HELD = (
+    "import fcntl, time; file = open('/var/lib/dpkg/lock-frontend', 'w'); fcntl.lockf(file, fcntl.LOCK_EX);"
+    " time.sleep({})"
+)
 # What differs between two undisturbed runs as well.
 PASSING = ("etc/ld.so.cache", "__pycache__", ".bash_history", "audit.jsonl")
 PROOF = "var/lib/clusterctl/proofs/"
@@ -101,6 +105,17 @@ class Cluster:
         if kind == "provision":
             self.base = (self.folder / "runs" / "latest").resolve().name
         self.at = kind
+
+    def provision(self, *options: str) -> tuple[int, str]:
+        """Provision; returns the exit code and what was said."""
+        command = [*self.command("provision"), *options]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+
+    def hold_packages(self, node: str, seconds: int) -> None:
+        """Hold the lock of apt on a node, as unattended upgrades do."""
+        container = self.sandbox.node(node).container
+        self.podman.run("exec", "--detach", container, "python3", "-c", HELD.format(seconds))
 
     def prepare(self, kind: str) -> None:
         """Bring the cluster to where a run of this kind begins."""
@@ -246,6 +261,35 @@ def differences(now: dict[str, str], wanted: dict[str, str]) -> list[str]:
 def test_a_killed_run_is_made_good_by_a_plain_one(cluster: Cluster, kind: str) -> None:
     problem = outcome(cluster, Schedule.draw(cluster, kind))
     assert not problem, problem
+
+
+@pytest.fixture(scope="module")
+def ready(cluster: Cluster) -> Cluster:
+    """The cluster after a provision from bare software."""
+    if cluster.at != "provision":
+        cluster.prepare("provision")
+        cluster.run("provision")
+    return cluster
+
+
+def test_a_held_package_lock_is_waited_for_and_a_cut_off_installation_finished(ready: Cluster) -> None:
+    """node1 misses a package while another program holds the lock; dpkg was cut off on node2."""
+    package = ready.on("node1", "dpkg-query -W -f '${Package}\\n' 'libgfortran*' | head -1").strip()
+    ready.on("node1", f"apt-get -q -y purge {package}")
+    ready.on("node2", f"apt-get -q -y purge {package}; cd /tmp && apt-get -q download {package}")
+    ready.on("node2", "dpkg --unpack /tmp/libgfortran*.deb; rm /tmp/libgfortran*.deb")
+    ready.hold_packages("node1", 600)
+    done, heard = ready.provision("-e", "preflight_package_lock_s=1")
+    assert done != 0
+    assert "node1: python3 (process " in heard
+    assert "has held the package manager's lock" in heard
+    ready.on("node1", "pkill -f '[l]ock-frontend'")
+    ready.hold_packages("node1", 20)
+    done, heard = ready.provision()
+    assert done == 0, heard
+    assert "waiting for python3 (process " in (ready.folder / "runs" / "latest" / "events.jsonl").read_text()
+    for node in NODES:
+        assert ready.on(node, f"dpkg-query -W -f '${{Status}}' {package}") == "install ok installed"
 
 
 @pytest.mark.long

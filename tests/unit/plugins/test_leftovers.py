@@ -5,10 +5,19 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import brought, leftovers
+from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    brought,
+    command,
+    leftovers,
+    origins,
+    package_lock,
+    packages_installed,
+)
+from ansible_collections.clusterctl.hpc.plugins.modules import package_install
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 
 if TYPE_CHECKING:
@@ -81,3 +90,55 @@ def test_a_partial_file_that_nobody_holds_goes(tmp_path: Path) -> None:
         partial_file.forget_abandoned(tmp_path)
         assert sorted(tmp_path.iterdir()) == sorted([file, folder, tmp_path / "openmpi.tar.zst"])
     assert list(tmp_path.iterdir()) == [tmp_path / "openmpi.tar.zst"]
+
+
+HOLD = """
+import fcntl, sys, time
+file = open(sys.argv[1], "w")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print(flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.programs
+def test_the_holder_of_a_package_lock_is_named(tmp_path: Path) -> None:
+    free, lock = tmp_path / "free", tmp_path / "lock"
+    free.touch()
+    assert package_lock.holder([str(tmp_path / "missing"), str(free)]) == ""
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(lock)], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        assert package_lock.holder([str(free), str(lock)]).endswith(f"(process {process.pid})")
+        process.kill()
+
+
+def test_what_dpkg_was_cut_off_from_is_named_and_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "installed base-files\nunpacked libgfortran5\nhalf-configured gcc-12\ndeinstall old\n"
+    asked: list[list[str]] = []
+
+    def run(argv: list[str], _timeout_s: float = 0) -> command.Done:
+        asked.append(argv)
+        return command.Done(0, said, "") if argv[0] == "dpkg-query" else command.Done(1, "", "dpkg: error: no room\n")
+
+    monkeypatch.setattr(packages_installed, "_has", lambda name: name == "dpkg-query")
+    monkeypatch.setattr(packages_installed, "_run", run)
+    assert packages_installed.unfinished() == ["gcc-12", "libgfortran5"]
+    with pytest.raises(packages_installed.PackageError, match="could not finish it: dpkg: error: no room; repair"):
+        packages_installed.finish()
+    assert asked[-1][0] == "dpkg"
+    assert "--configure" in asked[-1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root keeps the record of origins")
+def test_packages_of_an_installation_that_a_kill_cut_off_are_recorded_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLUSTERCTL_ORIGINS", str(tmp_path / "origins.json"))
+    monkeypatch.setattr(package_lock, "holder", lambda: "")
+    monkeypatch.setattr(packages_installed, "unfinished", list)
+    monkeypatch.setattr(packages_installed, "installed", lambda: ["base"])
+    assert package_install.before(["gcc"], really=True)["installed"] == ["base"]
+    monkeypatch.setattr(packages_installed, "installed", lambda: ["base", "cpp"])  # a kill cuts off gcc itself
+    package_install.before(["gcc"], really=True)
+    assert origins.load()["packages"] == ["cpp"]
