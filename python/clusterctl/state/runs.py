@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import shutil
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 KEPT_RUNS = 50
 _RUNNING, _KILLED = b'"outcome": "running"', b'"outcome": "killed"'
+_TIME = "%Y%m%dT%H%M%SZ"  # in the name of a run
 _TAIL_BYTES = 1 << 20  # of the events; a line may hold the texts of a large cluster's files
 KEPT_SETS = 10  # runs that left a set of links: a rollback can go back to them, however many validations follow
 
@@ -76,7 +77,9 @@ class Run:
         )
 
     def update(self, **fields: Any) -> RunRecord:
-        """Change fields of the record and write it."""
+        """Change fields of the record and write it. A clock that was set back makes no run end before it started."""
+        if fields.get("finished") is not None:
+            fields["finished"] = max(fields["finished"], self.record.started)
         self.record = RunRecord.model_validate({**self.record.model_dump(), **fields})
         self._save()
         return self.record
@@ -103,7 +106,7 @@ def start(verb: str, inventory: AnyInventory, argv: Sequence[str], versions: dic
     name = paths.cluster_id(inventory)
     runs = paths.private_folder(paths.runs_dir(name))
     now = datetime.now(timezone.utc)
-    run_id = f"{now:%Y%m%dT%H%M%SZ}-{verb}-{os.getpid()}"
+    run_id = f"{_in_order(now, runs):{_TIME}}-{verb}-{os.getpid()}"
     folder = paths.private_folder(runs / run_id)
     record = RunRecord(
         verb=verb,
@@ -124,6 +127,19 @@ def start(verb: str, inventory: AnyInventory, argv: Sequence[str], versions: dic
     latest.symlink_to(run_id, target_is_directory=True)
     latest.replace(runs / "latest")
     return run
+
+
+def _in_order(now: datetime, runs: Path) -> datetime:
+    """Return the time of a run's name: later than that of the run before, also where the clock was set back.
+
+    Names decide which run is the last one, where a rollback goes back to, and which runs are the oldest.
+    """
+    before = max((path.name for path in runs.iterdir() if not path.is_symlink()), default="")
+    with contextlib.suppress(ValueError):
+        last = datetime.strptime(before.partition("-")[0], _TIME).replace(tzinfo=timezone.utc)
+        if last > now:
+            return last + timedelta(seconds=1)
+    return now
 
 
 def settled(folder: Path) -> RunRecord:

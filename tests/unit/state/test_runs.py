@@ -98,6 +98,18 @@ def test_the_workers_and_files_of_a_killed_run_end_with_the_next_run() -> None:
     assert start().killed == (place.parent.name,)
 
 
+def test_a_clock_that_is_set_back_keeps_the_order_of_runs_and_the_run_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "KEPT_RUNS", 2)
+    for year in (2090, 2091, 2092):
+        (paths.runs_dir(start().record.cluster_id) / f"{year}0101T000000Z-provision-99999999").mkdir(exist_ok=True)
+    run = start()
+    run.update(finished=datetime(2001, 1, 1, tzinfo=timezone.utc))
+    assert run.folder.name.startswith("20920101T000001Z-provision-")
+    assert run.record.started.year < 2090
+    assert run.record.finished == run.record.started
+    assert (run.folder.parent / "latest").resolve() == max(run.folder.parent.glob("2*"))
+
+
 def test_an_unwritable_state_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
