@@ -217,7 +217,7 @@ class _Validation:
             run_id=self._run.record.run_id,
             inventory=str(self._cluster.sources),
             started=self._started,
-            finished=_now(),
+            finished=max(_now(), self._started),  # a clock may be set back meanwhile
             launch_node=self._placed.launch_node if self._placed else "",
             hosts=tuple(host.name for host in self._cluster.selected_hosts),
             slots=self._placed.slots if self._placed else {},
