@@ -21,6 +21,7 @@ _STAGED = re.compile(r"\..+\.clusterctl-[a-z0-9_]{8}|\.origins\.[a-z0-9_]{8}|\.c
 _LINK = re.compile(rf"\.(?:{'|'.join(brought.NAMES)})\.[a-z0-9_]{{8}}")
 _PAYLOAD = "ansible_clusterctl.hpc.*_payload_????????"  # the folder of a module of this collection while it runs
 _POLL_S = 0.25
+_TICKS = 19  # of the fields after the name in /proc/PID/stat: the start, in ticks since the boot
 
 
 class Worker(NamedTuple):
@@ -45,8 +46,20 @@ def workers(processes: str = "/proc") -> List[Worker]:
             if given:
                 run = str(json.loads(given[len(_RUN) :]).get("run", ""))
                 name = (place / "comm").read_text(encoding="utf-8", errors="replace").strip()
-                found.append(Worker(int(place.name), run, name, place.stat().st_mtime))
+                found.append(Worker(int(place.name), run, name, started(place)))
     return found
+
+
+def started(place: Path) -> float:
+    """Return when a process started, in seconds since 1970; ``place`` is its folder in /proc.
+
+    Raises:
+        OSError: it has ended.
+    """
+    ticks = int((place / "stat").read_bytes().rpartition(b")")[2].split()[_TICKS])
+    rows = Path("/proc/stat").read_text(encoding="ascii", errors="replace").splitlines()
+    boot = next(int(row.split()[1]) for row in rows if row.startswith("btime "))
+    return boot + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def still_at_work(killed: Collection[str], patience_s: float, say: Callable[[str], None]) -> List[Worker]:
@@ -81,11 +94,13 @@ def of_killed(folders: Sequence[str], packs: Collection[str], root: str = brough
     for path in _below(PACKS):
         if path.name.endswith(".partial") or path.name.rpartition(".")[0].replace(".tar", "") in packs:
             found.add(str(path))
-    first = min((worker.started for worker in workers()), default=time.time())
+    first = min(started(Path("/proc/self")), *(worker.started for worker in workers()), time.time())
     for path in Path("/tmp").glob(_PAYLOAD):  # noqa: S108 - a name that only modules of ours have
         with suppress(OSError):
             state = path.lstat()
-            if stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and state.st_mtime < first - 1:
+            if (
+                stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and state.st_mtime < first - 2
+            ):  # a whole second of btime
                 found.add(str(path))
     return sorted(found)
 

@@ -38,7 +38,7 @@ class ModuleFailedError(Exception):
 class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carries no types
     """An action plugin that handles artifacts on the controller."""
 
-    TRANSFERS_FILES = True
+    TRANSFERS_FILES = False  # files are pushed to a place of their own; Ansible's folder would outlive a kill
     _supports_check_mode = True
 
     def _host(self, task_vars: Mapping[str, Any]) -> str:
