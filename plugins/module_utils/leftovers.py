@@ -79,13 +79,19 @@ def still_at_work(killed: Collection[str], patience_s: float, say: Callable[[str
         time.sleep(_POLL_S)
 
 
-def of_killed(folders: Sequence[str], packs: Collection[str], root: str = brought.ROOT) -> List[str]:
+def of_killed(
+    folders: Sequence[str],
+    packs: Collection[str],
+    root: str = brought.ROOT,
+    temporary: str = "/tmp",  # noqa: S108 - names that only modules of ours have
+) -> List[str]:
     """Return what killed runs left on this node.
 
     Args:
         folders: where packs are pushed to and builds are made.
         packs: names of packs that the controller has; a kept pack that it lacks saves the next run a build.
         root: where the artifacts are.
+        temporary: where modules unpack themselves.
     """
     found: Set[str] = {path for folder in folders for path in brought.left_in(folder)}
     found |= {path for path in brought.trees_and_links(root)[0] if Path(path).name.startswith(".")}
@@ -94,13 +100,12 @@ def of_killed(folders: Sequence[str], packs: Collection[str], root: str = brough
     for path in _below(PACKS):
         if path.name.endswith(".partial") or path.name.rpartition(".")[0].replace(".tar", "") in packs:
             found.add(str(path))
-    first = min(started(Path("/proc/self")), *(worker.started for worker in workers()), time.time())
-    for path in Path("/tmp").glob(_PAYLOAD):  # noqa: S108 - a name that only modules of ours have
+    # btime has whole seconds only
+    first = min(started(Path("/proc/self")), *(worker.started for worker in workers()), time.time()) - 2
+    for path in Path(temporary).glob(_PAYLOAD):
         with suppress(OSError):
             state = path.lstat()
-            if (
-                stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and state.st_mtime < first - 2
-            ):  # a whole second of btime
+            if stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and state.st_mtime < first:
                 found.add(str(path))
     return sorted(found)
 

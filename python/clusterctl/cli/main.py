@@ -105,6 +105,11 @@ def _explain(error: Exception, argv: Sequence[str]) -> int:
     if isinstance(error, ClusterctlError):
         sys.stderr.write(f"clusterctl: {visible(str(error))}\n")
         return int(error.exit_code)
+    from clusterctl.state import full_disk  # noqa: PLC0415 - only here
+
+    if words := full_disk.explained(error):
+        sys.stderr.write(f"clusterctl: {visible(words)}\n")
+        return ExitCode.BAD_CONFIG
     if any(word.startswith("-vvv") for word in argv):
         import traceback  # noqa: PLC0415 - only here
 

@@ -240,6 +240,7 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
         except Exception:
             # A cancelled child leaves pexpect with an open pty; without a cancel it is a defect.
             if not cancel.requested:
+                stop.end()  # the workers must not go on unheard
                 raise
         finally:
             stop.verify()
@@ -298,7 +299,11 @@ class _Stop:
     def verify(self) -> None:
         """Wait for the rest of the run to end, then end it."""
         if self._cancel.requested:
-            processes.end_all(self._is_ours)
+            self.end()
+
+    def end(self) -> None:
+        """End every process of the run."""
+        processes.end_all(self._is_ours)
 
     def _is_ours(self, pid: int) -> bool:
         """Whether a process carries the run's mark: the private folder in its environment, or a socket of ours."""

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,6 +36,7 @@ LITTER = (
     f"packs/fetched-1-{KEY}.tar.zst",
     f"packs/fetched-1-{KEY}.json",
 )
+PRESENT = "ansible_clusterctl.hpc.leftovers_payload_abcd1234"  # of a module that runs now
 OTHERS = (
     f"local/openmpi-5.0.7-{KEY}/{brought.MARKER}",
     "local/.hidden/file",
@@ -59,10 +61,15 @@ def test_what_killed_runs_left_is_found_and_nothing_else(tmp_path: Path, monkeyp
         monkeypatch.setattr(brought, name, value)
     monkeypatch.setenv("CLUSTERCTL_ORIGINS", str(tmp_path / "origins.json"))
 
-    found = leftovers.of_killed([str(tmp_path / "work")], [f"fetched-1-{KEY}"], str(tmp_path / "local"))
-    found = [path for path in found if path.startswith(str(tmp_path))]
+    for name, age_s in (("ansible_clusterctl.hpc.file_set_payload_abcd1234", 9e5), (PRESENT, 0)):
+        (tmp_path / "tmp" / name).mkdir(parents=True)
+        os.utime(tmp_path / "tmp" / name, (time.time() - age_s,) * 2)
+    found = leftovers.of_killed(
+        [str(tmp_path / "work")], [f"fetched-1-{KEY}"], str(tmp_path / "local"), str(tmp_path / "tmp")
+    )
     for path in found:
         leftovers.remove(path)
+    assert [path.name for path in (tmp_path / "tmp").iterdir()] == [PRESENT]
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_symlink() or path.is_file()}
     assert left == {*OTHERS, "local/openmpi"}
 
