@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from clusterctl.model.job_outcome import OutputLine
 from clusterctl.validation.checks import blame, rank_output
@@ -52,12 +50,3 @@ def test_a_figure_that_is_no_number_is_a_wrong_answer_and_the_record_loads_again
     assert (report.ok, report.figures) == (False, {"step_s": 2.0})
     assert blame.wrong_words([report]) == "rank 0 on node1: loss: expected a finite number, got nan"
     assert type(report).model_validate_json(report.model_dump_json()) == report
-
-
-def test_megabytes_that_a_rank_prints_are_put_together_in_moments() -> None:
-    text = "x" * 1000
-    line = OutputLine("stdout", 0.1, f'{{"rank": 0, "event": "output", "text": "{text}", "whole": true}}')
-    began = time.process_time()
-    printed = rank_output.read([line] * 20_000, ("node1",), {}).printed
-    assert printed == {0: f"{text}\n" * 20_000}
-    assert time.process_time() - began < 20
