@@ -37,6 +37,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 str(name): _word(value) for name, value in check_type_dict(given["client_options"]).items()
             },
             verify=str(given["verify"]),
+            trust=str(given.get("trust", "keys")),
         )
         looks = {
             str(host): look
@@ -104,6 +105,9 @@ def plan(
             host: [targets[target] for target in its] for host, its in rules.logins(visited, options.verify).items()
         },
         "members": everybody[: len(members)],
+        # What the visited nodes still know of the others goes on to hold with certificates too.
+        "outside": [member for member in everybody if member["name"] not in looks and member["name"] in recalled],
+        "user": user,
         "warnings": _warnings(everybody, looks, recalled, options),
     }
 
@@ -136,6 +140,8 @@ def _warnings(
     reaching = {host: str(look["reaches_root"]) for host, look in looks.items() if look["reaches_root"]}
     if reaching:
         warnings.append(job_user_rules.root_reach(str(next(iter(looks.values()))["user"]), reaching, len(looks)))
+    if options.trust == "ca":  # nodes know no keys of single nodes
+        return warnings
     outside = [str(member["name"]) for member in everybody if member["name"] not in looks]
     new = [
         str(member["name"])

@@ -102,6 +102,7 @@ def missing(name: str, changes: Sequence[str]) -> Dict[str, Any]:
             "user": name,
         },
         "client_block": "",
+        "trust": {},
         "obstacles": [],
         "remembered": [],
         "successor_key": "",

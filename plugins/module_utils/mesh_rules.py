@@ -42,6 +42,7 @@ class Options(NamedTuple):
     strict_host_keys: bool = True
     client_options: Mapping[str, str] = {}
     verify: str = "ring"
+    trust: str = "keys"
 
 
 # --- checks of the input ---------------------------------------------------------------------------------------------
@@ -272,17 +273,24 @@ def client_config(members: Sequence[Mapping[str, Any]], user: str, options: Opti
     lines += [
         "",
         _match(user, everybody),
-        f"    StrictHostKeyChecking {'yes' if options.strict_host_keys else 'no'}",
-        "    GlobalKnownHostsFile /etc/ssh/ssh_known_hosts",
-        # A key that a user accepted by hand is not one that the controller has verified.
-        "    UserKnownHostsFile /dev/null",
-        "    UpdateHostKeys no",
-        *[f"    {name} {value}" for name, value in options.client_options.items()],
-        f"    IdentityFile ~/.ssh/{options.key_name}",
-        "    IdentitiesOnly yes",
-        "    PreferredAuthentications publickey",
+        *(f"    {setting}" for setting in client_settings(options)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def client_settings(options: Options) -> List[str]:
+    """Return the settings of the ssh client for logins to the cluster's hosts."""
+    return [
+        f"StrictHostKeyChecking {'yes' if options.strict_host_keys else 'no'}",
+        "GlobalKnownHostsFile /etc/ssh/ssh_known_hosts",
+        # A key that a user accepted by hand is not one that the controller has verified.
+        "UserKnownHostsFile /dev/null",
+        "UpdateHostKeys no",
+        *[f"{name} {value}" for name, value in options.client_options.items()],
+        f"IdentityFile ~/.ssh/{options.key_name}",
+        "IdentitiesOnly yes",
+        "PreferredAuthentications publickey",
+    ]
 
 
 def _match(user: str, words: Iterable[str]) -> str:

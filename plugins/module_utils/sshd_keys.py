@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find where sshd of this node looks for a user's authorized keys, and read them without following a user's link."""
+"""Ask sshd of this node for its settings and keys, and read authorized keys without following a user's link."""
 
 from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, List
 
@@ -26,6 +27,22 @@ def settings_of(user: str) -> Dict[str, str]:
             pairs = (line.partition(" ") for line in done.output.splitlines())
             return {name.lower(): value for name, _, value in pairs} if done.ok else {}
     return {}
+
+
+def host_keys() -> List[Dict[str, str]]:
+    """Return the host keys that sshd is configured with, by file: path, and key (type and key)."""
+    found = []
+    for program in ("/usr/sbin/sshd", "/usr/local/sbin/sshd"):
+        if os.access(program, os.X_OK):
+            done = command.run([program, "-T", "-C", "user=root,host=localhost,addr=127.0.0.1"], _SSHD_S)
+            for line in done.output.splitlines():
+                name, _, path = line.partition(" ")
+                with suppress(OSError):
+                    if name.lower() == "hostkey":
+                        words = Path(f"{path}.pub").read_text(encoding="ascii", errors="replace").split()
+                        found.append({"path": path, "key": " ".join(words[:2])})
+            break
+    return found
 
 
 def authorized_paths(entry: pwd.struct_passwd, settings: Dict[str, str]) -> List[Path]:

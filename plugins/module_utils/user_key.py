@@ -82,6 +82,7 @@ def rotated(home: str, name: str, comment: str, rotation: str, *, check: bool) -
 
 def _switch(waiting: Path, private: Path) -> None:
     with suppress(FileNotFoundError):
+        private.with_name(f"{private.name}-cert.pub").unlink(missing_ok=True)  # it is of the old key
         waiting.replace(private)
         waiting.with_name(f"{waiting.name}.pub").unlink()
 

@@ -120,6 +120,12 @@ obstacles:
   returned: success
   type: list
   elements: str
+trust:
+  description: >-
+    What the node has of a certificate authority: host keys of sshd, certificates, the lines that trust it, and whether
+    the blocks hold keys of single nodes.
+  returned: success
+  type: dict
 remembered:
   description: Lines of the managed blocks about the hosts asked for.
   returned: success
@@ -151,6 +157,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     audited_module,
     job_account,
     mesh_rules,
+    mesh_trust_look,
     origins,
     sshd_keys,
     text_edit,
@@ -331,7 +338,8 @@ def look(module: audited_module.AuditedModule) -> Dict[str, Any]:
         if own:
             check_access(entry, path)
         made = user_key.rotated(entry.pw_dir, name, comment, module.params["rotation"], check=module.check_mode)
-        return {**made, **(known_of(path) if own else {})}
+        certificate = mesh_trust_look.certificate_of(entry, name)
+        return {**made, **certificate, **(known_of(path) if own else {})}
 
     def known_of(path: Path) -> Dict[str, Any]:
         authorized = authorized_file(path, entry.pw_name, group, own=own)
@@ -348,11 +356,14 @@ def look(module: audited_module.AuditedModule) -> Dict[str, Any]:
             )
         made.update(known_of(path))
     wanted = module.params["remember"]
-    lines = [*made["remembered"], *block_lines(_KNOWN_HOSTS)] if wanted else []
+    trusted = block_lines(_KNOWN_HOSTS)
+    trust = mesh_trust_look.look(made.pop("certificate"), settings, made["remembered"], trusted)
+    lines = [*made["remembered"], *trusted] if wanted else []
     return {
         **made,
         "changes": [*created, *made["changes"]],
         "watch": [*made["watch"], *people["watch"]],
+        "trust": trust,
         "user": entry.pw_name,
         "is_missing": False,
         "login_keys": job_account.block(login, people["lines"]),

@@ -57,6 +57,11 @@ options:
     description: Name of a registered variable with further host keys of each node in C(host_keys). Empty means none.
     type: str
     default: ""
+  trust:
+    description: V(keys) lists the key of each node. V(ca) trusts an authority, so new keys need no warning.
+    type: str
+    choices: [keys, ca]
+    default: keys
 author:
   - The clusterctl authors
 attributes:
@@ -98,6 +103,15 @@ logins:
   description: The nodes that each node logs in to as the proof.
   returned: success
   type: dict
+outside:
+  description: Hosts that the play does not visit, as far as the visited nodes have lines about them.
+  returned: success
+  type: list
+  elements: dict
+user:
+  description: User whose logins the mesh is for.
+  returned: success
+  type: str
 members:
   description: The members, each with its public key in C(user_key).
   returned: success

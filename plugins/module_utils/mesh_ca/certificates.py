@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read an OpenSSH certificate and decide whether it has to be signed anew.
+
+Reads and writes no files. The format is PROTOCOL.certkeys of OpenSSH.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+from typing import Dict, List, NamedTuple, Tuple
+
+# The number of strings that make up the public key, between the nonce and the serial number.
+_KEY_PARTS = {
+    "ssh-ed25519-cert-v01@openssh.com": 1,
+    "ssh-rsa-cert-v01@openssh.com": 2,
+    "ecdsa-sha2-nistp256-cert-v01@openssh.com": 2,
+    "ecdsa-sha2-nistp384-cert-v01@openssh.com": 2,
+    "ecdsa-sha2-nistp521-cert-v01@openssh.com": 2,
+}
+_SUFFIX = "-cert-v01@openssh.com"
+_KINDS = {1: "user", 2: "host"}
+# A certificate with less of its life left than this part is signed anew.
+_RENEWED_BELOW = 3
+ABOUT_TO_EXPIRE = "about to expire"  # the one reason that can wait
+
+
+class CertificateError(Exception):
+    """A text is not an OpenSSH certificate; the message is one sentence."""
+
+
+class Certificate(NamedTuple):
+    """What a certificate says; times are seconds since 1970."""
+
+    kind: str  # user or host
+    key: str  # type and key, as in a .pub file
+    serial: int
+    key_id: str
+    principals: Tuple[str, ...]
+    valid_after: int
+    valid_before: int
+    source_addresses: Tuple[str, ...]
+    permits: Tuple[str, ...]
+    authority: str  # type and key of the signer
+
+
+class Wanted(NamedTuple):
+    """What a node's certificate should say."""
+
+    kind: str
+    key: str
+    key_id: str
+    principals: Tuple[str, ...]
+    source_addresses: Tuple[str, ...] = ()  # empty: from everywhere
+    permits: Tuple[str, ...] = ()
+
+
+class _Reader:
+    """Reads the fields of an SSH message in their order."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def more(self) -> bool:
+        return self._at < len(self._data)
+
+    def _take(self, count: int) -> bytes:
+        found = self._data[self._at : self._at + count]
+        if len(found) < count:
+            raise CertificateError("The certificate is cut off.")
+        self._at += count
+        return found
+
+    def number(self, form: str) -> int:
+        return int(struct.unpack(form, self._take(struct.calcsize(form)))[0])
+
+    def string(self) -> bytes:
+        return self._take(self.number(">I"))
+
+    def text(self) -> str:
+        return self.string().decode("utf-8", "replace")
+
+
+def parse(text: str) -> Certificate:
+    """Return what a certificate says; ``text`` is the content of a ``-cert.pub`` file.
+
+    Raises:
+        CertificateError: it is not a certificate of a known type.
+    """
+    words = text.split()
+    if len(words) < 2 or words[0] not in _KEY_PARTS:  # noqa: PLR2004 - type and data
+        raise CertificateError("The text is not an OpenSSH certificate.")
+    try:
+        reader = _Reader(base64.b64decode(words[1], validate=True))
+    except (binascii.Error, ValueError):
+        raise CertificateError("The certificate is not valid base64.") from None
+    if reader.text() != words[0]:
+        raise CertificateError("The certificate names two types.")
+    reader.string()  # the nonce
+    parts = [reader.string() for _ in range(_KEY_PARTS[words[0]])]
+    serial, kind, key_id = reader.number(">Q"), reader.number(">I"), reader.text()
+    names = _Reader(reader.string())
+    principals: List[str] = []
+    while names.more:
+        principals.append(names.text())
+    after, before = reader.number(">Q"), reader.number(">Q")
+    critical, extensions = _options(reader.string()), _options(reader.string())
+    reader.string()  # reserved
+    signer = reader.string()
+    reader.string()  # the signature: whether it holds is for sshd to say
+    plain = words[0][: -len(_SUFFIX)]
+    if kind not in _KINDS:
+        raise CertificateError("The certificate is neither a user's nor a host's.")
+    return Certificate(
+        kind=_KINDS[kind],
+        key=_line(plain, [plain.encode(), *parts]),
+        serial=serial,
+        key_id=key_id,
+        principals=tuple(principals),
+        valid_after=after,
+        valid_before=before,
+        source_addresses=tuple(word for word in critical.get("source-address", "").split(",") if word),
+        permits=tuple(sorted(extensions)),
+        authority=f"{_Reader(signer).text()} {base64.b64encode(signer).decode()}",
+    )
+
+
+def _options(data: bytes) -> Dict[str, str]:
+    reader = _Reader(data)
+    found = {}
+    while reader.more:
+        name, value = reader.text(), reader.string()
+        found[name] = _Reader(value).text() if value else ""
+    return found
+
+
+def _line(kind: str, parts: List[bytes]) -> str:
+    data = b"".join(struct.pack(">I", len(part)) + part for part in parts)
+    return f"{kind} {base64.b64encode(data).decode()}"
+
+
+def is_due(valid_after: int, valid_before: int, now: int) -> bool:
+    """Return whether less than a third of a certificate's life is left."""
+    return (valid_before - now) * _RENEWED_BELOW < valid_before - valid_after
+
+
+def why_anew(present: str, wanted: Wanted, authority: str, now: int) -> str:
+    """Return why a certificate has to be signed; '' where the present one serves.
+
+    Args:
+        present: the node's certificate, '' where it has none. The node may say anything; it harms itself alone.
+        wanted: what the certificate should say.
+        authority: type and key of the authority.
+        now: seconds since 1970.
+    """
+    try:
+        found = parse(present)
+    except CertificateError:
+        return "damaged" if present.strip() else "missing"
+    if found.authority != authority:
+        return "signed by another authority"
+    if found.key != wanted.key or found.kind != wanted.kind:
+        return "of another key"
+    said = (set(found.principals), set(found.source_addresses), set(found.permits), found.key_id)
+    if said != (set(wanted.principals), set(wanted.source_addresses), set(wanted.permits), wanted.key_id):
+        return "of other names or addresses"
+    due = ABOUT_TO_EXPIRE if is_due(found.valid_after, found.valid_before, now) else ""
+    return "expired" if found.valid_before <= now else due
