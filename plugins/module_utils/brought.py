@@ -18,16 +18,20 @@ TEXTS = (
     "/etc/nccl.conf",
     "/etc/ssh/ssh_config",
     "/etc/ssh/ssh_known_hosts",
+    "/etc/ssh/sshd_config",
     "/usr/local/etc/openmpi/openmpi-mca-params.conf",
     "/usr/local/etc/openmpi/prte-mca-params.conf",
 )
 # These stay when nothing is left in them: a distribution has them, also empty.
-ALWAYS_THERE = ("/etc/environment", "/etc/hosts", "/etc/ssh/ssh_config")
+ALWAYS_THERE = ("/etc/environment", "/etc/hosts", "/etc/ssh/ssh_config", "/etc/ssh/sshd_config")
 FILES = (
     "/etc/ld.so.conf.d/nccl.conf",
     "/etc/security/limits.d/zz-clusterctl.conf",
     "/etc/ssh/ssh_config.d/10-clusterctl.conf",
+    "/etc/ssh/clusterctl-host-cert.pub",
+    "/etc/ssh/clusterctl.krl",
     "/etc/ssh/sshd_config.d/00-clusterctl.conf",
+    "/etc/ssh/sshd_config.d/05-clusterctl-ca.conf",
     "/etc/ssh/sshd_config.d/zz-clusterctl.conf",
 )
 # Folders that hold nothing of anybody else.
@@ -44,7 +48,9 @@ HEADERS = ("/usr/include/nccl.h", "/usr/include/nccl_device.h", "/usr/include/nc
 ROOT = "/usr/local"
 NAMES = ("openmpi", "python_env", "mpi4py", "nccl", "horovod")
 MARKER = ".clusterctl.json"
-SSHD = "/etc/ssh/sshd_config.d/"
+SSHD = "/etc/ssh/sshd_config"  # and the files in its folder
+# What the settings of sshd name: it refuses every key while one of them is missing.
+NAMED_BY_SSHD = ("/etc/ssh/clusterctl.krl", "/etc/ssh/clusterctl-host-cert.pub")
 LOADER = "/etc/ld.so.conf.d/"
 _TREE = re.compile(r"[A-Za-z0-9_]+-[^/]+-[0-9a-f]{16}")
 _PARTIAL = re.compile(r"\.[A-Za-z0-9_]+-[^/]+-[0-9a-f]{16}\.[^/]+")

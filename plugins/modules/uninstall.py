@@ -188,9 +188,11 @@ class Node:
         entries, folders, kept = file_restore.survey(self.record, self.given["paths"])
         self.kept += kept
         packages, needed = packages_installed.removable(self.record["packages"])
-        outcome = file_stage.apply(entries, check_mode=not self.really, want_diff=self.want_diff, is_noted=False)
-        self.changes += outcome.changes
-        self.diff = outcome.diff
+        late = [entry for entry in entries if entry.path in brought.NAMED_BY_SSHD]
+        self._put_back([entry for entry in entries if entry not in late])
+        if late:
+            self._do("sshd reads its settings anew", sshd_process.reload)
+            self._put_back(late)
         going = {entry.path for entry in entries if entry.state == "absent"}
         going |= self._artifacts()
         going |= self._own_folders()
@@ -205,6 +207,11 @@ class Node:
         self._packages(packages, needed)
         self._accounts(accounts)
         self._forget(needed)
+
+    def _put_back(self, entries: Sequence[file_entry.Entry]) -> None:
+        outcome = file_stage.apply(entries, check_mode=not self.really, want_diff=self.want_diff, is_noted=False)
+        self.changes += outcome.changes
+        self.diff += outcome.diff
 
     def _do(self, phrase: str, act: Any) -> None:
         self.changes.append(phrase)
