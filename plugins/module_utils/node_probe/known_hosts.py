@@ -12,10 +12,13 @@ if TYPE_CHECKING:
 
 _SYSTEM_FILE = "/etc/ssh/ssh_known_hosts"
 _BLOCK = "# BEGIN clusterctl ssh_mesh"
+_AUTHORITY = "clusterctl-ca"  # the comment of its line
 
 
 def known_hosts(host_keys: list[str], home: str, user: pwd.struct_passwd | None = None) -> Json:
     """Tell whether the mesh of clusterctl is in the system's file, and the names of the lines with a key of this node.
+
+    The patterns of the cluster's certificate authority count as such names.
 
     Args:
         host_keys: the node's own public host keys, as ``type key``.
@@ -30,4 +33,8 @@ def known_hosts(host_keys: list[str], home: str, user: pwd.struct_passwd | None 
         marked, _, key = line.strip().partition(" ")
         if not marked.startswith(("#", "@")) and " ".join(key.split()[:2]) in keys:
             names.update(dict.fromkeys(marked.split(",")))
+    for line in system.splitlines():
+        words = line.split()
+        if words[:1] == ["@cert-authority"] and line.rstrip().endswith(f" {_AUTHORITY}"):
+            names.update(dict.fromkeys(words[1].split(",")))
     return {"known_hosts": {"has_mesh": _BLOCK in system, "own_names": list(names)}}

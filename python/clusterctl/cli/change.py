@@ -47,6 +47,14 @@ TakeLock: TypeAlias = Annotated[
 ]
 VaultId: TypeAlias = Annotated[list[str] | None, typer.Option("--vault-id", help="[LABEL@]FILE or LABEL@prompt.")]
 
+CaPassphraseFile: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--ca-passphrase-file", metavar="FILE", help="Its first line opens the certificate authority."),
+]
+AskCaPassphrase: TypeAlias = Annotated[
+    bool, typer.Option("--ask-ca-passphrase", help="Ask for the passphrase of the certificate authority.")
+]
+
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
@@ -134,6 +142,22 @@ def ask_for(what: str, option: str) -> str:
     if not output.is_interactive():
         raise ConfigError(f"{option} asks for {what}, and there is no terminal to ask on; keep it in an Ansible vault.")
     return str(typer.prompt(what[:1].upper() + what[1:], hide_input=True, err=True))
+
+
+def ca_passphrase(path: str | None, *, ask: bool) -> str | None:
+    """Return the passphrase of the certificate authority from a file or from the terminal; None without either.
+
+    Raises:
+        BadParameter: both are given.
+        ConfigError: the file cannot be used, or standard input is not a terminal.
+    """
+    if path is None:
+        return ask_for("the passphrase of the certificate authority", "--ask-ca-passphrase") if ask else None
+    if ask:
+        raise typer.BadParameter("give --ca-passphrase-file or --ask-ca-passphrase, not both")
+    from clusterctl.state import certificates  # noqa: PLC0415 - see cli.main
+
+    return certificates.passphrase_of(path)
 
 
 def vault_passwords(given: list[str]) -> tuple[tuple[str, ...], dict[str, str]]:

@@ -28,6 +28,8 @@ def replace(
     vault_password_file: options.VaultPasswordFile = None,
     user: options.User = None,
     private_key: options.PrivateKey = None,
+    ca_passphrase_file: change.CaPassphraseFile = None,
+    ask_ca_passphrase: change.AskCaPassphrase = False,
     adopt: change.Adopt = False,
     take_lock: change.TakeLock = False,
     form: Annotated[
@@ -53,6 +55,7 @@ def replace(
         expected=expected,
         options=asked.options,
         become_password=asked.become_password,
+        ca_passphrase=change.ca_passphrase(ca_passphrase_file, ask=ask_ca_passphrase),
         adopt=adopt,
         take_lock=take_lock,
         argv=asked.argv,

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
-from clusterctl.diagnosis import training_stack
+from clusterctl.diagnosis import skew, training_stack
 from clusterctl.diagnosis.rules import parameters, registry
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.inventory import ansible_inventory
@@ -21,6 +21,7 @@ from clusterctl.model.facts import Probe, ProbeFailure, slots_of
 from clusterctl.model.findings import Diagnosis
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.remote import facts, login_probe, network_probe, ssh
+from clusterctl.state.certificates import Certificates
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def examine(
         finished=datetime.now(timezone.utc),
         hosts=tuple(host.name for host in hosts),
         unreachable=tuple(name for name, failure in probe.failures.items() if failure.kind in _NOT_REACHED),
-        findings=registry.diagnose(view),
+        findings=skew.ordered((*registry.diagnose(view), *Certificates(cluster).findings(started))),
         notes=registry.notes(view),
     )
 

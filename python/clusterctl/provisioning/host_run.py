@@ -17,6 +17,7 @@ from clusterctl.provisioning.look import look
 from clusterctl.provisioning.node_claims import NodeClaims, Wanted
 from clusterctl.provisioning.tally import Tally, verdict_of
 from clusterctl.state import identity, paths, snapshots
+from clusterctl.state.certificates import Certificates
 from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ExitCode
 
@@ -71,6 +72,7 @@ class HostRequest:
     verbosity: int = 0  # how much Ansible writes into its log
     forks: int = playbook.DEFAULT_FORKS
     become_password: str | None = field(default=None, repr=False)
+    ca_passphrase: str | None = field(default=None, repr=False)
     argv: tuple[str, ...] = ()  # as it may be shown and kept: no value of an extra variable
     adopt: bool = False  # take over nodes of another cluster
     take_lock: bool = False  # take the lock of a run that the user knows to be dead
@@ -110,6 +112,7 @@ class HostRun(Generic[RequestT, ObserverT]):
         self.told: tuple[str, ...] = ()  # sentences for the record, before those of the roles
         self.left_out: dict[str, run_record.Problem] = {}
         self.request = request
+        self.certificates = Certificates(cluster, request.ca_passphrase)
         self.all_selected = cluster.selected  # with those that are left out later
         self._killed = _killed(run, cluster)
         owner = claims.Owner(
@@ -165,6 +168,18 @@ class HostRun(Generic[RequestT, ObserverT]):
         check: bool | None = None,
     ) -> playbook.End:
         """Play a playbook of the collection on the hosts; ``check`` stands above what the user asked for."""
+        with self.certificates.variables() as trust:
+            return self._play_with({**trust, **(variables or {})}, name, limit, tags, skip_tags, check)
+
+    def _play_with(
+        self,
+        variables: Mapping[str, Any],
+        name: str,
+        limit: str | None,
+        tags: tuple[str, ...],
+        skip_tags: tuple[str, ...],
+        check: bool | None,
+    ) -> playbook.End:
         request, options = self.request, self.request.options
         play = playbook.Play(
             playbook=content.playbook(name),
@@ -182,7 +197,7 @@ class HostRun(Generic[RequestT, ObserverT]):
             private_key=options.private_key,
             vault_ids=options.vault_ids,
             vault_password_files=options.vault_password_files,
-            variables={"clusterctl_run": self._who(), **self._claim_variables(), **self._killed, **(variables or {})},
+            variables={"clusterctl_run": self._who(), **self._claim_variables(), **self._killed, **variables},
             become_password=request.become_password,
             vault_passwords=options.vault_passwords,
         )

@@ -51,12 +51,14 @@ class Inputs:
     version: str
     options: Mapping[str, str] = field(default_factory=dict)
     held: str = ""  # the run whose software a rollback holds
+    revoked: str = ""  # the digest of the keys that a certificate authority revoked
 
     @property
     def digests(self) -> dict[str, str]:
         """One digest for each, by the words that a reason names it with."""
         return {
             **held_inputs(self.held),
+            **({"the list of revoked keys": self.revoked} if self.revoked else {}),
             "the inventory": self.inventory,
             "the content of the playbook": self.content,
             "clusterctl's version": self.version,

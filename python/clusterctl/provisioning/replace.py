@@ -170,9 +170,10 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
         super().__init__(request, observer, cluster, run)
         self._node = request.node
         self._held = Held(kept.hold(run.record.cluster_id), cluster.sources)
-        self._inputs = inputs_of(cluster, request.options, extra_vars, self._held.run_id)
+        self._inputs = inputs_of(cluster, request.options, extra_vars, self._held.run_id, self.certificates)
 
     def go(self, before: Snapshot, left_out: Sequence[str], place: KnownPlace, key: HostKey) -> run_record.RunRecord:
+        self.certificates.refuse_unready((self._node,), anew=True)
         if key not in known_hosts.keys_in(place):
             known_hosts.keep(place, [key])
             self.told = (f"{place.path} has the host key {key.fingerprint} for {self._node}.",)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import Inventory, InventoryOptions
     from clusterctl.model.snapshot import HostSnapshot
+    from clusterctl.state.certificates import Certificates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,9 @@ def provision(request: ProvisionRequest, observer: AskingObserver[Preview]) -> r
             return it.go()
 
 
-def inputs_of(cluster: Inventory, options: InventoryOptions, extra_vars: str, held: str) -> plan.Inputs:
+def inputs_of(
+    cluster: Inventory, options: InventoryOptions, extra_vars: str, held: str, certificates: Certificates
+) -> plan.Inputs:
     """Return what a run would be made from now; ``extra_vars`` is their digest, ``held`` the run of a hold."""
     return plan.Inputs(
         inventory=cluster.digest,
@@ -86,6 +89,7 @@ def inputs_of(cluster: Inventory, options: InventoryOptions, extra_vars: str, he
         version=__version__,
         options={"extra_vars": extra_vars, "become": str(options.become), "user": options.user or ""},
         held=held,
+        revoked=certificates.revoked,
     )
 
 
@@ -110,6 +114,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         cluster, request = self.cluster, self.request
         before = self._before
         self._held.refuse(request.tags)
+        self.certificates.refuse()
         reading = ", and reading every watched file" if request.verify else ""
         self.observer.phase(f"looking at {len(cluster.hosts)} hosts{reading}")
         watch = {name: list(host.watch) for name, host in before.hosts.items()}
@@ -140,11 +145,14 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         inputs = self._inputs()
         members = self._members_digest(states, selected, before.hosts)
         decision = plan.decide(selected, states, before.hosts, inputs, members)
-        reasons = dict(decision.reasons)
+        reasons = {**self.certificates.due(selected, now()), **decision.reasons}
+        self.told = (*self.told, *self.certificates.told(selected, now()))
         if not reasons and not request.is_full and not request.trust_snapshots:
             reasons = dict.fromkeys(selected, "asked for by an option")
         if not reasons:
             return self.nothing_to_do(others="Nothing to do on the other hosts: they are as the last run left them.")
+        if not request.check:
+            self.certificates.refuse_unready(selected)
         ahead = preview(self.cluster.sources, selected, probe.facts, reasons, artifacts.cached())
         if stop := self._begin(self._held.preview(ahead)):
             return stop
@@ -161,7 +169,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         if reached and request.is_full:
             if record.exit_code == ExitCode.OK:
                 self._write_set(record, probe)
-            self._write_snapshot(inputs, states, before, links, reached)
+            self._write_snapshot(self._inputs(), states, before, links, reached)
         return record
 
     def _begin(self, ahead: Preview) -> run_record.RunRecord | None:
@@ -279,7 +287,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         return after
 
     def _inputs(self) -> plan.Inputs:
-        return inputs_of(self.cluster, self.request.options, self._extra_vars, self._held.run_id)
+        return inputs_of(self.cluster, self.request.options, self._extra_vars, self._held.run_id, self.certificates)
 
     def _distrusted(self, before: Snapshot) -> list[str]:
         """Return the hosts whose artifacts are compared byte by byte: a crash may have cut off what was written."""

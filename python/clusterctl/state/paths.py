@@ -78,6 +78,11 @@ def collected_file(cluster: str) -> Path:
     return cluster_dir(cluster) / "collected.json"
 
 
+def authority_dir(cluster: str) -> Path:
+    """The certificate authority of one cluster: encrypted keys, and what they signed."""
+    return cluster_dir(cluster) / "ca"
+
+
 def history_file() -> Path:
     """The history of all clusters."""
     return state_dir().value / "history.sqlite3"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.rules.evidence import FEW_PAIRS, blame, ends, is_everywhere, shown
@@ -79,7 +80,9 @@ def _own_lines(view: View) -> Iterator[Finding]:
             continue
         own = {entry.partition("]")[0].removeprefix("[") for entry in known.own_names}
         called = {name, node.hostname, node.fqdn, *view.addresses(name)}
-        if not own & called and not any(entry.startswith("|") for entry in own):
+        if not any(fnmatchcase(word, entry) for word in called for entry in own) and not any(
+            entry.startswith("|") for entry in own
+        ):
             cause = "its known_hosts has no line of the node itself, so that a login to its own name asks a question"
             yield Finding("host_key", "warning", (name,), cause, f"{PROVISION} (role ssh_mesh)")
 

@@ -119,6 +119,15 @@ def test_a_node_is_named_with_what_is_wrong(change: Change, check: str, severity
     assert found.cure
 
 
+def test_a_pattern_of_a_certificate_authority_covers_the_node() -> None:
+    def change(*names: str) -> Change:
+        return lambda record: record.update(known_hosts={"has_mesh": True, "own_names": list(names)})
+
+    assert told(seen(node3=change("10.9.9.*", "node*"))) == []
+    assert told(seen(node3=change("[node*]:*"))) == []
+    assert [one[0] for one in told(seen(node3=change("login*")))] == ["host_key"]
+
+
 def test_little_memory_may_be_locked_where_rdma_is_used() -> None:
     def change(record: Record) -> None:
         rdma_port()(record)

@@ -1,0 +1,160 @@
+"""``clusterctl ca``: the certificates of a cluster with ``ssh_mesh_trust: ca``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clusterctl.cli import change, options
+from clusterctl.cli.output import Format, StreamFormat
+from clusterctl.support.errors import ExitCode
+
+if TYPE_CHECKING:
+    from clusterctl.provisioning.run import ProvisionRequest
+
+app = typer.Typer(
+    no_args_is_help=True, help="Show, renew and revoke the certificates of a cluster's nodes (ssh_mesh_trust: ca)."
+)
+
+Output = Annotated[Format, typer.Option("--format", help="json: on stdout.")]
+Nodes = Annotated[list[str] | None, typer.Argument(metavar="INVENTORY [NODE]...", help="With -i, all words are nodes.")]
+SomeNodes = Annotated[
+    list[str] | None, typer.Argument(metavar="INVENTORY NODE...", help="With -i, all words are nodes.")
+]
+
+
+@app.command()
+def show(
+    named: options.Inventory = None,
+    more: options.Inventories = None,
+    extra_vars: options.ExtraVars = None,
+    vault_id: change.VaultId = None,
+    vault_password_file: options.VaultPasswordFile = None,
+    form: Output = Format.TEXT,
+) -> None:
+    """Show each node's certificates: serial numbers, expiry and state."""
+    from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.state import certificates  # noqa: PLC0415 - the same
+
+    asked = change.asked(
+        None, extra_vars, vault_id, vault_password_file, None, None, become=False, ask_become_pass=False
+    )
+    cluster = ansible_inventory.load(options.sources(named, more), asked.options)
+    authority = certificates.authority_of(cluster)
+    found = certificates.entries(authority, datetime.now(timezone.utc))
+    if form is Format.JSON:
+        answer = {"folder": str(authority.folder), "nodes": [dataclasses.asdict(entry) for entry in found]}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+        return
+    rows = [("NODE", "STATE", "EXPIRES (UTC)", "SERIALS")]
+    for entry in found:
+        when = "-" if entry.expires is None else f"{datetime.fromtimestamp(entry.expires, timezone.utc):%Y-%m-%d %H:%M}"
+        rows.append((entry.node, entry.state, when, ", ".join(map(str, entry.serials))))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        _say("  ".join([*(word.ljust(width) for word, width in zip(row, widths, strict=False)), row[3]]))
+    _say(f"Authority: {authority.folder}")
+
+
+@app.command()
+def renew(
+    words: Nodes = None,
+    more: options.Inventories = None,
+    extra_vars: options.ExtraVars = None,
+    vault_id: change.VaultId = None,
+    vault_password_file: options.VaultPasswordFile = None,
+    user: options.User = None,
+    private_key: options.PrivateKey = None,
+    become: change.Become = False,
+    ask_become_pass: change.AskBecomePass = False,
+    ca_passphrase_file: change.CaPassphraseFile = None,
+    ask_ca_passphrase: change.AskCaPassphrase = False,
+    form: Output = Format.TEXT,
+) -> int:
+    """Sign the certificates of these nodes anew, or of all nodes, and lay them out.
+
+    Ends the revocation of a node that was installed again with new keys; its old keys stay revoked.
+    """
+    from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main
+    from clusterctl.provisioning import run as provisioning  # noqa: PLC0415 - the same
+    from clusterctl.state import certificates  # noqa: PLC0415 - the same
+
+    given = list(words or ())
+    sources = options.sources(Path(given.pop(0)) if given and not more else None, more)
+    asked = change.asked(None, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
+    passphrase = change.ca_passphrase(ca_passphrase_file, ask=ask_ca_passphrase)
+    cluster = ansible_inventory.load(sources, asked.options)
+    authority = certificates.authority_of(cluster)
+    names = given or [host.name for host in cluster.hosts]
+    certificates.Certificates(cluster, passphrase).refuse_unready(names, anew=True, barred=True)
+    certificates.mark_for_renewal(authority, given)
+    request = provisioning.ProvisionRequest(
+        inventory=sources,
+        options=asked.options,
+        become_password=asked.become_password,
+        ca_passphrase=passphrase,
+        argv=asked.argv,
+    )
+    return _provision(request, form)
+
+
+@app.command()
+def revoke(
+    words: SomeNodes = None,
+    more: options.Inventories = None,
+    extra_vars: options.ExtraVars = None,
+    vault_id: change.VaultId = None,
+    vault_password_file: options.VaultPasswordFile = None,
+    user: options.User = None,
+    private_key: options.PrivateKey = None,
+    become: change.Become = False,
+    ask_become_pass: change.AskBecomePass = False,
+    form: Output = Format.TEXT,
+) -> int:
+    """Shut nodes out: every other node refuses their keys and their host keys from now on.
+
+    Needs no passphrase, and no answer of the revoked nodes. A node that is out of reach learns of it in the next
+    'clusterctl provision'.
+    """
+    from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main
+    from clusterctl.provisioning import run as provisioning  # noqa: PLC0415 - the same
+    from clusterctl.state import certificates  # noqa: PLC0415 - the same
+
+    sources, nodes = change.inventory_and_words(words or (), more, "NODE")
+    asked = change.asked(None, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
+    cluster = ansible_inventory.load(sources, asked.options)
+    authority = certificates.authority_of(cluster)
+    certificates.revoke(authority, nodes, datetime.now(timezone.utc))
+    others = [host.name for host in cluster.hosts if host.name not in nodes]
+    if not others:
+        return ExitCode.OK
+    limit = None if len(others) == len(cluster.hosts) else ",".join(others)
+    request = provisioning.ProvisionRequest(
+        inventory=sources,
+        options=dataclasses.replace(asked.options, limit=limit),
+        skip_unreachable=True,
+        become_password=asked.become_password,
+        argv=asked.argv,
+    )
+    return _provision(request, form)
+
+
+def _provision(request: ProvisionRequest, form: Format) -> int:
+    from clusterctl.provisioning import run as provisioning  # noqa: PLC0415 - see cli.main
+
+    with change.observer_for(StreamFormat(form.value), ask=False) as observer:
+        record = provisioning.provision(request, observer)
+    return change.show(record, StreamFormat(form.value))
+
+
+def _say(text: str) -> None:
+    from clusterctl.cli import output  # noqa: PLC0415 - text only
+
+    output.console().print(text, markup=False, soft_wrap=output.keeps_lines())
