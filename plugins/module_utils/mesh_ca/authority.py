@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -162,9 +163,10 @@ class Authority:
                 for kind in KINDS:
                     argv = ["ssh-keygen", "-q", "-t", "ed25519", "-C", f"clusterctl {kind} authority"]
                     _check(asked.run([*argv, "-f", str(new.key_file(kind))]))
-            new._revoke([])
             start = int(now)
-            new._write({"created": start, "expires": start + _LIFE_DAYS * _DAY_S, "serial": 0})
+            record: Dict[str, Any] = {"created": start, "expires": start + _LIFE_DAYS * _DAY_S, "serial": 0}
+            new._list_revoked(record)
+            new._write(record)
             for path in scratch.iterdir():
                 path.chmod(0o600)
             scratch.rename(self.folder)
@@ -200,7 +202,7 @@ class Authority:
                 _note(record, request, {"serial": serial, "valid_after": after, "valid_before": before}, now)
             done = {node for request in requests for node in request.nodes}
             record["renew"] = [node for node in record.get("renew", []) if node not in done]
-            self._revoke(revoked_keys(record))
+            self._list_revoked(record)
             self._write(record)
         return signed
 
@@ -225,7 +227,7 @@ class Authority:
                 entry = record.setdefault("revoked", {}).setdefault(node, {"at": int(now), "keys": []})
                 entry["keys"] = sorted({*entry["keys"], *record["keys"][node]})
                 entry.update(barred=not returns, returns=returns)
-            self._revoke(revoked_keys(record))
+            self._list_revoked(record)
             self._write(record)
 
     def leave(self, inventory: Sequence[str], now: float) -> List[str]:
@@ -322,8 +324,22 @@ class Authority:
         finally:
             os.close(handle)
 
-    def _revoke(self, keys: Sequence[str]) -> None:
-        """Write the revocation list of these keys."""
+    def _list_revoked(self, record: Dict[str, Any]) -> None:
+        """Have the revocation list hold the record's revoked keys.
+
+        A list that holds them already stays, byte by byte. It carries the time when it was made, and each node has a
+        copy, so a new list changes a file on every node.
+        """
+        keys = _digest("\n".join(revoked_keys(record)).encode())
+        if record.get("listed") == {"keys": keys, "file": _digest(self._content_of_list())}:
+            return
+        self._make_list(revoked_keys(record))
+        record["listed"] = {"keys": keys, "file": _digest(self._content_of_list())}
+
+    def _content_of_list(self) -> bytes:
+        return self._read(self.revoked_file) if self.revoked_file.exists() else b""
+
+    def _make_list(self, keys: Sequence[str]) -> None:
         with tempfile.TemporaryDirectory(prefix=".krl-", dir=self.folder) as scratch:
             listed, new = Path(scratch, "keys"), Path(scratch, "new.krl")
             listed.write_text("".join(f"key: {key}\n" for key in keys))
@@ -451,6 +467,10 @@ def revoked_keys(record: Mapping[str, Any]) -> List[str]:
 
 def _returns(record: Mapping[str, Any], node: str) -> bool:
     return bool(record.get("revoked", {}).get(node, {}).get("returns"))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _check(done: "subprocess.CompletedProcess[str]") -> None:

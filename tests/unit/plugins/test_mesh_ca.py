@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -211,6 +212,21 @@ def test_a_revoked_node_stays_out_until_it_has_new_keys(signer: authorities.Auth
     fresh = wanted(key_of(tmp_path / "new"))
     assert certificates.parse(signed(signer, fresh)).key == fresh.key
     assert subprocess.run(query, capture_output=True, check=False).returncode == 1  # the old key stays out
+
+
+def test_the_list_of_revoked_keys_changes_with_the_keys_alone(signer: authorities.Authority, tmp_path: Path) -> None:
+    signed(signer, wanted(key_of(tmp_path)))
+    before = signer.revoked()
+    time.sleep(1.1)  # a list carries the second when it was made
+    (tmp_path / "new").mkdir()
+    signed(signer, wanted(key_of(tmp_path / "new")), "node2")
+    assert signer.revoked() == before
+    signer.revoke(["node2"], NOW)
+    after = signer.revoked()
+    assert after != before
+    signer.revoked_file.write_bytes(before)  # as a killed run or a restored backup leaves it
+    signer.revoke(["node2"], NOW)
+    assert len(signer.revoked()) == len(after)
 
 
 def test_a_node_that_left_the_inventory_comes_back_with_its_keys(signer: authorities.Authority, tmp_path: Path) -> None:
