@@ -142,13 +142,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             lacking += self._held.jobs(selected, probe.facts)
         if lacking:
             return self.refuse(lacking)
-        inputs = self._inputs()
-        members = self._members_digest(states, selected, before.hosts)
-        decision = plan.decide(selected, states, before.hosts, inputs, members)
-        reasons = {**self.certificates.due(selected, now()), **decision.reasons}
-        self.told = (*self.told, *self.certificates.told(selected, now()))
-        if not reasons and not request.is_full and not request.trust_snapshots:
-            reasons = dict.fromkeys(selected, "asked for by an option")
+        reasons, drifted = self._decide(states, before)
         if not reasons:
             return self.nothing_to_do(others="Nothing to do on the other hosts: they are as the last run left them.")
         if not request.check:
@@ -157,7 +151,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         if stop := self._begin(self._held.preview(ahead)):
             return stop
 
-        self.run.update(reasons=reasons, drifted=dict(decision.drifted))
+        self.run.update(reasons=reasons, drifted=drifted)
         links = self._held.links(selected, probe.facts)
         if request.batch is not None and not request.check:
             record, reached = self._roll(links, before, probe)
@@ -183,6 +177,17 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         known = {str(member.get("name")) for member in self._before.members}
         strangers = [name for name in self.left_out if name not in known]
         return claims.members_of(self.cluster.hosts, {*strangers, *still_removed(self._before, self.cluster)})
+
+    def _decide(self, states: Mapping[str, plan.NodeState], before: Snapshot) -> tuple[dict[str, str], dict[str, str]]:
+        """Return why hosts have to be changed, and what drifted on them."""
+        selected, request = self.cluster.selected, self.request
+        members = self._members_digest(states, selected, before.hosts)
+        decision = plan.decide(selected, states, before.hosts, self._inputs(), members)
+        reasons = {**self.certificates.due(selected, now()), **decision.reasons}
+        self.told = (*self.told, *self.certificates.told(selected, now()))
+        if not reasons and not request.is_full and not request.trust_snapshots:
+            reasons = dict.fromkeys(selected, "asked for by an option")
+        return reasons, dict(decision.drifted)
 
     @property
     def _allowed(self) -> int | None:
