@@ -62,6 +62,11 @@ class Certificates:
         self._has_variable = any(host.variables.get(name) for host in cluster.hosts for name in _PASSPHRASES)
 
     @property
+    def is_used(self) -> bool:
+        """Whether a host has ``ssh_mesh_trust: ca``."""
+        return bool(self._hosts)
+
+    @property
     def _authority(self) -> Any:
         return _rules().authority.Authority(self._folder)
 
@@ -228,9 +233,13 @@ def authority_of(cluster: Inventory) -> Any:
     found = Certificates(cluster)
     authority = found._authority  # noqa: SLF001 - of this module
     if not authority.exists:
+        provision = f"'clusterctl provision {cluster.sources.shown}'"
         raise ConfigError(
-            f"{cluster.sources.shown} has no certificate authority; set {_TRUST}: ca in the inventory and run "
-            f"'clusterctl provision {cluster.sources.shown}'."
+            f"The certificate authority {authority.folder} is missing; restore it from a backup, or run {provision}, "
+            "which makes a new one."
+            if found.is_used
+            else f"{cluster.sources.shown} has no certificate authority; set {_TRUST}: ca in the inventory and run "
+            f"{provision}."
         )
     with _in_our_words():
         authority.record()

@@ -60,6 +60,8 @@ def test_keys_know_nothing_of_an_authority(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no host has ssh_mesh_trust: ca"):
         certificates.Certificates(cluster(tmp_path), PASSPHRASE).refuse()
     with pytest.raises(ConfigError, match="has no certificate authority; set ssh_mesh_trust: ca"):
+        certificates.authority_of(cluster(tmp_path))
+    with pytest.raises(ConfigError, match=r"certificate authority .*/ca is missing; restore it from a backup, or run"):
         certificates.authority_of(cluster(tmp_path, ssh_mesh_trust="ca"))
 
 
