@@ -322,6 +322,8 @@ WRITES = {
     "artifact_pack": "packs below FOLDERS",
     "archive_unpack": "the build folder, or the controller",
     "audited_module": "the audit file below FOLDERS",
+    "authority": "the folder of the authority on the controller",
+    "passphrase": "a script on the controller, which answers ssh-keygen",
     "atomic_file": "called by the others",
     "borrowed_links": "a record below STATE",
     "build_files": "the build folder",
