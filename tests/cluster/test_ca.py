@@ -57,6 +57,11 @@ class Mesh:
         record: dict[str, Any] = json.loads(done.stdout)
         return record
 
+    def failing(self, *words: str) -> str:
+        done = self.clusterctl(*words)
+        assert done.returncode == 1, done.stderr + done.stdout
+        return done.stdout
+
     def trust(self, word: str) -> None:
         variables = self.inventory.parent / "group_vars" / "all.yml"
         known = json.loads(variables.read_text(encoding="utf-8"))
@@ -177,6 +182,46 @@ def test_a_wrong_passphrase_changes_nothing(mesh: Mesh) -> None:
     assert done.returncode == 1, done.stderr
     (problem,) = json.loads(done.stdout)["problems"]
     assert problem["problem"].startswith("The passphrase does not open ")
+    assert digest_of(mesh.authority) == authority
+    assert mesh.files("node1") == before
+
+
+def test_bad_input_is_told_in_a_sentence_and_changes_nothing(mesh: Mesh) -> None:
+    before, authority = mesh.files("node1"), digest_of(mesh.authority)
+    good = ("--ca-passphrase-file", str(mesh.good))
+
+    def told(*words: str) -> str:
+        done = mesh.clusterctl(*words)
+        assert done.returncode == 1, (words, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        return " ".join((done.stderr + done.stdout).split())
+
+    provision = ("provision", "--yes", "--no-validate")
+    nonsense = json.loads(mesh.failing(*provision, "--format", "json", "-e", "ssh_mesh_trust=nonsense"))
+    said = " ".join(one["problem"] for one in nonsense["problems"])
+    assert "ssh_mesh_trust" in said
+    assert "keys, ca" in said
+    for command in ("revoke", "renew"):
+        words = [*CLUSTERCTL, "ca", command, str(mesh.inventory), "node9"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert (done.returncode, "node9 has no certificate" in done.stderr) == (1, True), done.stderr
+    assert "passphrase is missing; give it by --ca-passphrase-file" in told("ca", "renew")
+    assert digest_of(mesh.authority) == authority
+
+    record = mesh.authority / "authority.json"
+    text = record.read_text(encoding="utf-8")
+    record.write_text(json.dumps({**json.loads(text), "expires": 1}), encoding="utf-8")
+    for words in ((*provision, *good), ("ca", "renew", *good)):
+        assert "expired on 1970-01-01; set ssh_mesh_trust to keys, provision, and remove the folder" in told(*words)
+    record.write_text(text, encoding="utf-8")
+
+    away = mesh.authority.rename(mesh.folder / "away")
+    for words in (provision, (*provision, *good)):
+        assert "is missing, and node[1-3] have certificates of it; restore it from a backup" in told(*words)
+    for command in ("show", "renew"):
+        assert "is missing; restore it from a backup" in told("ca", command)
+    assert not mesh.authority.exists()
+    away.rename(mesh.authority)
     assert digest_of(mesh.authority) == authority
     assert mesh.files("node1") == before
 

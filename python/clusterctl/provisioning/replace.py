@@ -173,6 +173,7 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
         self._inputs = inputs_of(cluster, request.options, extra_vars, self._held.run_id, self.certificates)
 
     def go(self, before: Snapshot, left_out: Sequence[str], place: KnownPlace, key: HostKey) -> run_record.RunRecord:
+        self.certificates.refuse_lost(before)
         self.certificates.refuse_unready((self._node,), anew=True)
         if key not in known_hosts.keys_in(place):
             known_hosts.keep(place, [key])

@@ -62,6 +62,7 @@ class _Rotate(HostRun[RotateRequest, AskingObserver[MembersPreview]]):
     """One rotation, from the lock to the record."""
 
     def go(self, before: Snapshot, left_out: Sequence[str]) -> run_record.RunRecord:
+        self.certificates.refuse_lost(before)
         self.certificates.refuse_unready(self.cluster.selected, anew=True)
         self.observer.phase(f"looking at {len(self.cluster.hosts)} hosts")
         probe = self.look({})

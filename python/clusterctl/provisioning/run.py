@@ -114,6 +114,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         cluster, request = self.cluster, self.request
         before = self._before
         self._held.refuse(request.tags)
+        self.certificates.refuse_lost(before)
         self.certificates.refuse()
         reading = ", and reading every watched file" if request.verify else ""
         self.observer.phase(f"looking at {len(cluster.hosts)} hosts{reading}")

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from clusterctl.model.hosts import Inventory
+    from clusterctl.model.snapshot import Snapshot
 
 _TRUST, _FOLDER = "ssh_mesh_trust", "ssh_mesh_ca_folder"
+_LIST_ON_NODES = "/etc/ssh/clusterctl.krl"
 _PASSPHRASES = ("ssh_mesh_ca_passphrase", "ssh_mesh_ca_passphrase_file")
 
 
@@ -96,6 +98,25 @@ class Certificates:
             self._authority.check(datetime.now(timezone.utc).timestamp())
             if self._passphrase is not None:
                 self._authority.check_passphrase(self._passphrase)
+
+    def refuse_lost(self, before: Snapshot) -> None:
+        """Refuse to make a new authority where the nodes still have certificates of a lost one.
+
+        Raises:
+            ConfigError: the last run left certificates on a node, and the authority is missing.
+        """
+        if not self._hosts or self._exists:
+            return
+        names = [
+            name for name, host in before.hosts.items() if any(one.get("path") == _LIST_ON_NODES for one in host.watch)
+        ]
+        if names:
+            has = "has" if len(names) == 1 else "have"
+            raise ConfigError(
+                f"The certificate authority {self._folder} is missing, and {nodeset.folded(names)} {has} certificates "
+                f"of it; restore it from a backup. Without one, set {_TRUST} to keys and provision. Then {_TRUST}: ca "
+                "makes a new one."
+            )
 
     def refuse_unready(self, names: Sequence[str], *, anew: bool = False, barred: bool = False) -> None:
         """Refuse a run on these hosts that could not sign what it has to.

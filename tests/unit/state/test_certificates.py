@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl.model.hosts import Host, Inventory, InventorySources
+from clusterctl.model.snapshot import Snapshot
 from clusterctl.state import certificates, paths
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
@@ -78,6 +79,22 @@ def test_a_passphrase_is_checked_before_anything_is_changed(tmp_path: Path) -> N
     (authority.folder / "host_ca").unlink()
     with pytest.raises(ConfigError, match=r"host_ca .* cannot be read"):
         certificates.Certificates(found).refuse()
+
+
+def test_a_lost_authority_is_not_replaced_while_nodes_have_its_certificates(tmp_path: Path) -> None:
+    def left(*paths_of_node1: str) -> Snapshot:
+        host = {"run_id": "r", "inputs": {}, "members": "", "platform": "", "host_keys": (), "user": ""}
+        watch = [{"path": path, "kind": "file"} for path in paths_of_node1]
+        return Snapshot.model_validate({"hosts": {"node1": {**host, "watch": watch}}})
+
+    certified = left("/etc/hosts", "/etc/ssh/clusterctl.krl")
+    new = cluster(tmp_path, ssh_mesh_trust="ca")
+    certificates.Certificates(new, PASSPHRASE).refuse_lost(left("/etc/hosts"))
+    for given in (None, PASSPHRASE):
+        with pytest.raises(ConfigError, match=r"/ca is missing, and node1 has certificates of it; restore it from a"):
+            certificates.Certificates(new, given).refuse_lost(certified)
+    certificates.Certificates(cluster(tmp_path, ssh_mesh_trust="keys")).refuse_lost(certified)
+    certificates.Certificates(with_authority(tmp_path)[0]).refuse_lost(certified)
 
 
 def test_the_role_gets_the_passphrase_as_a_path(tmp_path: Path) -> None:
