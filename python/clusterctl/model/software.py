@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 from pydantic import Field
 
 from clusterctl.model.base import Record
+from clusterctl.model.snapshot import Snapshot
 
 Links: TypeAlias = dict[str, str]  # path of a link → the folder to which it leads
 
@@ -43,10 +44,12 @@ class SoftwareSet(Record):
 class Hold(Record):
     """The software that a rollback chose and that ``provision`` leaves as it is.
 
-    ``since`` is when it was chosen. A rollback that died before it was ``finished`` is finished by the next one.
+    ``since`` is when it was chosen. A rollback that died before it was ``finished`` is finished by the next one, which
+    takes the snapshots ``before`` it from here: the dead one forgot them, since it was about to change the nodes.
     """
 
     schema_version: Literal[1] = 1
     software: SoftwareSet
     since: datetime
     finished: bool = False
+    before: Snapshot | None = None

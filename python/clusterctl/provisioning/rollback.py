@@ -182,8 +182,8 @@ class _Rollback(HostRun[RollbackRequest, AskingObserver[SwitchPreview]]):
         """Switch the links. The hold comes first: a run that dies half-way is finished by the next one."""
         if stop := self.claim(None):
             return stop
-        before = snapshots.read(self.run.record.cluster_id)
-        fresh = Hold(software=_whole(target, links, hosts), since=now())
+        before = _with_forgotten(snapshots.read(self.run.record.cluster_id), hold)
+        fresh = Hold(software=_whole(target, links, hosts), since=now(), before=before)
         kept.write_hold(self.run.record.cluster_id, fresh)
         snapshots.forget_hosts(self.run.record.cluster_id, self.cluster.selected)
         self.run.update(reasons=dict.fromkeys(self.cluster.selected, f"a rollback to {target.run_id}"))
@@ -209,9 +209,10 @@ class _Rollback(HostRun[RollbackRequest, AskingObserver[SwitchPreview]]):
         inputs = plan.held_inputs(hold.software.run_id)
         fresh = {}
         for name, snapshot in before.hosts.items():
-            links = (
-                {*left.hosts[name].links, *(hosts[name].links if name in hosts else ())} if name in left.hosts else ()
-            )
+            links: tuple[str, ...] = ()
+            if name in left.hosts:
+                now_there = hosts[name].links if name in hosts else ()
+                links = (*left.hosts[name].links, *now_there, *software.watched_links(snapshot))
             holds = software.watch_after(snapshot.watch, watch.get(name, ()), links)
             fresh[name] = snapshot.model_copy(
                 update={
@@ -222,7 +223,7 @@ class _Rollback(HostRun[RollbackRequest, AskingObserver[SwitchPreview]]):
                 }
             )
         snapshots.write(self.run.record.cluster_id, before.model_copy(update={"hosts": fresh}))
-        kept.write_hold(self.run.record.cluster_id, hold.model_copy(update={"finished": True}))
+        kept.write_hold(self.run.record.cluster_id, hold.model_copy(update={"finished": True, "before": None}))
 
     def _explain(
         self,
@@ -252,6 +253,15 @@ class _Rollback(HostRun[RollbackRequest, AskingObserver[SwitchPreview]]):
 
     def _all(self, outcome: run_record.HostOutcome) -> list[run_record.HostSummary]:
         return [run_record.HostSummary(host=name, outcome=outcome) for name in self.cluster.selected]
+
+
+def _with_forgotten(known: Snapshot, hold: Hold | None) -> Snapshot:
+    """Return the snapshots, with those that a rollback forgot before it was killed."""
+    if hold is None or hold.finished or hold.before is None:
+        return known
+    return known.model_copy(
+        update={"hosts": {**hold.before.hosts, **known.hosts}, "members": known.members or hold.before.members}
+    )
 
 
 def _whole(target: SoftwareSet, links: Mapping[str, Links], hosts: Mapping[str, HostSoftware]) -> SoftwareSet:

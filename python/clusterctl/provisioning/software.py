@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.processes import BusyProcess
+    from clusterctl.model.snapshot import HostSnapshot
     from clusterctl.model.software import Hold, Links
 
 TAG = "software"  # of the roles that install artifacts, and of their checks of variables
@@ -192,6 +193,17 @@ def at_work(switched: Mapping[str, Iterable[str]], facts: Mapping[str, NodeFacts
 def _shown(process: BusyProcess) -> str:
     what = "rank" if process.rank else "process"
     return f"{what} {process.pid} of {process.user}: {process.command[:_LONGEST_COMMAND]}"
+
+
+def watched_links(snapshot: HostSnapshot) -> list[str]:
+    """Return the links of artifacts that a snapshot watches: each leads to a folder that it watches as well."""
+    trees = {str(entry["path"]) for entry in snapshot.watch if entry.get("kind") == "artifact"}
+    return [
+        str(entry["path"])
+        for entry in snapshot.watch
+        if entry.get("kind") == "link"
+        and posixpath.join(posixpath.dirname(str(entry["path"])), str(entry.get("target", ""))) in trees
+    ]
 
 
 def watch_after(

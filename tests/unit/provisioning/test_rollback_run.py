@@ -128,6 +128,32 @@ def test_the_hold_the_set_and_the_snapshots_are_written(nodes: Nodes) -> None:
     assert set(snapshot.inputs) == {"the inventory", "the hold of a rollback"}
 
 
+@pytest.mark.parametrize("is_switched", [False, True])
+def test_a_rollback_that_was_killed_is_finished_with_the_snapshots_before_it(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, is_switched: bool
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(_self: HostRun, _name: str, **_given: Any) -> playbook.End:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HostRun, "play", killed)
+        with pytest.raises(Killed):
+            nodes.roll_back()
+    assert snapshots.read(nodes.cluster).hosts == {}
+    if is_switched:
+        nodes.looks[:] = [Probe(facts={name: facts(OLD) for name in NODES})]
+    assert nodes.roll_back().outcome == "done"
+    for name in NODES:
+        snapshot = snapshots.read(nodes.cluster).hosts[name]
+        assert [entry["path"] for entry in snapshot.watch] == ["/etc/hosts", OLD, LINK]
+    hold = kept.hold(nodes.cluster)
+    assert hold is not None
+    assert (hold.finished, hold.before) == (True, None)
+
+
 def test_a_failure_that_was_taken_back_leaves_no_hold(nodes: Nodes) -> None:
     nodes.end = playbook.End("failed", 2, failed=frozenset(NODES))
     record = nodes.roll_back()
