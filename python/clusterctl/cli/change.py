@@ -13,6 +13,7 @@ import typer
 
 from clusterctl.cli import options
 from clusterctl.cli.output import StreamFormat, shown_command
+from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from clusterctl.model.run_record import RunRecord
 
 Become: TypeAlias = Annotated[bool, typer.Option("--become", "-b", help="Use sudo on the hosts.")]
+Diff: TypeAlias = Annotated[bool, typer.Option("--diff", "-D", help="Show what changes inside files.")]
+Forks: TypeAlias = Annotated[int, typer.Option("--forks", "-f", min=1, help="Hosts worked on at the same time.")]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before hosts are changed.")]
 AskBecomePass: TypeAlias = Annotated[
     bool, typer.Option("--ask-become-pass", "-K", help="Ask for sudo's password once.")
 ]
@@ -137,7 +141,6 @@ def ask_for(what: str, option: str) -> str:
         ConfigError: standard input is not a terminal.
     """
     from clusterctl.cli import output  # noqa: PLC0415 - see cli.main
-    from clusterctl.support.errors import ConfigError  # noqa: PLC0415
 
     if not output.is_interactive():
         raise ConfigError(f"{option} asks for {what}, and there is no terminal to ask on; keep it in an Ansible vault.")
@@ -185,12 +188,14 @@ def inventory_and_words(
     return inventory, tuple(rest)
 
 
-def show(record: RunRecord, form: StreamFormat) -> int:
-    """Show how a run ended, and return its exit code."""
+def show(record: RunRecord, form: StreamFormat, next_step: str = "") -> int:
+    """Show how a run ended, and return its exit code; a run that ended well has a next step, as a clause."""
     if form is StreamFormat.TEXT:
-        from clusterctl.cli import summary  # noqa: PLC0415 - text only
+        from clusterctl.cli import output, summary  # noqa: PLC0415 - text only
 
         summary.show(record)
+        if next_step and record.exit_code == ExitCode.OK:
+            output.console().print(f"Next: {next_step}", markup=False, soft_wrap=output.keeps_lines())
     else:
         data = record.model_dump(mode="json")
         sys.stdout.write(json.dumps(data if form is StreamFormat.JSON else {"event": "Record", **data}) + "\n")

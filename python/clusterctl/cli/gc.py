@@ -38,9 +38,7 @@ def gc(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before something is removed.")] = False,
     adopt: change.Adopt = False,
     take_lock: change.TakeLock = False,
-    form: Annotated[
-        StreamFormat, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")
-    ] = (StreamFormat.TEXT),
+    form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:
     """Remove old versions of artifacts from nodes and from the cache.
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from clusterctl.cli.output import StreamFormat
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -50,6 +52,10 @@ VaultPasswordFile: TypeAlias = Annotated[
 User: TypeAlias = Annotated[str | None, typer.Option("--user", "-u", help="Log in as this user.")]
 PrivateKey: TypeAlias = Annotated[
     str | None, typer.Option("--private-key", metavar="FILE", help="Log in with this key.")
+]
+
+StreamForm: TypeAlias = Annotated[
+    StreamFormat, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")
 ]
 
 

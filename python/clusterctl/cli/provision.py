@@ -39,10 +39,10 @@ def provision(
     while_busy: Annotated[
         bool, typer.Option("--while-busy", help="Switch to other versions also where jobs run.")
     ] = False,
-    diff: Annotated[bool, typer.Option("--diff", "-D", help="Show what changes inside files.")] = False,
+    diff: change.Diff = False,
     extra_vars: options.ExtraVars = None,
     verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="More in Ansible's log (-vvv).")] = 0,
-    forks: Annotated[int, typer.Option("--forks", "-f", min=1, help="Hosts worked on at the same time.")] = 32,
+    forks: change.Forks = 32,
     skip_unreachable: change.SkipUnreachable = False,
     max_fail: Annotated[
         str | None,
@@ -70,13 +70,11 @@ def provision(
     private_key: options.PrivateKey = None,
     ca_passphrase_file: change.CaPassphraseFile = None,
     ask_ca_passphrase: change.AskCaPassphrase = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before hosts are changed.")] = False,
+    yes: change.Yes = False,
     no_validate: Annotated[bool, typer.Option("--no-validate", help="Leave out the validation afterwards.")] = False,
     adopt: change.Adopt = False,
     take_lock: change.TakeLock = False,
-    form: Annotated[
-        StreamFormat, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")
-    ] = (StreamFormat.TEXT),
+    form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:
     """Make one proven cluster of the inventory's hosts.
 
@@ -116,23 +114,8 @@ def provision(
     proof = proof if record.exit_code == ExitCode.OK else None
     if form is StreamFormat.JSON:
         return _answer_in_json(record, request, proof)
-    _report(record, form, request, more=proof is not None)
-    if proof is not None:
-        return validate.after_provision(request.inventory, proof, form)
-    return int(record.exit_code or 0)
-
-
-def _report(record: RunRecord, form: StreamFormat, request: ProvisionRequest, *, more: bool) -> None:
-    """Show the record; ``more`` says that the validation follows."""
-    if form is StreamFormat.JSONL:
-        sys.stdout.write(json.dumps({"event": "Record", **record.model_dump(mode="json")}) + "\n")
-        sys.stdout.flush()
-        return
-    from clusterctl.cli import output, summary  # noqa: PLC0415 - text only
-
-    summary.show(record)
-    if record.exit_code == ExitCode.OK and not more:
-        output.console().print(f"Next: {_next_step(request)}", markup=False, soft_wrap=output.keeps_lines())
+    code = change.show(record, form, "" if proof is not None else _next_step(request))
+    return code if proof is None else validate.after_provision(request.inventory, proof, form)
 
 
 def _answer_in_json(record: RunRecord, request: ProvisionRequest, asked: ValidationOptions | None) -> int:

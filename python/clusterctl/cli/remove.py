@@ -22,7 +22,7 @@ def remove(
     vault_password_file: options.VaultPasswordFile = None,
     user: options.User = None,
     private_key: options.PrivateKey = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before hosts are changed.")] = False,
+    yes: change.Yes = False,
     while_busy: Annotated[bool, typer.Option("--while-busy", help="Also while jobs run on such a node.")] = False,
     launch_node_too: Annotated[
         bool, typer.Option("--launch-node-too", help="Also the launch node; the next node takes its place.")
@@ -35,9 +35,7 @@ def remove(
     ] = False,
     adopt: change.Adopt = False,
     take_lock: change.TakeLock = False,
-    form: Annotated[
-        StreamFormat, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")
-    ] = (StreamFormat.TEXT),
+    form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:
     """Take nodes out of the cluster, also dead ones.
 

@@ -32,9 +32,7 @@ def replace(
     ask_ca_passphrase: change.AskCaPassphrase = False,
     adopt: change.Adopt = False,
     take_lock: change.TakeLock = False,
-    form: Annotated[
-        StreamFormat, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")
-    ] = (StreamFormat.TEXT),
+    form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:
     """Take a machine that was installed anew under the same name into the cluster again.
 

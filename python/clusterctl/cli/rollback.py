@@ -69,16 +69,7 @@ def rollback(
         sys.stdout.write(record.model_dump_json() + "\n")
         sys.stdout.flush()
         return int(record.exit_code or 0)
-    from clusterctl.cli import output, summary  # noqa: PLC0415 - text only
-
-    summary.show(record)
-    if record.exit_code == ExitCode.OK:
-        output.console().print(
-            f"Next: 'clusterctl validate {inventory.shown}' proves that it works.",
-            markup=False,
-            soft_wrap=output.keeps_lines(),
-        )
-    return int(record.exit_code or 0)
+    return change.show(record, StreamFormat.TEXT, f"'clusterctl validate {inventory.shown}' proves that it works.")
 
 
 def _release(inventory: InventorySources, form: Format) -> int:

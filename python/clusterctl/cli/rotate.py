@@ -34,12 +34,10 @@ def rotate(
     private_key: options.PrivateKey = None,
     ca_passphrase_file: change.CaPassphraseFile = None,
     ask_ca_passphrase: change.AskCaPassphrase = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before hosts are changed.")] = False,
+    yes: change.Yes = False,
     adopt: change.Adopt = False,
     take_lock: change.TakeLock = False,
-    form: Annotated[
-        StreamFormat, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")
-    ] = (StreamFormat.TEXT),
+    form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:
     """Give all nodes new keys, without a moment in which a node is shut out.
 

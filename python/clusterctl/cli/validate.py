@@ -103,9 +103,7 @@ def validate(
     vault_password_file: options.VaultPasswordFile = None,
     user: options.User = None,
     private_key: options.PrivateKey = None,
-    form: Annotated[
-        StreamFormat, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")
-    ] = (StreamFormat.TEXT),
+    form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:
     """Prove the cluster again and name what is wrong.
 
