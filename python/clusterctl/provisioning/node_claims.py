@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from clusterctl.model.node_claim import ClaimAnswer, NodeLock
     from clusterctl.model.run_record import Problem, ProcessIdentity, RunRecord
 
+_RELEASE_S = 8.0  # a node that died during the run does not hold up its end for long
+
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
@@ -127,7 +129,7 @@ class NodeClaims:
         """Release the nodes. One that does not answer keeps its lock, which the next run here takes over."""
         locked, self._locked = self._locked, {}
         if locked:
-            node_claim.ask({host: {"release": self._record.run_id} for host in locked.values()})
+            node_claim.ask({host: {"release": self._record.run_id} for host in locked.values()}, _RELEASE_S)
 
     def _keep(self, answers: Mapping[str, ClaimAnswer], hosts: Mapping[str, Host]) -> None:
         self._locked.update({name: hosts[name] for name, answer in answers.items() if answer.taken})

@@ -25,7 +25,9 @@ _FANOUT = 64
 _TIMEOUT_S = 30.0
 
 
-def ask(requests: Mapping[Host, Mapping[str, Any]]) -> tuple[dict[str, ClaimAnswer], dict[str, ProbeFailure]]:
+def ask(
+    requests: Mapping[Host, Mapping[str, Any]], timeout_s: float = _TIMEOUT_S
+) -> tuple[dict[str, ClaimAnswer], dict[str, ProbeFailure]]:
     """Send each host its request, see ``plugins/module_utils/node_claim``.
 
     Returns:
@@ -37,7 +39,7 @@ def ask(requests: Mapping[Host, Mapping[str, Any]]) -> tuple[dict[str, ClaimAnsw
 
         async def one(host: Host, request: Mapping[str, Any]) -> ClaimAnswer | ProbeFailure:
             async with turn:
-                return await _ask(host, json.dumps(request).encode())
+                return await _ask(host, json.dumps(request).encode(), timeout_s)
 
         return await asyncio.gather(*(one(host, request) for host, request in requests.items()))
 
@@ -51,16 +53,16 @@ def ask(requests: Mapping[Host, Mapping[str, Any]]) -> tuple[dict[str, ClaimAnsw
     return answers, failures
 
 
-async def _ask(host: Host, request: bytes) -> ClaimAnswer | ProbeFailure:
+async def _ask(host: Host, request: bytes, timeout_s: float) -> ClaimAnswer | ProbeFailure:
     program = python.program(NODE_CLAIM)
     remote, first = sudo.as_become_user(host, program.argv(host.python))
     try:
-        async with python.talk(ssh.command(host, remote)) as talk:
-            ending = await asyncio.wait_for(talk.finish(first + program.data + request), _TIMEOUT_S)
+        async with python.talk(ssh.command(host, remote, connect_timeout_s=max(1, min(10, int(timeout_s))))) as talk:
+            ending = await asyncio.wait_for(talk.finish(first + program.data + request), timeout_s)
     except python.NoClientError:
         return ProbeFailure(host.name, "error", "There is no ssh client on this machine; install openssh-client.")
     except asyncio.TimeoutError:
-        words = f"{where(host)} did not answer within {_TIMEOUT_S:g} s; see whether it hangs: {by_hand(host)}."
+        words = f"{where(host)} did not answer within {timeout_s:g} s; see whether it hangs: {by_hand(host)}."
         return ProbeFailure(host.name, "timeout", words)
     except bounded.TooMuchOutputError as error:
         return ProbeFailure(host.name, "error", f"{where(host)}: {error}; see what a login prints: {by_hand(host)}.")

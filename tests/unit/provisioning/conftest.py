@@ -25,7 +25,9 @@ class Claims:
         self.answers: dict[str, dict[str, Any]] = {}  # a node without an answer is free
         self.asked: list[dict[str, dict[str, Any]]] = []
 
-    def ask(self, requests: Mapping[Host, Mapping[str, Any]]) -> tuple[dict[str, ClaimAnswer], dict[str, Any]]:
+    def ask(
+        self, requests: Mapping[Host, Mapping[str, Any]], _timeout_s: float = 0
+    ) -> tuple[dict[str, ClaimAnswer], dict[str, Any]]:
         self.asked.append({host.name: dict(request) for host, request in requests.items()})
         return {
             host.name: ClaimAnswer.model_validate(
