@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from clusterctl.model.facts import NodeFacts, Probe, ProbeFailure, WatchEntry
 from clusterctl.remote import bounded, python, ssh, sudo
 from clusterctl.remote.ssh_failure import by_hand, classify, shortened, where
+from clusterctl.support import node_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -140,9 +141,14 @@ def _read(host: Host, ending: python.Ending) -> NodeFacts | ProbeFailure:
     """Return the record in the output, which may have lines of a login script around it."""
     line = next((line for line in reversed(ending.output.splitlines()) if line.startswith(b'{"schema_version"')), b"")
     try:
-        return NodeFacts.model_validate_json(line)
+        found = NodeFacts.model_validate_json(line)
+        node_json.loads(line)  # a part of any form may hold NaN, which no record can hold
     except ValidationError as problem:
         first = problem.errors()[0]
         cause = f"{'.'.join(str(part) for part in first['loc']) or 'the answer'}: {first['msg']}"
-        evidence = shortened(ending.errors)
-        return ProbeFailure(host.name, "error", f"{where(host)} gave no readable record ({cause}). {evidence}".strip())
+    except ValueError as problem:
+        cause = str(problem)
+    else:
+        return found
+    evidence = shortened(ending.errors)
+    return ProbeFailure(host.name, "error", f"{where(host)} gave no readable record ({cause}). {evidence}".strip())

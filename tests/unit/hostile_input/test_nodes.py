@@ -77,6 +77,16 @@ def test_a_record_of_a_node_is_facts_or_a_failure_and_every_rule_stands_it(recor
     assert NodeFacts.model_validate_json(found.model_dump_json()) == found
 
 
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "1e999"])
+def test_a_number_that_no_record_can_hold_is_a_failure(value: str) -> None:
+    """Also in a part that may have any form, such as the inputs of an artifact."""
+    record = record_of("node1")
+    record["artifacts"][0]["inputs"] = {"a": "a number"}
+    found = answered(json.dumps(record, separators=(",", ":")).replace('"a number"', value))
+    assert not isinstance(found, NodeFacts)
+    assert "gave no readable record" in found.message
+
+
 @given(st.binary(max_size=60) | JSON.map(lambda value: written(value).encode()))
 def test_an_answer_of_any_bytes_is_a_failure(data: bytes) -> None:
     found = facts._read(HOST, python.Ending(0, data, ""))  # noqa: SLF001 - of one answer

@@ -186,6 +186,14 @@ def test_output_of_a_benchmark_is_figures_or_one_sentence(parser: Any, data: st.
         assert type(figure).model_validate_json(figure.model_dump_json()) == figure
 
 
+@pytest.mark.parametrize("size", ["9" * 5000, "²"], ids=["digits", "superscript"])
+def test_a_size_that_is_no_whole_number_is_unreadable(size: str) -> None:
+    columns = "size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
+    table = f"# {columns}\n{size} 1 float sum -1 1 1 1 0 1 1 1 0\n# Out of bounds values : 0 OK\n"
+    with pytest.raises(UnreadableError, match="is not a whole number, in the column size"):
+        nccl_tests.parse(table)
+
+
 @given(st.lists(JSON.map(written) | TEXT, max_size=5).map("\n".join))
 def test_a_users_own_figure_is_a_number_or_one_sentence(text: str) -> None:
     given_check = {"name": "mine", "command": "./x", "unit": "1", "better": "higher"}

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 # What 'mpirun --tag-output' of either series puts before a line, and Slurm's 'srun --label'.
 _TAG = re.compile(r"^(?:\[[^\]\s]*,\d+\]<std(?:out|err)>: ?|\d+: )")
 
+_COUNT = re.compile(r"[0-9]{1,18}")
+
 
 class UnreadableError(ValueError):
     """The output does not hold the expected figures; the message says what is missing."""
@@ -44,6 +46,17 @@ def number(word: str, where: str) -> float:
     if not math.isfinite(value):
         raise UnreadableError(f"'{word}' is not a number, {where}")
     return value
+
+
+def count(word: str, where: str) -> int:
+    """Return a whole number of at most 18 digits.
+
+    Raises:
+        UnreadableError: the word is something else; the message says where it stands.
+    """
+    if not _COUNT.fullmatch(word):
+        raise UnreadableError(f"'{word[:20]}' is not a whole number, {where}")
+    return int(word)
 
 
 def figure(operation: str, backend: str, size: int | None, measured: tuple[str, float, Unit, Better]) -> Figure:

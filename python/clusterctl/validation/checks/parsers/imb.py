@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterctl.validation.checks.parsers import UnreadableError, WrongAnswerError, figure, number, untagged
+from clusterctl.validation.checks.parsers import UnreadableError, WrongAnswerError, count, figure, number, untagged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,7 +73,7 @@ def _tables(text: str) -> Iterator[_Table]:
         if begin is not None:
             table = _Table(begin[1])
         elif table is not None and processes is not None:
-            table.processes = int(processes[1])
+            table.processes = count(processes[1], f"in the number of processes of {table.benchmark}")
         elif table is not None and line.lstrip().startswith(("#bytes", "#repetitions", "#Benchmarking")):
             table.columns = line.split()
         elif table is not None and table.columns and line.strip() and not line.lstrip().startswith("#"):

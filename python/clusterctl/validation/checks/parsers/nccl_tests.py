@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model import units
-from clusterctl.validation.checks.parsers import UnreadableError, WrongAnswerError, figure, number, untagged
+from clusterctl.validation.checks.parsers import UnreadableError, WrongAnswerError, count, figure, number, untagged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -93,15 +93,16 @@ def _end(line: str, table: _Table | None) -> None:
     end, bits = _END.match(line), _BITS.match(line)
     if end is not None and table is not None:
         table.ended = True
-        if int(end[1]):
+        if count(end[1], "in the line of values out of bounds"):
             raise WrongAnswerError(f"nccl-tests found {end[1]} lines with wrong values")
-    if bits is not None and int(bits[1]):
+    if bits is not None and count(bits[1], "in the line of different bits"):
         raise WrongAnswerError(f"nccl-tests found {bits[1]} results whose bits differ from run to run")
 
 
 def _line(words: list[str], columns: Sequence[str]) -> _Line:
     """Read a line from the right, since the name of a reduction may be empty."""
-    size, where = int(words[0]), f"in the line of size {words[0]}"
+    size = count(words[0], "in the column size")
+    where = f"in the line of size {size}"
     if "timestamp" in columns:
         words, columns = words[:-_STAMP_WORDS], columns[:-1]
     starts = [at for at, name in enumerate(columns) if name in _TIMES]
