@@ -16,7 +16,7 @@ from typing import Iterator, List, Optional
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 
 # What the readers of Python raise besides for a damaged or encrypted archive.
-_DAMAGED = (zlib.error, lzma.LZMAError, struct.error, RuntimeError, ValueError, LookupError, OverflowError)
+_DAMAGED = (zlib.error, lzma.LZMAError, struct.error, RuntimeError, ValueError, LookupError, OverflowError, TypeError)
 
 
 def _target_of(name: str, strip: int, exclude: List[str]) -> Optional[str]:

@@ -64,6 +64,14 @@ def test_a_path_that_leads_out_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "evil").exists()
 
 
+def test_an_archive_whose_first_bytes_are_cut_off_is_damaged(tmp_path: Path) -> None:
+    """Python's reader ends with a TypeError here."""
+    pack = tmp_path / "x.tar.gz"
+    pack.write_bytes(b"\x1f\x8b\x08\x04" + bytes(6))
+    with pytest.raises(tarfile.ReadError):
+        archive_unpack.unpack(str(pack), tmp_path / "out", 0, [])
+
+
 def test_a_pipe_whose_reader_left_is_noticed() -> None:
     reading, writing = os.pipe()
     assert not build_step.channel_is_gone(writing)
