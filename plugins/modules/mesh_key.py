@@ -66,7 +66,7 @@ attributes:
 EXAMPLES = r"""
 - name: Make the node's own key
   clusterctl.hpc.mesh_key:
-    user: alice
+    user: mpi
   register: __example_key
 """
 

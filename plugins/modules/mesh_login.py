@@ -50,7 +50,7 @@ EXAMPLES = r"""
 - name: Log in to the next node
   clusterctl.hpc.mesh_login:
     origin: node1
-    user: alice
+    user: mpi
     targets:
       - {name: node2, address: 10.0.0.2, port: 22, obstacles: []}
 """
