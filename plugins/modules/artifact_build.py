@@ -241,6 +241,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     build_failure,
     build_files,
     build_step,
+    disk_error,
     host_capacity,
     user_identity,
 )
@@ -490,7 +491,7 @@ def main() -> None:
     except ArtifactError as error:
         module.fail_json(msg=str(error), log=str(build.log), problems=getattr(error, "problems", []))
     except OSError as error:
-        module.fail_json(msg=f"{module.params['host']}: {error}")
+        module.fail_json(msg=disk_error.sentence(module.params["host"], error))
     except build_step.Abandoned:
         os._exit(1)  # the result has no reader; whatever was started is ended by now
 

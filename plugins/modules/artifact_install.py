@@ -137,6 +137,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     audited_module,
     borrowed_links,
     brought,
+    disk_error,
     library_closure,
     origins,
     pushed_file,
@@ -350,10 +351,10 @@ class Install:
                 complaint = self._feed(argv, packed, zstd_library.decompressed)
             else:
                 complaint = self._squeezed_into(argv, pack, packed, partial)
-            if "No space left" not in complaint and not packed.is_whole(pack["sha256"]):
+            if disk_error.is_full(complaint, self.p["root"]):
+                raise self._full()
+            if not packed.is_whole(pack["sha256"]):
                 raise ArtifactError(f"{self.host}: the pack of {self.base} arrived damaged; run again.")
-        if "No space left" in complaint:
-            raise self._full()
         if complaint:
             raise BadPackError(f"{self.host}: {self.base} could not be unpacked: {complaint.splitlines()[0]}")
 
@@ -488,7 +489,7 @@ def main() -> None:
     except ArtifactError as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        module.fail_json(msg=f"{module.params['host']}: {error}")
+        module.fail_json(msg=disk_error.sentence(module.params["host"], error))
     finally:
         if module.params["pack"]:
             with suppress(OSError):

@@ -61,7 +61,7 @@ changes: {description: A short phrase for each change., type: list, returned: al
 watch: {description: Always empty., type: list, returned: always}
 """
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module, leftovers
+from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module, disk_error, leftovers
 
 
 def main() -> None:
@@ -94,8 +94,7 @@ def main() -> None:
                 leftovers.remove(path)
             changes.append(f"removed {path}, which a killed run left")
     except OSError as error:
-        where = error.filename or "A file"
-        module.fail_json(msg=f"{p['host']}: {where}: {error.strerror}; remove it.", changes=changes, watch=[])
+        module.fail_json(msg=disk_error.sentence(p["host"], error), changes=changes, watch=[])
     module.exit_json(changed=bool(changes), changes=changes, watch=[])
 
 
