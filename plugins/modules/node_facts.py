@@ -126,7 +126,7 @@ node:
     user: {description: "name, uid, home and sudo of the login user; sudo is null when it was not asked.", type: dict}
     job_user: {description: "name, uid (-1 if missing), home, shell and sudo of the jobs' account.", type: dict}
     ssh: {description: "host_keys (type and key, ed25519 first) and port of the ssh daemon.", type: dict}
-    known_hosts: {description: "has_mesh, and own_names: the names of the node's own lines.", type: dict}
+    known_hosts: {description: "has_mesh, has_authority, and own_names: the names of the node's own lines.", type: dict}
     parameters: {description: "Settings of Open MPI, UCX and NCCL by others: name, value, source.", type: list}
     parameter_files: {description: "Files of the role fabric: path, exists, own (settings in its block).", type: list}
     launch: {description: "name, path, real, own, own_real, own_state of mpirun, prterun, prted, orted.", type: list}

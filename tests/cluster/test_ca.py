@@ -217,7 +217,7 @@ def test_bad_input_is_told_in_a_sentence_and_changes_nothing(mesh: Mesh) -> None
 
     away = mesh.authority.rename(mesh.folder / "away")
     for words in (provision, (*provision, *good)):
-        assert "is missing, and node[1-3] have certificates of it; restore it from a backup" in told(*words)
+        assert " trust it; restore it from a backup" in told(*words)
     for command in ("show", "renew"):
         assert "is missing; restore it from a backup" in told("ca", command)
     assert not mesh.authority.exists()

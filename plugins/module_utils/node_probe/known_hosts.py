@@ -33,8 +33,11 @@ def known_hosts(host_keys: list[str], home: str, user: pwd.struct_passwd | None 
         marked, _, key = line.strip().partition(" ")
         if not marked.startswith(("#", "@")) and " ".join(key.split()[:2]) in keys:
             names.update(dict.fromkeys(marked.split(",")))
+    has_authority = False
     for line in system.splitlines():
         words = line.split()
         if words[:1] == ["@cert-authority"] and line.rstrip().endswith(f" {_AUTHORITY}"):
             names.update(dict.fromkeys(words[1].split(",")))
-    return {"known_hosts": {"has_mesh": _BLOCK in system, "own_names": list(names)}}
+            has_authority = True
+    found = {"has_mesh": _BLOCK in system, "has_authority": has_authority, "own_names": list(names)}
+    return {"known_hosts": found}

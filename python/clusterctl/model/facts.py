@@ -116,6 +116,7 @@ class KnownHosts(Fact):
     """Whether the mesh of clusterctl is in the system's known hosts, and the names of the node's own lines."""
 
     has_mesh: bool = False
+    has_authority: bool = False  # that of clusterctl, with which ssh_mesh_trust is ca
     own_names: tuple[str, ...] = ()
 
 

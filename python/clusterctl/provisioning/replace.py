@@ -173,7 +173,6 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
         self._inputs = inputs_of(cluster, request.options, extra_vars, self._held.run_id, self.certificates)
 
     def go(self, before: Snapshot, left_out: Sequence[str], place: KnownPlace, key: HostKey) -> run_record.RunRecord:
-        self.certificates.refuse_lost(before)
         self.certificates.refuse_unready((self._node,), anew=True)
         if key not in known_hosts.keys_in(place):
             known_hosts.keep(place, [key])
@@ -188,6 +187,7 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
         if probe.failures:
             refused = [refusals.connection_problem(failure) for failure in probe.failures.values()]
             return self.refuse(refused, unreached=probe.failures)
+        self.certificates.refuse_lost(probe.facts)
         if lacking := self._held.problems((self._node,), probe.facts, before):
             return self.refuse(lacking)
         if stop := self.claim(claims.members_of(self.cluster.hosts, ())):

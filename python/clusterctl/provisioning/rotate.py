@@ -62,7 +62,6 @@ class _Rotate(HostRun[RotateRequest, AskingObserver[MembersPreview]]):
     """One rotation, from the lock to the record."""
 
     def go(self, before: Snapshot, left_out: Sequence[str]) -> run_record.RunRecord:
-        self.certificates.refuse_lost(before)
         self.certificates.refuse_unready(self.cluster.selected, anew=True)
         self.observer.phase(f"looking at {len(self.cluster.hosts)} hosts")
         probe = self.look({})
@@ -70,6 +69,7 @@ class _Rotate(HostRun[RotateRequest, AskingObserver[MembersPreview]]):
         if probe.failures:
             refused = [refusals.connection_problem(failure) for failure in probe.failures.values()]
             return self.refuse(refused, unreached=probe.failures)
+        self.certificates.refuse_lost(probe.facts)
         what = "host keys" if self.request.host_keys else "mesh keys"
         line = f"{self.cluster.sources}: {nodeset.folded(self.cluster.selected)} get new {what}."
         if not self.observer.confirm(MembersPreview((line,))):

@@ -114,7 +114,6 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         cluster, request = self.cluster, self.request
         before = self._before
         self._held.refuse(request.tags)
-        self.certificates.refuse_lost(before)
         self.certificates.refuse()
         reading = ", and reading every watched file" if request.verify else ""
         self.observer.phase(f"looking at {len(cluster.hosts)} hosts{reading}")
@@ -143,6 +142,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             lacking += self._held.jobs(selected, probe.facts)
         if lacking:
             return self.refuse(lacking)
+        self.certificates.refuse_lost(probe.facts)
         reasons, drifted = self._decide(states, before)
         if not reasons:
             return self.nothing_to_do(others="Nothing to do on the other hosts: they are as the last run left them.")

@@ -19,11 +19,10 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Inventory
-    from clusterctl.model.snapshot import Snapshot
 
 _TRUST, _FOLDER = "ssh_mesh_trust", "ssh_mesh_ca_folder"
-_LIST_ON_NODES = "/etc/ssh/clusterctl.krl"
 _PASSPHRASES = ("ssh_mesh_ca_passphrase", "ssh_mesh_ca_passphrase_file")
 
 
@@ -99,22 +98,20 @@ class Certificates:
             if self._passphrase is not None:
                 self._authority.check_passphrase(self._passphrase)
 
-    def refuse_lost(self, before: Snapshot) -> None:
-        """Refuse to make a new authority where the nodes still have certificates of a lost one.
+    def refuse_lost(self, facts: Mapping[str, NodeFacts]) -> None:
+        """Refuse to make a new authority where nodes still trust a lost one.
 
         Raises:
-            ConfigError: the last run left certificates on a node, and the authority is missing.
+            ConfigError: a node trusts an authority of the cluster, and the authority is missing.
         """
         if not self._hosts or self._exists:
             return
-        names = [
-            name for name, host in before.hosts.items() if any(one.get("path") == _LIST_ON_NODES for one in host.watch)
-        ]
+        names = [name for name, node in facts.items() if node.known_hosts and node.known_hosts.has_authority]
         if names:
-            has = "has" if len(names) == 1 else "have"
+            trust = "trusts" if len(names) == 1 else "trust"
             raise ConfigError(
-                f"The certificate authority {self._folder} is missing, and {nodeset.folded(names)} {has} certificates "
-                f"of it; restore it from a backup. Without one, set {_TRUST} to keys and provision. Then {_TRUST}: ca "
+                f"The certificate authority {self._folder} is missing, and {nodeset.folded(names)} {trust} it; "
+                f"restore it from a backup. Without one, set {_TRUST} to keys and provision. Then {_TRUST}: ca "
                 "makes a new one."
             )
 

@@ -348,7 +348,7 @@ def test_doctor_sees_the_patterns_of_the_authority(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(known_hosts, "_SYSTEM_FILE", str(path))
     path.write_text("# BEGIN clusterctl ssh_mesh\n" + lines.known("ssh-ed25519 AAAA", ["node*", "10.0.0.*"], [22]))
     found = known_hosts.known_hosts([], str(tmp_path))["known_hosts"]
-    assert found == {"has_mesh": True, "own_names": ["node*", "10.0.0.*"]}
+    assert found == {"has_mesh": True, "has_authority": True, "own_names": ["node*", "10.0.0.*"]}
 
 
 class TestPlan:

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from clusterctl.model.facts import KnownHosts, NodeFacts
 from clusterctl.model.hosts import Host, Inventory, InventorySources
-from clusterctl.model.snapshot import Snapshot
 from clusterctl.state import certificates, paths
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
@@ -81,20 +81,17 @@ def test_a_passphrase_is_checked_before_anything_is_changed(tmp_path: Path) -> N
         certificates.Certificates(found).refuse()
 
 
-def test_a_lost_authority_is_not_replaced_while_nodes_have_its_certificates(tmp_path: Path) -> None:
-    def left(*paths_of_node1: str) -> Snapshot:
-        host = {"run_id": "r", "inputs": {}, "members": "", "platform": "", "host_keys": (), "user": ""}
-        watch = [{"path": path, "kind": "file"} for path in paths_of_node1]
-        return Snapshot.model_validate({"hosts": {"node1": {**host, "watch": watch}}})
+def test_a_lost_authority_is_not_replaced_while_nodes_trust_it(tmp_path: Path) -> None:
+    def seen(*, trusts: bool) -> dict[str, NodeFacts]:
+        return {"node1": NodeFacts.model_construct(known_hosts=KnownHosts(has_authority=trusts))}
 
-    certified = left("/etc/hosts", "/etc/ssh/clusterctl.krl")
     new = cluster(tmp_path, ssh_mesh_trust="ca")
-    certificates.Certificates(new, PASSPHRASE).refuse_lost(left("/etc/hosts"))
+    certificates.Certificates(new, PASSPHRASE).refuse_lost(seen(trusts=False))
     for given in (None, PASSPHRASE):
-        with pytest.raises(ConfigError, match=r"/ca is missing, and node1 has certificates of it; restore it from a"):
-            certificates.Certificates(new, given).refuse_lost(certified)
-    certificates.Certificates(cluster(tmp_path, ssh_mesh_trust="keys")).refuse_lost(certified)
-    certificates.Certificates(with_authority(tmp_path)[0]).refuse_lost(certified)
+        with pytest.raises(ConfigError, match=r"/ca is missing, and node1 trusts it; restore it from a backup"):
+            certificates.Certificates(new, given).refuse_lost(seen(trusts=True))
+    certificates.Certificates(cluster(tmp_path, ssh_mesh_trust="keys")).refuse_lost(seen(trusts=True))
+    certificates.Certificates(with_authority(tmp_path)[0]).refuse_lost(seen(trusts=True))
 
 
 def test_the_role_gets_the_passphrase_as_a_path(tmp_path: Path) -> None:
