@@ -17,7 +17,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import brought, ori
 
 PACKS = "/var/cache/clusterctl/packs"
 _RUN = b"CLUSTERCTL_RUN="  # run, user and controller as JSON; the playbooks set it
-_STAGED = re.compile(r"\..+\.clusterctl-[a-z0-9_]{8}|\.origins\.[a-z0-9_]{8}|\.clusterctl-[a-z0-9_]{8}")
+_STAGED = re.compile(r"\.(?:.+\.clusterctl-|origins\.|cluster\.json\.|clusterctl-)[a-z0-9_]{8}")
 _LINK = re.compile(rf"\.(?:{'|'.join(brought.NAMES)})\.[a-z0-9_]{{8}}")
 _PAYLOAD = "ansible_clusterctl.hpc.*_payload_????????"  # the folder of a module of this collection while it runs
 _POLL_S = 0.25

@@ -31,6 +31,7 @@ LITTER = (
     "work/clusterctl-openmpi-abcd_234/stage",
     "etc/.hosts.clusterctl-abcd1234",
     "state/.origins.abcd1234",
+    "state/.cluster.json.abcd1234",
     "state/proofs/.mpi4py.json.clusterctl-abcd1234",
     f"packs/openmpi-5.0.7-{KEY}.tar.partial",
     f"packs/fetched-1-{KEY}.tar.zst",
