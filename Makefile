@@ -166,10 +166,13 @@ lint-and-unit: venv
 .PHONY: test
 test: lint-and-unit docs browser nodes  ## All tests, in the order in which a mistake is cheapest to find
 
+# Repeats drawn moments and faults of an earlier run.
+SEED ?= $(shell date +%s)
+
 .PHONY: test-long
 test-long: venv  ## Repetitions and long tests: interrupts $(REPEAT) times, then test-fuzz, test-sim, test-scale, test-tensorflow, test-fortran
 	$(BIN)/pytest tests/cluster -m repeat --repeat $(REPEAT) -n 2 --dist loadgroup --no-loadscope-reorder -q
-	$(BIN)/pytest tests/cluster -m long -n 2 --dist loadgroup --no-loadscope-reorder -q
+	CLUSTERCTL_SEED=$(SEED) $(BIN)/pytest tests/cluster -m long -n 2 --dist loadgroup --no-loadscope-reorder -q
 	@$(MAKE) --no-print-directory test-fuzz test-sim test-scale test-tensorflow test-fortran
 
 # Drawn examples of each property, and seconds of each parser of bytes.

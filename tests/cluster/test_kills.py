@@ -1,7 +1,8 @@
 """kill -9 of clusterctl, alone or with a fault of a node: a plain repetition ends as if nothing had happened.
 
-A plain test run draws one moment of a provision, of an upgrade and of a rollback. ``make test-long`` draws 20 such
-kills, and then SCHEDULES schedules of kills and faults of nodes. CLUSTERCTL_SEED repeats the moments of an earlier run.
+A plain test run takes one moment of a provision, of an upgrade and of a rollback, always the same. ``make test-long``
+draws 20 such kills, and then SCHEDULES schedules of kills and faults of nodes, by a seed of the day's second.
+CLUSTERCTL_SEED repeats the moments of an earlier run.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
-SEED = os.environ.get("CLUSTERCTL_SEED") or str(random.SystemRandom().randrange(10**6))
+SEED = os.environ.get("CLUSTERCTL_SEED", "1")
 DRAW = random.Random(SEED)  # noqa: S311 - moments, not secrets
 NODES = ("node1", "node2")
 KINDS = ("provision", "upgrade", "rollback")
