@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Have the node's sshd read its configuration anew."""
+"""Have the node's sshd read its configuration anew, and wait for logins that began with the old one."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Set
 
 from . import command
 
 _ANSWER_S = 30
 _ENVIRONMENT = {"PATH": command.SYSTEM_PATH, "LC_ALL": "C"}
+_POLL_S = 0.05
+# In the titles of sshd's processes for a connection whose user is not known yet; -R is a process without a title yet.
+_UNDECIDED = (b"[accepted]", b"[net]", b"\0-R\0")
 
 
 def reload() -> None:
@@ -29,3 +34,25 @@ def reload() -> None:
             if Path(f"/proc/{pid}/comm").read_text().strip() == "sshd":
                 os.kill(pid, signal.SIGHUP)
                 return
+
+
+def undecided_logins(processes: str = "/proc") -> Set[int]:
+    """Return the processes of sshd that serve a connection and have not decided yet about its login."""
+    found = set()
+    for place in Path(processes).iterdir():
+        if place.name.isdigit():
+            with suppress(OSError):
+                title = (place / "cmdline").read_bytes()
+                program = os.path.basename(title.split(b"\0", 1)[0])  # noqa: PTH119 - bytes
+                if program.startswith(b"sshd") and any(mark in title for mark in _UNDECIDED):
+                    found.add(int(place.name))
+    return found
+
+
+def await_undecided_logins(patience_s: float) -> None:
+    """Wait until the logins that sshd has not decided about now are decided; they keep the configuration of before."""
+    waiting = undecided_logins()
+    end = time.monotonic() + patience_s
+    while waiting and time.monotonic() < end:
+        time.sleep(_POLL_S)
+        waiting &= undecided_logins()

@@ -85,6 +85,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
 
 _KEYSCAN_S = 3
 _RELOAD_S = 10
+_LOGIN_S = 10
 _UNASKED_S = 2  # time for a reload that cannot be watched
 _SSHD = "/usr/sbin/sshd"
 
@@ -196,6 +197,7 @@ def remove(given: Dict[str, Any], entry: pwd.struct_passwd, module: watched_modu
         problem = make_sshd_show(certificate, wanted=False)
         if problem:
             raise file_entry.StageError(problem)
+        sshd_process.await_undecided_logins(_LOGIN_S)
     second = file_stage.apply(files_of_settings(), **options)
     return file_stage.Outcome(
         [*first.changes, *second.changes], [*first.watch, *second.watch], [*first.diff, *second.diff]

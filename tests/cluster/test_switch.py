@@ -68,7 +68,7 @@ def test_a_node_that_cannot_install_keeps_all_links_and_is_named(cluster: Cluste
     with planting.changed(cluster, "node3", forth, "umount /usr/local"):
         code, record = upgraded(cluster)
     assert code == 2, record
-    assert "Read-only" in record["hosts"]["node3"]["message"]
+    assert "read-only" in record["hosts"]["node3"]["message"]
     assert record["hosts"]["node3"]["failed_stage"] == "openmpi"
     for name in ("node1", "node2"):
         assert "No link is switched, because node3 is not ready" in record["hosts"][name]["message"]
