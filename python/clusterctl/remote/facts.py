@@ -1,21 +1,18 @@
 """Gather the facts of all nodes: one typed record per node, over one ssh connection each.
 
-The program that answers is the package ``plugins/module_utils/node_probe``. The connections are asyncio subprocesses,
-because ClusterShell's local workers take a shell string (``WorkerPopen`` starts with ``shell=True``), and a command
-here is a list of tokens.
+The program that answers is the package ``plugins/module_utils/node_probe``.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from clusterctl.model.facts import NodeFacts, Probe, ProbeFailure, WatchEntry
-from clusterctl.remote import bounded, python, ssh, sudo
-from clusterctl.remote.ssh_failure import by_hand, classify, shortened, where
+from clusterctl.remote import one_trip
+from clusterctl.remote.ssh_failure import shortened, where
 from clusterctl.support import node_json
 
 if TYPE_CHECKING:
@@ -23,10 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.model.hosts import Host
+    from clusterctl.remote import python
 
 
 NODE_PROBE = "node_probe.__main__"
-_MOST_CONNECT_SECONDS = 10
 
 
 def gather(
@@ -85,56 +82,14 @@ def gather(
         for host in hosts
     }
 
-    async def everyone() -> list[NodeFacts | ProbeFailure]:
-        turn = asyncio.Semaphore(fanout)
-
-        async def one(host: Host, request: bytes) -> NodeFacts | ProbeFailure:
-            async with turn:
-                return await _ask(host, request, timeout_s, control_dir)
-
-        return await asyncio.gather(*(one(host, request) for host, request in requests.items()))
-
-    answers = asyncio.run(everyone())
-    probe = Probe()
-    for host, answer in zip(requests, answers, strict=True):
-        if isinstance(answer, ProbeFailure):
-            probe.failures[host.name] = answer
-        else:
-            probe.facts[host.name] = answer
-    return probe
+    found, failures = one_trip.ask(
+        requests, NODE_PROBE, _read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir
+    )
+    return Probe(facts=found, failures=failures)
 
 
 def _asked(entry: WatchEntry) -> dict[str, Any]:
     return {key: entry[key] for key in ("path", "kind", "marker") if key in entry}
-
-
-async def _ask(host: Host, request: bytes, timeout_s: float, control_dir: Path | None) -> NodeFacts | ProbeFailure:
-    program = python.program(NODE_PROBE)
-    remote, first = sudo.as_become_user(host, program.argv(host.python))
-    argv = ssh.command(
-        host,
-        remote,
-        control_dir=control_dir,
-        connect_timeout_s=max(1, min(_MOST_CONNECT_SECONDS, int(timeout_s))),
-    )
-    try:
-        async with python.talk(argv) as talk:
-            ending = await asyncio.wait_for(talk.finish(first + program.data + request), timeout_s)
-    except python.NoClientError:
-        return ProbeFailure(host.name, "error", "There is no ssh client on this machine; install openssh-client.")
-    except asyncio.TimeoutError:
-        return ProbeFailure(
-            host.name,
-            "timeout",
-            f"{where(host)} did not answer within {timeout_s:g} s; see whether it hangs: {by_hand(host)}.",
-        )
-    except bounded.TooMuchOutputError as error:
-        return ProbeFailure(
-            host.name, "error", f"{where(host)}: {error}; see what a login prints there: {by_hand(host)}."
-        )
-    if ending.returncode == 0:
-        return _read(host, ending)
-    return classify(host, ending.returncode, ending.errors)
 
 
 def _read(host: Host, ending: python.Ending) -> NodeFacts | ProbeFailure:

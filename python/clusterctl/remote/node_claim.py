@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -10,18 +9,18 @@ from pydantic import ValidationError
 
 from clusterctl.model.facts import ProbeFailure
 from clusterctl.model.node_claim import ClaimAnswer
-from clusterctl.remote import bounded, python, ssh, sudo
-from clusterctl.remote.ssh_failure import by_hand, classify, where
+from clusterctl.remote import one_trip
+from clusterctl.remote.ssh_failure import by_hand, where
 from clusterctl.support import node_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from clusterctl.model.hosts import Host
+    from clusterctl.remote import python
 
 NODE_CLAIM = "node_claim.__main__"
 _ANSWER = "node_claim"
-_FANOUT = 64
 _TIMEOUT_S = 30.0
 
 
@@ -33,41 +32,12 @@ def ask(
     Returns:
         The answers and the failures by the host's name; nothing is raised for a host.
     """
-
-    async def everyone() -> list[ClaimAnswer | ProbeFailure]:
-        turn = asyncio.Semaphore(_FANOUT)
-
-        async def one(host: Host, request: Mapping[str, Any]) -> ClaimAnswer | ProbeFailure:
-            async with turn:
-                return await _ask(host, json.dumps(request).encode(), timeout_s)
-
-        return await asyncio.gather(*(one(host, request) for host, request in requests.items()))
-
-    answers: dict[str, ClaimAnswer] = {}
-    failures: dict[str, ProbeFailure] = {}
-    for host, answer in zip(requests, asyncio.run(everyone()), strict=True):
-        if isinstance(answer, ProbeFailure):
-            failures[host.name] = answer
-        else:
-            answers[host.name] = answer
-    return answers, failures
+    lines = {host: json.dumps(request).encode() for host, request in requests.items()}
+    return one_trip.ask(lines, NODE_CLAIM, _read, timeout_s=timeout_s)
 
 
-async def _ask(host: Host, request: bytes, timeout_s: float) -> ClaimAnswer | ProbeFailure:
-    program = python.program(NODE_CLAIM)
-    remote, first = sudo.as_become_user(host, program.argv(host.python))
-    try:
-        async with python.talk(ssh.command(host, remote, connect_timeout_s=max(1, min(10, int(timeout_s))))) as talk:
-            ending = await asyncio.wait_for(talk.finish(first + program.data + request), timeout_s)
-    except python.NoClientError:
-        return ProbeFailure(host.name, "error", "There is no ssh client on this machine; install openssh-client.")
-    except asyncio.TimeoutError:
-        words = f"{where(host)} did not answer within {timeout_s:g} s; see whether it hangs: {by_hand(host)}."
-        return ProbeFailure(host.name, "timeout", words)
-    except bounded.TooMuchOutputError as error:
-        return ProbeFailure(host.name, "error", f"{where(host)}: {error}; see what a login prints: {by_hand(host)}.")
-    if ending.returncode != 0:
-        return classify(host, ending.returncode, ending.errors)
+def _read(host: Host, ending: python.Ending) -> ClaimAnswer | ProbeFailure:
+    """Return the answer in the output, which may have lines of a login script around it."""
     for line in reversed(ending.output.splitlines()):
         if line.startswith(f'{{"{_ANSWER}"'.encode()):
             try:
