@@ -2,7 +2,7 @@
 
 A plain test run takes one moment of a provision, of an upgrade and of a rollback, always the same. ``make test-long``
 draws 20 such kills, and then SCHEDULES schedules of kills and faults of nodes, by a seed of the day's second.
-CLUSTERCTL_SEED repeats the moments of an earlier run.
+CLUSTERCTL_SEED repeats the moments of an earlier run, and FIRST_SCHEDULE begins at a later one of them.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ pytestmark = pytest.mark.cluster
 
 PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
 SEED = os.environ.get("CLUSTERCTL_SEED", "1")
-DRAW = random.Random(SEED)  # noqa: S311 - moments, not secrets
 NODES = ("node1", "node2")
 KINDS = ("provision", "upgrade", "rollback")
 FAULTS = ("", "killed node", "frozen node", "cut connections", "no kill, killed node", "no kill, cut connections")
 SCHEDULES = int(os.environ.get("SCHEDULES", "200"))
+FIRST_SCHEDULE = int(os.environ.get("FIRST_SCHEDULE", "1"))
 SNAPSHOT = paths.snapshot_file("any").name
 CACHE = paths.cache_dir().value
 OTHER = ("-e", "openmpi_version=4.1.4")  # with an mpi4py of its own; the cache has both versions
@@ -186,15 +186,18 @@ class Schedule:
     later_s: float
     fault: str = ""
     node: str = "node1"
+    number: int = 0
 
     @classmethod
-    def draw(cls, cluster: Cluster, kind: str, faults: Sequence[str] = ("",)) -> Schedule:
-        event, later_s = DRAW.randint(0, cluster.events[kind]), DRAW.uniform(0, 0.5)
-        return cls(kind, event, later_s, DRAW.choice(faults), DRAW.choice(NODES))
+    def draw(cls, cluster: Cluster, kind: str, number: int = 0, faults: Sequence[str] = ("",)) -> Schedule:
+        """Draw the schedule of this number, which is the same whether or not the earlier ones were drawn."""
+        draw = random.Random(f"{SEED} {number}")  # noqa: S311 - moments, not secrets
+        fault, node, later_s = draw.choice(faults), draw.choice(NODES), draw.uniform(0, 0.5)
+        return cls(kind, round(draw.random() * cluster.events[kind]), later_s, fault, node, number)
 
     def __str__(self) -> str:
         what = f"{self.fault} {self.node}" if self.fault else "kill"
-        return f"seed {SEED}: {what} {self.later_s:.2f} s after event {self.event} of {self.kind}"
+        return f"seed {SEED}, {self.number}: {what} {self.later_s:.2f} s after event {self.event} of {self.kind}"
 
 
 def disturb(cluster: Cluster, schedule: Schedule) -> str:
@@ -308,10 +311,11 @@ def test_drawn_schedules_of_kills_and_faults_converge(cluster: Cluster) -> None:
 
 def converge(cluster: Cluster, times: int, faults: Sequence[str]) -> None:
     """Run so many drawn schedules, each kind of run in turn, and say how many converged."""
-    problems = []
-    for number in range(times):
-        problem = outcome(cluster, Schedule.draw(cluster, KINDS[number % len(KINDS)], faults))
+    problems: list[str] = []
+    words = ""
+    for done, number in enumerate(range(FIRST_SCHEDULE, times + 1), start=1):
+        problem = outcome(cluster, Schedule.draw(cluster, KINDS[number % len(KINDS)], number, faults))
         problems += [problem] if problem else []
-        words = f"{number + 1 - len(problems)} of {number + 1} converged, seed {SEED}"
+        words = f"{done - len(problems)} of {done} converged, seed {SEED}, the last is number {number}"
         print(words, f"\n{problem}" if problem else "", flush=True)  # noqa: T201 - the result of the test
     assert not problems, "\n\n".join((words, *problems))
