@@ -7,6 +7,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_sync
+
 
 def target_of(link: str, tree: str) -> str:
     """Return what a link holds: a name beside it, so that the folder may also be reached by another path."""
@@ -60,13 +62,4 @@ def switch(link: str, tree: str) -> None:
     except OSError:
         Path(staged).unlink()
         raise
-    keep(os.path.dirname(link))  # noqa: PTH120 - a text
-
-
-def keep(folder: str) -> None:
-    """Write the names in a folder to the disk, so that a power cut does not undo a switch that was reported."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    disk_sync.names_in(os.path.dirname(link))  # noqa: PTH120 - a text

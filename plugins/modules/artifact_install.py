@@ -138,6 +138,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     borrowed_links,
     brought,
     disk_error,
+    disk_sync,
     library_closure,
     origins,
     pushed_file,
@@ -304,8 +305,7 @@ class Install:
             marker = marker_bytes(
                 self.p["name"], self.p["version"], self.p["key"], pack["inputs"], pack["manifest_sha256"]
             )
-            self._write_marker(Path(partial, MARKER), marker)
-            self._place(partial)
+            self._finish(partial, marker)
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise self._full() from error
@@ -318,13 +318,11 @@ class Install:
         for path in Path(self.p["root"]).glob(f".{self.base}.*"):
             shutil.rmtree(path, ignore_errors=True)
 
-    @staticmethod
-    def _write_marker(path: Path, data: bytes) -> None:
-        with path.open("wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        path.chmod(0o644)
+    def _finish(self, partial: str, marker: bytes) -> None:
+        """Write the files to the disk, then the marker, then the tree's name: a power cut leaves no marked half."""
+        disk_sync.mark(partial, MARKER, marker)
+        self._place(partial)
+        disk_sync.names_in(self.p["root"])
 
     def _place(self, partial: str) -> None:
         """Rename the finished tree to its name, after moving a broken one away."""

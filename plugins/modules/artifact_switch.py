@@ -67,6 +67,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     artifact_link,
     audited_module,
     borrowed_links,
+    disk_sync,
     jobs_at_work,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
@@ -139,7 +140,7 @@ def switch(changes: Dict[str, Tuple[str, str]]) -> None:
             with suppress(OSError):
                 Path(path).unlink()
     for folder in {str(Path(link).parent) for link in changes}:
-        artifact_link.keep(folder)
+        disk_sync.names_in(folder)  # a power cut does not undo a switch that was reported
 
 
 def run(links: Dict[str, str], *, really: bool) -> Dict[str, Any]:

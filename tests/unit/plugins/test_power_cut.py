@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import re
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_sync
 from clusterctl.support import content
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 UTILS = "from ansible_collections.clusterctl.hpc.plugins.module_utils import"
-CALLS = "openat,write,fsync,rename,renameat,renameat2,symlink,symlinkat"
+CALLS = "openat,write,fsync,syncfs,rename,renameat,renameat2,symlink,symlinkat"
 pytestmark = [pytest.mark.programs, pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")]
 
 
@@ -50,10 +54,32 @@ def test_the_record_of_origins_is_on_the_disk_before_a_file_changes(tmp_path: Pa
     assert traced(tmp_path, f"{program} origins.save({{'schema': 1}})") == ["write", "fsync", "rename"]
 
 
-def test_the_marker_of_an_artifact_is_on_the_disk_before_its_name(tmp_path: Path) -> None:
+def test_the_files_of_an_artifact_are_on_the_disk_before_its_marker_and_the_marker_before_its_name(
+    tmp_path: Path,
+) -> None:
     program = "from pathlib import Path; import os; from ansible_collections.clusterctl.hpc.plugins.modules import"
     program += " artifact_install as a; place = Path(os.environ['PLACE']); (place / 'partial').mkdir();"
-    program += " a.Install._write_marker(place / 'partial' / 'marker', b'{}');"
+    program += " (place / 'partial' / 'library').write_bytes(b'content');"
     program += " install = a.Install.__new__(a.Install); install.tree = str(place / 'tree'); install.base = 'tree';"
-    program += " install.p = {'root': str(place)}; install._place(str(place / 'partial'))"
-    assert traced(tmp_path, program) == ["write", "fsync", "rename"]
+    program += " install.p = {'root': str(place)}; install._finish(str(place / 'partial'), b'{}')"
+    calls = ["write", "syncfs", "write", "fsync", "fsync", "rename", "fsync"]
+    assert traced(tmp_path, program) == calls, "library, file system, marker, marker, its folder, name, its folder"
+
+
+def test_without_syncfs_all_disks_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(disk_sync.ctypes, "CDLL", lambda *_, **__: object())
+    monkeypatch.setattr(disk_sync.os, "sync", lambda: called.append("sync"))
+    disk_sync.files_below(str(tmp_path))
+    assert called == ["sync"]
+
+
+def test_a_disk_that_refuses_a_part_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: int) -> int:
+        ctypes.set_errno(errno.EIO)
+        return -1
+
+    monkeypatch.setattr(disk_sync.ctypes, "CDLL", lambda *_, **__: SimpleNamespace(syncfs=refused))
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        disk_sync.files_below(str(tmp_path))
+    assert caught.value.filename == str(tmp_path)

@@ -328,6 +328,7 @@ WRITES = {
     "borrowed_links": "a record below STATE",
     "build_files": "the build folder",
     "build_step": "the log of a build and the build folder",
+    "disk_sync": "the marker of a tree that artifact_install makes",
     "file_transaction": "called by file_stage",
     "library_closure": "records below STATE",
     "host_key": "the key that waits for a rotation, whose origin is noted; the host keys are the node's own",
