@@ -255,7 +255,11 @@ def test_from_certificates_to_keys_and_back_no_login_fails(mesh: Mesh) -> None:
 
 
 def test_a_revoked_node_is_shut_out_everywhere(mesh: Mesh) -> None:
-    done = mesh.clusterctl("ca", "revoke", "node3", "-i")
+    lock = '{"run": "x", "host": "node1", "user": "operator", "controller": "desk", "machine": "m", "pid": 1}'
+    mesh.cluster.on("node1", "sh", "-c", f"mkdir -p /run/clusterctl && echo '{lock}' > /run/clusterctl/lock")
+    held = mesh.clusterctl("ca", "revoke", "node3", "-i")
+    assert (held.returncode, "--take-lock" in held.stdout) == (1, True), held.stdout + held.stderr
+    done = mesh.clusterctl("ca", "revoke", "node3", "--take-lock", "-i")
     assert done.returncode == 0, done.stdout + done.stderr
     for node in OLD:
         code, said = mesh.login("node3", node)

@@ -7,16 +7,13 @@ import json
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from clusterctl.cli import change, options
 from clusterctl.cli.output import Format, StreamFormat
 from clusterctl.support.errors import ExitCode
-
-if TYPE_CHECKING:
-    from clusterctl.provisioning.run import ProvisionRequest
 
 app = typer.Typer(
     no_args_is_help=True, help="Show, renew and revoke the certificates of a cluster's nodes (ssh_mesh_trust: ca)."
@@ -76,6 +73,8 @@ def renew(
     ask_become_pass: change.AskBecomePass = False,
     ca_passphrase_file: change.CaPassphraseFile = None,
     ask_ca_passphrase: change.AskCaPassphrase = False,
+    adopt: change.Adopt = False,
+    take_lock: change.TakeLock = False,
     form: Output = Format.TEXT,
 ) -> int:
     """Sign the certificates of these nodes anew, or of all nodes, and lay them out.
@@ -83,7 +82,6 @@ def renew(
     Ends the revocation of a node that was installed again with new keys; its old keys stay revoked.
     """
     from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main
-    from clusterctl.provisioning import run as provisioning  # noqa: PLC0415 - the same
     from clusterctl.state import certificates  # noqa: PLC0415 - the same
 
     given = list(words or ())
@@ -95,14 +93,16 @@ def renew(
     names = given or [host.name for host in cluster.hosts]
     certificates.Certificates(cluster, passphrase).refuse_unready(names, anew=True, barred=True)
     certificates.mark_for_renewal(authority, given)
-    request = provisioning.ProvisionRequest(
+    return _provision(
+        form,
         inventory=sources,
         options=asked.options,
         become_password=asked.become_password,
         ca_passphrase=passphrase,
+        adopt=adopt,
+        take_lock=take_lock,
         argv=asked.argv,
     )
-    return _provision(request, form)
 
 
 @app.command()
@@ -116,6 +116,8 @@ def revoke(
     private_key: options.PrivateKey = None,
     become: change.Become = False,
     ask_become_pass: change.AskBecomePass = False,
+    adopt: change.Adopt = False,
+    take_lock: change.TakeLock = False,
     form: Output = Format.TEXT,
 ) -> int:
     """Shut nodes out: every other node refuses their keys and their host keys from now on.
@@ -124,7 +126,6 @@ def revoke(
     'clusterctl provision'.
     """
     from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main
-    from clusterctl.provisioning import run as provisioning  # noqa: PLC0415 - the same
     from clusterctl.state import certificates  # noqa: PLC0415 - the same
 
     sources, nodes = change.inventory_and_words(words or (), more, "NODE")
@@ -136,21 +137,24 @@ def revoke(
     if not others:
         return ExitCode.OK
     limit = None if len(others) == len(cluster.hosts) else ",".join(others)
-    request = provisioning.ProvisionRequest(
+    return _provision(
+        form,
         inventory=sources,
         options=dataclasses.replace(asked.options, limit=limit),
         skip_unreachable=True,
         become_password=asked.become_password,
+        adopt=adopt,
+        take_lock=take_lock,
         argv=asked.argv,
     )
-    return _provision(request, form)
 
 
-def _provision(request: ProvisionRequest, form: Format) -> int:
+def _provision(form: Format, **asked: Any) -> int:
+    """Lay the certificates out by a provision; ``asked`` are the fields of its request."""
     from clusterctl.provisioning import run as provisioning  # noqa: PLC0415 - see cli.main
 
     with change.observer_for(StreamFormat(form.value), ask=False) as observer:
-        record = provisioning.provision(request, observer)
+        record = provisioning.provision(provisioning.ProvisionRequest(**asked), observer)
     return change.show(record, StreamFormat(form.value))
 
 
