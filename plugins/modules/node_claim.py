@@ -97,7 +97,7 @@ def main() -> None:
             "kind": "configuration",
         }
         module.fail_json(msg=f"{given['host']} {problem}; {cure}.", problems=[entry], **said)
-    said["changes"] = [f"taken over from the cluster of {mark['inventory']}"]
+    said["changes"] = [f"taken over from {rules.cluster_words(mark)}"]
     if not module.check_mode:
         try:
             node.write_mark({**mark, "members": {name: known.get(name, "") for name in given["names"]}})

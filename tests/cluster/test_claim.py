@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 BIN = Path(sys.executable).parent
+AUDIT = "/var/log/clusterctl/audit.jsonl"
 MARK, LOCK = "/var/lib/clusterctl/cluster.json", "/run/clusterctl/lock"
 LOOK = f"cat /etc/hosts {MARK}; ls /run/clusterctl 2>&1; true"
 
@@ -75,6 +76,11 @@ class Nodes:
     def mark(self, node: str) -> dict[str, Any]:
         return dict(json.loads(self.on(node, f"cat {MARK}")))
 
+    def audited(self, node: str) -> list[dict[str, Any]]:
+        """Return the audit lines of claims on a node."""
+        found = [json.loads(line) for line in self.on(node, f"cat {AUDIT} 2>/dev/null || true").splitlines()]
+        return [line for line in found if line["action"] == "node_claim"]
+
     def look(self) -> dict[str, str]:
         return {node.name: self.on(node.name, LOOK) for node in self.box.nodes}
 
@@ -86,9 +92,9 @@ def nodes(sandbox: Callable[..., sandboxes.Sandbox], tmp_path_factory: pytest.Te
 
 @pytest.fixture(scope="module")
 def pair(nodes: Nodes) -> Path:
-    """Two of the nodes are the cluster of Ada."""
+    """Two of the nodes are the cluster of the first controller."""
     path = nodes.inventory("pair", "node1", "node2")
-    code, said = nodes.run("ada", path)
+    code, said = nodes.run("first", path)
     assert code == 0, said
     return path
 
@@ -96,7 +102,7 @@ def pair(nodes: Nodes) -> Path:
 def test_an_overlapping_inventory_is_refused_and_changes_nothing(nodes: Nodes, pair: Path) -> None:
     overlap = nodes.inventory("overlap", "node2", "node3")
     before = nodes.look()
-    code, said = nodes.run("bob", overlap)
+    code, said = nodes.run("second", overlap)
     assert code == 1, said
     for word in ("node2", str(pair), "would lose node1", "--adopt", "Stopped before anything was changed"):
         assert word in said
@@ -116,52 +122,69 @@ def test_an_overlapping_inventory_is_refused_and_changes_nothing(nodes: Nodes, p
 def test_more_nodes_pass_and_fewer_are_adopted(nodes: Nodes, pair: Path) -> None:
     first = nodes.mark("node1")
     whole = nodes.inventory("whole", "node1", "node2", "node3")
-    code, said = nodes.run("bob", whole)
+    code, said = nodes.run("second", whole)
     assert code == 0, said
     theirs = nodes.mark("node1")
     assert theirs["cluster"] != first["cluster"]
     assert set(theirs["members"]) == {"node1", "node2", "node3"}
-    code, said = nodes.run("ada", pair)
+    code, said = nodes.run("first", pair)
     assert code == 1, said
     assert "node[1-2]" in said
     assert "would lose node3" in said
-    code, said = nodes.run("ada", pair, "--adopt")
+    code, said = nodes.run("first", pair, "--adopt")
     assert code == 0, said
     assert f"Taken over from the cluster of {whole}" in said
-    assert set(nodes.record("ada")["adopted"]) == {"node1", "node2"}
+    assert set(nodes.record("first")["adopted"]) == {"node1", "node2"}
     assert (nodes.mark("node1")["cluster"], nodes.mark("node2")["cluster"]) == (first["cluster"], first["cluster"])
     assert nodes.mark("node3")["cluster"] == theirs["cluster"]
+    for node, before in (("node1", theirs["cluster"]), ("node2", theirs["cluster"])):
+        last = nodes.audited(node)[-1]
+        assert last["run"] == nodes.record("first")["run_id"]
+        assert last["changes"] == [
+            f"taken over from the cluster {before} of {whole}, set up by {theirs['controller']}, which loses node3"
+        ]
+    assert nodes.audited("node3") == [], "it was free, and it stays where it is"
 
 
 def test_of_two_controllers_at_once_the_second_is_refused_and_a_killed_one_is_no_obstacle(
     nodes: Nodes, pair: Path
 ) -> None:
-    with nodes.start("ada", pair) as first:
+    with nodes.start("first", pair) as first:
         deadline = time.monotonic() + 60
         while LOCK not in nodes.on("node2", f"ls {LOCK} 2>/dev/null || true") and time.monotonic() < deadline:
             assert first.poll() is None, first.communicate()
             time.sleep(0.05)
         first.send_signal(signal.SIGSTOP)  # its locks stay
-        code, said = nodes.run("bob", pair)
+        code, said = nodes.run("second", pair)
         assert code == 1, said
         assert "node[1-2]" in said
         for word in (f"process {first.pid} on", "provision", "wait for that run to end", "--take-lock"):
             assert word in said
         first.kill()
         first.communicate()
-    code, said = nodes.run("bob", pair)
+    code, said = nodes.run("second", pair)
     assert code == 0, said
     assert nodes.on("node1", "ls /run/clusterctl 2>/dev/null || true") == ""
 
 
 def test_the_lock_of_another_machine_is_taken_only_by_hand(nodes: Nodes, pair: Path) -> None:
-    lock = {"run": "x", "host": "node1", "user": "eve", "controller": "desk", "machine": "m", "pid": 1, "command": "c"}
+    lock = {
+        "run": "x",
+        "host": "node1",
+        "user": "operator",
+        "controller": "desk",
+        "machine": "m",
+        "pid": 1,
+        "command": "c",
+    }
     nodes.on("node1", f"mkdir /run/clusterctl && cat > {LOCK}", json.dumps(lock))
-    code, said = nodes.run("ada", pair)
+    code, said = nodes.run("first", pair)
     assert code == 1, said
-    assert "eve's 'c' (process 1 on desk" in said
-    code, said = nodes.run("ada", pair, "--take-lock")
+    assert "operator's 'c' (process 1 on desk" in said
+    code, said = nodes.run("first", pair, "--take-lock")
     assert code == 0, said
+    (change,) = nodes.audited("node1")[-1]["changes"]
+    assert "took the lock of operator's 'c' (process 1 on desk" in change
 
 
 def test_two_names_of_one_machine_are_both_named(nodes: Nodes) -> None:
@@ -170,7 +193,7 @@ def test_two_names_of_one_machine_are_both_named(nodes: Nodes) -> None:
     other = f"alias ansible_host={int(ipaddress.ip_address(address)):#x}"
     alias = nodes.inventory("alias", "node3", f"{other} ansible_ssh_extra_args='-o HostKeyAlias={address}'")
     before = nodes.look()
-    code, said = nodes.run("bob", alias, "--adopt")
+    code, said = nodes.run("second", alias, "--adopt")
     assert code == 1, said
     assert "are one machine" in said
     assert "alias" in said

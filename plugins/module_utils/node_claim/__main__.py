@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+import syslog
+import time
 from typing import Any, Dict, List, Mapping
 
-from . import rules
+from . import audit_file, rules
 from .place import Node
 
 ANSWER = "node_claim"
@@ -21,7 +24,7 @@ def act(request: Mapping[str, Any], node: Node, *, is_root: bool) -> Dict[str, A
         request: ``names`` and ``addresses`` (of the inventory), ``cluster`` (its id) and ``adopt`` for the look. With
             ``lock``, the lock is taken unless the node is foreign; ``instead`` names a run that has ended. With
             ``mark``, the mark is written. With ``release``, the lock of that run is removed; with
-            ``forget``, the mark of that cluster.
+            ``forget``, the mark of that cluster. ``audit`` (run, user, controller, changes) is told once that is done.
         node: the mark and the lock.
         is_root: whether this process may write them.
 
@@ -39,8 +42,10 @@ def act(request: Mapping[str, Any], node: Node, *, is_root: bool) -> Dict[str, A
         if request.get("lock"):
             answer["holder"] = node.take(request["lock"], request.get("instead", ""))
             answer["taken"] = answer["holder"] is None
+            _audit(request if answer["taken"] else {})
         if request.get("mark"):
             node.write_mark(request["mark"])
+            _audit(request)
         if answer["mark"] is not None and answer["mark"]["cluster"] == request.get("forget"):
             node.forget_mark()
         if request.get("release"):
@@ -48,6 +53,18 @@ def act(request: Mapping[str, Any], node: Node, *, is_root: bool) -> Dict[str, A
     except OSError as error:
         answer["problem"] = f"{error.filename or 'its mark'} cannot be written: {error.strerror}"
     return answer
+
+
+def _audit(request: Mapping[str, Any]) -> None:
+    """Write what a request says that its lock or its mark takes from others; a full disk does not stop the run."""
+    said = request.get("audit")
+    if not said:
+        return
+    changes = [str(change) for change in said.get("changes") or ()]
+    text = audit_file.line(json.dumps(said), ANSWER, changes, audit_file.login_address(), time.time())
+    with contextlib.suppress(OSError):
+        audit_file.append(text, os.environ.get("CLUSTERCTL_CLAIM_AUDIT", audit_file.FILE))
+    syslog.syslog(f"clusterctl audit {text}")
 
 
 def main(_arguments: List[str]) -> int:

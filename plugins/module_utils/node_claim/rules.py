@@ -59,6 +59,11 @@ def fresh_mark(wanted: Mapping[str, Any], before: Optional[Mapping[str, Any]], n
     return None if mark == before else mark
 
 
+def cluster_words(mark: Mapping[str, Any]) -> str:
+    """Return which cluster marked a node, for its audit line."""
+    return f"the cluster {mark['cluster']} of {mark['inventory']}, set up by {mark['controller']}"
+
+
 def foreign_words(mark: Mapping[str, Any], lost: Sequence[str]) -> str:
     """Return why a foreign node is refused, a clause that follows its name."""
     named = ", ".join(lost[:_MOST_NAMED]) + (f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else "")

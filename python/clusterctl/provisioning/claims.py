@@ -102,6 +102,33 @@ def adopted(answers: Mapping[str, ClaimAnswer]) -> dict[str, str]:
     }
 
 
+def taken_from(answer: ClaimAnswer, cluster: str) -> str:
+    """Return what the audit line of a node says of its former cluster; '' where it had none or stays in its own."""
+    mark = answer.mark
+    if mark is None or (mark.cluster == cluster and not answer.lost):
+        return ""
+    lost = f", which loses {and_more(answer.lost, _MOST_NAMED)}" if answer.lost else ""
+    return f"taken over from the cluster {mark.cluster} of {mark.inventory}, set up by {mark.controller}{lost}"
+
+
+def lock_taken_from(lock: NodeLock) -> str:
+    """Return what the audit line of a node says of a lock that the user took from a run."""
+    return f"took the lock of {_holder(lock)} by --take-lock"
+
+
+def unlocked(hosts: Iterable[Host]) -> tuple[str, ...]:
+    """Return a sentence for each set of hosts that only Ansible reaches: they get neither lock nor mark."""
+    found: dict[str, list[str]] = {}
+    for host in hosts:
+        if not host.by_ssh:
+            found.setdefault(host.not_by_ssh, []).append(host.name)
+    return tuple(
+        f"Another run is not kept away from {folded(names)}: {why}, so only Ansible reaches it, and it gets neither a "
+        "lock nor the mark of this cluster."
+        for why, names in found.items()
+    )
+
+
 def to_mark(answers: Mapping[str, ClaimAnswer], cluster: str, owner: Owner, members: Mapping[str, str]) -> list[str]:
     """Return the nodes whose mark says something else than it should."""
     wanted = (cluster, owner.name, owner.controller, owner.inventory, dict(members))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import HostSummary
-from clusterctl.provisioning import claims, partial, playbook
+from clusterctl.provisioning import claims, node_claims, partial, playbook
 from clusterctl.provisioning.look import look
 from clusterctl.provisioning.node_claims import NodeClaims, Wanted
 from clusterctl.provisioning.tally import Tally, verdict_of
@@ -146,6 +146,8 @@ class HostRun(Generic[RequestT, ObserverT]):
         claimed = self.claims.take((*self.cluster.selected_hosts, *also), wanted)
         if claimed.problems:
             return self.refuse(claimed.problems, unreached=claimed.unreached)
+        if not request.check:
+            self.told = (*self.told, *claims.unlocked((*self.cluster.selected_hosts, *also)))
         if claimed.adopted:
             self.run.update(adopted=claimed.adopted)
             self.told = (*self.told, *claims.told(claimed.adopted))
@@ -197,7 +199,7 @@ class HostRun(Generic[RequestT, ObserverT]):
             private_key=options.private_key,
             vault_ids=options.vault_ids,
             vault_password_files=options.vault_password_files,
-            variables={"clusterctl_run": self._who(), **self._claim_variables(), **self._killed, **variables},
+            variables={**self._run_variables(), **self._killed, **variables},
             become_password=request.become_password,
             vault_passwords=options.vault_passwords,
         )
@@ -207,14 +209,10 @@ class HostRun(Generic[RequestT, ObserverT]):
                 play, paths.private_folder(paths.ansible_dir(self.run.folder)), self.run.log, self._hear, cancel
             )
 
-    def _who(self) -> dict[str, str]:
-        """Return what the audit line of each node says of the run."""
-        record = self.run.record
-        return {"run": record.run_id, "user": record.user, "controller": platform.node()}
-
-    def _claim_variables(self) -> dict[str, Any]:
-        """Return what preflight needs for the nodes that only Ansible reaches."""
+    def _run_variables(self) -> dict[str, Any]:
+        """Return what audit lines say of the run, and what preflight needs for nodes that only Ansible reaches."""
         return {
+            "clusterctl_run": node_claims.who(self.run.record),
             "preflight_claimed": self.claims.claimed,
             "preflight_cluster": identity.read(self.run.record.cluster_id),
             "preflight_adopt": self.request.adopt,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import platform
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -83,9 +84,7 @@ class NodeClaims:
         self._keep(answers, by_name)
         again = self._over(answers, take_lock=wanted.take_lock)
         if again:
-            more, lost = node_claim.ask(
-                {by_name[n]: {**requests[by_name[n]], "instead": run} for n, run in again.items()}
-            )
+            more, lost = node_claim.ask({by_name[n]: {**requests[by_name[n]], **over} for n, over in again.items()})
             answers, failed = {**answers, **more}, {**failed, **lost}
             self._keep(more, by_name)
         problems = [refusals.connection_problem(failure) for failure in failed.values()]
@@ -114,7 +113,10 @@ class NodeClaims:
         answers = {name: answer for name, answer in answers.items() if name in members}
         mark = {"cluster": cluster, **dataclasses.asdict(self._owner), "members": dict(members)}
         names = claims.to_mark(answers, cluster, self._owner, members)
-        done, failed = node_claim.ask({hosts[name]: {"mark": mark} for name in names}) if names else ({}, {})
+        requests = {
+            hosts[name]: {"mark": mark, **self._audit(claims.taken_from(answers[name], cluster))} for name in names
+        }
+        done, failed = node_claim.ask(requests) if requests else ({}, {})
         problems = [refusals.connection_problem(failure) for failure in failed.values()]
         return [*problems, *claims.problems(done, self._record.run_id, adopt=True)], failed
 
@@ -134,14 +136,20 @@ class NodeClaims:
     def _keep(self, answers: Mapping[str, ClaimAnswer], hosts: Mapping[str, Host]) -> None:
         self._locked.update({name: hosts[name] for name, answer in answers.items() if answer.taken})
 
-    def _over(self, answers: Mapping[str, ClaimAnswer], *, take_lock: bool) -> dict[str, str]:
-        """Return by node the run whose lock is taken over: one that has ended, or one that the user says is dead."""
+    def _over(self, answers: Mapping[str, ClaimAnswer], *, take_lock: bool) -> dict[str, dict[str, Any]]:
+        """Return by node how the lock of a run is taken over: one that has ended, or that the user says is dead."""
         here = _this_process()
-        return {
-            name: lock.run
-            for name, lock in claims.holders(answers, self._record.run_id).items()
-            if take_lock or _has_ended(lock, here)
-        }
+        found: dict[str, dict[str, Any]] = {}
+        for name, lock in claims.holders(answers, self._record.run_id).items():
+            if _has_ended(lock, here):
+                found[name] = {"instead": lock.run}
+            elif take_lock:
+                found[name] = {"instead": lock.run, **self._audit(claims.lock_taken_from(lock))}
+        return found
+
+    def _audit(self, change: str) -> dict[str, Any]:
+        """Return the part of a request that makes the node write an audit line; empty without a change."""
+        return {"audit": {**who(self._record), "changes": [change]}} if change else {}
 
     def _lock(self, name: str) -> dict[str, Any]:
         here, record = _this_process(), self._record
@@ -163,6 +171,11 @@ class NodeClaims:
         if self._sudo_password is None or host.sudo_password:
             return host
         return dataclasses.replace(host, sudo_password=self._sudo_password)
+
+
+def who(record: RunRecord) -> dict[str, str]:
+    """Return what the audit line of each node says of a run."""
+    return {"run": record.run_id, "user": record.user, "controller": platform.node()}
 
 
 def _has_ended(lock: NodeLock, here: ProcessIdentity) -> bool:

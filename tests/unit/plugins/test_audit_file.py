@@ -10,21 +10,21 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim import audit_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SAID = json.dumps({"run": "20261122T180000Z-provision-1", "user": "ann", "controller": "laptop", "secret": "hunter2"})
+SAID = json.dumps({"run": "20261122T180000Z-provision-1", "user": "operator", "controller": "desk", "secret": "word"})
 
 
 def test_a_line_says_who_from_where_which_run_and_what() -> None:
-    found = json.loads(audited_module.line(SAID, "file_set", ["changed /etc/hosts"], "10.0.0.1", 0.0))
+    found = json.loads(audit_file.line(SAID, "file_set", ["changed /etc/hosts"], "10.0.0.1", 0.0))
     assert found == {
         "time": "1970-01-01T00:00:00Z",
         "run": "20261122T180000Z-provision-1",
-        "user": "ann",
-        "controller": "laptop",
+        "user": "operator",
+        "controller": "desk",
         "from": "10.0.0.1",
         "action": "file_set",
         "changes": ["changed /etc/hosts"],
@@ -33,12 +33,12 @@ def test_a_line_says_who_from_where_which_run_and_what() -> None:
 
 def test_without_the_playbook_of_clusterctl_the_change_is_told_as_well() -> None:
     for said in ("", "[]", "{not json"):
-        found = json.loads(audited_module.line(said, "file_set", ["a"], "", 0.0))
+        found = json.loads(audit_file.line(said, "file_set", ["a"], "", 0.0))
         assert (found["changes"], found["user"]) == (["a"], "")
 
 
 def test_a_line_is_one_line_of_plain_characters_and_bounded() -> None:
-    text = audited_module.line(SAID, "file_set", ["a\nb\x1b[31m\udcff" + "x" * 9000] * 900, "", 0.0)
+    text = audit_file.line(SAID, "file_set", ["a\nb\x1b[31m\udcff" + "x" * 9000] * 900, "", 0.0)
     assert text.isascii()
     assert text.isprintable()
     found = json.loads(text)
@@ -51,7 +51,7 @@ def test_the_file_is_for_root_and_its_group_and_logs_of_builds_beside_it_for_all
     usual = os.umask(0o022)
     try:
         for text in ("one", "two"):
-            audited_module.append(text, str(path))
+            audit_file.append(text, str(path))
     finally:
         os.umask(usual)
     assert path.read_text() == "one\ntwo\n"
@@ -65,10 +65,10 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "audit.jsonl").symlink_to(there)
     with pytest.raises(OSError, match=r"Too many levels|symbolic"):
-        audited_module.append("text", str(tmp_path / "log" / "audit.jsonl"))
+        audit_file.append("text", str(tmp_path / "log" / "audit.jsonl"))
     (tmp_path / "other").symlink_to(tmp_path / "log")
     with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
-        audited_module.append("text", str(tmp_path / "other" / "new.jsonl"))
+        audit_file.append("text", str(tmp_path / "other" / "new.jsonl"))
     assert there.read_text() == "as it was\n"
     assert os.listdir(tmp_path / "log") == ["audit.jsonl"]  # noqa: PTH208 - a link counts as well
 
@@ -76,8 +76,8 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
 def test_the_address_of_the_login_is_found_beyond_the_programs_that_take_it_away() -> None:
     """Sudo takes the variable away, so that only a process above it has it."""
     ask = (
-        "from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module\n"
-        "print(audited_module.login_address())"
+        "from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim import audit_file\n"
+        "print(audit_file.login_address())"
     )
     inner = ["env", "-u", "SSH_CONNECTION", sys.executable, "-c", ask]
     outer = [sys.executable, "-c", f"import subprocess; subprocess.run({inner!r}, check=True)"]

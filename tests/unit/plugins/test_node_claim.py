@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WANTED = {
     "cluster": "ours",
     "name": "lab",
-    "controller": "ada@desk",
+    "controller": "first@desk",
     "inventory": "/lab.ini",
     "members": {"node1": "192.0.2.1", "node2": "192.0.2.2"},
 }
@@ -78,7 +78,7 @@ def test_a_mark_is_written_once_and_keeps_its_beginning(node: Node, tmp_path: Pa
 
 
 def test_a_lock_excludes_other_runs_and_other_names_of_the_machine(node: Node, tmp_path: Path) -> None:
-    mine = {"run": "a", "host": "node1", "user": "ada"}
+    mine = {"run": "a", "host": "node1", "user": "first"}
     assert node.take(mine) is None
     assert node.take(mine) is None, "the run has it already"
     assert node.take({"run": "a", "host": "alias"}) == mine
@@ -130,7 +130,8 @@ def send(tmp_path: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def folders(tmp_path: Path) -> dict[str, str]:
-    return {"CLUSTERCTL_CLAIM_STATE": str(tmp_path / "state"), "CLUSTERCTL_CLAIM_RUN": str(tmp_path / "run")}
+    names = {"STATE": "state", "RUN": "run", "AUDIT": "log/audit.jsonl"}
+    return {f"CLUSTERCTL_CLAIM_{word}": str(tmp_path / name) for word, name in names.items()}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root claims a node")
@@ -150,6 +151,22 @@ def test_the_program_takes_no_lock_on_a_foreign_node_unless_it_is_adopted(tmp_pa
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root claims a node")
+def test_what_a_run_takes_from_others_is_audited_once_it_has_it(tmp_path: Path) -> None:
+    audit = {"run": "b", "user": "operator", "controller": "desk", "changes": ["took the lock"]}
+    place = tmp_path / "log" / "audit.jsonl"
+    send(tmp_path, {"lock": {"run": "a", "host": "node1"}})
+    send(tmp_path, {"lock": {"run": "b", "host": "node1"}, "instead": "z", "audit": audit})
+    assert not place.exists(), "the lock stayed with its run"
+    send(tmp_path, {"lock": {"run": "b", "host": "node1"}, "instead": "a", "audit": audit})
+    send(tmp_path, {"mark": WANTED, "audit": {**audit, "changes": ["taken over"]}})
+    lines = [json.loads(line) for line in place.read_text().splitlines()]
+    assert [line["changes"] for line in lines] == [["took the lock"], ["taken over"]]
+    assert {(line["run"], line["user"], line["controller"], line["action"]) for line in lines} == {
+        ("b", "operator", "desk", "node_claim")
+    }
+
+
 def test_the_module_refuses_and_adopts(run_module: RunModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in folders(tmp_path).items():
         monkeypatch.setenv(name, value)
@@ -158,10 +175,11 @@ def test_the_module_refuses_and_adopts(run_module: RunModule, tmp_path: Path, mo
     Node(str(tmp_path / "state"), "").write_mark(WANTED)
     refused = run_module("node_claim", **given)
     assert refused["failed"]
-    for word in ("node1 belongs to the cluster of /lab.ini", "ada@desk", "would lose node2", "preflight_adopt=true"):
+    for word in ("node1 belongs to the cluster of /lab.ini", "first@desk", "would lose node2", "preflight_adopt=true"):
         assert word in refused["msg"]
     assert refused["problems"][0]["kind"] == "configuration"
     assert not run_module("node_claim", **given, cluster="ours")["changed"]
     assert run_module("node_claim", **given, adopt=True, check=True)["changed"]
-    assert run_module("node_claim", **given, adopt=True)["changed"]
+    done = run_module("node_claim", **given, adopt=True)
+    assert done["changes"] == ["taken over from the cluster ours of /lab.ini, set up by first@desk"]
     assert not run_module("node_claim", **given)["changed"]

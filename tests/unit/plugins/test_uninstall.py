@@ -321,7 +321,7 @@ WRITES = {
     "artifact_link": "links that trees_and_links finds",
     "artifact_pack": "packs below FOLDERS",
     "archive_unpack": "the build folder, or the controller",
-    "audited_module": "the audit file below FOLDERS",
+    "audit_file": "the audit file below FOLDERS",
     "authority": "the folder of the authority on the controller",
     "passphrase": "a script on the controller, which answers ssh-keygen",
     "atomic_file": "called by the others",

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 MARK = {
     "cluster": "theirs",
     "name": "lab",
-    "controller": "ada@desk",
-    "inventory": "/home/ada/lab.ini",
+    "controller": "first@desk",
+    "inventory": "/home/first/lab.ini",
     "since": "2026-03-01T00:00:00Z",
     "members": {"node1": "192.0.2.1", "node9": "192.0.2.9"},
 }
 LOCK = {
     "run": "20260301T000000Z-provision-7",
     "host": "node1",
-    "user": "ada",
+    "user": "first",
     "controller": "desk",
     "machine": "m",
     "pid": 7,
@@ -35,7 +35,7 @@ LOCK = {
     "since": "2026-03-01T10:00:00+01:00",
 }
 HOSTS = (Host("node1", "192.0.2.1"), Host("node2", "192.0.2.2", port=2222))
-OWNER = claims.Owner("mine", "bob@here", "/home/bob/mine.ini")
+OWNER = claims.Owner("mine", "second@here", "/home/second/mine.ini")
 
 
 def answer(**data: Any) -> ClaimAnswer:
@@ -44,7 +44,7 @@ def answer(**data: Any) -> ClaimAnswer:
 
 def test_a_foreign_node_names_its_cluster_who_would_be_lost_and_the_cure() -> None:
     (found,) = claims.problems({"node1": answer(mark=MARK, lost=["node9"])}, "run", adopt=False)
-    for word in ("/home/ada/lab.ini", "ada@desk", "2026-03-01T00:00:00Z", "would lose node9"):
+    for word in ("/home/first/lab.ini", "first@desk", "2026-03-01T00:00:00Z", "would lose node9"):
         assert word in found.problem
     assert "--adopt" in found.cure
     assert (found.host, found.kind) == ("node1", "configuration")
@@ -53,7 +53,7 @@ def test_a_foreign_node_names_its_cluster_who_would_be_lost_and_the_cure() -> No
 
 def test_a_held_node_names_who_from_where_what_and_since_when() -> None:
     (found,) = claims.problems({"node1": answer(holder=LOCK)}, "run", adopt=False)
-    for word in ("ada's", "'clusterctl provision lab.ini'", "process 7 on desk", "2026-03-01T10:00:00+01:00"):
+    for word in ("first's", "'clusterctl provision lab.ini'", "process 7 on desk", "2026-03-01T10:00:00+01:00"):
         assert word in found.problem
     assert "--take-lock" in found.cure
 
@@ -81,7 +81,7 @@ def test_a_controller_without_an_id_takes_that_of_the_nodes_it_adopts(own: str, 
 def test_a_node_is_marked_where_its_mark_says_something_else() -> None:
     members = claims.members_of(HOSTS, ())
     assert members == {"node1": "192.0.2.1", "node2": "192.0.2.2:2222"}
-    same = {"cluster": "c", "name": "mine", "controller": "bob@here", "inventory": "/home/bob/mine.ini"}
+    same = {"cluster": "c", "name": "mine", "controller": "second@here", "inventory": "/home/second/mine.ini"}
     answers = {
         "node1": answer(mark={**same, "members": members, "since": "before"}),
         "node2": answer(mark={**same, "members": {"node1": "192.0.2.1"}}),
@@ -130,9 +130,37 @@ def test_adoption_takes_the_id_of_the_nodes_and_is_told(claim: NodeClaims, claim
     claims.answers = {"node1": {"mark": MARK, "lost": ["node9"], "taken": True}}
     found = claim.take(HOSTS, wanted(adopt=True))
     assert found.problems == ()
-    assert "/home/ada/lab.ini" in found.adopted["node1"]
+    assert "/home/first/lab.ini" in found.adopted["node1"]
     assert {request["mark"]["cluster"] for request in claims.asked[-1].values()} == {"theirs"}
     assert identity.read(claim._record.cluster_id) == "theirs"  # noqa: SLF001 - as above
+
+
+def test_the_audit_line_names_the_cluster_that_lost_the_node(claim: NodeClaims, claims: Claims) -> None:
+    claims.answers = {"node1": {"mark": MARK, "lost": ["node9"], "taken": True}}
+    claim.take(HOSTS, wanted(adopt=True))
+    marks = claims.asked[-1]
+    (change,) = marks["node1"]["audit"]["changes"]
+    for word in ("the cluster theirs of /home/first/lab.ini", "first@desk", "loses node9"):
+        assert word in change
+    assert marks["node1"]["audit"]["run"] == claim._record.run_id  # noqa: SLF001 - the run's own
+    assert "audit" not in marks["node2"], "it had no cluster"
+
+
+def test_the_audit_line_names_the_run_that_lost_its_lock(claim: NodeClaims, claims: Claims) -> None:
+    claims.answers = {"node1": {"holder": LOCK}}
+    claim.take(HOSTS, wanted(take_lock=True))
+    (again,) = [asked for asked in claims.asked if any("instead" in request for request in asked.values())]
+    (change,) = again["node1"]["audit"]["changes"]
+    for word in ("process 7 on desk", "--take-lock"):
+        assert word in change
+
+
+def test_hosts_that_only_ansible_reaches_are_told_to_be_unlocked() -> None:
+    hosts = (HOSTS[0], Host("node3", "a", connection="local"), Host("node4", "a", connection="local"))
+    (said,) = claims.unlocked(hosts)
+    for word in ("node[3-4]", "ansible_connection is 'local'", "lock", "mark"):
+        assert word in said
+    assert claims.unlocked(HOSTS) == ()
 
 
 def test_a_look_takes_and_marks_nothing(claim: NodeClaims, claims: Claims) -> None:

@@ -35,15 +35,15 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root claims a node")
 def test_a_node_is_locked_marked_looked_at_and_released(node: Path) -> None:
-    lock: dict[str, Any] = {"run": "r", "host": "node7", "user": "ada", "pid": 7}
+    lock: dict[str, Any] = {"run": "r", "host": "node7", "user": "first", "pid": 7}
     look = {"names": ["node7"], "addresses": ["192.0.2.7"], "cluster": "", "lock": lock}
-    mark = {"cluster": "c", "name": "lab", "controller": "ada@desk", "inventory": "/lab.ini", "members": {"gone": ""}}
+    mark = {"cluster": "c", "name": "lab", "controller": "first@desk", "inventory": "/lab.ini", "members": {"gone": ""}}
     answers, failures = node_claim.ask({HOST: look})
     assert (answers["node7"].taken, answers["node7"].mark, failures) == (True, None, {})
     node_claim.ask({HOST: {"mark": mark}})
     other, _ = node_claim.ask({HOST: {**look, "cluster": "c", "lock": {**lock, "run": "s"}}})
     assert other["node7"].holder is not None
-    assert (other["node7"].holder.run, other["node7"].holder.user, other["node7"].taken) == ("r", "ada", False)
+    assert (other["node7"].holder.run, other["node7"].holder.user, other["node7"].taken) == ("r", "first", False)
     foreign, _ = node_claim.ask({HOST: look})
     assert foreign["node7"].lost == ("gone",)
     node_claim.ask({HOST: {"release": "r", "forget": "c"}})
