@@ -56,7 +56,7 @@ def node(name: str = "node1", **changed: Any) -> NodeFacts:
         "cores": 4,
         "threads": 4,
         "memory_bytes": 16 * GIB,
-        "user": {"name": "alice", "uid": 1000, "home": "/home/alice"},
+        "user": {"name": "user1", "uid": 1000, "home": "/home/user1"},
     }
     return NodeFacts.model_validate({**given, **changed})
 

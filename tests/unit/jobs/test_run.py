@@ -131,7 +131,7 @@ def looks(monkeypatch: Any, *without: str, runs: bool = True, folder: bool = Tru
                 login.host.name,
                 {name: "" if login.host.name in without else f"/bin/{name}" for name in names},
                 frozenset(names if runs else ()),
-                directory or "/home/alice",
+                directory or "/home/user1",
                 folder,
             )
             for login in logins
@@ -143,7 +143,7 @@ def looks(monkeypatch: Any, *without: str, runs: bool = True, folder: bool = Tru
 @pytest.mark.parametrize(
     ("words", "without", "sentence"),
     [
-        (("--", "./a.out"), ("node2", "node3"), "./a.out is missing on node[2-3] (looked in /home/alice); --sync DIR"),
+        (("--", "./a.out"), ("node2", "node3"), "./a.out is missing on node[2-3] (looked in /home/user1); --sync DIR"),
         (("--", "a.out"), NODES, "a.out is missing on all nodes (looked in the PATH of the nodes' sessions)"),
         (("--", "/opt/a.out"), ("node1",), "/opt/a.out is missing on node1; --sync DIR"),
         (("--launcher", "torchrun", "--", "train.py"), ("node1",), "./train.py is missing on node1"),

@@ -39,11 +39,11 @@ def test_the_cluster_user_logs_in_by_ssh_and_needs_no_sudo() -> None:
 
 
 def test_an_account_of_the_users_own_is_reached_through_sudo() -> None:
-    given = host(ssh_mesh_user="alice")
+    given = host(ssh_mesh_user="user1")
     assert job_login.job_host(given).user == "ubuntu"
-    assert job_login.through_sudo(given, node()) == "alice"
-    assert job_login.through_sudo(given, node("alice")) is None
-    assert job_login.job_user(given) == "alice"
+    assert job_login.through_sudo(given, node()) == "user1"
+    assert job_login.through_sudo(given, node("user1")) is None
+    assert job_login.job_user(given) == "user1"
     assert not job_login.has_own_account(given)
 
 
@@ -59,10 +59,10 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIALi599DvvDwMySq11LrlGoa5zscn2pIVvFVI
         ({"cluster_user": "Mpi"}, "not a valid user name"),
         ({"cluster_user": "x" * 33}, "not a valid user name"),
         ({"cluster_user": 7}, "not a valid user name"),
-        ({"cluster_user": "mpi", "ssh_mesh_user": "alice"}, "remove one of them"),
+        ({"cluster_user": "mpi", "ssh_mesh_user": "user1"}, "remove one of them"),
         ({"cluster_user": "mpi", "cluster_user_keys": ["/root/key.pub"]}, "'/root/key.pub', which is not a public key"),
         ({"cluster_user": "mpi", "cluster_user_keys": [f"{KEY}\n{KEY}"]}, "not a public key"),
-        ({"cluster_user": "mpi", "cluster_user_keys": {"alice": KEY}}, "not a public key"),
+        ({"cluster_user": "mpi", "cluster_user_keys": {"user1": KEY}}, "not a public key"),
     ],
 )
 def test_values_that_no_node_could_use_are_told_in_one_clause(variables: dict[str, Any], says: str) -> None:
@@ -76,7 +76,7 @@ def test_values_that_no_node_could_use_are_told_in_one_clause(variables: dict[st
         {"cluster_user": "mpi"},
         {"cluster_user": "mpi", "ssh_mesh_user": "mpi"},
         {"cluster_user": "mpi", "cluster_user_keys": KEY},
-        {"cluster_user": "mpi", "cluster_user_keys": [f'from="10.0.0.0/8",no-pty {KEY} alice@home', KEY]},
+        {"cluster_user": "mpi", "cluster_user_keys": [f'from="10.0.0.0/8",no-pty {KEY} user1@home', KEY]},
     ],
 )
 def test_sound_values_pass(variables: dict[str, Any]) -> None:

@@ -127,8 +127,8 @@ def test_a_rename_that_fails_takes_the_others_back(root: Path, monkeypatch: pyte
 
 
 def test_a_link_of_another_user_on_the_way_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artifact_switch.path_state, "link_of_another", lambda _path: "/home/eve/link")
+    monkeypatch.setattr(artifact_switch.path_state, "link_of_another", lambda _path: "/home/other/link")
     before: Any = links(root)
-    with pytest.raises(artifact_switch.SwitchError, match="/home/eve/link is a link that another user"):
+    with pytest.raises(artifact_switch.SwitchError, match="/home/other/link is a link that another user"):
         artifact_switch.run(back(root), really=True)
     assert links(root) == before

@@ -29,7 +29,7 @@ User cluster may run the following commands on node1:
         ("    (ALL) NOPASSWD: ALL", "", True),
         ("    (ALL : ALL) ALL\n    (ALL) NOPASSWD: ALL", "", True),
         ("    (root) NOPASSWD: SETENV: ALL", "", True),
-        ("    (root, alice) NOPASSWD: /usr/bin/id, ALL", "", True),
+        ("    (root, user1) NOPASSWD: /usr/bin/id, ALL", "", True),
         ("    (ALL : ALL) ALL", ", !authenticate", True),
         ("    (ALL : ALL) ALL", "", False),
         ("    (ALL) NOPASSWD: /usr/bin/id, PASSWD: ALL", "", False),
@@ -118,9 +118,9 @@ def test_the_login_users_keys_are_taken_with_their_options_and_without_the_mesh(
         [{"name": "node1", "address": "10.0.0.1", "user_key": OTHER}], mesh_rules.Options()
     )
     text = (
-        f'# a comment\n\nfrom="10.0.0.0/8" {KEY} alice\n# BEGIN clusterctl ssh_mesh\n{mesh}# END clusterctl ssh_mesh\n'
+        f'# a comment\n\nfrom="10.0.0.0/8" {KEY} user1\n# BEGIN clusterctl ssh_mesh\n{mesh}# END clusterctl ssh_mesh\n'
     )
-    assert sshd_keys.keys_of(text) == [f'from="10.0.0.0/8" {KEY} alice']
+    assert sshd_keys.keys_of(text) == [f'from="10.0.0.0/8" {KEY} user1']
     assert sshd_keys.block_of(text) == mesh.splitlines()
 
 
@@ -144,9 +144,9 @@ def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, pwd.stru
 
 def test_who_may_log_in_is_read_anew_each_time(homes: dict[str, pwd.struct_passwd]) -> None:
     keys = Path(homes["ubuntu"].pw_dir, ".ssh/authorized_keys")
-    keys.write_text(f"{KEY} alice\n")
+    keys.write_text(f"{KEY} user1\n")
     found = job_account.login_keys(homes["mpi"], "ubuntu", [OTHER])
-    assert found["lines"] == [f"{KEY} alice", OTHER]
+    assert found["lines"] == [f"{KEY} user1", OTHER]
     (before,) = found["watch"]
     assert before["path"] == str(keys)
     keys.write_text("")

@@ -68,10 +68,10 @@ class TestDoor:
         ("user", "options"),
         [
             ("a b", rules.Options()),
-            ("alice", rules.Options(key_name="../x")),
-            ("alice", rules.Options(key_options=['command="a\nb"'])),
-            ("alice", rules.Options(client_options={"Port": "22\nHost *"})),
-            ("alice", rules.Options(client_options={"Bad Name": "x"})),
+            ("user1", rules.Options(key_name="../x")),
+            ("user1", rules.Options(key_options=['command="a\nb"'])),
+            ("user1", rules.Options(client_options={"Port": "22\nHost *"})),
+            ("user1", rules.Options(client_options={"Bad Name": "x"})),
         ],
     )
     def test_malformed_options(self, user: str, options: rules.Options) -> None:
@@ -148,7 +148,7 @@ class TestFiles:
         assert "forwardagent yes" in said[0]
 
     def test_strictness_can_be_given_up(self) -> None:
-        text = rules.client_config([member(1)], "alice", rules.Options(strict_host_keys=False))
+        text = rules.client_config([member(1)], "user1", rules.Options(strict_host_keys=False))
         assert "StrictHostKeyChecking no" in text
 
 
@@ -214,7 +214,7 @@ class TestProof:
                 "not verified",
             ),
             ("Host key verification failed.\r\n", "not verified"),
-            ("alice@10.0.0.2: Permission denied (publickey,password).\r\n", "refuses the key of user alice"),
+            ("user1@10.0.0.2: Permission denied (publickey,password).\r\n", "refuses the key of user user1"),
             ("ssh: connect to host 10.0.0.2 port 22: No route to host\r\n", "firewall"),
             ("ssh: Could not resolve hostname node2: Name or service not known\r\n", "cannot be resolved"),
             ("ssh timed out after 20 s", "firewall"),
@@ -223,8 +223,8 @@ class TestProof:
         ],
     )
     def test_a_failed_login_names_both_ends_and_a_cure(self, said: str, telling: str) -> None:
-        target = {"name": "node2", "address": "10.0.0.2", "port": 2222, "obstacles": ["sshd has AllowUsers bob"]}
-        sentence = rules.login_failure("node1", target, "alice", said)
+        target = {"name": "node2", "address": "10.0.0.2", "port": 2222, "obstacles": ["sshd has AllowUsers user2"]}
+        sentence = rules.login_failure("node1", target, "user1", said)
         assert sentence.startswith("node1 cannot open a shell on node2 (10.0.0.2 port 2222): ")
         assert telling in sentence
-        assert sentence.endswith("On node2: sshd has AllowUsers bob.")
+        assert sentence.endswith("On node2: sshd has AllowUsers user2.")

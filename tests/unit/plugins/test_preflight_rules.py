@@ -124,10 +124,10 @@ class TestNode:
 
     @pytest.mark.parametrize("sudo", [None, False])
     def test_tasks_that_do_not_run_as_root_are_named_with_their_user(self, sudo: bool | None) -> None:
-        user = {"name": "alice", "uid": 1001, "sudo": sudo}
+        user = {"name": "user1", "uid": 1001, "sudo": sudo}
         (found,) = rules.node_problems("n", node(user=user), LIMITS, builder=False)
         assert found.check == "sudo"
-        assert "alice" in found.problem
+        assert "user1" in found.problem
         assert "ansible_become" in found.cure
 
     def test_a_full_disk_is_named_with_both_figures(self) -> None:

@@ -142,7 +142,7 @@ def test_ranks_stop_a_switch_of_links_that_are_in_use(
 
 
 def test_jobs_are_named_and_counted() -> None:
-    busy = [{"pid": pid, "user": "eve", "command": "x" * 99, "rank": pid < 3, "trees": ["/a"]} for pid in range(6)]
+    busy = [{"pid": pid, "user": "user", "command": "x" * 99, "rank": pid < 3, "trees": ["/a"]} for pid in range(6)]
     assert jobs_at_work.words(busy, {"/b"}).count("rank") == 3
     assert jobs_at_work.words(busy, {"/a"}).endswith(" and 3 more")
     assert jobs_at_work.words(busy[3:], {"/b"}) == ""

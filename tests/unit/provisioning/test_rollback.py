@@ -175,7 +175,7 @@ def test_a_new_node_without_the_held_folders_is_named(inventory: InventorySource
 
 def test_jobs_stop_a_hold_only_where_a_link_leads_elsewhere(inventory: InventorySources) -> None:
     held = Held(Hold(software=one("20260301T000000Z-provision-1"), since=WHEN), inventory)
-    job = {"busy": [{"pid": 7, "user": "alice", "command": "train", "rank": True}]}
+    job = {"busy": [{"pid": 7, "user": "user1", "command": "train", "rank": True}]}
     link, tree = next(iter(LINKS.items()))
     there = {"name": "openmpi", "link": link, "target": tree, "version": "5.0.7", "key": "b", "ok": True}
     elsewhere = {**there, "target": "/usr/local/openmpi-5.0.8-cccccccccccccccc"}

@@ -187,7 +187,7 @@ def test_what_stands_in_the_way_changes_nothing(nodes: Nodes, how: str) -> None:
     elif how == "gone":
         probe.facts["node2"] = factory.node(artifacts=[facts(NEW).artifacts[1].model_dump()])
     else:
-        probe.facts["node2"] = facts(NEW, busy=[{"pid": 7, "user": "alice", "command": "train", "rank": True}])
+        probe.facts["node2"] = facts(NEW, busy=[{"pid": 7, "user": "user1", "command": "train", "rank": True}])
     record = nodes.roll_back()
     assert [problem.host for problem in record.problems] == ["node2"]
     assert record.exit_code == (4 if how == "unreachable" else 2)

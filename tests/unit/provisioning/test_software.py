@@ -140,16 +140,16 @@ def test_a_host_of_another_platform_is_named() -> None:
     ],
 )
 def test_a_node_at_work_is_named(process: dict[str, Any], counts: object) -> None:
-    busy = [{"pid": 7, "user": "alice", "command": "python train.py", **process}]
+    busy = [{"pid": 7, "user": "user1", "command": "python train.py", **process}]
     found = software.at_work({"node1": tuple(B)}, {"node1": facts(B, busy=busy), "node2": facts(B)})
     assert [problem.host for problem in found] == (["node1"] if counts else [])
     if counts:
-        assert "7 of alice: python train.py" in found[0].problem
+        assert "7 of user1: python train.py" in found[0].problem
         assert "--while-busy" in found[0].cure
 
 
 def test_a_node_whose_links_stay_may_be_at_work() -> None:
-    busy = [{"pid": 7, "user": "alice", "command": "train", "rank": True}]
+    busy = [{"pid": 7, "user": "user1", "command": "train", "rank": True}]
     assert software.at_work({}, {"node1": facts(B, busy=busy)}) == []
 
 

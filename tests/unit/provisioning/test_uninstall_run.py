@@ -158,7 +158,7 @@ def test_what_stands_in_the_way_changes_nothing(nodes: Nodes, how: str, code: in
         del nodes.probe.facts["node2"]
         nodes.probe.failures["node2"] = ProbeFailure("node2", "unreachable", "node2 does not answer")
     elif how == "busy":
-        nodes.probe.facts["node2"] = facts(busy=[{"pid": 7, "user": "alice", "command": "train", "rank": True}])
+        nodes.probe.facts["node2"] = facts(busy=[{"pid": 7, "user": "user1", "command": "train", "rank": True}])
     nodes.answer = how != "no"
     record = nodes.uninstall(check=how == "check")
     assert record.exit_code == code

@@ -28,10 +28,12 @@ def test_the_copy_leaves_out_git_and_what_it_ignores(tmp_path: Path, monkeypatch
 
 
 def test_rsync_is_told_ssh_word_by_word() -> None:
-    host = Host(name="n", address="fd00::1", user="alice", ssh_args=("-o", "ProxyCommand=nc 'a b' %h"))
-    line = sync.rsync_argv(Path("/Users/alice/co de"), "/home/bob/co de", supervised_job.JobLogin(host, as_user="bob"))
+    host = Host(name="n", address="fd00::1", user="user1", ssh_args=("-o", "ProxyCommand=nc 'a b' %h"))
+    line = sync.rsync_argv(
+        Path("/Users/user1/co de"), "/home/user2/co de", supervised_job.JobLogin(host, as_user="user2")
+    )
     shell = next(word for word in line if word.startswith("--rsh="))
     assert shell.startswith("--rsh='ssh' '-T' '-o' 'BatchMode=yes'")
     assert "\"ProxyCommand=nc 'a b' %h\"" in shell
-    assert "--rsync-path=sudo -n -H -u bob -- rsync" in line
-    assert line[-2:] == ["/Users/alice/co de/", "[fd00::1]:/home/bob/co de/"]
+    assert "--rsync-path=sudo -n -H -u user2 -- rsync" in line
+    assert line[-2:] == ["/Users/user1/co de/", "[fd00::1]:/home/user2/co de/"]

@@ -40,7 +40,7 @@ def test_cores_are_those_that_a_quota_leaves_and_containers_share_a_machine() ->
 def test_a_group_without_the_chosen_node_is_launched_by_its_first_node() -> None:
     group = Team(NODES, "node2").only(["node3", "node1"])
     assert (group.launch_node, list(group.slots)) == ("node3", ["node3", "node1"])
-    assert (group.chosen, group.members["node3"].job_user) == ("node2", "alice")
+    assert (group.chosen, group.members["node3"].job_user) == ("node2", "user1")
 
 
 def test_jobs_share_the_connection_to_the_chosen_node_alone() -> None:

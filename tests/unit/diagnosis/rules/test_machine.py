@@ -35,7 +35,7 @@ def foreign_mpirun(record: Record) -> None:
 
 
 def leftover(record: Record) -> None:
-    entry = {"pid": 7, "user": "anna", "command": "python train.py", "age_s": 7300, "why": "its launcher is gone"}
+    entry = {"pid": 7, "user": "user", "command": "python train.py", "age_s": 7300, "why": "its launcher is gone"}
     record["leftovers"] = [entry]
 
 
@@ -63,7 +63,7 @@ def limited(**limits: int) -> Change:
             leftover,
             "leftovers",
             "error",
-            "a rank is left over from jobs whose launcher is gone (7 of anna, 2 h old: py",
+            "a rank is left over from jobs whose launcher is gone (7 of user, 2 h old: py",
         ),
         (
             limited(nofile=64),
