@@ -53,6 +53,7 @@ class _Board:
         self.stage_began = self.began
         self.past: list[tuple[str, float]] = []
         self.hosts: dict[str, _HostLine] = {}
+        self._plays: set[str] = set()  # shown since the last phase
         self._diffs: dict[tuple[str, str], str] = {}  # task and diff → the host that showed it
 
     def diff(self, event: HostResult) -> str:
@@ -62,6 +63,10 @@ class _Board:
         return f"{head}\n{event.diff}\n" if first == event.host else f"{head}: as on {first}\n"
 
     def phase(self, text: str, at: float) -> None:
+        self._plays.clear()
+        self._show(text, at)
+
+    def _show(self, text: str, at: float) -> None:
         if text == self.stage:
             return
         if self.stage:
@@ -70,7 +75,7 @@ class _Board:
 
     def take(self, event: Event) -> None:
         if isinstance(event, StageStarted):
-            self.phase(event.stage, event.at)
+            self._begin(event)
         elif isinstance(event, TaskStartedOnHost):
             line = self.hosts.setdefault(event.host, _HostLine())
             line.task, line.stage, line.since, line.note = event.task, event.stage, event.at, ""
@@ -82,6 +87,12 @@ class _Board:
             line.changed += event.outcome == "changed"
             if event.outcome in {"failed", "unreachable"}:
                 line.failed = f"{event.outcome} in {event.stage}: {event.message}"
+
+    def _begin(self, event: StageStarted) -> None:
+        """Show a stage. A play's own tasks behind its roles are no stage again; the name of a role is one word."""
+        if event.stage.isidentifier() or event.stage not in self._plays:
+            self._show(event.stage, event.at)
+        self._plays.add(event.stage)
 
     def waited_for(self) -> list[str]:
         return [name for name, line in self.hosts.items() if line.since]
