@@ -10,7 +10,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.inventory import ansible_call, cache, templates
+from clusterctl.inventory import ansible_call, cache, host_ranges, templates
 from clusterctl.inventory.ansible_call import ansible_program
 from clusterctl.model import job_login, nodeset
 from clusterctl.model.hosts import Host, Inventory, InventoryOptions, InventorySources
@@ -146,6 +146,7 @@ def _listing(
     known = cache.recall(key)
     if known is not None:
         return known
+    host_ranges.refuse_too_many(sources)
     done = ansible_call.call(command, options)
     if done.returncode != 0 or _UNPARSED in done.stderr:  # unparsed sources are a mere warning to ansible-inventory
         raise ConfigError(_parse_failure(sources, options.limit if limit is not None else None, done.stderr))

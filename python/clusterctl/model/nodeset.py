@@ -5,9 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from clusterctl.support.errors import TooManyHostsError
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+MOST_HOSTS = 100_000  # of one inventory; a larger number is a typing error, and would fill the memory
+_MOST_DIGITS = 9
+_BRACKET = re.compile(r"\[([^\]]*)\]")
+_RANGE = re.compile(r"(?P<first>\d+)(?:[:-](?P<last>\d+)(?:[:/](?P<step>\d+))?)?")
+_LETTERS = 26
 _COMMA_OUTSIDE = re.compile(r",(?![^\[]*\])")
 _COLON_PARTS = re.compile(r"(?:[^\s:\[\]]|\[[^\]]*\])+")  # as Ansible splits a pattern without commas
 _BRACKETED = re.compile(r"(?P<sign>[!&]?)(?P<head>[A-Za-z0-9._-]+)(?P<rest>(?:\[[0-9,:-]+\][A-Za-z0-9._-]*)+)")
@@ -26,8 +33,36 @@ def folded(names: Iterable[str]) -> str:
         return ",".join(given)
 
 
+def count(word: str) -> int:
+    """Return how many hosts node[1-3,7] or node[1:9:2] names at most, without expanding it."""
+    found = 1
+    for inside in _BRACKET.findall(word):
+        found *= sum(_count_of(part) for part in inside.split(","))
+    return found
+
+
+def _count_of(part: str) -> int:
+    match = _RANGE.fullmatch(part.strip())
+    if match is None:  # letters, or not a range at all
+        return _LETTERS
+    if match["last"] is None:
+        return 1
+    if max(len(digits.lstrip("0")) for digits in match.groups("")) > _MOST_DIGITS:
+        return 10**_MOST_DIGITS
+    first, last, step = int(match["first"]), int(match["last"]), int(match["step"] or 1)
+    return max(0, last - first) // max(1, step) + 1
+
+
 def expanded(word: str) -> list[str] | None:
-    """Return the host names of node[1-3,7] or node[1:3]; None where the word is not such a list."""
+    """Return the host names of node[1-3,7] or node[1:3]; None where the word is not such a list.
+
+    Raises:
+        TooManyHostsError: it names more hosts than an inventory may have.
+    """
+    if count(word) > MOST_HOSTS:
+        raise TooManyHostsError(
+            f"'{word}' names more than {MOST_HOSTS:,} hosts, the most for one inventory; name fewer."
+        )
     from ClusterShell.NodeSet import NodeSet, NodeSetException  # noqa: PLC0415 - 60 ms, for brackets only
 
     ranges = re.sub(r"\[[^\]]*\]", lambda match: match[0].replace(":", "-"), word)

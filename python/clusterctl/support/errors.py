@@ -40,6 +40,12 @@ class ConfigError(ClusterctlError):
     """The inventory, a variable or an option is wrong, or no host matched (exit 1)."""
 
 
+class TooManyHostsError(ClusterctlError):
+    """A word of the command line names more hosts than an inventory may have (exit 2)."""
+
+    exit_code = ExitCode.USAGE
+
+
 class LockedError(ConfigError):
     """Another run holds one of the nodes; the message says which run (exit 1)."""
 

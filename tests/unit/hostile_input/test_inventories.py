@@ -13,7 +13,7 @@ import pytest
 from clusterctl.inventory import ansible_call, ansible_inventory, extra_vars
 from clusterctl.model import nodeset
 from clusterctl.model.hosts import InventoryOptions, InventorySources
-from clusterctl.support.errors import ConfigError
+from clusterctl.support.errors import ConfigError, TooManyHostsError
 from hostile import TEXT, altered
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -110,9 +110,13 @@ def test_any_text_as_an_extra_variable_is_taken_or_refused_with_one_sentence(tex
 
 @given(TEXT | altered(["all:!node[1-3]", "nodes[0:2],&gpu", "~node.*", "node[001-003]x[1-2]"]), st.booleans())
 @example(text="9" * 5000 + "x[1-3]", known=False)
+@example(text="node[1-999999999]", known=False)
 def test_any_text_as_a_limit_or_a_list_of_hosts_is_a_pattern_for_ansible(text: str, known: bool) -> None:
-    assert isinstance(nodeset.ansible_pattern(text, ["nodes", "node"] if known else []), str)
     listed = InventorySources((text,))
     assert listed.shown
     assert all("," not in str(path) for path in listed.paths)
-    assert nodeset.host_list(text)
+    try:
+        assert isinstance(nodeset.ansible_pattern(text, ["nodes", "node"] if known else []), str)
+        assert nodeset.host_list(text)
+    except TooManyHostsError as refused:
+        check_sentence(refused)

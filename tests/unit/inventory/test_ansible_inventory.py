@@ -149,6 +149,17 @@ def test_a_limit_with_brackets_selects_hosts_by_name(tmp_path: Path, limit: str,
         ("keys.ini", "node1 cluster_user=mpi cluster_user_keys=/root/k.pub\n", "cluster_user_keys has '/root/k.pub'"),
         ("port.ini", "node1 ansible_port=99999\n", "ansible_port of node1 is 99999"),
         ("slots.ini", "node1 slots=0\n", "slots of node1 is 0"),
+        (
+            "many.ini",
+            "[nodes]\nnode[1:999999999] slots=1\n",
+            r"'node\[1:999999999\]'; one inventory has at most 100,000",
+        ),
+        ("many.yml", "nodes:\n  hosts:\n    node[1:999999999]:\n", r"'node\[1:999999999\]'; one inventory has at most"),
+        (
+            "flow.yml",
+            'nodes: {hosts: {"r[1:999]n[1:999]": {}}}\n',
+            r"'r\[1:999\]n\[1:999\]'; one inventory has at most",
+        ),
         ("quote.yml", 'all:\n  hosts:\n    node1:\n      ansible_ssh_common_args: "-o \'x"\n', "unbalanced quote"),
     ],
 )
@@ -158,6 +169,19 @@ def test_bad_inventories_get_one_sentence(tmp_path: Path, name: str, text: str, 
         ansible_inventory.load(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_only_ranges_of_hosts_are_counted(tmp_path: Path) -> None:
+    text = "[nodes]\nnode[1:3] part='x[1:999999999]'\n[nodes:vars]\nslice={{ [1, 2][0:999999999] | length }}\n"
+    assert len(ansible_inventory.load(write(tmp_path, "i.ini", text)).hosts) == 3
+
+
+def test_ranges_of_a_folder_are_counted_together_file_by_file(tmp_path: Path) -> None:
+    write(tmp_path, "a.ini", "[nodes]\nnode1\n")
+    path = write(tmp_path, "b.ini", "[nodes]\na[1:60000]\nb[1:60000]\n")
+    with pytest.raises(ConfigError, match="at most 100,000 hosts") as caught:
+        ansible_inventory.load(tmp_path)
+    assert str(path) in str(caught.value)
 
 
 def test_missing_inventory_says_what_to_do(tmp_path: Path) -> None:

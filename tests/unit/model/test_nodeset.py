@@ -1,0 +1,24 @@
+"""Folded lists of host names: how many they name, without expanding them."""
+
+from __future__ import annotations
+
+import pytest
+from clusterctl.model import nodeset
+from clusterctl.support.errors import ExitCode, TooManyHostsError
+
+
+@pytest.mark.parametrize(
+    "word", ["node1", "node[1-3,7]", "node[1:9:2]", "node[001-100]", "r[1-3]n[1-4]", "node[0000000001-0000000003]"]
+)
+def test_a_list_is_counted_as_it_is_expanded(word: str) -> None:
+    names = nodeset.expanded(word.replace("1:9:2", "1-9/2"))
+    assert names is not None
+    assert nodeset.count(word) == len(names)
+
+
+@pytest.mark.parametrize("word", ["node[1-999999999]", "node[1:100001]", "a[1-999]b[1-999]", f"n[1-{'9' * 5000}]"])
+def test_a_list_of_too_many_hosts_is_refused_before_it_is_expanded(word: str) -> None:
+    with pytest.raises(TooManyHostsError, match="more than 100,000 hosts") as caught:
+        nodeset.expanded(word)
+    assert word in str(caught.value)
+    assert caught.value.exit_code == ExitCode.USAGE
