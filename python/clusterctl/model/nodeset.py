@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 MOST_HOSTS = 100_000  # of one inventory; a larger number is a typing error, and would fill the memory
-_MOST_DIGITS = 9
+_MOST_DIGITS, _TOO_MANY = 9, 1_000_000_000
 _BRACKET = re.compile(r"\[([^\]]*)\]")
 _RANGE = re.compile(r"(?P<first>\d+)(?:[:-](?P<last>\d+)(?:[:/](?P<step>\d+))?)?")
 _LETTERS = 26
@@ -48,7 +48,7 @@ def _count_of(part: str) -> int:
     if match["last"] is None:
         return 1
     if max(len(digits.lstrip("0")) for digits in match.groups("")) > _MOST_DIGITS:
-        return 10**_MOST_DIGITS
+        return _TOO_MANY
     first, last, step = int(match["first"]), int(match["last"]), int(match["step"] or 1)
     return max(0, last - first) // max(1, step) + 1
 
