@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,6 +91,12 @@ class Host:
         if self.login_password:
             return f"{self.login_password} holds a login password"
         return ""
+
+    def with_sudo_password(self, password: str | None) -> Host:
+        """Return the host with a password that the user typed; one of the inventory stands above it, as for Ansible."""
+        if password is None or self.sudo_password:
+            return self
+        return dataclasses.replace(self, sudo_password=password)
 
     @property
     def cluster_address(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model.drift import SLICES
@@ -36,13 +35,9 @@ def look(
         watch: by host, the entries of its snapshot.
         content: the slices of the artifacts' files whose content is compared.
         busy: also find ranks, and processes that use an artifact.
-        sudo_password: typed by the user; a password of the inventory stands above it, as for Ansible.
+        sudo_password: typed by the user.
     """
-    hosts = [host for host in cluster.hosts if host.by_ssh]
-    if sudo_password is not None:
-        hosts = [
-            host if host.sudo_password else dataclasses.replace(host, sudo_password=sudo_password) for host in hosts
-        ]
+    hosts = [host.with_sudo_password(sudo_password) for host in cluster.hosts if host.by_ssh]
     patience_s = _READING_TIMEOUT_S if content else _TIMEOUT_S
     return facts.gather(hosts, watch=watch, content=content, busy=busy, timeout_s=patience_s)
 

@@ -69,7 +69,7 @@ class NodeClaims:
             hosts: the nodes; those that only Ansible reaches are left to the role preflight.
             wanted: what is wanted of them.
         """
-        by_name = {host.name: self._with_password(host) for host in hosts if host.by_ssh}
+        by_name = {host.name: host.with_sudo_password(self._sudo_password) for host in hosts if host.by_ssh}
         own = identity.read(self._record.cluster_id)
         look: dict[str, Any] = {
             "names": [host.name for host in wanted.listed],
@@ -123,7 +123,7 @@ class NodeClaims:
     def forget(self, hosts: Iterable[Host]) -> None:
         """Take the mark from nodes that left the cluster; one that does not answer keeps it."""
         own = identity.read(self._record.cluster_id)
-        leaving = {self._with_password(host): {"forget": own} for host in hosts if host.by_ssh}
+        leaving = {host.with_sudo_password(self._sudo_password): {"forget": own} for host in hosts if host.by_ssh}
         if leaving and own:
             node_claim.ask(leaving)
 
@@ -166,11 +166,6 @@ class NodeClaims:
             "command": " ".join(record.argv),
             "since": datetime.now().astimezone().isoformat(timespec="seconds"),
         }
-
-    def _with_password(self, host: Host) -> Host:
-        if self._sudo_password is None or host.sudo_password:
-            return host
-        return dataclasses.replace(host, sudo_password=self._sudo_password)
 
 
 def who(record: RunRecord) -> dict[str, str]:

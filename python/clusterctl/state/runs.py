@@ -15,7 +15,7 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from clusterctl import __version__
 from clusterctl.model.run_record import RunRecord
@@ -187,16 +187,21 @@ def _last_seen(folder: Path, started: datetime) -> datetime:
     return started
 
 
-def _may_run(folder: Path) -> bool:
-    """Whether the process of a run may still be at work; a run that was killed is marked on the way."""
+def _state_of(folder: Path) -> Literal["running", "killed", "ended"]:
+    """Return whether the process of a run may still be at work; a run that was killed is marked on the way."""
     pid = Path("/proc", folder.name.rpartition("-")[2])
     try:
-        if _RUNNING not in paths.run_record(folder).read_bytes():  # quick: most records are of runs that ended
-            return False
+        text = paths.run_record(folder).read_bytes()
+        if _RUNNING not in text:  # quick: most records are of runs that ended
+            return "killed" if _KILLED in text else "ended"
         record = settled(folder)
+    except FileNotFoundError:  # the run was killed before it wrote anything, or begins just now
+        return "running" if pid.exists() else "killed"
     except (OSError, ValueError):
-        return pid.exists()
-    return record.outcome == "running" and (record.process is not None or pid.exists())
+        return "running" if pid.exists() else "ended"
+    if record.outcome == "running" and (record.process is not None or pid.exists()):
+        return "running"
+    return "killed" if record.outcome == "killed" else "ended"
 
 
 def _remove_old(runs: Path) -> list[str]:
@@ -208,13 +213,14 @@ def _remove_old(runs: Path) -> list[str]:
             shutil.rmtree(old, ignore_errors=True)
     killed = []
     for folder in folders[-KEPT_RUNS:]:
-        if _may_run(folder):
+        state = _state_of(folder)
+        if state == "running":
             continue
         private = paths.ansible_dir(folder)
         if private.exists():  # the run was killed before it could clean up, and its workers may still be at work
             processes.end_all(partial(processes.carries, environment=os.fsencode(private)))
             shutil.rmtree(private, ignore_errors=True)
-        if _was_killed(folder):
+        if state == "killed":
             killed.append(folder.name)
             files.remove_staged(folder)
     if killed:
@@ -223,12 +229,6 @@ def _remove_old(runs: Path) -> list[str]:
         files.remove_staged(runs.parent)
         held_files.remove_folders_of_killed()
     return killed
-
-
-def _was_killed(folder: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return _KILLED in paths.run_record(folder).read_bytes()
-    return not paths.run_record(folder).exists()  # it was killed before it wrote anything
 
 
 def user_name() -> str:

@@ -78,6 +78,22 @@ def test_what_a_killed_run_left_is_tidied_up() -> None:
     assert (dead.exists(), alive.exists()) == (False, True)
 
 
+@pytest.mark.parametrize(
+    ("record", "is_killed"),
+    [(None, True), ('{"outcome": "killed"}', True), ('{"outcome": "done"}', False), ('{"outcome": "running"', False)],
+)
+def test_a_run_is_killed_where_its_record_says_so_or_was_never_written(record: str | None, is_killed: bool) -> None:
+    run = start()
+    run.close()
+    folder = run.folder.parent / "20200101T000000Z-provision-99999999"
+    folder.mkdir()
+    if record is not None:
+        paths.run_record(folder).write_text(record, encoding="utf-8")
+    again = start()
+    again.close()
+    assert again.killed == ((folder.name,) if is_killed else ())
+
+
 @pytest.mark.programs
 def test_the_workers_and_files_of_a_killed_run_end_with_the_next_run() -> None:
     run = start()
