@@ -29,6 +29,8 @@ class HostSnapshot(Record):
         address: the address by which the other nodes know it, where that is one of its own.
         damaged: the artifacts in which a comparison of contents found a difference. The next run repairs them,
             although sizes and modes are as they were.
+        offers: what of the node builds can rely on: libraries, CUDA and GPUs.
+        all_offers: the digest of what the nodes of the cluster offered when the host's builds were chosen.
     """
 
     run_id: str
@@ -41,6 +43,8 @@ class HostSnapshot(Record):
     gpus: str = ""
     traits: dict[str, str] = Field(default_factory=dict)
     address: str = ""
+    offers: str = ""
+    all_offers: str = ""
     damaged: tuple[HostDifference, ...] = ()
 
     @field_validator("damaged", mode="before")

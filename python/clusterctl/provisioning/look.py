@@ -53,6 +53,7 @@ def state_of(node: NodeFacts) -> plan.NodeState:
         lost_address=_lost_address(node),
         addresses=frozenset(entry.address for link in node.interfaces for entry in link.addresses),
         traits=_traits(node),
+        offers=_offers(node),
     )
 
 
@@ -73,6 +74,19 @@ def _traits(node: NodeFacts) -> dict[str, str]:
 def _limit(limit: Limit) -> str:
     soft, hard = ("unlimited" if value is None else str(value) for value in (limit.soft, limit.hard))
     return soft if soft == hard else f"{soft} of at most {hard}"
+
+
+def _offers(node: NodeFacts) -> str:
+    """Return what of a node decides about the builds of its cluster, as the role preflight describes its members."""
+    found = {
+        node.platform: True,
+        "UCX": bool(node.tools.get("ucx")),
+        "libcuda": node.cuda.libcuda,
+        f"CUDA toolkit {node.cuda.toolkit_version}": bool(node.cuda.toolkit_version),
+        f"driver {node.cuda.driver_version} for CUDA {node.cuda.major}": bool(node.cuda.driver_version),
+        f"GPUs {_gpus(node)}": bool(_gpus(node)),
+    }
+    return ", ".join(words for words, there in found.items() if there)
 
 
 def _lost_address(node: NodeFacts) -> str:

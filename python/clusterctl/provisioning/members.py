@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import Inventory, InventorySources
     from clusterctl.model.snapshot import HostSnapshot, Snapshot
 
-INVENTORY = "the inventory"  # among the digests of plan.Inputs
 _MOST_NAMED = 8
 
 
@@ -174,11 +173,11 @@ def _of_known(states: Mapping[str, plan.NodeState], before: Snapshot) -> dict[st
 
 
 def _host_after(host: HostSnapshot, left: Left, name: str, members: Mapping[str, str]) -> HostSnapshot:
-    inventory = host.inputs.get(INVENTORY, "")
+    inventory = host.inputs.get(plan.INVENTORY, "")
     return host.model_copy(
         update={
             "run_id": left.run_id,
-            "inputs": {**host.inputs, INVENTORY: left.digests.get(inventory, inventory)},
+            "inputs": {**host.inputs, plan.INVENTORY: left.digests.get(inventory, inventory)},
             "members": members.get(host.members, host.members),
             "watch": watch_after(host.watch, left.watch.get(name, ())),
         }

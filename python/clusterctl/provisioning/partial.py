@@ -69,12 +69,21 @@ def too_many(lost: int, allowed: int | None) -> str:
     return f"Stopped: {words} failed or could not be reached, and --max-fail allows {allowed}."
 
 
-def finished(hosts: Iterable[str], results: Iterable[HostResult], lost: Collection[str]) -> tuple[str, ...]:
-    """Return the hosts on which the last role of the playbook did its work, without those that were lost."""
+def finished(
+    hosts: Iterable[str],
+    results: Iterable[HostResult],
+    lost: Collection[str],
+    only_meeting: Collection[str] = (),
+) -> tuple[str, ...]:
+    """Return the hosts on which the last role of the playbook did its work, without those that were lost.
+
+    ``only_meeting`` are hosts that play the roles by which nodes meet each other, and no others.
+    """
     through = {
         result.host
         for result in results
-        if result.stage == LAST_STAGE and result.outcome in {"ok", "changed", "skipped"}
+        if result.stage == (JOINT_TAGS[-1] if result.host in only_meeting else LAST_STAGE)
+        and result.outcome in {"ok", "changed", "skipped"}
     }
     return tuple(name for name in hosts if name in through and name not in lost)
 

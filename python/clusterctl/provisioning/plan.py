@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 _MOST_NAMED = 5
 
 
+INVENTORY = "the inventory"  # among the digests of Inputs
 NOT_PROVISIONED = "not provisioned yet, or its last run was partial or did not finish"
+ANOTHER_NODE = "another node is new or has changed"
+OTHER_OFFERS = "the nodes offer other libraries or GPUs than before, which decide what is built"
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,8 @@ class NodeState:
     ``watch`` is the present state of the paths that its snapshot names; ``gpus`` counts those that NVIDIA's driver has
     taken, with the driver's version, since they decide which builds a node gets. ``lost_address`` is the address that
     Open MPI and NCCL are told to use there, where the node no longer has it. ``addresses`` are all that it has, and
-    ``traits`` its settings (see :class:`clusterctl.model.snapshot.HostSnapshot`).
+    ``traits`` its settings, and ``offers`` what builds can rely on (see
+    :class:`clusterctl.model.snapshot.HostSnapshot`).
     """
 
     platform: str
@@ -40,6 +44,22 @@ class NodeState:
     lost_address: str = ""
     addresses: frozenset[str] = frozenset()
     traits: Mapping[str, str] = field(default_factory=dict)
+    offers: str = ""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What each node's provision depends on beside the node itself.
+
+    Attributes:
+        members: :func:`members_digest` of the whole cluster.
+        offers: :func:`offers_digest` of the whole cluster.
+        smaller: the digest of the inventory without the hosts that have no snapshot.
+    """
+
+    members: str
+    offers: str = ""
+    smaller: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,7 +79,7 @@ class Inputs:
         return {
             **held_inputs(self.held),
             **({"the list of revoked keys": self.revoked} if self.revoked else {}),
-            "the inventory": self.inventory,
+            INVENTORY: self.inventory,
             "the content of the playbook": self.content,
             "clusterctl's version": self.version,
             "an option": digest_of(dict(self.options)),
@@ -71,11 +91,13 @@ class ProvisionPlan:
     """The hosts to provision and why; ``reasons`` is empty when every host is as its last run left it.
 
     ``drifted`` are the hosts on which something is not as it was left, each with that difference. Other changes (the
-    inventory, an option) do not matter for it.
+    inventory, an option) do not matter for it. ``as_left`` are the hosts that are as their last run left them, and as
+    the inputs ask for: at most, they have to meet another node.
     """
 
     reasons: Mapping[str, str]
     drifted: Mapping[str, str] = field(default_factory=dict)
+    as_left: frozenset[str] = frozenset()
 
     @property
     def work(self) -> bool:
@@ -108,12 +130,28 @@ def members_digest(states: Mapping[str, NodeState], snapshots: Mapping[str, Host
     return digest_of(members)
 
 
+def offers_digest(states: Mapping[str, NodeState], snapshots: Mapping[str, HostSnapshot], hosts: Sequence[str]) -> str:
+    """Return the digest of what the nodes offer to builds; a host that does not answer counts as its snapshot.
+
+    A build depends on what some or all nodes offer. So a node that offers the same as another one changes nothing.
+    """
+    known: list[NodeState | HostSnapshot | None] = [states.get(name) or snapshots.get(name) for name in hosts]
+    return digest_of(sorted({one.offers for one in known if one and one.offers}))
+
+
+def cluster_of(
+    states: Mapping[str, NodeState], snapshots: Mapping[str, HostSnapshot], hosts: Sequence[str], smaller: str = ""
+) -> Cluster:
+    """Return what matters of a cluster; ``smaller`` is that of :class:`Cluster`."""
+    return Cluster(members_digest(states, snapshots, hosts), offers_digest(states, snapshots, hosts), smaller)
+
+
 def decide(
     selected: Sequence[str],
     states: Mapping[str, NodeState],
     snapshots: Mapping[str, HostSnapshot],
     inputs: Inputs,
-    members: str,
+    cluster: Cluster,
 ) -> ProvisionPlan:
     """Compare each selected host with its snapshot.
 
@@ -122,28 +160,40 @@ def decide(
         states: how they are now; a host without a state could not be looked at from outside Ansible.
         snapshots: how their last successful run left them.
         inputs: what a run now would be made from.
-        members: :func:`members_digest` of the whole cluster now.
+        cluster: what matters of the whole cluster now.
     """
     reasons: dict[str, str] = {}
     for name in selected:
-        reason = _reason(states.get(name), snapshots.get(name), inputs, members)
+        reason = _reason(states.get(name), snapshots.get(name), inputs, cluster)
         if reason:
             reasons[name] = reason
     pairs = {name: (states[name], snapshots[name]) for name in selected if name in states and name in snapshots}
     drifted = {name: words for name, (state, snapshot) in pairs.items() if (words := _drift(state, snapshot))}
-    return ProvisionPlan(reasons, drifted)
+    as_left = frozenset(
+        name
+        for name in selected
+        if reasons.get(name, ANOTHER_NODE) == ANOTHER_NODE and snapshots[name].all_offers == cluster.offers
+    )
+    return ProvisionPlan(reasons, drifted, as_left)
 
 
-def _reason(state: NodeState | None, snapshot: HostSnapshot | None, inputs: Inputs, members: str) -> str:
+def _reason(state: NodeState | None, snapshot: HostSnapshot | None, inputs: Inputs, cluster: Cluster) -> str:
     if snapshot is None:
         return NOT_PROVISIONED
     digests = inputs.digests
-    changed = [name for name in {**digests, **snapshot.inputs} if snapshot.inputs.get(name) != digests.get(name)]
+    is_longer = snapshot.inputs.get(INVENTORY) == cluster.smaller  # new hosts were added, and nothing else changed
+    known = {**snapshot.inputs, INVENTORY: digests[INVENTORY]} if is_longer else snapshot.inputs
+    changed = [name for name in {**digests, **known} if known.get(name) != digests.get(name)]
     if changed:
         return f"{' and '.join(changed)} changed"
     if state is None:
         return "it can be looked at through Ansible only"
-    return _drift(state, snapshot) or ("another node is new or has changed" if snapshot.members != members else "")
+    if drifted := _drift(state, snapshot):
+        return drifted
+    if snapshot.all_offers and snapshot.all_offers != cluster.offers:
+        return OTHER_OFFERS
+    is_news = snapshot.members != cluster.members or snapshot.inputs.get(INVENTORY) != digests[INVENTORY]
+    return ANOTHER_NODE if is_news else ""
 
 
 def _drift(state: NodeState, snapshot: HostSnapshot) -> str:
@@ -167,7 +217,7 @@ def snapshots_after(
     states: Mapping[str, NodeState],
     watch: Mapping[str, tuple[dict[str, Any], ...]],
     inputs: Inputs,
-    members: str,
+    cluster: Cluster,
     addresses: Mapping[str, str] | None = None,
 ) -> dict[str, HostSnapshot]:
     """Return the snapshots of hosts that a full run has just left in order.
@@ -184,13 +234,15 @@ def snapshots_after(
             snapshots[name] = HostSnapshot(
                 run_id=run_id,
                 inputs=inputs.digests,
-                members=members,
+                members=cluster.members,
                 platform=state.platform,
                 host_keys=state.host_keys,
                 user=state.user,
                 watch=watch[name],
                 gpus=state.gpus,
                 traits=dict(state.traits),
+                offers=state.offers,
+                all_offers=cluster.offers,
                 address=address if address in state.addresses else "",
             )
     return snapshots

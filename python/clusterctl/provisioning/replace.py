@@ -14,7 +14,6 @@ from clusterctl.provisioning import claims, known_hosts, members, plan, playbook
 from clusterctl.provisioning.held import Held
 from clusterctl.provisioning.host_run import HostRequest, HostRun, RunObserver, recorded
 from clusterctl.provisioning.look import plain, state_of
-from clusterctl.provisioning.remove import PLAYBOOK
 from clusterctl.provisioning.run import inputs_of
 from clusterctl.remote import host_key
 from clusterctl.state import locks, paths, runs, snapshots
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from clusterctl.remote.host_key import KnownPlace
 
 _MOST_NAMED = 8
-_MADE_ALREADY = ("hosts", "ssh_mesh", "environment", "fabric")  # tags of the roles that all nodes have played before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +190,7 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
             return self.refuse(lacking)
         if stop := self.claim(claims.members_of(self.cluster.hosts, ())):
             return stop
+        self.told = (*self.told, *self._other_offers(before, probe))
         snapshots.forget_hosts(self.run.record.cluster_id, self.cluster.selected)
         reasons = dict.fromkeys(self.cluster.selected, f"{self._node} is another machine")
         self.run.update(reasons={**reasons, self._node: "installed anew"})
@@ -200,20 +199,26 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
             self._keep(before, probe)
         return record
 
+    def _other_offers(self, before: Snapshot, probe: Probe) -> tuple[str, ...]:
+        """Return what to do where the new machine changes what is built for the others."""
+        states = {name: state_of(node) for name, node in probe.facts.items()}
+        now = plan.offers_digest(states, {}, list(states))
+        then = {host.all_offers for name, host in before.hosts.items() if name in states and name != self._node}
+        if then <= {"", now}:
+            return ()
+        why = f"{self._node} offers other libraries or GPUs than before, which decide what is built"
+        return (f"{why}; the next 'clusterctl provision' fits the software of the other nodes.",)
+
     def _play(self, left_out: Sequence[str]) -> playbook.End:
         """Tell all nodes about the new machine, then install the software on it alone."""
-        variables = {"preflight_left_out": list(left_out)}
-        end = self.play(PLAYBOOK, limit=self.cluster.limit, variables=variables)
-        if end.status != "successful" or end.rc != 0:
-            return end
         return self.play(
             "provision",
-            limit=self._node,
-            skip_tags=(*_MADE_ALREADY, *self._held.skip_tags),
+            limit=self.cluster.limit,
+            skip_tags=self._held.skip_tags,
             variables={
-                **variables,
-                "preflight_known_members": self.tally.members(),
+                "preflight_left_out": list(left_out),
                 "preflight_distrusted": [self._node],
+                "provision_whole": [self._node],
             },
         )
 
@@ -230,7 +235,7 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
             states,
             watch,
             self._inputs,
-            plan.members_digest(states, {}, names),
+            plan.cluster_of(states, {}, names),
             {str(member.get("name")): str(member.get("address")) for member in found},
         )
         snapshots.write(

@@ -13,7 +13,7 @@ from clusterctl import __version__
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.nodeset import folded
 from clusterctl.model.snapshot import Snapshot
-from clusterctl.provisioning import claims, drift, partial, plan, playbook, refusals, rolling, software
+from clusterctl.provisioning import claims, drift, meeting, partial, plan, playbook, refusals, rolling, software
 from clusterctl.provisioning.held import Held
 from clusterctl.provisioning.host_run import PREFLIGHT, AskingObserver, HostRequest, HostRun, now, recorded
 from clusterctl.provisioning.look import EVERY_SLICE, plain, state_of
@@ -70,12 +70,15 @@ def provision(request: ProvisionRequest, observer: AskingObserver[Preview]) -> r
     """
     observer.phase("reading the inventory")
     extra_vars = [refusals.extra_vars_content(value) for value in request.options.extra_vars]
-    cluster = ansible_inventory.load(request.inventory, request.options)
+    reading = ansible_inventory.read(request.inventory, request.options)
+    cluster = reading.inventory() if request.options.limit is None else reading.limited(request.options)
     refusals.check_files(cluster, request.options)
     refusals.check_tags((*request.tags, *request.skip_tags))
     with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
         run = runs.start("provision", cluster.sources, request.argv, runs.versions())
-        with recorded(run), _Provision(request, observer, cluster, run, plan.digest_of(extra_vars)) as it:
+        known = snapshots.read(run.record.cluster_id).hosts
+        smaller = reading.inventory(without={host.name for host in cluster.hosts} - known.keys()).digest
+        with recorded(run), _Provision(request, observer, cluster, run, plan.digest_of(extra_vars), smaller) as it:
             return it.go()
 
 
@@ -103,10 +106,13 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         cluster: Inventory,
         run: runs.Run,
         extra_vars: str,
+        smaller: str,
     ) -> None:
         super().__init__(request, observer, cluster, run)
         self._extra_vars = extra_vars  # their digest
         self._before = snapshots.read(run.record.cluster_id)
+        self._smaller = smaller  # see plan.Cluster
+        self._only_meeting: frozenset[str] = frozenset()  # the hosts that do not play all roles
         self._held = Held(kept.hold(run.record.cluster_id), cluster.sources)
         self.told = self._held.told
 
@@ -182,8 +188,10 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
     def _decide(self, states: Mapping[str, plan.NodeState], before: Snapshot) -> tuple[dict[str, str], dict[str, str]]:
         """Return why hosts have to be changed, and what drifted on them."""
         selected, request = self.cluster.selected, self.request
-        members = self._members_digest(states, selected, before.hosts)
-        decision = plan.decide(selected, states, before.hosts, self._inputs(), members)
+        cluster = self._cluster_of(states, selected, before.hosts)
+        decision = plan.decide(selected, states, before.hosts, self._inputs(), cluster)
+        if request.is_full and not (request.verify or request.batch or request.max_fail):
+            self._only_meeting = meeting.only_meeting(decision.as_left, before.hosts, artifacts.cached_trees())
         reasons = {**self.certificates.due(selected, now()), **decision.reasons}
         self.told = (*self.told, *self.certificates.told(selected, now()))
         if not reasons and not request.is_full and not request.trust_snapshots:
@@ -209,7 +217,9 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         stop = partial.too_many(len(self.left_out) + len(_lost(end)), self._allowed)
         record = self.judge(end, message=stop)
         is_whole = not (stop or record.problems) and record.outcome in {"done", "failed", "unreachable"}
-        return record, partial.finished(self.cluster.selected, self.tally.results, _lost(end)) if is_whole else ()
+        if not is_whole:
+            return record, ()
+        return record, partial.finished(self.cluster.selected, self.tally.results, _lost(end), self._only_meeting)
 
     def _roll(
         self, links: Mapping[str, Mapping[str, str]], before: Snapshot, probe: Probe
@@ -272,15 +282,21 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             end = self._play(limit=limit, variables=software.variables(held, seen), name="switch_links")
             if end.status != "successful":
                 return end
-        distrusted = {"preflight_distrusted": self._distrusted(before)}
-        return self._play(limit=limit, tags=self.request.tags, known_members=before.members, variables=distrusted)
+        own: dict[str, Any] = {"preflight_distrusted": self._distrusted(before)}
+        if self._only_meeting:
+            own["provision_whole"] = [name for name in self.cluster.selected if name not in self._only_meeting]
+        return self._play(limit=limit, tags=self.request.tags, known_members=before.members, variables=own)
 
     def _write_set(self, record: run_record.RunRecord, probe: Probe) -> None:
         """Keep the links that this run left, so that a rollback can go back to them; a held run chose none."""
         if not self._held:
-            watch = plan.watch_of(self.tally.results)
+            watch = self._watch
             left = software.left_by(record.run_id, record.verb, now(), probe.facts, watch)
             kept.write_set(self.run.folder, left)
+
+    @property
+    def _watch(self) -> dict[str, tuple[dict[str, Any], ...]]:
+        return meeting.watch_of(self.tally.results, self._only_meeting, self._before.hosts)
 
     def _remember_damage(self, before: Snapshot, states: Mapping[str, plan.NodeState]) -> Snapshot:
         content = self.request.content
@@ -357,9 +373,9 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             self.run.record.run_id,
             reached,
             states,
-            self._held.watch(plan.watch_of(self.tally.results), before, links),
+            self._held.watch(self._watch, before, links),
             inputs,
-            self._members_digest(states, reached, kept),
+            self._cluster_of(states, reached, kept),
             {str(member.get("name")): str(member.get("address")) for member in members},
         )
         if self._held:  # the roles that would have repaired it were left out
@@ -369,12 +385,12 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             Snapshot(members=members, removed=still_removed(before, self.cluster), hosts={**kept, **fresh}),
         )
 
-    def _members_digest(
+    def _cluster_of(
         self, states: Mapping[str, plan.NodeState], chosen: Container[str], known: Mapping[str, HostSnapshot]
-    ) -> str:
-        """Return the digest of the members; a host that is neither chosen nor known is not one of them yet."""
+    ) -> plan.Cluster:
+        """Return what matters of the cluster; a host that is neither chosen nor known is not one of its members yet."""
         its = {name: state for name, state in states.items() if name in chosen or name in known}
-        return plan.members_digest(its, known, [host.name for host in self.cluster.hosts])
+        return plan.cluster_of(its, known, [host.name for host in self.cluster.hosts], self._smaller)
 
 
 def _lost(end: playbook.End) -> frozenset[str]:

@@ -69,6 +69,11 @@ def _links_in(entries: Iterable[Mapping[str, Any]]) -> Links:
     return {link: tree for link, tree in links.items() if tree in trees}
 
 
+def trees_of(entries: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the names of the artifacts' folders among watch entries."""
+    return frozenset(posixpath.basename(str(entry["path"])) for entry in entries if entry.get("kind") == "artifact")
+
+
 def is_in_force(software: SoftwareSet, hosts: Mapping[str, HostSoftware]) -> bool:
     """Whether the links of all these hosts are those of a set."""
     return all(software.links_for(name, host.platform) == host.links for name, host in hosts.items())

@@ -8,6 +8,11 @@ import json
 from clusterctl.state import paths
 
 
+def cached_trees() -> frozenset[str]:
+    """Return the names of the folders into which the cached artifacts are installed."""
+    return frozenset(record.stem for record in (paths.cache_dir().value / "artifacts").glob("*.json"))
+
+
 def cached() -> frozenset[tuple[str, str]]:
     """Return name and platform of each artifact; a record that cannot be read is left out."""
     found: set[tuple[str, str]] = set()

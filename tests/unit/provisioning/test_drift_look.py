@@ -55,7 +55,12 @@ class Machine:
         watch = (path_state.watch_state(str(self.file)), path_state.watch_state(str(self.tree), "artifact"))
         state = look.state_of(facts.gather([Host("here", "192.0.2.1")]).facts["here"])
         made = plan.snapshots_after(
-            "r", names, dict.fromkeys(names, state), dict.fromkeys(names, watch), plan.Inputs("i", "c", "1"), "m"
+            "r",
+            names,
+            dict.fromkeys(names, state),
+            dict.fromkeys(names, watch),
+            plan.Inputs("i", "c", "1"),
+            plan.Cluster("m"),
         )
         snapshots.write(paths.cluster_id(self.inventory), Snapshot(hosts=made))
 
@@ -124,7 +129,10 @@ def test_drift_is_told_by_node_set_and_a_corruption_is_remembered(
     code, remembered, _ = machine.drift(capsys)
     assert (code, remembered["hosts"]) == (10, verified["hosts"])
     kept = snapshots.read(paths.cluster_id(machine.inventory)).hosts
-    reasons = {name: plan.decide([name], {}, kept, plan.Inputs("i", "c", "1"), "m").reasons[name] for name in HOSTS}
+    reasons = {
+        name: plan.decide([name], {}, kept, plan.Inputs("i", "c", "1"), plan.Cluster("m")).reasons[name]
+        for name in HOSTS
+    }
     assert set(reasons) == set(HOSTS)
     machine.library.write_bytes(b"library")
     assert machine.drift(capsys, "--verify")[0] == 0

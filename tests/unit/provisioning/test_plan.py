@@ -20,14 +20,14 @@ HOSTS = ["node1", "node2"]
 
 
 def provisioned() -> dict[str, plan.HostSnapshot]:
-    members = plan.members_digest(STATES, {}, HOSTS)
+    members = plan.cluster_of(STATES, {}, HOSTS)
     return plan.snapshots_after("run", HOSTS, STATES, {"node1": WATCH, "node2": WATCH}, INPUTS, members)
 
 
 def decide(states: dict[str, NodeState], inputs: Inputs = INPUTS, selected: list[str] = HOSTS) -> dict[str, str]:
     snapshots = provisioned()
     names = sorted(set(HOSTS) | set(states))
-    return dict(plan.decide(selected, states, snapshots, inputs, plan.members_digest(states, snapshots, names)).reasons)
+    return dict(plan.decide(selected, states, snapshots, inputs, plan.cluster_of(states, snapshots, names)).reasons)
 
 
 def test_nothing_to_do_when_all_is_as_it_was_left() -> None:
@@ -50,7 +50,7 @@ def test_an_address_that_went_away_is_a_reason() -> None:
 
 def test_what_has_drifted_is_told_apart_from_what_was_asked_for() -> None:
     states = {**STATES, "node2": replace(STATES["node2"], watch=({**WATCH[0], "sha256": "bb"}, WATCH[1]))}
-    members = plan.members_digest(states, {}, HOSTS)
+    members = plan.cluster_of(states, {}, HOSTS)
     found = plan.decide(HOSTS, states, provisioned(), replace(INPUTS, inventory="x"), members)
     assert dict(found.reasons) == dict.fromkeys(HOSTS, "the inventory changed")
     assert dict(found.drifted) == {"node2": "/etc/hosts differs: content changed"}
@@ -119,4 +119,4 @@ def test_the_last_word_on_a_path_counts() -> None:
 
 
 def test_a_host_with_nothing_to_watch_gets_no_snapshot() -> None:
-    assert plan.snapshots_after("run", HOSTS, STATES, {"node1": WATCH}, INPUTS, "m").keys() == {"node1"}
+    assert plan.snapshots_after("run", HOSTS, STATES, {"node1": WATCH}, INPUTS, plan.Cluster("m")).keys() == {"node1"}

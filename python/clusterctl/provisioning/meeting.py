@@ -1,0 +1,38 @@
+"""Hosts that are as they should be and only have to meet another node: which they are, and what holds there; no I/O."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.provisioning import plan, software
+from clusterctl.provisioning.members import watch_after
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from clusterctl.model.events import HostResult
+    from clusterctl.model.snapshot import HostSnapshot
+
+
+def only_meeting(
+    as_left: Collection[str], snapshots: Mapping[str, HostSnapshot], cached_trees: Collection[str]
+) -> frozenset[str]:
+    """Return the hosts that play only the roles by which nodes meet each other.
+
+    A host that plays no role of the software cannot give its own to others. So the cache has to have it.
+
+    Args:
+        as_left: the hosts that are as their last run left them, and as the inputs ask for.
+        snapshots: how the last runs left the hosts.
+        cached_trees: the names of the folders of the artifacts in the cache.
+    """
+    trees = software.trees_of(entry for name in as_left for entry in snapshots[name].watch)
+    return frozenset(as_left) if trees <= frozenset(cached_trees) else frozenset()
+
+
+def watch_of(
+    results: Iterable[HostResult], met: Iterable[str], snapshots: Mapping[str, HostSnapshot]
+) -> dict[str, tuple[dict[str, Any], ...]]:
+    """Return per host what should hold from now on; of the roles that the hosts of ``met`` did not play, as before."""
+    said = plan.watch_of(results)
+    return {**said, **{name: watch_after(snapshots[name].watch, said.get(name, ())) for name in met}}
