@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
 import venv
 from pathlib import Path
 from typing import Any
+
+import dev_locks
+import locked
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ROOT / "plugins" / "plugin_utils" / "wheels" / "locks"
@@ -56,12 +60,28 @@ def for_nodes(locks: Path = LOCKS) -> list[dict[str, Any]]:
     return [found[purl] for purl in sorted(found)]
 
 
+def install(python: Path, wheel: Path, pins: Path) -> None:
+    """Install a wheel of clusterctl, and what it requires with the sha256 of the lock.
+
+    Args:
+        python: the interpreter of a virtual environment.
+        wheel: the wheel.
+        pins: a file to write the pins to.
+    """
+    needed = [re.split(r"[^\w.-]", line)[0] for line in dev_locks.project()["project"]["dependencies"]]
+    pins.write_text(locked.requirements(needed), encoding="utf-8")
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--no-deps"]
+    subprocess.run([*pip, "--require-hashes", "--only-binary", ":all:", "--requirement", str(pins)], check=True)
+    subprocess.run([*pip, "--no-index", str(wheel)], check=True)
+    subprocess.run([str(python), "-m", "pip", "check"], check=True, stdout=subprocess.DEVNULL)
+
+
 def bill_of(wheel: Path) -> dict[str, Any]:
-    """Return the bill of a wheel, from a fresh environment with the wheel alone."""
+    """Return the bill of a wheel, from a fresh environment with the wheel and what the lock pins for it."""
     with tempfile.TemporaryDirectory() as name:
         venv.create(name, with_pip=True)
         python = Path(name, "bin", "python")
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", str(wheel)], check=True)
+        install(python, wheel, Path(name, "locked.txt"))
         bill = of_environment(python)
     own = [component for component in bill["components"] if component["name"] == "clusterctl"]
     bill["components"] = [component for component in bill["components"] if component not in own] + for_nodes()

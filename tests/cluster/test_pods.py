@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import locked
 import pytest
 import yaml
 from validated import CLUSTERCTL, Cluster
@@ -23,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HOME = "/opt/clusterctl-in-a-pod"
 PODS = ("node1", "node2")
 # What `clusterctl launch` imports; the wheel's other requirements are for provisioning.
-NEEDED = ("pydantic", "typer", "rich", "PyYAML", "packaging")
+NEEDED = ("pydantic", "typer", "rich", "PyYAML", "packaging", "ClusterShell")
 SEARCHED = "/usr/local/openmpi/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # A whole batch of doubles on one process, or a share of it on each of several: the same mean, the same steps.
 RELATIVE = 1e-9
@@ -84,11 +85,14 @@ wait $first && wait $second
 def library(tmp_path_factory: pytest.TempPathFactory, stack_cluster: Cluster) -> Path:
     """The wheel and what it needs for a node's Python, as pip puts them into an image."""
     wheels, target = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("lib")
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", str(wheels), str(ROOT))
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(wheels), str(ROOT))
     version = stack_cluster.on("node1", "python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target)]
-    run(*pip, "--python-version", version, "--implementation", "cp", "--only-binary", ":all:", *NEEDED)
-    run(*pip, "--no-deps", *map(str, wheels.glob("*.whl")), "ClusterShell")
+    pins = wheels / "locked.txt"
+    pins.write_text(locked.requirements(NEEDED, version), encoding="utf-8")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target)]
+    wanted = ["--python-version", version, "--implementation", "cp", "--only-binary", ":all:"]
+    run(*pip, *wanted, "--require-hashes", "--requirement", str(pins))
+    run(*pip, "--no-index", *map(str, wheels.glob("*.whl")))
     return target
 
 

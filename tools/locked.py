@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of a lock that some packages need, as requirements with hashes for ``pip install --require-hashes``."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from dev_locks import WHOLE, file_of
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+def requirements(names: Iterable[str], python: str = "") -> str:
+    """Return the pins of packages and of all that they require.
+
+    Args:
+        names: packages of the lock, which the running Python has.
+        python: the version for which the pins are, for example '3.11'; '' is the running Python.
+    """
+    environment = {name: str(value) for name, value in default_environment().items()}
+    if python:
+        environment |= {"python_version": python, "python_full_version": f"{python}.0"}
+    return pins_of(file_of(WHOLE).read_text(encoding="utf-8"), closure(names, environment), environment)
+
+
+def closure(names: Iterable[str], environment: Mapping[str, str]) -> set[str]:
+    """Return the names of packages and of all that they require, as the running Python has them."""
+    found: set[str] = set()
+    waiting = [str(canonicalize_name(name)) for name in names]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        for line in _requires(name):
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({**environment, "extra": ""}):
+                waiting.append(str(canonicalize_name(requirement.name)))
+    return found
+
+
+def _requires(name: str) -> list[str]:
+    try:
+        return metadata.requires(name) or []
+    except metadata.PackageNotFoundError:  # only another Python needs it, as a rule a backport without requirements
+        return []
+
+
+def pins_of(lock: str, names: Iterable[str], environment: Mapping[str, str]) -> str:
+    """Return the pins of a lock for these packages, without markers and comments.
+
+    Raises:
+        LookupError: the lock has no pin of a package.
+    """
+    wanted, name = set(names), ""
+    found: dict[str, list[str]] = {}
+    for line in lock.splitlines():
+        if not line.startswith((" ", "#")):
+            requirement = Requirement(line.rstrip(" \\"))
+            applies = requirement.marker is None or requirement.marker.evaluate({**environment, "extra": ""})
+            name = str(canonicalize_name(requirement.name)) if applies else ""
+            if name in wanted:
+                found[name] = [f"{requirement.name}{requirement.specifier}"]
+        elif name in found and line.lstrip().startswith("--hash"):
+            found[name].append(line.strip(" \\"))
+    if missing := sorted(wanted - found.keys()):
+        raise LookupError(f"{file_of(WHOLE)} has no pin of {', '.join(missing)}; renew it by 'make dev-locks'.")
+    return "".join(" ".join(words) + "\n" for words in found.values())
