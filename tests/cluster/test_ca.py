@@ -218,8 +218,8 @@ def test_bad_input_is_told_in_a_sentence_and_changes_nothing(mesh: Mesh) -> None
     away = mesh.authority.rename(mesh.folder / "away")
     for words in (provision, (*provision, *good)):
         assert " trust it; restore it from a backup" in told(*words)
-    for command in ("show", "renew"):
-        assert "is missing; restore it from a backup" in told("ca", command)
+    for words in (("ca", "show"), ("ca", "renew"), ("rotate", "keys", "--yes"), ("replace", "node1", "-i")):
+        assert f"{mesh.authority} is missing; restore it from a backup" in told(*words)
     assert not mesh.authority.exists()
     away.rename(mesh.authority)
     assert digest_of(mesh.authority) == authority

@@ -87,9 +87,9 @@ def renew(
     given = list(words or ())
     sources = options.sources(Path(given.pop(0)) if given and not more else None, more)
     asked = change.asked(None, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
-    passphrase = change.ca_passphrase(ca_passphrase_file, ask=ask_ca_passphrase)
     cluster = ansible_inventory.load(sources, asked.options)
     authority = certificates.authority_of(cluster)
+    passphrase = change.ca_passphrase(ca_passphrase_file, ask=ask_ca_passphrase)
     names = given or [host.name for host in cluster.hosts]
     certificates.Certificates(cluster, passphrase).refuse_unready(names, anew=True, barred=True)
     certificates.mark_for_renewal(authority, given)

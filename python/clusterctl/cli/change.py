@@ -147,14 +147,26 @@ def ask_for(what: str, option: str) -> str:
     return str(typer.prompt(what[:1].upper() + what[1:], hide_input=True, err=True))
 
 
-def ca_passphrase(path: str | None, *, ask: bool) -> str | None:
+def ca_passphrase(
+    path: str | None, *, ask: bool, of: tuple[InventorySources, InventoryOptions] | None = None
+) -> str | None:
     """Return the passphrase of the certificate authority from a file or from the terminal; None without either.
+
+    Args:
+        path: the file.
+        ask: whether to ask on the terminal.
+        of: the inventory whose authority must exist; a missing one is told before the user types anything.
 
     Raises:
         BadParameter: both are given.
-        ConfigError: the file cannot be used, or standard input is not a terminal.
+        ConfigError: the file cannot be used, standard input is not a terminal, or the authority is missing.
     """
     if path is None:
+        if ask and of is not None:
+            from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main
+            from clusterctl.state import certificates  # noqa: PLC0415 - the same
+
+            certificates.Certificates(ansible_inventory.load(*of)).refuse_missing()
         return ask_for("the passphrase of the certificate authority", "--ask-ca-passphrase") if ask else None
     if ask:
         raise typer.BadParameter("give --ca-passphrase-file or --ask-ca-passphrase, not both")

@@ -53,7 +53,7 @@ def rotate(
         host_keys=what is What.HOST_KEYS,
         options=asked.options,
         become_password=asked.become_password,
-        ca_passphrase=change.ca_passphrase(ca_passphrase_file, ask=ask_ca_passphrase),
+        ca_passphrase=change.ca_passphrase(ca_passphrase_file, ask=ask_ca_passphrase, of=(inventory, asked.options)),
         adopt=adopt,
         take_lock=take_lock,
         argv=asked.argv,

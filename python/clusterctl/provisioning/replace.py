@@ -18,6 +18,7 @@ from clusterctl.provisioning.run import inputs_of
 from clusterctl.remote import host_key
 from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.state import software as kept
+from clusterctl.state.certificates import Certificates
 from clusterctl.support.errors import ConfigError, ExitCode
 from clusterctl.support.words import and_more
 
@@ -67,6 +68,7 @@ def replace(request: ReplaceRequest, observer: Observer) -> run_record.RunRecord
     before = snapshots.read(paths.cluster_id(whole.sources))
     cluster = reading.inventory(without=outsiders(request.node, whole, before))
     refusals.check_files(cluster, request.options)
+    Certificates(cluster).refuse_missing()
     host = cluster.host(request.node)
     with locks.HostLock(cluster.hosts, " ".join(request.argv)):
         observer.phase(f"asking {host.name} for its host key")

@@ -17,6 +17,7 @@ from clusterctl.provisioning.look import plain, state_of
 from clusterctl.provisioning.preview import MembersPreview
 from clusterctl.remote import host_key
 from clusterctl.state import locks, paths, runs, snapshots
+from clusterctl.state.certificates import Certificates
 from clusterctl.support.errors import ConfigError, ExitCode, HostFailedError
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def rotate(request: RotateRequest, observer: AskingObserver[MembersPreview]) -> 
         raise ConfigError(f"No run has provisioned {whole.sources}, so no node has such keys; provision it first.")
     cluster = reading.inventory(without=left_out)
     refusals.check_files(cluster, request.options)
+    Certificates(cluster).refuse_missing()
     with locks.HostLock(cluster.hosts, " ".join(request.argv)):
         run = runs.start("rotate", cluster.sources, request.argv, runs.versions())
         with recorded(run), _Rotate(request, observer, cluster, run) as it:

@@ -59,6 +59,7 @@ class Certificates:
         self._hosts = tuple(host.name for host in cluster.hosts if host.variables.get(_TRUST) == "ca")
         given = next((str(host.variables[_FOLDER]) for host in cluster.hosts if host.variables.get(_FOLDER)), "")
         self._folder = given or str(paths.authority_dir(paths.cluster_id(cluster.sources)))
+        self._provision = f"'clusterctl provision {cluster.sources.shown}'"
         self._passphrase = passphrase
         self._has_variable = any(host.variables.get(name) for host in cluster.hosts for name in _PASSPHRASES)
 
@@ -97,6 +98,15 @@ class Certificates:
             self._authority.check(datetime.now(timezone.utc).timestamp())
             if self._passphrase is not None:
                 self._authority.check_passphrase(self._passphrase)
+
+    def refuse_missing(self) -> None:
+        """Refuse a run that changes the certificates of a cluster, and would make a new authority.
+
+        Raises:
+            ConfigError: the authority is missing.
+        """
+        if self._hosts and not self._exists:
+            raise ConfigError(_missing(self._folder, self._provision))
 
     def refuse_lost(self, facts: Mapping[str, NodeFacts]) -> None:
         """Refuse to make a new authority where nodes still trust a lost one.
@@ -221,6 +231,13 @@ class Certificates:
         return tuple(found)
 
 
+def _missing(folder: str, provision: str) -> str:
+    return (
+        f"The certificate authority {folder} is missing; restore it from a backup, or run {provision} where the "
+        "cluster never had one."
+    )
+
+
 def _why(when: int | None) -> str:
     return "its certificates are to be renewed" if when is None else f"its certificates expire on {_date(when)}"
 
@@ -251,13 +268,10 @@ def authority_of(cluster: Inventory) -> Any:
     found = Certificates(cluster)
     authority = found._authority  # noqa: SLF001 - of this module
     if not authority.exists:
-        provision = f"'clusterctl provision {cluster.sources.shown}'"
+        found.refuse_missing()
         raise ConfigError(
-            f"The certificate authority {authority.folder} is missing; restore it from a backup, or run {provision}, "
-            "which makes a new one."
-            if found.is_used
-            else f"{cluster.sources.shown} has no certificate authority; set {_TRUST}: ca in the inventory and run "
-            f"{provision}."
+            f"{cluster.sources.shown} has no certificate authority; set {_TRUST}: ca in the inventory and run "
+            f"{found._provision}."  # noqa: SLF001 - of this module
         )
     with _in_our_words():
         authority.record()

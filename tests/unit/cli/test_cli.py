@@ -94,6 +94,9 @@ def test_completion(tmp_path: Path) -> None:
         (["provision", "{good}", "--limit", "node[1-999999999]"], 2, "names more than 100,000 hosts"),
         (["remove", "{good}", "node[1-999999999]"], 2, "'node[1-999999999]' names more than 100,000 hosts"),
         (["provision", "node[1-999999999],"], 2, "'node[1-999999999]' names more than 100,000 hosts"),
+        (["rotate", "keys", "{certified}", "--ask-ca-passphrase"], 1, "/ca is missing; restore it from a backup"),
+        (["replace", "{certified}", "node1", "--ask-ca-passphrase"], 1, "/ca is missing; restore it from a backup"),
+        (["ca", "renew", "{certified}", "--ask-ca-passphrase"], 1, "/ca is missing; restore it from a backup"),
         (["provision", "{good}", "--tags", "nothing"], 1, "known tags are"),
         (["provision", "{nowhere}"], 1, "does not exist; 'clusterctl init"),
         (["provision", "{empty}"], 1, "names no host"),
@@ -101,8 +104,9 @@ def test_completion(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_gets_one_sentence(tmp_path: Path, arguments: list[str], code: int, says: str) -> None:
-    places = {name: tmp_path / f"{name}.yml" for name in ("good", "nowhere", "empty", "broken")}
+    places = {name: tmp_path / f"{name}.yml" for name in ("good", "nowhere", "empty", "broken", "certified")}
     places["good"].write_text("nodes: {hosts: {node1: {ansible_host: 127.0.0.1, ansible_port: 1}}}\n", encoding="utf-8")
+    places["certified"].write_text("nodes: {hosts: {node1: {ssh_mesh_trust: ca}}}\n", encoding="utf-8")
     places["empty"].write_text("", encoding="utf-8")
     places["broken"].write_text("a: [b", encoding="utf-8")
     done = run(*(word.format(**places) if word[1:-1] in places else word for word in arguments), state=tmp_path)

@@ -81,6 +81,13 @@ def test_a_passphrase_is_checked_before_anything_is_changed(tmp_path: Path) -> N
         certificates.Certificates(found).refuse()
 
 
+def test_a_run_that_renews_certificates_makes_no_new_authority(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"/ca is missing; restore it from a backup, or run 'clusterctl provision"):
+        certificates.Certificates(cluster(tmp_path, ssh_mesh_trust="ca"), PASSPHRASE).refuse_missing()
+    certificates.Certificates(cluster(tmp_path, ssh_mesh_trust="keys")).refuse_missing()
+    certificates.Certificates(with_authority(tmp_path)[0]).refuse_missing()
+
+
 def test_a_lost_authority_is_not_replaced_while_nodes_trust_it(tmp_path: Path) -> None:
     def seen(*, trusts: bool) -> dict[str, NodeFacts]:
         return {"node1": NodeFacts.model_construct(known_hosts=KnownHosts(has_authority=trusts))}
