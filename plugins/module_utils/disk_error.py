@@ -4,10 +4,18 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 
 _WORDS = ("No space left", "Wrote only", "Disk quota exceeded")
 _LITTLE_BYTES = 64 << 10
+_UNSTARTED = (
+    "Traceback (most recent call last)",
+    "Failed to create temporary directory",
+    "mkdir: ",
+    "failed to transfer",
+)
+_NO_TEMPORARY_FOLDER = ("No usable temporary directory", "Failed to create temporary directory")
 _CURES = {
     errno.ENOSPC: "the disk is full; make room there and run again",
     errno.EDQUOT: "the quota is used up; make room there and run again",
@@ -27,3 +35,23 @@ def is_full(complaint: str, folder: str) -> bool:
     """Tell whether a full disk is behind a program's complaint; tar may say only that it wrote too little."""
     said = any(words in complaint for words in _WORDS)
     return said or (bool(complaint) and shutil.disk_usage(folder).free < _LITTLE_BYTES)
+
+
+def before_a_module(host: str, said: str) -> str:
+    """Return the sentence where a disk kept a module from starting; '' elsewhere.
+
+    Args:
+        host: the host.
+        said: what Ansible says of the task. A module that started names the path itself.
+    """
+    if not any(words in said for words in _UNSTARTED):
+        return ""
+    for number, cure in _CURES.items():
+        if os.strerror(number) in said:
+            return f"{host}: {cure}."
+    if any(words in said for words in _NO_TEMPORARY_FOLDER):
+        return (
+            f"{host}: a temporary folder cannot be made, because the disk is full or read-only; make room, or make it"
+            " writable, and run again ('df' and 'dmesg' tell which)."
+        )
+    return ""

@@ -63,6 +63,24 @@ _FAILURES: tuple[tuple[str, str, str, str], ...] = (
         "its disk is full",
         "free some space on / and /tmp",
     ),
+    (
+        r"Read-only file system",
+        "disk",
+        "its file system is read-only",
+        "make it writable; 'dmesg' on the host tells of disk errors",
+    ),
+    (
+        r"No usable temporary directory|Failed to create temporary directory",
+        "disk",
+        "a temporary folder cannot be made, because its disk is full or read-only",
+        "make room on / and /tmp, or make them writable; 'df' and 'dmesg' on the host tell which",
+    ),
+    (
+        r"Data could not be sent to remote host|Broken pipe",
+        "unreachable",
+        "its connection ended",
+        "check that it is up, and that the network between it and this machine works",
+    ),
 )
 
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model.events import Event, HostResult, Note, Outcome, StageStarted, TaskStartedOnHost
+from clusterctl.support import content
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ _COMPLAINT = re.compile(r"^(?:\[ERROR\]:?|ERROR!)\s*(?P<text>.+)", re.DOTALL)
 # Keys of a task's result that are worth keeping; everything else (arguments, stdout, invocation) may hold a secret.
 _KEPT_DATA = frozenset({"problems", "argument_errors", "members", "assertion", "told", "trees", "next_host_key"})
 _LOOSE_OUTPUT = frozenset({"verbose", "error", "warning", "system_warning"})
+_BAD = frozenset({"failed", "unreachable"})
 _HOST_EVENTS: dict[str, Outcome] = {
     "runner_on_ok": "ok",
     "runner_on_failed": "failed",
@@ -90,15 +92,16 @@ def _host_result(
         outcome = "changed"
     if outcome == "failed" and data.get("ignore_errors"):
         outcome = "ok"
+    host = str(data.get("host"))
     elsewhere = bool(result.get("_ansible_delegated_vars"))  # what a task saw on another machine is not this host's
     return HostResult(
         at=at,
-        host=str(data.get("host")),
+        host=host,
         stage=stage,
         task=task,
         outcome=outcome,
         seconds=float(data.get("duration") or 0.0),
-        message=_message(result) if outcome in {"failed", "unreachable"} else str(result.get("msg") or "")[:400],
+        message=_why(outcome, result, host) if outcome in _BAD else str(result.get("msg") or "")[:400],
         changes=tuple(str(item) for item in _list(result, "changes")),
         watch=() if elsewhere else tuple(item for item in _list(result, "watch") if isinstance(item, dict)),
         diff=_diff(result) if keep_diff else "",  # content of files has no place in the record unless asked for
@@ -119,6 +122,16 @@ def _list(result: Mapping[str, Any], key: str) -> list[Any]:
 def _text(warning: Any) -> str:
     """Return a warning in words; some releases of Ansible pass a mapping."""
     return " ".join(str(warning.get("msg") if isinstance(warning, dict) else warning).split())
+
+
+def _why(outcome: Outcome, result: Mapping[str, Any], host: str) -> str:
+    """Return why a task failed or a host was lost, with the cure where Ansible's own words are known."""
+    text = _message(result)
+    if outcome == "unreachable":
+        found = content.module_util("preflight_rules").look_failure(host, text)
+        return text if found.check == "error" else f"{host}: {found.problem}; {found.cure}."
+    disk: str = content.module_util("disk_error").before_a_module(host, text)
+    return disk or text
 
 
 def _message(result: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
+import pytest
 from clusterctl.model.events import Event, HostResult, Note, StageStarted
 from clusterctl.provisioning import ansible_events
 
@@ -35,6 +36,26 @@ def test_messages_name_the_cause() -> None:
     messages = {result.task: result.message for result in results() if result.outcome in {"failed", "unreachable"}}
     assert "Connection refused" in messages["Reach it"]
     assert messages["Fail on h2"] == "non-zero return code"
+
+
+def test_a_module_that_a_disk_kept_from_starting_is_a_sentence_with_the_cure() -> None:
+    said = "Failed to create temporary directory. In some cases, you may have been able to authenticate and did not"
+    raw = {"event": "runner_on_unreachable", "event_data": {"host": "node1", "res": {"msg": said}}}
+    found = ansible_events.translate(raw)
+    assert isinstance(found, HostResult)
+    assert found.message.startswith("node1: a temporary folder cannot be made")
+    assert "make room" in found.message
+
+
+@pytest.mark.parametrize("words", ["ssh: connect to host 10.0.0.2 port 22: Connection timed out", ""])
+def test_a_host_that_is_lost_on_the_way_is_a_sentence_with_the_cure(words: str) -> None:
+    said = f'Data could not be sent to remote host "10.0.0.2". Make sure this host can be reached over ssh: {words}'
+    found = ansible_events.translate(
+        {"event": "runner_on_unreachable", "event_data": {"host": "n", "res": {"msg": said}}}
+    )
+    assert isinstance(found, HostResult)
+    assert words in found.message
+    assert "check that it is up" in found.message
 
 
 def test_a_task_that_controls_the_play_is_no_stage() -> None:
