@@ -8,10 +8,10 @@ from clusterctl.provisioning import plan, software
 from clusterctl.provisioning.members import watch_after
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from clusterctl.model.events import HostResult
-    from clusterctl.model.snapshot import HostSnapshot
+    from clusterctl.model.snapshot import HostSnapshot, Snapshot
 
 
 def only_meeting(
@@ -36,3 +36,17 @@ def watch_of(
     """Return per host what should hold from now on; of the roles that the hosts of ``met`` did not play, as before."""
     said = plan.watch_of(results)
     return {**said, **{name: watch_after(snapshots[name].watch, said.get(name, ())) for name in met}}
+
+
+def variables(selected: Sequence[str], met: Collection[str], before: Snapshot) -> dict[str, Any]:
+    """Return the variables of a play in which the hosts of ``met`` only meet the others.
+
+    Those of them with a snapshot have files that hold its members.
+    """
+    whole = [name for name in selected if name not in met]
+    return {
+        "provision_whole": ",".join(whole) or "!all",
+        "provision_settled": ",".join(name for name in selected if name in met) or "!all",
+        "preflight_settled": [name for name in selected if name in met and name in before.hosts],
+        "preflight_known_members": before.members,
+    }

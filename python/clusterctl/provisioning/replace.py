@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from clusterctl.inventory import ansible_inventory
-from clusterctl.provisioning import claims, known_hosts, members, plan, playbook, refusals
+from clusterctl.provisioning import claims, known_hosts, meeting, members, plan, playbook, refusals
 from clusterctl.provisioning.held import Held
 from clusterctl.provisioning.host_run import HostRequest, HostRun, RunObserver, recorded
 from clusterctl.provisioning.look import plain, state_of
@@ -196,7 +196,7 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
         snapshots.forget_hosts(self.run.record.cluster_id, self.cluster.selected)
         reasons = dict.fromkeys(self.cluster.selected, f"{self._node} is another machine")
         self.run.update(reasons={**reasons, self._node: "installed anew"})
-        record = self.judge(self._play(left_out))
+        record = self.judge(self._play(left_out, before))
         if record.exit_code == ExitCode.OK:
             self._keep(before, probe)
         return record
@@ -211,8 +211,9 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
         why = f"{self._node} offers other libraries or GPUs than before, which decide what is built"
         return (f"{why}; the next 'clusterctl provision' fits the software of the other nodes.",)
 
-    def _play(self, left_out: Sequence[str]) -> playbook.End:
+    def _play(self, left_out: Sequence[str], before: Snapshot) -> playbook.End:
         """Tell all nodes about the new machine, then install the software on it alone."""
+        others = [name for name in self.cluster.selected if name != self._node]
         return self.play(
             "provision",
             limit=self.cluster.limit,
@@ -220,7 +221,7 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
             variables={
                 "preflight_left_out": list(left_out),
                 "preflight_distrusted": [self._node],
-                "provision_whole": [self._node],
+                **meeting.variables(self.cluster.selected, others, before),
             },
         )
 

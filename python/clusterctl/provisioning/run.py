@@ -284,7 +284,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
                 return end
         own: dict[str, Any] = {"preflight_distrusted": self._distrusted(before)}
         if self._only_meeting:
-            own["provision_whole"] = [name for name in self.cluster.selected if name not in self._only_meeting]
+            own |= meeting.variables(self.cluster.selected, self._only_meeting, before)
         return self._play(limit=limit, tags=self.request.tags, known_members=before.members, variables=own)
 
     def _write_set(self, record: run_record.RunRecord, probe: Probe) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from clusterctl.model.events import HostResult
+from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import meeting, partial, plan
 from clusterctl.provisioning.plan import Inputs, NodeState
 
@@ -91,3 +92,13 @@ def test_the_software_of_a_host_that_only_met_others_is_watched_as_before() -> N
 def test_a_host_that_only_meets_others_has_finished_with_the_last_role_of_these() -> None:
     results = [said("node1", "fabric"), said("node2", "hosts"), said("node3", "fabric"), said("node4", "validation")]
     assert partial.finished(ALL, results, {"node3"}, OLD) == ("node1", "node4")
+
+
+def test_a_play_gets_patterns_of_hosts_and_the_hosts_whose_files_are_right() -> None:
+    before = Snapshot(members=({"name": "node1"},), hosts=SNAPSHOTS)
+    given = meeting.variables(ALL, ["node1", "node2", "node3"], before)
+    assert (given["provision_whole"], given["provision_settled"]) == ("node4", "node1,node2,node3")
+    assert given["preflight_settled"] == ["node1", "node2", "node3"]
+    assert given["preflight_known_members"] == before.members
+    nobody = meeting.variables(OLD, OLD, Snapshot())
+    assert (nobody["provision_whole"], nobody["preflight_settled"]) == ("!all", [])
