@@ -86,11 +86,18 @@ def _run(argv: list[str]) -> int:
         raise KeyboardInterrupt from None
     except Exception as error:  # noqa: BLE001 - the last line of defence: a sentence instead of a traceback
         if isinstance(error, _usage_errors()):
-            error.message = error.message.replace("Value error, ", "")  # typer repeats the words of its own parser
+            error.message = _in_our_words(error.message)
             error.show()
             return int(error.exit_code)
         return _explain(error, argv)
     return code if isinstance(code, int) else ExitCode.OK
+
+
+def _in_our_words(message: str) -> str:
+    """Return a message of typer without the words of its own parser."""
+    return (
+        message.replace("Value error, ", "").replace("Input should be", "it must be").partition(", unable to parse")[0]
+    )
 
 
 def _usage_errors() -> Any:
