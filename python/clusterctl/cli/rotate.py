@@ -21,7 +21,9 @@ class What(str, Enum):
 def rotate(
     what: Annotated[
         What,
-        typer.Argument(help="keys: those by which jobs log in to other nodes; host-keys: those that sshd shows."),
+        typer.Argument(
+            metavar="WHAT", help="keys: those by which jobs log in to other nodes; host-keys: those that sshd shows."
+        ),
     ],
     named: options.OneInventory = None,
     more: options.Inventories = None,
