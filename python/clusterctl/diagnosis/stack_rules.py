@@ -69,7 +69,7 @@ class _Seen:
     @property
     def framework(self) -> dict[str, Any]:
         artifact = self.whole("python_env")
-        return dict(artifact.inputs.get("framework") or {}) if artifact else {}
+        return artifact.framework if artifact else {}
 
     @property
     def kind(self) -> tuple[str, bool]:
@@ -283,8 +283,8 @@ def _against(node: _Seen, title: str, name: str, other: str, other_title: str) -
 
 def _against_framework(node: _Seen) -> Iterator[Finding]:
     artifact, installed = node.whole("horovod"), node.framework
-    built = artifact.inputs.get("framework") if artifact else None
-    if artifact is None or not isinstance(built, dict) or not built.get("name"):
+    built = artifact.framework if artifact else {}
+    if artifact is None or not built.get("name"):
         return
     differing = [key for key in built if key in installed and built[key] != installed[key]]
     words = ""

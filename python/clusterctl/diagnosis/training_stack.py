@@ -83,7 +83,8 @@ def of(node: NodeFacts) -> NodeStack:
         artifact = found.get(f"/usr/local/{name}")
         return artifact.inputs if artifact else {}
 
-    framework = inputs("python_env").get("framework") or {}
+    environment = found.get("/usr/local/python_env")
+    framework = environment.framework if environment else {}
     horovod = inputs("horovod")
     return NodeStack(
         gpus=len([gpu for gpu in node.gpus if gpu.driver == "nvidia"]),

@@ -286,6 +286,12 @@ class Artifact(Fact):
     problem: str = ""
     inputs: dict[str, Any] = Field(default_factory=dict)
 
+    @property
+    def framework(self) -> dict[str, Any]:
+        """The training framework among the inputs; empty where the node says nothing of one, or something else."""
+        given = self.inputs.get("framework")
+        return given if isinstance(given, dict) else {}
+
 
 class LibraryFile(Fact):
     """A library's file in a session's reach.

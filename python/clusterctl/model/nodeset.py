@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 MOST_HOSTS = 100_000  # of one inventory; a larger number is a typing error, and would fill the memory
 _MOST_DIGITS, _TOO_MANY = 9, 1_000_000_000
-_BRACKET = re.compile(r"\[([^\]]*)\]")
+_BRACKET = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(?P<first>\d+)(?:[:-](?P<last>\d+)(?:[:/](?P<step>\d+))?)?")
-_LETTERS = 26
+_LETTERS, _SHOWN = 26, 200
 _COMMA_OUTSIDE = re.compile(r",(?![^\[]*\])")
 _COLON_PARTS = re.compile(r"(?:[^\s:\[\]]|\[[^\]]*\])+")  # as Ansible splits a pattern without commas
 _BRACKETED = re.compile(r"(?P<sign>[!&]?)(?P<head>[A-Za-z0-9._-]+)(?P<rest>(?:\[[0-9,:-]+\][A-Za-z0-9._-]*)+)")
@@ -43,8 +43,8 @@ def count(word: str) -> int:
 
 def _count_of(part: str) -> int:
     match = _RANGE.fullmatch(part.strip())
-    if match is None:  # letters, or not a range at all
-        return _LETTERS
+    if match is None:  # letters as Ansible counts them, or not a range at all
+        return _LETTERS if ":" in part else 1
     if match["last"] is None:
         return 1
     if max(len(digits.lstrip("0")) for digits in match.groups("")) > _MOST_DIGITS:
@@ -61,7 +61,7 @@ def expanded(word: str) -> list[str] | None:
     """
     if count(word) > MOST_HOSTS:
         raise TooManyHostsError(
-            f"'{word}' names more than {MOST_HOSTS:,} hosts, the most for one inventory; name fewer."
+            f"{word[:_SHOWN]!r} names more than {MOST_HOSTS:,} hosts, the most for one inventory; name fewer."
         )
     from ClusterShell.NodeSet import NodeSet, NodeSetException  # noqa: PLC0415 - 60 ms, for brackets only
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.state import files, paths
+from clusterctl.support import node_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_NUMBER_WITHOUT_BOUND = re.compile(rb"[:,\[]\s*-?(?:NaN|Inf|[0-9.]+[eE])")  # or a string that looks like it
 
 
 def read(cluster: str) -> Snapshot:
     """Return the cluster's snapshot; an unreadable one counts as missing, and the next run checks every host."""
     try:
-        return Snapshot.model_validate_json(paths.snapshot_file(cluster).read_bytes())
+        data = paths.snapshot_file(cluster).read_bytes()
+        if _NUMBER_WITHOUT_BOUND.search(data):
+            node_json.loads(data)  # refuses what could not be written again
+        return Snapshot.model_validate_json(data)
     except (OSError, ValueError):
         return Snapshot()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import factory
 import node_programs
 import pytest
+from clusterctl.diagnosis import training_stack
 from clusterctl.diagnosis.rules import registry
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.facts import NodeFacts
@@ -85,6 +86,18 @@ def test_a_number_that_no_record_can_hold_is_a_failure(value: str) -> None:
     found = answered(json.dumps(record, separators=(",", ":")).replace('"a number"', value))
     assert not isinstance(found, NodeFacts)
     assert "gave no readable record" in found.message
+
+
+@pytest.mark.parametrize("value", ["a text", ["a", "list"], 7])
+def test_a_framework_of_another_form_counts_as_unknown(value: Any) -> None:
+    record = record_of("node1")
+    for one in record["artifacts"]:
+        one["inputs"] = {"framework": value}
+    found = answered(written(record))
+    assert isinstance(found, NodeFacts)
+    view = dataclasses.replace(seen(), nodes={"node1": found})
+    assert training_stack.of(found).framework == ""
+    registry.diagnose(view)
 
 
 @given(st.binary(max_size=60) | JSON.map(lambda value: written(value).encode()))

@@ -152,6 +152,20 @@ def test_a_snapshot_is_compared_or_counts_as_missing(data: bytes) -> None:
     assert Snapshot.model_validate_json(found.model_dump_json()) == found
 
 
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999"])
+def test_a_snapshot_with_a_number_that_cannot_be_written_again_counts_as_missing(value: str) -> None:
+    path = paths.snapshot_file("fuzzed")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for text in (
+        '{"schema_version":1,"members":[{"name":"node1","port":22}]}',
+        '{"members":[{"name":",NaN","port":22}]}',
+    ):
+        path.write_text(text, encoding="utf-8")
+        assert snapshots.read("fuzzed").members
+        path.write_text(text.replace("22", value), encoding="utf-8")
+        assert not snapshots.read("fuzzed").members
+
+
 @given(changed(HOLD).map(written).map(str.encode) | ANYTHING)
 def test_a_hold_is_read_or_refused_with_a_sentence(data: bytes) -> None:
     path = paths.hold_file("fuzzed")
