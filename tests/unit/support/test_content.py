@@ -60,10 +60,34 @@ def test_a_shared_file_that_is_missing_is_named() -> None:
 
 
 def whole_roles() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The plays, and the tasks that bring a whole role; those that bring its refusals alone come before any change."""
+    """Return the plays, and the tasks that install each role.
+
+    The first play brings the refusals of the software, the second installs it, and the third one proves it.
+    """
     plays = yaml.safe_load(content.playbook("provision").read_text(encoding="utf-8"))
     tasks = [task for play in plays for task in play["tasks"] if "ansible.builtin.import_role" in task]
-    return plays, [task for task in tasks if "tasks_from" not in task["ansible.builtin.import_role"]]
+    return plays, [task for task in tasks if task["ansible.builtin.import_role"].get("tasks_from") in {None, "install"}]
+
+
+def test_what_the_playbook_takes_of_the_software_is_the_whole_of_its_roles() -> None:
+    """A step that a role's own list of steps has, and the playbook lacks, would be left out in silence."""
+    plays = whole_roles()[0]
+    taken: dict[str, set[str]] = {}
+    for task in (
+        task for play in plays for task in [*play["tasks"], *blocks(play)] if "ansible.builtin.import_role" in task
+    ):
+        brought = task["ansible.builtin.import_role"]
+        taken.setdefault(brought["name"].rpartition(".")[2], set()).add(brought.get("tasks_from", "main"))
+    installed = [role for role, parts in taken.items() if "install" in parts]
+    assert installed == ["openmpi", "mpi4py", "python_env", "nccl", "horovod"]
+    for role in installed:
+        path = content.root() / "roles" / role / "tasks" / "main.yml"
+        steps = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert {f"{part}.yml" for part in taken[role]} == {step["ansible.builtin.import_tasks"] for step in steps}
+
+
+def blocks(play: dict[str, Any]) -> list[dict[str, Any]]:
+    return [task for block in play["tasks"] for task in block.get("block", [])]
 
 
 def test_every_role_is_provisioned_in_order() -> None:
