@@ -11,8 +11,9 @@ import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Dict, List, Mapping, NamedTuple, NoReturn
+from typing import Any, BinaryIO, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional
 
+from ansible_collections.clusterctl.hpc.plugins.module_utils import build_user
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, Progress
 
 _POLL_S = 0.25
@@ -64,6 +65,7 @@ class Step(NamedTuple):
     argv: List[str]
     folder: Path
     environment: Mapping[str, str]
+    user: Optional[int] = None  # id of the user to become; None stays who runs the module
 
 
 class Outcome(NamedTuple):
@@ -98,16 +100,20 @@ def run_step(step: Step, log: BinaryIO, say: Callable[[str], None]) -> Outcome:
     try:
         process = subprocess.Popen(
             step.argv,
-            cwd=step.folder,
             env=dict(step.environment),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=build_user.becoming(step.user, str(step.folder)),  # noqa: PLW1509 - the module has one thread
         )
     except FileNotFoundError as error:
         raise ArtifactError(
             f"The step '{step.name}' needs {error.filename}, which is not on this host; install it."
+        ) from error
+    except subprocess.SubprocessError as error:
+        raise ArtifactError(
+            f"The step '{step.name}' could not enter {step.folder} as user id {step.user}; correct the step's chdir."
         ) from error
     try:
         status = _follow(process, step.name, Path(log.name), start, say)

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import atomic_file, command
-from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import workers
+from ansible_collections.clusterctl.hpc.plugins.module_utils import atomic_file, build_user, command
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, workers
 
 _ELF_MAGIC = b"\x7fELF"
 _LDD_BATCH = 16
@@ -102,7 +102,28 @@ def ask_loader(tree: str, library_path: Sequence[str], ignore: Sequence[str] = (
         library_path: folders to search first; relative ones are below ``tree``.
         ignore: patterns of library names that may be missing.
         within: accept a library that lies anywhere in the tree, because Python packages load each other's libraries.
+
+    The loader can start code of the tree (DT_AUDIT), so root asks as an unprivileged user id.
+
+    Raises:
+        ArtifactError: only root can reach the tree, or no user id is free.
     """
+    with build_user.held("loader") as uid:
+        closed = "" if uid is None else build_user.closed_above(tree)
+        if closed:
+            raise ArtifactError(
+                f"Users cannot reach {tree}, because {closed} is closed to others; open it (chmod o+x)."
+            )
+        try:
+            return _ask_loader_as(uid, tree, library_path, ignore, within=within)
+        finally:
+            if uid is not None:
+                build_user.end_all(uid)
+
+
+def _ask_loader_as(
+    uid: Optional[int], tree: str, library_path: Sequence[str], ignore: Sequence[str], *, within: bool
+) -> Closure:
     folders = [str(Path(tree, folder)) for folder in library_path]
     environment = {**_ENVIRONMENT, "LD_LIBRARY_PATH": ":".join(folders)}
     files = elf_files(tree)
@@ -113,11 +134,13 @@ def ask_loader(tree: str, library_path: Sequence[str], ignore: Sequence[str] = (
         answer = subprocess.run(
             argv,
             env=environment,
+            cwd="/",
             check=False,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            **({} if uid is None else {"user": uid, "group": uid, "extra_groups": []}),
         )
         return answer.stdout
 

@@ -13,6 +13,7 @@ description:
   - Runs each command to its end. The command must succeed and its output must hold every expected text.
   - C(@LINK@) stands for the artifact's link and C(@REAL@) for the link's target, so an expected text can name the
     version in use.
+  - If the module runs as root, the commands run as an unprivileged user id without an account.
   - With O(stands_on), the host remembers a successful proof. It is repeated when the commands, the targets of the
     links, a file of the artifacts, the kernel or the C library change. A failed proof is always repeated.
 options:
@@ -25,7 +26,7 @@ options:
     type: str
     required: true
   environment:
-    description: Variables in addition to PATH, HOME and LC_ALL.
+    description: Variables in addition to PATH, HOME, TMPDIR, USER, LOGNAME and LC_ALL.
     type: dict
     default: {}
   stands_on:
@@ -94,18 +95,28 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, atomic_file, command
+from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    artifact,
+    atomic_file,
+    build_step,
+    build_user,
+    command,
+    disk_error,
+)
 
 _TAIL_LINES = 10
 _PROOFS = "/var/lib/clusterctl/proofs"
+_WORK = "/var/tmp"  # noqa: S108 - a fresh folder is made inside
 
 
-def run_check(argv: List[str], environment: Dict[str, str], timeout_s: int, given: str = "") -> "tuple[int, str]":
+def run_check(
+    argv: List[str], environment: Dict[str, str], timeout_s: int, given: str = "", user: Optional[int] = None
+) -> "tuple[int, str]":
     """Return a command's exit code and output; after the timeout it and its children are killed, with code 124."""
     process = subprocess.Popen(
         argv,
         env=environment,
-        cwd="/",
+        preexec_fn=build_user.becoming(user, "/"),  # noqa: PLW1509 - the module has one thread
         stdin=subprocess.PIPE if given else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -182,19 +193,26 @@ def run_checks(parameters: Dict[str, Any]) -> List[str]:
     Raises:
         CheckFailedError: a command cannot be started, fails, or lacks an expected text.
     """
+    if os.geteuid() != 0:
+        return _run_as(None, parameters, {"HOME": str(Path.home())})
+    with build_user.space(_WORK, parameters["name"]) as space, build_user.owning(space):
+        return _run_as(space.uid, parameters, space.environment())
+
+
+def _run_as(uid: Optional[int], parameters: Dict[str, Any], own: Dict[str, str]) -> List[str]:
     name, link = parameters["name"], parameters["link"]
     real = os.path.realpath(link)
 
     def filled(text: str) -> str:
         return text.replace("@LINK@", link).replace("@REAL@", real)
 
-    environment = {"PATH": command.SYSTEM_PATH, "HOME": str(Path.home()), "LC_ALL": "C"}
+    environment = {"PATH": command.SYSTEM_PATH, "LC_ALL": "C", **own}
     environment.update({name: str(value) for name, value in parameters["environment"].items()})
     outputs = []
     for check in parameters["checks"]:
         argv = [filled(token) for token in check["argv"]]
         try:
-            code, output = run_check(argv, environment, parameters["timeout_s"], check["stdin"])
+            code, output = run_check(argv, environment, parameters["timeout_s"], check["stdin"], uid)
         except OSError as error:
             raise CheckFailedError(f"{name}: {argv[0]} could not be started ({error.strerror}).") from error
         tail = "\n".join(output.splitlines()[-_TAIL_LINES:])
@@ -234,6 +252,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(signum, build_step.abandon)  # the commands end with the module
     parameters: Dict[str, Any] = module.params
     digest = circumstances(parameters)
     proved = recall(parameters["name"], digest) if parameters["stands_on"] else None
@@ -241,8 +261,12 @@ def main() -> None:
         module.exit_json(changed=False, changes=[], watch=[], outputs=proved, proved_before=True)
     try:
         outputs = run_checks(parameters)
-    except CheckFailedError as error:
+    except (CheckFailedError, artifact.ArtifactError) as error:
         module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=disk_error.sentence(parameters["name"], error))
+    except build_step.Abandoned:
+        os._exit(1)  # the result has no reader; the commands are ended by now
     if parameters["stands_on"] and not module.check_mode:
         remember(parameters["name"], digest, outputs)
     module.exit_json(changed=False, changes=[], watch=[], outputs=outputs, proved_before=False)

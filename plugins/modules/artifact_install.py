@@ -301,6 +301,7 @@ class Install:
             problem = unpacked_problem(partial, pack["manifest_sha256"])
             if problem:
                 raise BadPackError(f"{self.host}: after unpacking {self.base}, {problem}")
+            Path(private).chmod(0o711)  # the loader is not asked as root
             self._check_closure(partial)
             marker = marker_bytes(
                 self.p["name"], self.p["version"], self.p["key"], pack["inputs"], pack["manifest_sha256"]
@@ -430,8 +431,7 @@ class Install:
             named = "; ".join(
                 f"{item.library}, needed by {item.needed_by}" for item in closure.missing[:_NAMED_LIBRARIES]
             )
-            rest = len(closure.missing) - _NAMED_LIBRARIES
-            more = f" and {rest} more" if rest > 0 else ""
+            more = f" and {rest} more" if (rest := len(closure.missing) - _NAMED_LIBRARIES) > 0 else ""
             raise ArtifactError(
                 f"{self.host}: {self.p['name']} {self.p['version']} would not run here, because the host lacks"
                 f" {named}{more}; {self.link} was not switched. {self._cure(closure.missing)}"

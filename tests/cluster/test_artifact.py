@@ -256,6 +256,21 @@ def test_a_truncated_cache_file_is_noticed_and_rebuilt_where_nothing_is_installe
     assert installed.said("node2", f"{LINK}/bin/demo") == "42"
 
 
+def test_proofs_are_not_roots(installed: Lab) -> None:
+    prove = "id -u; touch $HOME/a $TMPDIR/b /tmp/left; setsid sleep 7654 > /dev/null 2>&1 & cat /etc/shadow; true"
+    ask = {"name": "demo", "link": LINK, "checks": [{"argv": ["sh", "-c", prove]}]}
+    played = installed.play({"clusterctl.hpc.artifact_check": ask})
+    assert played.rc == 0, played.text
+    (proved,) = played.of("node1")
+    uid, *rest = proved["outputs"][0].splitlines()
+    assert int(uid) in range(60578, 61184)
+    assert not [line for line in rest if line.startswith("root:")]
+    running = installed.ssh("node1", "ps", "-o", "stat=,args=", "-u", uid).stdout.splitlines()
+    assert not [line for line in running if not line.startswith("Z")]
+    assert installed.ssh("node1", "ls", "-d", "/tmp/left").returncode != 0  # noqa: S108 - the proof made it
+    assert not installed.said("node1", "find", WORK, "-name", "clusterctl-*")
+
+
 # Root of the node replaces a program, and makes the manifest and the marker agree with it.
 TAMPER = """
 import hashlib, json, os

@@ -9,14 +9,15 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from clusterctl.support import content
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
 sys.path.insert(0, str(content.collections_path()))
 
@@ -27,6 +28,14 @@ class RunModule(Protocol):
     def __call__(
         self, name: str, /, *, check: bool = False, diff: bool = False, under: Sequence[str] = (), **arguments: Any
     ) -> dict[str, Any]: ...
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A folder that other users can reach, as pytest's own are not."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 @pytest.fixture

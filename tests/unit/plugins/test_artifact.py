@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.filter.artifact import artifact_builder, artifact_offers
-from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, library_closure
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, build_user, library_closure
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "artifact"
 
@@ -114,6 +114,7 @@ def test_a_library_of_the_tree_itself_counts_where_that_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = (DATA / "ldd-missing.txt").read_text()
+    monkeypatch.setattr(build_user, "closed_above", lambda _folder: "")
     (tmp_path / "package.libs").mkdir()
     (tmp_path / "package.libs" / "libextra.so").write_bytes(b"")
     (tmp_path / "program").write_bytes(Path("/usr/bin/python3").read_bytes())
@@ -124,7 +125,8 @@ def test_a_library_of_the_tree_itself_counts_where_that_is_asked_for(
     assert [item.library for item in within] == ["libc.so.6 (GLIBC_2.38)"]
 
 
-def test_only_programs_and_libraries_are_asked_about(tmp_path: Path) -> None:
+def test_only_programs_and_libraries_are_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_user, "closed_above", lambda _folder: "")
     python = Path(os.path.realpath("/usr/bin/python3"))
     (tmp_path / "program").write_bytes(python.read_bytes())
     (tmp_path / "link").symlink_to("program")

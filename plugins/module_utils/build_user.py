@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The unprivileged identity of builds and proofs: a user id without an account, home, group or other process."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import resource
+import shutil
+import signal
+import socket
+import stat
+import tempfile
+import time
+import zlib
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
+
+# Between the ranges of which systemd takes ids by itself (its UIDS-GIDS); a container with 16 bits of ids has them too.
+_FIRST, _LAST = 60578, 61183
+# Folders in which every user may leave files.
+_COMMON = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - looked through for files of one user id
+_NO_NEW_PRIVILEGES = 38  # PR_SET_NO_NEW_PRIVS of prctl(2)
+_OTHERS_WRITE = 0o022
+_LONGEST_END_S = 10.0
+_POLL_S = 0.02
+
+
+class Space(NamedTuple):
+    """Where a build or a proof works."""
+
+    work: Path  # belongs to the user id, and to nobody else
+    uid: Optional[int]  # None: the programs run as who runs the module
+
+    def environment(self) -> Dict[str, str]:
+        """Return the variables that keep programs in their own folders; programs without an account ask for a name."""
+        return {
+            "HOME": str(self.work / "home"),
+            "TMPDIR": str(self.work / "tmp"),
+            "USER": "clusterctl",
+            "LOGNAME": "clusterctl",
+        }
+
+
+@contextmanager
+def space(parent: str, name: str) -> Iterator[Space]:
+    """Make a work folder with ``home`` and ``tmp`` for a build or a proof; it is removed at the end.
+
+    The outer folder stays root's and lets in the user id alone, so that the id cannot open its files to others.
+
+    Args:
+        parent: where the folder is made.
+        name: of the artifact.
+
+    Raises:
+        ArtifactError: no user id is free, or only root can reach the folder.
+    """
+    with held(name) as uid:
+        outer = Path(tempfile.mkdtemp(prefix=f"clusterctl-{name}-", dir=parent))
+        try:
+            if uid is not None:
+                _refuse_closed(parent)
+                os.chown(outer, 0, uid)
+                outer.chmod(0o710)
+            work = outer / "work"
+            work.mkdir(mode=0o700)
+            for folder in ("home", "tmp"):
+                (work / folder).mkdir()
+            yield Space(work, uid)
+        finally:
+            shutil.rmtree(outer, ignore_errors=True)
+
+
+def _refuse_closed(folder: str) -> None:
+    closed = closed_above(folder)
+    if closed:
+        raise ArtifactError(
+            f"Only root can reach {folder}, because {closed} is closed to others, but builds do not run as root;"
+            " choose another work folder (<role>_work_dir), such as /var/tmp."
+        )
+
+
+def closed_above(folder: str) -> str:
+    """Return the first folder on the way to a folder, itself included, that others cannot enter; '' without one."""
+    place = Path(folder).resolve()
+    return next((str(each) for each in [*reversed(place.parents), place] if not each.stat().st_mode & stat.S_IXOTH), "")
+
+
+@contextmanager
+def held(seed: str) -> Iterator[Optional[int]]:
+    """Keep a user id for this process alone; None where the process is not root's.
+
+    An abstract socket reserves the id. The kernel gives it free when the process ends, also when it is killed.
+
+    Args:
+        seed: gives the first candidate, so that two artifacts begin at different ones.
+
+    Raises:
+        ArtifactError: no user id is free.
+    """
+    if os.geteuid() != 0:
+        yield None
+        return
+    mapped = _mapped("/proc/self/uid_map"), _mapped("/proc/self/gid_map")
+    for uid in candidates(seed):
+        if not all(any(first <= uid < end for first, end in ranges) for ranges in mapped) or _has_account(uid):
+            continue
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as reservation:
+            try:
+                reservation.bind(f"\0clusterctl-user-{uid}")
+            except OSError:  # another build or proof has it
+                continue
+            if processes_of(uid):
+                continue
+            yield uid
+            return
+    raise ArtifactError(
+        f"No user id between {_FIRST} and {_LAST} is free for a build; stop the processes that have them, or let the"
+        " container map these ids."
+    )
+
+
+def candidates(seed: str) -> Iterator[int]:
+    """Yield all user ids of the range; the seed decides which is first."""
+    span = _LAST - _FIRST + 1
+    start = zlib.crc32(seed.encode()) % span
+    return (_FIRST + (start + step) % span for step in range(span))
+
+
+def _mapped(path: str) -> List[Tuple[int, int]]:
+    """Return the ranges of ids that exist in this user namespace, each with its end excluded."""
+    rows = [line.split() for line in Path(path).read_text(encoding="ascii").splitlines()]
+    return [(int(row[0]), int(row[0]) + int(row[2])) for row in rows]
+
+
+def _has_account(uid: int) -> bool:
+    for look_up in (pwd.getpwuid, grp.getgrgid):
+        with suppress(KeyError):
+            look_up(uid)
+            return True
+    return False
+
+
+def processes_of(uid: int) -> List[int]:
+    """Return the processes of a user id; one that ended and waits for its parent does not count."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            if place.stat().st_uid == uid and (place / "stat").read_bytes().rpartition(b")")[2].split()[0] not in b"ZX":
+                found.append(int(place.name))
+    return found
+
+
+def becoming(uid: Optional[int], folder: str) -> Callable[[], None]:
+    """Return what a child process does before it starts a program: enter a folder as a user id.
+
+    The program has no other groups, and programs with the setuid bit give it no rights.
+
+    Args:
+        uid: of :func:`held`; None changes the folder only.
+        folder: the folder to enter, which this identity must reach by itself.
+    """
+    import ctypes  # noqa: PLC0415 - a module that starts nothing is quicker without it
+
+    library = ctypes.CDLL(None)
+
+    def become() -> None:
+        if uid is not None:
+            with suppress(OSError, ValueError):  # libraries for networks pin memory; root's limit counts for root alone
+                resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+        os.chdir(folder)
+
+    return become
+
+
+@contextmanager
+def owning(given: Space, log: Optional[BinaryIO] = None) -> Iterator[None]:
+    """Let the user id own the work folder; at the end none of its processes lives, and the folder is root's again.
+
+    Args:
+        given: from :func:`space`.
+        log: an open file that the programs write, also under the name /dev/stderr.
+
+    Raises:
+        ArtifactError: a process cannot be ended, or the folder holds what root must not take.
+    """
+    if given.uid is None:
+        yield
+        return
+    give(given.work, given.uid)
+    if log:
+        os.fchown(log.fileno(), given.uid, 0)
+    try:
+        yield
+    finally:
+        end_all(given.uid)
+        if log:
+            os.fchown(log.fileno(), 0, 0)
+            os.fchmod(log.fileno(), 0o644)
+        forget(given.uid)
+    take_back(given.work, given.uid)
+
+
+def _below(folder: Path) -> Iterator[str]:
+    yield str(folder)
+    for place, folders, files in os.walk(str(folder)):
+        for name in [*folders, *files]:
+            yield f"{place}/{name}"
+
+
+def give(folder: Path, uid: int) -> None:
+    """Give a folder and all below it to a user id; links are not followed."""
+    for path in _below(folder):
+        os.lchown(path, uid, uid)
+
+
+def take_back(folder: Path, uid: int) -> None:
+    """Give a folder and all below it to root, and let nobody else write there; links are not followed.
+
+    Raises:
+        ArtifactError: something belongs to another user, as a hard link to a file elsewhere does, or would run with
+            the rights of its owner.
+    """
+    for path in _below(folder):
+        state = os.lstat(path)
+        if state.st_uid != uid:
+            raise ArtifactError(f"A build's step linked {path} to a file that is not its own; correct the step.")
+        if stat.S_ISREG(state.st_mode) and state.st_mode & (stat.S_ISUID | stat.S_ISGID):
+            raise ArtifactError(f"A build's step set the setuid or setgid bit of {path}; correct the step.")
+        os.lchown(path, 0, 0)
+        if not stat.S_ISLNK(state.st_mode) and state.st_mode & _OTHERS_WRITE:
+            os.chmod(path, stat.S_IMODE(state.st_mode) & ~_OTHERS_WRITE)  # noqa: PTH101 - tens of thousands
+
+
+def end_all(uid: int) -> None:
+    """End every process of a user id at once, also those that left their session.
+
+    Raises:
+        ArtifactError: one is still there after some seconds.
+    """
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            os.kill(-1, signal.SIGKILL)  # all that this identity may signal: its own
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    deadline = time.monotonic() + _LONGEST_END_S
+    while True:
+        left = processes_of(uid)
+        if not left:
+            return
+        if time.monotonic() > deadline:
+            raise ArtifactError(f"Process {left[0]} of a build does not end; look what it waits for, then try again.")
+        time.sleep(_POLL_S)
+
+
+def forget(uid: int) -> None:
+    """Remove what a user id without processes has left in folders that all users share."""
+    for folder in _COMMON:
+        with suppress(OSError):
+            for entry in list(os.scandir(folder)):
+                with suppress(OSError):
+                    if entry.stat(follow_symlinks=False).st_uid != uid:
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        shutil.rmtree(entry.path, ignore_errors=True)
+                    else:
+                        os.unlink(entry.path)  # noqa: PTH108 - an entry of a scan
