@@ -30,7 +30,8 @@ class AuditedModule(AnsibleModule):
 
     def _audit(self, result: Dict[str, Any]) -> None:
         changes = [str(change) for change in result.get("changes") or ()]
-        if not changes or self.check_mode or os.geteuid() != 0:
+        looks_only = result.get("changed") is False  # its changes are those that another call will make
+        if not changes or looks_only or self.check_mode or os.geteuid() != 0:
             return
         text = audit_file.line(os.environ.get(_RUN, ""), self._name, changes, audit_file.login_address(), time.time())
         try:

@@ -15,6 +15,7 @@ from . import audit_file, rules
 from .place import Node
 
 ANSWER = "node_claim"
+_MODULE = "clusterctl.hpc.node_claim"  # as Ansible names the module of the same task
 
 
 def act(request: Mapping[str, Any], node: Node, *, is_root: bool) -> Dict[str, Any]:
@@ -61,7 +62,7 @@ def _audit(request: Mapping[str, Any]) -> None:
     if not said:
         return
     changes = [str(change) for change in said.get("changes") or ()]
-    text = audit_file.line(json.dumps(said), ANSWER, changes, audit_file.login_address(), time.time())
+    text = audit_file.line(json.dumps(said), _MODULE, changes, audit_file.login_address(), time.time())
     with contextlib.suppress(OSError):
         audit_file.append(text, os.environ.get("CLUSTERCTL_CLAIM_AUDIT", audit_file.FILE))
     syslog.syslog(f"clusterctl audit {text}")

@@ -163,7 +163,7 @@ def test_what_a_run_takes_from_others_is_audited_once_it_has_it(tmp_path: Path) 
     lines = [json.loads(line) for line in place.read_text().splitlines()]
     assert [line["changes"] for line in lines] == [["took the lock"], ["taken over"]]
     assert {(line["run"], line["user"], line["controller"], line["action"]) for line in lines} == {
-        ("b", "operator", "desk", "node_claim")
+        ("b", "operator", "desk", "clusterctl.hpc.node_claim")
     }
 
 
