@@ -66,6 +66,9 @@ class Held:
         """Return the hosts that cannot have the held software; ``before`` knows of damaged contents."""
         if self._hold is None:
             return []
+        new = software.bare(selected, facts)
+        bare = [self._bare(name) for name in new]
+        selected = [name for name in selected if name not in new]
         wanted = software.wanted_links(self._hold.software, selected, software.present(facts))
         cure = f"end the hold with {self._release}, then provision; {{tree}} is installed if the inventory asks for it"
         known = {name: host.damaged for name, host in before.hosts.items() if name in selected}
@@ -79,7 +82,15 @@ class Held:
             for name, found in known.items()
             for each in found
         ]
-        return software.missing(self._hold.software, wanted, facts, cure) + damaged
+        return bare + software.missing(self._hold.software, wanted, facts, cure) + damaged
+
+    def _bare(self, name: str) -> Problem:
+        problem = f"a new machine has none of the software that is held at {self.run_id}, and a hold installs none"
+        cure = (
+            f"end the hold with {self._release}, repeat this command, then provision: all nodes get the versions that "
+            "the inventory asks for"
+        )
+        return Problem(host=name, subject="software", problem=problem, cure=cure)
 
     def jobs(self, selected: Sequence[str], facts: Mapping[str, NodeFacts]) -> list[Problem]:
         """Return the jobs in the way of hosts whose links do not lead where they are held."""

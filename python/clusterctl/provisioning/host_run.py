@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import HostSummary
-from clusterctl.provisioning import claims, node_claims, partial, playbook
+from clusterctl.provisioning import claims, node_claims, partial, playbook, software
 from clusterctl.provisioning.look import look
 from clusterctl.provisioning.node_claims import NodeClaims, Wanted
 from clusterctl.provisioning.tally import Tally, verdict_of
@@ -22,7 +22,7 @@ from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from clusterctl.model.events import Event
     from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import AnyInventory, Host, Inventory
+    from clusterctl.model.software import SoftwareSet
     from clusterctl.state import runs
 
 
@@ -222,6 +223,11 @@ class HostRun(Generic[RequestT, ObserverT]):
         self.tally.add(event)
         self.run.event(event)
         self.observer.event(event)
+
+    def links_left(self, probe: Probe, watch: Mapping[str, Iterable[Mapping[str, Any]]]) -> SoftwareSet:
+        """Return the links on all hosts after this run: those of the facts before it, and what the tasks said."""
+        record = self.run.record
+        return software.left_by(record.run_id, record.verb, now(), probe.facts, watch)
 
     def can_leave_out(self, problems: Sequence[run_record.Problem]) -> bool:
         """Whether the run goes on without the hosts of these problems: the user asked for it, and others are left."""

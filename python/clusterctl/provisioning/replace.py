@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from clusterctl.inventory import ansible_inventory
-from clusterctl.provisioning import claims, known_hosts, meeting, members, plan, playbook, refusals
+from clusterctl.provisioning import claims, known_hosts, meeting, members, plan, playbook, refusals, software
 from clusterctl.provisioning.held import Held
 from clusterctl.provisioning.host_run import HostRequest, HostRun, RunObserver, recorded
 from clusterctl.provisioning.look import plain, state_of
@@ -196,7 +196,10 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
         snapshots.forget_hosts(self.run.record.cluster_id, self.cluster.selected)
         reasons = dict.fromkeys(self.cluster.selected, f"{self._node} is another machine")
         self.run.update(reasons={**reasons, self._node: "installed anew"})
-        record = self.judge(self._play(left_out, before))
+        end = self._play(left_out, before)
+        watch = plan.watch_of(self.tally.results)
+        self.told = (*self.told, *software.mixed(self.links_left(probe, watch)))
+        record = self.judge(end)
         if record.exit_code == ExitCode.OK:
             self._keep(before, probe)
         return record

@@ -169,7 +169,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             record, reached = self._at_once(links, limit, before, probe)
         if reached and request.is_full:
             if record.exit_code == ExitCode.OK:
-                self._write_set(record, probe)
+                self._write_set(probe)
             self._write_snapshot(self._inputs(), states, before, links, reached)
         return record
 
@@ -215,6 +215,8 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             self.tally = Tally()
             end = self._play_under(links, self.cluster.limit, before, probe.facts)
         stop = partial.too_many(len(self.left_out) + len(_lost(end)), self._allowed)
+        if self.cluster.limit is not None:
+            self.told = (*self.told, *software.mixed(self.links_left(probe, self._watch)))
         record = self.judge(end, message=stop)
         is_whole = not (stop or record.problems) and record.outcome in {"done", "failed", "unreachable"}
         if not is_whole:
@@ -287,12 +289,10 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             own |= meeting.variables(self.cluster.selected, self._only_meeting, before)
         return self._play(limit=limit, tags=self.request.tags, known_members=before.members, variables=own)
 
-    def _write_set(self, record: run_record.RunRecord, probe: Probe) -> None:
+    def _write_set(self, probe: Probe) -> None:
         """Keep the links that this run left, so that a rollback can go back to them; a held run chose none."""
         if not self._held:
-            watch = self._watch
-            left = software.left_by(record.run_id, record.verb, now(), probe.facts, watch)
-            kept.write_set(self.run.folder, left)
+            kept.write_set(self.run.folder, self.links_left(probe, self._watch))
 
     @property
     def _watch(self) -> dict[str, tuple[dict[str, Any], ...]]:

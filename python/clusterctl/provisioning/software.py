@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import Problem
 from clusterctl.model.software import HostSoftware, SoftwareSet
 from clusterctl.support.words import and_more
@@ -162,6 +163,25 @@ def missing(
                 words = f"{tree} is damaged: {state.problem}"
                 problems.append(_problem(name, words, cure.format(tree=version_of(link, tree))))
     return problems
+
+
+def bare(names: Iterable[str], facts: Mapping[str, NodeFacts]) -> list[str]:
+    """Return the hosts that could be looked at and have no artifact at all: new machines."""
+    return [name for name in names if name in facts and not facts[name].artifacts]
+
+
+def mixed(software: SoftwareSet) -> tuple[str, ...]:
+    """Return what to do where nodes of one platform use different builds of the same software, a sentence for each."""
+    users: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for name, host in software.hosts.items():
+        for link, tree in host.links.items():
+            users.setdefault((link, host.platform), {}).setdefault(posixpath.basename(tree), []).append(name)
+    return tuple(
+        f"{' and '.join(f'{folded(names)} with {tree}' for tree, names in trees.items())}: jobs across them may fail. "
+        "Run 'clusterctl provision' without --limit to bring all nodes to one version."
+        for trees in users.values()
+        if len(trees) > 1
+    )
 
 
 def version_of(link: str, tree: str) -> str:

@@ -104,6 +104,15 @@ def test_a_switched_off_host_outside_the_limit_changes_nothing() -> None:
     assert decide({"node1": STATES["node1"]}, selected=["node1"]) == {}
 
 
+def test_an_upgrade_of_some_hosts_leaves_the_others_with_work() -> None:
+    inputs, whole = replace(INPUTS, inventory="another version"), plan.cluster_of(STATES, {}, HOSTS)
+    assert decide(STATES, inputs, selected=["node1"]) == {"node1": "the inventory changed"}
+    fresh = plan.snapshots_after("run2", ["node1"], STATES, {"node1": WATCH}, inputs, whole)
+    then = plan.decide(HOSTS, STATES, {**provisioned(), **fresh}, inputs, whole)
+    assert dict(then.reasons) == {"node2": "the inventory changed"}
+    assert "node2" not in then.as_left
+
+
 def test_a_changed_host_outside_the_limit_is_news_for_the_others() -> None:
     states = {**STATES, "node2": replace(STATES["node2"], host_keys=("ssh-ed25519 X",))}
     assert decide(states, selected=["node1"]) == {"node1": "another node is new or has changed"}

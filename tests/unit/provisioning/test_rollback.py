@@ -166,11 +166,22 @@ def test_a_hold_speaks_and_refuses_tags_of_software(inventory: InventorySources)
 
 def test_a_new_node_without_the_held_folders_is_named(inventory: InventorySources) -> None:
     held = Held(Hold(software=one("20260301T000000Z-provision-1"), since=WHEN), inventory)
-    (problem,) = held.problems(["new"], {"new": factory.node("new", platform="p")}, Snapshot())
+    other = {"name": "mpi4py", "link": "", "target": "/usr/local/mpi4py-4-c", "version": "4", "key": "c", "ok": True}
+    node = factory.node("new", platform="p", artifacts=[other])
+    (problem,) = held.problems(["new"], {"new": node}, Snapshot())
     assert problem.host == "new"
     assert f"{LINKS['/usr/local/openmpi']} is gone" in problem.problem
     assert "rollback --release" in problem.cure
     assert "openmpi 5.0.7" in problem.cure
+
+
+def test_a_bare_machine_is_one_problem_with_the_way_on(inventory: InventorySources) -> None:
+    held = Held(Hold(software=one("20260301T000000Z-provision-1"), since=WHEN), inventory)
+    (problem,) = held.problems(["node1"], {"node1": factory.node("node1", platform="p", artifacts=[])}, Snapshot())
+    assert (problem.host, problem.subject) == ("node1", "software")
+    assert "a new machine has none of the software that is held at 20260301T000000Z-provision-1" in problem.problem
+    assert f"'clusterctl rollback --release {inventory.shown}'" in problem.cure
+    assert "then provision" in problem.cure
 
 
 def test_jobs_stop_a_hold_only_where_a_link_leads_elsewhere(inventory: InventorySources) -> None:

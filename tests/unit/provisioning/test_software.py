@@ -54,6 +54,21 @@ def test_a_set_is_what_was_there_and_what_the_run_switched() -> None:
     assert found.hosts["node2"].links == A, "a host outside the limit keeps its links"
 
 
+def test_two_versions_of_one_platform_are_named_with_the_way_on() -> None:
+    hosts = {"node1": B, "node2": A, "node3": A}
+    (said,) = software.mixed(SoftwareSet(run_id="r", verb="provision", left=WHEN, hosts=having(*hosts.values())))
+    assert said.startswith(
+        "node1 with openmpi-5.0.7-bbbbbbbbbbbbbbbb and node[2-3] with openmpi-4.1.4-aaaaaaaaaaaaaaaa:"
+    )
+    assert "without --limit" in said
+
+
+def test_other_platforms_and_nodes_without_software_are_no_mixture() -> None:
+    other = {"other": HostSoftware(platform="rocky-9", links=A), "bare": HostSoftware(platform=PLATFORM, links={})}
+    found = SoftwareSet(run_id="r", verb="provision", left=WHEN, hosts={**having(B, B), **other})
+    assert software.mixed(found) == ()
+
+
 # --- the run to go back to ---
 
 
