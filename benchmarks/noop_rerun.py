@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import Host
 
 FANOUT = 64
-TARGET = 15
+TARGET = 2.5
 PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
 
 

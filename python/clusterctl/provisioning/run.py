@@ -70,8 +70,10 @@ def provision(request: ProvisionRequest, observer: AskingObserver[Preview]) -> r
     """
     observer.phase("reading the inventory")
     extra_vars = [refusals.extra_vars_content(value) for value in request.options.extra_vars]
-    reading = ansible_inventory.read(request.inventory, request.options)
-    cluster = reading.inventory() if request.options.limit is None else reading.limited(request.options)
+    reading = ansible_inventory.read(request.inventory, request.options, remembered=True)
+    cluster = (
+        reading.inventory() if request.options.limit is None else reading.limited(request.options, remembered=True)
+    )
     refusals.check_files(cluster, request.options)
     refusals.check_tags((*request.tags, *request.skip_tags))
     with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
