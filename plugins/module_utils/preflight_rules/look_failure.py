@@ -94,7 +94,8 @@ def look_failure(host: str, text: str) -> Problem:
     for pattern, check, problem, cure in _FAILURES:
         found = re.search(pattern, text, re.IGNORECASE)
         if found:
-            return Problem(host, check, f"{problem} ({_telling_line(text, found.start())})", cure)
+            line = _telling_line(text, found.start())
+            return Problem(host, check, f"{problem} ({line})" if line else problem, cure)
     return Problem(host, "error", f"it could not be looked at: {cut(' '.join(text.split()), 300)}", "see the log")
 
 
@@ -103,4 +104,4 @@ def _telling_line(text: str, position: int) -> str:
     end = text.find("\n", position)
     line = text[start : len(text) if end < 0 else end].strip().rstrip(".")
     # Ansible's own words around those of ssh repeat the sentence.
-    return cut(re.sub(r"^.*(?:reached over ssh|to the host via ssh): ", "", line), 160)
+    return cut(re.sub(r"^.*(?:reached over ssh|to the host via ssh): *", "", line), 160)

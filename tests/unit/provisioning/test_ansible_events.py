@@ -56,6 +56,7 @@ def test_a_host_that_is_lost_on_the_way_is_a_sentence_with_the_cure(words: str) 
     assert isinstance(found, HostResult)
     assert words in found.message
     assert "check that it is up" in found.message
+    assert "Data could not be sent" not in found.message
 
 
 def test_a_task_that_controls_the_play_is_no_stage() -> None:
