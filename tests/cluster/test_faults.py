@@ -106,7 +106,9 @@ def plant(cluster: Cluster, fault: str, node: str) -> None:
     elif fault == "full":
         used = "df -k --output={0} {1} | tail -1 | tr -d ' '"
         options = f"remount,size=$({used.format('used', '{0}')})k,nr_inodes=$({used.format('iused', '{0}')})"
-        inside(cluster, node, "; ".join(f"mount -o {options.format(folder)} {folder}" for folder in FOLDERS))
+        # a module may take more in between, which the kernel refuses to cut off
+        tried = "for i in $(seq 100); do mount -o {1} {0} 2>/dev/null && break; done"
+        inside(cluster, node, "; ".join(tried.format(folder, options.format(folder)) for folder in FOLDERS))
     else:
         cluster.plant(f"{fault} node", node)
 
