@@ -2,7 +2,7 @@
 
 Every module is run by one worker, and its sandboxes are its own. Modules with ``xdist_group("mpi")`` or ``("stack")``
 are all run by one worker and share the cluster of :func:`mpi_cluster` or :func:`stack_cluster`, which each of them
-leaves as it found it. What changes a shared cluster for good is marked ``last_of_group``.
+leaves as it found it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ LONGEST_FIRST = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "last_of_group: changes a shared cluster for good, so it runs after all others")
     config.addinivalue_line("markers", "long: takes minutes, so 'make test-long' runs it instead of 'make test'")
     config.addinivalue_line("markers", "repeat: depends on chance, so 'make test-long' runs it many times")
 
@@ -63,7 +62,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: (turn(group_of(item.nodeid)), item.get_closest_marker("last_of_group") is not None))
+    items.sort(key=lambda item: turn(group_of(item.nodeid)))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -147,13 +146,18 @@ def mpi_cluster(sandbox: Start, shared: dict[str, tuple[Cluster, list[str]]]) ->
 
 @pytest.fixture(scope="session")
 def stack_cluster(sandbox: Start, shared: dict[str, tuple[Cluster, list[str]]]) -> Cluster:
-    """Four nodes with the whole training stack, for the modules of the group "stack"."""
-    return _shared(shared, "stack", sandbox("shared-stack", nodes=len(NODES), stack=True))
-
-
-def _shared(shared: dict[str, tuple[Cluster, list[str]]], group: str, box: sandboxes.Sandbox) -> Cluster:
-    cluster = Cluster(box)
+    """Four nodes with the whole training stack, for the modules of the group "stack"; the fourth joined the others."""
+    cluster = Cluster(sandbox("shared-stack", nodes=len(NODES) - 1, stack=True))
     cluster.provision()
+    return _shared(shared, "stack", sandbox("shared-stack", nodes=len(NODES), stack=True), cluster.first_s)
+
+
+def _shared(
+    shared: dict[str, tuple[Cluster, list[str]]], group: str, box: sandboxes.Sandbox, first_s: float = 0.0
+) -> Cluster:
+    cluster = Cluster(box)
+    cluster.first_s = first_s
+    cluster.last = cluster.provision()
     shared[group] = cluster, cluster.state()
     return cluster
 
@@ -172,7 +176,7 @@ def _leaves_the_shared_cluster_as_it_was(
 ) -> Iterator[None]:
     yield
     cluster, before = shared.get(group_of(request.node.nodeid), (None, []))
-    if cluster is None or len(cluster.box.nodes) != len(NODES):
+    if cluster is None:
         return
     assert cluster.is_clean()
     now = cluster.state()

@@ -43,6 +43,9 @@ if hvd.rank() == 0:
 hvd.shutdown()
 """
 ANSWER = f"sum 28.0 of {RANKS} {[node for node in NODES for _ in range(2)]} a b ['--lr', '0 1']"
+# The ways to launch it differ in what they launch and how, which two nodes show as well as four.
+PAIR = ("--limit", "node2,node3")
+OF_PAIR = "sum 6.0 of 4 ['node2', 'node2', 'node3', 'node3'] a b ['--lr', '0 1']"
 
 
 def run(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
@@ -65,20 +68,20 @@ def test_an_unchanged_script_runs_everywhere_by_torchrun(stack_cluster: Cluster,
     done = run(stack_cluster, *words)
     assert done.returncode == 0, done.stderr
     assert ANSWER in done.stdout.splitlines()
-    shown = run(stack_cluster, "--print", *words)
-    pasted = stack_cluster.on("node1", "su", "-l", "cluster", "-c", shown.stdout)
-    assert ANSWER in pasted.splitlines()
+    shown = run(stack_cluster, *PAIR, "--print", *words)
+    pasted = stack_cluster.on("node2", "su", "-l", "cluster", "-c", shown.stdout)
+    assert OF_PAIR in pasted.splitlines()
 
 
 def test_horovodrun_runs_by_the_same_command(stack_cluster: Cluster, code: Path) -> None:
     words = ("--sync", str(code), "-x", "SEED=a b", "--launcher", "horovodrun", "--", "python", "hvd.py", "--lr", "0 1")
-    done = run(stack_cluster, *words)
+    done = run(stack_cluster, *PAIR, *words)
     assert done.returncode == 0, done.stderr
-    assert ANSWER in done.stdout.splitlines()
+    assert OF_PAIR in done.stdout.splitlines()
 
 
 def test_mpirun_does_as_well(stack_cluster: Cluster, code: Path) -> None:
     words = ("--sync", str(code), "-x", "SEED=a b", "--prefix", "rank", "--", "python", "hvd.py", "--lr", "0 1")
-    done = run(stack_cluster, *words)
+    done = run(stack_cluster, *PAIR, *words)
     assert done.returncode == 0, done.stderr
-    assert f"[0] {ANSWER}" in done.stdout.splitlines()
+    assert f"[0] {OF_PAIR}" in done.stdout.splitlines()

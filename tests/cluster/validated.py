@@ -65,6 +65,7 @@ class Cluster:
     """Four provisioned nodes, and the faults that can be planted in them."""
 
     first_s = 0.0  # what the first provision took
+    last: tuple[dict[str, Any], float]  # of a shared cluster: the record of the provision that made it, and its time
 
     def __init__(self, box: Sandbox) -> None:
         self.box, self.engine = box, engine()
