@@ -258,7 +258,7 @@ def test_a_revoked_node_is_shut_out_everywhere(mesh: Mesh) -> None:
     lock = '{"run": "x", "host": "node1", "user": "operator", "controller": "desk", "machine": "m", "pid": 1}'
     mesh.cluster.on("node1", "sh", "-c", f"mkdir -p /run/clusterctl && echo '{lock}' > /run/clusterctl/lock")
     held = mesh.clusterctl("ca", "revoke", "node3", "-i")
-    assert (held.returncode, "--take-lock" in held.stdout) == (1, True), held.stdout + held.stderr
+    assert (held.returncode, "--take-lock" in held.stderr) == (1, True), held.stdout + held.stderr
     done = mesh.clusterctl("ca", "revoke", "node3", "--take-lock", "-i")
     assert done.returncode == 0, done.stdout + done.stderr
     for node in OLD:
