@@ -105,7 +105,8 @@ def plant(cluster: Cluster, fault: str, node: str) -> None:
         inside(cluster, node, "mount -o remount,bind,ro /")
     elif fault == "full":
         used = "df -k --output={0} {1} | tail -1 | tr -d ' '"
-        options = f"remount,size=$({used.format('used', '{0}')})k,nr_inodes=$({used.format('iused', '{0}')})"
+        # a size of 0 is no limit, and cannot become one again
+        options = f"remount,size=$(($({used.format('used', '{0}')}) + 4))k,nr_inodes=$({used.format('iused', '{0}')})"
         # a module may take more in between, which the kernel refuses to cut off
         tried = "for i in $(seq 100); do mount -o {1} {0} 2>/dev/null && break; done"
         inside(cluster, node, "; ".join(tried.format(folder, options.format(folder)) for folder in FOLDERS))
@@ -119,7 +120,7 @@ def heal(cluster: Cluster, fault: str, node: str) -> None:
     elif fault == "read-only":
         inside(cluster, node, "mount -o remount,bind,rw /")
     elif fault == "full":
-        inside(cluster, node, "; ".join(f"mount -o remount,size=4g,nr_inodes=1m {folder}" for folder in FOLDERS))
+        inside(cluster, node, " && ".join(f"mount -o remount,size=4g,nr_inodes=1m {folder}" for folder in FOLDERS))
     else:
         cluster.heal(f"{fault} node", node)
 
