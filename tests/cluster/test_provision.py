@@ -290,6 +290,24 @@ def test_a_sudo_password_of_the_inventory_serves_the_quick_run_and_keeps_no_host
     assert sudo_word.encode() not in kept
 
 
+def test_drift_is_named_and_repaired_and_the_repair_is_audited(cluster: Cluster) -> None:
+    assert cluster.run().returncode == 0
+    assert cluster.record()["outcome"] == "nothing to do"
+    cluster.on("node2", "chmod", "0600", "/etc/ssh/ssh_known_hosts")
+    done = cluster.run("--tags", "ssh_mesh")
+    assert done.returncode == 0, done.stderr
+    assert cluster.record()["reasons"] == {"node2": "/etc/ssh/ssh_known_hosts differs: mode 0600, was 0644"}
+    assert cluster.outcomes() == {"node1": "ok", "node2": "changed"}
+    assert cluster.on("node2", "stat", "-c", "%a", "/etc/ssh/ssh_known_hosts").strip() == "644"
+    audited = [json.loads(line) for line in cluster.on("node2", "cat", "/var/log/clusterctl/audit.jsonl").splitlines()]
+    of_run = [entry for entry in audited if entry["run"] == cluster.record()["run_id"]]
+    assert [entry["action"] for entry in of_run] == ["clusterctl.hpc.file_set"]
+    assert any("/etc/ssh/ssh_known_hosts" in change for change in of_run[0]["changes"])
+    assert of_run[0]["user"] == cluster.record()["user"]
+    assert cluster.on("node2", "stat", "-c", "%a %U", "/var/log/clusterctl/audit.jsonl") == "640 root\n"
+    assert cluster.record()["run_id"] not in cluster.on("node1", "cat", "/var/log/clusterctl/audit.jsonl")
+
+
 class Watch(threading.Thread):
     """Looks through the arguments and environments of all processes of this machine, containers included."""
 
@@ -378,23 +396,6 @@ def test_no_secret_of_a_run_is_left_anywhere(
         patterns = "\n".join([*words.values(), private.decode()])
         search = "grep -rlsF -D skip --exclude-dir=proc --exclude-dir=sys -f - / || true"
         assert cluster.on(node, "sh", "-c", search, stdin=patterns) == ""
-
-
-def test_drift_is_named_and_repaired_and_the_repair_is_audited(cluster: Cluster) -> None:
-    assert cluster.run().returncode == 0  # the run before may have had other options
-    cluster.on("node2", "chmod", "0600", "/etc/ssh/ssh_known_hosts")
-    done = cluster.run("--tags", "ssh_mesh")
-    assert done.returncode == 0, done.stderr
-    assert cluster.record()["reasons"] == {"node2": "/etc/ssh/ssh_known_hosts differs: mode 0600, was 0644"}
-    assert cluster.outcomes() == {"node1": "ok", "node2": "changed"}
-    assert cluster.on("node2", "stat", "-c", "%a", "/etc/ssh/ssh_known_hosts").strip() == "644"
-    audited = [json.loads(line) for line in cluster.on("node2", "cat", "/var/log/clusterctl/audit.jsonl").splitlines()]
-    of_run = [entry for entry in audited if entry["run"] == cluster.record()["run_id"]]
-    assert [entry["action"] for entry in of_run] == ["clusterctl.hpc.file_set"]
-    assert any("/etc/ssh/ssh_known_hosts" in change for change in of_run[0]["changes"])
-    assert of_run[0]["user"] == cluster.record()["user"]
-    assert cluster.on("node2", "stat", "-c", "%a %U", "/var/log/clusterctl/audit.jsonl") == "640 root\n"
-    assert cluster.record()["run_id"] not in cluster.on("node1", "cat", "/var/log/clusterctl/audit.jsonl")
 
 
 def test_a_node_that_dies_is_repaired_by_the_next_run(cluster: Cluster) -> None:
