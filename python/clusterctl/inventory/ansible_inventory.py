@@ -255,7 +255,7 @@ def _port(sources: InventorySources, name: str, variables: dict[str, Any]) -> in
     given = variables.get("ansible_port", variables.get("ansible_ssh_port", 22))
     try:
         port = int(given)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # .inf
         port = 0
     if not 0 < port <= _MAX_PORT:
         raise ConfigError(
@@ -270,7 +270,7 @@ def _slots(sources: InventorySources, name: str, variables: dict[str, Any]) -> i
     given = variables["slots"]
     try:
         slots = int(given)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # .inf
         slots = 0
     if slots < 1:
         raise ConfigError(

@@ -149,6 +149,8 @@ def test_a_limit_with_brackets_selects_hosts_by_name(tmp_path: Path, limit: str,
         ("keys.ini", "node1 cluster_user=mpi cluster_user_keys=/root/k.pub\n", "cluster_user_keys has '/root/k.pub'"),
         ("port.ini", "node1 ansible_port=99999\n", "ansible_port of node1 is 99999"),
         ("slots.ini", "node1 slots=0\n", "slots of node1 is 0"),
+        ("infinite.yml", "nodes: {hosts: {node1: {ansible_port: .inf}}}\n", "ansible_port of node1 is inf; a port is"),
+        ("many_slots.yml", "nodes: {hosts: {node1: {slots: .inf}}}\n", "slots of node1 is inf; it is the number"),
         (
             "many.ini",
             "[nodes]\nnode[1:999999999] slots=1\n",
