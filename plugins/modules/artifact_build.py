@@ -16,6 +16,7 @@ description:
     The packed result goes to the cache.
   - A host that has this artifact installed, with every file's sha256 as built, packs it instead of building. The
     controller refuses the pack if its content differs from what it accepted before, and the host builds.
+  - If the module runs as root, the steps run as an unprivileged user id without an account.
   - A build ends with all its child processes when the connection that started it ends.
   - Progress comes as lines C(clusterctl-note|HOST|TEXT) on standard output.
 options:
@@ -152,7 +153,7 @@ options:
     type: int
     default: 0
   work_dir:
-    description: Folder on the host for the temporary work folder.
+    description: Folder on the host for the temporary work folder. Every user must be able to enter it.
     type: str
     default: /var/tmp
   log_dir:
@@ -227,9 +228,7 @@ changes: {description: A short phrase for each change., type: list, returned: al
 
 import errno
 import os
-import shutil
 import signal
-import tempfile
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List
 
@@ -241,6 +240,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     build_failure,
     build_files,
     build_step,
+    build_user,
     disk_error,
     host_capacity,
     user_identity,
@@ -387,26 +387,30 @@ class Build:
         forget_leftovers(self.p["work_dir"], [_PUSHED, f"clusterctl-{self.p['name']}-????????"])
         self.check_room()
         self.check_memory()
-        work = Path(tempfile.mkdtemp(prefix=f"clusterctl-{self.p['name']}-", dir=self.p["work_dir"]))
         try:
             with borrowed_links.borrowed(self.p["links"], self.p["host"], while_busy=self.p["while_busy"]):
-                return self._build(work)
+                return self._build()
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise self.site.disk_full() from error
             raise
         finally:
             self.progress_file.unlink(missing_ok=True)
-            shutil.rmtree(work, ignore_errors=True)
 
-    def _build(self, work: Path) -> Dict[str, Any]:
-        for folder in ("home", "tmp", "stage"):
-            (work / folder).mkdir()
-        with self.log.open("wb") as log:
+    def _build(self) -> Dict[str, Any]:
+        with build_user.space(self.p["work_dir"], self.p["name"]) as space:
+            return self._packed(self._staged(space), "built")
+
+    def _staged(self, space: build_user.Space) -> Path:
+        work = space.work
+        (work / "stage").mkdir()
+        self.log.unlink(missing_ok=True)
+        with self.log.open("ab") as log:  # what a step writes to /dev/stderr comes after the rest
             self.log.chmod(0o644)
             build_files.bring(self.p["files"], work, f"{self.p['name']} {self.p['version']}", self._say)
-            for step in self.p["steps"]:
-                self._step(step, work, log)
+            with build_user.owning(space, log):
+                for step in self.p["steps"]:
+                    self._step(step, space, log)
         tree = Path(self._replace("@TREE@", work))
         link = user_identity.first_link(str(tree), str(work))
         if link:
@@ -417,7 +421,7 @@ class Build:
             raise ArtifactError(f"The build of {self.p['name']} installed no file in {self.prefix}; read {self.log}.")
         build_files.prune(tree, [*self.p["prune"], MANIFEST])  # a step could have made a link of that name
         (tree / MANIFEST).write_bytes(manifest_bytes(make_manifest(str(tree))))
-        return self._packed(tree, "built")
+        return tree
 
     def _replace(self, text: str, work: Path) -> str:
         stage = str(work / "stage")
@@ -430,17 +434,12 @@ class Build:
             text = text.replace(mark, value)
         return text
 
-    def _step(self, step: Dict[str, Any], work: Path, log: BinaryIO) -> None:
-        environment = {
-            "PATH": SYSTEM_PATH,
-            "HOME": str(work / "home"),
-            "TMPDIR": str(work / "tmp"),
-            "LC_ALL": "C",
-            "TZ": "UTC",
-        }
+    def _step(self, step: Dict[str, Any], space: build_user.Space, log: BinaryIO) -> None:
+        work = space.work
+        environment = {"PATH": SYSTEM_PATH, "LC_ALL": "C", "TZ": "UTC", **space.environment()}
         environment.update({name: self._replace(str(value), work) for name, value in step["environment"].items()})
         argv = [self._replace(token, work) for token in step["argv"]]
-        command = build_step.Step(step["name"], argv, work / self._replace(step["chdir"], work), environment)
+        command = build_step.Step(step["name"], argv, work / self._replace(step["chdir"], work), environment, space.uid)
         outcome = build_step.run_step(command, log, self._say)
         self.times.append(outcome.times(step["name"]))
         if outcome.status:

@@ -256,6 +256,33 @@ def test_a_truncated_cache_file_is_noticed_and_rebuilt_where_nothing_is_installe
     assert installed.said("node2", f"{LINK}/bin/demo") == "42"
 
 
+def test_the_steps_of_a_build_are_not_roots(installed: Lab) -> None:
+    attack = (
+        "id -u; mkdir -p @TREE@; chmod 777 @TREE@; echo x > @TREE@/file; chmod 666 @TREE@/file; cat /etc/shadow;"
+        " touch /usr/local/evil && echo broke out; setsid sleep 7654 & touch /tmp/left; true"
+    )
+    inputs = {"variant": "who"}
+    steps = [{"name": "who", "argv": ["sh", "-c", attack]}]
+    played = installed.play(installed.build(inputs=inputs, files=[], steps=steps), installed.install(inputs=inputs))
+    assert played.rc == 0, played.text
+    log = installed.said("node1", "cat", played.of("node1")[0]["log"]).splitlines()
+    assert int(log[1]) in range(60578, 61184)
+    assert "broke out" not in log
+    assert not [line for line in log if line.startswith("root:")]
+    assert installed.said("node2", "stat", "-c", "%U:%G:%a", f"{LINK}/", f"{LINK}/file").split() == [
+        "root:root:755",
+        "root:root:644",
+    ]
+    nothing_is_left(installed, log[1])
+
+
+def nothing_is_left(lab: Lab, uid: str) -> None:
+    running = lab.ssh("node1", "ps", "-o", "stat=,args=", "-u", uid).stdout.splitlines()
+    assert not [line for line in running if not line.startswith("Z")]
+    assert lab.ssh("node1", "ls", "-d", "/tmp/left").returncode != 0  # noqa: S108 - the attack made it
+    assert not lab.said("node1", "find", WORK, "-name", "clusterctl-*")
+
+
 def test_proofs_are_not_roots(installed: Lab) -> None:
     prove = "id -u; touch $HOME/a $TMPDIR/b /tmp/left; setsid sleep 7654 > /dev/null 2>&1 & cat /etc/shadow; true"
     ask = {"name": "demo", "link": LINK, "checks": [{"argv": ["sh", "-c", prove]}]}
@@ -265,10 +292,7 @@ def test_proofs_are_not_roots(installed: Lab) -> None:
     uid, *rest = proved["outputs"][0].splitlines()
     assert int(uid) in range(60578, 61184)
     assert not [line for line in rest if line.startswith("root:")]
-    running = installed.ssh("node1", "ps", "-o", "stat=,args=", "-u", uid).stdout.splitlines()
-    assert not [line for line in running if not line.startswith("Z")]
-    assert installed.ssh("node1", "ls", "-d", "/tmp/left").returncode != 0  # noqa: S108 - the proof made it
-    assert not installed.said("node1", "find", WORK, "-name", "clusterctl-*")
+    nothing_is_left(installed, uid)
 
 
 # Root of the node replaces a program, and makes the manifest and the marker agree with it.

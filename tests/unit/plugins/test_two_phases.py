@@ -59,10 +59,10 @@ def a_build(folder: Path, argv: list[str], links: dict[str, str]) -> artifact_bu
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two versions of an artifact, the first one linked, in a folder of their own."""
-    monkeypatch.setattr(borrowed_links, "RECORD", str(tmp_path / "state" / "borrowed.json"))
-    folder = tmp_path / "root"
+def root(reachable: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two versions of an artifact, the first one linked, in a folder of their own that a build reaches."""
+    monkeypatch.setattr(borrowed_links, "RECORD", str(reachable / "state" / "borrowed.json"))
+    folder = reachable / "root"
     folder.mkdir()
     (folder / "mpi").symlink_to(install(folder, "1"))
     install(folder, "2")
@@ -74,20 +74,20 @@ def wanted(root: Path) -> dict[str, str]:
 
 
 def test_a_build_sees_the_new_links_and_leaves_the_old_ones(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, reachable: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(artifact_build, "_PACKS", str(tmp_path / "packs"))
+    monkeypatch.setattr(artifact_build, "_PACKS", str(reachable / "packs"))
     monkeypatch.setattr(jobs_at_work.processes, "busy", lambda wanted: {"busy": [] if wanted else None})
     argv = ["sh", "-c", f"mkdir -p @TREE@ && readlink {root}/mpi {root}/new > @TREE@/seen"]
-    build = a_build(tmp_path, argv, wanted(root))
+    build = a_build(reachable, argv, wanted(root))
     before = links(root)
     assert build.run()["way"] == "built"
-    subprocess.run(["tar", "-C", tmp_path, "-xf", build.packs.kept()["pack"]], check=True)
-    (seen,) = tmp_path.rglob("seen")
+    subprocess.run(["tar", "-C", reachable, "-xf", build.packs.kept()["pack"]], check=True)
+    (seen,) = reachable.rglob("seen")
     assert seen.read_text(encoding="utf-8").split() == [f"mpi-2-{KEY}"] * 2
     assert links(root) == before
     with pytest.raises(artifact.ArtifactError):
-        a_build(tmp_path, ["false"], wanted(root)).run()
+        a_build(reachable, ["false"], wanted(root)).run()
     assert links(root) == before
     assert not Path(borrowed_links.RECORD).exists()
 
