@@ -39,12 +39,20 @@ def merge(culprits: Iterable[Culprit]) -> tuple[Culprit, ...]:
 
 
 def _directed(culprits: Iterable[Culprit]) -> tuple[Culprit, ...]:
-    """Give a pair the direction of its link where one is known; a link with both directions is a pair."""
+    """Give a pair the direction of its link where one is known; a link with both directions is a pair.
+
+    The direction in which packets are lost is counted by the kernel. So it stands before those that speeds tell: lost
+    acknowledgements can make the way back the slower one.
+    """
     every = tuple(culprits)
     ways: dict[frozenset[str], set[tuple[str, ...]]] = {}
-    for one in every:
-        if one.kind == "one_way":
-            ways.setdefault(frozenset(one.nodes), set()).add(one.nodes)
+    for counted in (False, True):
+        of_kind = [one for one in every if (one.quantity == packet_loss.SENT_AGAIN) is counted]
+        told: dict[frozenset[str], set[tuple[str, ...]]] = {}
+        for one in of_kind:
+            if one.kind == "one_way":
+                told.setdefault(frozenset(one.nodes), set()).add(one.nodes)
+        ways.update(told)
     found = []
     for one in every:
         known = ways.get(frozenset(one.nodes), set()) if one.kind in _LINKS else set()

@@ -154,6 +154,16 @@ def test_it_says_why_where_the_links_are_slow_as_well() -> None:
     assert found.words == ("node2: packets are lost, 5 % of the TCP segments on its links to node[1,3-4]; slow")
 
 
+def test_the_way_that_loses_packets_is_the_culprit_where_the_way_back_is_the_slower_one() -> None:
+    words = "node4 to node2: bandwidth that way is 60 % below the way back's"
+    back = Culprit(
+        kind="one_way", nodes=("node4", "node2"), quantity="bandwidth", size_bytes=64, ratio=0.4, score=9.0, words=words
+    )
+    (found,) = agreement.merge([*packet_loss.links(figures((2, 4)), [matrix(4)]), back])
+    assert (found.kind, found.nodes) == ("one_way", ("node2", "node4"))
+    assert found.words.startswith("node2 to node4: packets are lost, 5 % of the TCP segments that way; bandwidth")
+
+
 def test_it_is_no_pass_and_both_runs_have_to_show_it() -> None:
     lossy_run = CheckResult(
         check="pairs", verdict=Verdict.PASS, reason="fine", matrices=(matrix(4),), figures=figures(*of(2, 4))
