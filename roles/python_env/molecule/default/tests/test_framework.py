@@ -33,7 +33,8 @@ def test_torch_trains_and_has_gloo(host: Host) -> None:
 def test_two_processes_sum_over_gloo(host: Host) -> None:
     program = (
         "import os, torch, torch.distributed as d; d.init_process_group('gloo');"
-        " t = torch.tensor([d.get_rank() + 1.0]); d.all_reduce(t); print('sum', t.item())"
+        " t = torch.tensor([d.get_rank() + 1.0]); d.all_reduce(t); print('sum', t.item());"
+        " d.destroy_process_group()"  # without it gloo's threads may outlive the interpreter, which then aborts
     )
     command = "sudo -u cluster env OMP_NUM_THREADS=1 /usr/local/python_env/bin/torchrun --nproc-per-node=2 --no-python"
     said = host.check_output(f"{command} --standalone %s -c %s", PYTHON, program)
