@@ -163,20 +163,18 @@ class Cluster:
         return max(self.folder.glob("runs/2*"), default=None) if any(self.state.glob("clusterctl/clusters/*")) else None
 
     def plant(self, fault: str, node: str) -> None:
-        container = self.sandbox.node(node).container
-        if "killed" in fault:
-            self.podman.run("kill", container)
-        elif "frozen" in fault:
-            self.podman.run("pause", container)
-        elif "cut" in fault:
+        if "cut" in fault:
             self.on(node, "pkill -KILL -f '^sshd: .*(@notty|\\[priv\\])' || :")
+        self._tell_podman(fault, node, killed="kill", frozen="pause")
 
     def heal(self, fault: str, node: str) -> None:
-        container = self.sandbox.node(node).container
-        if "killed" in fault:
-            self.podman.run("start", container)
-        elif "frozen" in fault:
-            self.podman.run("unpause", container)
+        self._tell_podman(fault, node, killed="start", frozen="unpause")
+
+    def _tell_podman(self, fault: str, node: str, **commands: str) -> None:
+        """Run podman's command for each word that a fault names."""
+        for word, command in commands.items():
+            if word in fault:
+                self.podman.run(command, self.sandbox.node(node).container)
 
 
 def differences(now: dict[str, str], wanted: dict[str, str]) -> list[str]:

@@ -46,13 +46,10 @@ def _directed(culprits: Iterable[Culprit]) -> tuple[Culprit, ...]:
     """
     every = tuple(culprits)
     ways: dict[frozenset[str], set[tuple[str, ...]]] = {}
-    for counted in (False, True):
-        of_kind = [one for one in every if (one.quantity == packet_loss.SENT_AGAIN) is counted]
-        told: dict[frozenset[str], set[tuple[str, ...]]] = {}
-        for one in of_kind:
-            if one.kind == "one_way":
-                told.setdefault(frozenset(one.nodes), set()).add(one.nodes)
-        ways.update(told)
+    one_way = [one for one in every if one.kind == "one_way"]
+    for one in one_way:
+        ways.setdefault(frozenset(one.nodes), set()).add(one.nodes)
+    ways |= {frozenset(one.nodes): {one.nodes} for one in one_way if one.quantity == packet_loss.SENT_AGAIN}
     found = []
     for one in every:
         known = ways.get(frozenset(one.nodes), set()) if one.kind in _LINKS else set()

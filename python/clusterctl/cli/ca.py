@@ -7,13 +7,16 @@ import json
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clusterctl.cli import change, options
 from clusterctl.cli.output import Format, StreamFormat
 from clusterctl.support.errors import ExitCode
+
+if TYPE_CHECKING:
+    from clusterctl.provisioning.run import ProvisionRequest
 
 app = typer.Typer(
     no_args_is_help=True, help="Show, renew and revoke the certificates of a cluster's nodes (ssh_mesh_trust: ca)."
@@ -82,6 +85,7 @@ def renew(
     Ends the revocation of a node that was installed again with new keys; its old keys stay revoked.
     """
     from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main
+    from clusterctl.provisioning import run as provisioning  # noqa: PLC0415 - the same
     from clusterctl.state import certificates  # noqa: PLC0415 - the same
 
     given = list(words or ())
@@ -93,8 +97,7 @@ def renew(
     names = given or [host.name for host in cluster.hosts]
     certificates.Certificates(cluster, passphrase).refuse_unready(names, anew=True, barred=True)
     certificates.mark_for_renewal(authority, given)
-    return _provision(
-        form,
+    request = provisioning.ProvisionRequest(
         inventory=sources,
         options=asked.options,
         become_password=asked.become_password,
@@ -103,6 +106,7 @@ def renew(
         take_lock=take_lock,
         argv=asked.argv,
     )
+    return _provision(request, form)
 
 
 @app.command()
@@ -126,6 +130,7 @@ def revoke(
     'clusterctl provision'.
     """
     from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main
+    from clusterctl.provisioning import run as provisioning  # noqa: PLC0415 - the same
     from clusterctl.state import certificates  # noqa: PLC0415 - the same
 
     sources, nodes = change.inventory_and_words(words or (), more, "NODE")
@@ -137,8 +142,7 @@ def revoke(
     if not others:
         return ExitCode.OK
     limit = None if len(others) == len(cluster.hosts) else ",".join(others)
-    return _provision(
-        form,
+    request = provisioning.ProvisionRequest(
         inventory=sources,
         options=dataclasses.replace(asked.options, limit=limit),
         skip_unreachable=True,
@@ -147,14 +151,15 @@ def revoke(
         take_lock=take_lock,
         argv=asked.argv,
     )
+    return _provision(request, form)
 
 
-def _provision(form: Format, **asked: Any) -> int:
-    """Lay the certificates out by a provision; ``asked`` are the fields of its request."""
+def _provision(request: ProvisionRequest, form: Format) -> int:
+    """Lay the certificates out by a provision."""
     from clusterctl.provisioning import run as provisioning  # noqa: PLC0415 - see cli.main
 
     with change.observer_for(StreamFormat(form.value), ask=False) as observer:
-        record = provisioning.provision(provisioning.ProvisionRequest(**asked), observer)
+        record = provisioning.provision(request, observer)
     return change.show(record, StreamFormat(form.value))
 
 

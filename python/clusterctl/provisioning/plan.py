@@ -54,7 +54,7 @@ class Cluster:
     Attributes:
         members: :func:`members_digest` of the whole cluster.
         offers: :func:`offers_digest` of the whole cluster.
-        smaller: the digest of the inventory without the hosts that have no snapshot.
+        smaller: the digest of the inventory without the hosts that have no snapshot; '' where all hosts have one.
     """
 
     members: str

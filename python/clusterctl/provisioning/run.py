@@ -69,7 +69,7 @@ def provision(request: ProvisionRequest, observer: AskingObserver[Preview]) -> r
         ConfigError: the inventory or an option is wrong, or another run holds a host; nothing was changed.
     """
     observer.phase("reading the inventory")
-    extra_vars = [refusals.extra_vars_content(value) for value in request.options.extra_vars]
+    extra_vars = plan.digest_of([refusals.extra_vars_content(value) for value in request.options.extra_vars])
     reading = ansible_inventory.read(request.inventory, request.options, remembered=True)
     cluster = (
         reading.inventory() if request.options.limit is None else reading.limited(request.options, remembered=True)
@@ -78,9 +78,10 @@ def provision(request: ProvisionRequest, observer: AskingObserver[Preview]) -> r
     refusals.check_tags((*request.tags, *request.skip_tags))
     with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
         run = runs.start("provision", cluster.sources, request.argv, runs.versions())
-        known = snapshots.read(run.record.cluster_id).hosts
-        smaller = reading.inventory(without={host.name for host in cluster.hosts} - known.keys()).digest
-        with recorded(run), _Provision(request, observer, cluster, run, plan.digest_of(extra_vars), smaller) as it:
+        before = snapshots.read(run.record.cluster_id)
+        new = {host.name for host in cluster.hosts} - before.hosts.keys()
+        smaller = reading.inventory(without=new).digest if new else ""
+        with recorded(run), _Provision(request, observer, cluster, run, before, extra_vars, smaller) as it:
             return it.go()
 
 
@@ -107,20 +108,20 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         observer: AskingObserver[Preview],
         cluster: Inventory,
         run: runs.Run,
+        before: Snapshot,
         extra_vars: str,
         smaller: str,
     ) -> None:
         super().__init__(request, observer, cluster, run)
+        self._before = before
         self._extra_vars = extra_vars  # their digest
-        self._before = snapshots.read(run.record.cluster_id)
         self._smaller = smaller  # see plan.Cluster
         self._only_meeting: frozenset[str] = frozenset()  # the hosts that do not play all roles
         self._held = Held(kept.hold(run.record.cluster_id), cluster.sources)
         self.told = self._held.told
 
     def go(self) -> run_record.RunRecord:
-        cluster, request = self.cluster, self.request
-        before = self._before
+        cluster, request, before = self.cluster, self.request, self._before
         self._held.refuse(request.tags)
         self.certificates.refuse()
         reading = ", and reading every watched file" if request.verify else ""
@@ -192,9 +193,9 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         selected, request = self.cluster.selected, self.request
         cluster = self._cluster_of(states, selected, before.hosts)
         decision = plan.decide(selected, states, before.hosts, self._inputs(), cluster)
-        if request.is_full and not (request.verify or request.batch or request.max_fail):
-            self._only_meeting = meeting.only_meeting(decision.as_left, before.hosts, artifacts.cached_trees())
         reasons = {**self.certificates.due(selected, now()), **decision.reasons}
+        if reasons and request.is_full and not (request.verify or request.batch or request.max_fail):
+            self._only_meeting = meeting.only_meeting(decision.as_left, before.hosts, artifacts.cached_trees())
         self.told = (*self.told, *self.certificates.told(selected, now()))
         if not reasons and not request.is_full and not request.trust_snapshots:
             reasons = dict.fromkeys(selected, "asked for by an option")
