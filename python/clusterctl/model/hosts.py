@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+OF_SLURM = "slurm:"  # begins the source of an inventory whose nodes Slurm has named
 _SSH_CONNECTIONS = frozenset({"ssh", "smart", "ansible.builtin.ssh"})
 
 
@@ -33,7 +34,7 @@ class InventorySources:
     @property
     def paths(self) -> tuple[Path, ...]:
         """The sources that are files, folders or scripts."""
-        return tuple(Path(word) for word in self.words if not is_host_list(word))
+        return tuple(Path(word) for word in self.words if is_path(word))
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -56,9 +57,28 @@ def is_host_list(word: str) -> bool:
     return "," in word
 
 
+def is_path(word: str) -> bool:
+    """Whether an inventory is a path: it is neither a list of hosts nor the nodes that Slurm names."""
+    return not is_host_list(word) and not word.startswith(OF_SLURM)
+
+
+@dataclass(frozen=True)
+class SlurmStep:
+    """How a host inside a Slurm allocation is reached: by a step of the job on this node.
+
+    ``node`` is Slurm's NodeName. ``submit`` is the host that runs srun, None for this machine. ``variables`` are what
+    mpirun needs in its environment to start its daemons as steps of the job.
+    """
+
+    job: int
+    node: str
+    submit: Host | None = None
+    variables: tuple[tuple[str, str], ...] = ()
+
+
 @dataclass(frozen=True)
 class Host:
-    """One machine of the inventory, with what is needed to reach it by ssh.
+    """One machine of the inventory, with what is needed to reach it by ssh, or by a step of a Slurm job.
 
     ``address`` is what ssh connects to. ``slots`` is the inventory's own count of ranks, None where it gives none.
     """
@@ -76,16 +96,19 @@ class Host:
     login_password: str = ""  # the name of the variable that holds one: only Ansible may use it
     sudo_password: str | None = field(default=None, repr=False, compare=False)  # of the inventory, in memory alone
     slots: int | None = None
+    step: SlurmStep | None = None  # with one, commands go through srun instead of ssh
     variables: dict[str, Any] = field(default_factory=dict, compare=False, hash=False)  # without passwords
 
     @property
     def by_ssh(self) -> bool:
-        """Whether a plain ssh client can do what Ansible's connection does."""
+        """Whether a plain ssh client, or srun in an allocation, can do what Ansible's connection does."""
         return not self.not_by_ssh
 
     @property
     def not_by_ssh(self) -> str:
         """Why a plain ssh client cannot reach the host, empty where it can: a clause with the variable."""
+        if self.step is not None:
+            return ""
         if self.connection not in _SSH_CONNECTIONS:
             return f"ansible_connection is '{self.connection}'"
         if self.login_password:

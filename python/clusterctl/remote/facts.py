@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from clusterctl.model.facts import NodeFacts, Probe, ProbeFailure, WatchEntry
 from clusterctl.remote import one_trip
-from clusterctl.remote.ssh_failure import shortened, where
+from clusterctl.remote.reach import where
+from clusterctl.remote.ssh_failure import shortened
 from clusterctl.support import node_json
 
 if TYPE_CHECKING:

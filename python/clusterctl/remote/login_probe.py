@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from clusterctl.remote import python, ssh
+from clusterctl.remote import python, reach
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,7 +113,7 @@ def gather(
     """
 
     async def everyone() -> list[LoginReport]:
-        turn = asyncio.Semaphore(fanout)
+        turn = asyncio.Semaphore(min(fanout, reach.at_once(login.host for login in logins)))
 
         async def one(login: Login) -> LoginReport:
             request = {
@@ -137,7 +137,7 @@ def kind_of(said: str) -> LoginKind:
 
 async def _ask(login: Login, request: Mapping[str, Any], timeout_s: float, control_dir: Path | None) -> LoginReport:
     program = python.program("login_probe")
-    argv = ssh.command(login.host, program.argv(login.host.python), as_user=login.as_user, control_dir=control_dir)
+    argv = reach.command(login.host, program.argv(login.host.python), as_user=login.as_user, control_dir=control_dir)
     opening = program.data + json.dumps(request).encode() + b"\n"
     try:
         async with python.talk(argv) as talk:

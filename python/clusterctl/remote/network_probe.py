@@ -1,4 +1,4 @@
-"""Probe candidate networks by real connections between the nodes, with one ssh per node.
+"""Probe candidate networks by real connections between the nodes, with one connection per node.
 
 The program that listens and connects is ``plugins/module_utils/fabric_probe.py``. It works in two phases: first every
 node listens and tells its ports, then every node gets its targets.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from clusterctl.model import fabric
 from clusterctl.model.fabric import PairResult
-from clusterctl.remote import python, ssh
+from clusterctl.remote import python, reach
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _LOGIN_S = 30.0  # from the first login until the last node listens
 _GRACE_S = 10.0  # for the answer to come back, and for a login to end
-_LOGINS_AT_ONCE = 64
 _EPHEMERAL = (0, 1)
 _PORTS = 1 << 16
 
@@ -89,11 +88,12 @@ async def _probe(
 ) -> tuple[PairResult, ...]:
     token = secrets.token_hex(16)
     peers = {host.name: _Peer(host, control_dir, limits) for host in hosts}
-    turn = asyncio.Semaphore(_LOGINS_AT_ONCE)
+    at_once = reach.at_once(hosts)
+    turn = asyncio.Semaphore(at_once)
 
     async def opened(peer: _Peer) -> None:
         addresses = {one.key: one.addresses[peer.name] for one in candidates.networks if peer.name in one.addresses}
-        lifetime_s = limits.login_s * (1 + len(peers) / _LOGINS_AT_ONCE) + 2 * limits.connect_s + _GRACE_S
+        lifetime_s = limits.login_s * (1 + len(peers) / at_once) + 2 * limits.connect_s + _GRACE_S
         async with turn:
             request = {"name": peer.name, "token": token, "addresses": addresses, "lifetime_s": lifetime_s}
             await peer.open({**request, "ports": limits.ports.get(peer.name, _EPHEMERAL)})
@@ -121,11 +121,11 @@ class _Peer:
 
     async def open(self, request: Mapping[str, Any]) -> None:
         program = python.program("fabric_probe")
-        argv = ssh.command(self._host, program.argv(self._host.python), control_dir=self._control_dir)
+        argv = reach.command(self._host, program.argv(self._host.python), control_dir=self._control_dir)
         try:
             self._talk = await python.Conversation.start(argv)
         except python.NoClientError:
-            self.problem = "there is no ssh client on this machine"
+            self.problem = f"there is no {reach.client(self._host)} on this machine"
             return
         answer = await self._ask(program.data + json.dumps(request).encode() + b"\n", 1, self._limits.login_s)
         with self._reading():
@@ -157,9 +157,9 @@ class _Peer:
         try:
             return await asyncio.wait_for(self._exchange(request, phase), within_s)
         except asyncio.TimeoutError:
-            self.problem = f"no answer over ssh within {within_s:g} s"
+            self.problem = f"no answer over {reach.client(self._host)} within {within_s:g} s"
         except python.EndedError as ended:
-            self.problem = f"ssh ended: {ended}" if str(ended) else "ssh ended: nothing on stderr"
+            self.problem = f"{reach.client(self._host)} ended: {str(ended) or 'nothing on stderr'}"
         except ValueError as error:
             self.problem = f"its answer is not readable ({error})"
         return {}

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from clusterctl.model.facts import ProbeFailure
 from clusterctl.model.node_claim import ClaimAnswer
 from clusterctl.remote import one_trip
-from clusterctl.remote.ssh_failure import by_hand, where
+from clusterctl.remote.reach import by_hand, where
 from clusterctl.support import node_json
 
 if TYPE_CHECKING:

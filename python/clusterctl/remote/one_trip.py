@@ -1,4 +1,4 @@
-"""Ask nodes one question each by a program of ``plugins/module_utils``: one ssh per node, many nodes at a time.
+"""Ask nodes one question each by a program of ``plugins/module_utils``: one trip per node, many nodes at a time.
 
 The connections are asyncio subprocesses, because ClusterShell's local workers take a shell string (``WorkerPopen``
 starts with ``shell=True``), and a command here is a list of tokens.
@@ -10,8 +10,8 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from clusterctl.model.facts import ProbeFailure
-from clusterctl.remote import bounded, python, ssh, sudo
-from clusterctl.remote.ssh_failure import by_hand, classify, where
+from clusterctl.remote import bounded, python, reach, sudo
+from clusterctl.remote.reach import by_hand, classify, where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ def ask(
     """Send each host its request, at most ``fanout`` at a time.
 
     Args:
-        requests: by host, reachable by plain ssh, what the program reads from standard input. A host with ``become``
+        requests: by host (``Host.by_ssh``), what the program reads from standard input. A host with ``become``
             is asked through sudo, with its password where it has one.
         module: see :func:`clusterctl.remote.python.program`.
         read: makes the answer out of the output of a program that ended with 0.
@@ -49,7 +49,7 @@ def ask(
     """
 
     async def everyone() -> list[Answer | ProbeFailure]:
-        turn = asyncio.Semaphore(fanout)
+        turn = asyncio.Semaphore(min(fanout, reach.at_once(requests)))
 
         async def one(host: Host, request: bytes) -> Answer | ProbeFailure:
             async with turn:
@@ -75,12 +75,12 @@ async def _talk(
     program = python.program(module)
     remote, first = sudo.as_become_user(host, program.argv(host.python))
     connect_timeout_s = max(1, min(_MOST_CONNECT_SECONDS, int(timeout_s)))
-    argv = ssh.command(host, remote, control_dir=control_dir, connect_timeout_s=connect_timeout_s)
+    argv = reach.command(host, remote, control_dir=control_dir, connect_timeout_s=connect_timeout_s)
     try:
         async with python.talk(argv) as talk:
             ending = await asyncio.wait_for(talk.finish(first + program.data + request), timeout_s)
     except python.NoClientError:
-        return ProbeFailure(host.name, "error", "There is no ssh client on this machine; install openssh-client.")
+        return ProbeFailure(host.name, "error", reach.without_client(host))
     except asyncio.TimeoutError:
         words = f"{where(host)} did not answer within {timeout_s:g} s; see whether it hangs: {by_hand(host)}."
         return ProbeFailure(host.name, "timeout", words)

@@ -61,10 +61,15 @@ def command(
         control_dir: see :func:`arguments`.
         connect_timeout_s: see :func:`arguments`.
     """
-    argv = list(remote)
-    if as_user is not None and as_user != host.user:
-        argv = ["sudo", "-n", "-H", "-u", as_user, "--", *argv]
+    argv = as_another(host, remote, as_user)
     return [*arguments(host, control_dir=control_dir, connect_timeout_s=connect_timeout_s), shlex.join(argv)]
+
+
+def as_another(host: Host, remote: Sequence[str], user: str | None) -> list[str]:
+    """Return an argv that runs ``remote`` through ``sudo -n`` as a user; None and the login user need no sudo."""
+    if user is None or user == host.user:
+        return list(remote)
+    return ["sudo", "-n", "-H", "-u", user, "--", *remote]
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl.model.job_outcome import Ending, JobOutcome, OutputLine, Stack, Sweep
-from clusterctl.remote import bounded, python, ssh
+from clusterctl.remote import bounded, python, reach
 from clusterctl.remote.supervisor_answers import SupervisorAnswers, sweep_of
 from clusterctl.support import content
 
@@ -40,7 +40,6 @@ _END_WAIT_S = 25.0  # TERM, KILL, the node's own sweep and that of its peers hav
 _SWEEP_WAIT_S = 15.0
 _SWEEP_CONNECT_S = 5
 _LOOK_KEYS = frozenset({"found", "runs", "folder", "is"})
-_SWEEPS_AT_ONCE = 64
 _STACKS_WAIT_S = 6.0  # the supervisor waits a little longer, a node's own limit is shorter
 _STACKS_KEPT = 256  # one of every node before a second one of any
 _POLL_S = 0.2
@@ -63,7 +62,7 @@ class JobLogin:
 
     def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
         """Return the argv that runs ``remote`` there."""
-        return ssh.command(
+        return reach.command(
             self.host,
             remote,
             as_user=self.as_user,
@@ -125,7 +124,7 @@ class _Stacks:
         """Ask, or look whether all have answered and let the supervisor go on; this never waits."""
         if not self._until:
             self._until = time.monotonic() + _STACKS_WAIT_S
-            pool = ThreadPoolExecutor(min(_SWEEPS_AT_ONCE, len(self._logins)))
+            pool = ThreadPoolExecutor(_at_once(self._logins))
             self._answers = [pool.submit(self._ask, login) for login in self._logins]
             pool.shutdown(wait=False)
         elif time.monotonic() > self._until or all(answer.done() for answer in self._answers):
@@ -188,7 +187,10 @@ def run(
         "literal": spec.literal,
         "directory": spec.directory,
         "stacks": spec.stacks,
-        "peers": [{"name": peer.host.name, "argv": _sweep_argv(peer, spec.job)} for peer in others],
+        # Nodes of an allocation may refuse ssh among each other. Slurm ends the job there.
+        "peers": [
+            {"name": peer.host.name, "argv": _sweep_argv(peer, spec.job)} for peer in others if peer.host.step is None
+        ],
     }
     answers = SupervisorAnswers(on_line, on_data)
     stacks = _Stacks([login, *others], spec.job)
@@ -225,7 +227,9 @@ def run(
             process.kill()
             with contextlib.suppress(OSError):  # what could not be sent to a node that is gone
                 _stdin(process).close()
-    outcome = replace(_outcome(answers, complaint.decode("utf-8", "replace")), stacks=stacks.found())
+    outcome = replace(
+        _outcome(answers, complaint.decode("utf-8", "replace"), reach.client(login.host)), stacks=stacks.found()
+    )
     swept = answers.swept
     if outcome.ending == "exited" and outcome.rc == 0 and swept is not None and not (swept.killed or swept.left):
         return outcome
@@ -244,7 +248,7 @@ def sweep(logins: Sequence[JobLogin], job: str, session: str = "") -> tuple[Swee
     """
     if not logins:
         return ()
-    with ThreadPoolExecutor(min(_SWEEPS_AT_ONCE, len(logins))) as pool:
+    with ThreadPoolExecutor(_at_once(logins)) as pool:
         return tuple(pool.map(lambda login: _sweep_one(login, job, session), logins))
 
 
@@ -265,8 +269,12 @@ def look(logins: Sequence[JobLogin], names: Sequence[str], paths: Mapping[str, s
         reply = python.ask(argv, json.dumps(request).encode() + b"\n", _SWEEP_WAIT_S, _LOOK_KEYS)
         return Look(name, problem=reply.problem) if reply.answer is None else _look_of(name, reply.answer)
 
-    with ThreadPoolExecutor(min(_SWEEPS_AT_ONCE, max(1, len(logins)))) as pool:
+    with ThreadPoolExecutor(_at_once(logins)) as pool:
         return list(pool.map(one, logins))
+
+
+def _at_once(logins: Sequence[JobLogin]) -> int:
+    return max(1, min(reach.at_once(login.host for login in logins), len(logins)))
 
 
 def _sweep_argv(login: JobLogin, job: str) -> list[str]:
@@ -347,12 +355,12 @@ def _taken(answers: SupervisorAnswers, data: bytes) -> bytes:
     return rest
 
 
-def _outcome(answers: SupervisorAnswers, complaint: str) -> JobOutcome:
+def _outcome(answers: SupervisorAnswers, complaint: str, client: str) -> JobOutcome:
     lines, argv = tuple(answers.lines), answers.argv
     last = lines[-1].at_s if lines else 0.0
     if answers.ended is None:
         said = [line for line in complaint.strip().splitlines() if line.strip()]
-        problem = answers.flood or (said[-1] if said else "ssh ended without a word")
+        problem = answers.flood or (said[-1] if said else f"{client} ended without a word")
         return JobOutcome("lost", last, argv=argv, lines=lines, problem=problem)
     ended = answers.ended
     if ended.reason in {"not_started", "bad_request"}:

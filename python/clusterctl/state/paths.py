@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.model.hosts import InventorySources, is_host_list
+from clusterctl.model.hosts import InventorySources, is_path
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def ensure_private(path: Path) -> Path:
 def resolved(inventory: AnyInventory) -> InventorySources:
     """Return the sources of an inventory by absolute paths without links; lists of hosts stay as they are."""
     words = InventorySources.of(inventory).words
-    return InventorySources(tuple(word if is_host_list(word) else str(Path(word).resolve()) for word in words))
+    return InventorySources(tuple(str(Path(word).resolve()) if is_path(word) else word for word in words))
 
 
 def stem(inventory: AnyInventory) -> str:

@@ -1,0 +1,112 @@
+"""Build the command that runs a program on a node: through ssh, or through srun inside a Slurm allocation.
+
+Both take the program's stdin and stdout as pipes, and both end the program's stdin when they end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterctl.remote import srun_failure, ssh, ssh_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from clusterctl.model.facts import ProbeFailure
+    from clusterctl.model.hosts import Host, SlurmStep
+
+# srun hands its whole environment to the node by default, with what a controller has in it and no node needs.
+_EXPORTED = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "PATH", "LD_LIBRARY_PATH")
+_AT_ONCE = 64
+# All logins go to one sshd there, which begins to refuse them when ten are on their way (MaxStartups).
+_AT_ONCE_ON_SUBMIT_HOST = 8
+
+
+def command(
+    host: Host,
+    remote: Sequence[str],
+    *,
+    as_user: str | None = None,
+    control_dir: Path | None = None,
+    connect_timeout_s: int = 10,
+) -> list[str]:
+    """Return the whole argv that runs ``remote`` on the host; each token arrives as it is.
+
+    Args:
+        host: where to run it.
+        remote: argv on the node.
+        as_user: run it through ``sudo -n`` as this user; None runs it as the login user, or as the job's user.
+        control_dir: see :func:`clusterctl.remote.ssh.arguments`. A submit host has a connection for each command: on a
+            shared one, sshd allows ten sessions (MaxSessions).
+        connect_timeout_s: see :func:`clusterctl.remote.ssh.arguments`.
+    """
+    if host.step is None:
+        return ssh.command(host, remote, as_user=as_user, control_dir=control_dir, connect_timeout_s=connect_timeout_s)
+    argv = srun(host.step, ssh.as_another(host, remote, as_user))
+    if host.step.submit is None:
+        return argv
+    return ssh.command(host.step.submit, argv, connect_timeout_s=connect_timeout_s)
+
+
+def srun(step: SlurmStep, remote: Sequence[str]) -> list[str]:
+    """Return the srun line that runs ``remote`` once, as one more step of the job on the step's node.
+
+    The step shares the node with all other steps, and is not bound to a core: mpirun and its ranks run in one.
+    ``--unbuffered`` is left out, for it gives the program a terminal; without it srun passes on whole lines.
+    """
+    return [
+        "srun",
+        f"--jobid={step.job}",
+        "--overlap",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--nodelist={step.node}",
+        "--cpu-bind=none",
+        "--mpi=none",
+        "--input=all",
+        "--chdir=/",
+        f"--export={','.join(_EXPORTED)}",
+        *remote,
+    ]
+
+
+def client(host: Host) -> str:
+    """Return the program that reaches the host, as messages name it."""
+    return "ssh" if host.step is None else "srun"
+
+
+def without_client(host: Host) -> str:
+    """Return the sentence for a machine that lacks the program that reaches the host."""
+    if host.step is None or host.step.submit is not None:
+        return "There is no ssh client on this machine; install openssh-client."
+    return "srun is missing on this machine; install Slurm's client, or name a host that has it with --submit-host."
+
+
+def at_once(hosts: Iterable[Host]) -> int:
+    """Return how many commands for these hosts may start at the same time."""
+    submit = any(host.step is not None and host.step.submit is not None for host in hosts)
+    return _AT_ONCE_ON_SUBMIT_HOST if submit else _AT_ONCE
+
+
+def where(host: Host) -> str:
+    """Return the host and how it is reached, for messages."""
+    return ssh_failure.where(host) if host.step is None else srun_failure.where(host.name, host.step)
+
+
+def by_hand(host: Host) -> str:
+    """Return the command that tries to reach the host by hand."""
+    return ssh_failure.by_hand(host) if host.step is None else srun_failure.by_hand(host.step)
+
+
+def classify(host: Host, returncode: int, stderr: str) -> ProbeFailure:
+    """Return why a command on a host failed.
+
+    Args:
+        host: the host.
+        returncode: of the local ssh or srun.
+        stderr: what ssh, srun, sudo or the program wrote.
+    """
+    if host.step is None:
+        return ssh_failure.classify(host, returncode, stderr)
+    return srun_failure.classify(host, host.step, returncode, stderr)

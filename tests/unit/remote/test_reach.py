@@ -1,0 +1,97 @@
+"""The command that reaches a node: ssh, or a step of a Slurm job, here or on a submit host."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from clusterctl.model.hosts import Host, SlurmStep
+from clusterctl.remote import one_trip, python, reach, ssh
+from clusterctl.remote.supervised_job import JobLogin
+
+PLAIN = Host("node2", "192.0.2.12", user="cluster")
+LOGIN_NODE = Host("login", "192.0.2.1", port=2222, user="mpi")
+STEP = SlurmStep(42, "n2")
+IN_JOB = Host("node2", "192.0.2.12", step=STEP)
+THROUGH = Host("node2", "192.0.2.12", step=SlurmStep(42, "n2", LOGIN_NODE))
+REMOTE = ["/usr/bin/python3", "-c", "print('a b')", ""]
+
+
+def test_an_ordinary_host_is_reached_by_ssh_as_before() -> None:
+    for user in (None, "cluster", "mpi"):
+        wanted = ssh.command(PLAIN, REMOTE, as_user=user, control_dir=Path("/c"), connect_timeout_s=5)
+        assert reach.command(PLAIN, REMOTE, as_user=user, control_dir=Path("/c"), connect_timeout_s=5) == wanted
+
+
+def test_a_host_in_an_allocation_is_reached_by_a_step_on_its_slurm_node() -> None:
+    argv = reach.command(IN_JOB, REMOTE, control_dir=Path("/c"))
+    assert argv[0] == "srun"
+    assert argv[-len(REMOTE) :] == REMOTE
+    options = argv[1 : -len(REMOTE)]
+    assert set(options) >= {"--jobid=42", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=n2", "--mpi=none"}
+    assert "--cpu-bind=none" in options
+    assert all(option.startswith("--") for option in options)
+    assert not [option for option in options if option.startswith(("--unbuffered", "--pty", "--label"))]
+
+
+def test_only_named_variables_of_this_machine_reach_the_node() -> None:
+    (exported,) = [word for word in reach.command(IN_JOB, ["true"]) if word.startswith("--export=")]
+    assert not {"ALL", "NONE"} & set(exported.removeprefix("--export=").split(","))
+    assert "PATH" in exported
+
+
+def test_with_a_submit_host_srun_runs_there_and_every_token_arrives_as_it_was() -> None:
+    argv = reach.command(THROUGH, REMOTE, control_dir=Path("/c"), connect_timeout_s=7)
+    *ssh_words, line = argv
+    assert ssh_words == ssh.arguments(LOGIN_NODE, connect_timeout_s=7)
+    assert shlex.split(line) == reach.command(IN_JOB, REMOTE)
+    assert not [word for word in argv if "ControlPath" in word]
+
+
+def test_another_user_of_a_step_is_reached_through_sudo() -> None:
+    argv = reach.command(IN_JOB, ["true"], as_user="mpi")
+    assert argv[-7:] == ["sudo", "-n", "-H", "-u", "mpi", "--", "true"]
+
+
+def test_jobs_use_the_same_way() -> None:
+    assert JobLogin(THROUGH).command(["true"]) == reach.command(THROUGH, ["true"])
+    assert IN_JOB.by_ssh
+    assert Host("n", "n", connection="local", step=STEP).by_ssh
+
+
+def test_few_logins_go_to_one_submit_host_at_a_time() -> None:
+    assert reach.at_once([PLAIN, IN_JOB]) == 64
+    assert reach.at_once([PLAIN, THROUGH]) < 10
+
+
+def test_messages_name_the_job_and_the_step_by_hand() -> None:
+    assert reach.where(PLAIN) == "node2 (192.0.2.12 port 22)"
+    assert reach.where(IN_JOB) == "node2 (n2 in Slurm job 42)"
+    assert "srun --jobid=42" in reach.by_hand(IN_JOB)
+    assert (reach.client(PLAIN), reach.client(THROUGH)) == ("ssh", "srun")
+    assert "--submit-host" in reach.without_client(IN_JOB)
+    assert "openssh-client" in reach.without_client(THROUGH)
+
+
+def test_a_trip_into_an_allocation_needs_srun_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of nodes, sent through a stand-in for srun that drops its options and runs the rest here."""
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\nwhile case $1 in --*) true;; *) false;; esac; do shift; done\nexec "$@"\n')
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def read(_host: Host, ending: python.Ending) -> bytes:
+        return ending.output
+
+    request = b'{"targets": [], "timeout_s": 1, "budget_s": 1, "clock": 0}\n'
+    answers, failures = one_trip.ask({IN_JOB: request}, "login_probe", read, timeout_s=20)
+    assert not failures
+    assert b'"event":"logins"' in answers["node2"]
+
+
+def test_a_machine_without_srun_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    answers, failures = one_trip.ask({IN_JOB: b""}, "login_probe", lambda _host, ending: ending, timeout_s=5)
+    assert not answers
+    assert "srun is missing" in failures["node2"].message
