@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
 from clusterctl.model.hosts import Host, SlurmStep
 from clusterctl.remote import one_trip, python, reach, ssh
 from clusterctl.remote.supervised_job import JobLogin
+
+if TYPE_CHECKING:
+    import pytest
 
 PLAIN = Host("node2", "192.0.2.12", user="cluster")
 LOGIN_NODE = Host("login", "192.0.2.1", port=2222, user="mpi")

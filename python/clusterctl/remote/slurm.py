@@ -1,0 +1,295 @@
+"""Ask Slurm for its nodes, and hold one allocation for the time of a ``with`` block.
+
+The allocation is salloc's, with a command of ours in the place of a shell: ``plugins/module_utils/slurm_holder.py``.
+The command lasts as long as its stdin, and that is a pipe to this process. So the allocation ends with this process,
+however it ends, and also while it still waits in the queue. ``salloc --no-shell`` and ``sbatch`` leave a job behind
+when their caller is killed. sbatch also needs a folder that the nodes share for what its script has to tell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+from clusterctl.remote import bounded, python, slurm_refusal, slurm_text, ssh, ssh_failure
+from clusterctl.support.errors import ValidationCouldNotRunError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from clusterctl.model.hosts import Host
+    from clusterctl.remote.slurm_text import JobState, SlurmNode, SlurmRequest
+
+HOLDER = "slurm_holder"
+_ANSWER_S = 30.0  # of a command of Slurm; its own wait for the controller is shorter
+_SSH_FAILED = 255
+_LOOK_EVERY_S = 5.0
+_POLL_S = 0.2
+_HOLDER_START_S = 15.0
+_RELEASE_S = 25.0  # the holder gives salloc ten seconds twice
+_RUNNING = frozenset({"RUNNING", "CONFIGURING"})
+_MOST_SAID = 40
+_ERRORS_S = 1.0  # the rest of stderr comes with the end of stdout
+
+
+class Slurm:
+    """The commands of Slurm, on this machine or on a submit host."""
+
+    def __init__(self, submit: Host | None = None) -> None:
+        """Take the host that runs them, None for this machine."""
+        self.submit = submit
+
+    def nodes(self, partition: str = "") -> tuple[SlurmNode, ...]:
+        """Return the nodes of a partition, of the default one where none is named.
+
+        Raises:
+            ValidationCouldNotRunError: Slurm does not answer, or has no such partition.
+        """
+        text = self._asked(slurm_text.sinfo(partition))
+        found = slurm_text.nodes(text, partition)
+        if not found and not partition and not slurm_text.default_partition(text):
+            raise ValidationCouldNotRunError("Slurm has no default partition; name one of 'sinfo' with -p.")
+        if not found:
+            named = f"partition '{partition}'" if partition else "default partition"
+            raise ValidationCouldNotRunError(f"Slurm's {named} has no node; name one of 'sinfo' with -p.")
+        return found
+
+    def cluster_name(self) -> str:
+        """Return the name that Slurm gives to its cluster."""
+        return slurm_text.cluster_name(self._asked(["scontrol", "show", "config"])) or "slurm"
+
+    def host_names(self, folded: str) -> tuple[str, ...]:
+        """Return the NodeNames of a list as Slurm folds it."""
+        return slurm_text.host_names(self._asked(["scontrol", "show", "hostnames", folded]))
+
+    def state(self, job: int) -> JobState | None:
+        """Return the state of a job; None where Slurm no longer knows it, or does not answer."""
+        with contextlib.suppress(ValidationCouldNotRunError):
+            return slurm_text.job_state(self._asked(slurm_text.squeue(job)))
+        return None
+
+    def cancel(self, job: int) -> None:
+        """Cancel a job; one that has ended already is no problem."""
+        with contextlib.suppress(ValidationCouldNotRunError):
+            self._asked(["scancel", str(job)])
+
+    @property
+    def place(self) -> str:
+        """Where the commands run, for messages."""
+        return "This machine" if self.submit is None else self.submit.name
+
+    def _asked(self, argv: Sequence[str]) -> str:
+        """Run a command and return what it says.
+
+        Raises:
+            ValidationCouldNotRunError: it fails; the sentence says why.
+        """
+        command = list(argv) if self.submit is None else ssh.command(self.submit, argv)
+        try:
+            done = bounded.run(command, b"", _ANSWER_S)
+        except FileNotFoundError:
+            raise self.refused(f"{command[0]}: command not found") from None
+        except subprocess.TimeoutExpired:
+            raise ValidationCouldNotRunError(
+                f"{argv[0]} gave no answer within {_ANSWER_S:.0f} s; see 'scontrol ping', and start slurmctld."
+            ) from None
+        except bounded.TooMuchOutputError as error:
+            raise ValidationCouldNotRunError(f"{argv[0]}: {error}; run it by hand.") from None
+        if done.returncode != 0:
+            raise self.refused(done.errors.decode("utf-8", "replace"), returncode=done.returncode)
+        return done.output.decode("utf-8", "replace")
+
+    def refused(
+        self, said: str, request: SlurmRequest | None = None, returncode: int = 0
+    ) -> ValidationCouldNotRunError:
+        """Return the error for what a command of Slurm, or ssh on the way to it, said."""
+        if self.submit is not None and returncode == _SSH_FAILED:
+            failure = ssh_failure.classify(self.submit, returncode, said)
+            return ValidationCouldNotRunError(f"The submit host is needed for Slurm: {failure.message}")
+        return ValidationCouldNotRunError(slurm_refusal.sentence(said, request, place=self.place))
+
+
+@dataclass(frozen=True)
+class Grant:
+    """An allocation that runs: its job, its NodeNames in Slurm's order, and the CPUs of each that the job has."""
+
+    job: int
+    names: tuple[str, ...]
+    cpus: tuple[int, ...]
+
+
+@final
+class Allocation:
+    """One allocation, from its request to its release."""
+
+    def __init__(
+        self,
+        slurm: Slurm,
+        request: SlurmRequest,
+        start_within_s: float,
+        tell: Callable[[str], None] = lambda _words: None,
+    ) -> None:
+        """Prepare a request.
+
+        Args:
+            slurm: the commands.
+            request: what to ask for.
+            start_within_s: an allocation that has not started then is cancelled.
+            tell: hears why the job waits.
+        """
+        self._slurm, self._request, self._start_within_s, self._tell = slurm, request, start_within_s, tell
+        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._job: int | None = None
+        self._said: list[str] = []
+        self._ended: dict[str, Any] | None = None
+        self._errors = bytearray()
+        self._readers: list[threading.Thread] = []
+
+    def __enter__(self) -> Allocation:
+        """Start to hold the allocation; :meth:`wait` says when it runs."""
+        program = python.program(HOLDER)
+        argv = program.argv(sys.executable if self._slurm.submit is None else self._slurm.submit.python)
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            argv if self._slurm.submit is None else ssh.command(self._slurm.submit, argv),
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            start_new_session=True,  # the terminal's Ctrl-C is for this process, which then releases the job
+        )
+        line = {"argv": slurm_text.salloc(self._request, ()), "start_within_s": self._start_within_s}
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.write(program.data + json.dumps(line).encode() + b"\n")
+                self._process.stdin.flush()
+        for read in (self._read_errors, self._read_events):
+            reader = threading.Thread(target=read, args=(self._process,), name="slurm", daemon=True)
+            self._readers.append(reader)
+            reader.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the allocation back, and cancel what is left of it."""
+        process = self._process
+        if process is None:
+            return
+        try:
+            with contextlib.suppress(OSError):
+                if process.stdin is not None:
+                    process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_RELEASE_S)
+        finally:
+            process.kill()
+            process.wait()
+            self._take_all()
+            if self._job is not None:
+                self._slurm.cancel(self._job)
+
+    def wait(self) -> Grant:
+        """Wait until the allocation runs.
+
+        Raises:
+            ValidationCouldNotRunError: it is refused, or does not start in time; the sentence says why.
+        """
+        until = time.monotonic() + self._start_within_s + _HOLDER_START_S
+        look_at = time.monotonic() + _LOOK_EVERY_S
+        state: JobState | None = None
+        while time.monotonic() < until and self._ended is None:
+            if (variables := self._next()) is not None:
+                return self._grant(variables)
+            if self._job is not None and time.monotonic() >= look_at:
+                state = self._slurm.state(self._job) or state
+                self._tell(_waiting(self._job, state))
+                look_at = time.monotonic() + _LOOK_EVERY_S
+        if self._ended is None or self._ended["why"] == "late":
+            words = slurm_refusal.never_started(self._job, state, self._start_within_s)
+            raise ValidationCouldNotRunError(words)
+        if self._job is not None:  # it was taken into the queue, and ended there
+            raise ValidationCouldNotRunError(f"{self._why_gone(self._job, self._slurm.state(self._job))}.")
+        raise self._slurm.refused("\n".join(self._said), self._request, int(self._ended["rc"]))
+
+    def ended(self, *, look: bool) -> str:
+        """Return why the allocation has ended, as a clause with its cure; '' while it runs.
+
+        Args:
+            look: also ask Slurm, which takes a moment; otherwise only what salloc has said counts.
+        """
+        self._take_all()
+        if self._job is None or (self._ended is None and not look):
+            return ""
+        state = self._slurm.state(self._job)
+        if self._ended is None and state is not None and state.state in _RUNNING:
+            return ""
+        if self._ended is None and state is None:
+            return ""  # Slurm did not answer; the checks say what they see
+        return self._why_gone(self._job, state)
+
+    def _why_gone(self, job: int, state: JobState | None) -> str:
+        return slurm_refusal.ended(job, state, slurm_text.minutes(self._request.time_s))
+
+    def _grant(self, variables: Mapping[str, Any]) -> Grant:
+        job = int(variables["SLURM_JOB_ID"])
+        self._job = job
+        names = self._slurm.host_names(str(variables["SLURM_JOB_NODELIST"]))
+        cpus = slurm_text.counts(str(variables.get("SLURM_JOB_CPUS_PER_NODE", "")))
+        return Grant(job, names, cpus if len(cpus) == len(names) else ())
+
+    def _next(self) -> dict[str, Any] | None:
+        """Take one event, after a moment at most, and return the variables of the allocation where it has begun."""
+        with contextlib.suppress(queue.Empty):
+            return self._taken(self._events.get(timeout=_POLL_S))
+        return None
+
+    def _take_all(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._taken(self._events.get_nowait())
+
+    def _taken(self, event: dict[str, Any] | None) -> dict[str, Any] | None:
+        if event is None:  # the holder has gone, perhaps without a word
+            said = self._errors.decode("utf-8", "replace")
+            self._said += said.splitlines()[-_MOST_SAID:]
+            code = self._process.wait() if self._process is not None else 1
+            self._ended = self._ended or {"rc": code, "why": "ended"}
+            return None
+        kind = event.get("holder")
+        if kind == "granted":
+            variables: dict[str, Any] = event["variables"]
+            return variables
+        if kind == "said":
+            text = str(event["text"])
+            self._job = slurm_text.job_id(text) or self._job
+            self._said = [*self._said, text][-_MOST_SAID:]
+        elif kind == "ended":
+            self._ended = event
+        return None
+
+    def _read_events(self, process: subprocess.Popen[bytes]) -> None:
+        for line in process.stdout or ():
+            if line.startswith(b'{"holder"'):
+                with contextlib.suppress(ValueError):
+                    self._events.put(json.loads(line))
+        self._readers[0].join(_ERRORS_S)
+        self._events.put(None)
+
+    def _read_errors(self, process: subprocess.Popen[bytes]) -> None:
+        for line in process.stderr or ():
+            self._errors += line
+            del self._errors[: -bounded.MOST_ERRORS]
+
+
+def _waiting(job: int, state: JobState | None) -> str:
+    reason = f": {state.reason}" if state is not None and state.reason else ""
+    return f"Slurm job {job} waits for its nodes{reason}"

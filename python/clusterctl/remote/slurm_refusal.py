@@ -1,0 +1,129 @@
+"""Turn what Slurm's commands say of a request that fails into one sentence: cause and cure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from clusterctl.remote import ssh_failure
+
+if TYPE_CHECKING:
+    from clusterctl.remote.slurm_text import JobState, SlurmRequest
+
+_WITHOUT = re.compile(r"\b(salloc|squeue|sinfo|scontrol|scancel)\b.*(?:not found|No such file)")
+# Words of Slurm's own table of errors (src/common/slurm_errno.c). A cause may name {account} and {partition}.
+_REFUSALS = tuple(
+    (re.compile(words, re.IGNORECASE), cause, cure)
+    for words, cause, cure in (
+        (
+            (r"Unable to contact slurm controller|Unable to establish (?:control|config)|controller in standby"
+            r"|controller not responding|DNS SRV|Could not establish a configuration source"),
+            "Slurm's controller does not answer",
+            "see 'scontrol ping', and start slurmctld",
+        ),
+        (
+            r"munge|authentication error",
+            "Slurm's authentication fails",
+            "see that munged runs with the cluster's key, and that the clocks agree",
+        ),
+        (
+            r"Invalid account|account/partition combination",
+            "{account} may not submit jobs to {partition}",
+            "name another account with -A or a partition with -p; 'sacctmgr show associations' lists what is allowed",
+        ),
+        (
+            r"Invalid partition name",
+            "Slurm has no {partition}",
+            "name one of 'sinfo' with -p",
+        ),
+        (
+            r"No partition specified",
+            "Slurm has no default partition",
+            "name one of 'sinfo' with -p",
+        ),
+        (
+            r"group not permitted|permission denied|Invalid user id|Invalid qos",
+            "this user may not submit jobs to {partition}",
+            "name another account with -A or a partition with -p, or ask Slurm's administrator",
+        ),
+        (
+            r"Only batch jobs",
+            "{partition} takes no jobs of salloc",
+            "name a partition with -p that does",
+        ),
+        (
+            r"time limit is invalid|exceeds some limit",
+            "{partition} does not allow a job of that length",
+            "give a shorter --time",
+        ),
+        (
+            r"violates accounting|QOS|job submit limit|MaxJobCount",
+            "a limit of Slurm's accounting refuses the job",
+            "ask for fewer --nodes or a shorter --time, or name another account with -A",
+        ),
+        (
+            r"Partition in DOWN|partition not available|partition configuration not available",
+            "{partition} is down, or too small for the job",
+            "name another partition with -p, or ask for fewer --nodes",
+        ),
+        (
+            (r"Node count|node configuration is not available|nodes not in this partition|Invalid node name"
+            r"|More processors|generic resource"),
+            "{partition} has no such nodes",
+            "see 'sinfo --Node', and ask for nodes that it has",
+        ),
+        (
+            r"submissions disabled",
+            "Slurm takes no jobs at present",
+            "try again later, or ask Slurm's administrator",
+        ),
+    )
+)  # fmt: skip
+_ENDS = {
+    "TIMEOUT": ("its time limit ended it", "give a longer --time"),
+    "CANCELLED": ("it was cancelled", "see 'scontrol show job {job}' for who did"),
+    "PREEMPTED": ("a job of higher priority took its nodes", "choose another partition with -p, or try again later"),
+    "NODE_FAIL": ("Slurm counts one of its nodes as failed", "see 'sinfo -R'"),
+    "FAILED": ("Slurm counts it as failed", "see 'scontrol show job {job}'"),
+}
+_OTHER_END = ("it has ended", "see 'scontrol show job {job}'")
+
+
+def sentence(said: str, request: SlurmRequest | None = None, *, place: str = "this machine") -> str:
+    """Return why Slurm refuses, with the cure.
+
+    Args:
+        said: stderr of a command of Slurm.
+        request: the allocation that it was about.
+        place: where the command ran.
+    """
+    missing = _WITHOUT.search(said)
+    if missing is not None:
+        return f"{place} has no {missing.group(1)}; install Slurm's client there, or name a --submit-host that has it."
+    account = f"the account '{request.account}'" if request and request.account else "your default account"
+    partition = f"partition '{request.partition}'" if request and request.partition else "the default partition"
+    evidence = ssh_failure.shortened(said)
+    for words, cause, cure in _REFUSALS:
+        if words.search(said):
+            clause = cause.format(account=account, partition=partition)
+            return f"{clause[0].upper()}{clause[1:]}; {cure} ({evidence})."
+    return f"Slurm refused the request ({evidence}); try the same by hand: 'salloc --nodes=1 true'."
+
+
+def never_started(job: int | None, state: JobState | None, waited_s: float) -> str:
+    """Return the sentence for an allocation that did not start in time; it is cancelled."""
+    called = f"Slurm job {job}" if job is not None else "The job for Slurm"
+    why = f"; Slurm's reason is {state.reason}" if state is not None and state.reason else ""
+    return (
+        f"{called} did not start within {waited_s:.0f} s and is cancelled{why}; give a longer --start-within, ask for "
+        "fewer --nodes, or name another partition with -p."
+    )
+
+
+def ended(job: int, state: JobState | None, limit_minutes: int) -> str:
+    """Return the sentence for an allocation that ended while checks ran in it."""
+    word = state.state if state is not None else ""
+    cause, cure = _ENDS.get(word.partition(" ")[0], _OTHER_END)
+    if word == "TIMEOUT":
+        cause = f"its time limit of {limit_minutes} min ended it"
+    return f"Slurm job {job} is gone: {cause}; {cure.format(job=job)}"

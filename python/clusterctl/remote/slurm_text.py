@@ -1,0 +1,258 @@
+"""The texts that Slurm's commands take and give: arguments of salloc, and answers of sinfo, squeue and scontrol.
+
+Formats and words are those that Slurm 22.05 to 24.11 share; ``--json`` is missing in parts of them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from clusterctl.model import nodeset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+# Partition ('*': the default one), node, address, sockets, cores of each, threads of each, gres, state, reason.
+# The reason comes last, since it is a text of people.
+_SINFO = "%P|%N|%o|%X|%Y|%Z|%G|%T|%E"
+_SINFO_FIELDS = _SINFO.count("|") + 1
+_SQUEUE = "%T|%N|%r"
+_SQUEUE_FIELDS = _SQUEUE.count("|") + 1
+_COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_GPUS = re.compile(r"gpu(?::[^:(]+)?:(\d+)(?:\(.*\))?")
+_COMMA_OUTSIDE = re.compile(r",(?![^(]*\))")
+_STATE_MARKS = "*~#!%$@^-+"
+_UNUSABLE = re.compile(r"down|drain|fail|maint|reboot|unk|future|no_respond|inval", re.IGNORECASE)
+_GRANTED = re.compile(r"(?:Pending|Granted) job allocation (\d+)|\bjob (\d+) (?:queued|has been allocated)")
+_JOB_NAME = "clusterctl-validate"
+
+
+@dataclass(frozen=True)
+class SlurmNode:
+    """A node as Slurm knows it; ``name`` is its NodeName, ``gpus`` the GPUs that Slurm hands out."""
+
+    name: str
+    address: str
+    sockets: int
+    cores_per_socket: int
+    threads: int
+    gpus: int
+    state: str
+    reason: str = ""
+
+    @property
+    def cores(self) -> int:
+        """The cores of all sockets."""
+        return max(1, self.sockets * self.cores_per_socket)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether Slurm may start a job there, now or once other jobs have ended."""
+        return not _UNUSABLE.search(self.state)
+
+    @property
+    def hardware(self) -> str:
+        """What nodes of one kind have in common, in words."""
+        gpus = f", {self.gpus} GPUs" if self.gpus else ""
+        threads = f" with {self.threads} threads" if self.threads > 1 else ""
+        return f"{self.sockets} x {self.cores_per_socket} cores{threads}{gpus}"
+
+
+@dataclass(frozen=True)
+class SlurmRequest:
+    """The allocation that is asked for.
+
+    ``nodes`` is their number, ``nodelist`` are NodeNames that all belong to it, ``exclude`` those that must not.
+    ``gpus`` is the number on each node. ``time_s`` is the job's own time limit.
+    """
+
+    nodes: int
+    time_s: float
+    partition: str = ""
+    account: str = ""
+    nodelist: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
+class JobState:
+    """The state of a job (RUNNING, PENDING, TIMEOUT), the reason that Slurm gives, and its nodes in Slurm's folds."""
+
+    state: str
+    reason: str = ""
+    nodes: str = ""
+
+
+def salloc(request: SlurmRequest, holder: Sequence[str]) -> list[str]:
+    """Return the salloc line that runs ``holder`` where salloc runs, for as long as the allocation is to last.
+
+    All of each node is asked for, since figures of a shared node tell nothing. GPUs are named as well: the steps of a
+    job do not see those that it has only because it is alone on its node.
+    """
+    line = [
+        "salloc",
+        f"--job-name={_JOB_NAME}",
+        f"--nodes={request.nodes}",
+        "--exclusive",
+        "--mem=0",
+        "--wait-all-nodes=1",
+        f"--time={minutes(request.time_s)}",
+        "--kill-command=TERM",
+    ]
+    line += [f"--partition={request.partition}"] if request.partition else []
+    line += [f"--account={request.account}"] if request.account else []
+    line += [f"--nodelist={','.join(request.nodelist)}"] if request.nodelist else []
+    line += [f"--exclude={','.join(request.exclude)}"] if request.exclude else []
+    line += [f"--gres=gpu:{request.gpus}"] if request.gpus else []
+    return [*line, *holder]
+
+
+def minutes(seconds: float) -> int:
+    """Return a time limit as Slurm counts it: whole minutes, at least one."""
+    return max(1, math.ceil(seconds / 60))
+
+
+def sinfo(partition: str = "") -> list[str]:
+    """Return the line that lists nodes for :func:`nodes`."""
+    return ["sinfo", "--noheader", "--Node", f"--format={_SINFO}", *([f"--partition={partition}"] if partition else [])]
+
+
+def nodes(text: str, partition: str = "") -> tuple[SlurmNode, ...]:
+    """Return the nodes of a partition, of the default one where none is named; each node once.
+
+    Args:
+        text: the answer to :func:`sinfo`.
+        partition: its name, or several with commas.
+    """
+    wanted = set(partition.split(",")) if partition else set()
+    found: dict[str, SlurmNode] = {}
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split("|", _SINFO_FIELDS - 1)]
+        if len(fields) != _SINFO_FIELDS:
+            continue
+        where, name, address, sockets, cores, threads, gres, state, reason = fields
+        if (where.rstrip("*") not in wanted) if wanted else (not where.endswith("*")):
+            continue
+        node = SlurmNode(
+            name,
+            address,
+            _number(sockets),
+            _number(cores),
+            _number(threads),
+            gpus_of(gres),
+            state.rstrip(_STATE_MARKS).lower() if not state.endswith("*") else "down (does not respond)",
+            "" if reason == "none" else reason,
+        )
+        found.setdefault(name, node)
+    return tuple(found.values())
+
+
+def default_partition(text: str) -> str:
+    """Return the name of the default partition in an answer to :func:`sinfo`, '' where Slurm has none."""
+    names = (line.partition("|")[0].strip() for line in text.splitlines())
+    return next((name.rstrip("*") for name in names if name.endswith("*")), "")
+
+
+def gpus_of(gres: str) -> int:
+    """Return the GPUs of a list of generic resources: ``gpu:a100:4(S:0-1),gpu:2,nvme:1`` has 6."""
+    matches = (_GPUS.fullmatch(part.strip()) for part in _COMMA_OUTSIDE.split(gres))
+    return sum(int(match.group(1)) for match in matches if match)
+
+
+def squeue(job: int) -> list[str]:
+    """Return the line that asks for the state of a job in the queue, for :func:`job_state`."""
+    return ["squeue", "--noheader", f"--jobs={job}", "--states=all", f"--format={_SQUEUE}"]
+
+
+def job_state(text: str) -> JobState | None:
+    """Return the state of a job; None where Slurm no longer knows it.
+
+    Args:
+        text: the answer to :func:`squeue`.
+    """
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split("|", _SQUEUE_FIELDS - 1)]
+        if len(fields) == _SQUEUE_FIELDS and fields[0]:
+            state, names, reason = fields
+            return JobState(state.upper(), "" if reason in {"None", "none"} else reason, names)
+    return None
+
+
+def host_names(text: str) -> tuple[str, ...]:
+    """Return the NodeNames in the answer to ``scontrol show hostnames``."""
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
+
+
+def cluster_name(text: str) -> str:
+    """Return the name of the cluster in the answer to ``scontrol show config``, '' if it is missing."""
+    match = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)
+    return match.group(1) if match else ""
+
+
+def job_id(line: str) -> int | None:
+    """Return the job's number in a line of salloc on stderr, None where it has none."""
+    match = _GRANTED.search(line)
+    return int(match.group(1) or match.group(2)) if match else None
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Return the numbers per node that Slurm folds as ``2(x3),4``."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = _COUNT.fullmatch(part.strip())
+        if match is not None:
+            found += [int(match.group(1))] * int(match.group(2) or 1)
+    return tuple(found)
+
+
+def folded_counts(numbers: Iterable[int]) -> str:
+    """Return numbers per node as Slurm folds them: ``2(x3),4``."""
+    runs = [(number, len(list(same))) for number, same in groupby(numbers)]
+    return ",".join(str(number) if many == 1 else f"{number}(x{many})" for number, many in runs)
+
+
+def launch_variables(job: int, names: Sequence[str], slots: Sequence[int]) -> tuple[tuple[str, str], ...]:
+    """Return what mpirun reads of an allocation, for a step that has the variables of one node alone.
+
+    Args:
+        job: the job's number.
+        names: the NodeNames of the allocation, in Slurm's order.
+        slots: the ranks that mpirun may start on each.
+
+    Returns:
+        Pairs of name and value. mpirun starts its daemons by srun, which needs ``SLURM_OVERLAP`` beside the step of
+        mpirun itself. Daemons inherit TMPDIR, and the job's own folder is on the launch node alone.
+    """
+    listed = ",".join(names)
+    return (
+        ("SLURM_JOBID", str(job)),
+        ("SLURM_JOB_ID", str(job)),
+        ("SLURM_JOB_NODELIST", listed),
+        ("SLURM_JOB_NUM_NODES", str(len(names))),
+        ("SLURM_NNODES", str(len(names))),
+        ("SLURM_NODELIST", listed),
+        ("SLURM_OVERLAP", "1"),
+        ("SLURM_TASKS_PER_NODE", folded_counts(slots)),
+        ("TMPDIR", "/tmp"),  # noqa: S108 - the name that every node knows
+    )
+
+
+def mixed(found: Iterable[SlurmNode]) -> str:
+    """Return the kinds of hardware among nodes as a clause; '' where all are of one kind."""
+    kinds: dict[str, list[str]] = {}
+    for node in found:
+        kinds.setdefault(node.hardware, []).append(node.name)
+    if len(kinds) < 2:  # noqa: PLR2004 - one kind is none too many
+        return ""
+    largest_first = sorted(kinds.items(), key=lambda kind: -len(kind[1]))
+    return "; ".join(f"{nodeset.folded(names)}: {hardware}" for hardware, names in largest_first)
+
+
+def _number(text: str) -> int:
+    match = re.match(r"\d+", text)
+    return int(match.group()) if match else 1

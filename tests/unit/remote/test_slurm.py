@@ -1,0 +1,167 @@
+"""An allocation of Slurm is waited for under a deadline, and never outlasts the process that holds it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl.remote.slurm import Allocation, Slurm
+from clusterctl.remote.slurm_text import SlurmRequest
+from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
+from stand_in_slurm import StandIn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.programs
+
+REQUEST = SlurmRequest(nodes=2, time_s=90, partition="main", account="hpc", nodelist=("node1", "node2"))
+_HOLD = """
+import sys
+from clusterctl.remote.slurm import Allocation, Slurm
+from clusterctl.remote.slurm_text import SlurmRequest
+with Allocation(Slurm(), SlurmRequest(nodes=2, time_s=90), 60.0) as allocation:
+    if sys.argv[1] == "granted":
+        allocation.wait()
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def eventually(is_true: Callable[[], bool], within_s: float = 20.0) -> bool:
+    """Wait until something is true."""
+    until = time.monotonic() + within_s
+    while not is_true():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def is_alive(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_an_allocation_is_granted_and_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = StandIn(tmp_path, "granted").use(monkeypatch)
+    with Allocation(Slurm(), REQUEST, 20.0) as allocation:
+        grant = allocation.wait()
+        assert (grant.job, grant.names, grant.cpus) == (42, ("node1", "node2"), (2, 2))
+        assert allocation.ended(look=True) == ""
+        assert "scancel 42" not in slurm.read("log")
+    assert "scancel 42" in slurm.read("log")
+    assert {"released", "cancelled"} & set(slurm.read("log"))
+    options = slurm.read("options")
+    assert {"--nodes=2", "--partition=main", "--account=hpc", "--nodelist=node1,node2", "--time=2"} <= set(options)
+    assert "--exclusive" in options
+
+
+def test_an_error_inside_gives_it_back_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = StandIn(tmp_path, "granted").use(monkeypatch)
+
+    def interrupted() -> None:
+        with Allocation(Slurm(), REQUEST, 20.0) as allocation:
+            allocation.wait()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert "scancel 42" in slurm.read("log")
+    assert not is_alive(slurm.read("pid")[0])
+
+
+def test_one_that_never_starts_is_cancelled_at_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = StandIn(tmp_path, "pending").use(monkeypatch)
+    monkeypatch.setattr("clusterctl.remote.slurm._LOOK_EVERY_S", 0.3)
+    told: list[str] = []
+    began = time.monotonic()
+    with (
+        pytest.raises(ValidationCouldNotRunError) as refused,
+        Allocation(Slurm(), REQUEST, 1.5, told.append) as allocation,
+    ):
+        allocation.wait()
+    assert time.monotonic() - began < 10
+    assert refused.value.exit_code is ExitCode.VALIDATION_ERROR
+    for word in ("42", "Resources", "--start-within", "cancelled"):
+        assert word in str(refused.value)
+    assert {"cancelled", "scancel 42"} <= set(slurm.read("log"))
+    assert any("42 waits" in words and "Resources" in words for words in told)
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [("refused", ("account 'hpc'", "-A")), ("down", ("controller does not answer", "scontrol ping"))],
+)
+def test_a_refusal_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, words: tuple[str, ...]) -> None:
+    StandIn(tmp_path, mode).use(monkeypatch)
+    with (
+        pytest.raises(ValidationCouldNotRunError) as refused,
+        Allocation(Slurm(), REQUEST, 20.0) as allocation,
+    ):
+        allocation.wait()
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_the_end_by_the_time_limit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = StandIn(tmp_path, "timeout").use(monkeypatch)
+    with Allocation(Slurm(), REQUEST, 20.0) as allocation:
+        allocation.wait()
+        assert allocation.ended(look=True) == ""
+        slurm.say("late", "")
+        assert eventually(lambda: allocation.ended(look=False) != "")
+        words = allocation.ended(look=False)
+    for word in ("42", "time limit of 2 min", "--time"):
+        assert word in words
+
+
+@pytest.mark.parametrize("mode", ["granted", "pending"])
+def test_it_ends_with_a_process_that_is_killed(tmp_path: Path, mode: str) -> None:
+    slurm = StandIn(tmp_path, mode)
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, mode],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PATH": slurm.path, "STAND_IN": str(slurm.folder)},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        assert eventually(lambda: bool(slurm.read("options")))
+        (pid,) = slurm.read("pid")
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert eventually(lambda: not is_alive(pid))
+    assert {"released", "cancelled"} & set(slurm.read("log"))
+
+
+def test_nodes_come_from_the_named_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    StandIn(tmp_path, "granted").use(monkeypatch)
+    slurm = Slurm()
+    assert [node.name for node in slurm.nodes()] == ["node1", "node2"]
+    assert [node.gpus for node in slurm.nodes("gpu")] == [8]
+    assert slurm.cluster_name() == "sandbox"
+    with pytest.raises(ValidationCouldNotRunError, match=r"partition 'other' has no node.*-p"):
+        slurm.nodes("other")
+
+
+def test_a_machine_without_slurm_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValidationCouldNotRunError, match=r"This machine has no sinfo.*--submit-host"):
+        Slurm().nodes()
+    with (
+        pytest.raises(ValidationCouldNotRunError, match="This machine has no salloc"),
+        Allocation(Slurm(), REQUEST, 20.0) as allocation,
+    ):
+        allocation.wait()

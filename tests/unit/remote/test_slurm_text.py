@@ -1,0 +1,148 @@
+"""The texts of Slurm's commands are read, and lines for them written, without Slurm."""
+
+from __future__ import annotations
+
+import pytest
+from clusterctl.remote import slurm_refusal, slurm_text
+from clusterctl.remote.slurm_text import JobState, SlurmRequest
+
+# The columns of sinfo --Node --format='%P|%N|%o|%X|%Y|%Z|%G|%T|%E'; a node stands once for each partition.
+SINFO = """\
+debug*|node1|192.0.2.11|1|2|1|(null)|idle|none
+debug*|node2|192.0.2.12|1|2|1|(null)|drained|disk | full
+debug*|node3|192.0.2.13|1|2|1|(null)|idle*|Not responding
+gpu|node1|192.0.2.11|1|2|1|(null)|idle|none
+gpu|gpu7|gpu7|2|32|2|gpu:a100:8(S:0-1),nvme:1|allocated|none
+gpu|gpu8|gpu8|2+|32|2|gpu:a100:8(S:0-1)|idle~|none
+"""
+
+
+def test_nodes_are_those_of_the_default_partition_or_of_the_named_one() -> None:
+    default = slurm_text.nodes(SINFO)
+    assert [node.name for node in default] == ["node1", "node2", "node3"]
+    assert [node.is_usable for node in default] == [True, False, False]
+    assert (default[1].state, default[1].reason) == ("drained", "disk | full")
+    assert (default[0].address, default[0].cores, default[0].gpus) == ("192.0.2.11", 2, 0)
+    named = slurm_text.nodes(SINFO, "gpu")
+    assert [(node.name, node.gpus, node.cores, node.is_usable) for node in named] == [
+        ("node1", 0, 2, True),
+        ("gpu7", 8, 64, True),
+        ("gpu8", 8, 64, True),
+    ]
+    assert len(slurm_text.nodes(SINFO, "debug,gpu")) == 5
+    assert slurm_text.default_partition(SINFO) == "debug"
+    assert slurm_text.default_partition(SINFO.replace("*|", "|")) == ""
+    assert slurm_text.nodes("a line of a login script\n") == ()
+
+
+@pytest.mark.parametrize(
+    ("gres", "count"),
+    [
+        ("(null)", 0),
+        ("gpu:4", 4),
+        ("gpu:a100:8(S:0-1)", 8),
+        ("gpu:a100:4(S:0,1),gpu:2,nvme:1", 6),
+        ("craynetwork:4,gpu:1", 1),
+    ],
+)
+def test_gpus_are_counted_over_their_types(gres: str, count: int) -> None:
+    assert slurm_text.gpus_of(gres) == count
+
+
+def test_hardware_of_several_kinds_is_told_and_of_one_kind_is_not() -> None:
+    found = slurm_text.nodes(SINFO, "gpu")
+    words = slurm_text.mixed(found)
+    assert words.startswith("gpu[7-8]: 2 x 32 cores with 2 threads, 8 GPUs; node1: ")
+    assert slurm_text.mixed(found[1:]) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("2(x3),4", (2, 2, 2, 4)), ("64", (64,)), ("1,2(x2)", (1, 2, 2)), ("", ())]
+)
+def test_counts_per_node_are_unfolded_and_folded(text: str, numbers: tuple[int, ...]) -> None:
+    assert slurm_text.counts(text) == numbers
+    assert slurm_text.folded_counts(numbers) == text
+
+
+@pytest.mark.parametrize(
+    ("line", "job"),
+    [
+        ("salloc: Pending job allocation 5698241", 5698241),
+        ("salloc: job 5698241 queued and waiting for resources", 5698241),
+        ("salloc: job 5698241 has been allocated resources", 5698241),
+        ("salloc: Granted job allocation 7", 7),
+        ("salloc: Nodes gcn1234 are ready for job", None),
+        ("salloc: Waiting for resource configuration", None),
+    ],
+)
+def test_the_job_is_known_from_salloc_s_own_lines(line: str, job: int | None) -> None:
+    assert slurm_text.job_id(line) == job
+
+
+def test_the_state_of_a_job() -> None:
+    assert slurm_text.job_state("PENDING||Resources\n") == JobState("PENDING", "Resources")
+    assert slurm_text.job_state("RUNNING|node[1-4]|None\n") == JobState("RUNNING", "", "node[1-4]")
+    assert slurm_text.job_state("\n") is None
+    state = slurm_text.job_state("PENDING||(ReqNodeNotAvail, UnavailableNodes:node3)")
+    assert state is not None
+    assert "node3" in state.reason
+    assert slurm_text.cluster_name("ClusterName             = hpc1\n") == "hpc1"
+    assert slurm_text.host_names("node1\nnode2\n\n") == ("node1", "node2")
+
+
+def test_a_request_is_tokens_alone() -> None:
+    line = slurm_text.salloc(SlurmRequest(4, 61, "gpu", "a b", ("n1", "n2"), ("n9",), 8), ["sh", "-c", "x"])
+    assert line[0] == "salloc"
+    assert line[-3:] == ["sh", "-c", "x"]
+    assert {"--nodes=4", "--time=2", "--partition=gpu", "--account=a b", "--nodelist=n1,n2"} <= set(line)
+    assert {"--exclude=n9", "--gres=gpu:8", "--exclusive"} <= set(line)
+    bare = slurm_text.salloc(SlurmRequest(1, 60), ())
+    assert not [word for word in bare if word.startswith(("--partition", "--account", "--nodelist", "--gres"))]
+
+
+def test_mpirun_sees_the_whole_allocation_and_may_start_steps_beside_its_own() -> None:
+    variables = dict(slurm_text.launch_variables(42, ["node1", "node2", "n3"], [2, 2, 8]))
+    assert (variables["SLURM_NODELIST"], variables["SLURM_TASKS_PER_NODE"]) == ("node1,node2,n3", "2(x2),8")
+    assert (variables["SLURM_JOBID"], variables["SLURM_JOB_ID"], variables["SLURM_OVERLAP"]) == ("42", "42", "1")
+
+
+# Texts of Slurm's own table, src/common/slurm_errno.c.
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("Unable to contact slurm controller (connect failure)", ("controller does not answer", "scontrol ping")),
+        ("Invalid account or account/partition combination specified", ("account 'hpc'", "partition 'gpu'", "-A")),
+        ("Invalid partition name specified", ("no partition 'gpu'", "sinfo")),
+        ("No partition specified or system default partition", ("no default partition", "-p")),
+        ("User's group not permitted to use this partition", ("may not submit", "partition 'gpu'")),
+        ("Access/permission denied", ("may not submit",)),
+        ("Requested time limit is invalid (missing or exceeds some limit)", ("--time",)),
+        ("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", ("--nodes", "-A")),
+        ("Node count specification invalid", ("no such nodes",)),
+        ("Requested node configuration is not available", ("no such nodes",)),
+        ("Required partition not available (inactive or drain)", ("is down",)),
+        ("Only batch jobs are accepted or processed", ("salloc", "-p")),
+        ("Protocol authentication error", ("munged", "clocks")),
+        ("Something new", ("Something new", "by hand")),
+    ],
+)
+def test_a_refusal_has_culprit_and_cure(said: str, words: tuple[str, ...]) -> None:
+    request = SlurmRequest(2, 60, "gpu", "hpc")
+    sentence = slurm_refusal.sentence(f"salloc: error: Job submit/allocate failed: {said}\n", request)
+    for word in words:
+        assert word in sentence
+    assert "\n" not in sentence
+
+
+def test_a_missing_client_names_the_machine() -> None:
+    sentence = slurm_refusal.sentence("bash: line 1: sinfo: command not found", place="login")
+    assert sentence.startswith("login has no sinfo")
+
+
+@pytest.mark.parametrize(
+    ("state", "word"),
+    [("TIMEOUT", "--time"), ("CANCELLED by 0", "cancelled"), ("NODE_FAIL", "sinfo -R"), ("PREEMPTED", "-p")],
+)
+def test_the_end_of_a_job_has_its_cure(state: str, word: str) -> None:
+    assert word in slurm_refusal.ended(42, JobState(state), 30)
+    assert "scontrol show job 42" in slurm_refusal.ended(42, None, 30)
