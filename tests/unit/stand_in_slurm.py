@@ -58,7 +58,7 @@ esac""",
 
 
 class StandIn:
-    """A folder of stand-ins; ``mode`` of salloc: granted, pending, refused, down, timeout (once a file ``late`` exists)."""
+    """A folder of stand-ins; ``mode`` of salloc: granted, pending, refused, down, timeout (at a file ``late``)."""
 
     def __init__(self, folder: Path, mode: str) -> None:
         self.folder, self.path = folder, f"{folder / 'bin'}:/usr/bin:/bin"

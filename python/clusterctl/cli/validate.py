@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from clusterctl.cli import options, output, report
+from clusterctl.cli import options, output, report, slurm_options
 from clusterctl.cli.output import VERDICT_STYLES, StreamFormat, shown_command
 
 if TYPE_CHECKING:
@@ -94,6 +94,14 @@ def validate(
     no_history: Annotated[
         bool, typer.Option("--no-history", help="Neither compare with earlier runs nor keep this one beside them.")
     ] = False,
+    via: slurm_options.Via = None,
+    partition: slurm_options.Partition = None,
+    account: slurm_options.Account = None,
+    time: slurm_options.Time = None,
+    start_within: slurm_options.StartWithin = None,
+    nodes: slurm_options.Nodes = None,
+    submit_host: slurm_options.SubmitHost = None,
+    inventory_from: slurm_options.InventoryFrom = None,
     html: report.Html = None,
     junit: report.Junit = None,
     prometheus: report.Prometheus = None,
@@ -115,13 +123,24 @@ def validate(
     from clusterctl.report import files  # noqa: PLC0415 - see cli.main
     from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
 
-    inventory = options.sources(named, more)
+    wish = slurm_options.wish(
+        via,
+        inventory_from,
+        partition=partition,
+        account=account,
+        time=time,
+        start_within=start_within,
+        nodes=nodes,
+        submit_host=submit_host,
+    )
+    inventory = slurm_options.sources(wish, named, more)
     of_inventory = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
     names = [word.strip() for value in checks for word in value.split(",") if word.strip()] if checks else None
     asked = validation.ValidationOptions(
         inventory=of_inventory,
         launch_node=launch_node,
         suite=_suite(inventory, suite, suite_file),
+        via=wish,
         checks=None if names is None else tuple(names),
         timeout_s=timeout,
         patience_s=_patience(patience),
@@ -164,21 +183,27 @@ def in_short(inventory: AnyInventory, options: InventoryOptions) -> ValidationOp
     )
 
 
-def _suite(inventory: AnyInventory, name: str | None, file: Path | None) -> Suite:
+def _suite(inventory: AnyInventory | None, name: str | None, file: Path | None) -> Suite:
     """Return the suite that is asked for; a validation.yml beside the inventory counts where no other is given."""
     from clusterctl.suite import beside  # noqa: PLC0415 - see cli.main
     from clusterctl.validation import suites  # noqa: PLC0415 - see cli.main
 
-    return suites.load(file or beside(inventory), name)
+    return suites.load(file or (beside(inventory) if inventory is not None else None), name)
 
 
-def _run(inventory: AnyInventory, asked: ValidationOptions, form: StreamFormat, places: Places) -> int:
+def _run(inventory: AnyInventory | None, asked: ValidationOptions, form: StreamFormat, places: Places) -> int:
     from clusterctl.report import files  # noqa: PLC0415 - see cli.main
     from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
+    from clusterctl.validation import via_slurm  # noqa: PLC0415 - see cli.main
 
     places.refuse_impossible()
     tell = _Lines() if form is StreamFormat.TEXT else _stream if form is StreamFormat.JSONL else None
-    record = validation.validate(inventory, asked, tell)
+    if asked.via is not None:
+        record = via_slurm.validate(inventory, asked, asked.via, tell)
+    elif inventory is not None:
+        record = validation.validate(inventory, asked, tell)
+    else:  # pragma: no cover - options.sources has refused it
+        raise AssertionError
     files.write(record, places)
     if form is StreamFormat.TEXT:
         report.show(record, told=not output.console().is_terminal)
@@ -211,7 +236,7 @@ class _Lines:
             self._head = f"[{event.number}/{event.total}] {event.check}"
             self._transient(f"{self._head} …")
         elif isinstance(event, CheckProgress):
-            self._transient(f"{self._head}: {event.text}")
+            self._transient(f"{self._head or event.check}: {event.text}")
         elif isinstance(event, CheckFinished):
             self._verdict(event)
 

@@ -40,7 +40,8 @@ class Transport(str, Enum):
 class Member:
     """A node of the job: its ranks, its Open MPI, and the user that runs the job, by default the one that logs in.
 
-    ``address`` is where the other nodes reach it.
+    ``address`` is where the other nodes reach it. ``called`` is the name that a scheduler gives it, by which alone
+    mpirun knows nodes inside an allocation.
     """
 
     facts: NodeFacts
@@ -49,6 +50,7 @@ class Member:
     has_ucx: bool = False
     user: str = ""
     address: str = ""
+    called: str = ""
 
     @property
     def job_user(self) -> str:
@@ -56,8 +58,8 @@ class Member:
         return self.user or self.facts.user.name
 
 
-def member(node: NodeFacts, slots: int, user: str | None = None, address: str = "") -> Member:
-    """Return a node of a job from its facts; ``user`` and ``address`` as :class:`Member` has them."""
+def member(node: NodeFacts, slots: int, user: str | None = None, address: str = "", called: str = "") -> Member:
+    """Return a node of a job from its facts; ``user``, ``address`` and ``called`` as :class:`Member` has them."""
     artifact = node.artifact(_OPENMPI)
     options = artifact.inputs.get("configure", ())
     return Member(
@@ -67,6 +69,7 @@ def member(node: NodeFacts, slots: int, user: str | None = None, address: str = 
         has_ucx=any(str(word).startswith("--with-ucx") for word in options),
         user=user or "",
         address=address,
+        called=called,
     )
 
 
@@ -145,6 +148,8 @@ def node_names(members: Mapping[str, Member], launch_node: str) -> dict[str, str
         members: the nodes by their names in the inventory.
         launch_node: where mpirun is started; it may be none of the members.
     """
+    if all(one.called for one in members.values()):
+        return {name: one.called for name, one in members.items()}
     own = {name: one.facts.hostname for name, one in members.items()}
     owners, short = Counter(own.values()), Counter(map(_short, own.values()))
     called = {}

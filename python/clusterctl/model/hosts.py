@@ -37,6 +37,11 @@ class InventorySources:
         return tuple(Path(word) for word in self.words if is_path(word))
 
     @property
+    def are_slurm_s(self) -> bool:
+        """Whether Slurm has named the hosts, and not an inventory."""
+        return any(word.startswith(OF_SLURM) for word in self.words)
+
+    @property
     def arguments(self) -> tuple[str, ...]:
         """The words of a command line that name these sources."""
         if len(self.words) == 1:

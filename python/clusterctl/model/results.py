@@ -326,6 +326,8 @@ class ValidationRecord(Record):
     trends: tuple[Trend, ...] = ()
     notes: tuple[str, ...] = ()  # further notes for the reader: the history was set aside, a check was repeated
     folder: str = ""  # where the record and the logs lie
+    via: Literal["ssh", "slurm"] = "ssh"  # how the nodes were reached
+    slurm_job: int | None = None  # the allocation that the checks ran in
     verdict: Verdict
     checks: tuple[CheckResult, ...]
 

@@ -28,6 +28,7 @@ _COMMA_OUTSIDE = re.compile(r",(?![^(]*\))")
 _STATE_MARKS = "*~#!%$@^-+"
 _UNUSABLE = re.compile(r"down|drain|fail|maint|reboot|unk|future|no_respond|inval", re.IGNORECASE)
 _GRANTED = re.compile(r"(?:Pending|Granted) job allocation (\d+)|\bjob (\d+) (?:queued|has been allocated)")
+_TIME_LIMIT = re.compile(r"(?:(?P<days>\d{1,4})-)?(?P<clock>\d{1,6}(?::\d{1,2}){0,2})")
 _JOB_NAME = "clusterctl-validate"
 
 
@@ -115,6 +116,28 @@ def salloc(request: SlurmRequest, holder: Sequence[str]) -> list[str]:
 def minutes(seconds: float) -> int:
     """Return a time limit as Slurm counts it: whole minutes, at least one."""
     return max(1, math.ceil(seconds / 60))
+
+
+def time_limit(text: str) -> float:
+    """Return the seconds of a time limit as Slurm takes it: 30 (minutes), 45:00, 1:30:00, 2-00, 2-12:00.
+
+    Raises:
+        ValueError: it has another form, or is 0.
+    """
+    match = _TIME_LIMIT.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a time limit such as 30 (minutes), 1:30:00 or 2-12:00")
+    numbers = [int(number) for number in match["clock"].split(":")]
+    if match["days"] is not None:  # days-hours:minutes:seconds
+        hours, at_minute, at_second = [*numbers, 0, 0][:3]
+    elif len(numbers) == len(("h", "m", "s")):
+        hours, at_minute, at_second = numbers
+    else:  # minutes, or minutes:seconds
+        hours, at_minute, at_second = [0, *numbers, 0][:3]
+    found = ((int(match["days"] or 0) * 24 + hours) * 60 + at_minute) * 60 + at_second
+    if not found:
+        raise ValueError(f"{text!r} is not above 0")
+    return float(found)
 
 
 def sinfo(partition: str = "") -> list[str]:

@@ -60,6 +60,7 @@ class CheckRunner:
         expectations: Expectations,
         tell: Callable[[ValidationEvent], None],
         control: Path,
+        gone: Callable[[], str] = str,
     ) -> None:
         """Prepare the runner.
 
@@ -70,9 +71,10 @@ class CheckRunner:
             expectations: what figures are held against.
             tell: hears of the progress.
             control: the folder of the ssh connections that jobs share.
+            gone: says why the nodes are no longer ours, '' while they are; a failed check asks.
         """
         self._options, self._repeat, self._run, self._expectations = options, repeat, run, expectations
-        self._tell, self._control = tell, control
+        self._tell, self._control, self._gone = tell, control, gone
         self._started_s = 0.0  # the longest time that a job of this run took to start all its ranks
 
     def run(self, check: Check, team: Team, number: int, total: int) -> tuple[CheckResult, JobOutcome]:
@@ -93,6 +95,8 @@ class CheckRunner:
             self._tell(CheckStarted(check.name, number, total, deadline_s))
 
         first, outcome = self._attempt(check, team, place, on_start=tell_start)
+        if first.is_bad and self._gone():
+            return first, outcome
         result = self._expectations.assess(first)
         held = held_back.found(outcome.lines, team.site)
         if held:  # by the kernel's own count, so neither a second run nor a search has to confirm it

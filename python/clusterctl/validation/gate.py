@@ -122,7 +122,8 @@ class Gate:
     def _judge_provisioned(self, reached: Sequence[Host], probe: Probe) -> dict[str, ReadyNode]:
         began = time.monotonic()
         wanted = supervised_job.digests(content.node_programs())
-        cure = f"run 'clusterctl provision {self._cluster.sources.shown}' first"
+        sources = self._cluster.sources
+        cure = f"run 'clusterctl provision {'INVENTORY' if sources.are_slurm_s else sources.shown}' first"
         nodes: dict[str, ReadyNode] = {}
         found: list[Finding] = []
         for host in reached:

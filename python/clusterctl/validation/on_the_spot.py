@@ -56,7 +56,9 @@ def explained(
     if not found and not causes.is_certain(result, outcome):
         tell(CheckProgress(result.check, "trying the ports between the nodes"))
         found = ports.between(team, _CONNECT_S * causes.slowdown(result), control).causes
-    if not found and not causes.came_up(result):
+    # In an allocation, mpirun starts its daemons by srun, and ssh between the nodes may be forbidden.
+    by_ssh = team.nodes[team.launch_node].host.step is None if team.launch_node in team.nodes else True
+    if by_ssh and not found and not causes.came_up(result):
         tell(CheckProgress(result.check, f"trying the logins of {team.launch_node}"))
         found = _logins(team, control)
     if not found:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from clusterctl import __version__
 from clusterctl.analysis.trend import noise_of
@@ -58,14 +58,37 @@ def validate(
         ConfigError: the inventory, an option or a check's name is wrong, or another run holds a host.
     """
     options = options or ValidationOptions()
+    registry.select(options.checks, options.suite)  # a wrong name is told before the inventory is read
+    return of_cluster(ansible_inventory.load(inventory, options.inventory), options, on_event)
+
+
+def of_cluster(
+    cluster: Inventory,
+    options: ValidationOptions,
+    on_event: Callable[[ValidationEvent], None] | None = None,
+    gone: Gone | None = None,
+) -> ValidationRecord:
+    """Validate hosts that are known already, and keep the record in the folder of this run.
+
+    Args:
+        cluster: the hosts.
+        options: what the user asks for.
+        on_event: hears what happens, as it happens.
+        gone: says why the hosts are no longer ours, '' while they are.
+
+    Returns:
+        The record, as :func:`validate` does.
+
+    Raises:
+        ConfigError: an option or a check's name is wrong, or another run holds a host.
+    """
     checks = registry.select(options.checks, options.suite)
-    cluster = ansible_inventory.load(inventory, options.inventory)
     options.refuse_unknown_launch_node(cluster)
     command = " ".join(options.argv) or f"clusterctl validate {cluster.sources.shown}"
     with locks.HostLock(cluster.selected_hosts, command):
         run = runs.start("validate", cluster.sources, options.argv, runs.versions())
         try:
-            record = _Validation(cluster, options, checks, run, on_event or _ignore).go()
+            record = _Validation(cluster, options, checks, run, on_event or _ignore, gone or _ours).go()
         except KeyboardInterrupt:
             run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=_now())
             raise
@@ -90,6 +113,14 @@ def exit_code(record: ValidationRecord) -> ExitCode:
     return codes.get(record.verdict, ExitCode.VALIDATION_ERROR)
 
 
+class Gone(Protocol):
+    """Says why the hosts of a run are no longer ours, '' while they are."""
+
+    def __call__(self, *, look: bool) -> str:
+        """Say it; with ``look`` it is asked anew, which takes a moment."""
+        ...
+
+
 class _Validation:
     """One run, from the gate to the record."""
 
@@ -100,8 +131,10 @@ class _Validation:
         checks: Sequence[Check],
         run: runs.Run,
         tell: Callable[[ValidationEvent], None],
+        gone: Gone,
     ) -> None:
         """Pass the gate."""
+        self._look_whether_gone, self._gone = gone, ""
         self._cluster, self._options, self._checks, self._run, self._tell = cluster, options, checks, run, tell
         self._started = _now()
         self._results = CheckResults(tell)
@@ -144,13 +177,19 @@ class _Validation:
 
     def _run_checks(self) -> None:
         with ssh.control_folder() as control:
-            runner = CheckRunner(self._options, self._repeat, self._run, self._expectations, self._tell, control)
+            runner = CheckRunner(
+                self._options, self._repeat, self._run, self._expectations, self._tell, control, self._why_gone
+            )
             self._ports = ports.PortTrial(self._team, seed=zlib.crc32(self._run.record.run_id.encode()))
             for number, check in enumerate(self._checks, start=len(GATE) + 1):
                 if not self._team.nodes:
                     self._skip_rest("no node is left that answers")
                     return
-                if not self._run_check(runner, check, number):
+                goes_on = self._run_check(runner, check, number)
+                if self._gone:
+                    self._skip_rest(self._gone, Verdict.ERROR)
+                    return
+                if not goes_on:
                     self._skip_rest("'hello' did not end, and every other check would wait for the same")
                     return
 
@@ -166,6 +205,12 @@ class _Validation:
         if self._ports and check.name != "hello":
             self._ports.wait()  # every other check may measure
         result, outcome = runner.run(check, team, number, self._total)
+        self._gone = self._gone or self._look_whether_gone(look=False)
+        if self._gone:  # what the check says of nodes is the end of the allocation
+            reason = f"{self._gone}; it ended during this check"
+            update = {"verdict": Verdict.ERROR, "reason": reason, "hosts": (), "culprits": (), "next_step": ""}
+            self._results.finish(result.model_copy(update=update if result.is_bad else {}))
+            return False
         result = self._with_ports(result)
         if left_out:
             others = "; ".join(f"not on {names}: {words}" for words, names in by_reason(left_out).items())
@@ -174,6 +219,11 @@ class _Validation:
         lost = self._drop_silent(check, outcome)
         never_ended = result.verdict is not Verdict.PASS and outcome.ending != "exited"
         return not (check.name == "hello" and never_ended and not lost)
+
+    def _why_gone(self) -> str:
+        """Say why the hosts are no longer ours, '' while they are."""
+        self._gone = self._gone or self._look_whether_gone(look=True)
+        return self._gone
 
     def _with_ports(self, result: CheckResult) -> CheckResult:
         """Return the result of the first check with the ports that are closed between nodes."""
@@ -212,6 +262,7 @@ class _Validation:
     # --- the record ---------------------------------------------------------------------------------------------------
 
     def _record(self) -> ValidationRecord:
+        steps = [host.step for host in self._cluster.selected_hosts if host.step is not None]
         return ValidationRecord(
             clusterctl_version=__version__,
             run_id=self._run.record.run_id,
@@ -227,6 +278,8 @@ class _Validation:
             fabric=self._fabric,
             notes=(*self._notes, *self._expectations.notes),
             folder=str(self._run.folder),
+            via="slurm" if steps else "ssh",
+            slurm_job=steps[0].job if steps else None,
             verdict=worst(self._results.all),
             checks=self._results.all,
         )
@@ -244,6 +297,11 @@ class _Validation:
 
 def _ignore(_event: ValidationEvent) -> None:
     """Take an event that is not shown."""
+
+
+def _ours(*, look: bool) -> str:  # noqa: ARG001 - as Gone
+    """Say that hosts reached by ssh stay reachable."""
+    return ""
 
 
 def _now() -> datetime:

@@ -94,7 +94,8 @@ class Team:
         found: dict[str, list[str]] = {}
         for name, node in self._reached.items():
             own = [entry.address for link in node.facts.interfaces for entry in link.addresses]
-            for alias in dict.fromkeys((node.host.address, node.facts.fqdn, *own)):
+            called = (node.host.step.node,) if node.host.step is not None else ()
+            for alias in dict.fromkeys((*called, node.host.address, node.facts.fqdn, *own)):
                 found.setdefault(alias, []).append(name)
         unique = {alias: names[0] for alias, names in found.items() if alias and len(names) == 1}  # all have 127.0.0.1
         return {
@@ -107,15 +108,23 @@ class Team:
     def members(self) -> dict[str, mpirun_job.Member]:
         """The nodes as a launch sees them."""
         return {
-            name: mpirun_job.member(node.facts, node.slots, node.as_user, node.host.cluster_address)
+            name: mpirun_job.member(
+                node.facts,
+                node.slots,
+                node.as_user,
+                node.host.cluster_address,
+                node.host.step.node if node.host.step is not None else "",
+            )
             for name, node in self.nodes.items()
         }
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The environment that mpirun needs on the launch node."""
+        """The environment that mpirun needs on the launch node, with the allocation's where it is in one."""
         first = self._first
-        return mpirun.environment(self.version, mpirun_job.member(first.facts, 0, first.as_user).job_user)
+        allocation = dict(first.host.step.variables) if first.host.step is not None else {}
+        own = mpirun.environment(self.version, mpirun_job.member(first.facts, 0, first.as_user).job_user)
+        return {**allocation, **own}
 
     def only(self, names: Iterable[str]) -> Team:
         """Return the team of these nodes."""

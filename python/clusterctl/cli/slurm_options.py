@@ -1,0 +1,163 @@
+"""The options of validate that take its nodes from Slurm."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from clusterctl.cli import options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from clusterctl.model.hosts import InventorySources
+    from clusterctl.validation.options import SlurmWish
+
+_PANEL = "Inside an allocation"
+_MOST_NODES = 100_000
+
+
+class Way(str, Enum):
+    """How the nodes are reached."""
+
+    SSH = "ssh"
+    SLURM = "slurm"
+
+
+class Source(str, Enum):
+    """Who names the nodes, beside an inventory."""
+
+    SLURM = "slurm"
+
+
+Via: TypeAlias = Annotated[
+    Way | None,
+    typer.Option(
+        "--via", help="slurm: run the checks in one allocation of Slurm, without ssh to the nodes.",
+        rich_help_panel=_PANEL,
+    ),
+]  # fmt: skip
+Partition: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--partition", "-p", metavar="NAME", help="Default: Slurm's own.", rich_help_panel=_PANEL),
+]
+Account: TypeAlias = Annotated[
+    str | None, typer.Option("--account", "-A", metavar="NAME", help="Default: your own.", rich_help_panel=_PANEL)
+]
+Time: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--time", metavar="TIME", help="Time limit of the job as Slurm takes it: 30 (minutes), 2:00:00. Default: 60.",
+        rich_help_panel=_PANEL,
+    ),
+]  # fmt: skip
+StartWithin: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--start-within",
+        metavar="DURATION",
+        help="Cancel a job that waits longer for its nodes. Default: 5 min.",
+        rich_help_panel=_PANEL,
+    ),
+]
+Nodes: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--nodes", metavar="N", min=1, max=_MOST_NODES, help="Let Slurm choose N of the nodes. Default: all of them.",
+        rich_help_panel=_PANEL,
+    ),
+]  # fmt: skip
+SubmitHost: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--submit-host",
+        metavar="HOST",
+        help="Run Slurm's commands there over ssh: a host of the inventory, or user@host. Default: this machine.",
+        rich_help_panel=_PANEL,
+    ),
+]
+InventoryFrom: TypeAlias = Annotated[
+    Source | None,
+    typer.Option(
+        "--inventory-from",
+        help="slurm: take all usable nodes of the partition, instead of an inventory.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
+
+def wish(
+    via: Way | None,
+    source: Source | None,
+    *,
+    partition: str | None,
+    account: str | None,
+    time: str | None,
+    start_within: str | None,
+    nodes: int | None,
+    submit_host: str | None,
+) -> SlurmWish | None:
+    """Return how Slurm is asked for the nodes, None where they are reached by ssh.
+
+    Raises:
+        BadParameter: an option needs ``--via slurm``, or is not what it takes.
+    """
+    from clusterctl.model import units  # noqa: PLC0415 - see cli.main
+    from clusterctl.remote import slurm_text  # noqa: PLC0415 - see cli.main
+    from clusterctl.validation.options import AN_HOUR_S, START_WITHIN_S, SlurmWish  # noqa: PLC0415 - see cli.main
+
+    given = {
+        "--inventory-from": source,
+        "--partition": partition,
+        "--account": account,
+        "--time": time,
+        "--start-within": start_within,
+        "--nodes": nodes,
+        "--submit-host": submit_host,
+    }
+    if via is not Way.SLURM:
+        alone = next((name for name, value in given.items() if value is not None), "")
+        if alone:
+            raise typer.BadParameter("it needs --via slurm", param_hint=alone)
+        return None
+    for name in ("--partition", "--account"):
+        _check_word(name, given[name])
+    return SlurmWish(
+        partition=partition or "",
+        account=account or "",
+        time_s=_read("--time", time, AN_HOUR_S, slurm_text.time_limit),
+        start_within_s=_read("--start-within", start_within, START_WITHIN_S, units.seconds),
+        nodes=nodes,
+        submit_host=submit_host or "",
+        names_nodes=source is Source.SLURM,
+    )
+
+
+def sources(
+    slurm: SlurmWish | None, named: Sequence[Path] | None, more: Sequence[Path] | None
+) -> InventorySources | None:
+    """Return the inventories of the command line; None where Slurm names the nodes.
+
+    Raises:
+        BadParameter: there is none, or Slurm names the nodes and an inventory is given as well.
+    """
+    if slurm is None or not slurm.names_nodes:
+        return options.sources(named, more)
+    if named or more:
+        raise typer.BadParameter("give it or an inventory, not both", param_hint="--inventory-from")
+    return None
+
+
+def _check_word(name: str, value: object) -> None:
+    if value is not None and (not str(value).strip() or not str(value).isprintable()):
+        raise typer.BadParameter("it is not a name", param_hint=name)
+
+
+def _read(name: str, text: str | None, otherwise: float, seconds: Callable[[str], float]) -> float:
+    try:
+        return otherwise if text is None else seconds(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=name) from None

@@ -1,0 +1,249 @@
+"""Validate nodes inside one allocation of Slurm: choose them, hold the allocation, and run the same checks in it.
+
+mpirun runs as a step of the job and starts its daemons by srun. No ssh goes to a node or between nodes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from clusterctl.inventory import ansible_inventory
+from clusterctl.model import job_login, nodeset
+from clusterctl.model.hosts import OF_SLURM, Host, Inventory, InventorySources, SlurmStep
+from clusterctl.model.results import CheckProgress
+from clusterctl.remote import slurm_text
+from clusterctl.remote.slurm import Allocation, Slurm
+from clusterctl.support.errors import ConfigError, ValidationCouldNotRunError
+from clusterctl.support.words import and_more
+from clusterctl.validation import run
+from clusterctl.validation.checks import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from clusterctl.model.hosts import AnyInventory, InventoryOptions
+    from clusterctl.model.results import ValidationEvent, ValidationRecord
+    from clusterctl.remote.slurm import Grant
+    from clusterctl.remote.slurm_text import SlurmNode, SlurmRequest
+    from clusterctl.validation.options import SlurmWish, ValidationOptions
+
+ALLOCATION = "allocation"  # what a progress is about before the first check
+_MOST_NAMED = 6
+# user@host:port, as --submit-host takes it; a name that begins with '-' would be an option of ssh.
+_DESTINATION = re.compile(
+    r"(?:(?P<user>[A-Za-z0-9_][A-Za-z0-9._-]*)@)?(?P<host>[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<port>\d+))?"
+)
+_OTHER_USERS = (job_login.CLUSTER_USER, job_login.MESH_USER)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The nodes that may take part by NodeName, their hosts in the inventory, and what to ask Slurm for."""
+
+    nodes: Mapping[str, SlurmNode]
+    hosts: Mapping[str, Host]
+    request: SlurmRequest
+
+
+def validate(
+    inventory: AnyInventory | None,
+    options: ValidationOptions,
+    wish: SlurmWish,
+    on_event: Callable[[ValidationEvent], None] | None = None,
+) -> ValidationRecord:
+    """Validate nodes inside one allocation, which is given back whatever happens.
+
+    Args:
+        inventory: the inventory; None takes all nodes of the partition, narrowed by the option ``--limit``.
+        options: what the user asks for.
+        wish: how Slurm is asked.
+        on_event: hears what happens, as it happens.
+
+    Returns:
+        The record, as :func:`clusterctl.validation.run.validate` does.
+
+    Raises:
+        ConfigError: the inventory or an option is wrong, or Slurm does not know a host.
+        ValidationCouldNotRunError: Slurm does not answer, refuses, or does not start the job in time.
+    """
+    registry.select(options.checks, options.suite)  # a wrong name is told before anything waits in the queue
+    known = None if inventory is None else ansible_inventory.load(inventory, options.inventory)
+    submit = submit_host(wish.submit_host, known, options.inventory)
+    slurm = Slurm(submit)
+    chosen = choose(slurm.nodes(wish.partition), known, wish, options.inventory.limit)
+    sources = known.sources if known is not None else _sources(slurm.cluster_name(), wish.partition)
+
+    def tell(words: str) -> None:
+        if on_event is not None:
+            on_event(CheckProgress(ALLOCATION, words))
+
+    with Allocation(slurm, chosen.request, wish.start_within_s, tell) as allocation:
+        cluster = allocated(allocation.wait(), chosen, submit, sources, options.inventory.limit)
+        return run.of_cluster(cluster, options, on_event, allocation.ended)
+
+
+def submit_host(word: str, known: Inventory | None, options: InventoryOptions) -> Host | None:
+    """Return the host that runs Slurm's commands, None for this machine.
+
+    Args:
+        word: a host of the inventory, or ``user@host:port``; empty for this machine.
+        known: the inventory, where there is one.
+        options: the user and the key of the command line.
+
+    Raises:
+        ConfigError: it is not a host.
+    """
+    if not word:
+        return None
+    for host in known.hosts if known is not None else ():
+        if host.name == word:
+            return replace(host, become=False)
+    match = _DESTINATION.fullmatch(word)
+    if match is None:
+        raise ConfigError(f"--submit-host {word!r} is not a host; name a host of the inventory, or give user@host.")
+    return Host(
+        match["host"],
+        match["host"],
+        port=int(match["port"] or 22),
+        user=match["user"] or options.user,
+        private_key=options.private_key,
+    )
+
+
+def choose(found: Sequence[SlurmNode], known: Inventory | None, wish: SlurmWish, limit: str | None = None) -> Choice:
+    """Choose the nodes that may take part, and say what to ask Slurm for.
+
+    Args:
+        found: the nodes of the partition.
+        known: the inventory; None takes the nodes that Slurm names.
+        wish: how Slurm is asked.
+        limit: names of nodes, where Slurm names them; an inventory is limited already.
+
+    Raises:
+        ConfigError: Slurm does not know a host, or the limit leaves none.
+        ValidationCouldNotRunError: nodes are unusable, too few, or of different hardware.
+    """
+    where = f"partition '{wish.partition}'" if wish.partition else "default partition"
+    if known is None:
+        candidates, hosts = list(limited(found, limit)), {}
+        usable = [node for node in candidates if node.is_usable]
+        if candidates and not usable:
+            raise ValidationCouldNotRunError(_unusable(candidates))
+        candidates = usable
+    else:
+        pairs = _matched(known.selected_hosts, found, where)
+        candidates, hosts = [node for node, _ in pairs], {node.name: host for node, host in pairs}
+        unusable = [node for node in candidates if not node.is_usable]
+        if unusable and wish.nodes is None:
+            raise ValidationCouldNotRunError(_unusable(unusable))
+        candidates = [node for node in candidates if node.is_usable]
+    count = len(candidates) if wish.nodes is None else wish.nodes
+    if not candidates or count > len(candidates):
+        raise ValidationCouldNotRunError(
+            f"{max(1, count)} nodes are asked for, and Slurm's {where} has {len(candidates)} that can take part; "
+            "ask for fewer --nodes, or see 'sinfo -R' for the others."
+        )
+    if kinds := slurm_text.mixed(candidates):
+        raise ValidationCouldNotRunError(
+            f"The nodes of Slurm's {where} have different hardware ({kinds}); choose nodes of one kind with --limit, "
+            "or a partition of one kind with -p."
+        )
+    names = {node.name for node in candidates}
+    everyone = count == len(candidates)
+    request = slurm_text.SlurmRequest(
+        nodes=count,
+        time_s=wish.time_s,
+        partition=wish.partition,
+        account=wish.account,
+        nodelist=tuple(node.name for node in candidates) if everyone else (),
+        exclude=() if everyone else tuple(node.name for node in found if node.name not in names),
+        gpus=min(node.gpus for node in candidates),
+    )
+    return Choice({node.name: node for node in candidates}, hosts, request)
+
+
+def limited(found: Iterable[SlurmNode], limit: str | None) -> list[SlurmNode]:
+    """Return the nodes that a limit leaves: names such as node[1-3],node7, and with a leading '!' those to leave out.
+
+    Raises:
+        ConfigError: it leaves none.
+    """
+    nodes = list(found)
+    if limit is None:
+        return nodes
+    words = [word.strip() for word in re.split(r",(?![^\[]*\])", limit) if word.strip()]
+    wanted = {name for word in words if not word.startswith("!") for name in nodeset.expanded(word) or [word]}
+    unwanted = {name for word in words if word.startswith("!") for name in nodeset.expanded(word[1:]) or [word[1:]]}
+    left = [node for node in nodes if (node.name in wanted or not wanted) and node.name not in unwanted]
+    if not left:
+        shown = nodeset.folded(node.name for node in nodes)
+        raise ConfigError(f"--limit '{limit}' leaves none of Slurm's nodes {shown}; name some of them.")
+    return left
+
+
+def allocated(
+    grant: Grant, chosen: Choice, submit: Host | None, sources: InventorySources, limit: str | None = None
+) -> Inventory:
+    """Return the hosts of an allocation, each reached by a step of its job.
+
+    Args:
+        grant: the allocation.
+        chosen: what is known of its nodes.
+        submit: the host that runs srun, None for this machine.
+        sources: where the names of the hosts come from.
+        limit: as the command line has it.
+    """
+    cpus = dict(zip(grant.names, grant.cpus, strict=True)) if grant.cpus else {}
+    plain = [_host(name, chosen, cpus.get(name)) for name in grant.names]
+    variables = slurm_text.launch_variables(grant.job, grant.names, [host.slots or 1 for host in plain])
+    hosts = tuple(
+        replace(host, step=SlurmStep(grant.job, name, submit, variables))
+        for name, host in zip(grant.names, plain, strict=True)
+    )
+    return Inventory(sources, hosts, tuple(host.name for host in hosts), f"slurm-{grant.job}", limit)
+
+
+def _host(name: str, chosen: Choice, cpus: int | None) -> Host:
+    """Return the host of a node: that of the inventory, without what concerns ssh and sudo alone."""
+    node = chosen.nodes.get(name)
+    known = chosen.hosts.get(name) or Host(name, node.address if node is not None else name)
+    slots = known.slots or (node.gpus or min(node.cores, cpus or node.cores) if node is not None else cpus)
+    variables = {key: value for key, value in known.variables.items() if key not in _OTHER_USERS}
+    return replace(
+        known, user=None, become=False, login_password="", sudo_password=None, slots=slots, variables=variables
+    )
+
+
+def _matched(hosts: Iterable[Host], found: Sequence[SlurmNode], where: str) -> list[tuple[SlurmNode, Host]]:
+    """Return Slurm's node of each host, by the name or the address that both have."""
+    by_name = {node.name: node for node in found}
+    by_address = {node.address: node for node in found}
+    pairs, unknown = [], []
+    for host in hosts:
+        short = host.name.partition(".")[0]
+        node = by_name.get(host.name) or by_name.get(short) or by_address.get(host.address)
+        if node is None:
+            unknown.append(host.name)
+        else:
+            pairs.append((node, host))
+    if unknown:
+        raise ConfigError(
+            f"{nodeset.folded(unknown)} of the inventory: not in Slurm's {where}; name the right partition with -p, or "
+            "leave them out with --limit."
+        )
+    return pairs
+
+
+def _unusable(nodes: Sequence[SlurmNode]) -> str:
+    told = [f"{node.name} is {node.state}{f' ({node.reason})' if node.reason else ''}" for node in nodes]
+    first = nodes[0].name
+    return (
+        f"Slurm starts no job on some of the nodes: {and_more(told, _MOST_NAMED, '; ')}. Leave them out with --limit, "
+        f"or mend them and run 'scontrol update nodename={first} state=resume'."
+    )
+
+
+def _sources(cluster: str, partition: str) -> InventorySources:
+    return InventorySources((f"{OF_SLURM}{cluster}{f'/{partition}' if partition else ''}",))

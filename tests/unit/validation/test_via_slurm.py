@@ -1,0 +1,230 @@
+"""A validation inside an allocation: which nodes it asks for, how it reaches them, and what its end means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import factory
+import pytest
+from clusterctl.diagnosis import training_stack
+from clusterctl.inventory import ansible_inventory
+from clusterctl.launch import mpirun_job
+from clusterctl.model import job_login
+from clusterctl.model.hosts import Host, Inventory, InventoryOptions, InventorySources
+from clusterctl.model.job_outcome import JobOutcome
+from clusterctl.model.results import Verdict
+from clusterctl.remote import facts, network_probe, reach
+from clusterctl.remote.slurm import Grant
+from clusterctl.remote.slurm_text import SlurmNode
+from clusterctl.support import content
+from clusterctl.support.errors import ConfigError, ExitCode, ValidationCouldNotRunError
+from clusterctl.validation import check_runner, run, via_slurm
+from clusterctl.validation.options import SlurmWish, ValidationOptions
+from clusterctl.validation.team import ReadyNode, Team
+from stand_in_slurm import StandIn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clusterctl.model.facts import Probe
+
+SOURCES = InventorySources(("/inventory.ini",))
+
+
+def node(name: str, number: int = 1, **changed: Any) -> SlurmNode:
+    return replace(SlurmNode(name, f"10.0.0.{number}", 1, 2, 1, 0, "idle"), **changed)
+
+
+FOUND = [node(f"node{number}", number) for number in range(1, 5)]
+
+
+def inventory(*names: str, **changed: Any) -> Inventory:
+    hosts = tuple(replace(host, **changed) for host in factory.hosts(names, None))
+    return Inventory(SOURCES, hosts, tuple(names), "digest")
+
+
+# --- choosing the nodes -----------------------------------------------------------------------------------------------
+
+
+def test_all_nodes_of_an_inventory_are_asked_for_by_their_slurm_names() -> None:
+    known = Inventory(SOURCES, (Host("a.site", "10.0.0.1"), Host("node2.site", "x")), ("a.site", "node2.site"), "")
+    chosen = via_slurm.choose(FOUND, known, SlurmWish(partition="main", account="hpc"))
+    assert chosen.request.nodelist == ("node1", "node2")
+    assert (chosen.request.nodes, chosen.request.exclude) == (2, ())
+    assert {name: host.name for name, host in chosen.hosts.items()} == {"node1": "a.site", "node2": "node2.site"}
+
+
+def test_some_nodes_are_slurm_s_choice_among_those_of_the_inventory() -> None:
+    chosen = via_slurm.choose(FOUND, inventory("node1", "node2", "node3"), SlurmWish(nodes=2))
+    assert (chosen.request.nodes, chosen.request.nodelist, chosen.request.exclude) == (2, (), ("node4",))
+
+
+def test_slurm_names_the_nodes_and_unusable_ones_stay_out() -> None:
+    found = [*FOUND[:3], node("node4", 4, state="drained", reason="disk")]
+    assert via_slurm.choose(found, None, SlurmWish(names_nodes=True)).request.nodelist == ("node1", "node2", "node3")
+    limited = via_slurm.choose(found, None, SlurmWish(names_nodes=True), "node[1-4],!node2")
+    assert limited.request.nodelist == ("node1", "node3")
+    with pytest.raises(ConfigError, match=r"--limit 'other'.*node\[1-4\]"):
+        via_slurm.choose(found, None, SlurmWish(names_nodes=True), "other")
+
+
+def test_gpus_are_asked_for_since_steps_see_no_others() -> None:
+    found = [node(name, gpus=8) for name in ("gpu1", "gpu2")]
+    assert via_slurm.choose(found, None, SlurmWish()).request.gpus == 8
+
+
+def refused(found: list[SlurmNode], known: Inventory | None, wish: SlurmWish) -> str:
+    with pytest.raises(ValidationCouldNotRunError) as caught:
+        via_slurm.choose(found, known, wish)
+    assert caught.value.exit_code is ExitCode.VALIDATION_ERROR
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_bad_nodes_are_refused_before_anything_is_submitted() -> None:
+    drained = [*FOUND[:3], node("node4", 4, state="drained", reason="disk full")]
+    words = refused(drained, inventory("node3", "node4"), SlurmWish())
+    assert "node4 is drained (disk full)" in words
+    assert "nodename=node4 state=resume" in words
+    mixed = [*FOUND, node("gpu1", 9, cores_per_socket=32, gpus=8)]
+    words = refused(mixed, None, SlurmWish(partition="all"))
+    assert "partition 'all'" in words
+    assert "node[1-4]: 1 x 2 cores; gpu1: 1 x 32 cores, 8 GPUs" in words
+    assert "--limit" in words
+    assert "5 nodes" in refused(FOUND, None, SlurmWish(nodes=5))
+    assert "resume" in refused([drained[3]], None, SlurmWish())
+    with pytest.raises(ConfigError, match=r"node9 of the inventory: not in Slurm's default partition.*-p"):
+        via_slurm.choose(FOUND, inventory("node1", "node9"), SlurmWish())
+
+
+# --- the hosts of an allocation ---------------------------------------------------------------------------------------
+
+
+def in_allocation(names: tuple[str, ...] = ("node1", "node2"), **changed: Any) -> Inventory:
+    known = inventory(*names, **changed)
+    chosen = via_slurm.choose(FOUND, known, SlurmWish())
+    return via_slurm.allocated(Grant(42, names, (2,) * len(names)), chosen, None, SOURCES)
+
+
+def test_hosts_are_reached_by_a_step_and_never_by_ssh_or_sudo() -> None:
+    cluster = in_allocation(become=True, user="admin", variables={"cluster_user": "mpi", "nccl_align": "newest"})
+    host = cluster.selected_hosts[1]
+    login = job_login.job_host(host)
+    assert host.by_ssh
+    assert reach.command(login, ["true"])[:2] == ["srun", "--jobid=42"]
+    assert "--nodelist=node2" in reach.command(login, ["true"])
+    assert not {"ssh", "sudo"} & set(reach.command(login, ["true"]))
+    assert (host.become, host.user, host.variables) == (False, None, {"nccl_align": "newest"})
+
+
+def test_slots_are_the_inventory_s_then_gpus_then_the_cores_of_the_job() -> None:
+    def slots(cpus: tuple[int, ...], found: SlurmNode, own: int | None = None) -> int | None:
+        hosts = {"node1": Host("node1", "10.0.0.1", slots=own)}
+        chosen = replace(via_slurm.choose([found], None, SlurmWish()), hosts=hosts)
+        return via_slurm.allocated(Grant(1, ("node1",), cpus), chosen, None, SOURCES).hosts[0].slots
+
+    assert slots((2,), FOUND[0]) == 2
+    assert slots((1,), FOUND[0]) == 1
+    assert slots((), FOUND[0]) == 2
+    assert slots((64,), node("node1", gpus=8, cores_per_socket=32)) == 8
+    assert slots((2,), FOUND[0], own=5) == 5
+
+
+def ready(host: Host, number: int) -> ReadyNode:
+    there = factory.provisioned(f"host-{number}.site", number)
+    return ReadyNode(job_login.job_host(host), there, training_stack.of(there), host.slots or 1, None)
+
+
+def test_mpirun_gets_slurm_s_names_and_the_whole_allocation() -> None:
+    cluster = in_allocation(("node1", "node2", "node3"))
+    team = Team({host.name: ready(host, number) for number, host in enumerate(cluster.hosts, 1)}, "node2")
+    assert team.environment["SLURM_NODELIST"] == "node1,node2,node3"
+    assert team.environment["SLURM_TASKS_PER_NODE"] == "2(x3)"
+    assert team.environment["SLURM_OVERLAP"] == "1"
+    job = mpirun_job.MpirunJob(program=("/bin/true",), job="job-12345678")
+    line = mpirun_job.line(team.members, team.slots, job, team.launch_node)
+    assert line.argv[line.argv.index("-H") + 1] == "node2:2,node1:2,node3:2"
+    assert team.site.names["node2"] == "node2"
+    assert team.logins(SOURCES.paths[0])["node1"].command(["true"])[0] == "srun"
+
+
+def test_a_submit_host_is_one_of_the_inventory_or_a_destination() -> None:
+    known = inventory("login", become=True, user="me", port=2222)
+    assert via_slurm.submit_host("", known, InventoryOptions()) is None
+    found = via_slurm.submit_host("login", known, InventoryOptions())
+    assert found is not None
+    assert (found.port, found.user, found.become) == (2222, "me", False)
+    other = via_slurm.submit_host("you@head.site:23", None, InventoryOptions(private_key="/k"))
+    assert other is not None
+    assert (other.address, other.port, other.user, other.private_key) == ("head.site", 23, "you", "/k")
+    with pytest.raises(ConfigError, match="--submit-host"):
+        via_slurm.submit_host("-oProxyCommand=x", None, InventoryOptions())
+
+
+def test_a_check_is_repeated_through_slurm_again() -> None:
+    wish = SlurmWish("gpu", "hpc", 7200.0, 60.0, 4, "login", names_nodes=True)
+    asked = ValidationOptions(via=wish)
+    repeat = asked.repeat(InventorySources(("slurm:hpc1/gpu",)), "hello")
+    assert repeat == (
+        "clusterctl validate --via slurm --partition gpu --account hpc --time 120 --start-within 60 --nodes 4 "
+        "--submit-host login --inventory-from slurm --checks hello"
+    )
+    assert ValidationOptions(via=SlurmWish()).repeat(SOURCES) == "clusterctl validate /inventory.ini --via slurm"
+
+
+# --- a whole run ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """Slurm's stand-ins, and nodes that answer as provisioned ones do."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    names = ("node1", "node2")
+    monkeypatch.setattr(ansible_inventory, "load", lambda *_a, **_k: inventory(*names))
+    watch = factory.programs(content.node_programs())
+    there = {name: factory.provisioned(name, number, watch=watch) for number, name in enumerate(names, 1)}
+
+    def gather(asked: list[Host], **_: Any) -> Probe:
+        assert all(host.step is not None and host.step.job == 42 for host in asked)
+        return facts.Probe({host.name: there[host.name] for host in asked})
+
+    monkeypatch.setattr(facts, "gather", gather)
+    monkeypatch.setattr(network_probe, "probe", lambda *_a, **_k: ())
+    return StandIn(tmp_path, "granted").use(monkeypatch)
+
+
+def test_a_job_ended_by_its_time_limit_is_no_verdict_about_the_nodes(
+    slurm: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[str] = []
+
+    def supervised(_login: Any, spec: Any, **_: Any) -> JobOutcome:
+        launched.append(spec.job)
+        slurm.say("state", "TIMEOUT|node[1-2]|TimeLimit")
+        return JobOutcome("lost", 1.0, problem="srun: error: node1: task 0: Terminated")
+
+    monkeypatch.setattr(check_runner.supervised_job, "run", supervised)
+    monkeypatch.setattr(check_runner.supervised_job, "sweep", lambda *_a, **_k: ())
+    asked = ValidationOptions(gate=False, search=True, remembered=False, via=SlurmWish(time_s=120))
+    record = via_slurm.validate(SOURCES, asked, SlurmWish(time_s=120))
+    assert run.exit_code(record) is ExitCode.VALIDATION_ERROR
+    assert len(launched) == 1  # no search, and no further check
+    (first, second, *_) = [check for check in record.checks if check.check not in {"reachable", "provisioned", "skew"}]
+    for check in (first, second):
+        assert check.verdict is Verdict.ERROR
+        for word in ("42", "time limit of 2 min", "--time"):
+            assert word in check.reason
+    assert (record.via, record.slurm_job) == ("slurm", 42)
+    assert not [check for check in record.checks if check.verdict is Verdict.FAIL]
+    assert "scancel 42" in slurm.read("log")
+
+
+def test_an_error_in_the_run_gives_the_allocation_back(slurm: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_a: Any, **_k: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "of_cluster", broken)
+    with pytest.raises(KeyboardInterrupt):
+        via_slurm.validate(SOURCES, ValidationOptions(), SlurmWish())
+    assert "scancel 42" in slurm.read("log")
