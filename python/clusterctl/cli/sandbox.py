@@ -15,7 +15,7 @@ from rich.table import Table
 from clusterctl import sandbox
 from clusterctl.cli import output as screen
 from clusterctl.cli.output import Format
-from clusterctl.sandbox.model import MAX_NODES, SUITES
+from clusterctl.sandbox.model import EXTRAS, MAX_NODES, SUITES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,11 +40,15 @@ def up(
     inventory: Annotated[
         Path | None, typer.Option("--inventory", help="Where to write the inventory, if not beside the state.")
     ] = None,
+    extras: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="|".join(EXTRAS), help="Add a real Slurm: its controller runs on node1."),
+    ] = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Start the sandbox, or mend and grow the one that is there."""
     console = screen.console()
-    spec = sandbox.SandboxSpec(name, nodes, tuple(image), inventory)
+    spec = sandbox.SandboxSpec(name, nodes, tuple(image), inventory, tuple(extras or ()))
     started = time.monotonic()
     with _progress(console) as report:
         ready = sandbox.up(spec, report)
@@ -56,6 +60,9 @@ def up(
     console.print(f"Sandbox '{name}' is up ({time.monotonic() - started:.1f} s).", highlight=False)
     for line in (f"inventory  {ready.inventory}", f"next       clusterctl provision {ready.inventory}"):
         console.print(f"  {line}", soft_wrap=screen.keeps_lines(), highlight=False)
+    if "slurm" in ready.extras:
+        line = f"  Slurm      clusterctl validate {ready.inventory} --via slurm --submit-host node1"
+        console.print(line, soft_wrap=screen.keeps_lines(), highlight=False)
     console.print(f"  log in     clusterctl sandbox ssh{option} node1", highlight=False)
     console.print(f"  clean up   clusterctl sandbox down{option}", highlight=False)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
-from clusterctl.sandbox import apt, images, podman
+from clusterctl.sandbox import apt, images, podman, slurm
 from clusterctl.sandbox.model import (
     INVENTORY_MARK,
     LABEL,
@@ -94,7 +94,8 @@ def up(spec: SandboxSpec, report: Report = lambda _text: None) -> Sandbox:
             )
         inventory = _inventory_path(spec)
         references = {image: images.ensure(engine, image, report) for image in dict.fromkeys(spec.images)}
-        sandbox = _describe(spec, _ensure_network(engine, spec.name), inventory)
+        extras = tuple(dict.fromkeys((*(recorded.extras if recorded is not None else ()), *spec.extras)))
+        sandbox = _describe(spec, _ensure_network(engine, spec.name), inventory, extras)
         _remember(sandbox, recorded)
         _ensure_key(sandbox)
         _ensure_nodes(engine, sandbox, references, report)
@@ -103,6 +104,8 @@ def up(spec: SandboxSpec, report: Report = lambda _text: None) -> Sandbox:
         addresses = (node.address for node in sandbox.nodes)
         _write(sandbox.known_hosts, known_hosts_text(dict(zip(addresses, host_keys, strict=True))))
         _write(sandbox.inventory, inventory_text(sandbox))
+        if "slurm" in sandbox.extras:
+            slurm.start(engine, sandbox, _each, report)
     return _with_states(sandbox, ["running"] * spec.nodes)
 
 
@@ -220,7 +223,7 @@ def _inventory_path(spec: SandboxSpec) -> Path:
     return path
 
 
-def _describe(spec: SandboxSpec, subnet: IPv4Network, inventory: Path) -> Sandbox:
+def _describe(spec: SandboxSpec, subnet: IPv4Network, inventory: Path, extras: tuple[str, ...]) -> Sandbox:
     folder = _folder(spec.name)
     return Sandbox(
         name=spec.name,
@@ -231,6 +234,7 @@ def _describe(spec: SandboxSpec, subnet: IPv4Network, inventory: Path) -> Sandbo
         inventory=inventory,
         private_key=folder / "id_ed25519",
         known_hosts=folder / "known_hosts",
+        extras=extras,
     )
 
 

@@ -19,6 +19,7 @@ MAX_NODES = 64
 LOGIN_USER = "cluster"
 LABEL = "clusterctl.sandbox"
 INVENTORY_MARK = "# clusterctl sandbox "
+EXTRAS = {"slurm": ("debian12",)}  # what up adds to bare nodes, and the images that have it
 SUITES = {"debian12": "bookworm", "debian13": "trixie"}
 
 # "clusterctl-<name>-node64" has to stay a valid host name and container name.
@@ -47,6 +48,7 @@ class SandboxSpec:
     nodes: int = 4
     images: tuple[str, ...] = ("debian12",)
     inventory: Path | None = None  # None: beside the sandbox's state
+    extras: tuple[str, ...] = ()  # what is added to bare nodes
 
     def __post_init__(self) -> None:
         """Refuse at the door what would fail half-way."""
@@ -58,6 +60,11 @@ class SandboxSpec:
                 raise ConfigError(f"There is no image {image!r}; choose from {', '.join(SUITES)}.")
         if not self.images:
             raise ConfigError(f"A sandbox needs an image; choose from {', '.join(SUITES)}.")
+        for extra in self.extras:
+            if extra not in EXTRAS:
+                raise ConfigError(f"There is no {extra!r} to add; choose from {', '.join(EXTRAS)}.")
+            if not set(self.images) <= set(EXTRAS[extra]):
+                raise ConfigError(f"--with {extra} needs nodes of {' or '.join(EXTRAS[extra])}; choose it by --image.")
 
 
 class SandboxNode(Record):
@@ -91,6 +98,7 @@ class Sandbox(Record):
     inventory: Path
     private_key: Path
     known_hosts: Path
+    extras: tuple[str, ...] = ()
 
     def node(self, name: str) -> SandboxNode:
         """Return the node of that name.
