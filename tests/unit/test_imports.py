@@ -49,6 +49,7 @@ PURE = (
     "provisioning.ansible_events",
     "provisioning.drift",
     "provisioning.plan",
+    "remote.slurm_text",
     "nightly.cron",
     "nightly.policy",
     "nightly.schedule",

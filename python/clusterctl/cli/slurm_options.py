@@ -27,7 +27,7 @@ class Way(str, Enum):
     SLURM = "slurm"
 
 
-class Source(str, Enum):
+class NodeSource(str, Enum):
     """Who names the nodes, beside an inventory."""
 
     SLURM = "slurm"
@@ -80,7 +80,7 @@ SubmitHost: TypeAlias = Annotated[
     ),
 ]
 InventoryFrom: TypeAlias = Annotated[
-    Source | None,
+    NodeSource | None,
     typer.Option(
         "--inventory-from",
         help="slurm: take all usable nodes of the partition, instead of an inventory.",
@@ -91,7 +91,7 @@ InventoryFrom: TypeAlias = Annotated[
 
 def wish(
     via: Way | None,
-    source: Source | None,
+    source: NodeSource | None,
     *,
     partition: str | None,
     account: str | None,
@@ -132,7 +132,7 @@ def wish(
         start_within_s=_read("--start-within", start_within, START_WITHIN_S, units.seconds),
         nodes=nodes,
         submit_host=submit_host or "",
-        names_nodes=source is Source.SLURM,
+        names_nodes=source is NodeSource.SLURM,
     )
 
 

@@ -253,6 +253,7 @@ def launch_variables(job: int, names: Sequence[str], slots: Sequence[int]) -> tu
     """
     listed = ",".join(names)
     return (
+        ("SLURM_EXPORT_ENV", "ALL"),  # the step's own srun exports a few names, which is not meant for the daemons
         ("SLURM_JOBID", str(job)),
         ("SLURM_JOB_ID", str(job)),
         ("SLURM_JOB_NODELIST", listed),

@@ -1,0 +1,84 @@
+"""The options that take a validation's nodes from Slurm, and the exit code where Slurm gives none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from clusterctl.cli import main, slurm_options
+from clusterctl.cli.slurm_options import NodeSource, Way
+from clusterctl.remote import slurm_text
+from clusterctl.support.errors import ExitCode
+from clusterctl.validation import via_slurm
+from clusterctl.validation.options import SlurmWish
+from stand_in_slurm import StandIn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOTHING: dict[str, Any] = dict.fromkeys(
+    ("partition", "account", "time", "start_within", "nodes", "submit_host")
+)  # fmt: skip
+
+
+def test_what_is_asked_of_slurm() -> None:
+    given = {"partition": "gpu", "account": "hpc", "time": "1:30:00", "start_within": "2 min", "nodes": 4}
+    wish = slurm_options.wish(Way.SLURM, NodeSource.SLURM, **{**NOTHING, **given, "submit_host": "login"})
+    assert wish == SlurmWish("gpu", "hpc", 5400.0, 120.0, 4, "login", names_nodes=True)
+    assert slurm_options.wish(Way.SLURM, None, **NOTHING) == SlurmWish()
+    assert slurm_options.wish(Way.SSH, None, **NOTHING) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30", 1800), ("45:30", 2730), ("1:00:00", 3600), ("2-00", 172800), ("1-12:30", 131400), ("1-0:0:5", 86405)],
+)
+def test_a_time_limit_is_read_as_slurm_reads_it(text: str, seconds: float) -> None:
+    assert slurm_text.time_limit(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["0", "", "1 h", "-5", "1:2:3:4", "x"])
+def test_another_time_limit_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not"):
+        slurm_text.time_limit(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["i.ini", "-p", "gpu"], "--partition: it needs --via slurm"),
+        (["i.ini", "--nodes", "2"], "--nodes: it needs --via slurm"),
+        (["--via", "slurm"], "INVENTORY: it is missing"),
+        (["i.ini", "--via", "slurm", "--inventory-from", "slurm"], "--inventory-from"),
+        (["i.ini", "--via", "slurm", "--time", "soon"], "--time"),
+        (["i.ini", "--via", "slurm", "--nodes", "0"], "--nodes"),
+        (["i.ini", "--via", "pbs"], "--via"),
+    ],
+)
+def test_wrong_options_are_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+    assert main.main(["validate", *arguments]) == ExitCode.USAGE
+    assert says in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_refusal_of_slurm_ends_with_11_and_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    StandIn(tmp_path, "refused").use(monkeypatch)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    code = main.main(["validate", "--via", "slurm", "--inventory-from", "slurm", "-p", "main", "-A", "hpc"])
+    assert code == ExitCode.VALIDATION_ERROR
+    said = capsys.readouterr().err
+    assert "The account 'hpc' may not submit jobs to partition 'main'" in " ".join(said.split())
+    assert "Traceback" not in said
+
+
+def test_slurm_names_the_nodes_without_an_inventory(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def validate(inventory: Any, _options: Any, wish: SlurmWish, _tell: Any) -> Any:
+        asked.append((inventory, wish.partition))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(via_slurm, "validate", validate)
+    assert main.main(["validate", "--via", "slurm", "--inventory-from", "slurm", "-p", "a"]) == ExitCode.INTERRUPTED
+    assert asked == [(None, "a")]
