@@ -160,14 +160,16 @@ def waiting_for(text: str, nodes: int) -> str:
 
 def _wait(engine: Podman, first: SandboxNode, nodes: int) -> None:
     deadline = time.monotonic() + _READY_S
-    why = "slurmctld does not answer"
-    while why:
+    command = ["sinfo", "--noheader", "--Node", "--format=%N|%T|%E"]
+    while True:
+        answers = engine.succeeds("exec", first.container, *command)
+        text = engine.text("exec", first.container, *command) if answers else ""
+        why = waiting_for(text, nodes) if answers else "slurmctld does not answer"
+        if not why:
+            return
         if time.monotonic() > deadline:
             raise HostFailedError(
                 f"Slurm is not ready after {_READY_S:.0f} s: {why}. Look at slurmctld with 'podman exec "
                 f"{first.container} slurmctld -D -vv', or take the sandbox down and up again."
             )
         time.sleep(_POLL_S)
-        command = ["sinfo", "--noheader", "--Node", "--format=%N|%T|%E"]
-        if engine.succeeds("exec", first.container, *command):
-            why = waiting_for(engine.text("exec", first.container, *command), nodes)

@@ -6,11 +6,17 @@ import os
 import subprocess
 from ipaddress import IPv4Network
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl.sandbox import model, slurm
 from clusterctl.sandbox.model import Sandbox, SandboxSpec
-from clusterctl.support.errors import ConfigError
+from clusterctl.support.errors import ConfigError, HostFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from clusterctl.sandbox.model import SandboxNode
 
 SUBNET = IPv4Network("10.90.7.0/24")
 SPEC = SandboxSpec(name="mine", nodes=3, extras=("slurm",))
@@ -68,3 +74,49 @@ def test_slurm_goes_with_its_image_alone() -> None:
 def test_a_sandbox_of_an_earlier_version_has_no_slurm() -> None:
     text = sandbox().model_copy(update={"extras": ()}).model_dump_json(exclude={"extras"})
     assert Sandbox.model_validate_json(text).extras == ()
+
+
+class Engine:
+    """Stands in for podman: writes down each command with what it gets on stdin."""
+
+    def __init__(self, states: list[str]) -> None:
+        self.asked: list[tuple[str, tuple[str, ...], bytes]] = []
+        self.states = states
+
+    def run(self, *arguments: str, stdin: bytes = b"") -> bytes:
+        words = arguments[2:] if arguments[1] == "--interactive" else arguments[1:]
+        self.asked.append((words[0], tuple(words[1:]), stdin))
+        return b"the key" if "cat" in words else b""
+
+    def succeeds(self, *_arguments: str) -> bool:
+        return True
+
+    def text(self, *_arguments: str) -> str:
+        return self.states.pop(0) if len(self.states) > 1 else self.states[0]
+
+
+def each(act: Callable[[SandboxNode], Any], nodes: Sequence[SandboxNode]) -> list[Any]:
+    return [act(node) for node in nodes]
+
+
+READY = "".join(f"node{number}|idle|none\n" for number in (1, 2, 3))
+
+
+def test_nodes_share_one_key_and_one_configuration_and_the_first_one_has_the_controller() -> None:
+    engine, box = Engine(["node1|unknown|none\n", READY]), sandbox()
+    slurm.start(engine, box, each, lambda _text: None)  # type: ignore[arg-type]
+    containers = [node.container for node in box.nodes]
+    keys = [(place, stdin) for place, _, stdin in engine.asked if stdin == b"the key"]
+    assert keys == [(place, b"the key") for place in containers[1:]]
+    confs = {place: (words, stdin) for place, words, stdin in engine.asked if stdin.startswith(b"ClusterName=mine")}
+    assert list(confs) == containers
+    assert len({stdin for _, stdin in confs.values()}) == 1
+    assert [words[-1] for words, _ in confs.values()] == ["slurmd"] * 3
+    assert ["slurmctld" in words for words, _ in confs.values()] == [True, False, False]
+
+
+def test_a_node_that_takes_no_jobs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "_READY_S", 0.0)
+    engine = Engine(["node1|idle|none\nnode2|down|Not responding\nnode3|idle|none\n"])
+    with pytest.raises(HostFailedError, match=r"node2 is down \(Not responding\)"):
+        slurm.start(engine, sandbox(), each, lambda _text: None)  # type: ignore[arg-type]
