@@ -37,6 +37,7 @@ _HOLDER_START_S = 15.0
 _RELEASE_S = 25.0  # the holder gives salloc ten seconds twice
 _RUNNING = frozenset({"RUNNING", "CONFIGURING"})
 _MOST_SAID = 40
+_TIME_IS_UP = "has exceeded its time limit"  # as salloc says it
 _ERRORS_S = 1.0  # the rest of stderr comes with the end of stdout
 
 
@@ -237,6 +238,8 @@ class Allocation:
         return self._why_gone(self._job, state)
 
     def _why_gone(self, job: int, state: JobState | None) -> str:
+        if any(_TIME_IS_UP in line for line in self._said):
+            state = slurm_text.JobState("TIMEOUT")
         return slurm_refusal.ended(job, state, slurm_text.minutes(self._request.time_s))
 
     def _grant(self, variables: Mapping[str, Any]) -> Grant:

@@ -86,6 +86,7 @@ _ENDS = {
     "NODE_FAIL": ("Slurm counts one of its nodes as failed", "see 'sinfo -R'"),
     "FAILED": ("Slurm counts it as failed", "see 'scontrol show job {job}'"),
 }
+_BY_TIME = "TimeLimit"  # Slurm's reason
 _OTHER_END = ("it has ended", "see 'scontrol show job {job}'")
 
 
@@ -122,8 +123,10 @@ def never_started(job: int | None, state: JobState | None, waited_s: float) -> s
 
 def ended(job: int, state: JobState | None, limit_minutes: int) -> str:
     """Return the sentence for an allocation that ended while checks ran in it."""
-    word = state.state if state is not None else ""
-    cause, cure = _ENDS.get(word.partition(" ")[0], _OTHER_END)
+    word = state.state.partition(" ")[0] if state is not None else ""
+    if state is not None and state.reason == _BY_TIME:  # it is COMPLETING for a moment
+        word = "TIMEOUT"
+    cause, cure = _ENDS.get(word, _OTHER_END)
     if word == "TIMEOUT":
         cause = f"its time limit of {limit_minutes} min ended it"
     return f"Slurm job {job} is gone: {cause}; {cure.format(job=job)}"

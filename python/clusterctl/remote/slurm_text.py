@@ -93,7 +93,8 @@ def salloc(request: SlurmRequest, holder: Sequence[str]) -> list[str]:
     """Return the salloc line that runs ``holder`` where salloc runs, for as long as the allocation is to last.
 
     All of each node is asked for, since figures of a shared node tell nothing. GPUs are named as well: the steps of a
-    job do not see those that it has only because it is alone on its node.
+    job do not see those that it has only because it is alone on its node. A node that fails does not end the job,
+    so that the checks can name it.
     """
     line = [
         "salloc",
@@ -102,6 +103,7 @@ def salloc(request: SlurmRequest, holder: Sequence[str]) -> list[str]:
         "--exclusive",
         "--mem=0",
         "--wait-all-nodes=1",
+        "--no-kill",
         f"--time={minutes(request.time_s)}",
         "--kill-command=TERM",
     ]

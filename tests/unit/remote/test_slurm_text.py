@@ -95,7 +95,7 @@ def test_a_request_is_tokens_alone() -> None:
     assert line[0] == "salloc"
     assert line[-3:] == ["sh", "-c", "x"]
     assert {"--nodes=4", "--time=2", "--partition=gpu", "--account=a b", "--nodelist=n1,n2"} <= set(line)
-    assert {"--exclude=n9", "--gres=gpu:8", "--exclusive"} <= set(line)
+    assert {"--exclude=n9", "--gres=gpu:8", "--exclusive", "--no-kill"} <= set(line)
     bare = slurm_text.salloc(SlurmRequest(1, 60), ())
     assert not [word for word in bare if word.startswith(("--partition", "--account", "--nodelist", "--gres"))]
 
@@ -146,3 +146,4 @@ def test_a_missing_client_names_the_machine() -> None:
 def test_the_end_of_a_job_has_its_cure(state: str, word: str) -> None:
     assert word in slurm_refusal.ended(42, JobState(state), 30)
     assert "scontrol show job 42" in slurm_refusal.ended(42, None, 30)
+    assert "time limit of 30 min" in slurm_refusal.ended(42, JobState("COMPLETING", "TimeLimit"), 30)
