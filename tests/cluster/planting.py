@@ -46,6 +46,13 @@ def away(cluster: Cluster, node: str, path: str) -> contextlib.AbstractContextMa
     return changed(cluster, node, f"mv {path} {path}.aside", f"mv {path}.aside {path}")
 
 
+def cut_short(cluster: Cluster, node: str, path: str) -> contextlib.AbstractContextManager[None]:
+    """Have a file end after its first kilobyte, as a copy that was broken off; a link is followed."""
+    real = f'"$(readlink -f {path})"'
+    forth = f"cp -a {real} {real}.aside && truncate -s 1k {real}"
+    return changed(cluster, node, forth, f"mv {real}.aside {real}")
+
+
 def python_that(cluster: Cluster, node: str, script: str) -> contextlib.AbstractContextManager[None]:
     """Have the Python of a node's ranks be a shell script, so that they end before they say a word."""
     forth = f"mv {PYTHON} {PYTHON}.aside && printf '#!/bin/sh\\n%s\\n' '{script}' > {PYTHON} && chmod 755 {PYTHON}"

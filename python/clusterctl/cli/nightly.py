@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options
+from clusterctl.cli import options, slurm_options
 from clusterctl.cli.output import Format
 from clusterctl.support.errors import ExitCode
 
@@ -93,6 +93,13 @@ def enable(
     ] = None,
     private_key: options.PrivateKey = None,
     become: Annotated[bool, typer.Option("--become", "-b", help="Use sudo on the hosts, to look for drift.")] = False,
+    via: slurm_options.Via = None,
+    partition: slurm_options.Partition = None,
+    account: slurm_options.Account = None,
+    time: slurm_options.Time = None,
+    start_within: slurm_options.StartWithin = None,
+    nodes: slurm_options.Nodes = None,
+    submit_host: slurm_options.SubmitHost = None,
     form: Output = Format.TEXT,
 ) -> int:
     """Validate this inventory every night, in place of what was enabled for it before.
@@ -107,6 +114,16 @@ def enable(
         raise typer.BadParameter("give one of --user and --system", param_hint="--system")
     scope: Scope | None = "system" if system else "user" if user else None
     asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, remote_user, private_key)
+    wish = slurm_options.wish(
+        via,
+        None,
+        partition=partition,
+        account=account,
+        time=time,
+        start_within=start_within,
+        nodes=nodes,
+        submit_host=submit_host,
+    )
     done = install.enable(
         install.EnableRequest(
             inventory=options.sources(named, more),
@@ -120,6 +137,7 @@ def enable(
             wait_s=60.0 * wait,
             reports=reports,
             prometheus=prometheus,
+            via=wish,
         )
     )
     job = done.job

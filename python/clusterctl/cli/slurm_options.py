@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.model.hosts import InventorySources
-    from clusterctl.validation.options import SlurmWish
+    from clusterctl.model.slurm_wish import SlurmWish
 
 _PANEL = "Inside an allocation"
 _MOST_NODES = 100_000
@@ -106,8 +106,8 @@ def wish(
         BadParameter: an option needs ``--via slurm``, or is not what it takes.
     """
     from clusterctl.model import units  # noqa: PLC0415 - see cli.main
+    from clusterctl.model.slurm_wish import AN_HOUR_S, START_WITHIN_S, SlurmWish  # noqa: PLC0415 - see cli.main
     from clusterctl.remote import slurm_text  # noqa: PLC0415 - see cli.main
-    from clusterctl.validation.options import AN_HOUR_S, START_WITHIN_S, SlurmWish  # noqa: PLC0415 - see cli.main
 
     given = {
         "--inventory-from": source,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from datetime import time
 
     from clusterctl.model.hosts import AnyInventory, Inventory
+    from clusterctl.model.slurm_wish import SlurmWish
     from clusterctl.nightly.records import HookTarget, SchedulePlace, Scope
 
 # The variables that a night takes over from the environment of ``enable``; none of them holds a secret.
@@ -41,7 +42,7 @@ class EnableRequest:
     """The request of the user.
 
     ``suite`` None means the suite of ``suite_file`` or of the validation.yml beside the inventory, else ``nightly``.
-    ``scope`` None means ``system`` for root and ``user`` for other users.
+    ``scope`` None means ``system`` for root and ``user`` for other users. ``via`` says how Slurm is asked for the nodes.
     """
 
     inventory: AnyInventory
@@ -55,6 +56,7 @@ class EnableRequest:
     wait_s: float = 3600.0
     reports: Path | None = None
     prometheus: Path | None = None
+    via: SlurmWish | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def enable(request: EnableRequest) -> Enabled:
         except ConfigError as error:  # the new schedule works, and its owner learns of the old one
             notes += (f"The earlier schedule {before.place.name} is still there: {error}",)
     now = datetime.now(timezone.utc)
-    notes += (*scheduler.notes(place), *_skipped(at, now), *_agent(cluster))
+    notes += (*scheduler.notes(place), *_skipped(at, now), *(_agent(cluster) if job.via is None else ()))
     return Enabled(job, schedule.next_after(at, scheduler.zone(), now), notes)
 
 
@@ -158,6 +160,7 @@ def _job(
         user=options.user,
         private_key=options.private_key,
         become=options.become,
+        via=request.via,
         environment={**kept, **homes},
         folder=str(Path.cwd()),
         hook=target,

@@ -147,6 +147,8 @@ def words_of(drift: Drift) -> str:
     """Return the drift as a sentence without a full stop."""
     if drift.problem:
         return f"drift is unknown: {drift.problem}"
+    if drift.left_out:
+        return f"drift is left out: {drift.left_out}"
     if not drift.hosts:
         return f"every host matches its last provision{_reading(drift)}"
     by_words: dict[str, list[str]] = {}

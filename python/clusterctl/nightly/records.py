@@ -11,6 +11,7 @@ from clusterctl.model.base import Record
 from clusterctl.model.culprits import Culprit
 from clusterctl.model.hosts import InventorySources
 from clusterctl.model.results import Verdict
+from clusterctl.model.slurm_wish import SlurmWish
 
 Scope: TypeAlias = Literal["user", "system"]
 Method: TypeAlias = Literal["systemd", "cron"]
@@ -50,6 +51,7 @@ class Job(Record):
         at: local time of the machine, ``HH:MM``.
         environment: variables of a night in addition to those of systemd or cron.
         folder: the working directory of ``enable``; relative paths in an inventory or an ansible.cfg start there.
+        via: how Slurm is asked for the nodes; None reaches them by ssh.
         wait_s: how long a night waits for another run that holds a host.
         keep_days: how long nights and their reports are kept.
         reports: the folder of the reports; None means beside the record of the night.
@@ -71,6 +73,7 @@ class Job(Record):
     user: str | None = None
     private_key: str | None = None
     become: bool = False
+    via: SlurmWish | None = None
     environment: dict[str, str] = Field(default_factory=dict)
     folder: str
     hook: HookTarget | None = None
@@ -128,11 +131,13 @@ class HostDrift(Record):
 class Drift(Record):
     """The changes that ``provision --check`` would make; ``problem`` says why the drift is unknown.
 
-    ``slice`` says which seventh of the installed files this night has read to the last byte, from 0 to 6.
+    ``left_out`` says why this night did not look for drift. ``slice`` says which seventh of the installed files this
+    night has read to the last byte, from 0 to 6.
     """
 
     hosts: tuple[HostDrift, ...] = ()
     problem: str = ""
+    left_out: str = ""
     slice: int | None = None
     run_id: str = ""
     folder: str = ""

@@ -17,7 +17,7 @@ from clusterctl.nightly.records import Drift, Night, Told
 from clusterctl.provisioning import run as provisioning
 from clusterctl.support.errors import ClusterctlError, ExitCode, LockedError
 from clusterctl.validation import run as validation
-from clusterctl.validation import suites
+from clusterctl.validation import suites, via_slurm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _ASK_AGAIN_S = 10.0
+_NO_SSH = "it needs ssh and root, and this night reaches its nodes by Slurm"
 
 
 @dataclass(frozen=True)
@@ -134,12 +135,19 @@ class _NightRun:
         job = self._job
         chosen = suites.load(Path(job.suite_file) if job.suite_file else suite.beside(job.given), job.suite)
         options = validation.ValidationOptions(
-            inventory=self._options, suite=chosen, argv=self._argv("validate", "--suite", chosen.name)
+            inventory=self._options,
+            suite=chosen,
+            via=job.via,
+            argv=self._argv("validate", "--suite", chosen.name, *(job.via.words if job.via else ())),
         )
-        return validation.validate(self._job.given, options, self._hear)
+        if job.via is not None:
+            return via_slurm.validate(job.given, options, job.via, self._hear)
+        return validation.validate(job.given, options, self._hear)
 
     def _drift(self) -> Drift:
         """Look for drift; an error leaves the verdict of the validation as it is."""
+        if self._job.via is not None:
+            return Drift(left_out=_NO_SSH)
         self._tell("looking for drift")
         try:
             record = self._patiently(self._check)

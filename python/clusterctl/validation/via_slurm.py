@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
     from clusterctl.model.hosts import AnyInventory, InventoryOptions
     from clusterctl.model.results import ValidationEvent, ValidationRecord
+    from clusterctl.model.slurm_wish import SlurmWish
     from clusterctl.remote.slurm import Grant
     from clusterctl.remote.slurm_text import SlurmNode, SlurmRequest
-    from clusterctl.validation.options import SlurmWish, ValidationOptions
+    from clusterctl.validation.options import ValidationOptions
 
 ALLOCATION = "allocation"  # what a progress is about before the first check
 _MOST_NAMED = 6

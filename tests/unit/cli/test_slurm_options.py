@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from clusterctl.cli import main, slurm_options
 from clusterctl.cli.slurm_options import NodeSource, Way
+from clusterctl.model.slurm_wish import SlurmWish
 from clusterctl.remote import slurm_text
 from clusterctl.support.errors import ExitCode
 from clusterctl.validation import via_slurm
-from clusterctl.validation.options import SlurmWish
 from stand_in_slurm import StandIn
 
 if TYPE_CHECKING:

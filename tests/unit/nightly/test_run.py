@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from clusterctl.model import run_record
 from clusterctl.model.results import ValidationRecord, Verdict
+from clusterctl.model.slurm_wish import SlurmWish
+from clusterctl.nightly import policy, storage
 from clusterctl.nightly import run as night
-from clusterctl.nightly import storage
 from clusterctl.support.errors import ConfigError, LockedError
 from clusterctl.validation import suites
 from nights import (
@@ -39,6 +40,30 @@ def test_a_good_night_writes_its_reports_and_tells_nobody(world: World, tmp_path
     )
     assert came.problems == ()
     assert not (tmp_path / "called").exists()
+
+
+def test_a_night_inside_an_allocation_asks_slurm_and_leaves_drift_out(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[SlurmWish, tuple[str, ...]]] = []
+
+    def validate(inventory: Any, options: Any, wish: SlurmWish, tell: Any) -> ValidationRecord:
+        asked.append((wish, options.argv))
+        return world.validate(inventory, options, tell)
+
+    def by_ssh(*_given: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(night.via_slurm, "validate", validate)
+    monkeypatch.setattr(night.provisioning, "provision", by_ssh)
+    wish = SlurmWish(partition="gpu", submit_host="login", time_s=1800.0)
+    storage.write_job(a_job(folder=str(tmp_path), via=wish))
+    came = night.run(storage.read_job(storage.job_file("inv-1")), timing=world.timing())
+    assert came.verdict is Verdict.PASS
+    assert [wish for wish, _ in asked] == [wish]
+    assert " ".join(asked[0][1]).endswith("--via slurm --partition gpu --time 30 --submit-host login")
+    assert came.drift is not None
+    assert "needs ssh and root" in policy.words_of(came.drift)
 
 
 def test_each_night_reads_the_next_slice_and_the_page_shows_the_drift(

@@ -14,13 +14,14 @@ from clusterctl.model import job_login
 from clusterctl.model.hosts import Host, Inventory, InventoryOptions, InventorySources
 from clusterctl.model.job_outcome import JobOutcome
 from clusterctl.model.results import Verdict
+from clusterctl.model.slurm_wish import SlurmWish
 from clusterctl.remote import facts, network_probe, reach
 from clusterctl.remote.slurm import Grant
 from clusterctl.remote.slurm_text import SlurmNode
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError, ExitCode, ValidationCouldNotRunError
 from clusterctl.validation import check_runner, run, via_slurm
-from clusterctl.validation.options import SlurmWish, ValidationOptions
+from clusterctl.validation.options import ValidationOptions
 from clusterctl.validation.team import ReadyNode, Team
 from stand_in_slurm import StandIn
 
