@@ -28,10 +28,7 @@ PROMISED_S = 5.0
 def timed(inventory: Path, suite: str, wish: SlurmWish | None) -> tuple[ValidationRecord, float]:
     options = validation.ValidationOptions(suite=suites.builtin(suite), remembered=False, via=wish)
     began = time.perf_counter()
-    if wish is None:
-        record = validation.validate(inventory, options)
-    else:
-        record = via_slurm.validate(inventory, options, wish)
+    record = validation.validate(inventory, options) if wish is None else via_slurm.validate(inventory, options, wish)
     return record, time.perf_counter() - began
 
 

@@ -42,7 +42,7 @@ class EnableRequest:
     """The request of the user.
 
     ``suite`` None means the suite of ``suite_file`` or of the validation.yml beside the inventory, else ``nightly``.
-    ``scope`` None means ``system`` for root and ``user`` for other users. ``via`` says how Slurm is asked for the nodes.
+    ``scope`` None means ``system`` for root and ``user`` for other users. ``via`` is how Slurm is asked for the nodes.
     """
 
     inventory: AnyInventory
