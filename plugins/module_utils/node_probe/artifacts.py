@@ -18,30 +18,40 @@ _KINDS = {"l": stat.S_ISLNK, "d": stat.S_ISDIR}
 SLICES = 7  # of an artifact's files: one a night, so that each byte is read within a week
 
 
-def verify_artifact(path: str, content: list[int] | None = None) -> tuple[Json, int, str]:
-    """Read an artifact's marker and compare its files with its manifest.
+class Verifier:
+    """Verifies artifacts for one record: each tree once, by whatever links it is reached."""
 
-    Kinds, sizes, modes, owners and link targets are compared. That takes milliseconds. Contents are compared where
-    ``content`` asks for it.
+    def __init__(self, content: list[int] | None = None) -> None:
+        """Take the slices (:func:`slice_of`) of the files whose content is compared as well; None compares none."""
+        self._content = content or []
+        self._known: dict[tuple[str, str], tuple[int, str]] = {}
 
-    Args:
-        path: the artifact's folder, or a link to it.
-        content: the slices (:func:`slice_of`) of the files whose content is compared as well; None compares none.
+    def verify(self, path: str) -> tuple[Json, int, str]:
+        """Read an artifact's marker and compare its files with its manifest.
 
-    Returns:
-        The marker ({} if it is missing), the number of manifest entries, and a sentence that says what is wrong (''
-        if the artifact is whole).
-    """
-    folder = os.path.realpath(path)
-    try:
-        marker = json.loads(read_text(f"{folder}/{MARKER}"))
-    except FileNotFoundError:
-        return {}, 0, f"{path} has no {MARKER}, so its installation was never finished"
-    except (OSError, ValueError, RecursionError) as error:
-        return {}, 0, f"{folder}/{MARKER} cannot be read: {error}"
-    if not isinstance(marker, dict):
-        return {}, 0, f"{folder}/{MARKER} is not a marker: it must hold a JSON object"
-    return (marker, *_compare_with_manifest(folder, str(marker.get("manifest_sha256", "")), content or []))
+        Kinds, sizes, modes, owners and link targets are compared. That takes milliseconds. Contents are compared where
+        the record asks for it.
+
+        Args:
+            path: the artifact's folder, or a link to it.
+
+        Returns:
+            The marker ({} if it is missing), the number of manifest entries, and a sentence that says what is wrong
+            ('' if the artifact is whole).
+        """
+        folder = os.path.realpath(path)
+        try:
+            marker = json.loads(read_text(f"{folder}/{MARKER}"))
+        except FileNotFoundError:
+            return {}, 0, f"{path} has no {MARKER}, so its installation was never finished"
+        except (OSError, ValueError, RecursionError) as error:
+            return {}, 0, f"{folder}/{MARKER} cannot be read: {error}"
+        if not isinstance(marker, dict):
+            return {}, 0, f"{folder}/{MARKER} is not a marker: it must hold a JSON object"
+        tree = folder, str(marker.get("manifest_sha256", ""))
+        if tree not in self._known:
+            self._known[tree] = _compare_with_manifest(*tree, self._content)
+        return (marker, *self._known[tree])
 
 
 def slice_of(name: str) -> int:
@@ -114,7 +124,7 @@ def _deviation(folder: str, entry: list, owner: int, content: list[int]) -> str:
     return found
 
 
-def artifacts(asked: list[Json] | None) -> Json:
+def artifacts(asked: list[Json] | None, verifier: Verifier) -> Json:
     """Verify the artifacts asked for; None stands for every artifact directly below /usr/local."""
     if asked is None:
         folders = [f"{ARTIFACT_ROOT}/{name}" for name in list_folder(ARTIFACT_ROOT)]
@@ -125,12 +135,13 @@ def artifacts(asked: list[Json] | None) -> Json:
         ]
     return {
         "artifacts": [
-            _artifact(str(entry.get("name", "")), str(entry["link"]), entry.get("inputs") or []) for entry in asked
+            _artifact(str(entry.get("name", "")), str(entry["link"]), entry.get("inputs") or [], verifier)
+            for entry in asked
         ]
     }
 
 
-def _artifact(name: str, link: str, inputs: list[str]) -> Json:
+def _artifact(name: str, link: str, inputs: list[str], verifier: Verifier) -> Json:
     if not os.path.isdir(link):
         problem = f"{link} does not exist" if not os.path.lexists(link) else f"{link} leads nowhere"
         return {
@@ -144,7 +155,7 @@ def _artifact(name: str, link: str, inputs: list[str]) -> Json:
             "problem": problem,
             "inputs": {},
         }
-    marker, _, problem = verify_artifact(link)
+    marker, _, problem = verifier.verify(link)
     linked = os.path.islink(link) or not name
     found = str(marker.get("name", name))
     if not name:  # found in /usr/local: tell whether the public link leads here

@@ -9,7 +9,7 @@ import os
 import stat
 
 from . import library_cache
-from .artifacts import MARKER, verify_artifact
+from .artifacts import MARKER, Verifier
 from .reading import Json, group_name, sha256, user_name
 
 _MOST_LINKS = 40  # as many as Linux follows in one path
@@ -50,7 +50,7 @@ def link_of_another(path: str) -> str:
     return ""
 
 
-def watch_state(path: str, kind: str = "", marker: str = "", content: list[int] | None = None) -> Json:
+def watch_state(path: str, kind: str = "", marker: str = "", verifier: Verifier | None = None) -> Json:
     """Return the present state of a path in the form of a ``watch`` entry.
 
     The answer tells what is there: a link comes back as a link even if a file was expected. So a caller compares the
@@ -62,7 +62,7 @@ def watch_state(path: str, kind: str = "", marker: str = "", content: list[int] 
             path leads to a file. ``loader`` asks whether the loader's cache names the path. Any other word looks at
             the path itself.
         marker: with the kind ``block``, the block of clusterctl whose lines count; all other lines are the user's.
-        content: of an artifact, see :func:`.artifacts.verify_artifact`.
+        verifier: of artifacts; None compares no content.
 
     Returns:
         ``path`` and ``kind`` (file, block, dir, link, absent, artifact, library, loader or other). A file or block adds
@@ -71,7 +71,7 @@ def watch_state(path: str, kind: str = "", marker: str = "", content: list[int] 
         to the path of that link.
     """
     if kind == "artifact":
-        return _artifact_state(path, content)
+        return _artifact_state(path, verifier or Verifier())
     if kind in {"library", "loader"}:
         there = os.path.isfile(path) if kind == "library" else _in_loader_cache(path)
         return {"path": path, "kind": kind if there else "absent"}
@@ -119,16 +119,16 @@ def _own_digest(path: str, marker: str) -> str:
         os.close(handle)
 
 
-def watch_states(entries: list[Json], content: list[int] | None = None) -> list[Json]:
+def watch_states(entries: list[Json], verifier: Verifier | None = None) -> list[Json]:
     """Return the present state of every entry, of which ``path``, ``kind`` and ``marker`` are read."""
     return [
-        watch_state(str(entry["path"]), str(entry.get("kind", "")), str(entry.get("marker", "")), content)
+        watch_state(str(entry["path"]), str(entry.get("kind", "")), str(entry.get("marker", "")), verifier)
         for entry in entries
     ]
 
 
-def _artifact_state(path: str, content: list[int] | None) -> Json:
-    marker, count, problem = verify_artifact(path, content)
+def _artifact_state(path: str, verifier: Verifier) -> Json:
+    marker, count, problem = verifier.verify(path)
     if not marker:
         return {"path": path, "kind": "absent"}
     digest = sha256(f"{os.path.realpath(path)}/{MARKER}")

@@ -47,6 +47,7 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
     quota = {"group": "", "cores": None, "throttled_periods": 0, "throttled_s": 0.0}
     uid, home = user.uid_and_home()
     login_user = user.login_user()
+    verifier = artifacts.Verifier(request.get("content"))
     asked, library_path = request.get("libraries") or [], variables.get("LD_LIBRARY_PATH", "")
     return [
         ("names", system.names, {"hostname": "", "fqdn": ""}),
@@ -90,11 +91,11 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
         ),
         ("launch", lambda: launch_programs.programs(variables.get("PATH", "")), {"launch": []}),
         ("tools", system.tools, {"tools": tools}),
-        ("artifacts", lambda: artifacts.artifacts(request.get("artifacts")), {"artifacts": []}),
+        ("artifacts", lambda: artifacts.artifacts(request.get("artifacts"), verifier), {"artifacts": []}),
         ("libraries", lambda: libraries.libraries(asked, library_path), {"libraries": []}),
         (
             "watch",
-            lambda: {"watch": path_state.watch_states(request.get("watch") or [], request.get("content"))},
+            lambda: {"watch": path_state.watch_states(request.get("watch") or [], verifier)},
             {"watch": []},
         ),
     ]

@@ -201,16 +201,35 @@ def test_the_probe_reads_what_the_artifact_modules_write(installed: Path) -> Non
     }
 
 
+def test_a_record_looks_at_each_file_of_an_artifact_once(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    lstat = os.lstat
+
+    def noted(path: str, **options: Any) -> os.stat_result:
+        seen.append(str(path))
+        return lstat(path, **options)
+
+    monkeypatch.setattr(os, "lstat", noted)
+    library = str(installed.resolve() / "lib/libdemo.so.1")
+    entry = {"path": str(installed), "kind": "artifact"}
+    found = record.collect({"artifacts": [{"name": "demo", "link": str(installed)}], "watch": [entry]})
+    assert found["artifacts"][0]["ok"]
+    assert found["watch"][0]["kind"] == "artifact"
+    assert seen.count(library) == 1
+
+
 def test_a_corruption_of_equal_size_and_time_is_seen_in_its_slice(installed: Path) -> None:
     library = installed / "lib/libdemo.so.1"
     whole, status = path_state.watch_state(str(installed), "artifact"), library.stat()
     library.write_bytes(b"librarY")
     os.utime(library, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert path_state.watch_state(str(installed), "artifact") == whole, "a quick look reads no content"
-    found = {number: path_state.watch_states([whole], [number])[0]["files"] for number in range(artifacts.SLICES)}
+    found = {}
+    for number in range(artifacts.SLICES):
+        found[number] = path_state.watch_states([whole], artifacts.Verifier([number]))[0]["files"]
     named = "1 of 3 files are missing or changed, first lib/libdemo.so.1 (content)"
     assert [number for number in found if found[number] == named] == [artifacts.slice_of("lib/libdemo.so.1")]
-    assert path_state.watch_states([whole], list(range(artifacts.SLICES)))[0]["files"] == named
+    assert path_state.watch_states([whole], artifacts.Verifier(list(range(artifacts.SLICES))))[0]["files"] == named
     problem = artifact.inspect_tree(str(installed.resolve()), "demo", "1.0", "k", content=True).problem
     assert "lib/libdemo.so.1" in problem, "provision with the same question repairs it"
 
