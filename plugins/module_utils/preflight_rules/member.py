@@ -150,8 +150,15 @@ def member(
         "provides": provides(node),
         "gpus": len([gpu for gpu in node.get("gpus") or [] if gpu.get("driver") == "nvidia"]),
         "cuda": cuda_of(node),
+        "pmix": pmix_of(node),
     }
     return entry, problems
+
+
+def pmix_of(node: Mapping[str, Any]) -> dict[str, str]:
+    """Return prefix, library, version and headers of the site's PMIx; {} without one."""
+    site = (node.get("pmix") or {}).get("site") or {}
+    return {name: str(site.get(name) or "") for name in ("prefix", "library", "version", "headers")} if site else {}
 
 
 def cuda_of(node: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from pydantic import Field
 
 from clusterctl.model.base import Fact
+from clusterctl.model.pmix import Pmix, SlurmSettings
 from clusterctl.model.processes import BusyProcess, Leftover
+from clusterctl.model.rdma import RdmaDevice
 
 if TYPE_CHECKING:
     from clusterctl.model.hosts import Host
@@ -154,43 +156,6 @@ class Route(Fact):
     gateway: str | None
     interface: str
     metric: int
-
-
-class Gid(Fact):
-    """One entry of a port's GID table; ``type`` is ``IB/RoCE v1`` or ``RoCE v2``, as the kernel writes it."""
-
-    index: int
-    gid: str
-    type: str = ""
-    netdev: str = ""
-
-
-class RdmaPort(Fact):
-    """A port of an RDMA device.
-
-    ``state`` and ``physical_state`` are the kernel's words without their number (ACTIVE, DOWN, INIT; LinkUp,
-    Disabled, Polling), ``link_layer`` is InfiniBand or Ethernet. Entries of the GID table that are all zero are left
-    out. ``rx_bytes`` and ``tx_bytes`` count RDMA's own traffic.
-    """
-
-    number: int
-    state: str = ""
-    physical_state: str = ""
-    link_layer: str = ""
-    rate_gbps: float | None = None
-    netdev: str = ""
-    gids: tuple[Gid, ...] = ()
-    rx_bytes: int | None = None
-    tx_bytes: int | None = None
-
-
-class RdmaDevice(Fact):
-    """An RDMA device of /sys/class/infiniband."""
-
-    name: str
-    driver: str = ""
-    node_guid: str = ""
-    ports: tuple[RdmaPort, ...] = ()
 
 
 class Fabric(Fact):
@@ -359,6 +324,8 @@ class NodeFacts(Fact):
     parameters: tuple[Parameter, ...] = ()
     parameter_files: tuple[ParameterFile, ...] = ()
     launch: tuple[LaunchProgram, ...] = ()
+    pmix: Pmix = Pmix()
+    slurm: SlurmSettings | None = None
     tools: dict[str, bool | str] = Field(default_factory=dict)
     artifacts: tuple[Artifact, ...] = ()
     libraries: tuple[Library, ...] = ()

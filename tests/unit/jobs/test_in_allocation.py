@@ -22,10 +22,10 @@ from clusterctl.model.facts import (
     Limit,
     NodeFacts,
     Python,
-    RdmaDevice,
     Route,
     User,
 )
+from clusterctl.model.rdma import RdmaDevice
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from ansible._internal._templating import _jinja_plugins
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
+from ansible_collections.clusterctl.hpc.plugins.filter import artifact as artifact_filters
+from ansible_collections.clusterctl.hpc.plugins.filter import openmpi_pmix
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
 from clusterctl.support import content
 
+OURS = {
+    f"clusterctl.hpc.{name}": function
+    for module in (artifact_filters, openmpi_pmix)
+    for name, function in module.FilterModule().filters().items()
+}
 ROLE = content.root() / "roles" / "openmpi"
 FILES = ("defaults/main.yml", "vars/main.yml", "vars/Debian.yml")
 TASKS = ("install.yml", "fortran.yml")
@@ -28,8 +38,17 @@ def made(expression: str, **given: Any) -> Any:
     variables: dict[str, Any] = {}
     for name in FILES:
         variables |= yaml.safe_load(Path(ROLE, name).read_text(encoding="utf-8"))
-    variables |= {"openmpi_ucx": "never", "openmpi_cuda": "never", **given}
-    return Templar(DataLoader(), variables=trusted(variables)).template(trusted(f"{{{{ {expression} }}}}"))
+    hello = Path(ROLE, "files", "hello.c").read_text(encoding="utf-8").rstrip()  # as the lookup 'file' reads it
+    variables["__openmpi_own_inputs"]["hello"] = hashlib.sha256(hello.encode()).hexdigest()
+    variables |= {"openmpi_ucx": "never", "openmpi_cuda": "never", "openmpi_pmix": "internal", **given}
+    with pytest.MonkeyPatch.context() as patch:  # the filters of this checkout, without Ansible's finder of collections
+        load = _jinja_plugins.JinjaPluginIntercept.__getitem__
+        patch.setattr(
+            _jinja_plugins.JinjaPluginIntercept,
+            "__getitem__",
+            lambda self, name: OURS[name] if name in OURS else load(self, name),
+        )
+        return Templar(DataLoader(), variables=trusted(variables)).template(trusted(f"{{{{ {expression} }}}}"))
 
 
 @pytest.mark.parametrize("version", ["5.0.7", "4.1.4"])
@@ -59,3 +78,87 @@ def test_fortran_programs_find_their_runtime_on_every_host() -> None:
     packages = next(task for task in tasks["fortran.yml"] if "clusterctl.hpc.package_install" in task)
     assert packages["clusterctl.hpc.package_install"]["name"] == "{{ __openmpi_fortran_runtime }}"
     assert "__openmpi_fortran_library not in __openmpi_libraries.stdout" in packages["when"]
+
+
+# --- PMIx ---
+
+SITE = {"prefix": "/opt/pmix", "library": "/opt/pmix/lib/libpmix.so.2.9.3", "version": "5.0.3", "headers": "5.0.3"}
+NODE = {"platform": "debian-12-x86_64-glibc2.36-py3.11"}
+# The keys of builds that exist already. Another key costs each site a compilation of minutes.
+KEYS = {"5.0.7": "a4e3643e491bb580", "4.1.4": "a5e1645d1e15fd1b"}
+
+
+def members(*pmix: dict[str, str]) -> list[dict[str, Any]]:
+    return [{"name": f"node{n}", "pmix": one, **NODE} for n, one in enumerate(pmix, start=1)]
+
+
+def made_for(expression: str, version: str, *pmix: dict[str, str], wanted: str = "auto") -> Any:
+    given = {"openmpi_members": members(*pmix), "openmpi_node": NODE, "ansible_play_hosts": ["node1", "node2"]}
+    return made(expression, openmpi_version=version, openmpi_pmix=wanted, **given)
+
+
+@pytest.mark.parametrize("version", KEYS)
+@pytest.mark.parametrize("wanted", ["auto", "internal"])
+def test_a_build_without_an_external_pmix_keeps_its_key(version: str, wanted: str) -> None:
+    """Hosts without a PMIx, hosts whose PMIx differs, and the word internal all give the build of before."""
+    for pmix in (({}, {}), (SITE, {}), (SITE, SITE) if wanted == "internal" else ({}, SITE)):
+        inputs = made_for("__openmpi_inputs", version, *pmix, wanted=wanted)
+        assert "pmix" not in inputs
+        assert artifact.artifact_key(inputs) == KEYS[version]
+
+
+def test_an_external_pmix_has_a_key_of_its_own() -> None:
+    keys = {
+        artifact.artifact_key(made_for("__openmpi_inputs", "5.0.7", one, one))
+        for one in ({}, SITE, {**SITE, "version": "5.0.4", "headers": "5.0.4"}, {**SITE, "prefix": "/usr"})
+    }
+    assert len(keys) == 4
+
+
+def test_an_external_pmix_takes_hwloc_and_libevent_from_outside_as_well() -> None:
+    options = made_for("__openmpi_configure_argv", "5.0.7", SITE, SITE)
+    assert {"--with-pmix=/opt/pmix", "--with-hwloc=external", "--with-libevent=external"} <= set(options)
+    assert "LDFLAGS=-Wl,-rpath,/opt/pmix/lib -Wl,--enable-new-dtags" in options
+    assert not [word for word in options if word.endswith("=internal") and "prrte" not in word]
+    marker = made_for("__openmpi_inputs", "5.0.7", SITE, SITE)
+    assert marker["pmix"] == {"prefix": "/opt/pmix", "version": "5.0.3"}
+    proofs = made_for("__openmpi_pmix_proofs", "5.0.7", SITE, SITE)
+    assert proofs[0]["expect"] == ["libpmix.so.2 => /opt/pmix/lib"]
+
+
+def test_the_compilers_own_folders_need_no_search_path() -> None:
+    everywhere = {**SITE, "prefix": "/usr"}
+    options = made_for("__openmpi_configure_argv", "5.0.7", everywhere, everywhere)
+    assert "--with-pmix=external" in options
+    assert not [word for word in options if word.startswith("LDFLAGS")]
+
+
+@pytest.mark.parametrize(
+    ("version", "pmix", "says"),
+    [
+        ("5.0.7", [{}, {}], ["node1", "has no PMIx library", "libpmix-dev"]),
+        ("5.0.7", [{**SITE, "headers": ""}, SITE], ["node1", "PMIx 5.0.3 in /opt/pmix", "no headers"]),
+        ("5.0.7", [{**SITE, "headers": "4.2.2"}, SITE], ["headers of PMIx 4.2.2"]),
+        ("5.0.7", [{**SITE, "version": "4.2.2", "headers": "4.2.2"}] * 2, ["needs PMIx 4.2.4 or newer", "has 4.2.2"]),
+        ("5.0.7", [{**SITE, "version": "6.0.0", "headers": "6.0.0"}] * 2, ["below 6", "has 6.0.0"]),
+        ("4.1.4", [SITE, SITE], ["below 5", "has 5.0.3"]),
+        ("5.0.7", [SITE, {}], ["Hosts differ", "node2 has none"]),
+        ("5.0.7", [SITE, {**SITE, "version": "5.0.1"}], ["Hosts differ", "node2 has 5.0.1 in /opt/pmix"]),
+    ],
+)
+def test_external_refuses_in_one_sentence(version: str, pmix: list[dict[str, str]], says: list[str]) -> None:
+    for wanted in ("auto", "external"):
+        found = made_for("__openmpi_site_pmix", version, *pmix, wanted=wanted)
+        assert found["prefix"] == ""
+        assert all(word in found["problem"] for word in says), found["problem"]
+        assert found["problem"].endswith("or set openmpi_pmix to auto or internal.")
+        assert "\n" not in found["problem"]
+    tasks = yaml.safe_load((ROLE / "tasks" / "preflight.yml").read_text(encoding="utf-8"))
+    refused = [task["ansible.builtin.assert"] for task in tasks if "PMIx" in task["name"]]
+    assert refused[0]["that"] == "openmpi_pmix != 'external' or not __openmpi_site_pmix.problem"
+
+
+def test_hosts_of_another_platform_have_a_build_of_their_own() -> None:
+    alien = {"name": "node3", "platform": "debian-13", "pmix": {}}
+    found = openmpi_pmix.openmpi_pmix([*members(SITE, SITE), alien], NODE["platform"], "node1", "5.0", "external")
+    assert (found["prefix"], found["problem"]) == ("/opt/pmix", "")

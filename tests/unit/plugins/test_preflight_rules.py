@@ -173,6 +173,7 @@ class TestMember:
             "provides": [],
             "gpus": 0,
             "cuda": {"driver_major": 0, "driver_version": "", "toolkit_version": ""},
+            "pmix": {},
         }
 
     def test_what_a_build_could_rely_on(self) -> None:
