@@ -23,11 +23,12 @@ NODES = ("node1", "node2")
 SNAPSHOT = paths.snapshot_file("any").name
 CACHE = paths.cache_dir().value
 OTHER = ("-e", "openmpi_version=4.1.4")  # with an mpi4py of its own; the cache has both versions
-# Every file below the folders that a run writes to: mode, owner, size, and the target or the hash.
+# Every file below the folders that a run writes to: mode, owner, size, and the target or the hash. A test may mount a
+# file system on each of the folders named here.
 LISTING = r"""
-cd / && find etc home root usr/local var/lib/clusterctl var/log/clusterctl var/tmp tmp -xdev \
+cd / && find etc etc/ssh home root usr/local var/lib/clusterctl var/log/clusterctl var/tmp tmp -xdev \
   \( -type l -printf '%p %y %U:%G -> %l\n' -o -printf '%p %y %m %U:%G\n' \) 2>/dev/null | LC_ALL=C sort
-find etc home root usr/local var/lib/clusterctl var/tmp tmp -xdev -type f -print0 2>/dev/null \
+find etc etc/ssh home root usr/local var/lib/clusterctl var/tmp tmp -xdev -type f -print0 2>/dev/null \
   | LC_ALL=C sort -z | xargs -0r sha256sum --
 """
 HELD = (

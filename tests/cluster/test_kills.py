@@ -157,8 +157,10 @@ def converge(cluster: Cluster, times: int, faults: Sequence[str]) -> None:
     problems: list[str] = []
     words = ""
     for done, number in enumerate(range(FIRST_SCHEDULE, times + 1), start=1):
+        began = time.monotonic()
         problem = outcome(cluster, Schedule.draw(cluster, KINDS[number % len(KINDS)], number, faults))
         problems += [problem] if problem else []
         words = f"{done - len(problems)} of {done} converged, seed {SEED}, the last is number {number}"
+        words += f", in {time.monotonic() - began:.0f} s"
         print(words, f"\n{problem}" if problem else "", flush=True)  # noqa: T201 - the result of the test
     assert not problems, "\n\n".join((words, *problems))
