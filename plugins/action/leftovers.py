@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Remove what killed runs left: partial files in the controller's cache, then what lies on the host."""
+"""Remove what unfinished runs left: partial files in the controller's cache, then what lies on the host."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def trees_and_links(root: str = ROOT) -> Tuple[List[str], List[str]]:
 
 
 def left_in(folder: str) -> List[str]:
-    """Return the copied packs and folders of builds that killed runs left, of root, in a folder that others use too."""
+    """Return what unfinished runs left in a folder that others use too: copied packs, and root's folders of builds."""
     return sorted(
         str(path)
         for path in Path(folder).glob("clusterctl-*")

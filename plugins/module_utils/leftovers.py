@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a killed run leaves on a node: programs that are still at work, staged files, half trees, pushed packs."""
+"""What an unfinished run leaves on a node: programs still at work, staged files, half trees, pushed packs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def started(place: Path) -> float:
 
 
 def still_at_work(killed: Collection[str], patience_s: float, say: Callable[[str], None]) -> List[Worker]:
-    """Wait until no process of a killed run is at work; returns those that outlast the patience.
+    """Wait until no process of an unfinished run is at work; returns those that outlast the patience.
 
     Args:
         killed: names of runs.
@@ -75,17 +75,17 @@ def still_at_work(killed: Collection[str], patience_s: float, say: Callable[[str
         left = [worker for worker in workers() if worker.run in killed]
         if not left or time.monotonic() >= deadline:
             return left
-        say(f"waiting for {left[0].name} (process {left[0].pid}) of the killed run {left[0].run}")
+        say(f"waiting for {left[0].name} (process {left[0].pid}) of the unfinished run {left[0].run}")
         time.sleep(_POLL_S)
 
 
-def of_killed(
+def of_unfinished(
     folders: Sequence[str],
     packs: Collection[str],
     root: str = brought.ROOT,
     temporary: str = "/tmp",  # noqa: S108 - names that only modules of ours have
 ) -> List[str]:
-    """Return what killed runs left on this node.
+    """Return what unfinished runs left on this node.
 
     Args:
         folders: where packs are pushed to and builds are made.

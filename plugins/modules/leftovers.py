@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remove from a node what killed runs left there."""
+"""Remove from a node what unfinished runs left there."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: leftovers
-short_description: Remove what killed runs left
+short_description: Remove what unfinished runs left
 version_added: "0.2.0"
 author: The clusterctl authors
 description:
-  - Waits until programs of killed runs have ended on the host. Then it removes staged files and links, half trees,
+  - Waits until programs of unfinished runs have ended on the host. Then it removes staged files and links, half trees,
     pushed packs, folders of builds, and packs that the controller has fetched.
   - On the controller, it removes partial files from the cache that no process holds.
 options:
   runs:
-    description: The names of the killed runs.
+    description: The names of the unfinished runs.
     type: list
     elements: str
     default: []
@@ -29,7 +29,7 @@ options:
     type: str
     required: true
   patience_s:
-    description: How many seconds to wait for programs of killed runs.
+    description: How many seconds to wait for programs of unfinished runs.
     type: float
     default: 300
   packs:
@@ -51,7 +51,7 @@ attributes:
 """
 
 EXAMPLES = r"""
-- name: Remove what killed runs left
+- name: Remove what unfinished runs left
   clusterctl.hpc.leftovers:
     cache_dir: ~/.cache/clusterctl
 """
@@ -82,17 +82,17 @@ def main() -> None:
     if left:
         first = left[0]
         module.fail_json(
-            msg=f"{p['host']}: {first.name} (process {first.pid}) of the killed run {first.run} is still at work; wait"
-            " until it has ended, or end it, and run again.",
+            msg=f"{p['host']}: {first.name} (process {first.pid}) of the unfinished run {first.run} is still at work;"
+            " wait until it has ended, or end it, and run again.",
             changes=[],
             watch=[],
         )
     changes = []
     try:
-        for path in leftovers.of_killed(p["folders"], p["packs"]):
+        for path in leftovers.of_unfinished(p["folders"], p["packs"]):
             if not module.check_mode:
                 leftovers.remove(path)
-            changes.append(f"removed {path}, which a killed run left")
+            changes.append(f"removed {path}, which an unfinished run left")
     except OSError as error:
         module.fail_json(msg=disk_error.sentence(p["host"], error), changes=changes, watch=[])
     module.exit_json(changed=bool(changes), changes=changes, watch=[])

@@ -115,7 +115,7 @@ class HostRun(Generic[RequestT, ObserverT]):
         self.request = request
         self.certificates = Certificates(cluster, request.ca_passphrase)
         self.all_selected = cluster.selected  # with those that are left out later
-        self._killed = _killed(run, cluster)
+        self._unfinished = _unfinished(run, cluster)
         owner = claims.Owner(
             paths.stem(cluster.sources), f"{run.record.user}@{platform.node()}", str(paths.resolved(cluster.sources))
         )
@@ -200,7 +200,7 @@ class HostRun(Generic[RequestT, ObserverT]):
             private_key=options.private_key,
             vault_ids=options.vault_ids,
             vault_password_files=options.vault_password_files,
-            variables={**self._run_variables(), **self._killed, **variables},
+            variables={**self._run_variables(), **self._unfinished, **variables},
             become_password=request.become_password,
             vault_passwords=options.vault_passwords,
         )
@@ -318,17 +318,18 @@ class HostRun(Generic[RequestT, ObserverT]):
         )
 
 
-def _killed(run: runs.Run, cluster: Inventory) -> dict[str, Any]:
-    """Return for the playbooks which runs were killed, and the hosts on which they may have left something.
+def _unfinished(run: runs.Run, cluster: Inventory) -> dict[str, Any]:
+    """Return for the playbooks which runs did not end well, and the hosts on which they may have left something.
 
-    A run forgets the snapshots of its hosts before it changes them, and a later success keeps them anew.
+    A killed run leaves something, and so does a run that lost a host. Each run forgets the snapshots of its hosts
+    before it changes them, and a later success keeps them anew.
     """
-    if not run.killed:
+    if not run.unfinished:
         return {}
     known = snapshots.read(run.record.cluster_id).hosts
     hosts = [name for name in cluster.selected if name not in known]
-    killed = {"runs": run.killed, "hosts": hosts, "cache_dir": str(paths.cache_dir().value)}
-    return {"clusterctl_killed": killed} if hosts else {}
+    unfinished = {"runs": run.unfinished, "hosts": hosts, "cache_dir": str(paths.cache_dir().value)}
+    return {"clusterctl_unfinished": unfinished} if hosts else {}
 
 
 def now() -> datetime:

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import platform
+import re
 import shutil
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 KEPT_RUNS = 50
 _RUNNING, _KILLED = b'"outcome": "running"', b'"outcome": "killed"'
+_UNFINISHED = re.compile(rb'"outcome": "(?:failed|unreachable|interrupted)"')  # of the run, or of one of its hosts
 _TIME = "%Y%m%dT%H%M%SZ"  # in the name of a run
 _TAIL_BYTES = 1 << 20  # of the events; a line may hold the texts of a large cluster's files
 KEPT_SETS = 10  # runs that left a set of links: a rollback can go back to them, however many validations follow
@@ -52,9 +54,9 @@ def _private_stream(path: Path) -> IO[str]:
 class Run:
     """The folder of one run, open for writing."""
 
-    def __init__(self, record: RunRecord, folder: Path, killed: Sequence[str] = ()) -> None:
-        """Use :func:`start` instead; ``killed`` are the kept runs of the same inventory that were killed."""
-        self.killed = tuple(killed)
+    def __init__(self, record: RunRecord, folder: Path, unfinished: Sequence[str] = ()) -> None:
+        """Use :func:`start` instead; ``unfinished`` are the kept runs of the inventory that did not end well."""
+        self.unfinished = tuple(unfinished)
         self.record = record
         self.folder = folder
         self._events: IO[str] = _private_stream(paths.events_file(folder))
@@ -187,13 +189,16 @@ def _last_seen(folder: Path, started: datetime) -> datetime:
     return started
 
 
-def _state_of(folder: Path) -> Literal["running", "killed", "ended"]:
-    """Return whether the process of a run may still be at work; a run that was killed is marked on the way."""
+def _state_of(folder: Path) -> Literal["running", "killed", "unfinished", "ended"]:
+    """Return whether the process of a run may still be at work, and whether the run ended well on all hosts.
+
+    A run that was killed is marked on the way.
+    """
     pid = Path("/proc", folder.name.rpartition("-")[2])
     try:
         text = paths.run_record(folder).read_bytes()
         if _RUNNING not in text:  # quick: most records are of runs that ended
-            return "killed" if _KILLED in text else "ended"
+            return "killed" if _KILLED in text else "unfinished" if _UNFINISHED.search(text) else "ended"
         record = settled(folder)
     except FileNotFoundError:  # the run was killed before it wrote anything, or begins just now
         return "running" if pid.exists() else "killed"
@@ -205,13 +210,13 @@ def _state_of(folder: Path) -> Literal["running", "killed", "ended"]:
 
 
 def _remove_old(runs: Path) -> list[str]:
-    """Remove the oldest runs, and what killed runs left on this machine; returns the killed runs, oldest first."""
+    """Remove the oldest runs, and what killed runs left on this machine; returns the runs that did not end well."""
     folders = sorted(path for path in runs.iterdir() if path.is_dir() and not path.is_symlink())
     with_sets = [folder for folder in folders if paths.software_file(folder).is_file()][-KEPT_SETS:]
     for old in folders[:-KEPT_RUNS]:
         if old not in with_sets:
             shutil.rmtree(old, ignore_errors=True)
-    killed = []
+    killed, unfinished = False, []
     for folder in folders[-KEPT_RUNS:]:
         state = _state_of(folder)
         if state == "running":
@@ -220,15 +225,17 @@ def _remove_old(runs: Path) -> list[str]:
         if private.exists():  # the run was killed before it could clean up, and its workers may still be at work
             processes.end_all(partial(processes.carries, environment=os.fsencode(private)))
             shutil.rmtree(private, ignore_errors=True)
+        if state != "ended":
+            unfinished.append(folder.name)
         if state == "killed":
-            killed.append(folder.name)
+            killed = True
             files.remove_staged(folder)
     if killed:
         for left in runs.glob(".latest.*"):
             left.unlink(missing_ok=True)
         files.remove_staged(runs.parent)
         held_files.remove_folders_of_killed()
-    return killed
+    return unfinished
 
 
 def user_name() -> str:

@@ -1,4 +1,4 @@
-"""What killed runs leave on a node and in the cache is found, and nothing else."""
+"""What unfinished runs leave on a node and in the cache is found, and nothing else."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_what_killed_runs_left_is_found_and_nothing_else(tmp_path: Path, monkeyp
     for name, age_s in (("ansible_clusterctl.hpc.file_set_payload_abcd1234", 9e5), (PRESENT, 0)):
         (tmp_path / "tmp" / name).mkdir(parents=True)
         os.utime(tmp_path / "tmp" / name, (time.time() - age_s,) * 2)
-    found = leftovers.of_killed(
+    found = leftovers.of_unfinished(
         [str(tmp_path / "work")], [f"fetched-1-{KEY}"], str(tmp_path / "local"), str(tmp_path / "tmp")
     )
     for path in found:
@@ -76,7 +76,7 @@ def test_what_killed_runs_left_is_found_and_nothing_else(tmp_path: Path, monkeyp
 
 
 @pytest.mark.programs
-def test_a_program_of_a_killed_run_is_waited_for() -> None:
+def test_a_program_of_an_unfinished_run_is_waited_for() -> None:
     run = json.dumps({"run": "20200101T000000Z-provision-1"})
     said: list[str] = []
     with subprocess.Popen(["sleep", "60"], env={**os.environ, "CLUSTERCTL_RUN": run}) as process:

@@ -79,10 +79,20 @@ def test_what_a_killed_run_left_is_tidied_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "is_killed"),
-    [(None, True), ('{"outcome": "killed"}', True), ('{"outcome": "done"}', False), ('{"outcome": "running"', False)],
+    ("record", "is_unfinished"),
+    [
+        (None, True),
+        ('{"outcome": "killed"}', True),
+        ('{"outcome": "unreachable"}', True),
+        ('{"outcome": "interrupted"}', True),
+        ('{"outcome": "done", "hosts": [{"outcome": "failed"}]}', True),
+        ('{"outcome": "done"}', False),
+        ('{"outcome": "running"', False),
+    ],
 )
-def test_a_run_is_killed_where_its_record_says_so_or_was_never_written(record: str | None, is_killed: bool) -> None:
+def test_a_run_is_unfinished_where_its_record_says_so_or_was_never_written(
+    record: str | None, is_unfinished: bool
+) -> None:
     run = start()
     run.close()
     folder = run.folder.parent / "20200101T000000Z-provision-99999999"
@@ -91,7 +101,7 @@ def test_a_run_is_killed_where_its_record_says_so_or_was_never_written(record: s
         paths.run_record(folder).write_text(record, encoding="utf-8")
     again = start()
     again.close()
-    assert again.killed == ((folder.name,) if is_killed else ())
+    assert again.unfinished == ((folder.name,) if is_unfinished else ())
 
 
 @pytest.mark.programs
@@ -109,7 +119,7 @@ def test_the_workers_and_files_of_a_killed_run_end_with_the_next_run() -> None:
         again = start()
         again.close()
         assert worker.wait(timeout=10) == -signal.SIGTERM
-    assert again.killed == (place.parent.name,)
+    assert again.unfinished == (place.parent.name,)
     assert [path.exists() for path in (private, *staged)] == [False] * 3
     assert start().killed == (place.parent.name,)
 
