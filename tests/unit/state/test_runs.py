@@ -121,7 +121,7 @@ def test_the_workers_and_files_of_a_killed_run_end_with_the_next_run() -> None:
         assert worker.wait(timeout=10) == -signal.SIGTERM
     assert again.unfinished == (place.parent.name,)
     assert [path.exists() for path in (private, *staged)] == [False] * 3
-    assert start().killed == (place.parent.name,)
+    assert start().unfinished == (place.parent.name,)
 
 
 def test_a_clock_that_is_set_back_keeps_the_order_of_runs_and_the_run_itself(monkeypatch: pytest.MonkeyPatch) -> None:
