@@ -25,6 +25,7 @@ COMMANDS = {
     "validate": Command("validate", "validate", "Prove the cluster again and name what is wrong."),
     "doctor": Command("doctor", "doctor", "Look at the hosts, change nothing, say what would hurt."),
     "drift": Command("drift", "drift", "Say what differs from what the last run left."),
+    "check-node": Command("check_node", "check_node", "Say on a node itself whether it is fit for a job."),
     "ca": Command("ca", "app", "Show, renew and revoke the certificates of a cluster's nodes."),
     "run": Command("run", "run", "Start a program on the cluster by mpirun, horovodrun or torchrun."),
     "launch": Command("launch", "launch", "Become torchrun inside a pod of an existing scheduler."),

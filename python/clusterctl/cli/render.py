@@ -12,15 +12,17 @@ from clusterctl.support.errors import ExitCode
 
 _KUBERNETES = "Kubernetes (runai, mpijob, pytorchjob)"
 _SLURM = "Slurm"
+_PROLOG = "Slurm's prolog (slurm-prolog)"
 
 
 class Kind(str, Enum):
-    """The scheduler that the submission is for; a test holds this equal to ``submission.KINDS``."""
+    """What to print; a test holds the submissions among it equal to ``submission.KINDS``."""
 
     RUNAI = "runai"
     MPIJOB = "mpijob"
     PYTORCHJOB = "pytorchjob"
     SLURM = "slurm"
+    SLURM_PROLOG = "slurm-prolog"
 
 
 class RenderLauncher(str, Enum):
@@ -96,13 +98,30 @@ def render(
     partition: Annotated[str, typer.Option("--partition", rich_help_panel=_SLURM)] = "",
     account: Annotated[str, typer.Option("--account", rich_help_panel=_SLURM)] = "",
     time: Annotated[str, typer.Option("--time", metavar="LIMIT", rich_help_panel=_SLURM)] = "",
+    reason: Annotated[
+        bool,
+        typer.Option(
+            "--reason/--no-reason",
+            help="Drain an unfit node with the cause as its reason, or let the prolog fail and nothing more.",
+            rich_help_panel=_PROLOG,
+        ),
+    ] = True,
+    deadline: Annotated[
+        float,
+        typer.Option(
+            "--deadline", metavar="SECONDS", min=1, max=300, help="Of the look at a node.", rich_help_panel=_PROLOG
+        ),
+    ] = 10.0,
 ) -> int:
-    """Print the submission of a job for an existing scheduler.
+    """Print the submission of a job for an existing scheduler, or a prolog that looks at a node before each job.
 
     runai: a command line; mpijob and pytorchjob: a manifest for 'kubectl create -f -'; slurm: a script for sbatch. In
     every pod or step 'clusterctl launch' becomes torchrun, so the image needs clusterctl; only an MPIJob's ranks are
-    started by mpirun.
+    started by mpirun. slurm-prolog: a script for Prolog, Epilog and HealthCheckProgram of slurm.conf, without PROGRAM.
     """
+    if kind is Kind.SLURM_PROLOG:
+        sys.stdout.write(_prolog(program, with_reason=reason, deadline_s=deadline))
+        return ExitCode.OK
     from clusterctl.launch import submission  # noqa: PLC0415 - see cli.main: --help stays quick
 
     job = submission.Submission(
@@ -130,6 +149,14 @@ def render(
     text = submission.KINDS[kind.value](job)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     return ExitCode.OK
+
+
+def _prolog(program: list[str] | None, *, with_reason: bool, deadline_s: float) -> str:
+    from clusterctl.launch import slurm_prolog  # noqa: PLC0415 - see cli.main
+
+    if program:
+        raise typer.BadParameter("slurm-prolog takes no program", param_hint="PROGRAM")
+    return slurm_prolog.script(with_reason=with_reason, deadline_s=deadline_s)
 
 
 def _pairs(option: str, values: list[str] | None) -> dict[str, str]:

@@ -23,13 +23,15 @@ from clusterctl.validation.team import ReadyNode
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import fitness_rules as _rules  # mypy finds it by mypy_path
+
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Host, Inventory
     from clusterctl.model.results import ValidationEvent
     from clusterctl.validation.check_results import CheckResults
+else:
+    _rules = content.module_util("fitness_rules")
 
-_NEEDED = {"openmpi": "Open MPI", "python_env": "the cluster's Python", "mpi4py": "mpi4py"}
-_OPTIONAL = {"nccl": "NCCL", "horovod": "Horovod"}
 _PROBE_TIMEOUT_S = 30.0
 _MOST_NAMED = 6
 _MOST_RESOLVED = 64  # hosts whose names every node looks up; on more, each node looks up its own
@@ -212,21 +214,14 @@ def not_ready(node: NodeFacts, wanted: Mapping[str, str]) -> str:
 
 def not_installed(node: NodeFacts) -> str:
     """Say which artifact that every check needs is missing or damaged on a node, empty when none is."""
-    for name, called in _NEEDED.items():
-        artifact = node.artifact(name)
-        if not artifact.ok:
-            return f"{called}: {artifact.problem or artifact.link + ' does not exist'}"
-    return ""
+    whole = (_rules.not_installed(node.artifact(name).model_dump(), called) for name, called in _rules.NEEDED.items())
+    return next(filter(None, whole), "")
 
 
 def broken_extras(node: NodeFacts) -> list[str]:
     """Say what is broken of the artifacts that only some checks need; an artifact that was never installed is fine."""
-    found = {called: node.artifact(name) for name, called in _OPTIONAL.items()}
-    return [
-        f"{called}: {artifact.problem}"
-        for called, artifact in found.items()
-        if artifact.problem not in {"", f"{artifact.link} does not exist"}
-    ]
+    found = (_rules.broken_extra(node.artifact(name).model_dump(), called) for name, called in _rules.OPTIONAL.items())
+    return [broken for broken in found if broken]
 
 
 def _hindrances(host: Host, node: NodeFacts) -> list[Finding]:

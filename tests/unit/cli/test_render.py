@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 from clusterctl.cli.render import Kind
 from clusterctl.launch import submission
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def containers(document: Any) -> dict[str, Any]:
@@ -21,7 +25,7 @@ def render(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_prints_the_submission_alone() -> None:
-    assert {kind.value for kind in Kind} == set(submission.KINDS)
+    assert {kind.value for kind in Kind} - {"slurm-prolog"} == set(submission.KINDS)
     common = ("--name", "bert", "--image", "train:1", "--nodes", "2", "--gpus-per-node", "8")
     rdma = ("--rdma-resource", "rdma/a=1", "--network-attachment", "roce", "--annotation", "a=b", "-x", "A=b=c")
     done = render("pytorchjob", *common, *rdma, "--", "train.py", "--lr", "0.1")
@@ -48,3 +52,49 @@ def test_bad_input_ends_with_one_sentence(arguments: tuple[str, ...], code: int,
     assert done.returncode == code
     assert words in " ".join(done.stderr.split())
     assert done.stdout == ""
+
+
+def prolog(folder: Path, *arguments: str, said: str, status: int) -> tuple[subprocess.CompletedProcess[str], str]:
+    """Run the rendered prolog with a stand-in for the look at the node; return what it did and what it asked Slurm."""
+    done = render("slurm-prolog", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    bin_folder = folder / "bin"
+    bin_folder.mkdir()
+    asked = folder / "asked"
+    for name, body in (
+        ("look", f"printf '%s\\n' '{said}'; exit {status}"),
+        ("scontrol", f'printf "%s|" "$@" >{asked}'),
+    ):
+        (bin_folder / name).write_text(f"#!/bin/sh\n{body}\n")
+        (bin_folder / name).chmod(0o755)
+    script = done.stdout
+    for word in ("/usr/bin/python3 -I -S /usr/local/libexec/clusterctl/check_node.py",):
+        assert word in script
+        script = script.replace(word, str(bin_folder / "look"))
+    environment = {"PATH": f"{bin_folder}:{os.environ['PATH']}", "SLURMD_NODENAME": "node7"}
+    ran = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, env=environment, timeout=60)
+    return ran, asked.read_text() if asked.exists() else ""
+
+
+def test_the_prolog_lets_a_fit_node_run_and_drains_an_unfit_one_with_its_cause(tmp_path: Path) -> None:
+    for number, (arguments, status, reason) in enumerate(
+        [((), 0, ""), ((), 10, "clusterctl check-node: it is full; free it"), (("--no-reason",), 10, "")]
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        ran, asked = prolog(folder, *arguments, said="node7: it is full; free it", status=status)
+        assert ran.returncode == (1 if status else 0)
+        assert ("node7: it is full" in ran.stderr) == bool(status)
+        assert asked == (f"update|nodename=node7|state=drain|reason={reason}|" if reason else "")
+
+
+def test_the_prolog_has_words_for_a_look_that_was_killed(tmp_path: Path) -> None:
+    ran, asked = prolog(tmp_path, said="", status=137)
+    assert ran.returncode == 1
+    assert "gave no answer" in asked
+
+
+def test_the_prolog_takes_no_program() -> None:
+    done = render("slurm-prolog", "--", "train.py")
+    assert done.returncode == 2
+    assert "takes no program" in done.stderr

@@ -1,6 +1,7 @@
 """Can ranks be launched on this node: temporary folders, shared memory, disk, limits and the launcher's programs?
 
-:func:`of_node` needs the facts of one node alone, so that a failed launch can be explained on the spot.
+:func:`of_node` needs the facts of one node alone, so that a failed launch can be explained on the spot. The
+collection's ``plugins/module_utils/fitness_rules`` holds the rules that a node's own ``check_node.py`` applies as well.
 """
 
 from __future__ import annotations
@@ -9,27 +10,27 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.skew import PROVISION, artifact
 from clusterctl.model.findings import Finding, Severity
+from clusterctl.support import content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import fitness_rules as _rules  # mypy finds it by mypy_path
+
     from clusterctl.diagnosis.rules.evidence import View
-    from clusterctl.model.facts import NodeFacts, Scratch
+    from clusterctl.model.facts import NodeFacts
+else:
+    _rules = content.module_util("fitness_rules")
 
 ORDER = 45
-SHM = "/dev/shm"  # noqa: S108 - its name, for people
+SHM = _rules.SHM
 PATH_CURE = "put /usr/local/openmpi/bin first in PATH: look in /etc/environment and in start-up files of the shell"
 _MIB = 1 << 20
-_GIB = 1 << 30
 # A rank of Open MPI 5 takes 16 MiB for its own segment of shared memory (btl_sm, segment_size's default).
 _SHM_OF_A_RANK = 16 * _MIB
 _LEAST_SHM = 128 * _MIB  # containers get 64 MiB unless somebody asks for more, which is not enough for NCCL
-_FULL, _LITTLE = 4 * _MIB, 100 * _MIB  # a daemon and its ranks share about 4 MiB of files for a start
-_FEW_INODES = 100  # a daemon makes a few folders, and some files for each rank
-_LITTLE_DISK, _NO_DISK = _GIB, 100 * _MIB
-# The defaults of kernels and of systemd are 64 KiB and 8 MiB; verbs pin all that is sent.
-_LEAST_MEMLOCK = 16 * _MIB
-_FILES_OF_A_JOB = 64  # and one for each rank that a rank talks to
+_LITTLE = 100 * _MIB
+_FILES_OF_A_JOB = _rules.FILES_OF_A_JOB
 _FILE_LIMIT = "raise nofile in /etc/security/limits.d"
 
 
@@ -83,33 +84,12 @@ def _programs(host: str, node: NodeFacts) -> Iterator[Finding]:
 def _scratch(host: str, node: NodeFacts) -> Iterator[Finding]:
     for folder in node.scratch:
         check = "shared memory" if folder.path == SHM else "temporary files"
-        problem, cure = _unusable(folder)
-        if problem:
-            yield Finding(check, "error", (host,), f"{folder.path} {problem}, and each launch writes to it", cure)
-        elif folder.path != SHM and folder.free_bytes < _LITTLE:
+        plain = folder.model_dump()
+        for cause, cure in _rules.scratch(plain):
+            yield Finding(check, "error", (host,), cause, cure)
+        if not _rules.unusable(plain)[0] and folder.path != SHM and folder.free_bytes < _LITTLE:
             cause = f"{folder.path} has {folder.free_bytes // _MIB} MiB free"
             yield Finding(check, "warning", (host,), cause, f"free space in {folder.path}")
-        for path in folder.blocked:
-            cause = f"{path} belongs to another user, and Open MPI keeps the files of a job there"
-            yield Finding(check, "error", (host,), cause, f"remove it: 'rm -r {path}'")
-
-
-def _unusable(folder: Scratch) -> tuple[str, str]:
-    """Say why nothing can be written to a folder, and the cure; ('', '') if it can."""
-    path = folder.path
-    if not folder.exists:
-        return "does not exist", f"make it: 'mkdir -m 1777 {path}'"
-    if folder.read_only:
-        cure = f"look for errors of the disk in the kernel's log, then 'mount -o remount,rw {path}'"
-        return "is read-only", cure
-    if not folder.writable:
-        return "is not writable for the login user", f"'chmod 1777 {path}'"
-    if folder.free_bytes < _FULL:
-        free, total = folder.free_bytes // _MIB, folder.total_bytes // _MIB
-        return f"is full ({free} of {total} MiB are free)", f"free space in {path}"
-    if folder.free_inodes is not None and folder.free_inodes < _FEW_INODES:
-        return f"is full ({folder.free_inodes} inodes are free)", f"remove files in {path}"
-    return "", ""
 
 
 def _shared_memory(host: str, node: NodeFacts, slots: int) -> Iterator[Finding]:
@@ -117,7 +97,7 @@ def _shared_memory(host: str, node: NodeFacts, slots: int) -> Iterator[Finding]:
     needed = max(_LEAST_SHM, _SHM_OF_A_RANK * slots)
     folder = next((one for one in node.scratch if one.path == SHM), None)
     is_unseen = any(problem.startswith("storage:") for problem in node.problems)
-    if is_unseen or (folder is not None and _unusable(folder)[0]):
+    if is_unseen or (folder is not None and _rules.unusable(folder.model_dump())[0]):
         return
     if node.shm_bytes < needed:
         size = f"has {node.shm_bytes // _MIB} MiB" if node.shm_bytes else "is not there"
@@ -134,10 +114,10 @@ def _shared_memory(host: str, node: NodeFacts, slots: int) -> Iterator[Finding]:
 
 def _limits(host: str, node: NodeFacts, ranks: int) -> Iterator[Finding]:
     memlock, files = node.limits.get("memlock"), node.limits.get("nofile")
-    uses_rdma = any(port.state == "ACTIVE" for device in node.rdma for port in device.ports)
-    if uses_rdma and memlock is not None and memlock.soft is not None and memlock.soft < _LEAST_MEMLOCK:
-        cause = f"a session may lock {memlock.soft // 1024} KiB of memory, and RDMA locks all that it sends"
-        yield Finding("memlock", "error", (host,), cause, "set memlock to unlimited in /etc/security/limits.d")
+    if memlock is not None:
+        cause, cure = _rules.memlock(memlock.soft, [device.model_dump() for device in node.rdma])
+        if cause:
+            yield Finding("memlock", "error", (host,), cause, cure)
     if files is None or files.soft is None:
         return
     needed = _FILES_OF_A_JOB + ranks
@@ -150,8 +130,7 @@ def _limits(host: str, node: NodeFacts, ranks: int) -> Iterator[Finding]:
 
 def _disks(host: str, node: NodeFacts) -> Iterator[Finding]:
     for disk in node.disk:
-        if not disk.total_bytes or disk.free_bytes >= _LITTLE_DISK:
-            continue
-        full = disk.free_bytes < _NO_DISK
-        cause = f"less than {'100 MiB' if full else '1 GiB'} is free in {disk.path}"
-        yield Finding("disk", "error" if full else "warning", (host,), cause, f"free space in {disk.path}")
+        plain = disk.model_dump()
+        cause, cure = _rules.disk(plain)
+        if cause:
+            yield Finding("disk", "error" if _rules.is_full(plain) else "warning", (host,), cause, cure)

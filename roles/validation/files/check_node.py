@@ -1,0 +1,282 @@
+#!/usr/bin/env python3
+"""Say whether this node is fit for a job, in one line and by the exit status; for the prolog of a scheduler.
+
+``check_node.py --quick`` needs no controller and no clusterctl. It looks at what the last provision left here: the
+links of the artifacts and their files, the libraries, the loader's cache, folders and disks that jobs write to, GPUs,
+limits and sshd. ``fitness_rules.py`` judges, and ``node_probe`` looks; both lie beside this file.
+
+The line on stdout is ``NODE: fit`` or ``NODE: CAUSE; CURE``. The exit status is 0 for a fit node and 10 for an unfit
+one. A child process looks. When it gives no answer within the deadline, or is killed by what it looks at, the line
+names the last thing that it looked at. So a file system that hangs cannot hold this program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+
+FIT, UNFIT = 0, 10
+DEADLINE_S = 10.0
+FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - without a look at the file system
+MADE_WITH = "node.json"  # what this node had at the last provision
+ROOT = "/usr/local"
+MESH = "/etc/ssh/ssh_config.d/10-clusterctl.conf"  # of the role ssh_mesh
+NCCL_LOADER = "/etc/ld.so.conf.d/nccl.conf"  # of the role nccl
+LIBRARIES = {"openmpi": "libmpi.so", "nccl": "libnccl.so.2"}
+NOT_PROVISIONED = "it was not provisioned by this release of clusterctl"
+MOST_NAMED = 3
+BLOCK = 1 << 16
+
+Words = Tuple[str, str]
+Look = Callable[[argparse.Namespace], List[Words]]
+
+
+def options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Say whether this node is fit for a job.")
+    parser.add_argument("--quick", action="store_true", help="the looks that take less than a second (all there are)")
+    parser.add_argument("--node", default="", help="the node's name in the line; default: Slurm's, else the host name")
+    parser.add_argument(
+        "--user",
+        default=os.environ.get("SLURM_JOB_UID", ""),
+        help="uid of the job's user, who must be able to write temporary files; root alone can change to it",
+    )
+    parser.add_argument("--deadline", type=float, default=DEADLINE_S, help="seconds for all looks")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Look, and say what was found."""
+    asked = options(arguments)
+    began = time.monotonic()
+    found, last = looked(asked, began + asked.deadline)
+    name = asked.node or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    sys.stdout.write(line(name, found, last, time.monotonic() - began) + "\n")
+    sys.stdout.flush()
+    return UNFIT if found or last else FIT
+
+
+def line(name: str, found: Sequence[Words], last: str, seconds: float) -> str:
+    """Return the line of a node.
+
+    Args:
+        name: of the node.
+        found: causes and cures.
+        last: what the look ended at before its time, '' if it is whole.
+        seconds: how long it took.
+    """
+    causes = [*([(last, "look at it by hand, and in the kernel's log")] if last else []), *found]
+    if not causes:
+        return f"{name}: fit ({seconds:.2f} s)"
+    told = [f"{cause}; {cure}" for cause, cure in causes[:MOST_NAMED]]
+    more = len(causes) - MOST_NAMED
+    return " ".join(f"{name}: {' | '.join(told)}{f' | and {more} more' if more > 0 else ''}".split())
+
+
+def looked(asked: argparse.Namespace, until: float) -> Tuple[List[Words], str]:
+    """Let a child look; return what it found, and why it did not come to its end ('' if it did)."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        with contextlib.suppress(BaseException):  # never unwinds into the parent's part
+            look(asked, writing)
+        os._exit(0)
+    os.close(writing)
+    text = received(reading, until)
+    events = [json.loads(one) for one in text.split(b"\n")[:-1]]  # the last one is empty, or cut off
+    found = [(str(cause), str(cure)) for event in events for cause, cure in event.get("found", ())]
+    if events and "done" in events[-1]:
+        os.waitpid(child, 0)
+        return found, ""
+    at = next((str(event["look"]) for event in reversed(events) if "look" in event), "Python")
+    with contextlib.suppress(OSError):
+        os.kill(child, signal.SIGKILL)
+    if time.monotonic() >= until:  # a child that hangs in the kernel cannot be waited for
+        return found, f"the look at {at} gave no answer within {asked.deadline:g} s"
+    _, status = os.waitpid(child, 0)
+    how = f"by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "early"
+    return found, f"the look at {at} was ended {how}"
+
+
+def received(reading: int, until: float) -> bytes:
+    """Return what the child wrote until its end or the deadline."""
+    text = b""
+    while time.monotonic() < until:
+        if select.select([reading], [], [], max(0.0, until - time.monotonic()))[0]:
+            block = os.read(reading, BLOCK)
+            if not block:
+                break
+            text += block
+            if b'{"done"' in text and text.endswith(b"\n"):
+                break
+    return text
+
+
+def look(asked: argparse.Namespace, writing: int) -> None:
+    """Take one look after the other, and write what each finds."""
+
+    def tell(**event: Any) -> None:
+        os.write(writing, json.dumps(event).encode() + b"\n")
+
+    sys.path.insert(0, FOLDER)
+    for name, take in looks():
+        tell(look=name)
+        try:
+            found = take(asked)
+        except Exception as error:  # noqa: BLE001 - what cannot be looked at is not fit
+            found = [(f"the look at {name} failed: {type(error).__name__}: {error}", "look at it by hand")]
+        tell(found=found)
+    tell(done=True)
+
+
+def looks() -> Iterator[Tuple[str, Look]]:
+    """Return the looks by the words for what they look at; the last one gives up the rights of root."""
+    yield f"{FOLDER}/{MADE_WITH}", provisioned
+    yield f"the artifacts in {ROOT}", artifacts
+    yield "the libraries", libraries
+    yield "the loader's cache", loader_cache
+    yield f"the disks of {ROOT} and /var/tmp", disks
+    yield "the GPUs", gpus
+    yield "the limits", limits
+    yield "sshd", sshd
+    yield "the folders for temporary files and shared memory", scratch
+
+
+def made_with() -> Dict[str, Any]:
+    """Return what this node had at the last provision."""
+    found = json.loads(Path(FOLDER, MADE_WITH).read_text(encoding="utf-8"))
+    return found if isinstance(found, dict) else {}
+
+
+def provisioned(_asked: argparse.Namespace) -> List[Words]:
+    """Look whether a provision has left its record here."""
+    import fitness_rules as rules  # noqa: PLC0415 - by the child alone
+
+    try:
+        made_with()
+    except (OSError, ValueError) as error:
+        return [(f"{NOT_PROVISIONED} ({error})", rules.PROVISION)]
+    return []
+
+
+def artifacts(_asked: argparse.Namespace) -> List[Words]:
+    """Compare the artifacts with their manifests: links, kinds, sizes, modes and owners."""
+    import fitness_rules as rules  # noqa: PLC0415
+    from node_probe import artifacts as probe  # noqa: PLC0415
+
+    asked = [{"name": name, "link": f"{ROOT}/{name}"} for name in (*rules.NEEDED, *rules.OPTIONAL)]
+    return rules.artifacts(probe.artifacts(asked, probe.Verifier())["artifacts"])
+
+
+def libraries(_asked: argparse.Namespace) -> List[Words]:
+    """Load the libraries, with all that they need."""
+    import ctypes  # noqa: PLC0415
+
+    import fitness_rules as rules  # noqa: PLC0415
+
+    found = []
+    for name, library in LIBRARIES.items():
+        path = f"{ROOT}/{name}/lib/{library}"
+        if not os.path.exists(path):  # noqa: PTH110 - the manifest tells what is missing
+            continue
+        try:
+            ctypes.CDLL(path)
+        except OSError as error:
+            found.append((f"{path} cannot be loaded: {error}", rules.PROVISION))
+    return found
+
+
+def loader_cache(_asked: argparse.Namespace) -> List[Words]:
+    """Look whether the loader's cache is whole, and has NCCL where provision put it there."""
+    from node_probe import library_cache  # noqa: PLC0415
+
+    content, cache, cure = library_cache.content(), library_cache.LIBRARY_CACHE, "run 'ldconfig'"
+    if not library_cache.read_library_cache(content, "libc.so.6"):
+        return [(f"{cache} is empty or damaged", cure)]
+    link = f"{ROOT}/nccl/lib/{LIBRARIES['nccl']}"
+    if not os.path.exists(NCCL_LOADER) or not os.path.exists(link):  # noqa: PTH110
+        return []
+    if link not in library_cache.read_library_cache(content, LIBRARIES["nccl"]):
+        return [(f"{cache} lacks {link}", cure)]
+    return []
+
+
+def disks(_asked: argparse.Namespace) -> List[Words]:
+    """Look whether a disk is full."""
+    import fitness_rules as rules  # noqa: PLC0415
+    from node_probe import system  # noqa: PLC0415
+
+    return [rules.disk(one) for one in system.storage()["disk"] if rules.is_full(one)]
+
+
+def gpus(_asked: argparse.Namespace) -> List[Words]:
+    """Compare the GPUs with those of the last provision."""
+    import fitness_rules as rules  # noqa: PLC0415
+    from node_probe import gpu  # noqa: PLC0415
+
+    with contextlib.suppress(OSError, ValueError):
+        return rules.gpus(made_with().get("gpus") or [], gpu.gpus()["gpus"])
+    return []  # what provision left is told of already
+
+
+def limits(_asked: argparse.Namespace) -> List[Words]:
+    """Look at the limits that the daemon of the scheduler hands down to its jobs."""
+    import resource  # noqa: PLC0415
+
+    import fitness_rules as rules  # noqa: PLC0415
+    from node_probe import rdma  # noqa: PLC0415
+
+    hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+    found = rules.memlock(None if hard == resource.RLIM_INFINITY else hard, rdma.rdma()["rdma"])
+    return [found] if found[0] else []
+
+
+def sshd(_asked: argparse.Namespace) -> List[Words]:
+    """Look whether sshd listens where provision made a mesh of logins."""
+    import fitness_rules as rules  # noqa: PLC0415
+    from node_probe import reading, ssh_daemon  # noqa: PLC0415
+
+    if not os.path.exists(MESH):  # noqa: PTH110
+        return []
+    port = ssh_daemon.ssh_daemon("")["ssh"]["port"]
+    found = rules.listener(port, [reading.read_text(f"/proc/net/{table}", "") for table in ("tcp", "tcp6")])
+    return [found] if found[0] else []
+
+
+def scratch(asked: argparse.Namespace) -> List[Words]:
+    """Look whether the job's user can write temporary files and shared memory."""
+    import fitness_rules as rules  # noqa: PLC0415
+    from node_probe import scratch_space  # noqa: PLC0415
+
+    if asked.user and os.geteuid() == 0:
+        become(int(asked.user))
+    found = scratch_space.scratch(dict(os.environ), os.getuid())["scratch"]
+    return [words for folder in found for words in rules.scratch(folder)]
+
+
+def become(uid: int) -> None:
+    """Become the job's user for good.
+
+    Raises:
+        KeyError: this node does not know the user.
+    """
+    import pwd  # noqa: PLC0415
+
+    user = pwd.getpwuid(uid)
+    os.setgroups(os.getgrouplist(user.pw_name, user.pw_gid))
+    os.setgid(user.pw_gid)
+    os.setuid(uid)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
