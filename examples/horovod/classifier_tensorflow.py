@@ -94,7 +94,7 @@ model.fit(
     callbacks=[hvd_keras.callbacks.MetricAverageCallback(), *([OnRank0()] if hvd.rank() == 0 else [])],
     verbose=0,
 )
-_, accuracy = model.evaluate(test_images[share], test_labels[share], verbose=0)
+_unused, accuracy = model.evaluate(test_images[share], test_labels[share], verbose=0)
 accuracy = float(hvd.allreduce(tf.constant(accuracy), op=hvd.Average, name="accuracy"))
 if hvd.rank() == 0:
     print(f"accuracy {accuracy:.4f} after {args.epochs} epochs on {hvd.size()} processes")

@@ -89,7 +89,7 @@ def of_ptb(folder):
 def generated():
     """Return text of a fixed seed, by part, and how many words there are."""
     chance = np.random.default_rng(SEED)
-    successors = np.array([chance.permutation(WORDS)[: len(PROBABILITIES)] for _ in range(WORDS)])
+    successors = np.array([chance.permutation(WORDS)[: len(PROBABILITIES)] for _unused in range(WORDS)])
     texts = {}
     for part, length in LENGTHS.items():
         words = [0]
@@ -137,7 +137,7 @@ def losses(model, columns, window):
 def loss_and_words(model, columns, window):
     """Return the summed loss over the columns, and of how many words: a process's part of the perplexity."""
     parts = [(loss * number, number) for loss, number in losses(model, columns, window)]
-    return torch.stack([sum(loss for loss, _ in parts), torch.zeros_like(parts[0][0]) + sum(n for _, n in parts)])
+    return torch.stack([sum(loss for loss, _unused in parts), torch.zeros_like(parts[0][0]) + sum(n for _unused, n in parts)])
 
 
 def perplexity(loss, words):

@@ -38,7 +38,7 @@ for step in range(STEPS):
         print(f"step {step}: loss {loss.item():.4f}", flush=True)
 
 learnt = model.module.weight.detach()[0]
-everybodys = [torch.empty_like(learnt) for _ in range(size)]
+everybodys = [torch.empty_like(learnt) for _unused in range(size)]
 distributed.all_gather(everybodys, learnt)
 right = all(torch.equal(other, learnt) for other in everybodys) and torch.allclose(learnt.cpu(), WEIGHTS, atol=0.05)
 if rank == 0:

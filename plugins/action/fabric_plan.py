@@ -75,7 +75,7 @@ def _proven(found: rules.Candidates, records: dict[str, Any]) -> dict[str, dict[
 
 def _listen(found: rules.Candidates, pairs: tuple[tuple[str, str], ...], hosts: list[str]) -> dict[str, dict[str, Any]]:
     token = secrets.token_hex(16)
-    callers = Counter(target for _, target in pairs)
+    callers = Counter(target for _unused, target in pairs)
     return {
         host: {
             "name": host,

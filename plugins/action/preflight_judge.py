@@ -118,7 +118,7 @@ def _with_known_names(
     host = str(entry.get("name"))
     if host not in hostvars:
         return entry
-    settings, _ = rules.settings(host, hostvars[host], ())
+    settings, _unused = rules.settings(host, hostvars[host], ())
     return {**entry, "aliases": rules.known_names(settings, [str(one) for one in entry.get("aliases", ())], domains)}
 
 

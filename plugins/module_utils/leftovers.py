@@ -124,7 +124,7 @@ def _places() -> Iterator[str]:
     known = [*brought.TEXTS, *brought.FILES, *brought.ALWAYS_THERE, *origins.load()["paths"]]
     yield from {str(Path(path).parent) for path in known}
     for top in (*brought.FOLDERS, brought.STATE):
-        for folder, _, _ in os.walk(top):
+        for folder, _unused, _unused in os.walk(top):
             yield folder
 
 

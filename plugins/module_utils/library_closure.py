@@ -29,7 +29,7 @@ _FOUND = re.compile(r"^\s*\S+ => (/\S+) \(0x", re.MULTILINE)
 def elf_files(tree: str) -> List[str]:
     """Return the absolute paths of the programs and shared libraries below ``tree``."""
     found = []
-    for folder, _, names in os.walk(tree):
+    for folder, _unused, names in os.walk(tree):
         for name in names:
             path = f"{folder}/{name}"
             try:  # plain calls, because there are tens of thousands of files; a special file raises an error
@@ -146,7 +146,7 @@ def _ask_loader_as(
 
     with ThreadPoolExecutor(workers()) as pool:
         answers = list(pool.map(ask, [files[start : start + _LDD_BATCH] for start in range(0, len(files), _LDD_BATCH)]))
-    own = {name for _, _, names in os.walk(tree) for name in names} if within else set()
+    own = {name for _unused, _unused, names in os.walk(tree) for name in names} if within else set()
     found: Dict[Tuple[str, str], Missing] = {}
     for item in (item for answer in answers for item in parse_ldd(answer)):
         needed_by = os.path.relpath(item.needed_by, tree) if item.needed_by.startswith(tree) else item.needed_by
@@ -167,7 +167,7 @@ def packages_of(paths: Sequence[str]) -> Dict[str, str]:
     # Where /lib is a link to /usr/lib, dpkg knows a file by either path.
     aliases = {alias: path for path in paths for alias in (path, _other_name(path))}
     for line in command.run(["dpkg-query", "--search", *aliases], _ANSWER_S, _ENVIRONMENT).output.splitlines():
-        names, _, path = line.rpartition(": ")
+        names, _unused, path = line.rpartition(": ")
         if path in aliases and not line.startswith("diversion by "):
             owners[aliases[path]] = names.split(", ")[0]
     unknown = [path for path, owner in owners.items() if not owner]

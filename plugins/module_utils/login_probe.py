@@ -144,7 +144,7 @@ class Logins:
                     self.stopped_early = True
                     break
         finally:
-            for *_, process in self._running:
+            for *_unused, process in self._running:
                 process.kill()
                 process.communicate()
         return {
@@ -166,7 +166,7 @@ class Logins:
         most = self._at_once if self.mesh or self.passed else _ENOUGH_REFUSALS
         for entry in ready[: max(0, most - len(self._running))]:
             self._waiting.remove(entry)
-            target, tries, _ = entry
+            target, tries, _unused = entry
             process = subprocess.Popen(
                 login_argv(target, self._timeout_s, self.mesh, self.lax),
                 cwd="/",
@@ -203,7 +203,7 @@ class Logins:
 
 def _last_words(process: "subprocess.Popen[bytes]") -> str:
     """Return the words of ssh; of a page about a changed key, the first line and the last two."""
-    _, raw = process.communicate()
+    _unused, raw = process.communicate()
     lines = [line.strip(" @") for line in (raw or b"").decode("utf-8", "replace").splitlines()]
     lines = [line for line in lines if line and not line.startswith("Warning: Permanently")]
     return " / ".join([*lines[:1], *lines[1:][-2:]])[:_MOST_SAID]
@@ -224,7 +224,7 @@ def main(_arguments: Sequence[str] = ()) -> Optional[int]:
     """Answer one request: ``{targets: [{name, address, port}], timeout_s, budget_s, clock}``."""
     request = json.loads(sys.stdin.buffer.readline())
     say({"event": "ready"})
-    for _ in range(int(request["clock"])):
+    for _unused in range(int(request["clock"])):
         if not sys.stdin.buffer.readline():
             return None
         say({"event": "clock", "time": time.time()})
@@ -237,4 +237,4 @@ def main(_arguments: Sequence[str] = ()) -> Optional[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

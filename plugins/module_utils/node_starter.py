@@ -23,7 +23,7 @@ def files_of(archive: bytes) -> dict[str, bytes]:
     at = 0
     while archive[at : at + 4] == _HEADER:
         (method,) = struct.unpack_from("<H", archive, at + 8)
-        packed, _, name, extra = struct.unpack_from("<IIHH", archive, at + 18)
+        packed, _unused, name, extra = struct.unpack_from("<IIHH", archive, at + 18)
         begin = at + _HEADER_BYTES + name + extra
         content = archive[begin : begin + packed]
         path = archive[at + _HEADER_BYTES : at + _HEADER_BYTES + name].decode()
@@ -69,4 +69,4 @@ def start(size: str, module: str, *arguments: str) -> int | None:
 
 
 if __name__ == "__main__":
-    sys.exit(start(*sys.argv[2:]))
+    raise SystemExit(start(*sys.argv[2:]))

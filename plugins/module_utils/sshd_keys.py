@@ -25,7 +25,7 @@ def settings_of(user: str) -> Dict[str, str]:
         if os.access(program, os.X_OK):
             done = command.run([program, "-T", "-C", f"user={user},host=localhost,addr=127.0.0.1"], _SSHD_S)
             pairs = (line.partition(" ") for line in done.output.splitlines())
-            return {name.lower(): value for name, _, value in pairs} if done.ok else {}
+            return {name.lower(): value for name, _unused, value in pairs} if done.ok else {}
     return {}
 
 
@@ -36,7 +36,7 @@ def host_keys() -> List[Dict[str, str]]:
         if os.access(program, os.X_OK):
             done = command.run([program, "-T", "-C", "user=root,host=localhost,addr=127.0.0.1"], _SSHD_S)
             for line in done.output.splitlines():
-                name, _, path = line.partition(" ")
+                name, _unused, path = line.partition(" ")
                 with suppress(OSError):
                     if name.lower() == "hostkey":
                         words = Path(f"{path}.pub").read_text(encoding="ascii", errors="replace").split()

@@ -295,8 +295,8 @@ def _read_notes(lines: List[str]) -> Tuple[_Notes, List[str]]:
         if not line.startswith(_NOTE):
             rest.append(line)
             continue
-        verb, _, value = line[len(_NOTE) :].rstrip("\r\n").partition(" ")
-        name, _, folder = value.partition(" ")
+        verb, _unused, value = line[len(_NOTE) :].rstrip("\r\n").partition(" ")
+        name, _unused, folder = value.partition(" ")
         if verb == "added":
             notes.added.setdefault(name, []).append(folder)
         elif verb == "created":
@@ -314,7 +314,7 @@ def _name_of(line: str) -> str:
     words = line.strip()
     if words.startswith("export "):
         words = words[7:].lstrip()
-    name, separator, _ = words.partition("=")
+    name, separator, _unused = words.partition("=")
     return name if separator and _VARIABLE_NAME.fullmatch(name) else ""
 
 

@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Build an artifact (configure, make, install) on this host and pack it for the controller's cache."""
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ DOCUMENTATION = r"""
 module: artifact_build
 short_description: Build an artifact on one host and keep it in the controller's cache
 version_added: "0.1.0"
-author: The clusterctl authors
+author: The clusterctl authors (!UNKNOWN)
 description:
   - Makes sure that the controller's cache holds the artifact whose key follows from O(inputs).
   - Where the cache has it, the host is left alone.
@@ -72,6 +74,9 @@ options:
         type: dict
       path:
         description: A file on the controller.
+        type: str
+      sha256:
+        description: Checksum of the file at O(files[].path). The controller sets it when it copies the file.
         type: str
       content:
         description: The file's text.
@@ -222,7 +227,7 @@ cached: {description: Whether the cache already had it., type: bool, returned: s
 log: {description: Path of the build's log on the host., type: str, returned: when built}
 seconds: {description: Wall time of the steps in s., type: float, returned: when built}
 cpu_seconds: {description: User and system time of the steps in s., type: float, returned: when built}
-steps: {description: Each step with its name, seconds and cpu_seconds., type: list, returned: when built}
+steps: {description: "Each step with its name, seconds and cpu_seconds.", type: list, returned: when built}
 changes: {description: A short phrase for each change., type: list, returned: always}
 """
 
@@ -276,6 +281,8 @@ _SPEC = {
         "default": [],
         "options": {
             "source": {"type": "dict"},
+            "wheels": {"type": "dict"},
+            "sdist": {"type": "dict"},
             "path": {"type": "str"},
             "sha256": {"type": "str"},
             "content": {"type": "str"},

@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Run programs of an installed artifact and check their output."""
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ DOCUMENTATION = r"""
 module: artifact_check
 short_description: Run programs of an installed artifact and check their output
 version_added: "0.1.0"
-author: The clusterctl authors
+author: The clusterctl authors (!UNKNOWN)
 description:
   - Runs each command to its end. The command must succeed and its output must hold every expected text.
   - C(@LINK@) stands for the artifact's link and C(@REAL@) for the link's target, so an expected text can name the
@@ -89,7 +91,6 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, List, Optional
@@ -100,6 +101,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     atomic_file,
     build_step,
     build_user,
+    check_process,
     command,
     disk_error,
 )
@@ -107,29 +109,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
 _TAIL_LINES = 10
 _PROOFS = "/var/lib/clusterctl/proofs"
 _WORK = "/var/tmp"  # noqa: S108 - a fresh folder is made inside
-
-
-def run_check(
-    argv: List[str], environment: Dict[str, str], timeout_s: int, given: str = "", user: Optional[int] = None
-) -> "tuple[int, str]":
-    """Return a command's exit code and output; after the timeout it and its children are killed, with code 124."""
-    process = subprocess.Popen(
-        argv,
-        env=environment,
-        preexec_fn=build_user.becoming(user, "/"),  # noqa: PLW1509 - the module has one thread
-        stdin=subprocess.PIPE if given else subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(given.encode() or None, timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        return command.TIMED_OUT, output.decode(errors="replace")
-    return process.returncode, output.decode(errors="replace")
 
 
 def circumstances(parameters: Dict[str, Any]) -> str:
@@ -212,7 +191,7 @@ def _run_as(uid: Optional[int], parameters: Dict[str, Any], own: Dict[str, str])
     for check in parameters["checks"]:
         argv = [filled(token) for token in check["argv"]]
         try:
-            code, output = run_check(argv, environment, parameters["timeout_s"], check["stdin"], uid)
+            code, output = check_process.run_check(argv, environment, parameters["timeout_s"], check["stdin"], uid)
         except OSError as error:
             raise CheckFailedError(f"{name}: {argv[0]} could not be started ({error.strerror}).") from error
         tail = "\n".join(output.splitlines()[-_TAIL_LINES:])

@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """List the installed artifacts with their size, age and users, and remove old ones that nothing uses."""
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ DOCUMENTATION = r"""
 module: artifact_collect
 short_description: List the installed artifacts, and remove old ones that nothing uses
 version_added: "0.2.0"
-author: The clusterctl authors
+author: The clusterctl authors (!UNKNOWN)
 description:
   - Lists every artifact below C(/usr/local), with its size, when it was installed, and what uses it.
   - Removes the artifacts of O(trees). One to which a link leads, or of which a process maps a file, stays and is named,
@@ -49,7 +51,7 @@ trees:
     C(used_by), its processes.
   type: list
   returned: success
-told: {description: What stays although it was named, a sentence each., type: list, returned: success}
+told: {description: "What stays although it was named, a sentence each.", type: list, returned: success}
 changes: {description: A short phrase for each change., type: list, returned: success}
 watch: {description: Always empty., type: list, returned: success}
 """

@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Install a packed artifact beside its other versions, and switch its link to it where that is asked for."""
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ DOCUMENTATION = r"""
 module: artifact_install
 short_description: Install an artifact from the controller's cache and switch its link
 version_added: "0.1.0"
-author: The clusterctl authors
+author: The clusterctl authors (!UNKNOWN)
 description:
   - Compares the folder C(ROOT/NAME-VERSION-KEY) with its marker and manifest, and replaces a damaged one.
   - Copies the pack only to hosts that need it, unpacks it beside its place, and checks it against its manifest.
@@ -120,17 +122,12 @@ watch: {description: States of paths that hold from now on., type: list, returne
 """
 
 import errno
-import fcntl
 import os
 import shutil
-import subprocess
-import tarfile
 import tempfile
-import threading
-import zlib
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Optional
+from typing import Any, Dict, List, Optional
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     artifact_link,
@@ -141,6 +138,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     disk_sync,
     library_closure,
     origins,
+    pack_extract,
     pushed_file,
     zstd_library,
 )
@@ -157,24 +155,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
 )
 
 _NAMED_LIBRARIES = 5
-_CHUNK = 1 << 20
-_F_SETPIPE_SZ = 1031  # fcntl(2); Python names it from 3.10 on
-_GZIP_WINDOW = 31  # for zlib: a gzip header, and the checksum at the end is verified
-
-
-def _inflated(source: BinaryIO) -> "Iterator[bytes]":
-    """Yield the content of a ``.gz``; Python's zlib takes 60 % of gzip's time."""
-    inflater = zlib.decompressobj(_GZIP_WINDOW)
-    for chunk in iter(lambda: source.read(_CHUNK), b""):
-        yield inflater.decompress(chunk)
-    if not inflater.eof or inflater.unused_data:
-        raise EOFError("the pack is cut off")
-
-
-def _pass_on(packed: Any, sink: Any) -> None:
-    """Write a pack as it is into a program, which may end early."""
-    with suppress(BrokenPipeError), sink:
-        shutil.copyfileobj(packed, sink, _CHUNK)
 
 
 class Install:
@@ -341,77 +321,14 @@ class Install:
             shutil.rmtree(aside, ignore_errors=True)
 
     def _extract(self, pack: Dict[str, Any], partial: str) -> None:
-        tar = shutil.which("tar")
-        argv = [tar, "-x", "-f", "-", "--no-same-owner", "--preserve-permissions", "-C", partial] if tar else []
         with closing(pushed_file.PushedFile(pack["path"])) as packed:
-            if tar and pack["compression"] == "gz":
-                complaint = self._feed(argv, packed, _inflated)
-            elif tar and zstd_library.library():
-                complaint = self._feed(argv, packed, zstd_library.decompressed)
-            else:
-                complaint = self._squeezed_into(argv, pack, packed, partial)
+            complaint = pack_extract.extract(packed, pack["compression"], partial)
             if disk_error.is_full(complaint, self.p["root"]):
                 raise self._full()
             if not packed.is_whole(pack["sha256"]):
                 raise ArtifactError(f"{self.host}: the pack of {self.base} arrived damaged; run again.")
         if complaint:
             raise BadPackError(f"{self.host}: {self.base} could not be unpacked: {complaint.splitlines()[0]}")
-
-    @staticmethod
-    def _feed(argv: List[str], packed: Any, decompressed: "Callable[[Any], Iterable[Any]]") -> str:
-        """Write a pack's content to a program's standard input; return the error, or ''."""
-        complaints: List[str] = []
-        source, sink = os.pipe()
-        with suppress(OSError):  # fewer and larger portions; the kernel limits the size of a pipe
-            fcntl.fcntl(sink, _F_SETPIPE_SZ, _CHUNK)
-
-        def pump() -> None:
-            try:
-                with open(sink, "wb", buffering=0) as out:  # noqa: PTH123 - a descriptor
-                    for portion in decompressed(packed):
-                        rest = memoryview(portion)
-                        while rest:
-                            rest = rest[out.write(rest) :]
-            except BrokenPipeError:
-                pass  # the program that ended early says why
-            except (OSError, EOFError, zlib.error, zstd_library.ZstdError) as error:
-                complaints.append(str(error))
-
-        thread = threading.Thread(target=pump)
-        thread.start()
-        try:
-            done = subprocess.run(argv, stdin=source, stderr=subprocess.PIPE, check=False)
-        finally:
-            os.close(source)
-            thread.join()
-        if done.returncode:
-            return done.stderr.decode(errors="replace").strip() or f"tar ended with {done.returncode}"
-        return " ".join(complaints)
-
-    def _squeezed_into(self, argv: List[str], pack: Dict[str, Any], packed: Any, partial: str) -> str:
-        squeeze = ["zstd", "-d", "-q", "-c"] if pack["compression"] == "zst" else ["gzip", "-d", "-c"]
-        with subprocess.Popen(
-            squeeze, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        ) as source:
-            pump = threading.Thread(target=_pass_on, args=(packed, source.stdin))
-            pump.start()
-            if argv:
-                done = subprocess.run(argv, stdin=source.stdout, stderr=subprocess.PIPE, check=False)
-                complaint = done.stderr.decode(errors="replace").strip() if done.returncode else ""
-            else:
-                complaint = self._extract_by_python(source, partial)
-            if source.stdout:
-                source.stdout.close()
-            pump.join()
-        return complaint or (f"{squeeze[0]} ended with {source.returncode}" if source.returncode else "")
-
-    @staticmethod
-    def _extract_by_python(source: "subprocess.Popen[bytes]", partial: str) -> str:
-        with tarfile.open(fileobj=source.stdout, mode="r|") as bundle:
-            if hasattr(tarfile, "fully_trusted_filter"):  # tar_filter would take modes away that the manifest names
-                bundle.extraction_filter = staticmethod(tarfile.fully_trusted_filter)
-            bundle.extractall(partial)  # noqa: S202 - our own pack, whose sha256 was just verified
-        return ""
 
     def _full(self) -> ArtifactError:
         free = shutil.disk_usage(self.p["root"]).free

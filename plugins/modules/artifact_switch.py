@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Switch the links of several installed artifacts together: all of them, or none."""
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ DOCUMENTATION = r"""
 module: artifact_switch
 short_description: Switch the links of several installed artifacts together
 version_added: "0.1.0"
-author: The clusterctl authors
+author: The clusterctl authors (!UNKNOWN)
 description:
   - Phase V(check) compares every folder with its marker and its manifest. It changes nothing. With O(while_busy) false,
     it also fails where ranks run, or processes that use a folder which a link is about to leave.
@@ -124,7 +126,7 @@ def switch(changes: Dict[str, Tuple[str, str]]) -> None:
     staged: Dict[str, str] = {}
     done: List[str] = []
     try:
-        for link, (_, after) in changes.items():
+        for link, (_unused, after) in changes.items():
             staged[link] = artifact_link.stage(link, after) if after else ""
         for link in changes:
             artifact_link.put(link, staged.pop(link))
@@ -159,7 +161,7 @@ def run(links: Dict[str, str], *, really: bool) -> Dict[str, Any]:
         switch(changes)
     phrases = [
         f"{link} -> {artifact_link.target_of(link, tree)}" if tree else f"removed {link}"
-        for link, (_, tree) in changes.items()
+        for link, (_unused, tree) in changes.items()
     ]
     shown = ["".join(f"{link} -> {pair[side]}\n" for link, pair in changes.items()) for side in (0, 1)]
     return {

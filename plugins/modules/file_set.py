@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Lay out several files, blocks, directories and links of a node in one step: all or none."""
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ options:
             which another user could have set.
         type: str
 author:
-  - The clusterctl authors
+  - The clusterctl authors (!UNKNOWN)
 attributes:
   check_mode:
     support: full

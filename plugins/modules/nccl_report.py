@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Report every NCCL library on this host and which one a session and PyTorch load."""
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ DOCUMENTATION = r"""
 module: nccl_report
 short_description: Report every NCCL on the host and which one a session and PyTorch load
 version_added: "0.1.0"
-author: The clusterctl authors
+author: The clusterctl authors (!UNKNOWN)
 description:
   - Looks for every C(libnccl.so.2) that a program here may load. The check program of the cluster's NCCL asks each for
     its version (C(ncclGetVersion)).
@@ -63,7 +65,7 @@ mapped:
   description: By program (V(session), V(torch)), the V(path) and V(version) that it maps.
   type: dict
   returned: always
-msg: {description: The same in a sentence, or the problem., type: str, returned: always}
+msg: {description: "The same in a sentence, or the problem.", type: str, returned: always}
 """
 
 import glob

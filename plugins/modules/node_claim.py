@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Refuse a node that belongs to another cluster, which would lose members."""
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ DOCUMENTATION = r"""
 module: node_claim
 short_description: Refuse a node that belongs to another cluster
 version_added: "0.2.0"
-author: The clusterctl authors
+author: The clusterctl authors (!UNKNOWN)
 description:
   - Reads the mark of a cluster, C(/var/lib/clusterctl/cluster.json), which C(clusterctl) keeps on every node.
   - Fails where another cluster marked the node, and that cluster has a member that this inventory does not list.

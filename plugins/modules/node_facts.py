@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Gather in one trip all facts that clusterctl needs about a node."""
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ options:
         password. This starts one process on the node. Left out, no account is looked at.
     type: str
 author:
-  - The clusterctl authors
+  - The clusterctl authors (!UNKNOWN)
 attributes:
   check_mode:
     support: full

@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Install packages of the distribution, and record on the node which ones came with it."""
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ DOCUMENTATION = r"""
 module: package_install
 short_description: Install packages of the distribution, and record which ones came
 version_added: "0.2.0"
-author: The clusterctl authors
+author: The clusterctl authors (!UNKNOWN)
 description:
   - Installs packages by M(ansible.builtin.package). The packages that were not there before, those that others need
     included, are kept in the record of origins on the node. C(clusterctl uninstall) removes exactly these.

@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Raise the limit of open files and sshd's MaxStartups where they are too low for jobs."""
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ DOCUMENTATION = r"""
 module: session_settings
 short_description: Raise the limit of open files and sshd's MaxStartups where they are too low for jobs
 version_added: "0.2.0"
-author: The clusterctl authors
+author: The clusterctl authors (!UNKNOWN)
 description:
   - Asks PAM which limit of open files a session of the user gets, and asks sshd for its MaxStartups.
   - A value that is high enough is left alone. A lower one is raised by a file of its own, which stays from then on.

@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Documentation of the action plugin source_fetch, which runs on the controller."""
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ DOCUMENTATION = r"""
 module: source_fetch
 short_description: Fetch a source to the controller's cache and verify it
 version_added: "0.1.0"
-author: The clusterctl authors
+author: The clusterctl authors (!UNKNOWN)
 description:
   - Returns the path of a file in the controller's cache with the pinned sha256. Fetches it from the first of O(sources)
     that has it. A file in the cache is hashed again at each use.

@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Documentation of the action plugin ssh_mesh_plan, which runs on the controller."""
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ options:
     choices: [keys, ca]
     default: keys
 author:
-  - The clusterctl authors
+  - The clusterctl authors (!UNKNOWN)
 attributes:
   check_mode:
     support: full

@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Put a node back to what it was before clusterctl: files, folders, artifacts, packages and the account for jobs."""
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ DOCUMENTATION = r"""
 module: uninstall
 short_description: Put a node back to what it was before clusterctl
 version_added: "0.2.0"
-author: The clusterctl authors
+author: The clusterctl authors (!UNKNOWN)
 description:
   - Puts every file back that clusterctl changed. A file that is as clusterctl left it gets its first content, mode and
     owner. From a file that others changed since, only the blocks and lines of clusterctl are taken.
@@ -46,7 +48,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: success}
-told: {description: What stays and why, a sentence each., type: list, returned: success}
+told: {description: "What stays and why, a sentence each.", type: list, returned: success}
 watch: {description: Always empty., type: list, returned: success}
 """
 

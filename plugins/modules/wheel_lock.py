@@ -1,4 +1,6 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
+# (see https://www.gnu.org/licenses/gpl-3.0.txt).
 """Documentation of the action plugin wheel_lock, which runs on the controller."""
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ DOCUMENTATION = r"""
 module: wheel_lock
 short_description: Pin the Python wheels that fit the nodes
 version_added: "0.1.0"
-author: The clusterctl authors
+author: The clusterctl authors (!UNKNOWN)
 description:
   - Returns, for each platform, the wheels that satisfy O(requirements) there, with version and sha256.
   - The locks that ship with the collection come first. The controller's pip fetches exactly their files. An index that

@@ -159,7 +159,7 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
             said = ""
             while not stop.wait(_NOTE_PERIOD_S):
                 try:
-                    code, text, _ = connection.exec_command(command, sudoable=False)
+                    code, text, _unused = connection.exec_command(command, sudoable=False)
                 except Exception as error:  # noqa: BLE001 - progress is not worth a failure
                     Display().vvv(f"no progress: {error}", host=host)
                     continue

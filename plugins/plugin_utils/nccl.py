@@ -256,9 +256,9 @@ def _refuse_old_drivers(
         return
     named = ", ".join(
         f"{host['name']} ({host['cuda']['driver_version']}, up to CUDA {host['cuda']['driver_major']})"
-        for host, _ in behind
+        for host, _unused in behind
     )
-    lowest = min(int(host["cuda"]["driver_major"]) for host, _ in behind)
+    lowest = min(int(host["cuda"]["driver_major"]) for host, _unused in behind)
     cure = f"name an archive for CUDA {lowest}" if wish.source == "archive" else f"set nccl_cuda to '{lowest}'"
     raise NcclError(
         f"NCCL for CUDA {behind[0][1]} cannot run on the NVIDIA driver of {named}: {cure}, or install a newer driver"

@@ -100,7 +100,7 @@ def parse(text: str) -> Certificate:
     if reader.text() != words[0]:
         raise CertificateError("The certificate names two types.")
     reader.string()  # the nonce
-    parts = [reader.string() for _ in range(_KEY_PARTS[words[0]])]
+    parts = [reader.string() for _unused in range(_KEY_PARTS[words[0]])]
     serial, kind, key_id = reader.number(">Q"), reader.number(">I"), reader.text()
     names = _Reader(reader.string())
     principals: List[str] = []

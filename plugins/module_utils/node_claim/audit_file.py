@@ -66,7 +66,7 @@ def append(text: str, path: str = FILE) -> None:
 def login_address() -> str:
     """Return the address from which this process's login came; sudo takes it away, so the parents are asked as well."""
     process = os.getpid()
-    for _ in range(_PARENTS):
+    for _unused in range(_PARENTS):
         try:
             environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
             status = Path(f"/proc/{process}/status").read_text(encoding="utf-8", errors="replace")

@@ -99,7 +99,7 @@ def _folder(word: str, usual: str) -> str:
 @contextlib.contextmanager
 def _alone(folder: str) -> Iterator[None]:
     """Hold a folder, which is made where it is missing; the kernel lets go of it when the process ends."""
-    for _ in range(_MOST_TURNS):
+    for _unused in range(_MOST_TURNS):
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o755)
         try:

@@ -155,7 +155,7 @@ def _artifact(name: str, link: str, inputs: list[str], verifier: Verifier) -> Js
             "problem": problem,
             "inputs": {},
         }
-    marker, _, problem = verifier.verify(link)
+    marker, _unused, problem = verifier.verify(link)
     linked = os.path.islink(link) or not name
     found = str(marker.get("name", name))
     if not name:  # found in /usr/local: tell whether the public link leads here

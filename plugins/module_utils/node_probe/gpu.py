@@ -39,7 +39,7 @@ def read_gpu_information(text: str) -> dict[str, str]:
     """Return name and uuid from the text of /proc/driver/nvidia/gpus/BUS/information."""
     about: dict[str, str] = {}
     for line in text.splitlines():
-        key, _, value = line.partition(":")
+        key, _unused, value = line.partition(":")
         about[key.strip()] = value.strip()
     return {"name": about.get("Model", ""), "uuid": about.get("GPU UUID", "")}
 

@@ -30,7 +30,7 @@ def known_hosts(host_keys: list[str], home: str, user: pwd.struct_passwd | None 
     names: dict[str, None] = {}
     own = read_text_of_user(f"{home}/.ssh/known_hosts", user)
     for line in (system + "\n" + own).splitlines():
-        marked, _, key = line.strip().partition(" ")
+        marked, _unused, key = line.strip().partition(" ")
         if not marked.startswith(("#", "@")) and " ".join(key.split()[:2]) in keys:
             names.update(dict.fromkeys(marked.split(",")))
     has_authority = False

@@ -44,7 +44,7 @@ def read_library_cache(data: bytes, soname: str) -> list[str]:
     try:
         (count,) = struct.unpack_from("=I", body, len(_CACHE_MAGIC))
         end = _CACHE_HEADER + count * struct.calcsize(_CACHE_ENTRY)
-        for _, key, value, _, hwcap in struct.iter_unpack(_CACHE_ENTRY, body[_CACHE_HEADER:end]):
+        for _unused, key, value, _unused, hwcap in struct.iter_unpack(_CACHE_ENTRY, body[_CACHE_HEADER:end]):
             if not hwcap and data.startswith(wanted, start + key):
                 found.append(os.fsdecode(data[start + value : data.index(b"\0", start + value)]))
     except (struct.error, ValueError):  # cut off: the loader takes no such cache

@@ -41,7 +41,7 @@ def library_version(soname: str, real: str) -> str:
 
 def _wheel_version(real: str) -> str:
     """Return the version of the wheel that installed site-packages/nvidia/nccl/lib/libnccl.so.2."""
-    site, inner, _ = real.rpartition("/nvidia/nccl/lib/")
+    site, inner, _unused = real.rpartition("/nvidia/nccl/lib/")
     names = [name for name in list_folder(site) if name.startswith("nvidia_nccl_cu")] if inner else []
     versions = [name[: -len(".dist-info")].rpartition("-")[2] for name in names if name.endswith(".dist-info")]
     return versions[0] if len(versions) == 1 else ""

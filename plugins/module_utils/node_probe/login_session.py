@@ -39,7 +39,7 @@ class Session:
                 break
             above.append((pid, name))
             pid = parent
-        changers = [index for index, (_, name) in enumerate(above) if name in {"sudo", "su", "doas"}]
+        changers = [index for index, (_unused, name) in enumerate(above) if name in {"sudo", "su", "doas"}]
         if changers:
             self._look_above(above, changers[-1], pid, given)
 
@@ -83,7 +83,7 @@ def _environ(pid: int) -> dict[str, str] | None:
     except OSError:
         return None
     pairs = (item.decode("utf-8", "replace").partition("=") for item in raw.split(b"\0") if item)
-    return {name: value for name, _, value in pairs}
+    return {name: value for name, _unused, value in pairs}
 
 
 def limits(session: Session) -> Json:

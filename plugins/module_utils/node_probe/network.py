@@ -90,7 +90,7 @@ def _ipv4_addresses() -> list[tuple[str, Json]]:
 
 
 def _ipv4_entry(message: bytes, names: dict[int, str]) -> tuple[str, Json] | None:
-    _, prefix, _, scope, index = struct.unpack_from("=BBBBI", message)
+    _unused, prefix, _unused, scope, index = struct.unpack_from("=BBBBI", message)
     attributes, rest = {}, message[8:]
     while len(rest) >= 4:  # noqa: PLR2004 - the size of struct rtattr
         length, kind = struct.unpack_from("=HH", rest)
@@ -112,7 +112,7 @@ def _ipv4_entry(message: bytes, names: dict[int, str]) -> tuple[str, Json] | Non
 def _ipv6_addresses() -> list[tuple[str, Json]]:
     found = []
     for line in read_text("/proc/net/if_inet6", "").splitlines():
-        raw, _, prefix, scope, _, name = line.split()
+        raw, _unused, prefix, scope, _unused, name = line.split()
         found.append(
             (
                 name,
@@ -139,7 +139,7 @@ def read_ipv4_routes(text: str) -> list[Json]:
     """Return the routes in the text of /proc/net/route."""
     found = []
     for line in text.splitlines()[1:]:
-        name, target, gateway, flags, _, _, metric, mask = line.split()[:8]
+        name, target, gateway, flags, _unused, _unused, metric, mask = line.split()[:8]
         if not int(flags, 16) & _RTF_UP:
             continue
         prefix = bin(int(mask, 16)).count("1")  # noqa: FURB161 - int.bit_count came with Python 3.10
@@ -164,7 +164,7 @@ def read_ipv6_routes(text: str) -> list[Json]:
     """Return the unicast routes in the text of /proc/net/ipv6_route, without those of the loopback."""
     found = []
     for line in text.splitlines():
-        target, prefix, _, _, gateway, metric, _, _, flags, name = line.split()
+        target, prefix, _unused, _unused, gateway, metric, _unused, _unused, flags, name = line.split()
         if name == "lo" or target.startswith("ff") or not int(flags, 16) & _RTF_UP:
             continue
         has_gateway = bool(int(flags, 16) & _RTF_GATEWAY)

@@ -17,7 +17,7 @@ _REAPERS = {"systemd", "init", "tini", "catatonit", "dumb-init"}
 def name_and_parent(pid: int) -> tuple[str, int]:
     """Return the name and the parent of a process, ('', 0) if it is not visible."""
     line = read_text(f"/proc/{pid}/stat", "")
-    name, _, rest = line.partition("(")[2].rpartition(")")
+    name, _unused, rest = line.partition("(")[2].rpartition(")")
     fields = rest.split()
     return name, int(fields[1]) if len(fields) > 1 else 0
 
@@ -33,9 +33,9 @@ def leftovers(wanted: bool) -> Json:
     now = float(read_text("/proc/uptime").split()[0])
     found = []
     for pid in sorted(ranks):
-        oldest, (_, parent) = pid, name_and_parent(pid)
+        oldest, (_unused, parent) = pid, name_and_parent(pid)
         while parent in ranks:
-            oldest, (_, parent) = parent, name_and_parent(parent)
+            oldest, (_unused, parent) = parent, name_and_parent(parent)
         reaper = name_and_parent(parent)[0]
         if parent != 1 and reaper not in _REAPERS:
             continue

@@ -17,7 +17,7 @@ _NO_PASSWORD = "!authenticate"  # noqa: S105 - a word of sudoers
 
 def is_root_without_password(listing: str) -> bool:
     """Whether the output of ``sudo -l`` allows ``ALL`` as root without a password."""
-    before, _, rules = listing.partition(" may run the following commands")
+    before, _unused, rules = listing.partition(" may run the following commands")
     asks_for_none = _NO_PASSWORD in re.split(r"[\s,]+", before)
     for found in filter(None, map(_RULE.match, rules.splitlines())):
         targets = re.split(r"[\s,]+", found.group(1).split(":")[0].strip())

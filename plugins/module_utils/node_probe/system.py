@@ -38,7 +38,7 @@ def read_os_release(text: str) -> Json:
     """Return id, version_id, name, family and major from the text of an os-release file."""
     values = {}
     for line in text.splitlines():
-        key, _, value = line.strip().partition("=")
+        key, _unused, value = line.strip().partition("=")
         values[key] = value.strip("\"'")
     identity = values.get("ID", "linux").lower()
     related = {identity, *values.get("ID_LIKE", "").lower().split()}
@@ -92,7 +92,7 @@ def hardware() -> Json:
         cores.add(siblings or str(number))
     wanted = {"MemTotal": 0, "SwapTotal": 0, "SwapFree": 0}
     for line in read_text("/proc/meminfo").splitlines():
-        name, _, rest = line.partition(":")
+        name, _unused, rest = line.partition(":")
         if name in wanted:
             wanted[name] = int(rest.split()[0]) * 1024
     return {

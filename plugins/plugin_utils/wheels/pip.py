@@ -14,14 +14,13 @@ import sys
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from packaging.utils import canonicalize_name
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .target import Target
 
 from .errors import PipFailedError, WheelError
+from .pep508 import canonicalize_name
 
 _PIP_TIMEOUT_S = 1800
 
@@ -87,8 +86,8 @@ def more_indexes(configuration: str) -> list[str]:
     values: dict[str, str] = {}
     for section in ("global", "download", ":env:"):  # the order in which pip lets one replace another
         for line in configuration.splitlines():
-            key, _, value = line.partition("=")
-            place, _, option = key.rpartition(".")
+            key, _unused, value = line.partition("=")
+            place, _unused, option = key.rpartition(".")
             if place == section and option in _MORE_SOURCES and ast.literal_eval(value):
                 values[option] = str(ast.literal_eval(value))
     sources = [(option, urlsplit(address)) for option in _MORE_SOURCES for address in values.get(option, "").split()]

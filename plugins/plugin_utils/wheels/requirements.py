@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from email.parser import HeaderParser
 from typing import TYPE_CHECKING, Any
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
@@ -19,6 +16,7 @@ if TYPE_CHECKING:
     from .packages import Wheel
 
 from .errors import WheelError
+from .pep508 import InvalidRequirement, Requirement, canonicalize_name
 
 
 def parse_requirements(texts: Iterable[Any], variable: str) -> list[Requirement]:

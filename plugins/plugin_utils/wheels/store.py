@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import canonical, sha256_of
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import disk_full
-from packaging.utils import canonicalize_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 from .errors import NoAnswerError, NothingFitsError, OtherFileError, PipFailedError, WheelError
 from .packages import Sdist, Wheel
+from .pep508 import canonicalize_name
 from .pip import NO_ANSWER, explain, lacking, options_for, other_file, refuse_more_indexes, run_pip
 from .requirements import NO_CHOICE, Choice, applies, bare, closure, read_metadata
 from .shipped import Answer, answers, hashes, shipped_locks, texts, wheels_in
@@ -294,14 +294,14 @@ class WheelStore:
             return []
         if not self._own:
             refuse_more_indexes(variable)
-        for _ in range(_ROUNDS):
+        for _unused in range(_ROUNDS):
             # pip may have ignored the node's markers; a package that it left out is asked for by name
             found = [
                 (path, read_metadata(path))
                 for path in self._download(options_for(target), asked, target, variable, blame, constraints)
             ]
             files = {metadata.name: path for path, metadata in found}
-            have = {metadata.name: metadata for _, metadata in found}
+            have = {metadata.name: metadata for _unused, metadata in found}
             needed, missing = closure(requirements, have, environment)
             if not missing:
                 wheels = [

@@ -42,8 +42,8 @@ def count(root: Path = CGROUPS, own: Path = OWN) -> Count:
 def folders(root: Path, own: str) -> Iterator[tuple[Path, bool]]:
     """Yield the folders of the groups of a process and of all above; a container may see its own as the root."""
     for line in own.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        number, _unused, rest = line.partition(":")
+        controllers, _unused, path = rest.partition(":")
         if number == "0" and not controllers:
             tops = [root if (root / "cgroup.controllers").exists() else root / "unified"]
         elif "cpu" in controllers.split(","):

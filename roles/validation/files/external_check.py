@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Run a check of the user's as a rank, and pass on its output, one JSON line a line (see ``rank_program.py``).
 
 The program starts from its argv, without a shell. This rank gives signs of life for it. When the rank is ended, the

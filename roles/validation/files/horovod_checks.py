@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Prove that Horovod with PyTorch gives right answers, and that all ranks train the same model as one process.
 
 mpirun starts one process per rank; ``rank_program.py`` explains the lines that they print.

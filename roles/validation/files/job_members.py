@@ -64,7 +64,7 @@ def command_of(pid: int) -> str:
 def session_folder(pid: int) -> str | None:
     """Return Open MPI's folder for this process's job on this node, None without one."""
     for entry in read_bytes(f"/proc/{pid}/environ").split(b"\0"):
-        name, _, value = entry.partition(b"=")
+        name, _unused, value = entry.partition(b"=")
         if name == b"PMIX_SERVER_TMPDIR":
             path = os.fsdecode(value)
             return path if re.match(r"(prte|jf\.|ompi\.)", Path(path).name) else None

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Run one command on this node under a deadline, and leave no process of it behind on any node.
 
 The controller starts it over ssh. It needs the standard library only. It has three uses:
@@ -160,7 +159,7 @@ class Supervisor:
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(self.wakeup[1])
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, lambda *_: None)  # the wake-up pipe carries it into the loop
+            signal.signal(number, lambda *_unused: None)  # the wake-up pipe carries it into the loop
         self.began = time.monotonic()
         try:
             self.process = subprocess.Popen(
@@ -212,7 +211,7 @@ class Supervisor:
             self.selector.register(self.answers.descriptor, selectors.EVENT_WRITE, "answers")
         elif writing and not self.answers.pending:
             self.selector.unregister(self.answers.descriptor)
-        for key, _ in self.selector.select(wait_s):
+        for key, _unused in self.selector.select(wait_s):
             if key.data == "output":
                 self.take(streams, key.fd)
             elif key.data == "signal":

@@ -252,7 +252,9 @@ def busy_s(stat: Path = Path("/proc/stat")) -> float:
     Interrupts are left out, because they are mostly the network's work for the ranks themselves.
     """
     try:
-        user, nice, system, _, _, _, _, steal = (int(word) for word in stat.read_text().split("\n", 1)[0].split()[1:9])
+        user, nice, system, _unused, _unused, _unused, _unused, steal = (
+            int(word) for word in stat.read_text().split("\n", 1)[0].split()[1:9]
+        )
     except (OSError, ValueError):
         return 0.0
     return (user + nice + system + steal) / float(os.sysconf("SC_CLK_TCK"))

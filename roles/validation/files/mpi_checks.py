@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Prove that MPI gives right answers; every rank prints its findings as JSON lines.
 
 mpirun starts one process per rank; ``rank_program.py`` explains the lines that they print.
@@ -178,7 +177,7 @@ def allreduce(bench: Bench) -> None:
         ("max", mpi.MAX, size, ORDERED_TYPES),
         ("sum", mpi.SUM, size * (size + 1) // 2, NUMBER_TYPES),
     ):
-        for kind, count, _ in bench.cases(kinds):
+        for kind, count, _unused in bench.cases(kinds):
             what = bench.doing(f"allreduce {name} {kind}[{count}]")
             received = bench.blank(count, kind)
             bench.comm.Allreduce(bench.pattern(count, kind, rank + 1), received, op=operation)
@@ -202,7 +201,7 @@ def network(bench: Bench) -> None:
     if len(nodes) == 1:
         return
     routes = routes_of(list(nodes.values()))
-    exchange(bench, [(source, target, 1) for source, target, _ in routes])  # opens the connections
+    exchange(bench, [(source, target, 1) for source, target, _unused in routes])  # opens the connections
     here = nodes[bench.host]
     speaks = bench.rank == here[0]
     before = counters(SYS) if speaks else {}
@@ -242,7 +241,7 @@ def exchange(bench: Bench, routes: list[tuple[int, int, int]]) -> None:
     numbers = numpy.arange(PIECE, dtype="i8")
     outgoing = [(target, pieces) for source, target, pieces in routes if source == bench.rank]
     incoming = [(source, pieces) for source, target, pieces in routes if target == bench.rank]
-    for first in range(0, max(pieces for _, _, pieces in routes), AT_ONCE):
+    for first in range(0, max(pieces for _unused, _unused, pieces in routes), AT_ONCE):
         requests, arrived = [], []
         for source, pieces in incoming:
             for piece in range(first, min(first + AT_ONCE, pieces)):

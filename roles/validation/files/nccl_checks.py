@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """The checks ``nccl`` and ``nccl_sweep``: prove that NCCL gives right answers on the GPUs, and measure its speed.
 
 mpirun starts the ranks, and mpi4py carries NCCL's unique id. On a machine without MPI, torchrun starts them, and

@@ -106,7 +106,7 @@ class Timing:
         self.team.wait()
         first = max(self.ranks.gathered(self._timed(operation, 1)))
         count = launches(first)
-        repetitions = [self._timed(operation, count) / count for _ in range(REPETITIONS)]
+        repetitions = [self._timed(operation, count) / count for _unused in range(REPETITIONS)]
         everybody = self.ranks.gathered(repetitions)
         return statistics.median(statistics.fmean(times[turn] for times in everybody) for turn in range(REPETITIONS))
 
@@ -115,7 +115,7 @@ class Timing:
         operation()  # the ranks meet here more closely than at any barrier of the hosts
         self.team.wait()
         began = time.perf_counter()
-        for _ in range(count):
+        for _unused in range(count):
             operation()
         self.team.wait()
         return time.perf_counter() - began

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Measure memory bandwidth and compute speed of every node alone, to tell a slow node from a slow link.
 
 mpirun starts one process per node; ``rank_program.py`` and ``measure.py`` explain the lines that they print. All nodes

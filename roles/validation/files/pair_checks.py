@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Measure latency and bandwidth between all pairs of nodes, in one job.
 
 mpirun starts one process per node; ``rank_program.py`` and ``measure.py`` explain the lines that they print.
@@ -91,7 +90,7 @@ def sampled(size: int, most: int) -> list[list[tuple[int, int]]]:
     """
     circle = even(size) - 1
     source = random.Random(size)  # noqa: S311 - no secret
-    for _ in range(TRIES):
+    for _unused in range(TRIES):
         others = list(range(2, circle))
         source.shuffle(others)
         if size % 2 == 0 or most == 1:
@@ -154,7 +153,7 @@ class Bench:
         self.budget_s = self.options.budget / PASSES
         self.sizes = [("latency", size) for size in self.options.latency]
         self.sizes += [("bandwidth", size) for size in self.options.bandwidth]
-        largest = max([1, *(size for _, size in self.sizes)])
+        largest = max([1, *(size for _unused, size in self.sizes)])
         self.outgoing, self.incoming = pattern(numpy, rank.rank, largest), numpy.zeros(largest, dtype="u1")
         self.stop = numpy.full(1, STOP, dtype="u1")
 
@@ -223,7 +222,7 @@ class Bench:
         out, back = ([buffer, size, self.mpi.BYTE] for buffer in (self.outgoing, self.incoming))
         self.outgoing[0] = TURN
         ticks = [time.perf_counter()]
-        for _ in range(trips):
+        for _unused in range(trips):
             self.comm.Send(out, peer, TAG)
             self.comm.Recv(back, peer, TAG)
             ticks.append(time.perf_counter())
@@ -239,7 +238,7 @@ class Bench:
             self.comm.Send(out, peer, TAG)
         self.comm.Recv([self.incoming, 1, self.mpi.BYTE], peer, TAG)
         turned = time.perf_counter()
-        for _ in range(count):
+        for _unused in range(count):
             self.comm.Recv(back, peer, TAG)
         return (turned - began) / count, (time.perf_counter() - turned) / count
 
@@ -255,7 +254,7 @@ class Bench:
             if incoming[0] == TURN:
                 if quantity == "bandwidth":  # it says when the last message was here
                     comm.Send([self.outgoing, 1, self.mpi.BYTE], peer, TAG)
-                for _ in range(count):
+                for _unused in range(count):
                     comm.Send(out, peer, TAG)
                 came, count = True, 0
         if came:
@@ -296,10 +295,10 @@ def play(bench: Bench) -> None:
     bench.rank.findings.compared += 1  # a single node has no partner
     rank.doing("the names of all")
     about = comm.allgather((rank.voice.host, measure.machine(), os.cpu_count() or 1))
-    names = [name for name, _, _ in about]
-    machines = [place for _, place, _ in about]
+    names = [name for name, _unused, _unused in about]
+    machines = [place for _unused, place, _unused in about]
     shared = {place for place, count in collections.Counter(machines).items() if count > 1}
-    cores = {place: 2 * options.at_once or count for _, place, count in about if place in shared}
+    cores = {place: 2 * options.at_once or count for _unused, place, count in about if place in shared}
     rounds = comm.bcast(tournament(rank.size, options.max_rounds) if rank.rank == 0 else None)
     once = [(number, wave) for number, pairs in enumerate(rounds, 1) for wave in waves(pairs, cores, machines)]
     turns = once * PASSES
@@ -326,7 +325,7 @@ def tell(rank: rank_program.Rank, peer: str, found: Mapping[tuple[str, int], Seq
     for (quantity, size), trips in found.items():
         link = {"backend": "mpi", "bytes": size, "peer": peer}
         if quantity == "latency":
-            values = [there * 1e6 for there, _ in trips]
+            values = [there * 1e6 for there, _unused in trips]
             measure.say(rank.voice, values, quantity=quantity, unit="us", better="lower", **link)
         else:
             values = [2 * size / (there + back) for there, back in trips]
@@ -338,7 +337,7 @@ def tell_losses(bench: Bench, names: Sequence[str]) -> None:
     """Print how many segments this rank sent and how many were lost: to all, and to peers where some were lost."""
     mine = list(connections())
     bench.rank.doing("the addresses of all")
-    addresses = bench.comm.allgather(sorted({local for local, *_ in mine}))
+    addresses = bench.comm.allgather(sorted({local for local, *_unused in mine}))
     often = collections.Counter(address for of_one in addresses for address in of_one)
     others = {
         address: names[rank]
@@ -348,7 +347,7 @@ def tell_losses(bench: Bench, names: Sequence[str]) -> None:
     }
     sent_to: collections.Counter[str] = collections.Counter()
     lost_to: collections.Counter[str] = collections.Counter()
-    for _, peer, sent, lost in mine:
+    for _unused, peer, sent, lost in mine:
         if peer in others:
             sent_to[others[peer]] += sent
             lost_to[others[peer]] += lost

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Report where the ranks of a job are now on this node: ``rank_stacks.py JOB`` prints one JSON line in a few seconds.
 
 The kernel's view of a rank comes first (``kernel``). The rank's own Python stack follows, if it is a rank of ours

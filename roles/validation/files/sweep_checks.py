@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Measure MPI's collectives over message sizes, and prove once for each size that the data arrives right.
 
 mpirun starts one process per rank; ``rank_program.py`` explains the lines that they print. NCCL (``nccl_sweep.py``) and
@@ -264,7 +263,7 @@ class Sweep:
         backend = self.backend
         backend.meet()
         began = time.perf_counter()
-        for _ in range(count):
+        for _unused in range(count):
             backend.run()
         backend.wait()
         return time.perf_counter() - began

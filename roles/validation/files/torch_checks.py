@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Prove that torchrun trains over the cluster: all ranks train the same model as a single process.
 
 mpirun starts one process per node. That process asks the first node for a free port and becomes torchrun's parent. It

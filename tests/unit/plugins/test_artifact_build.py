@@ -118,13 +118,13 @@ def test_only_our_own_old_leftovers_are_removed(tmp_path: Path) -> None:
 
 def test_a_check_past_its_time_is_ended_with_its_children() -> None:
     began = time.monotonic()
-    code, output = artifact_check.run_check(
+    code, output = check_process.run_check(
         ["sh", "-c", "echo here; sleep 654 & sleep 654"], {"PATH": os.environ["PATH"]}, 1
     )
     assert (code, output) == (124, "here\n")
     assert time.monotonic() - began < 10
-    assert artifact_check.run_check([sys.executable, "-c", "raise SystemExit(3)"], {}, 10)[0] == 3
-    assert artifact_check.run_check([sys.executable, "-", "x"], {}, 10, "import sys; print(sys.argv)") == (
+    assert check_process.run_check([sys.executable, "-c", "raise SystemExit(3)"], {}, 10)[0] == 3
+    assert check_process.run_check([sys.executable, "-", "x"], {}, 10, "import sys; print(sys.argv)") == (
         0,
         "['-', 'x']\n",
     )
