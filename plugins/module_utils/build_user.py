@@ -102,22 +102,28 @@ def held(seed: str) -> Iterator[Optional[int]]:
     Raises:
         ArtifactError: no user id is free.
     """
-    if os.geteuid() != 0:
-        yield None
-        return
+    reservation, uid = _reserved(seed) if os.geteuid() == 0 else (None, None)
+    try:
+        yield uid
+    finally:
+        if reservation is not None:
+            reservation.close()
+
+
+def _reserved(seed: str) -> "Tuple[socket.socket, int]":
     mapped = _mapped("/proc/self/uid_map"), _mapped("/proc/self/gid_map")
     for uid in candidates(seed):
         if not all(any(first <= uid < end for first, end in ranges) for ranges in mapped) or _has_account(uid):
             continue
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as reservation:
-            try:
-                reservation.bind(f"\0clusterctl-user-{uid}")
-            except OSError:  # another build or proof has it
-                continue
-            if processes_of(uid):
-                continue
-            yield uid
-            return
+        reservation = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            reservation.bind(f"\0clusterctl-user-{uid}")
+        except OSError:  # another build or proof has it
+            reservation.close()
+            continue
+        if not processes_of(uid):
+            return reservation, uid
+        reservation.close()
     raise ArtifactError(
         f"No user id between {_FIRST} and {_LAST} is free for a build; stop the processes that have them, or let the"
         " container map these ids."

@@ -17,10 +17,11 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     archive_unpack,
     build_failure,
     build_step,
+    check_process,
     host_capacity,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, forget_leftovers
-from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build, artifact_check
+from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
