@@ -80,7 +80,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             problems=[],
             members=members,
             missing=missing,
-            warnings=_warnings(missing, nodes),
+            warnings=[*judge.warnings(), *_warnings(missing, nodes)],
         )
         return _failed(result, problems, len(hosts)) if problems else result
 

@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 from .model import Problem
-from .words import cut, shown_value
+from .words import cut, shortened, shown_value
 
 # Facts that preflight itself sets: they have its prefix, but they are not variables of the user.
 _OUTPUTS = frozenset({"preflight_node", "preflight_members"})
+
+# How alike two names are, without the role's, when one is taken for a typing error of the other (difflib's ratio).
+_TYPING_ERROR = 0.75
 
 
 class VariableRules:
@@ -34,6 +37,17 @@ class VariableRules:
         # The longest role name wins: python_env_x belongs to python_env, even beside a role 'python'.
         self._roles = sorted(specs, key=len, reverse=True)
         self._known: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        self._strangers: set[str] = set()
+
+    def warnings(self) -> list[str]:
+        """Return a sentence about the variables so far that begin like a role's name and resemble none of its variables."""
+        if not self._strangers:
+            return []
+        what = "is a variable" if len(self._strangers) == 1 else "are variables"
+        return [
+            f"{shortened(sorted(self._strangers))} {what} that the roles of clusterctl do not have, so they do not read it. "
+            "Correct the name, or list a variable of other software in preflight_ignored_variables."
+        ]
 
     @property
     def judged(self) -> int:
@@ -60,11 +74,13 @@ class VariableRules:
         options = self._specs[role]
         spec = options.get(name)
         if spec is None:
-            near = difflib.get_close_matches(name, list(options), n=1, cutoff=0.6)
-            hint = f"did you mean {near[0]}?" if near else f"roles/{role}/README.md lists the variables"
+            near = _nearest(name, role, options)
+            if not near:
+                self._strangers.add(name)
+                return
             yield (
                 f"{name} is not a variable of role {role}",
-                f"{hint} (list a variable of your own in preflight_ignored_variables)",
+                f"did you mean {near}? (list a variable of your own in preflight_ignored_variables)",
             )
             return
         fix = f"correct {name} where it is set (inventory, group_vars, host_vars or -e)"
@@ -87,3 +103,10 @@ class VariableRules:
                 yield f"{name} is {shown}; it may be {', '.join(map(str, spec.get('choices', [])))}", fix
             else:
                 yield f"{name}: " + ("its value is not valid" if spec.get("no_log") else cut(error.msg, 300)), fix
+
+
+def _nearest(name: str, role: str, options: Iterable[str]) -> str:
+    """Return the variable of a role that a name is probably a typing error of; '' for a variable of other software."""
+    bare = {option.removeprefix(f"{role}_"): option for option in options}
+    near = difflib.get_close_matches(name.removeprefix(f"{role}_"), list(bare), n=1, cutoff=_TYPING_ERROR)
+    return bare[near[0]] if near else ""

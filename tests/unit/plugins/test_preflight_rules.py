@@ -409,6 +409,17 @@ class TestVariables:
         (found,) = rules.VariableRules(SPECS).problems("n", "openmpi_verison", "5.0.7")
         assert "did you mean openmpi_version?" in found.cure
 
+    @pytest.mark.parametrize("name", ["openmpi_label", "openmpi_by_rack", "python_env_stage"])
+    def test_a_variable_of_other_software_is_told_and_is_no_problem(self, name: str) -> None:
+        judge = rules.VariableRules(SPECS)
+        assert [judge.problems(host, name, 1) for host in ("one", "two")] == [[], []]
+        (warning,) = judge.warnings()
+        assert warning.startswith(f"{name} is a variable that the roles of clusterctl do not have")
+        assert "preflight_ignored_variables" in warning
+        quiet = rules.VariableRules(SPECS, [name])
+        assert quiet.problems("one", name, 1) == []
+        assert quiet.warnings() == []
+
     def test_ones_own_variables_can_be_named(self) -> None:
         assert rules.VariableRules(SPECS, ["openmpi_mine"]).problems("n", "openmpi_mine", 1) == []
 
