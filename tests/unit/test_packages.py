@@ -11,10 +11,44 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from clusterctl.support import content
 
 pytestmark = pytest.mark.programs
 
+# The first folder or file of each path that the collection packs.
+IN_THE_COLLECTION = {
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "FILES.json",
+    "LICENSE",
+    "MANIFEST.json",
+    "README.md",
+    "SECURITY.md",
+    "docs",
+    "examples",
+    "inventories",
+    "meta",
+    "playbooks",
+    "plugins",
+    "roles",
+}
+# Folders of tests and of the documentation site.
+FOR_WORK = {"molecule", "sandbox", "__pycache__", "assets", "site_pages"}
+# Files that tests, a sandbox, linters and builds leave in a checkout.
+LEFT_BY_WORK = (
+    ".ansible/collections/file.yml",
+    ".mypy_cache/file.json",
+    ".ruff_cache/file",
+    ".venv/bin/python",
+    "build/site/index.html",
+    "clusterctl.egg-info/PKG-INFO",
+    "dist/clusterctl-0.1.0.tar.gz",
+    "inventories/sandbox/inventory.ini",
+    "plugins/modules/__pycache__/node_facts.cpython-311.opt-1.pyc.140",
+    "python/clusterctl/file.py",
+    "tests/output/junit/file.xml",
+)
 FOLDER = Path("plugins") / "plugin_utils" / "wheels" / "locks"
 
 
@@ -46,12 +80,38 @@ def test_the_wheel_holds_the_locks(checkout: Path, tmp_path: Path) -> None:
         assert {name.removeprefix(place) for name in archive.namelist() if name.startswith(place)} == wanted()
 
 
-def test_the_collection_holds_the_locks(checkout: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def packed(checkout: Path, tmp_path: Path) -> list[str]:
+    """What ansible-galaxy packs of a checkout that was worked in."""
+    for name in LEFT_BY_WORK:
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).touch()
     galaxy = Path(sys.executable).with_name("ansible-galaxy")
     argv = [str(galaxy), "collection", "build", "--output-path", str(tmp_path / "dist"), str(checkout)]
     subprocess.run(argv, check=True, capture_output=True, env={**os.environ, "HOME": str(tmp_path)})
     (archive,) = (tmp_path / "dist").glob("*.tar.gz")
     with tarfile.open(archive) as bundle:
-        names = bundle.getnames()
-    assert {Path(name).name for name in names if Path(name).parent == FOLDER and name.endswith(".json")} == wanted()
-    assert not [name for name in names if name.startswith("tools")]
+        return bundle.getnames()
+
+
+def test_the_collection_holds_what_ansible_reads_and_nothing_else(packed: list[str]) -> None:
+    assert {Path(name).name for name in packed if Path(name).parent == FOLDER and name.endswith(".json")} == wanted()
+    assert {name.partition("/")[0] for name in packed} == IN_THE_COLLECTION
+    assert not set(packed) & set(LEFT_BY_WORK)
+    strange = [
+        one for one in packed if {"molecule", "sandbox", "__pycache__", "assets", "site_pages"} & {*one.split("/")}
+    ]
+    assert not strange
+    assert {Path(name).suffix for name in packed if name.startswith("docs/")} <= {"", ".md", ".txt", ".png"}
+
+
+def test_every_role_tells_galaxy_what_it_is(packed: list[str]) -> None:
+    roles = {name.split("/")[1] for name in packed if name.startswith("roles/") and name.count("/") > 1}
+    assert roles
+    for role in roles:
+        info = yaml.safe_load((content.root() / "roles" / role / "meta" / "main.yml").read_text(encoding="utf-8"))
+        assert info["galaxy_info"]["license"] == "Apache-2.0"
+        assert info["galaxy_info"]["description"].endswith(".")
+        assert info["dependencies"] == []
+        assert f"roles/{role}/meta/argument_specs.yml" in packed
+        assert f"roles/{role}/README.md" in packed

@@ -40,14 +40,13 @@ class VariableRules:
         self._strangers: set[str] = set()
 
     def warnings(self) -> list[str]:
-        """Return a sentence about the variables so far that begin like a role's name and resemble none of its variables."""
+        """Return a sentence about the variables so far that begin like a role's name and resemble none of it."""
         if not self._strangers:
             return []
         what = "is a variable" if len(self._strangers) == 1 else "are variables"
-        return [
-            f"{shortened(sorted(self._strangers))} {what} that the roles of clusterctl do not have, so they do not read it. "
-            "Correct the name, or list a variable of other software in preflight_ignored_variables."
-        ]
+        names = shortened(sorted(self._strangers))
+        cure = "Correct the name, or list a variable of other software in preflight_ignored_variables."
+        return [f"{names} {what} that the roles of clusterctl do not have, and stay unused there. {cure}"]
 
     @property
     def judged(self) -> int:
