@@ -137,6 +137,13 @@ wheel: venv  ## Build the wheel and the sdist into dist/, with a software bill o
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/python tools/bill_of_materials.py dist/*.whl
 
+# SANITY='validate-modules pylint' runs these sanity tests alone; SANITY=none builds and installs without any.
+SANITY ?=
+
+.PHONY: collection
+collection: venv  ## Build the Ansible collection into dist/, install it below build/, and run ansible-test sanity on it
+	$(BIN)/python tools/collection.py $(if $(filter none,$(SANITY)),--build-only,$(addprefix --test ,$(SANITY)))
+
 # KEEP=1 leaves locks, and versions in them, as they are where they still answer what is asked.
 KEEP ?=
 

@@ -25,6 +25,7 @@ IN_THE_COLLECTION = {
     "MANIFEST.json",
     "README.md",
     "SECURITY.md",
+    "changelogs",
     "docs",
     "examples",
     "inventories",
