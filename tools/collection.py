@@ -115,6 +115,7 @@ def install(archive: Path) -> Path:
     # ansible-test looks at the files that git knows. The checkout's own git ignores this folder.
     for words in (["init", "--quiet"], ["add", "--all", "--force"]):
         subprocess.run(["git", "-C", str(WORK / INSTALLED), *words], check=True)
+    (WORK / INSTALLED / ".git" / "info" / "exclude").write_text("tests/output/\n", encoding="utf-8")
     return WORK / INSTALLED
 
 
