@@ -1,0 +1,80 @@
+"""The public CI and the execution environment name things that exist."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+from clusterctl.support import content
+from packaging.requirements import Requirement
+
+try:
+    import tomllib
+except ImportError:  # before Python 3.11
+    from pip._vendor import tomli as tomllib
+
+ROOT = content.root()
+WORKFLOW = ".github/workflows/ci.yml"
+
+
+def read(name: str) -> Any:
+    return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+
+
+def steps() -> list[dict[str, Any]]:
+    return [step for job in read(WORKFLOW)["jobs"].values() for step in job["steps"]]
+
+
+def test_the_workflow_has_the_jobs_and_each_has_a_deadline() -> None:
+    jobs = read(WORKFLOW)["jobs"]
+    assert {"lint", "unit", "collection", "platforms", "controllers"} <= set(jobs)
+    assert [name for name, job in jobs.items() if "timeout-minutes" not in job] == []
+
+
+def test_actions_have_a_whole_version() -> None:
+    used = [step["uses"] for step in steps() if "uses" in step]
+    assert used
+    assert [one for one in used if not re.fullmatch(r"actions/[a-z-]+@v\d+\.\d+\.\d+", one)] == []
+
+
+def test_each_target_of_make_and_each_folder_exists() -> None:
+    ran = " ".join(step["run"] for step in steps() if "run" in step)
+    targets = re.findall(r"make ([a-z-]+)", ran)
+    assert targets
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert [one for one in targets if f"\n{one}:" not in makefile] == []
+    assert [one for one in re.findall(r"tests/[\w/.]+", ran) if not (ROOT / one).exists()] == []
+
+
+@pytest.mark.parametrize("job", ["unit", "controllers"])
+def test_controllers_of_every_python_are_tried(job: str) -> None:
+    matrix = read(WORKFLOW)["jobs"][job]["strategy"]["matrix"]
+    pythons = {str(one["python"]) for one in matrix["include"]} if "include" in matrix else set(matrix["python"])
+    assert pythons == {"3.10", "3.11", "3.12", "3.13", "3.14"}
+
+
+def test_no_address_is_named() -> None:
+    for name in (WORKFLOW, "execution-environment.yml", "meta/execution-environment.yml"):
+        assert "://" not in (ROOT / name).read_text(encoding="utf-8")
+    assert "/" not in read("execution-environment.yml")["images"]["base_image"]["name"]
+
+
+def test_the_execution_environment_takes_this_version_of_the_collection() -> None:
+    galaxy, environment = read("galaxy.yml"), read("execution-environment.yml")
+    archive = f"{galaxy['namespace']}-{galaxy['name']}-{galaxy['version']}.tar.gz"
+    (file,) = environment["additional_build_files"]
+    (collection,) = environment["dependencies"]["galaxy"]["collections"]
+    assert file["src"] == f"dist/{archive}"
+    assert collection["name"] == f"{file['dest']}/{archive}"
+
+
+def test_what_the_collection_needs_is_what_the_package_needs() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        ours = {one.name: one for one in map(Requirement, tomllib.load(file)["project"]["dependencies"])}
+    paths = read("meta/execution-environment.yml")["dependencies"]
+    needed = [Requirement(line) for line in (ROOT / paths["python"]).read_text(encoding="utf-8").splitlines()]
+    assert needed
+    assert [str(one) for one in needed] == [f"{one.name}{ours[one.name].specifier}" for one in needed]
+    assert (ROOT / paths["system"]).is_file()
