@@ -57,12 +57,11 @@ def test_a_role_that_needs_the_facts_of_nodes_gathers_them_or_refuses(role: Path
     assert first["when"] == f"{role.name}_node | length == 0"
 
 
-@pytest.mark.programs
-def test_ansible_accepts_every_play(tmp_path: Path) -> None:
-    (tmp_path / "plays.yml").write_text("---\n" + "".join(text for role in roles() for text in shown(role)))
+def play(plays: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "plays.yml").write_text(f"---\n{plays}")
     program = str(Path(sys.executable).with_name("ansible-playbook"))
-    done = subprocess.run(
-        [program, "--syntax-check", "--inventory", "node1,", str(tmp_path / "plays.yml")],
+    return subprocess.run(
+        [program, *options, str(folder / "plays.yml")],
         capture_output=True,
         text=True,
         check=False,
@@ -70,6 +69,34 @@ def test_ansible_accepts_every_play(tmp_path: Path) -> None:
             **os.environ,
             "ANSIBLE_CONFIG": str(content.root() / "ansible.cfg"),
             "ANSIBLE_COLLECTIONS_PATH": str(content.collections_path()),
+            "ANSIBLE_NOCOLOR": "1",
         },
     )
+
+
+@pytest.mark.programs
+def test_ansible_accepts_every_play(tmp_path: Path) -> None:
+    done = play("".join(text for role in roles() for text in shown(role)), tmp_path, "--syntax-check", "-i", "node1,")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("name", ["horovod", "mpi4py", "nccl", "openmpi", "python_env"])
+def test_the_play_looks_at_the_nodes_first(name: str, tmp_path: Path) -> None:
+    """Nothing listens at the port of this host, so preflight must refuse it, and no later task may need its facts."""
+    (tmp_path / "hosts.ini").write_text("node1 ansible_host=127.0.0.1 ansible_port=1 ansible_connection=ssh\n")
+    done = play(shown(content.root() / "roles" / name)[0], tmp_path, "-i", str(tmp_path / "hosts.ini"))
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 2, said
+    assert "1 problem on 1 of 1 host; nothing has been changed. node1: it does not answer" in said
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("name", ["hosts", "ssh_mesh"])
+def test_a_role_that_cannot_look_refuses(name: str, tmp_path: Path) -> None:
+    plays = f"- hosts: all\n  gather_facts: false\n  roles:\n    - role: clusterctl.hpc.{name}\n"
+    done = play(plays, tmp_path, "-i", "node1,")
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 2, said
+    assert f"{name}_members is empty" in said
+    assert "put the role clusterctl.hpc.preflight before" in said
