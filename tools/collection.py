@@ -103,6 +103,7 @@ def build(out: Path) -> Path:
     galaxy = str(Path(sys.executable).with_name("ansible-galaxy"))
     argv = [galaxy, "collection", "build", "--force", "--output-path", str(out), str(source)]
     said = subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True).stdout
+    shutil.rmtree(source)
     return Path(said.strip().rpartition(" ")[2])
 
 

@@ -137,7 +137,9 @@ def losses(model, columns, window):
 def loss_and_words(model, columns, window):
     """Return the summed loss over the columns, and of how many words: a process's part of the perplexity."""
     parts = [(loss * number, number) for loss, number in losses(model, columns, window)]
-    return torch.stack([sum(loss for loss, _unused in parts), torch.zeros_like(parts[0][0]) + sum(n for _unused, n in parts)])
+    return torch.stack(
+        [sum(loss for loss, _number in parts), torch.zeros_like(parts[0][0]) + sum(n for _loss, n in parts)]
+    )
 
 
 def perplexity(loss, words):
