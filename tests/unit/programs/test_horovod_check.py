@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ DATA = REPOSITORY / "tests/data/horovod"
 
 
 def load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, REPOSITORY / f"roles/horovod/files/{name}.py")
+    loader = SourceFileLoader(name, str(REPOSITORY / "roles/horovod/files/clusterctl-horovod-check"))
+    spec = importlib.util.spec_from_loader(name, loader)
     assert spec
-    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    loader.exec_module(module)
     return module
 
 
