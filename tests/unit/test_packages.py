@@ -20,6 +20,7 @@ pytestmark = pytest.mark.programs
 IN_THE_COLLECTION = {
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "COPYING",
     "FILES.json",
     "LICENSE",
     "MANIFEST.json",
