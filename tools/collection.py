@@ -90,13 +90,13 @@ def _copied(source: Path, target: Path) -> None:
             shutil.copy2(source / name, target / name)
 
 
-def build(out: Path) -> Path:
+def build(out: Path, source: Path = WORK / "source") -> Path:
     """Build the collection, and return its archive.
 
     Args:
         out: folder of the archive.
+        source: folder that holds what is packed, for as long as that takes.
     """
-    source = WORK / "source"
     shutil.rmtree(source, ignore_errors=True)
     _copied(ROOT, source)
     changelog_fragments.write(source)
@@ -107,21 +107,25 @@ def build(out: Path) -> Path:
     return Path(said.strip().rpartition(" ")[2])
 
 
-def install(archive: Path) -> Path:
-    """Install the archive, and return the folder of the installed collection."""
-    shutil.rmtree(WORK / INSTALLED, ignore_errors=True)
+def install(archive: Path, folder: Path = WORK) -> Path:
+    """Install the archive below a folder of collections, and return the folder of the installed collection."""
+    shutil.rmtree(folder / INSTALLED, ignore_errors=True)
     galaxy = str(Path(sys.executable).with_name("ansible-galaxy"))
-    argv = [galaxy, "collection", "install", "--no-deps", "--force", "--collections-path", str(WORK), str(archive)]
+    argv = [galaxy, "collection", "install", "--no-deps", "--force", "--collections-path", str(folder), str(archive)]
     subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+    return folder / INSTALLED
+
+
+def _known_to_git(folder: Path) -> None:
     # ansible-test looks at the files that git knows. The checkout's own git ignores this folder.
     for words in (["init", "--quiet"], ["add", "--all", "--force"]):
-        subprocess.run(["git", "-C", str(WORK / INSTALLED), *words], check=True)
-    (WORK / INSTALLED / ".git" / "info" / "exclude").write_text("tests/output/\n", encoding="utf-8")
-    return WORK / INSTALLED
+        subprocess.run(["git", "-C", str(folder), *words], check=True)
+    (folder / ".git" / "info" / "exclude").write_text("tests/output/\n", encoding="utf-8")
 
 
 def sanity(folder: Path, argv: Sequence[str]) -> int:
     """Run sanity tests in the folder of an installed collection, and return their exit status."""
+    _known_to_git(folder)
     home = WORK / "home"
     cache = home / ".ansible" / "test" / "cache"
     cache.mkdir(parents=True, exist_ok=True)

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from clusterctl.support import content
+from role_plays import alone, play, roles, shown
 
-_YAML = re.compile(r"^```yaml\n(- name: .*?)^```$", re.MULTILINE | re.DOTALL)
+if TYPE_CHECKING:
+    from pathlib import Path
+
 _LINES = 9
 # environment counts the other nodes where it knows them; the action fabric_plan itself refuses a node without facts.
 REFUSES_OTHERWISE = {"environment", "fabric"}
-
-
-def shown(role: Path) -> list[str]:
-    found = [text for text in _YAML.findall((role / "README.md").read_text(encoding="utf-8")) if "\n  roles:\n" in text]
-    return [text for text in found if f"clusterctl.hpc.{role.name}" in text]
-
-
-def roles() -> list[Path]:
-    return sorted(path.parent for path in (content.root() / "roles").glob("*/README.md"))
+# Roles that a play has before a role: what it is built against, or the facts of the nodes.
+BEFORE = ([], ["preflight"], ["openmpi", "python_env"])
 
 
 @pytest.mark.parametrize("role", roles(), ids=lambda role: role.name)
@@ -35,7 +26,7 @@ def test_the_play_is_short_and_its_variables_are_the_roles(role: Path) -> None:
     (play,) = yaml.safe_load(text)
     *others, last = play["roles"]
     assert last["role"] == f"clusterctl.hpc.{role.name}"
-    assert [other["role"] for other in others] in ([], ["clusterctl.hpc.preflight"])
+    assert [other["role"] for other in others] in [[f"clusterctl.hpc.{name}" for name in names] for names in BEFORE]
     specs = yaml.safe_load((role / "meta" / "argument_specs.yml").read_text(encoding="utf-8"))["argument_specs"]
     assert set(last) - {"role"} <= set(specs["main"]["options"])
 
@@ -57,21 +48,17 @@ def test_a_role_that_needs_the_facts_of_nodes_gathers_them_or_refuses(role: Path
     assert first["when"] == f"{role.name}_node | length == 0"
 
 
-def play(plays: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    (folder / "plays.yml").write_text(f"---\n{plays}")
-    program = str(Path(sys.executable).with_name("ansible-playbook"))
-    return subprocess.run(
-        [program, *options, str(folder / "plays.yml")],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={
-            **os.environ,
-            "ANSIBLE_CONFIG": str(content.root() / "ansible.cfg"),
-            "ANSIBLE_COLLECTIONS_PATH": str(content.collections_path()),
-            "ANSIBLE_NOCOLOR": "1",
-        },
-    )
+@pytest.mark.parametrize("role", roles(), ids=lambda role: role.name)
+def test_the_scenario_plays_what_the_readme_shows(role: Path) -> None:
+    """What the README has before the role for a fresh node, a scenario may have in its preparation instead."""
+    converge = yaml.safe_load((role / "molecule" / "default" / "converge.yml").read_text(encoding="utf-8"))[0]
+    (play_shown,) = yaml.safe_load(shown(role)[0])
+    played = [one["role"] for one in converge["roles"]]
+    in_readme = [one["role"] for one in play_shown["roles"]]
+    assert played == in_readme[-len(played) :]
+    prepared = role / "molecule" / "default" / "prepare.yml"
+    before = prepared.read_text(encoding="utf-8") if prepared.is_file() else ""
+    assert [one for one in in_readme[: -len(played)] if one not in before] == []
 
 
 @pytest.mark.programs
@@ -85,7 +72,7 @@ def test_ansible_accepts_every_play(tmp_path: Path) -> None:
 def test_the_play_looks_at_the_nodes_first(name: str, tmp_path: Path) -> None:
     """Nothing listens at the port of this host, so preflight must refuse it, and no later task may need its facts."""
     (tmp_path / "hosts.ini").write_text("node1 ansible_host=127.0.0.1 ansible_port=1 ansible_connection=ssh\n")
-    done = play(shown(content.root() / "roles" / name)[0], tmp_path, "-i", str(tmp_path / "hosts.ini"))
+    done = play(alone(name), tmp_path, "-i", str(tmp_path / "hosts.ini"))
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == 2, said
     assert "1 problem on 1 of 1 host; nothing has been changed. node1: it does not answer" in said
@@ -94,8 +81,7 @@ def test_the_play_looks_at_the_nodes_first(name: str, tmp_path: Path) -> None:
 @pytest.mark.programs
 @pytest.mark.parametrize("name", ["hosts", "ssh_mesh"])
 def test_a_role_that_cannot_look_refuses(name: str, tmp_path: Path) -> None:
-    plays = f"- hosts: all\n  gather_facts: false\n  roles:\n    - role: clusterctl.hpc.{name}\n"
-    done = play(plays, tmp_path, "-i", "node1,")
+    done = play(alone(name), tmp_path, "-i", "node1,")
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == 2, said
     assert f"{name}_members is empty" in said
