@@ -2,7 +2,7 @@
 """Build the collection from the files that git knows, install it, and run ansible-test sanity on what was installed.
 
 ``ansible-test`` makes its environments with a bootstrap of pip, which it fetches from a server of the Ansible project.
-Here pip comes from the package index, by the wheel that Python carries (ensurepip), so that the index alone is needed.
+Here pip comes from the package index, by the pip that Python carries (ensurepip), so that the index alone is needed.
 """
 
 from __future__ import annotations
@@ -29,17 +29,15 @@ INSTALLED = Path("ansible_collections") / "clusterctl" / "hpc"
 _KEPT = (".config", ".pip", ".netrc", ".gitconfig")
 _PIP = re.compile(r"^\s+pip='([0-9.]+)',$", re.MULTILINE)
 _BOOTSTRAP = '''\
-"""Install pip from the package index, by the wheel that ensurepip carries."""
+"""Install pip from the package index, beginning with the one that ensurepip has."""
 
-import ensurepip
-import os
 import subprocess
 import sys
-from pathlib import Path
 
-wheel = next(Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl"))
-argv = [sys.executable, "-m", "pip", "install", "--quiet", "pip==@VERSION@"]
-sys.exit(subprocess.run(argv, env={**os.environ, "PYTHONPATH": str(wheel)}, check=False).returncode)
+for argv in (["ensurepip"], ["pip", "install", "--quiet", "pip==@VERSION@"]):
+    done = subprocess.run([sys.executable, "-m", *argv], check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
 '''
 
 

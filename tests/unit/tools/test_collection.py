@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import ansible_test
@@ -58,6 +61,26 @@ def test_the_pip_of_this_ansible_test_is_found() -> None:
     name, text = collection.bootstrap(collection.pip_version(source))
     assert name.startswith("get_pip_")
     compile(text, name, "exec")
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("python", sorted({"/usr/bin/python3", str(Path(sys.executable).resolve())}))
+def test_pip_comes_without_another_server_with_the_python_of_debian_too(python: str, tmp_path: Path) -> None:
+    """The pip that Python carries is asked for, so that this test needs no index."""
+    if not Path(python).exists():
+        pytest.skip(f"{python} is not installed")
+    carried = subprocess.run(
+        [python, "-c", "import ensurepip; print(ensurepip.version())"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    subprocess.run([python, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    name, text = collection.bootstrap(carried)
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    environment = {**os.environ, "PIP_NO_INDEX": "1"}
+    new = str(tmp_path / "venv" / "bin" / "python")
+    done = subprocess.run([new, name], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    asked = subprocess.run([new, "-m", "pip", "--version"], check=True, capture_output=True, text=True).stdout
+    assert asked.split()[1] == carried
 
 
 def test_an_ansible_test_of_another_form_is_told() -> None:
