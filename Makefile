@@ -140,6 +140,11 @@ wheel: venv  ## Build the wheel and the sdist into dist/, with a software bill o
 # SANITY='validate-modules pylint' runs these sanity tests alone; SANITY=none builds and installs without any.
 SANITY ?=
 
+# Seconds of processor time, so that 'make test' runs it; tests/unit/test_sanity_names.py holds what pylint found most.
+.PHONY: sanity
+sanity: venv  ## The quickest telling part of ansible-test sanity: options and documentation of modules agree
+	@$(MAKE) --no-print-directory collection SANITY=validate-modules
+
 .PHONY: collection
 collection: venv  ## Build the Ansible collection into dist/, install it below build/, and run ansible-test sanity on it
 	$(BIN)/python tools/collection.py $(if $(filter none,$(SANITY)),--build-only,$(addprefix --test ,$(SANITY)))
@@ -165,10 +170,10 @@ unit-fast: venv
 test-fast: venv  ## What to run at every save: lint, and the unit tests that start no other program
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint unit-fast
 
-# Lint uses one core and the unit tests wait for half of their time, so they run side by side.
+# Lint and sanity use one core and the unit tests wait for half of their time, so they run side by side.
 .PHONY: lint-and-unit
 lint-and-unit: venv
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint unit
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint unit sanity
 
 .PHONY: test
 test: lint-and-unit docs browser nodes  ## All tests, in the order in which a mistake is cheapest to find

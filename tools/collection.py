@@ -8,6 +8,7 @@ Here pip comes from the package index, by the pip that Python carries (ensurepip
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import re
 import shutil
@@ -26,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 WORK = ROOT / "build" / "collection"
 INSTALLED = Path("ansible_collections") / "clusterctl" / "hpc"
 # What pip and git read below the home; ansible-test has a home of its own here.
-_KEPT = (".config", ".pip", ".netrc", ".gitconfig")
+_KEPT = (".netrc", ".gitconfig")
 _PIP = re.compile(r"^\s+pip='([0-9.]+)',$", re.MULTILINE)
 _BOOTSTRAP = '''\
 """Install pip from the package index, beginning with the one that ensurepip has."""
@@ -121,6 +122,34 @@ def _known_to_git(folder: Path) -> None:
     (folder / ".git" / "info" / "exclude").write_text("tests/output/\n", encoding="utf-8")
 
 
+def pip_settings(listed: str, proxy: str = "") -> str:
+    """Return a configuration file of pip with what its files and variables say here: ansible-test drops variables.
+
+    Args:
+        listed: what ``pip config list`` printed.
+        proxy: the proxy that a variable names; a setting of pip's own counts more.
+    """
+    sections: dict[str, dict[str, str]] = {"global": {"proxy": proxy} if proxy else {}}
+    for line in listed.splitlines():
+        name, _unused, value = line.partition("=")
+        section, _unused, option = name.rpartition(".")
+        wanted = "global" if section == ":env:" else section
+        sections.setdefault(wanted, {})[option] = str(ast.literal_eval(value)).replace("\n", "\n  ")
+    return "".join(
+        f"[{section}]\n" + "".join(f"{option} = {value}\n" for option, value in options.items())
+        for section, options in sections.items()
+    )
+
+
+def _use_pip_as_here(home: Path) -> None:
+    argv = [sys.executable, "-m", "pip", "config", "list"]
+    listed = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+    place = home / ".config" / "pip" / "pip.conf"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    proxy = os.environ.get("https_proxy") or os.environ.get("HTTPS_PROXY") or ""
+    place.write_text(pip_settings(listed, proxy), encoding="utf-8")
+
+
 def sanity(folder: Path, argv: Sequence[str]) -> int:
     """Run sanity tests in the folder of an installed collection, and return their exit status."""
     _known_to_git(folder)
@@ -133,6 +162,7 @@ def sanity(folder: Path, argv: Sequence[str]) -> int:
     for kept in _KEPT:
         if (Path.home() / kept).exists() and not (home / kept).exists():
             (home / kept).symlink_to(Path.home() / kept)
+    _use_pip_as_here(home)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(argv, cwd=folder, check=False, env={**os.environ, "HOME": str(home), "PATH": path}).returncode
 

@@ -33,7 +33,7 @@ together = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.Adam(model.parameters(), lr=args.rate)
 
 for epoch in range(args.epochs):
-    for loss, _ in lm.losses(together, train, args.window):
+    for loss, _unused in lm.losses(together, train, args.window):
         optimizer.zero_grad()
         loss.backward()  # averages the gradients over all processes
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -31,7 +31,7 @@ optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_par
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
 for epoch in range(args.epochs):
-    for loss, _ in lm.losses(model, train, args.window):
+    for loss, _unused in lm.losses(model, train, args.window):
         optimizer.zero_grad()
         loss.backward()
         optimizer.synchronize()  # from here on the gradients are the averages over all processes

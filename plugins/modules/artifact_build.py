@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
-# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
-# (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt).
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later (see COPYING).
 """Build an artifact (configure, make, install) on this host and pack it for the controller's cache."""
 
 from __future__ import annotations
@@ -280,9 +279,7 @@ _SPEC = {
         "elements": "dict",
         "default": [],
         "options": {
-            "source": {"type": "dict"},
-            "wheels": {"type": "dict"},
-            "sdist": {"type": "dict"},
+            **{kind: {"type": "dict"} for kind in ("source", "wheels", "sdist")},
             "path": {"type": "str"},
             "sha256": {"type": "str"},
             "content": {"type": "str"},
@@ -488,12 +485,9 @@ def main() -> None:
         signal.signal(signum, build_step.abandon)
     build = Build(module)
     try:
-        if module.params["phase"] == "inspect":
-            module.exit_json(changed=False, **build.inspect())
-        elif module.params["phase"] == "release":
-            module.exit_json(changed=False, **build.release())
-        else:
-            module.exit_json(changed=True, **build.run())
+        phase = module.params["phase"]
+        answer = {"inspect": build.inspect, "build": build.run, "release": build.release}[phase]
+        module.exit_json(changed=phase == "build", **answer())
     except ArtifactError as error:
         module.fail_json(msg=str(error), log=str(build.log), problems=getattr(error, "problems", []))
     except OSError as error:

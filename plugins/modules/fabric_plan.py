@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
-# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
-# (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt).
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later (see COPYING).
 """Documentation of the action of this name; the work is done on the controller."""
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
-# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later
-# (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt).
+# Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later (see COPYING).
 """Install packages of the distribution, and record on the node which ones came with it."""
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import subprocess
 import sys
@@ -86,6 +87,16 @@ def test_pip_comes_without_another_server_with_the_python_of_debian_too(python: 
 def test_an_ansible_test_of_another_form_is_told() -> None:
     with pytest.raises(collection.PackError, match="unknown way"):
         collection.pip_version("")
+
+
+def test_settings_of_pip_reach_the_environments_of_ansible_test() -> None:
+    listed = "global.find-links='/one\\n/two'\n:env:.index-url='https://index.invalid/simple'\ninstall.no-deps='yes'\n"
+    read = configparser.ConfigParser()
+    read.read_string(collection.pip_settings(listed, "http://proxy.invalid:3128"))
+    assert read["global"]["find-links"].split() == ["/one", "/two"]
+    assert read["global"]["index-url"] == "https://index.invalid/simple"
+    assert read["global"]["proxy"] == "http://proxy.invalid:3128"
+    assert read["install"]["no-deps"] == "yes"
 
 
 def test_all_sanity_tests_run_where_none_is_named() -> None:

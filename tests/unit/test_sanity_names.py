@@ -1,0 +1,40 @@
+"""Names that ansible-test's pylint refuses, in what the collection packs (all sanity tests: 'make collection')."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from clusterctl.support import content
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+REFUSED = {"_", "bar", "baz", "foo", "tata", "toto", "tutu"}  # bad-names of ansible-test's pylint
+PLACES = ("plugins", "roles", "examples", "playbooks")
+
+
+def packed() -> Iterator[Path]:
+    for place in PLACES:
+        for path in sorted((content.root() / place).rglob("*.py")):
+            if "molecule" not in path.parts:
+                yield path
+
+
+def set_in(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+
+
+def test_no_name_is_one_that_ansible_test_refuses() -> None:
+    found = [
+        f"{path.relative_to(content.root())}:{line}: {name}"
+        for path in packed()
+        for name, line in set_in(ast.parse(path.read_text(encoding="utf-8")))
+        if name in REFUSED
+    ]
+    assert found == []
