@@ -59,7 +59,7 @@ def main(_arguments: Sequence[str] = ()) -> int:
         _tell(holder="ended", rc=127, why="ended")
         return 0
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(1))
+        signal.signal(number, lambda *_unused: sys.exit(1))
     try:
         why = _hold(process, float(request["start_within_s"]))
     finally:
@@ -98,7 +98,7 @@ def _hold(process: "subprocess.Popen[bytes]", start_within_s: float) -> str:
         while process.poll() is None or _is_open(selector):
             if not granted and time.monotonic() > until:
                 return "late"
-            for key, _ in selector.select(_POLL_S):
+            for key, _unused in selector.select(_POLL_S):
                 data = os.read(key.fd, _BLOCK)
                 if key.data == "in":
                     if not data:
