@@ -40,6 +40,10 @@ _BLOCK = 1 << 16
 _MOST_BYTES = 1 << 20
 
 
+def _leave(*_unused: object) -> None:
+    raise SystemExit(1)
+
+
 def main(_arguments: Sequence[str] = ()) -> int:
     """Serve one request."""
     request = json.loads(sys.stdin.buffer.readline())
@@ -59,7 +63,7 @@ def main(_arguments: Sequence[str] = ()) -> int:
         _tell(holder="ended", rc=127, why="ended")
         return 0
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, lambda *_unused: sys.exit(1))
+        signal.signal(number, _leave)
     try:
         why = _hold(process, float(request["start_within_s"]))
     finally:
@@ -147,4 +151,4 @@ def _end(process: "subprocess.Popen[bytes]") -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -1,4 +1,4 @@
-"""Names that ansible-test's pylint refuses, in what the collection packs (all sanity tests: 'make collection')."""
+"""What ansible-test's pylint refuses most, in what the collection packs; 'make collection' runs all sanity tests."""
 
 from __future__ import annotations
 
@@ -36,5 +36,17 @@ def test_no_name_is_one_that_ansible_test_refuses() -> None:
         for path in packed()
         for name, line in set_in(ast.parse(path.read_text(encoding="utf-8")))
         if name in REFUSED
+    ]
+    assert found == []
+
+
+def test_no_module_ends_itself_by_sys_exit() -> None:
+    """ansible-test takes every file of these folders for a part of a module; SystemExit does the same there."""
+    found = [
+        f"{path.relative_to(content.root())}:{node.lineno}"
+        for path in packed()
+        if path.parts[-2] == "modules" or "module_utils" in path.parts
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "sys.exit"
     ]
     assert found == []

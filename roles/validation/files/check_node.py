@@ -103,7 +103,7 @@ def looked(asked: argparse.Namespace, until: float) -> Tuple[List[Words], str]:
         os.kill(child, signal.SIGKILL)
     if time.monotonic() >= until:  # a child that hangs in the kernel cannot be waited for
         return found, f"the look at {at} gave no answer within {asked.deadline:g} s"
-    _, status = os.waitpid(child, 0)
+    _unused, status = os.waitpid(child, 0)
     how = f"by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "early"
     return found, f"the look at {at} was ended {how}"
 
