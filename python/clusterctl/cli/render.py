@@ -26,10 +26,11 @@ class Kind(str, Enum):
 
 
 class RenderLauncher(str, Enum):
-    """Who starts the ranks of an MPIJob."""
+    """Who starts the ranks of an MPIJob, or of a program of MPI in a Slurm script."""
 
     MPIRUN = "mpirun"
     TORCHRUN = "torchrun"
+    SRUN = "srun"
 
 
 def render(
@@ -52,7 +53,11 @@ def render(
     ] = None,
     launcher: Annotated[
         RenderLauncher,
-        typer.Option("--launcher", help="mpijob: mpirun starts the program's ranks, or one torchrun in each pod."),
+        typer.Option(
+            "--launcher",
+            help="mpijob: mpirun starts the program's ranks, or one torchrun in each pod. slurm: srun starts the ranks "
+            "of an MPI program through PMIx.",
+        ),
     ] = RenderLauncher.MPIRUN,
     variables: Annotated[
         list[str] | None, typer.Option("-x", metavar="NAME=VALUE", help="A variable of the job; may be repeated.")
@@ -145,6 +150,7 @@ def render(
         account=account,
         time=time,
         by_torchrun=launcher is RenderLauncher.TORCHRUN,
+        by_srun=launcher is RenderLauncher.SRUN,
     )
     text = submission.KINDS[kind.value](job)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")

@@ -27,6 +27,13 @@ class Way(str, Enum):
     SLURM = "slurm"
 
 
+class RankStarter(str, Enum):
+    """What starts the ranks inside an allocation."""
+
+    MPIRUN = "mpirun"
+    SRUN = "srun"
+
+
 class NodeSource(str, Enum):
     """Who names the nodes, beside an inventory."""
 
@@ -88,6 +95,21 @@ InventoryFrom: TypeAlias = Annotated[
     ),
 ]
 
+Launcher: TypeAlias = Annotated[
+    RankStarter | None,
+    typer.Option(
+        "--launcher", help="srun: start the ranks by 'srun --mpi=pmix' instead of mpirun. Default: mpirun.",
+        rich_help_panel=_PANEL,
+    ),
+]  # fmt: skip
+Mpi: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--mpi", metavar="TYPE", help="With --launcher srun: a PMIx type of 'srun --mpi=list'. Default: pmix.",
+        rich_help_panel=_PANEL,
+    ),
+]  # fmt: skip
+
 
 def wish(
     via: Way | None,
@@ -99,6 +121,8 @@ def wish(
     start_within: str | None,
     nodes: int | None,
     submit_host: str | None,
+    launcher: RankStarter | None = None,
+    mpi: str | None = None,
 ) -> SlurmWish | None:
     """Return how Slurm is asked for the nodes, None where they are reached by ssh.
 
@@ -117,14 +141,18 @@ def wish(
         "--start-within": start_within,
         "--nodes": nodes,
         "--submit-host": submit_host,
+        "--launcher": launcher,
+        "--mpi": mpi,
     }
     if via is not Way.SLURM:
         alone = next((name for name, value in given.items() if value is not None), "")
         if alone:
             raise typer.BadParameter("it needs --via slurm", param_hint=alone)
         return None
-    for name in ("--partition", "--account"):
+    for name in ("--partition", "--account", "--mpi"):
         _check_word(name, given[name])
+    if mpi is not None and launcher is not RankStarter.SRUN:
+        raise typer.BadParameter("it needs --launcher srun", param_hint="--mpi")
     return SlurmWish(
         partition=partition or "",
         account=account or "",
@@ -133,6 +161,8 @@ def wish(
         nodes=nodes,
         submit_host=submit_host or "",
         names_nodes=source is NodeSource.SLURM,
+        launcher="srun" if launcher is RankStarter.SRUN else "mpirun",
+        mpi=mpi or "pmix",
     )
 
 

@@ -102,6 +102,8 @@ def validate(
     nodes: slurm_options.Nodes = None,
     submit_host: slurm_options.SubmitHost = None,
     inventory_from: slurm_options.InventoryFrom = None,
+    launcher: slurm_options.Launcher = None,
+    mpi: slurm_options.Mpi = None,
     html: report.Html = None,
     junit: report.Junit = None,
     prometheus: report.Prometheus = None,
@@ -132,6 +134,8 @@ def validate(
         start_within=start_within,
         nodes=nodes,
         submit_host=submit_host,
+        launcher=launcher,
+        mpi=mpi,
     )
     inventory = slurm_options.sources(wish, named, more)
     of_inventory = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from clusterctl.support.errors import ConfigError
+from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +34,7 @@ _SLURM_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,-]*")
 _SLURM_TIME = re.compile(r"(?:[0-9]+-)?[0-9]+(?::[0-9]+){0,2}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LONGEST_LABEL = 63
+_HELLO = "/usr/local/openmpi/libexec/clusterctl-hello"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a mount point in a manifest
 # A root's mpirun refuses to start unless told twice, by each series under names of its own.
 _AS_ROOT = tuple(f"{name}_ALLOW_RUN_AS_ROOT{end}" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM"))
@@ -68,6 +69,7 @@ class Submission:
     account: str = ""
     time: str = ""
     by_torchrun: bool = False
+    by_srun: bool = False
 
 
 def runai(job: Submission) -> str:
@@ -76,7 +78,7 @@ def runai(job: Submission) -> str:
     Raises:
         ConfigError: a value is malformed, missing, or means nothing to Run:AI.
     """
-    _refuse(job, "runai", ("namespace", "partition", "account", "time", "by_torchrun", "shm_size"))
+    _refuse(job, "runai", ("namespace", "partition", "account", "time", "by_torchrun", "by_srun", "shm_size"))
     line = ["runai", "training", "pytorch", "submit", job.name]
     line += ["--project", job.project] if job.project else []
     line += ["--image", job.image]
@@ -108,7 +110,7 @@ def pytorchjob(job: Submission) -> str:
     Raises:
         ConfigError: a value is malformed, missing, or means nothing to Kubeflow.
     """
-    _refuse(job, "pytorchjob", ("project", "partition", "account", "time", "by_torchrun"))
+    _refuse(job, "pytorchjob", ("project", "partition", "account", "time", "by_torchrun", "by_srun"))
     pod = _pod(job, "pytorch", _in_pod(job), _environment(job.environment))  # the operator looks for that name
     replicas = {"Master": 1, "Worker": job.nodes - 1}
     return _text(
@@ -135,7 +137,7 @@ def mpijob(job: Submission) -> str:
     Raises:
         ConfigError: a value is malformed, missing, or means nothing to Kubeflow.
     """
-    _refuse(job, "mpijob", ("project", "partition", "account", "time"))
+    _refuse(job, "mpijob", ("project", "partition", "account", "time", "by_srun"))
     slots = job.nproc_per_node or job.gpus_per_node
     if not slots and not job.by_torchrun:
         raise ConfigError("An MPIJob needs to know its ranks; give --nproc-per-node, or --gpus-per-node.")
@@ -182,16 +184,15 @@ def slurm(job: Submission) -> str:
     Raises:
         ConfigError: a value is malformed, missing, or means nothing to Slurm.
     """
-    _refuse(
-        job,
-        "slurm",
-        ("project", "namespace", "rdma", "networks", "annotations", "shm_size", "by_torchrun"),
-        image=False,
-    )
+    elsewhere = ("project", "namespace", "rdma", "networks", "annotations", "shm_size", "by_torchrun")
+    _refuse(job, "slurm", (*elsewhere, "image") if job.by_srun else elsewhere, image=False)
+    tasks = (job.nproc_per_node or job.gpus_per_node) if job.by_srun else 1
+    if not tasks:
+        raise ConfigError("srun needs to know the ranks of a node; give --nproc-per-node, or --gpus-per-node.")
     options = {
         "job-name": job.name,
         "nodes": job.nodes,
-        "ntasks-per-node": 1,
+        "ntasks-per-node": tasks,
         "gpus-per-node": job.gpus_per_node or None,
         "cpus-per-task": job.cpus or None,
         "mem": job.memory or None,
@@ -199,7 +200,8 @@ def slurm(job: Submission) -> str:
         "partition": job.partition or None,
         "account": job.account or None,
     }
-    step = ["srun", f"--nodes={job.nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
+    step = ["srun", f"--nodes={job.nodes}", f"--ntasks-per-node={tasks}", "--kill-on-bad-exit=1"]
+    step += ["--mpi=pmix"] if job.by_srun else []
     # srun has not taken the batch script's --cpus-per-task since Slurm 22.05.
     step += [f"--cpus-per-task={job.cpus}"] if job.cpus else []
     step += [f"--container-image={job.image}"] if job.image else []
@@ -209,7 +211,24 @@ def slurm(job: Submission) -> str:
     lines += [f"#SBATCH --{name}={value}" for name, value in options.items() if value is not None]
     lines += ["", "set -euo pipefail", ""]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in job.environment.items()]
-    return "\n".join([*lines, shlex.join([*step, *_in_pod(job)]), ""])
+    if job.by_srun:
+        lines += [_proof_of_pmix(step, job.nodes * tasks), ""]
+    return "\n".join([*lines, shlex.join([*step, *(job.program if job.by_srun else _in_pod(job))]), ""])
+
+
+def _proof_of_pmix(step: Sequence[str], ranks: int) -> str:
+    """Return lines of a script that end it where srun's ranks are not one world: each would be alone and end with 0."""
+    cure = "run 'clusterctl doctor', and see 'srun --mpi=list'"
+    words = f"srun --mpi=pmix does not start one world of {ranks} ranks; {cure}, or start the program by mpirun."
+    return "\n".join(
+        (
+            f"found=$({shlex.join([*step, _HELLO])} 2>&1) || true",
+            f"""if [ "$(grep -c '"size": {ranks},' <<<"$found")" != {ranks} ]; then""",
+            f"  printf '%s\\n' \"$found\" {shlex.quote(words)} >&2",
+            f"  exit {int(ExitCode.VALIDATION_ERROR)}",
+            "fi",
+        )
+    )
 
 
 KINDS: Mapping[str, Callable[[Submission], str]] = {
@@ -282,7 +301,12 @@ def _text(version: str, kind: str, job: Submission, spec: Mapping[str, Any]) -> 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
 
-_OPTIONS = {"by_torchrun": "--launcher torchrun", "networks": "--network-attachment", "rdma": "--rdma-resource"}
+_OPTIONS = {
+    "by_torchrun": "--launcher torchrun",
+    "by_srun": "--launcher srun",
+    "networks": "--network-attachment",
+    "rdma": "--rdma-resource",
+}
 _OPTIONS |= {"annotations": "--annotation", "shm_size": "--shm-size"}
 
 

@@ -328,6 +328,8 @@ class ValidationRecord(Record):
     folder: str = ""  # where the record and the logs lie
     via: Literal["ssh", "slurm"] = "ssh"  # how the nodes were reached
     slurm_job: int | None = None  # the allocation that the checks ran in
+    launcher: Literal["mpirun", "srun"] = "mpirun"  # what started the ranks
+    pmix: str = ""  # the PMIx that Open MPI was built with: internal, or prefix and release of the site's
     verdict: Verdict
     checks: tuple[CheckResult, ...]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 AN_HOUR_S = 3600.0
 START_WITHIN_S = 300.0
@@ -21,6 +22,8 @@ class SlurmWish:
         nodes: how many nodes Slurm chooses; None is all of them.
         submit_host: the host that runs Slurm's commands, empty for this machine.
         names_nodes: whether Slurm names the nodes, and not an inventory.
+        launcher: what starts the ranks: mpirun, or srun through Slurm's PMIx.
+        mpi: the type of PMIx that srun takes, one of ``srun --mpi=list``.
     """
 
     partition: str = ""
@@ -30,6 +33,13 @@ class SlurmWish:
     nodes: int | None = None
     submit_host: str = ""
     names_nodes: bool = False
+    launcher: Literal["mpirun", "srun"] = "mpirun"
+    mpi: str = "pmix"
+
+    @property
+    def by_srun(self) -> bool:
+        """Whether srun starts the ranks."""
+        return self.launcher == "srun"
 
     @property
     def words(self) -> list[str]:
@@ -42,5 +52,7 @@ class SlurmWish:
             "--nodes": "" if self.nodes is None else str(self.nodes),
             "--submit-host": self.submit_host,
             "--inventory-from": "slurm" if self.names_nodes else "",
+            "--launcher": "" if self.launcher == "mpirun" else self.launcher,
+            "--mpi": "" if self.mpi == "pmix" else self.mpi,
         }
         return ["--via", "slurm", *(word for pair in given.items() if pair[1] for word in pair)]

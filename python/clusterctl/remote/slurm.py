@@ -71,6 +71,14 @@ class Slurm:
         """Return the NodeNames of a list as Slurm folds it."""
         return slurm_text.host_names(self._asked(["scontrol", "show", "hostnames", folded]))
 
+    def mpi_types(self) -> tuple[str, ...]:
+        """Return the types of MPI that srun has.
+
+        Raises:
+            ValidationCouldNotRunError: Slurm does not answer.
+        """
+        return slurm_text.mpi_types(self._asked(["srun", "--mpi=list"], with_errors=True))
+
     def state(self, job: int) -> JobState | None:
         """Return the state of a job; None where Slurm no longer knows it, or does not answer."""
         with contextlib.suppress(ValidationCouldNotRunError):
@@ -87,8 +95,8 @@ class Slurm:
         """Where the commands run, for messages."""
         return "This machine" if self.submit is None else self.submit.name
 
-    def _asked(self, argv: Sequence[str]) -> str:
-        """Run a command and return what it says.
+    def _asked(self, argv: Sequence[str], *, with_errors: bool = False) -> str:
+        """Run a command and return what it says, on stderr as well where that is asked for.
 
         Raises:
             ValidationCouldNotRunError: it fails; the sentence says why.
@@ -106,7 +114,7 @@ class Slurm:
             raise ValidationCouldNotRunError(f"{argv[0]}: {error}; run it by hand.") from None
         if done.returncode != 0:
             raise self.refused(done.errors.decode("utf-8", "replace"), returncode=done.returncode)
-        return done.output.decode("utf-8", "replace")
+        return (done.output + (done.errors if with_errors else b"")).decode("utf-8", "replace")
 
     def refused(
         self, said: str, request: SlurmRequest | None = None, returncode: int = 0

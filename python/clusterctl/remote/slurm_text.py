@@ -213,6 +213,21 @@ def host_names(text: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
+def mpi_types(text: str) -> tuple[str, ...]:
+    """Return the types in the answer to ``srun --mpi=list``: of 22.05 and later, and of releases before.
+
+    The former has a type in each line, and a list of PMIx plugins by version. The latter has "srun: " before each type.
+    """
+    found: list[str] = []
+    for line in text.splitlines():
+        words = line.removeprefix("srun: ").strip()
+        if words.lower().startswith("specific pmix plugin versions available:"):
+            found += [word.strip() for word in words.partition(":")[2].split(",")]
+        elif re.fullmatch(r"[a-z]\w*", words):
+            found.append(words)
+    return tuple(dict.fromkeys(word for word in found if word))
+
+
 def cluster_name(text: str) -> str:
     """Return the name of the cluster in the answer to ``scontrol show config``, '' if it is missing."""
     match = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import speed_verdict
-from clusterctl.launch import mpirun, mpirun_job
+from clusterctl.launch import mpirun, mpirun_job, srun
 from clusterctl.model.results import CheckProgress, CheckResult, CheckStarted, Verdict
 from clusterctl.remote import supervised_job
 from clusterctl.state import files
@@ -215,22 +215,24 @@ class CheckRunner:
         site = base.placed(check, team.site)
         deadline = self._options.timeout_s or base.deadline_s(check, site, self._started_s)
         told = mpirun_output.ENDS_ARE_TOLD if mpirun.dialect(site.version) is mpirun.Dialect.PRRTE else {}
-        line = mpirun_job.line(
-            team.members,
-            site.slots,
-            mpirun_job.MpirunJob(
-                program=check.program(site, deadline),
-                job=name,
-                per_node=check.per_node,
-                mca={**_MPI_PARAMETERS, **told},
-            ),
-            team.launch_node,
+        wanted = mpirun_job.MpirunJob(
+            program=check.program(site, deadline),
+            job=name,
+            per_node=check.per_node,
+            mca={**_MPI_PARAMETERS, **told},
         )
+        environment = team.environment
+        via = self._options.via
+        if via is not None and via.by_srun:
+            line = srun.line(team.members, site.slots, wanted, team.launch_node, via.mpi)
+            environment = {**environment, **line.environment}
+        else:
+            line = mpirun_job.line(team.members, site.slots, wanted, team.launch_node)
         spec = supervised_job.JobSpec(
             job=name,
             argv=line.argv,
             deadline_s=deadline,
-            environment=team.environment,
+            environment=environment,
             stacks=stacks,
         )
         return _Job(spec, site, deadline, len(site.slots) if check.per_node else len(site.placement))

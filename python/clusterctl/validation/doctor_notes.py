@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis import doctor
-from clusterctl.diagnosis.rules import registry
+from clusterctl.diagnosis.rules import registry, slurm_pmix
 from clusterctl.model import nodeset
 
 if TYPE_CHECKING:
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import Inventory
     from clusterctl.model.results import CheckResult
 
-_ALSO = "network"  # a check whose warnings count as well, such as different MTUs
+# Checks whose warnings count as well, such as different MTUs.
+_ALSO = frozenset({"network", slurm_pmix.CHECK})
 
 
 def of(cluster: Inventory, probe: Probe, told: Iterable[CheckResult]) -> tuple[str, ...]:
-    """Return doctor's errors and its warnings about the network, a note each.
+    """Return doctor's errors, and its warnings about the network and about srun, a note each.
 
     Args:
         cluster: the hosts.
@@ -31,5 +32,5 @@ def of(cluster: Inventory, probe: Probe, told: Iterable[CheckResult]) -> tuple[s
     return tuple(
         f"Doctor finds on {nodeset.folded(finding.hosts)}: {finding.cause}; {finding.cure}."
         for finding in registry.diagnose(doctor.view_of(cluster, replace(probe, failures={})))
-        if (finding.severity == "error" or finding.check == _ALSO) and not any(finding.cause in line for line in known)
+        if (finding.severity == "error" or finding.check in _ALSO) and not any(finding.cause in line for line in known)
     )

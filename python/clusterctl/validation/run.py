@@ -19,7 +19,7 @@ from clusterctl.remote import ssh
 from clusterctl.state import files, history, locks, paths, runs
 from clusterctl.suite import GATE
 from clusterctl.support.errors import ExitCode
-from clusterctl.validation import ports
+from clusterctl.validation import pmix_agreement, ports
 from clusterctl.validation.check_results import CheckResults, by_reason
 from clusterctl.validation.check_runner import CheckRunner
 from clusterctl.validation.checks import registry
@@ -150,6 +150,10 @@ class _Validation:
         self._ports: ports.PortTrial | None = None  # until the first check has ended
         self._fabric = {name: node.fabric for name, node in passed.nodes.items() if node.fabric}
         nodes = {name: node.facts for name, node in passed.nodes.items()}
+        self._pmix = pmix_agreement.told(nodes)
+        by_srun = options.via is not None and options.via.by_srun
+        self._launcher: Literal["mpirun", "srun"] = "srun" if by_srun else "mpirun"
+        self._srun_cannot = pmix_agreement.srun_cannot(nodes) if by_srun else ""
         self._versions = training_stack.versions(nodes)
         measured = MeasuredRun(paths.cluster_id(cluster.sources), len(cluster.selected_hosts), self._versions)
         self._expectations = Expectations(options.suite, measured, nodes, remembered=options.remembered)
@@ -163,6 +167,8 @@ class _Validation:
                 self._skip_rest("the nodes differ; give --no-gate to run it anyway")
             elif self._team.chosen not in self._team.nodes:
                 self._skip_rest(f"the launch node {self._team.chosen} cannot take part", Verdict.ERROR)
+            elif self._srun_cannot:
+                self._skip_rest(self._srun_cannot, Verdict.ERROR)
             else:
                 self._placed = self._team
                 self._run_checks()
@@ -280,6 +286,8 @@ class _Validation:
             folder=str(self._run.folder),
             via="slurm" if steps else "ssh",
             slurm_job=steps[0].job if steps else None,
+            launcher=self._launcher,
+            pmix=self._pmix,
             verdict=worst(self._results.all),
             checks=self._results.all,
         )

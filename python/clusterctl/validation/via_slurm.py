@@ -73,6 +73,8 @@ def validate(
     known = None if inventory is None else ansible_inventory.load(inventory, options.inventory)
     submit = submit_host(wish.submit_host, known, options.inventory)
     slurm = Slurm(submit)
+    if wish.by_srun:
+        refuse_without_pmix(wish.mpi, slurm.mpi_types(), slurm.place)
     chosen = choose(slurm.nodes(wish.partition), known, wish, options.inventory.limit)
     sources = known.sources if known is not None else _sources(slurm.cluster_name(), wish.partition)
 
@@ -83,6 +85,35 @@ def validate(
     with Allocation(slurm, chosen.request, wish.start_within_s, tell) as allocation:
         cluster = allocated(allocation.wait(), chosen, submit, sources, options.inventory.limit)
         return run.of_cluster(cluster, options, on_event, allocation.ended)
+
+
+def refuse_without_pmix(wanted: str, types: Sequence[str], place: str) -> None:
+    """Refuse a type of srun that starts each rank as a world of size 1.
+
+    Args:
+        wanted: the type that srun is to take.
+        types: those that it has.
+        place: where srun runs.
+
+    Raises:
+        ValidationCouldNotRunError: it is not a type of PMIx, or srun lacks it.
+    """
+    pmix = [name for name in types if name.startswith("pmix")]
+    shown = ", ".join(types) or "none"
+    if not pmix:
+        raise ValidationCouldNotRunError(
+            f"{place}: Slurm has no PMIx plugin ('srun --mpi=list' has {shown}), and without one srun starts each rank "
+            "as a world of size 1; install Slurm's plugin for PMIx, or leave --launcher srun out."
+        )
+    if not wanted.startswith("pmix"):
+        raise ValidationCouldNotRunError(
+            f"'srun --mpi={wanted}' starts each rank as a world of size 1; give --mpi {' or '.join(pmix)}, or leave "
+            "--launcher srun out."
+        )
+    if wanted not in pmix:
+        raise ValidationCouldNotRunError(
+            f"{place}: Slurm has no type '{wanted}'; give --mpi {' or '.join(pmix)}, as 'srun --mpi=list' has them."
+        )
 
 
 def submit_host(word: str, known: Inventory | None, options: InventoryOptions) -> Host | None:

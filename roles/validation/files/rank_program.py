@@ -66,6 +66,9 @@ ENVIRONMENT = {
 }
 
 
+WORLD = "number of ranks in MPI's world"
+
+
 class CheckError(Exception):
     """A library refused a call; the message names the function and repeats the library's own words."""
 
@@ -270,6 +273,7 @@ def with_mpi(rank: Rank, check: Callable[[Any], None]) -> int:
         rank.rank, rank.size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
         rank.library_version = MPI.Get_library_version().strip("\0\n ")
         rank.begin()
+        world_problem(rank)
         check(MPI)
 
     rank.doing("MPI_Init")
@@ -281,6 +285,12 @@ def with_mpi(rank: Rank, check: Callable[[Any], None]) -> int:
     rank.doing("the barrier at the end")
     found[0].COMM_WORLD.Barrier()  # mpirun ends the others as soon as one leaves with an error; all have spoken now
     return rank.code
+
+
+def world_problem(rank: Rank) -> None:
+    """Note a world of another size than the launcher started; srun without PMIx starts each rank alone (code 0)."""
+    if rank.size != rank.voice.size:
+        rank.findings.note(WORLD, str(rank.voice.size), str(rank.size))
 
 
 def shortened(value: object) -> str:

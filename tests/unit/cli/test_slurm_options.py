@@ -27,6 +27,9 @@ def test_what_is_asked_of_slurm() -> None:
     assert wish == SlurmWish("gpu", "hpc", 5400.0, 120.0, 4, "login", names_nodes=True)
     assert slurm_options.wish(Way.SLURM, None, **NOTHING) == SlurmWish()
     assert slurm_options.wish(Way.SSH, None, **NOTHING) is None
+    by_srun = slurm_options.wish(Way.SLURM, None, **NOTHING, launcher=slurm_options.RankStarter.SRUN, mpi="pmix_v4")
+    assert by_srun == SlurmWish(launcher="srun", mpi="pmix_v4")
+    assert by_srun.words == ["--via", "slurm", "--launcher", "srun", "--mpi", "pmix_v4"]
 
 
 @pytest.mark.parametrize(
@@ -53,6 +56,8 @@ def test_another_time_limit_is_refused(text: str) -> None:
         (["i.ini", "--via", "slurm", "--time", "soon"], "--time"),
         (["i.ini", "--via", "slurm", "--nodes", "0"], "--nodes"),
         (["i.ini", "--via", "pbs"], "--via"),
+        (["i.ini", "--launcher", "srun"], "--launcher: it needs --via slurm"),
+        (["i.ini", "--via", "slurm", "--mpi", "pmix"], "--mpi: it needs --launcher srun"),
     ],
 )
 def test_wrong_options_are_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:

@@ -318,3 +318,49 @@ def test_what_is_malformed_is_named(values: dict[str, Any], words: str) -> None:
 def test_what_means_nothing_to_a_scheduler_is_refused(kind: str, values: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         submission.KINDS[kind](changed(SMALL, **values))
+
+
+# --- srun starts the ranks of an MPI program ---
+
+BY_SRUN = changed(SLURM, by_srun=True, nproc_per_node=2, gpus_per_node=0, nodes=2, image="")
+
+
+def in_a_job(tmp_path: Path, sizes: str) -> subprocess.CompletedProcess[str]:
+    """Run the script with a stand-in for srun, whose C program prints a line for each of the sizes."""
+    srun = tmp_path / "srun"
+    proof = "".join(f'echo \'{{"rank": 0, "size": {size}, "host": "n"}}\'\n' for size in sizes.split())
+    srun.write_text(f'#!/bin/bash\ncase "$*" in *clusterctl-hello) {proof or ":"};; *) echo "$@";; esac\n')
+    srun.chmod(0o755)
+    return subprocess.run(
+        ["bash", "-c", submission.slurm(BY_SRUN)],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_srun_starts_the_ranks_where_they_are_one_world(tmp_path: Path) -> None:
+    text = submission.slurm(BY_SRUN)
+    assert "#SBATCH --ntasks-per-node=2" in text
+    assert "clusterctl launch" not in text
+    done = in_a_job(tmp_path, "4 4 4 4")
+    assert done.returncode == 0, done.stderr
+    assert "--nodes=2 --ntasks-per-node=2 --kill-on-bad-exit=1 --mpi=pmix" in done.stdout
+
+
+@pytest.mark.parametrize("sizes", ["1 1 1 1", "4 4", ""])
+def test_ranks_that_are_worlds_of_their_own_end_the_script(tmp_path: Path, sizes: str) -> None:
+    done = in_a_job(tmp_path, sizes)
+    assert (done.returncode, done.stdout) == (11, "")
+    assert "srun --mpi=pmix does not start one world of 4 ranks" in done.stderr
+    assert "clusterctl doctor" in done.stderr
+
+
+def test_srun_needs_to_know_the_ranks_and_is_slurm_s_alone() -> None:
+    with pytest.raises(ConfigError, match="give --nproc-per-node"):
+        submission.slurm(changed(BY_SRUN, nproc_per_node=None))
+    with pytest.raises(ConfigError, match="--launcher srun does not apply to mpijob"):
+        submission.mpijob(changed(BY_SRUN, image="i", partition="", account="", time=""))
+    with pytest.raises(ConfigError, match="--image does not apply to slurm"):
+        submission.slurm(changed(BY_SRUN, image="i"))

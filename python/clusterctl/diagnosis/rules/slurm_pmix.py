@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clusterctl.model.pmix import SlurmPlugin, SlurmSettings
 
 ORDER = 46
-_CHECK = "slurm pmix"
+CHECK = "slurm pmix"
 _RESTART = "restart slurmd"
 _PLUGIN_MAJOR = re.compile(r"pmix_v(\d+)")
 _OLDEST_SERVER = 4  # the lean build of Open MPI 5.0 leaves out the wire formats of PMIx 3 and before
@@ -32,7 +32,7 @@ def findings(view: View) -> Iterator[Finding]:
     """Return what keeps 'srun --mpi=pmix' from starting ranks, for each node."""
     for host, node in view.nodes.items():
         if node.slurm is not None:
-            yield from _plugins(host, node, node.slurm)
+            yield from hindrances(host, node)
             yield from _default(host, node, node.slurm)
 
 
@@ -42,7 +42,11 @@ def notes(view: View) -> Iterator[str]:
     yield from _together({host: _two_releases(node) for host, node in view.nodes.items()})
 
 
-def _plugins(host: str, node: NodeFacts, slurm: SlurmSettings) -> Iterator[Finding]:
+def hindrances(host: str, node: NodeFacts) -> Iterator[Finding]:
+    """Return why 'srun --mpi=pmix' cannot start ranks on a node that has Slurm."""
+    slurm = node.slurm
+    if slurm is None:
+        return
     severity: Severity = "error" if slurm.mpi_default.startswith("pmix") else "warning"
     for plugin in slurm.plugins:
         major = _major(plugin)
@@ -50,17 +54,17 @@ def _plugins(host: str, node: NodeFacts, slurm: SlurmSettings) -> Iterator[Findi
             cause = (
                 f"Slurm's plugin {plugin.name} opens {plugin.opens}, which is missing: 'srun --mpi=pmix' starts no rank"
             )
-            yield Finding(_CHECK, severity, (host,), cause, f"{_link(node, plugin)}, then {_RESTART}")
+            yield Finding(CHECK, severity, (host,), cause, f"{_link(node, plugin)}, then {_RESTART}")
         elif major and plugin.version and plugin.version.partition(".")[0] != major:
             cause = f"Slurm's plugin {plugin.name} needs PMIx {major}, and {plugin.opens} is PMIx {plugin.version}"
             cure = f"install the PMIx {major} that Slurm was built with, then {_RESTART}"
-            yield Finding(_CHECK, severity, (host,), cause, cure)
+            yield Finding(CHECK, severity, (host,), cause, cure)
     served = [int(_major(plugin)) for plugin in slurm.plugins if plugin.found and _major(plugin)]
     installed = artifact(node, "openmpi")
     if served and max(served) < _OLDEST_SERVER and installed is not None and installed.version.startswith("5."):
         cause = f"Slurm speaks PMIx {max(served)}, and Open MPI {installed.version} was built for PMIx 4 and newer"
         cure = "build Slurm with PMIx 4 or newer, or start jobs by mpirun"
-        yield Finding(_CHECK, severity, (host,), cause, cure)
+        yield Finding(CHECK, severity, (host,), cause, cure)
 
 
 def _default(host: str, node: NodeFacts, slurm: SlurmSettings) -> Iterator[Finding]:
@@ -70,11 +74,11 @@ def _default(host: str, node: NodeFacts, slurm: SlurmSettings) -> Iterator[Findi
     if slurm.mpi_default.startswith("pmix") and slurm.mpi_default not in names:
         has = f"Slurm has {', '.join(sorted(names))}" if names else "Slurm has no PMIx plugin"
         cause = f"{where}, and {has}: srun starts no rank"
-        yield Finding(_CHECK, "error", (host,), cause, f"install that plugin, or change {slurm.mpi_default_by}")
+        yield Finding(CHECK, "error", (host,), cause, f"install that plugin, or change {slurm.mpi_default_by}")
     elif not slurm.mpi_default.startswith("pmix") and node.pmix.is_external:
         cause = f"{where}, so plain srun starts each rank as a world of size 1; this Open MPI was built for srun"
         cure = f"{_set_default(slurm)}, or start jobs by 'srun --mpi=pmix'"
-        yield Finding(_CHECK, "warning", (host,), cause, cure)
+        yield Finding(CHECK, "warning", (host,), cause, cure)
 
 
 def _link(node: NodeFacts, plugin: SlurmPlugin) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from clusterctl.model.results import Measurement, Verdict
-from clusterctl.validation.checks import causes, mpirun_output, rank_output, startup
+from clusterctl.validation.checks import alone, causes, mpirun_output, rank_output, startup
 from clusterctl.validation.checks.base import BEATS, Judgement, unique
 from clusterctl.validation.checks.blame import Fault, named, one_sender, wrong_words
 from clusterctl.validation.checks.causes import Cause
@@ -40,7 +40,14 @@ def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True, per_node: b
     output = rank_output.read(outcome.lines, site.placement, site.names, _until_s(outcome))
     told = _with_first_end(causes_told(site, outcome), site, outcome, output, per_node=per_node)
     verdict, reason, hosts = _verdict(site, outcome, output, told, with_mpi=with_mpi)
-    crowd = None if verdict is Verdict.PASS else startup.crowd(site, outcome, output, _silent(outcome, output.ranks))
+    lonely = alone.found(site, outcome) if with_mpi and not per_node else None
+    if lonely is not None:
+        verdict, reason, hosts, told = Verdict.FAIL, lonely.words, lonely.hosts, ()
+    crowd = (
+        None
+        if verdict is Verdict.PASS or lonely is not None
+        else startup.crowd(site, outcome, output, _silent(outcome, output.ranks))
+    )
     if crowd is not None:
         verdict, reason, hosts, told = Verdict.ERROR, crowd.words, (), ()
     given = tuple(one for one in _given(told) if set(one.hosts) <= set(hosts) and not one.is_consequence)

@@ -1,0 +1,129 @@
+"""The srun line that starts MPI ranks inside an allocation of Slurm, through Slurm's PMIx instead of mpirun."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.launch import hostfile, mpirun
+from clusterctl.launch.mpirun_job import MpirunLine, takes_ucx
+from clusterctl.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clusterctl.launch.mpirun_job import Member, MpirunJob
+
+PMIX = "pmix"
+# What mpirun tells each rank, and programs read before MPI_Init. Its arguments: the number of ranks, "NODE=RANKS" words
+# of the nodes or one number for all, and the program. Slurm names a task's node in SLURMD_NODENAME.
+_AS_RANK = (
+    'size=$1; local=$2; shift 2; for word in $local; do case $word in "$SLURMD_NODENAME="*) local=${word##*=};; '
+    'esac; done; export OMPI_COMM_WORLD_RANK="$SLURM_PROCID" OMPI_COMM_WORLD_SIZE="$size" '
+    'OMPI_COMM_WORLD_LOCAL_RANK="$SLURM_LOCALID" OMPI_COMM_WORLD_LOCAL_SIZE="$local"; exec "$@"'
+)
+
+
+@dataclass(frozen=True)
+class SrunLaunch:
+    """What is to be launched; ``slots`` are by NodeName, in the order of the ranks, as for mpirun."""
+
+    slots: Mapping[str, int]
+    program: tuple[str, ...]
+    ranks: int | None = None
+    per_node: bool = False
+    mpi: str = PMIX
+    directory: str = ""
+
+
+def argv(launch: SrunLaunch) -> list[str]:
+    """Return the tokens of the srun line, a step of the job that shares its nodes with the job's other steps.
+
+    ``--distribution=arbitrary`` places the n-th rank on the n-th node of the list. Slurm would sort the nodes.
+
+    Raises:
+        ConfigError: the program is an option, or there are more ranks than slots.
+    """
+    if launch.program and launch.program[0].startswith("-"):
+        raise ConfigError(f"The program {launch.program[0]!r} is an option; name the program first, then its options.")
+    slots = dict.fromkeys(launch.slots, 1) if launch.per_node else dict(launch.slots)
+    places = [name for name, count in slots.items() for _ in range(count)]
+    ranks = len(places) if launch.ranks is None else launch.ranks
+    if not 0 < ranks <= len(places):
+        raise ConfigError(f"{ranks} ranks do not fit into {len(places)} slots; raise slots= on the hosts.")
+    places = places[:ranks]
+    return [
+        "srun",
+        "--overlap",
+        f"--mpi={launch.mpi}",
+        "--distribution=arbitrary",
+        f"--nodelist={','.join(places)}",
+        f"--ntasks={ranks}",
+        "--cpu-bind=none",
+        "--kill-on-bad-exit=1",
+        "--export=ALL",
+        *([f"--chdir={launch.directory}"] if launch.directory else []),
+        "sh",
+        "-c",
+        _AS_RANK,
+        "sh",
+        str(ranks),
+        _local_sizes(places),
+        *launch.program,
+    ]
+
+
+def line(
+    members: Mapping[str, Member], slots: Mapping[str, int], job: MpirunJob, launch_node: str, mpi: str = PMIX
+) -> MpirunLine:
+    """Return the srun line of a job, and the variables that take the place of mpirun's parameters.
+
+    Args:
+        members: the nodes by their names in the inventory; ``called`` is Slurm's NodeName.
+        slots: the ranks of each node that takes part.
+        job: what is to be started.
+        launch_node: the node whose ranks come first.
+        mpi: the type of PMIx as srun names it.
+
+    Raises:
+        ConfigError: it cannot be done; the sentence says what to do.
+    """
+    here = {name: members[name] for name in slots}
+    first = next(iter(here.values()))
+    transport = mpirun.transport(mpirun.dialect(first.version), ucx=takes_ucx(here, job.network))
+    chosen = any(name in job.mca for name in ("pml", "btl"))
+    ordered = hostfile.ordered(dict(slots), launch_node)
+    tokens = argv(
+        SrunLaunch(
+            slots={here[name].called or name: count for name, count in dict(ordered).items()},
+            program=job.program,
+            ranks=job.ranks,
+            per_node=job.per_node,
+            mpi=mpi,
+            directory=job.directory,
+        )
+    )
+    variables = environment({**({} if chosen else transport), **job.mca})
+    return MpirunLine(tuple(tokens), {**variables, mpirun.JOB_VARIABLE: job.job})
+
+
+def environment(mca: Mapping[str, str]) -> dict[str, str]:
+    """Return MCA parameters as the variables that a rank reads; those of mpirun's own runtime mean nothing here."""
+    found = {}
+    for option, name, value in _triples(mpirun.parameters(mpirun.Dialect.PRRTE, mca)):
+        if option != "--prtemca":
+            found[f"{'PMIX_MCA' if option == '--pmixmca' else 'OMPI_MCA'}_{name}"] = value
+    return found
+
+
+def _triples(tokens: Sequence[str]) -> list[tuple[str, str, str]]:
+    return [(tokens[at], tokens[at + 1], tokens[at + 2]) for at in range(0, len(tokens), 3)]
+
+
+def _local_sizes(places: Sequence[str]) -> str:
+    """Return the ranks of each node as words, or one number where all nodes have the same."""
+    counts = Counter(places)
+    if len(set(counts.values())) == 1:
+        return str(next(iter(counts.values())))
+    return " ".join(f"{name}={count}" for name, count in counts.items())

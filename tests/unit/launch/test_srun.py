@@ -1,0 +1,73 @@
+"""The srun line: the place of each rank, what a rank's environment has, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+
+import pytest
+from clusterctl.launch import mpirun_job, srun
+from clusterctl.support.errors import ConfigError
+from factory import provisioned
+
+PROGRAM = ("python3", "check.py", "--check", "a b")
+
+
+def members(*slots: int, version: str = "5.0.7") -> dict[str, mpirun_job.Member]:
+    return {
+        f"node{n}": mpirun_job.Member(provisioned(f"node{n}", n, version=version), count, version, called=f"slurm{n}")
+        for n, count in enumerate(slots, 1)
+    }
+
+
+def option(argv: tuple[str, ...], name: str) -> str:
+    return next(word.partition("=")[2] for word in argv if word.startswith(f"{name}="))
+
+
+def test_the_ranks_of_the_launch_node_come_first_and_each_has_its_place() -> None:
+    job = mpirun_job.MpirunJob(PROGRAM, job="run-1", mca={"mpi_yield_when_idle": "1", "errmgr_base_verbose": "1"})
+    line = srun.line(members(2, 1), {"node1": 2, "node2": 1}, job, "node2")
+    assert option(line.argv, "--nodelist") == "slurm2,slurm1,slurm1"
+    assert (option(line.argv, "--ntasks"), option(line.argv, "--mpi")) == ("3", "pmix")
+    assert {"srun", "--overlap", "--distribution=arbitrary", "--kill-on-bad-exit=1"} <= set(line.argv)
+    assert line.argv[-len(PROGRAM) :] == PROGRAM
+    assert line.environment == {
+        "OMPI_MCA_pml": "ob1",
+        "OMPI_MCA_btl": "tcp,self,sm",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "CLUSTERCTL_JOB": "run-1",
+    }
+
+
+def test_one_process_a_node_and_another_type() -> None:
+    job = mpirun_job.MpirunJob(PROGRAM, per_node=True, directory="/w", mca={"psec": "x", "psec_base_verbose": "2"})
+    line = srun.line(members(2, 2), {"node1": 2, "node2": 2}, job, "node1", "pmix_v4")
+    assert option(line.argv, "--nodelist") == "slurm1,slurm2"
+    assert "--chdir=/w" in line.argv
+    assert "--mpi=pmix_v4" in line.argv
+    assert line.environment["PMIX_MCA_psec_base_verbose"] == "2"
+
+
+@pytest.mark.parametrize(("slots", "node", "local"), [((2, 2), "slurm2", "2"), ((2, 1), "slurm2", "1")])
+def test_a_rank_knows_before_mpi_init_what_mpirun_would_tell_it(slots: tuple[int, int], node: str, local: str) -> None:
+    wanted = dict(zip(("node1", "node2"), slots, strict=True))
+    print_all = ("sh", "-c", 'env | grep ^OMPI_COMM | sort; echo "$1"', "sh", "a b")
+    line = srun.line(members(*slots), wanted, mpirun_job.MpirunJob(print_all), "node1")
+    own = line.argv[line.argv.index("sh") :]
+    environment = {"PATH": "/usr/bin:/bin", "SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURMD_NODENAME": node}
+    said = subprocess.run(own, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said == [
+        "OMPI_COMM_WORLD_LOCAL_RANK=0",
+        f"OMPI_COMM_WORLD_LOCAL_SIZE={local}",
+        "OMPI_COMM_WORLD_RANK=1",
+        f"OMPI_COMM_WORLD_SIZE={sum(slots)}",
+        "a b",
+    ]
+
+
+def test_what_cannot_be_launched_is_refused() -> None:
+    launch = srun.SrunLaunch({"a": 1}, PROGRAM)
+    with pytest.raises(ConfigError, match="2 ranks do not fit into 1 slots"):
+        srun.argv(replace(launch, ranks=2))
+    with pytest.raises(ConfigError, match="is an option"):
+        srun.argv(replace(launch, program=("--mpi=none",)))
