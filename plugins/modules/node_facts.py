@@ -120,7 +120,11 @@ node:
     cpu_quota: {description: "group, cores (null is unlimited), throttled_periods and throttled_s.", type: dict}
     interfaces: {description: "name, kind, mac, mtu, up, carrier, speed_mbps, driver, master, addresses.", type: list}
     routes: {description: "family, destination, gateway, interface, metric.", type: list}
-    gpus: {description: "bus, name, uuid, driver.", type: list}
+    gpus:
+      description: >-
+        bus, name, uuid, driver, display, unusable and problem (why jobs cannot use it, as a word and as a clause), and
+        instances (names of its MIG instances).
+      type: list
     limits: {description: "memlock and nofile with soft and hard; null is unlimited.", type: dict}
     environment: {description: "PATH and LD_LIBRARY_PATH of a non-interactive session, where set.", type: dict}
     environment_source: {description: "ssh session, process or after sudo.", type: str}

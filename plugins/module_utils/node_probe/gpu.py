@@ -6,42 +6,68 @@ from __future__ import annotations
 import json
 import os
 
+from . import gpu_driver, mig
 from .library_cache import in_library_cache
 from .reading import Json, link_name, list_folder, read_text
 
 _NVIDIA = "0x10de"
 # PCI classes of GPUs: VGA controllers, 3D controllers and processing accelerators.
-_GPU_CLASSES = ("0x0300", "0x0302", "0x1200")
+_DISPLAY = "0x0300"
+_GPU_CLASSES = (_DISPLAY, "0x0302", "0x1200")
 # The first driver branch of each CUDA major (NVIDIA, "CUDA Compatibility", tables 1 and 2 of "Minor Version
 # Compatibility", https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
 _MOST_DIGITS = 9
 _CUDA_BRANCHES = ((580, 13), (525, 12), (450, 11), (410, 10))
 
 
-def gpus() -> Json:
-    """Return the NVIDIA GPUs: those that the driver lists, and those on the bus without the driver."""
+def gpus(library_path: str, root: str = "") -> Json:
+    """Return the NVIDIA GPUs: those that the driver lists, and those on the bus without the driver.
+
+    Args:
+        library_path: LD_LIBRARY_PATH of the session, which may lead to the driver's library.
+        root: begin of the paths of /proc, /sys and /dev, for tests.
+
+    Returns:
+        ``gpus``, each with ``bus``, ``name``, ``uuid``, ``driver`` (which has taken it), ``display`` (a card with a
+        screen's class), ``unusable`` and ``problem`` (why jobs cannot use it, as a word and as a clause), and
+        ``instances`` (the names of its MIG instances).
+    """
+    found = _listed(root)
+    if not found:
+        return {"gpus": []}
+    version = driver_version(read_text(f"{root}/proc/driver/nvidia/version", ""))
+    driver = gpu_driver.driver(version, library_path, root)
+    instances = mig.instances(found, version, root)
+    for one in found:
+        one.pop("minor")
+        one["unusable"], one["problem"] = gpu_driver.unusable(one["driver"], driver)
+        one["instances"] = instances.get(one["bus"], [])
+    return {"gpus": found}
+
+
+def _listed(root: str) -> list[Json]:
     found: dict[str, Json] = {}
-    base = "/proc/driver/nvidia/gpus"
+    base = f"{root}/proc/driver/nvidia/gpus"
     for bus in list_folder(base):
         about = read_gpu_information(read_text(f"{base}/{bus}/information", ""))
-        found[bus.lower()] = {"bus": bus.lower(), **about, "driver": "nvidia"}
-    base = "/sys/bus/pci/devices"
+        found[bus.lower()] = {"bus": bus.lower(), **about, "driver": gpu_driver.NVIDIA, "display": False}
+    base = f"{root}/sys/bus/pci/devices"
     for bus in list_folder(base):
-        if read_text(f"{base}/{bus}/vendor", "") != _NVIDIA or bus.lower() in found:
+        kind = read_text(f"{base}/{bus}/class", "")[:6]
+        if kind not in _GPU_CLASSES or read_text(f"{base}/{bus}/vendor", "") != _NVIDIA:
             continue
-        if read_text(f"{base}/{bus}/class", "")[:6] in _GPU_CLASSES:
-            driver = link_name(f"{base}/{bus}/driver")
-            found[bus.lower()] = {"bus": bus.lower(), "name": "", "uuid": "", "driver": driver}
-    return {"gpus": [found[bus] for bus in sorted(found)]}
+        entry = {"bus": bus.lower(), "name": "", "uuid": "", "minor": "", "driver": link_name(f"{base}/{bus}/driver")}
+        found.setdefault(bus.lower(), entry)["display"] = kind == _DISPLAY
+    return [found[bus] for bus in sorted(found)]
 
 
 def read_gpu_information(text: str) -> dict[str, str]:
-    """Return name and uuid from the text of /proc/driver/nvidia/gpus/BUS/information."""
+    """Return name, uuid and device minor from the text of /proc/driver/nvidia/gpus/BUS/information."""
     about: dict[str, str] = {}
     for line in text.splitlines():
         key, _unused, value = line.partition(":")
         about[key.strip()] = value.strip()
-    return {"name": about.get("Model", ""), "uuid": about.get("GPU UUID", "")}
+    return {"name": about.get("Model", ""), "uuid": about.get("GPU UUID", ""), "minor": about.get("Device Minor", "")}
 
 
 def cuda() -> Json:

@@ -66,7 +66,7 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
         ("resolved", lambda: name_lookup.resolved(request.get("resolve")), {"names": []}),
         ("leftovers", lambda: processes.leftovers(bool(request.get("leftovers"))), {"leftovers": []}),
         ("busy", lambda: processes.busy(bool(request.get("busy"))), {"busy": []}),
-        ("gpus", gpu.gpus, {"gpus": []}),
+        ("gpus", lambda: gpu.gpus(variables.get("LD_LIBRARY_PATH", "")), {"gpus": []}),
         ("limits", lambda: login_session.limits(session), {"limits": {}, "limit_settings": {}}),
         ("environment", lambda: login_session.environment(session), {"environment": {}, "environment_source": ""}),
         (

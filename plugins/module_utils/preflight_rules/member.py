@@ -146,9 +146,10 @@ def member(
         "host_keys": sorted((node.get("ssh") or {}).get("host_keys") or []),
         "aliases": aliases,
         "platform": str(node.get("platform", "")),
-        "slots": settings.slots or len(node.get("gpus") or []) or int(node.get("cores") or 1),
+        "slots": settings.slots or gpu_devices(node) or int(node.get("cores") or 1),
         "provides": provides(node),
-        "gpus": len([gpu for gpu in node.get("gpus") or [] if gpu.get("driver") == "nvidia"]),
+        "gpus": len(_usable_gpus(node)),
+        "idle_gpus": idle_gpus(node),
         "cuda": cuda_of(node),
         "pmix": pmix_of(node),
     }
@@ -159,6 +160,34 @@ def pmix_of(node: Mapping[str, Any]) -> dict[str, str]:
     """Return prefix, library, version and headers of the site's PMIx; {} without one."""
     site = (node.get("pmix") or {}).get("site") or {}
     return {name: str(site.get(name) or "") for name in ("prefix", "library", "version", "headers")} if site else {}
+
+
+def _usable_gpus(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the GPUs that NVIDIA's driver has taken and that a session's programs reach."""
+    return [gpu for gpu in node.get("gpus") or [] if gpu.get("driver") == "nvidia" and not gpu.get("unusable")]
+
+
+def gpu_devices(node: Mapping[str, Any]) -> int:
+    """Return how many ranks can take a GPU of their own; a MIG instance counts as one."""
+    return sum(len(gpu.get("instances") or []) or 1 for gpu in _usable_gpus(node))
+
+
+def idle_gpus(node: Mapping[str, Any]) -> str:
+    """Return in words the GPUs that jobs cannot use, '' without them.
+
+    Cards of the class of screens without NVIDIA's driver are left out, and so are GPUs that were given to a virtual
+    machine.
+    """
+    idle = [
+        gpu
+        for gpu in node.get("gpus") or []
+        if gpu.get("unusable")
+        and gpu.get("driver") != "vfio-pci"
+        and not (gpu.get("display") and gpu["unusable"] == "driver")
+    ]
+    if not idle:
+        return ""
+    return f"{'1 GPU' if len(idle) == 1 else f'{len(idle)} GPUs'} that jobs cannot use: {idle[0].get('problem', '')}"
 
 
 def cuda_of(node: Mapping[str, Any]) -> dict[str, Any]:

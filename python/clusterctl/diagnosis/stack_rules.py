@@ -204,25 +204,6 @@ def _bundled(nodes: Sequence[_Seen]) -> Iterator[Finding]:
             )
 
 
-def _without_driver(nodes: Sequence[_Seen]) -> Iterator[Finding]:
-    for node in nodes:
-        idle = [gpu for gpu in node.node.gpus if gpu.driver in {"", "nouveau"}]
-        if not idle or not (node.stack.nccl or node.stack.framework_cuda):
-            continue
-        count = "1 GPU has" if len(idle) == 1 else f"{len(idle)} GPUs have"
-        where = ", ".join(gpu.bus for gpu in idle)
-        branch = node.node.cuda.first_branches.get(_wanted(node.stack), 0)
-        yield node.finding(
-            f"{count} no driver of NVIDIA's ({where}), so nothing there can use {'it' if len(idle) == 1 else 'them'}",
-            f"install NVIDIA's driver{f', {branch} or later,' if branch else ''} and run 'clusterctl provision' again",
-        )
-
-
-def _wanted(stack: NodeStack) -> int:
-    """Return the newest CUDA major that something on the node was built for, 0 where nothing was."""
-    return max(_major(stack.nccl_cuda), _major(stack.framework_cuda))
-
-
 def _major(text: str) -> int:
     head = text.partition(".")[0]
     return int(head) if head.isdigit() else 0
@@ -309,7 +290,6 @@ _RULES: tuple[Callable[[Sequence[_Seen]], Iterator[Finding]], ...] = (
     _nccl_unlike,
     _nccl_loaded,
     _bundled,
-    _without_driver,
     _driver_too_old,
     _cpu_build_beside_gpus,
     _framework_unlike,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.model.facts import gpu_devices
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.model.facts import Artifact, NodeFacts
+    from clusterctl.model.facts import Artifact, Gpu, NodeFacts
 
 # What is asked of every node about the stack: each artifact with the inputs that tell what it was built against.
 ARTIFACTS: tuple[dict[str, Any], ...] = (
@@ -42,10 +44,17 @@ class NodeStack:
 
     ``framework`` is pytorch or tensorflow, ``framework_cuda`` the CUDA major that it was built for and
     ``framework_nccl`` the NCCL version that it brings along. ``nccl`` and ``horovod`` are versions.
-    ``horovod_gpu_operations`` is NCCL, MPI or none. ``gpus`` counts those that NVIDIA's driver has taken.
+    ``horovod_gpu_operations`` is NCCL, MPI or none. ``gpus`` counts what a rank can take for its own: GPUs that jobs
+    can use, or their MIG instances. ``most_instances`` is the largest number of MIG instances of one GPU, and
+    ``driver_cuda`` the newest CUDA major that the driver runs. ``idle_gpus`` names in words the GPUs that jobs cannot
+    use, and ``idle_why`` says why in one word.
     """
 
     gpus: int = 0
+    most_instances: int = 0
+    driver_cuda: int = 0
+    idle_gpus: str = ""
+    idle_why: str = ""
     framework: str = ""
     framework_version: str = ""
     framework_cuda: str = ""
@@ -86,8 +95,13 @@ def of(node: NodeFacts) -> NodeStack:
     environment = found.get("/usr/local/python_env")
     framework = environment.framework if environment else {}
     horovod = inputs("horovod")
+    idle = idle_gpus(node)
     return NodeStack(
-        gpus=len([gpu for gpu in node.gpus if gpu.driver == "nvidia"]),
+        gpus=len(gpu_devices(node)),
+        most_instances=max((len(gpu.instances) for gpu in node.gpus if gpu.usable), default=0),
+        driver_cuda=(node.cuda.major or 0) if node.cuda.driver_version else 0,
+        idle_gpus=f"{counted(len(idle))}: {idle[0].problem}" if idle else "",
+        idle_why=idle[0].unusable if idle else "",
         framework=str(framework.get("name", "")),
         framework_version=str(framework.get("version", "")),
         framework_cuda=str(framework.get("cuda", "")),
@@ -98,6 +112,23 @@ def of(node: NodeFacts) -> NodeStack:
         horovod_gpu_operations=str(horovod.get("gpu_operations", "")),
         horovod_with=str(horovod.get("with", "")),
     )
+
+
+def idle_gpus(node: NodeFacts) -> list[Gpu]:
+    """Return the GPUs that jobs should be able to use, and cannot.
+
+    A card of the class of screens without NVIDIA's driver is left out, and so is a GPU of a virtual machine.
+    """
+    return [
+        gpu
+        for gpu in node.gpus
+        if gpu.unusable and gpu.driver != "vfio-pci" and not (gpu.display and gpu.unusable == "driver")
+    ]
+
+
+def counted(number: int) -> str:
+    """Return a number of GPUs in words."""
+    return "1 GPU" if number == 1 else f"{number} GPUs"
 
 
 def _version(artifact: Artifact | None) -> str:

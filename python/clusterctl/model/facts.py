@@ -180,12 +180,31 @@ class Resolution(Fact):
 
 
 class Gpu(Fact):
-    """A GPU on the bus; ``driver`` is empty when none has taken it."""
+    """A GPU on the bus; ``driver`` is empty when none has taken it.
+
+    ``unusable`` says why jobs cannot use a GPU, and ``problem`` says it in a clause: without NVIDIA's driver, with a
+    driver that lies in a container, without its device file or its library, or with two versions of the driver.
+    ``display`` is a card of the class of screens. ``instances`` are the names of its MIG instances.
+    """
 
     bus: str
     name: str = ""
     uuid: str = ""
     driver: str = ""
+    display: bool = False
+    unusable: Literal["", "driver", "container", "device", "library", "versions"] = ""
+    problem: str = ""
+    instances: tuple[str, ...] = ()
+
+    @property
+    def usable(self) -> bool:
+        """Whether NVIDIA's driver has taken it and a session's programs reach that driver."""
+        return self.driver == "nvidia" and not self.unusable
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """What ranks take one by one: its MIG instances, else the GPU itself; nothing of one that jobs cannot use."""
+        return (self.instances or (self.uuid,)) if self.usable else ()
 
 
 class Limit(Fact):
@@ -357,8 +376,13 @@ class Probe:
 
 
 def slots_of(host: Host, node: NodeFacts) -> int:
-    """Return how many ranks a node takes: the inventory's word, else one per GPU, else one per core."""
-    return host.slots or len(node.gpus) or max(1, node.cores)
+    """Return how many ranks a node takes: the inventory's word, else one per usable GPU or MIG instance, else cores."""
+    return host.slots or len(gpu_devices(node)) or max(1, node.cores)
+
+
+def gpu_devices(node: NodeFacts) -> tuple[str, ...]:
+    """Return what CUDA_VISIBLE_DEVICES can name of a node: its usable GPUs, or their MIG instances."""
+    return tuple(name for gpu in node.gpus for name in gpu.devices)
 
 
 def usable_cores(node: NodeFacts) -> int:

@@ -98,5 +98,7 @@ def _lost_address(node: NodeFacts) -> str:
 
 
 def _gpus(node: NodeFacts) -> str:
-    taken = [gpu for gpu in node.gpus if gpu.driver == "nvidia"]
-    return f"{len(taken)} with driver {node.cuda.driver_version}" if taken else ""
+    taken = [gpu for gpu in node.gpus if gpu.usable]
+    instances = sum(len(gpu.instances) for gpu in taken)
+    split = f" in {instances} MIG instances" if instances else ""
+    return f"{len(taken)}{split} with driver {node.cuda.driver_version}" if taken else ""

@@ -125,12 +125,15 @@ class Expectations:
         return history.reference_values(self._run.cluster, key, self._suite.history.runs)
 
     def _machine(self, names: set[str]) -> MachineType | None:
-        """Return the GPUs of the nodes that took part, None unless all are of one model."""
-        models = Counter(gpu.name for name in names if name in self._nodes for gpu in self._nodes[name].gpus)
+        """Return the GPUs of the nodes that took part, None unless all are whole and of one model."""
+        gpus = [gpu for name in names if name in self._nodes for gpu in self._nodes[name].gpus]
+        if any(gpu.instances for gpu in gpus):
+            return None
+        models = Counter(gpu.name for gpu in gpus if gpu.usable)
         if len(models) != 1:
             return None
-        ((model, gpus),) = models.items()
-        return MachineType(model, len(names), gpus)
+        ((model, count),) = models.items()
+        return MachineType(model, len(names), count)
 
 
 def _about(entry: ReferenceEntry) -> str:

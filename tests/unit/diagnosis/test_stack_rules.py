@@ -316,34 +316,6 @@ def test_a_driver_before_all_that_are_known_is_named_as_well() -> None:
     assert nccl.cure == "install driver 580 or later"
 
 
-@pytest.mark.parametrize("driver", ["", "nouveau"])
-def test_a_gpu_without_nvidia_s_driver_is_named(driver: str) -> None:
-    def idle(record: Record) -> None:
-        record["gpus"] = [{"bus": "0000:70:00.0", "name": "", "uuid": "", "driver": driver}]
-
-    found = the_one(stack_rules.findings(cluster(node4=idle)))
-    assert found.hosts[0] == "node4"
-    assert found.cause == "1 GPU has no driver of NVIDIA's (0000:70:00.0), so nothing there can use it"
-    assert "install NVIDIA's driver, 580 or later," in found.cure
-
-    def without_nccl(record: Record) -> None:
-        idle(record)
-        removed(record, "nccl")
-
-    def bare(record: Record) -> None:
-        removed(record, "nccl")
-
-    nodes = cluster(node1=bare, node2=bare, node3=bare, node4=without_nccl)
-    assert stack_rules.findings(nodes) == (), "a display's GPU in a cluster that never meant to use one"
-
-
-def test_a_gpu_given_to_a_virtual_machine_is_left_alone() -> None:
-    def lent(record: Record) -> None:
-        record["gpus"] = [{"bus": "0000:70:00.0", "name": "", "uuid": "", "driver": "vfio-pci"}]
-
-    assert stack_rules.findings(cluster(node4=lent)) == ()
-
-
 def test_a_cpu_build_beside_a_gpu_is_named() -> None:
     def cpu(record: Record) -> None:
         framework = {"name": "pytorch", "version": "2.13.0+cpu", "cuda": "", "nccl": ""}

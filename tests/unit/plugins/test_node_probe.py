@@ -603,6 +603,7 @@ def test_what_the_driver_tells_of_a_gpu() -> None:
     assert gpu.read_gpu_information(text) == {
         "name": "NVIDIA L4",
         "uuid": "GPU-00000000-0000-0000-0000-000000000000",
+        "minor": "0",
     }
 
 

@@ -172,6 +172,7 @@ class TestMember:
             "slots": 2,
             "provides": [],
             "gpus": 0,
+            "idle_gpus": "",
             "cuda": {"driver_major": 0, "driver_version": "", "toolkit_version": ""},
             "pmix": {},
         }
@@ -184,7 +185,7 @@ class TestMember:
     def test_slots_come_from_gpus_and_then_from_cores(self) -> None:
         settings = rules.Settings(name="n1", reached_at="10.0.0.1", resolved=["10.0.0.1"])
         assert rules.member(settings, node())[0]["slots"] == 4
-        assert rules.member(settings, node(gpus=[{"name": "H"}] * 8))[0]["slots"] == 8
+        assert rules.member(settings, node(gpus=[{"name": "H", "driver": "nvidia"}] * 8))[0]["slots"] == 8
 
     def test_localhost_and_addresses_are_no_aliases(self) -> None:
         settings = rules.Settings(name="n1", reached_at="10.0.0.1", resolved=["10.0.0.1"])

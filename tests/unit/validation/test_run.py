@@ -43,7 +43,7 @@ def node(name: str = "node1", **changed: Any) -> NodeFacts:
 def test_slots_are_the_inventory_s_then_one_per_gpu_then_one_per_core(
     slots: int | None, gpus: int, cores: int, expected: int
 ) -> None:
-    there = node(cores=cores, gpus=[{"bus": f"0000:0{number}:00.0"} for number in range(gpus)])
+    there = node(cores=cores, gpus=[{"bus": f"0000:0{number}:00.0", "driver": "nvidia"} for number in range(gpus)])
     assert facts.slots_of(Host("node1", "10.0.0.1", slots=slots), there) == expected
 
 

@@ -1,4 +1,4 @@
-"""Is each machine by itself fit for jobs: its session, its cores, its clock, its GPUs, what jobs left?"""
+"""Is each machine by itself fit for jobs: its session, its cores, its clock, what jobs left?"""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ def findings(view: View) -> Iterator[Finding]:
     yield from _artifacts(view.nodes)
     yield from _session(view.nodes)
     yield from _leftovers(view.nodes)
-    yield from _gpus(view.nodes)
     yield from _swap(view.nodes)
     yield from _cores(view)
     yield from clocks({name: report.clock for name, report in view.logins.items() if report.clock is not None})
@@ -89,17 +88,6 @@ def _age(seconds: float) -> str:
     if seconds < 120:  # noqa: PLR2004
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"  # noqa: PLR2004
-
-
-def _gpus(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
-    """Compare nodes that have GPUs; one without may be meant to have none."""
-    able = {host: node for host, node in nodes.items() if node.gpus}
-    counts = {host: str(len(node.gpus)) for host, node in able.items()}
-    cure = "look with 'nvidia-smi' and in the kernel's log for one that has dropped out"
-    yield from compare("gpus", "error", "the number of GPUs", counts, cure)
-    models = {host: ", ".join(sorted({gpu.name for gpu in node.gpus if gpu.name})) for host, node in able.items()}
-    cure = "run jobs on nodes of one model with --limit, since the slowest sets the pace"
-    yield from compare("gpus", "warning", "the GPUs' model", models, cure)
 
 
 def _swap(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:

@@ -38,6 +38,8 @@ class Nccl:
         """Return whether NCCL is missing."""
         if stack.nccl:
             return ""
+        if stack.idle_gpus:
+            return f"no NCCL, and jobs cannot use {stack.idle_gpus}"
         return "no NCCL" if stack.gpus else "no GPU and no NCCL"
 
     def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
@@ -50,7 +52,7 @@ class Nccl:
         if judgement.verdict is not Verdict.PASS:
             return judgement
         version = judgement.ranks[0].facts.get("nccl_version", "")
-        reason = "; ".join(_words(judgement.ranks, version, bare(judgement.ranks)))
+        reason = "; ".join(_words(site, judgement.ranks, version, bare(judgement.ranks)))
         return base.passed(judgement, reason, *_figures(judgement.ranks))
 
 
@@ -71,14 +73,14 @@ def judged(site: base.Site, outcome: JobOutcome) -> base.Judgement:
         return base.fail(judgement, *wrong)
     if judgement.verdict is not Verdict.PASS:
         return judgement
-    missing = _without_gpu(site, judgement.ranks)
+    missing = _without_gpu(site, judgement.ranks) or _broken_driver(site)
     if missing is not None:
         return base.fail(judgement, *missing)
     without = bare(judgement.ranks)
     if len(without) == len(site.slots):
         facts = judgement.ranks[0].facts
         where = f"NCCL {facts.get('nccl_version', '')} loads there ({facts.get('nccl_path', '')})"
-        reason = f"no GPU on {nodeset.folded(without)}; {where}"
+        reason = f"{_idle(site, without)}; {where}"
         return base.Judgement(Verdict.SKIP, reason, (), judgement.ranks, judgement.measurements)
     return judgement
 
@@ -157,7 +159,31 @@ def _without_gpu(site: base.Site, reports: Sequence[RankReport]) -> tuple[str, t
     return reason, base.unique(report.host for report in blind)
 
 
-def _words(reports: Sequence[RankReport], version: str, without: Sequence[str]) -> list[str]:
+def _broken_driver(site: base.Site) -> tuple[str, tuple[str, ...]] | None:
+    """Find nodes with GPUs that the host is meant to use and cannot.
+
+    A driver in a container is meant for pods. A driver that is missing on all nodes is the state of a cluster for
+    CPUs; missing on some, it is a fault of these.
+    """
+    faults = ("library", "versions", *(("driver",) if any(stack.gpus for stack in site.stack.values()) else ()))
+    broken = [node for node, stack in site.stack.items() if stack.idle_why in faults]
+    if not broken:
+        return None
+    named = f"{site.stack[broken[0]].idle_gpus} ({nodeset.folded(broken)})"
+    return f"jobs cannot use {named}; 'clusterctl doctor' has the cure", tuple(broken)
+
+
+def _idle(site: base.Site, without: Sequence[str]) -> str:
+    """Return which nodes have no GPU, and which have GPUs that jobs cannot use."""
+    found: dict[str, list[str]] = {}
+    for node in without:
+        stack = site.stack.get(node)
+        found.setdefault(stack.idle_gpus if stack is not None else "", []).append(node)
+    words = [f"no GPU on {nodeset.folded(found.pop(''))}"] if "" in found else []
+    return "; ".join(words + [f"jobs cannot use {idle} ({nodeset.folded(nodes)})" for idle, nodes in found.items()])
+
+
+def _words(site: base.Site, reports: Sequence[RankReport], version: str, without: Sequence[str]) -> list[str]:
     """Return what a PASS proves, and what it leaves out."""
     players = [report for report in reports if "largest" in report.facts]
     gpus, hosts = len(_gpus(players)), len({report.host for report in players})
@@ -181,7 +207,7 @@ def _words(reports: Sequence[RankReport], version: str, without: Sequence[str]) 
     if beside:
         words.append(f"mapped beside it on {beside[0].host}: {beside[0].facts['nccl_beside']}")
     if without:
-        words.append(f"no GPU on {nodeset.folded(without)}, where NCCL {version} loads")
+        words.append(f"{_idle(site, without)}, where NCCL {version} loads")
     return words
 
 

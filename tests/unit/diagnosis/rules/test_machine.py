@@ -39,12 +39,6 @@ def leftover(record: Record) -> None:
     record["leftovers"] = [entry]
 
 
-def gpus(count: int, name: str = "H100") -> Change:
-    return lambda record: record.update(
-        gpus=[{"bus": f"0{number}", "name": name, "driver": "nvidia"} for number in range(count)]
-    )
-
-
 def limited(**limits: int) -> Change:
     return lambda record: record["limits"].update({key: {"soft": soft, "hard": None} for key, soft in limits.items()})
 
@@ -136,15 +130,6 @@ def test_little_memory_may_be_locked_where_rdma_is_used() -> None:
     assert told(seen(node3=limited(memlock=64 << 10))) == []
     (found,) = registry.diagnose(seen(node3=change))
     assert (found.check, found.cause.partition(",")[0]) == ("memlock", "a session may lock 64 KiB of memory")
-
-
-def test_gpus_are_compared_among_those_that_have_some() -> None:
-    def found(**counts: Change) -> list[tuple[str, str, tuple[str, ...]]]:
-        return [one for one in told(seen(**counts)) if one[0] == "gpus"]
-
-    assert found(node1=gpus(8), node2=gpus(8), node3=gpus(8)) == []
-    assert found(node1=gpus(8), node2=gpus(8), node3=gpus(7)) == [("gpus", "error", ("node3",))]
-    assert found(node1=gpus(8), node2=gpus(8), node3=gpus(8, "A100")) == [("gpus", "warning", ("node3",))]
 
 
 @pytest.mark.parametrize(

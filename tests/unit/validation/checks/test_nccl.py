@@ -15,7 +15,7 @@ import pytest
 from clusterctl.diagnosis.training_stack import NodeStack
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import Verdict
-from clusterctl.validation.checks import base
+from clusterctl.validation.checks import base, stack_needs
 from clusterctl.validation.checks.collectives import NcclSweep, SweepOptions
 from clusterctl.validation.checks.nccl import NCCL
 from node_programs import load
@@ -99,6 +99,64 @@ def test_a_pass_tells_ranks_gpus_values_version_and_the_bus_bandwidth() -> None:
     assert measured["gpus"] == (4, "GPUs")
     assert measured["allreduce_512MiB_time"] == (1500.0, "us")
     assert measured["allreduce_512MiB_bus"] == (3.612e11, "B/s")
+
+
+def idle(why: str, problem: str) -> NodeStack:
+    return dataclasses.replace(CPU_NODE, idle_gpus=f"8 GPUs: {problem}", idle_why=why)
+
+
+IN_CONTAINER = idle("container", "the driver is in a container below /run/nvidia/driver, where only pods find it")
+
+
+def test_gpus_whose_driver_is_for_pods_are_a_skip_that_names_them() -> None:
+    nodes = {"node1": IN_CONTAINER, "node2": CPU_NODE}
+    judgement = judged(nodes, *(without_gpu(rank) for rank in range(4)))
+    assert judgement.verdict is Verdict.SKIP
+    assert judgement.reason.startswith("no GPU on node2; jobs cannot use 8 GPUs: the driver is in a container below")
+    assert "(node1); NCCL 2.32.3 loads there" in judgement.reason
+    assert NCCL.absent(dataclasses.replace(IN_CONTAINER, nccl="")).startswith(
+        "no NCCL, and jobs cannot use 8 GPUs: the"
+    )
+
+
+@pytest.mark.parametrize("why", ["library", "versions"])
+def test_gpus_of_a_broken_driver_are_a_fail(why: str) -> None:
+    nodes = {"node1": CPU_NODE, "node2": idle(why, "the kernel runs driver 580.95.05")}
+    judgement = judged(nodes, *(without_gpu(rank) for rank in range(4)))
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node2",))
+    assert "jobs cannot use 8 GPUs: the kernel runs driver 580.95.05 (node2)" in judgement.reason
+    assert "clusterctl doctor" in judgement.reason
+
+
+def test_gpus_without_a_driver_are_a_fail_where_other_nodes_have_one() -> None:
+    bare = idle("driver", "NVIDIA's driver is missing")
+    alone = judged({"node1": bare}, without_gpu(0), without_gpu(1))
+    assert (alone.verdict, "jobs cannot use 8 GPUs: NVIDIA's driver is missing (node1)" in alone.reason) == (
+        Verdict.SKIP,
+        True,
+    )
+    beside = judged({"node1": GPU_NODE, "node2": bare}, said(0), said(1), without_gpu(2), without_gpu(3))
+    assert (beside.verdict, beside.hosts) == (Verdict.FAIL, ("node2",))
+
+
+@pytest.mark.parametrize(
+    ("nccl", "driver", "slots", "instances", "expected"),
+    [
+        ("2.31.1", 13, 4, 2, True),
+        ("2.30.7", 13, 4, 2, False),  # two ranks on one GPU are an error to it
+        ("2.31.1", 12, 4, 2, False),
+        ("2.31.1", 13, 5, 2, False),  # no two ranks on one instance
+        ("2.20.5", 12, 4, 1, True),  # one instance on each GPU
+    ],
+)
+def test_pytorch_uses_mig_instances_where_its_nccl_can(
+    nccl: str, driver: int, slots: int, instances: int, expected: bool
+) -> None:
+    stack = NodeStack(
+        gpus=4, most_instances=instances, driver_cuda=driver, framework_cuda="13", framework_nccl=nccl, nccl=nccl
+    )
+    place = dataclasses.replace(site({"node1": stack}), slots={"node1": slots})
+    assert stack_needs.gpus(place) is expected
 
 
 def test_ranks_that_share_a_gpu_have_no_bandwidth_and_the_record_says_so() -> None:

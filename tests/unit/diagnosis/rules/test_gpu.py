@@ -1,0 +1,89 @@
+"""Doctor's rules about GPUs: what jobs cannot use and why, and how nodes differ."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from clusterctl.diagnosis import training_stack
+from clusterctl.diagnosis.rules import registry
+from doctor_view import seen, told
+
+if TYPE_CHECKING:
+    from clusterctl.model.findings import Finding
+    from doctor_view import Change, Record
+
+
+def gpus(count: int, name: str = "H100", **values: Any) -> Change:
+    return lambda record: record.update(
+        gpus=[{"bus": f"0{number}", "name": name, "driver": "nvidia", **values} for number in range(count)]
+    )
+
+
+def of_gpus(**changes: Change) -> list[Finding]:
+    return [one for one in registry.diagnose(seen(**changes)) if one.check == "gpus"]
+
+
+def test_gpus_are_compared_among_those_that_have_some() -> None:
+    def found(**counts: Change) -> list[tuple[str, str, tuple[str, ...]]]:
+        return [one for one in told(seen(**counts)) if one[0] == "gpus"]
+
+    assert found(node1=gpus(8), node2=gpus(8), node3=gpus(8)) == []
+    assert found(node1=gpus(8), node2=gpus(8), node3=gpus(7)) == [("gpus", "error", ("node3",))]
+    assert found(node1=gpus(8), node2=gpus(8), node3=gpus(8, "A100")) == [("gpus", "warning", ("node3",))]
+
+
+@pytest.mark.parametrize(
+    ("why", "problem", "severity", "cure"),
+    [
+        ("container", "the driver is in a container below /run/nvidia/driver", "warning", "driver.enabled=false"),
+        ("device", "the device files are missing", "warning", "give the container its GPUs"),
+        ("library", "no session finds libcuda.so.1", "error", "install the driver's libraries"),
+        ("versions", "the kernel runs driver 580.95.05", "error", "restart the node"),
+    ],
+)
+def test_gpus_that_jobs_cannot_use_are_named_with_a_cure(why: str, problem: str, severity: str, cure: str) -> None:
+    (found,) = of_gpus(node2=gpus(8, unusable=why, problem=problem))
+    assert (found.hosts, found.severity) == (("node2",), severity)
+    assert found.cause == f"jobs cannot use 8 GPUs (00, 01, 02, 03 and 4 more): {problem}"
+    assert cure in found.cure
+
+
+@pytest.mark.parametrize("driver", ["", "nouveau"])
+def test_a_gpu_without_nvidia_s_driver_is_named(driver: str) -> None:
+    idle = gpus(1, "", driver=driver, unusable="driver", problem="NVIDIA's driver is missing")
+    (found,) = of_gpus(node4=idle)
+    assert (found.hosts, found.severity) == (("node4",), "error")
+    assert "jobs cannot use 1 GPU (00): NVIDIA's driver is missing" in found.cause
+    assert "install NVIDIA's driver, 580 or later," in found.cure
+
+    def without_nccl(record: Record) -> None:
+        gpus(1, "", driver=driver, unusable="driver", display=True)(record)
+        record["artifacts"] = [entry for entry in record["artifacts"] if entry["link"] != "/usr/local/nccl"]
+
+    assert of_gpus(node4=without_nccl) == [], "a display's GPU in a cluster that never meant to use one"
+
+
+def test_a_gpu_given_to_a_virtual_machine_is_left_alone() -> None:
+    assert (
+        of_gpus(
+            node4=gpus(
+                1, "", driver="vfio-pci", unusable="driver", problem="the driver vfio-pci is in use and not NVIDIA's"
+            )
+        )
+        == []
+    )
+
+
+def test_other_mig_instances_than_on_most_nodes_are_named() -> None:
+    cut = gpus(1, instances=["MIG-a", "MIG-b"])
+    (found,) = of_gpus(node1=cut, node2=cut, node3=gpus(1))
+    assert (found.hosts, found.severity) == (("node3",), "warning")
+    assert found.cause == "MIG is off, and 2 instances on most nodes"
+
+
+def test_the_stack_counts_what_ranks_can_take() -> None:
+    record = seen(node1=gpus(2, instances=["MIG-a", "MIG-b"]), node2=gpus(2, unusable="library", problem="no library"))
+    cut, idle = (training_stack.of(record.nodes[name]) for name in ("node1", "node2"))
+    assert (cut.gpus, cut.most_instances, cut.idle_gpus) == (4, 2, "")
+    assert (idle.gpus, idle.idle_why, idle.idle_gpus) == (0, "library", "2 GPUs: no library")

@@ -1,0 +1,163 @@
+"""Facts of hosts with GPUs: drivers in containers, GPUs without a driver, two versions of a driver, MIG instances."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import gpu_trees
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils import preflight_rules as rules
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import gpu, gpu_driver, library_cache, mig
+from clusterctl.model.facts import Gpu
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RUNNING = "580.95.05"  # the driver of tests/data/node_probe/nvidia-version.open.txt
+
+
+@pytest.fixture(autouse=True)
+def _without_libraries_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_cache, "content", lambda: b"")
+    monkeypatch.setattr(
+        "ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.libraries._default_folders", tuple
+    )
+
+
+def seen(root: Path, library_path: str = "") -> list[Gpu]:
+    return [Gpu.model_validate(one) for one in gpu.gpus(library_path, str(root))["gpus"]]
+
+
+def as_member(root: Path, library_path: str = "") -> dict[str, Any]:
+    node = {"gpus": gpu.gpus(library_path, str(root))["gpus"], "cores": 64}
+    settings = rules.Settings(name="node1", reached_at="10.0.0.1", resolved=["10.0.0.1"])
+    return rules.member(settings, node)[0]
+
+
+def slots(root: Path, library_path: str = "") -> int:
+    return int(as_member(root, library_path)["slots"])
+
+
+def test_a_host_without_gpus_has_none(tmp_path: Path) -> None:
+    assert seen(tmp_path) == []
+
+
+def test_gpus_of_a_whole_driver_are_slots(tmp_path: Path) -> None:
+    path = gpu_trees.library(tmp_path / "lib", RUNNING)
+    found = seen(gpu_trees.with_modules(tmp_path), path)
+    assert [(one.bus, one.name, one.usable, one.devices) for one in found] == [
+        (gpu_trees.bus_of(number), "NVIDIA L4", True, (gpu_trees.UUIDS[number],)) for number in range(2)
+    ]
+    entry = as_member(tmp_path, path)
+    assert (entry["slots"], entry["gpus"], entry["idle_gpus"]) == (2, 2, "")
+
+
+@pytest.mark.parametrize(
+    ("place", "folder"),
+    [
+        ("/run/nvidia/driver", "usr/lib/x86_64-linux-gnu"),
+        ("/run/nvidia/driver", "usr/lib64"),
+        ("/home/kubernetes/bin/nvidia", "lib64"),
+        ("/var/lib/nvidia", "lib64"),
+    ],
+)
+def test_a_driver_in_a_container_leaves_the_cores_as_slots(tmp_path: Path, place: str, folder: str) -> None:
+    gpu_trees.library(tmp_path / place[1:] / folder, RUNNING)
+    found = seen(gpu_trees.with_modules(tmp_path))
+    assert [(one.driver, one.unusable) for one in found] == [("nvidia", "container")] * 2
+    assert f"below {place}" in found[0].problem
+    entry = as_member(tmp_path)
+    assert (entry["slots"], entry["gpus"]) == (64, 0)
+    assert entry["idle_gpus"].startswith("2 GPUs that jobs cannot use: the driver is in a container")
+
+
+def test_a_session_whose_loader_reaches_the_container_s_driver_can_use_it(tmp_path: Path) -> None:
+    path = gpu_trees.library(tmp_path / "home" / "kubernetes" / "bin" / "nvidia" / "lib64", RUNNING)
+    assert [one.usable for one in seen(gpu_trees.with_modules(tmp_path), path)] == [True, True]
+
+
+def test_a_host_whose_driver_lost_its_library_is_told_from_a_container_without_devices(tmp_path: Path) -> None:
+    found = seen(gpu_trees.with_modules(tmp_path))
+    assert {one.unusable for one in found} == {"library"}
+    (tmp_path / "dev" / "nvidiactl").unlink()
+    assert {one.unusable for one in seen(tmp_path)} == {"device"}
+
+
+def test_two_versions_of_a_driver_are_named(tmp_path: Path) -> None:
+    path = gpu_trees.library(tmp_path / "lib", "580.105.08")
+    found = seen(gpu_trees.with_modules(tmp_path), path)
+    assert {one.unusable for one in found} == {"versions"}
+    assert found[0].problem == f"the kernel runs driver {RUNNING}, and {path}/libcuda.so.1 is of driver 580.105.08"
+    assert slots(tmp_path, path) == 64
+
+
+def test_the_library_of_the_compatibility_package_may_be_newer(tmp_path: Path) -> None:
+    path = gpu_trees.library(tmp_path / "usr" / "local" / "cuda-13.0" / "compat", "590.44.01")
+    assert [one.usable for one in seen(gpu_trees.with_modules(tmp_path), path)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("driver", "words"),
+    [("", "NVIDIA's driver is missing"), ("nouveau", "the driver nouveau is in use and not NVIDIA's")],
+)
+def test_gpus_without_the_driver_are_seen_and_are_no_slots(tmp_path: Path, driver: str, words: str) -> None:
+    found = seen(gpu_trees.on_the_bus(tmp_path, 8, driver))
+    assert [(one.unusable, one.problem, one.display) for one in found] == [("driver", words, False)] * 8
+    entry = as_member(tmp_path)
+    assert (entry["slots"], entry["gpus"], entry["idle_gpus"]) == (64, 0, f"8 GPUs that jobs cannot use: {words}")
+
+
+def test_a_screen_s_card_and_a_virtual_machine_s_gpu_are_not_missed_by_provision(tmp_path: Path) -> None:
+    screen = gpu_trees.on_the_bus(tmp_path / "screen", 1, "nouveau", gpu_trees.DISPLAY)
+    assert [one.display for one in seen(screen)] == [True]
+    lent = gpu_trees.on_the_bus(tmp_path / "lent", 4, "vfio-pci")
+    assert [as_member(root)["idle_gpus"] for root in (screen, lent)] == ["", ""]
+    assert [slots(root) for root in (screen, lent)] == [64, 64]
+
+
+# --- MIG ---
+
+
+def mig_host(root: Path) -> str:
+    gpu_trees.with_modules(root)
+    gpu_trees.with_instances(root, 0, (1, 0), (2, 0))
+    gpu_trees.with_instances(root, 1, (1, 0), (2, 0))
+    return gpu_trees.library(root / "lib", RUNNING)
+
+
+def test_mig_instances_are_slots_by_the_uuids_of_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = mig_host(tmp_path)
+    listed = mig.read_instance_list((gpu_trees.DATA / "gpu_hosts" / "nvidia-smi-L.mig.txt").read_text())
+    monkeypatch.setattr(mig, "ask_nvidia_smi", lambda _version: listed)
+    found = seen(tmp_path, path)
+    assert [one.devices for one in found] == [
+        ("MIG-1503b9a7-3336-58e3-b589-bb25ef1e39f1", "MIG-9dcf6483-16e6-5a0f-8db3-8a8d4969cd59"),
+        ("MIG-1854de69-a51b-5fbd-8654-82ab2c663383", "MIG-cb9fd9f0-618e-5961-be9f-6d6fae2cddbd"),
+    ]
+    assert slots(tmp_path, path) == 4
+
+
+def test_mig_instances_without_nvidia_smi_have_the_older_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = mig_host(tmp_path)
+    monkeypatch.setattr(mig, "find_program", lambda _name: "")
+    assert seen(tmp_path, path)[0].devices == tuple(f"MIG-{gpu_trees.UUIDS[0]}/{number}/0" for number in (1, 2))
+
+
+def test_a_gpu_of_two_compute_instances_in_one_gpu_instance(tmp_path: Path) -> None:
+    gpu_trees.with_instances(tmp_path, 3, (5, 0), (5, 1))
+    assert mig.compute_instances("3", str(tmp_path)) == [(5, 0), (5, 1)]
+    assert mig.compute_instances("0", str(tmp_path)) == []
+
+
+def test_a_driver_before_uuids_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mig, "find_program", lambda _name: "/bin/false")
+    assert mig.ask_nvidia_smi("450.80.02") == {}
+    assert mig.ask_nvidia_smi(RUNNING) == {}, "a program that lists nothing"
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("libcuda.so.580.95.05", RUNNING), ("libcuda.so.515.76", "515.76"), ("libcuda.so.1", ""), ("libcuda.so.1.1b", "")],
+)
+def test_the_version_in_a_library_s_name(name: str, version: str) -> None:
+    assert gpu_driver.file_version(f"/usr/lib/{name}") == version
