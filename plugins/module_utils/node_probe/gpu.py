@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 
-from . import gpu_driver, mig
 from .library_cache import in_library_cache
 from .reading import Json, link_name, list_folder, read_text
 
@@ -32,9 +31,11 @@ def gpus(library_path: str, root: str = "") -> Json:
         screen's class), ``unusable`` and ``problem`` (why jobs cannot use it, as a word and as a clause), and
         ``instances`` (the names of its MIG instances).
     """
-    found = _listed(root)
+    found = listed(root)
     if not found:
         return {"gpus": []}
+    from . import gpu_driver, mig  # noqa: PLC0415 - a node without a GPU, and the quick look at a node, need neither
+
     version = driver_version(read_text(f"{root}/proc/driver/nvidia/version", ""))
     driver = gpu_driver.driver(version, library_path, root)
     instances = mig.instances(found, version, root)
@@ -45,12 +46,13 @@ def gpus(library_path: str, root: str = "") -> Json:
     return {"gpus": found}
 
 
-def _listed(root: str) -> list[Json]:
+def listed(root: str = "") -> list[Json]:
+    """Return the GPUs with bus, name, uuid, device minor, driver and display, without a look at the driver."""
     found: dict[str, Json] = {}
     base = f"{root}/proc/driver/nvidia/gpus"
     for bus in list_folder(base):
         about = read_gpu_information(read_text(f"{base}/{bus}/information", ""))
-        found[bus.lower()] = {"bus": bus.lower(), **about, "driver": gpu_driver.NVIDIA, "display": False}
+        found[bus.lower()] = {"bus": bus.lower(), **about, "driver": "nvidia", "display": False}
     base = f"{root}/sys/bus/pci/devices"
     for bus in list_folder(base):
         kind = read_text(f"{base}/{bus}/class", "")[:6]

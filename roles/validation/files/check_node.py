@@ -225,7 +225,7 @@ def gpus(_asked: argparse.Namespace) -> List[Words]:
     from node_probe import gpu  # noqa: PLC0415
 
     with contextlib.suppress(OSError, ValueError):
-        return rules.gpus(made_with().get("gpus") or [], gpu.gpus()["gpus"])
+        return rules.gpus(made_with().get("gpus") or [], gpu.listed())
     return []  # what provision left is told of already
 
 
