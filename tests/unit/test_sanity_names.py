@@ -50,3 +50,10 @@ def test_no_module_ends_itself_by_sys_exit() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "sys.exit"
     ]
     assert found == []
+
+
+def test_programs_of_roles_are_started_by_the_python_that_the_role_names() -> None:
+    """ansible-test refuses a file of a role that names its interpreter or may be executed."""
+    programs = [path for path in packed() if "roles" in path.parts]
+    assert programs
+    assert [path for path in programs if path.read_bytes().startswith(b"#!") or path.stat().st_mode & 0o111] == []

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Say whether this node is fit for a job, in one line and by the exit status; for the prolog of a scheduler.
 
 ``check_node.py --quick`` needs no controller and no clusterctl. It looks at what the last provision left here: the
