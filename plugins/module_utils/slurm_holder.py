@@ -10,6 +10,8 @@ It writes lines of JSON: ``{"holder": "said", "text"}`` for each line that sallo
 "variables"}`` once, and last ``{"holder": "ended", "rc", "why"}``. ``why`` is "released" (stdin has ended), "late" (no
 allocation in time) or "ended" (salloc has ended by itself).
 
+When stdin ends, the steps of the job see the end of theirs too. They get a while to end and to remove their files.
+
 The allocation never outlasts this program. salloc gets TERM, by which it cancels a job that still waits and gives back
 one that runs. If this program is killed, the kernel sends TERM to salloc, and the pipe of the second part ends.
 """
@@ -20,6 +22,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -35,6 +38,10 @@ INSIDE = (
 )
 _PR_SET_PDEATHSIG = 1
 _TERM_GRACE_S = 10.0
+_STEPS_GRACE_S = 12.0
+_ANSWER_S = 5.0
+# Of the user's programs; "extern" and "batch" are steps of Slurm itself.
+_STEP = re.compile(r"\d+\.\d+")
 _POLL_S = 0.2
 _BLOCK = 1 << 16
 _MOST_BYTES = 1 << 20
@@ -93,19 +100,20 @@ def _tell(**event: Any) -> None:
 def _hold(process: "subprocess.Popen[bytes]", start_within_s: float) -> str:
     """Pass on what salloc says until the end has come, and return its reason."""
     until = time.monotonic() + start_within_s
-    granted = False
+    job = ""
     rest: Dict[str, bytes] = {"out": b"", "err": b""}
     with selectors.DefaultSelector() as selector:
         selector.register(0, selectors.EVENT_READ, "in")
         selector.register(process.stdout, selectors.EVENT_READ, "out")
         selector.register(process.stderr, selectors.EVENT_READ, "err")
         while process.poll() is None or _is_open(selector):
-            if not granted and time.monotonic() > until:
+            if not job and time.monotonic() > until:
                 return "late"
             for key, _unused in selector.select(_POLL_S):
                 data = os.read(key.fd, _BLOCK)
                 if key.data == "in":
                     if not data:
+                        _let_steps_end(job)
                         return "released"
                     continue
                 if not data:
@@ -113,7 +121,7 @@ def _hold(process: "subprocess.Popen[bytes]", start_within_s: float) -> str:
                     continue
                 *lines, rest[key.data] = (rest[key.data] + data)[-_MOST_BYTES:].split(b"\n")
                 for line in lines:
-                    granted = _passed_on(key.data, line) or granted
+                    job = _passed_on(key.data, line) or job
             if process.poll() is not None and not selector.select(0):
                 break
     return "ended"
@@ -123,18 +131,37 @@ def _is_open(selector: selectors.BaseSelector) -> bool:
     return any(key.data != "in" for key in selector.get_map().values())
 
 
-def _passed_on(stream: str, line: bytes) -> bool:
-    """Tell one line; whether it is the first one of the allocation."""
+def _let_steps_end(job: str) -> None:
+    """Wait until the job has no step of a program, for a while at most."""
+    until = time.monotonic() + (_STEPS_GRACE_S if job else 0.0)
+    command = ["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        while time.monotonic() < until:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=_ANSWER_S,
+                check=True,
+            )
+            if not any(_STEP.fullmatch(line.strip()) for line in done.stdout.decode("utf-8", "replace").splitlines()):
+                return
+            time.sleep(_POLL_S)
+
+
+def _passed_on(stream: str, line: bytes) -> str:
+    """Tell one line; return the job's number where it is the first one of the allocation."""
     text = line.decode("utf-8", "replace").strip()
     if stream == "out":
         with contextlib.suppress(ValueError):
             found = json.loads(text)
             if isinstance(found, dict) and "SLURM_JOB_ID" in found:
                 _tell(holder="granted", variables=found)
-                return True
+                return str(found["SLURM_JOB_ID"])
     if text:
         _tell(holder="said", text=text)
-    return False
+    return ""
 
 
 def _end(process: "subprocess.Popen[bytes]") -> int:

@@ -47,7 +47,7 @@ echo "salloc: Relinquishing job allocation 42" >&2
 echo released >>"$STAND_IN/log"
 """
 _OTHERS = {
-    "squeue": 'cat "$STAND_IN/state"',
+    "squeue": 'case "$*" in *--steps*) cat "$STAND_IN/steps" 2>/dev/null;; *) cat "$STAND_IN/state";; esac',
     "sinfo": 'cat "$STAND_IN/sinfo"',
     "scancel": 'echo "scancel $*" >>"$STAND_IN/log"',
     "scontrol": r"""case "$*" in

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 HOLDER = "slurm_holder"
 _ANSWER_S = 30.0  # of a command of Slurm; its own wait for the controller is shorter
 _SSH_FAILED = 255
+_FIRST_LOOK_S = 1.0
 _LOOK_EVERY_S = 5.0
 _POLL_S = 0.2
 _HOLDER_START_S = 15.0
-_RELEASE_S = 25.0  # the holder gives salloc ten seconds twice
+_RELEASE_S = 40.0  # the holder gives the steps twelve seconds, and salloc ten twice
 _RUNNING = frozenset({"RUNNING", "CONFIGURING"})
 _MOST_SAID = 40
 _TIME_IS_UP = "has exceeded its time limit"  # as salloc says it
@@ -213,13 +214,15 @@ class Allocation:
             ValidationCouldNotRunError: it is refused, or does not start in time; the sentence says why.
         """
         until = time.monotonic() + self._start_within_s + _HOLDER_START_S
-        look_at = time.monotonic() + _LOOK_EVERY_S
+        look_at = time.monotonic() + _FIRST_LOOK_S
         state: JobState | None = None
         while time.monotonic() < until and self._ended is None:
             if (variables := self._next()) is not None:
                 return self._grant(variables)
             if self._job is not None and time.monotonic() >= look_at:
                 state = self._slurm.state(self._job) or state
+                if words := slurm_refusal.hopeless(self._job, state, self._request):
+                    raise ValidationCouldNotRunError(words)
                 self._tell(_waiting(self._job, state))
                 look_at = time.monotonic() + _LOOK_EVERY_S
         if self._ended is None or self._ended["why"] == "late":

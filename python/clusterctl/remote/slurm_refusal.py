@@ -10,6 +10,10 @@ from clusterctl.remote import ssh_failure
 if TYPE_CHECKING:
     from clusterctl.remote.slurm_text import JobState, SlurmRequest
 
+_OTHER_ACCOUNT = (
+    "name another account with -A or a partition with -p; 'sacctmgr show associations' lists what is allowed"
+)
+_SHORTER = "give a shorter --time"
 _WITHOUT = re.compile(r"\b(salloc|squeue|sinfo|scontrol|scancel)\b.*(?:not found|No such file)")
 # Words of Slurm's own table of errors (src/common/slurm_errno.c). A cause may name {account} and {partition}.
 _REFUSALS = tuple(
@@ -29,7 +33,7 @@ _REFUSALS = tuple(
         (
             r"Invalid account|account/partition combination",
             "{account} may not submit jobs to {partition}",
-            "name another account with -A or a partition with -p; 'sacctmgr show associations' lists what is allowed",
+            _OTHER_ACCOUNT,
         ),
         (
             r"Invalid partition name",
@@ -54,7 +58,7 @@ _REFUSALS = tuple(
         (
             r"time limit is invalid|exceeds some limit",
             "{partition} does not allow a job of that length",
-            "give a shorter --time",
+            _SHORTER,
         ),
         (
             r"violates accounting|QOS|job submit limit|MaxJobCount",
@@ -86,6 +90,19 @@ _ENDS = {
     "NODE_FAIL": ("Slurm counts one of its nodes as failed", "see 'sinfo -R'"),
     "FAILED": ("Slurm counts it as failed", "see 'scontrol show job {job}'"),
 }
+# Slurm's reasons for which a job waits for ever, as words or as sentences of Slurm's partition policies.
+_HOPELESS = (
+    (r"AccountNotAllowed|InvalidAccount|Job's account .*not (?:known|permitted).*",
+     "{account} may not submit jobs to {partition}", _OTHER_ACCOUNT),
+    (r"QOSNotAllowed|InvalidQOS|Job's QOS .*not (?:known|permitted).*",
+     "this user may not submit jobs to {partition}", _OTHER_ACCOUNT),
+    (r"Partition(?:Down|Inactive)", "{partition} is down", "name another partition with -p"),
+    (r"PartitionTimeLimit|.*WallDurationPerJobLimit", "{partition} does not allow a job of that length", _SHORTER),
+    (r"PartitionNodeLimit|.*Max(?:Node|Cpu|GRES|TRES)\w*PerJob\w*", "{partition} does not allow a job of that size",
+     "ask for fewer --nodes, or name another partition with -p"),
+    (r"BadConstraints", "{partition} has no such nodes", "see 'sinfo --Node', and ask for nodes that it has"),
+    (r"JobHeld(?:Admin|User)", "Slurm holds the job", "ask Slurm's administrator"),
+)  # fmt: skip
 _BY_TIME = "TimeLimit"  # Slurm's reason
 _OTHER_END = ("it has ended", "see 'scontrol show job {job}'")
 
@@ -101,14 +118,30 @@ def sentence(said: str, request: SlurmRequest | None = None, *, place: str = "th
     missing = _WITHOUT.search(said)
     if missing is not None:
         return f"{place} has no {missing.group(1)}; install Slurm's client there, or name a --submit-host that has it."
-    account = f"the account '{request.account}'" if request and request.account else "your default account"
-    partition = f"partition '{request.partition}'" if request and request.partition else "the default partition"
     evidence = ssh_failure.shortened(said)
     for words, cause, cure in _REFUSALS:
         if words.search(said):
-            clause = cause.format(account=account, partition=partition)
-            return f"{clause[0].upper()}{clause[1:]}; {cure} ({evidence})."
+            return _told(cause, cure, evidence, request)
     return f"Slurm refused the request ({evidence}); try the same by hand: 'salloc --nodes=1 true'."
+
+
+def hopeless(job: int, state: JobState | None, request: SlurmRequest) -> str:
+    """Return the sentence for a job that Slurm has queued and will not start as it is; '' for one that may start.
+
+    Slurm refuses such a job at once only where its administrator has set EnforcePartLimits.
+    """
+    for words, cause, cure in _HOPELESS if state is not None and state.state == "PENDING" else ():
+        if state is not None and re.fullmatch(words, state.reason):
+            evidence = f"Slurm job {job} would wait with the reason {state.reason}, and is cancelled"
+            return _told(cause, cure, evidence, request)
+    return ""
+
+
+def _told(cause: str, cure: str, evidence: str, request: SlurmRequest | None) -> str:
+    account = f"the account '{request.account}'" if request and request.account else "your default account"
+    partition = f"partition '{request.partition}'" if request and request.partition else "the default partition"
+    clause = cause.format(account=account, partition=partition)
+    return f"{clause[0].upper()}{clause[1:]}; {cure} ({evidence})."
 
 
 def never_started(job: int | None, state: JobState | None, waited_s: float) -> str:

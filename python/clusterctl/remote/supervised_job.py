@@ -187,10 +187,7 @@ def run(
         "literal": spec.literal,
         "directory": spec.directory,
         "stacks": spec.stacks,
-        # Nodes of an allocation may refuse ssh among each other. Slurm ends the job there.
-        "peers": [
-            {"name": peer.host.name, "argv": _sweep_argv(peer, spec.job)} for peer in others if peer.host.step is None
-        ],
+        "peers": [_as_peer(peer, spec.job) for peer in others],
     }
     answers = SupervisorAnswers(on_line, on_data)
     stacks = _Stacks([login, *others], spec.job)
@@ -279,6 +276,14 @@ def _at_once(logins: Sequence[JobLogin]) -> int:
 
 def _sweep_argv(login: JobLogin, job: str) -> list[str]:
     return [login.host.python, SUPERVISOR, "--sweep", job]
+
+
+def _as_peer(login: JobLogin, job: str) -> dict[str, Any]:
+    """Return how the supervisor sweeps a node itself. Nodes of an allocation may refuse ssh among each other."""
+    argv = _sweep_argv(login, job)
+    if login.host.step is None:
+        return {"name": login.host.name, "argv": argv}
+    return {"name": login.host.name, "argv": reach.srun(login.host.step, argv), "whole": True}
 
 
 def _sweep_one(login: JobLogin, job: str, session: str) -> Sweep:

@@ -181,9 +181,14 @@ def remove(path: str) -> bool:
 
 
 def sweep_peer(peer: dict[str, Any], session: list[str]) -> dict[str, Any]:
-    """Sweep another node through the cluster's own ssh; used when the controller cannot do it any more."""
-    options = ["-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
-    command = ["ssh", *options, "--", peer["name"], shlex.join([*peer["argv"], *session])]
+    """Sweep another node when the controller cannot do it any more: through the cluster's own ssh, or through srun.
+
+    With ``whole``, ``argv`` reaches the node by itself.
+    """
+    command = [*peer["argv"], *session]
+    if not peer.get("whole"):
+        options = ["-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
+        command = ["ssh", *options, "--", peer["name"], shlex.join(command)]
     answer: dict[str, Any] = {"event": "swept", "host": peer["name"]}
     try:
         done = subprocess.run(

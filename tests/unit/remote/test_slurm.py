@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -96,6 +97,28 @@ def test_one_that_never_starts_is_cancelled_at_the_deadline(tmp_path: Path, monk
         assert word in str(refused.value)
     assert {"cancelled", "scancel 42"} <= set(slurm.read("log"))
     assert any("42 waits" in words and "Resources" in words for words in told)
+
+
+def test_a_job_that_can_not_start_is_cancelled_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = StandIn(tmp_path, "pending").use(monkeypatch)
+    slurm.say("state", "PENDING||AccountNotAllowed")
+    with pytest.raises(ValidationCouldNotRunError) as refused, Allocation(Slurm(), REQUEST, 60.0) as allocation:
+        allocation.wait()
+    for word in ("account 'hpc'", "partition 'main'", "AccountNotAllowed", "-A", "cancelled"):
+        assert word in str(refused.value)
+    assert {"cancelled", "scancel 42"} <= set(slurm.read("log"))
+
+
+def test_it_is_given_back_when_the_steps_in_it_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = StandIn(tmp_path, "granted").use(monkeypatch)
+    slurm.say("steps", "42.extern\n42.0\n")
+    with Allocation(Slurm(), REQUEST, 20.0) as allocation:
+        allocation.wait()
+        ending = threading.Timer(1.0, slurm.say, ("steps", "42.extern\n"))
+        ending.start()
+        began = time.monotonic()
+    assert 0.9 < time.monotonic() - began < 8
+    assert {"released", "cancelled"} & set(slurm.read("log"))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,34 @@ gpu|gpu8|gpu8|2+|32|2|gpu:a100:8(S:0-1)|idle~|none
 """
 
 
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [
+        ("AccountNotAllowed", "-A"),
+        ("Job's account not known, so it can't use this partition (closed allows physics)", "-A"),
+        ("Job's QOS (normal) not permitted to use this partition (closed allows high)", "-A"),
+        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", ""),
+        ("PartitionDown", "-p"),
+        ("PartitionTimeLimit", "--time"),
+        ("AssocMaxWallDurationPerJobLimit", "--time"),
+        ("QOSMaxNodePerUserLimit", ""),
+        ("QOSMaxNodesPerJobLimit", "--nodes"),
+        ("PartitionNodeLimit", "--nodes"),
+        ("JobHeldAdmin", "administrator"),
+        ("Resources", ""),
+        ("Priority", ""),
+        ("ReqNodeNotAvail, UnavailableNodes:node1", ""),
+    ],
+)
+def test_a_reason_that_time_does_not_heal_is_told_at_once(reason: str, word: str) -> None:
+    request = slurm_text.SlurmRequest(nodes=2, time_s=60, partition="gpu", account="hpc")
+    sentence = slurm_refusal.hopeless(42, JobState("PENDING", reason), request)
+    assert bool(sentence) is bool(word)
+    assert word in sentence
+    assert not sentence or (reason in sentence and "42" in sentence and "\n" not in sentence)
+    assert slurm_refusal.hopeless(42, JobState("RUNNING", reason), request) == ""
+
+
 def test_nodes_are_those_of_the_default_partition_or_of_the_named_one() -> None:
     default = slurm_text.nodes(SINFO)
     assert [node.name for node in default] == ["node1", "node2", "node3"]
