@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import environment, horovodrun, hostfile, mpirun, mpirun_job, torchrun
+from clusterctl.launch import environment, horovodrun, hostfile, mig_choice, mpirun, mpirun_job, torchrun
 from clusterctl.launch.mpirun_job import Transport
 from clusterctl.support.errors import ConfigError
 
@@ -159,10 +159,11 @@ def _program(
             "on the hosts, or take --oversubscribe to have processes share them."
         )
     known = members[launch_node].facts.fabric
+    cut = mig_choice.has_instances([members[name].facts for name in slots])
     spec = torchrun.Torchrun(
         nnodes=len(slots),
         nproc_per_node=counts[0],
-        program=wish.program,
+        program=mig_choice.of_workers(wish.program, torchrun.PYTHON) if cut else wish.program,
         master_addr=(known.address if known and known.address else launch_node) if len(slots) > 1 else "",
         master_port=_TORCH_PORT,
         rdzv_id=job,
@@ -196,7 +197,7 @@ def _horovodrun(
         horovodrun.HorovodrunLaunch(
             version=first.version,
             slots={called[name]: count for name, count in slots.items()},
-            program=program,
+            program=(*mig_choice.of_ranks({name: one.facts for name, one in members.items()}, slots), *program),
             job=job,
             ranks=wish.ranks,
             interfaces=tuple(names) if len(names) == 1 and all(fabrics) and len(slots) > 1 else (),

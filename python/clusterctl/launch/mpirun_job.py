@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import mpirun
+from clusterctl.launch import mig_choice, mpirun
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -118,12 +118,14 @@ def line(
     first = next(iter(here.values()))
     called = node_names(here, launch_node or next(iter(here)))
     transport = mpirun.transport(mpirun.dialect(first.version), ucx=takes_ucx(here, job.network))
+    facts = {name: one.facts for name, one in here.items()}
+    gpus = mig_choice.of_ranks(facts, slots, per_node=job.per_node)
     chosen = any(name in job.mca for name in ("pml", "btl"))  # the caller's choice of one may not go with our other
     argv = mpirun.argv(
         mpirun.MpirunLaunch(
             version=first.version,
             slots={called[name]: count for name, count in slots.items()},
-            program=job.program,
+            program=(*gpus, *job.program),
             job=job.job,
             ranks=job.ranks,
             per_node=job.per_node,

@@ -7,7 +7,8 @@ PyTorch's TCPStore carries the id. Every rank prints its findings as JSON lines;
    reports the file and the version that ncclGetVersion returns. The first rank of each node also runs the program that
    the role ``nccl`` has compiled against the header.
 2. Ranks that have a GPU form one communicator (``nccl_communicator.py``). From NCCL 2.30.3 on, up to four ranks share a
-   GPU; before, one rank per GPU takes part. The other ranks report that they stand aside.
+   GPU; before, one rank per GPU takes part. Of a GPU in MIG mode, each instance takes part from NCCL 2.31 on; before,
+   one instance does. The other ranks report that they stand aside.
 3. Answers are compared with known ones (``nccl_answers.py``).
 4. Time and bus bandwidth are measured as nccl-tests does (``nccl_timing.py``).
 
@@ -30,7 +31,7 @@ import rank_program
 import sweep_checks
 from cuda_driver import Cuda
 from nccl_answers import ANSWERS_SHARE, Answers
-from nccl_communicator import Communicator, crew
+from nccl_communicator import MIG, Communicator, crew
 from nccl_library import LIBRARY, Nccl
 from nccl_sweep import sweep
 from nccl_timing import MEASURE_SHARE, Timing
@@ -47,6 +48,7 @@ PROOF = "/usr/local/nccl/libexec/clusterctl-nccl-check"
 PROOF_LIMIT_S = 60.0
 
 SHARING_SINCE = 23003  # NCCL 2.30.3: NCCL_MULTI_RANK_GPU_ENABLE
+INSTANCES_SINCE, INSTANCES_CUDA = 23100, 13  # NCCL 2.31 joins MIG instances of one GPU; its driver runs CUDA 13
 MOST_SHARING = 4  # ranks on one GPU; without MPS they take turns, and each step of a collective waits for a turn
 SHARED_SETTINGS = {
     "NCCL_MULTI_RANK_GPU_ENABLE": "1",
@@ -74,7 +76,8 @@ def prove_nccl(report: rank_program.Rank, ranks: Mpi | Store) -> None:
     if cuda is None:
         return
     if ranks.rank not in members:
-        report.facts["aside"] = f"NCCL {nccl.version}: no more than {most} a GPU"
+        limit = f"no more than {most} a GPU"
+        report.facts["aside"] = f"NCCL {nccl.version}: {mig_limit(nccl) if instance() else limit}"
         return
     gpus = len({places[member] for member in members})
     if gpus < len(members):
@@ -98,6 +101,9 @@ def gpu_places(report: rank_program.Rank, ranks: Mpi | Store, nccl: Nccl, cuda: 
     if cuda:
         report.facts["gpu"], report.facts["gpu_place"] = cuda.describe(local_rank() % cuda.count)
         place = f"{report.voice.host} {report.facts['gpu_place']}"
+        if instance():
+            report.facts["mig_instance"] = instance()
+            place += f" {instance() if joins_instances(nccl, cuda) else MIG}"
     report.doing("the exchange of who has which GPU")
     everybody = ranks.gathered([place, nccl.version])
     versions = sorted({str(entry[1]) for entry in everybody})
@@ -118,8 +124,28 @@ def found_gpu(report: rank_program.Rank) -> Cuda | None:
     return cuda
 
 
+def instance() -> str:
+    """Return the MIG instance that the launch line gave to this rank, '' without MIG."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
+    return first if first.startswith(MIG) else ""
+
+
+def joins_instances(nccl: Nccl, cuda: Cuda) -> bool:
+    """Tell whether a communicator takes several MIG instances of a GPU (NCCL's user guide, "Using MIG instances")."""
+    return nccl.code >= INSTANCES_SINCE and int(cuda.version.partition(".")[0]) >= INSTANCES_CUDA
+
+
+def mig_limit(nccl: Nccl) -> str:
+    """Return in words how many ranks of a GPU in MIG mode take part."""
+    if nccl.code < INSTANCES_SINCE:
+        return "one MIG instance a GPU"
+    return f"one rank a MIG instance, and one instance a GPU where the driver is not for CUDA {INSTANCES_CUDA}"
+
+
 def set_environment(report: rank_program.Rank) -> None:
     """Set what NCCL reads when the first communicator begins; what the user has set stays."""
+    if "mig_instance" in report.facts:
+        os.environ.setdefault("NCCL_MNNVL_ENABLE", "0")  # MIG has no NVLink between instances
     if "shared" in report.facts:
         for name, value in SHARED_SETTINGS.items():
             os.environ.setdefault(name, value)

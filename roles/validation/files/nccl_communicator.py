@@ -17,12 +17,18 @@ if TYPE_CHECKING:
     from rank_exchange import Mpi, Store
 
 
+MIG = "MIG"  # begin of the name of an instance of a GPU in MIG mode
+
+
 def crew(places: Sequence[str], most: int) -> list[int]:
-    """Return the ranks that take part: the first ``most`` on each GPU; a rank without a GPU has an empty place."""
+    """Return the ranks that take part: the first ``most`` on each GPU; a rank without a GPU has an empty place.
+
+    A place that names a MIG instance, or the GPU of one, takes one rank.
+    """
     seen: dict[str, int] = {}
     members: list[int] = []
     for rank, place in enumerate(places):
-        if place and seen.get(place, 0) < most:
+        if place and seen.get(place, 0) < (1 if f" {MIG}" in place else most):
             seen[place] = seen.get(place, 0) + 1
             members.append(rank)
     return members

@@ -47,6 +47,7 @@ import scratch_folder
 
 MOST_PROBLEMS = 4  # a line stays below what a pipe writes in one piece
 TEXT_LIMIT = 160
+MIG = "MIG-"  # begin of the name of an instance of a GPU in MIG mode
 POLL_S = 0.02
 ALARM_GRACE_S = 30  # a rank that is still left (its node was frozen) ends itself this long after the deadline
 PR_SET_PDEATHSIG = 1
@@ -413,11 +414,18 @@ def be_modest() -> None:
 
 
 def take_gpu(torch: Any, local_rank: int, local_size: int) -> Any:
-    """Return the GPU of a rank, and let NCCL know where ranks share one; before its first call."""
+    """Return the GPU of a rank, and let NCCL know where ranks share one; before its first call.
+
+    Of several MIG instances CUDA shows the first. So a worker of torchrun, whose node was given several, keeps its own.
+    """
+    given = [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one.startswith(MIG)]
+    if given:
+        os.environ["CUDA_VISIBLE_DEVICES"] = given[local_rank % len(given)]
+        os.environ.setdefault("NCCL_MNNVL_ENABLE", "0")  # MIG has no NVLink between instances
     count = torch.cuda.device_count()
     if not count:
         raise RuntimeError("torch finds no GPU that it can use")
-    if local_size > count:
+    if local_size > count and not given:
         os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
     torch.cuda.set_device(local_rank % count)
     return torch.device("cuda", local_rank % count)

@@ -188,7 +188,9 @@ def _words(site: base.Site, reports: Sequence[RankReport], version: str, without
     players = [report for report in reports if "largest" in report.facts]
     gpus, hosts = len(_gpus(players)), len({report.host for report in players})
     compared = sum(report.compared for report in players)
-    where = f"{_count(len(players), 'rank')} on {_count(gpus, 'GPU')} of {_count(hosts, 'node')}"
+    instances = {(report.host, report.facts["mig_instance"]) for report in players if "mig_instance" in report.facts}
+    cut = f"{_count(len(instances), 'MIG instance')} of " if instances else ""
+    where = f"{_count(len(players), 'rank')} on {cut}{_count(gpus, 'GPU')} of {_count(hosts, 'node')}"
     words = [f"{where}, {compared:,} values right, NCCL {version}"]
     best = {name: value for report in players for name, value in report.figures.items() if name.endswith(_BUS)}
     allreduce = [name for name in best if name.startswith("allreduce_")]

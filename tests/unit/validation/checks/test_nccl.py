@@ -290,6 +290,8 @@ def test_a_real_node_on_which_another_nccl_comes_first() -> None:
         (["a 1"] * 6, 4, [0, 1, 2, 3]),
         (["", "a 1", "", "a 2"], 1, [1, 3]),
         (["", ""], 4, []),
+        (["a 1 MIG-x", "a 1 MIG-y", "a 1 MIG-x"], 4, [0, 1]),  # NCCL 2.31: each instance, and no two ranks on one
+        (["a 1 MIG", "a 1 MIG", "a 2 MIG", "a 3"], 4, [0, 2, 3]),  # before: one instance of each GPU
     ],
 )
 def test_who_takes_part(places: list[str], most: int, members: list[int]) -> None:
@@ -370,6 +372,21 @@ def played(
             if event.get("event") == "result":
                 found[event["rank"]] = event | {"code": rank.returncode}
     return [found[rank] for rank in sorted(found)]
+
+
+def test_a_second_rank_on_a_mig_instance_stands_aside(stand_ins: Path, tmp_path: Path) -> None:
+    first, second = played(stand_ins, tmp_path, 2, FAKE_GPUS="1", CUDA_VISIBLE_DEVICES="MIG-a,MIG-b")
+    assert [event["problems"] for event in (first, second)] == [[], []]
+    assert (first["facts"]["mig_instance"], "largest" in first["facts"]) == ("MIG-a", True)
+    assert second["facts"]["aside"].startswith("NCCL 2.32.3: one rank a MIG instance")
+
+
+def test_a_pass_on_mig_instances_names_them() -> None:
+    stack = NodeStack(gpus=2, most_instances=2, nccl="2.32.3", nccl_cuda="13")
+    ranks = [said(rank, facts={"gpu_place": "0000:01:00.0", "mig_instance": f"MIG-{rank}"}) for rank in range(2)]
+    judgement = judged({"node1": stack}, *ranks)
+    assert judgement.verdict is Verdict.PASS
+    assert judgement.reason.startswith("2 ranks on 2 MIG instances of 1 GPU of 1 node, 2,000 values right")
 
 
 def test_right_answers_and_figures(stand_ins: Path, tmp_path: Path) -> None:

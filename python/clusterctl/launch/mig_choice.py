@@ -1,0 +1,72 @@
+"""CUDA_VISIBLE_DEVICES of each rank on nodes whose GPUs are cut into MIG instances.
+
+A CUDA program sees the first MIG instance that the variable names, and no other (CUDA C++ Programming Guide, "CUDA
+Environment Variables"). So each rank gets the name of its own. A value that the scheduler or the user has set stays.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from clusterctl.model.facts import gpu_devices
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clusterctl.model.facts import NodeFacts
+
+_NO_CHOICE = "-"
+_NAME = re.compile(r"(?:MIG|GPU)-[A-Za-z0-9/-]+")
+# The text is constant. The values come to it by position, the names of the devices by mpirun's rank first.
+_OF_RANK = (
+    "own=$1; shift; at=0; IFS=:; for one in $own; do "
+    f'if [ "$at" = "$OMPI_COMM_WORLD_RANK" ] && [ "$one" != {_NO_CHOICE} ]; then '
+    ': "${CUDA_VISIBLE_DEVICES=$one}"; export CUDA_VISIBLE_DEVICES; fi; at=$((at + 1)); done; unset IFS; exec "$@"'
+)
+# Of the instances that the node's own process was given, a worker of torchrun takes that of its place.
+_OF_WORKER = (
+    'at=0; IFS=,; for one in $CUDA_VISIBLE_DEVICES; do case "$at $one" in "$LOCAL_RANK MIG-"*) mine=$one; esac; '
+    'at=$((at + 1)); done; unset IFS; [ -z "$mine" ] || export CUDA_VISIBLE_DEVICES="$mine"; exec "$@"'
+)
+
+
+def has_instances(nodes: Sequence[NodeFacts]) -> bool:
+    """Whether a GPU of any node that jobs can use is cut into MIG instances."""
+    return any(gpu.instances for node in nodes for gpu in node.gpus if gpu.usable)
+
+
+def of_ranks(nodes: Mapping[str, NodeFacts], slots: Mapping[str, int], *, per_node: bool = False) -> tuple[str, ...]:
+    """Return what stands before a program of mpirun so that each rank sees its own instance; empty without MIG.
+
+    Args:
+        nodes: the facts of each node.
+        slots: the ranks of each node, in mpirun's order.
+        per_node: each node has one process, which gets all instances of the node.
+    """
+    if not has_instances([nodes[name] for name in slots]):
+        return ()
+    entries: list[str] = []
+    for name, count in slots.items():
+        devices = gpu_devices(nodes[name]) if has_instances([nodes[name]]) else ()
+        devices = devices if all(_NAME.fullmatch(one) for one in devices) else ()
+        if per_node:
+            entries.append(",".join(devices) or _NO_CHOICE)
+        else:
+            entries += [devices[rank % len(devices)] if devices else _NO_CHOICE for rank in range(count)]
+    return ("/bin/sh", "-c", _OF_RANK, "sh", ":".join(entries))
+
+
+def of_workers(program: Sequence[str], python: str) -> tuple[str, ...]:
+    """Return a program of torchrun such that each worker sees one of the instances that its node was given.
+
+    Args:
+        program: a script, a module (``-m``), either with ``python`` before it, or a command.
+        python: the interpreter of a script or a module.
+    """
+    words = tuple(program)
+    if re.fullmatch(r"python3?", words[0].rpartition("/")[2]) and len(words) > 1:
+        words = (python, "-u", *words[1:])
+    elif words[0] == "-m" or words[0].endswith(".py"):
+        words = (python, "-u", *words)
+    return ("/bin/sh", "-c", _OF_WORKER, "sh", *words)
