@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 PREFIX = "/usr/local/openmpi"
+INSTALL_PMIX = """
+apt-get -qq update
+DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends libpmix-dev >/dev/null
+"""
 ROLES = [
     {"role": "clusterctl.hpc.preflight"},
     {"role": "clusterctl.hpc.hosts", "vars": {"hosts_members": "{{ preflight_members }}"}},
@@ -112,3 +116,26 @@ def test_a_version_that_cannot_be_had_is_refused_in_one_sentence(
     assert done.returncode == 2
     assert sentence in " ".join(done.stdout.split())
     assert "Traceback" not in done.stdout
+
+
+@pytest.mark.long
+def test_an_external_pmix_is_built_in_where_the_release_suits_and_refused_elsewhere(
+    pair: Sandbox, tmp_path: Path
+) -> None:
+    """Debian 12 has PMIx 4.2.2: too old for Open MPI 5.0, right for 4.1."""
+    done = provision(pair, tmp_path, openmpi_version="4.1.4", openmpi_pmix="external")
+    assert done.returncode == 2
+    assert "openmpi_pmix is external: node1 builds Open MPI and has no PMIx" in " ".join(done.stdout.split())
+    for node in pair.nodes:
+        installed = ssh(pair, node.name, "sudo", "sh", "-ec", INSTALL_PMIX)
+        assert installed.returncode == 0, installed.stderr
+    done = provision(pair, tmp_path, openmpi_version="5.0.7", openmpi_pmix="external")
+    assert done.returncode == 2
+    assert "Open MPI 5.0 needs PMIx 4.2.4 or newer" in " ".join(done.stdout.split())
+    done = provision(pair, tmp_path, openmpi_version="4.1.4", openmpi_pmix="external")
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert sorted(rank["rank"] for rank in hello(pair)) == [0, 1, 2, 3]
+    marker = json.loads(ssh(pair, "node2", "cat", f"{PREFIX}/.clusterctl.json").stdout)
+    assert marker["inputs"]["pmix"] == {"prefix": "/usr/lib/x86_64-linux-gnu/pmix2", "version": "4.2.2"}
+    loaded = ssh(pair, "node2", "ldd", f"{PREFIX}/lib/libopen-pal.so").stdout
+    assert "libpmix.so.2 => /usr/lib/x86_64-linux-gnu/pmix2/lib/" in loaded

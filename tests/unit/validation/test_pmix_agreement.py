@@ -129,7 +129,7 @@ def rank_program() -> ModuleType:
     return module
 
 
-def test_a_rank_notes_a_world_of_another_size_than_was_started(
+def test_a_rank_notes_a_world_that_is_smaller_than_was_started(
     rank_program: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "8")
