@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from clusterctl.launch import srun
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -210,7 +211,8 @@ def slurm(job: Submission) -> str:
     lines = ["#!/bin/bash"]
     lines += [f"#SBATCH --{name}={value}" for name, value in options.items() if value is not None]
     lines += ["", "set -euo pipefail", ""]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in job.environment.items()]
+    variables = {**(dict([srun.FENCE]) if job.by_srun else {}), **job.environment}
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     if job.by_srun:
         lines += [_proof_of_pmix(step, job.nodes * tasks), ""]
     return "\n".join([*lines, shlex.join([*step, *(job.program if job.by_srun else _in_pod(job))]), ""])

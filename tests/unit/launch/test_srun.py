@@ -32,6 +32,7 @@ def test_the_ranks_of_the_launch_node_come_first_and_each_has_its_place() -> Non
     assert {"srun", "--overlap", "--distribution=arbitrary", "--kill-on-bad-exit=1"} <= set(line.argv)
     assert line.argv[-len(PROGRAM) :] == PROGRAM
     assert line.environment == {
+        "SLURM_PMIX_FENCE": "ring",
         "OMPI_MCA_pml": "ob1",
         "OMPI_MCA_btl": "tcp,self,sm",
         "OMPI_MCA_mpi_yield_when_idle": "1",

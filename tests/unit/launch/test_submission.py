@@ -343,6 +343,10 @@ def in_a_job(tmp_path: Path, sizes: str) -> subprocess.CompletedProcess[str]:
 def test_srun_starts_the_ranks_where_they_are_one_world(tmp_path: Path) -> None:
     text = submission.slurm(BY_SRUN)
     assert "#SBATCH --ntasks-per-node=2" in text
+    assert "export SLURM_PMIX_FENCE=ring\n" in text
+    assert "export SLURM_PMIX_FENCE=tree\n" in submission.slurm(
+        changed(BY_SRUN, environment={"SLURM_PMIX_FENCE": "tree"})
+    )
     assert "clusterctl launch" not in text
     done = in_a_job(tmp_path, "4 4 4 4")
     assert done.returncode == 0, done.stderr
