@@ -44,6 +44,9 @@ _CPU = re.compile(r"\+cpu$")
 _LOCAL_CUDA = re.compile(r"\+cu(?P<cuda>\d{2,})\d$")
 
 
+_MOST_NAMED = 4
+
+
 def framework_in_wheels(wheels: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return which framework pinned wheels hold.
 
@@ -176,6 +179,28 @@ def platform_cuda(members: Sequence[Mapping[str, Any]], platform: str) -> dict[s
     }
 
 
+def gpus_left_idle(members: Sequence[Mapping[str, Any]], platform: str, framework: str, build: str) -> str:
+    """Return one sentence where a framework for CPUs would be installed beside GPUs that jobs cannot use; '' elsewhere.
+
+    Args:
+        members: the cluster's hosts as preflight describes them.
+        platform: the platform's id.
+        framework: ``pytorch``, ``tensorflow`` or ``none``.
+        build: what the user asks for: ``auto``, ``cpu`` or ``cuda``.
+    """
+    its = [member for member in members if member["platform"] == platform]
+    idle = [member for member in its if member.get("idle_gpus")]
+    if build != "auto" or framework == "none" or not idle or any(member.get("gpus") for member in its):
+        return ""
+    names = [str(member["name"]) for member in idle]
+    rest = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    verb = "has" if len(names) == 1 else "have"
+    return (
+        f"{', '.join(names[:_MOST_NAMED])}{rest} {verb} {idle[0]['idle_gpus']}; a framework for CPUs would leave them"
+        " unused. Make them usable ('clusterctl doctor' has the cure), or set python_env_framework_build to cpu."
+    )
+
+
 class FilterModule:
     """Ansible's entry point."""
 
@@ -186,6 +211,7 @@ class FilterModule:
             "framework_choice": framework_choice,
             "framework_in_wheels": framework_in_wheels,
             "frameworks_by_platform": frameworks_by_platform,
+            "gpus_left_idle": gpus_left_idle,
             "platform_cuda": platform_cuda,
             "platform_wishes": platform_wishes,
         }

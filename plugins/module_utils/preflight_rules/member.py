@@ -175,13 +175,13 @@ def gpu_devices(node: Mapping[str, Any]) -> int:
 def idle_gpus(node: Mapping[str, Any]) -> str:
     """Return in words the GPUs that jobs cannot use, '' without them.
 
-    Cards of the class of screens without NVIDIA's driver are left out, and so are GPUs that were given to a virtual
-    machine.
+    Cards of the class of screens without NVIDIA's driver are left out. So are GPUs that were given to a virtual
+    machine, and those of a machine that a container was not given.
     """
     idle = [
         gpu
         for gpu in node.get("gpus") or []
-        if gpu.get("unusable")
+        if gpu.get("unusable") not in {None, "", "device"}
         and gpu.get("driver") != "vfio-pci"
         and not (gpu.get("display") and gpu["unusable"] == "driver")
     ]

@@ -81,6 +81,7 @@ def test_a_host_whose_driver_lost_its_library_is_told_from_a_container_without_d
     assert {one.unusable for one in found} == {"library"}
     (tmp_path / "dev" / "nvidiactl").unlink()
     assert {one.unusable for one in seen(tmp_path)} == {"device"}
+    assert as_member(tmp_path)["idle_gpus"] == "", "the GPUs of the machine below are not this container's"
 
 
 def test_two_versions_of_a_driver_are_named(tmp_path: Path) -> None:

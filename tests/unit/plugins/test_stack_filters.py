@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import role_plays
 from ansible_collections.clusterctl.hpc.plugins.filter import stack
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CPU, GPU = "debian-12-x86_64-glibc2.36-py3.11", "debian-12-x86_64-glibc2.36-py3.11-cuda12"
 
@@ -79,6 +84,40 @@ def test_a_driver_that_is_too_old_is_named_with_its_host() -> None:
     assert stack.drivers_below(members, GPU, "13") == [{"name": "node1", "driver": "12xx", "cuda": 12}]
     assert stack.drivers_below(members, GPU, "12") == []
     assert stack.drivers_below(members, GPU, "") == []
+
+
+IDLE = "8 GPUs that jobs cannot use: the driver is in a container below /run/nvidia/driver, where only pods find it"
+
+
+def test_a_framework_for_cpus_beside_gpus_that_jobs_cannot_use_is_refused_unless_it_is_asked_for() -> None:
+    members = [member("node1", GPU), {**member("node2", GPU), "idle_gpus": IDLE}, member("node3")]
+    for framework in ("pytorch", "tensorflow"):
+        found = stack.gpus_left_idle(members, GPU, framework, "auto")
+        assert found.startswith(f"node2 has {IDLE}; a framework for CPUs would leave them unused.")
+        assert "python_env_framework_build to cpu" in found
+    many = [{**member(f"node{number}", GPU), "idle_gpus": IDLE} for number in range(6)]
+    assert "node0, node1, node2, node3 and 2 more have 8 GPUs" in stack.gpus_left_idle(many, GPU, "pytorch", "auto")
+    assert stack.gpus_left_idle(members, GPU, "pytorch", "cpu") == ""
+    assert stack.gpus_left_idle(members, GPU, "pytorch", "cuda") == ""
+    assert stack.gpus_left_idle(members, GPU, "none", "auto") == ""
+    assert stack.gpus_left_idle(members, CPU, "pytorch", "auto") == ""
+    usable = [*members, member("node4", GPU, gpus=8, driver=13)]
+    assert stack.gpus_left_idle(usable, GPU, "pytorch", "auto") == "", "the platform gets a build with CUDA"
+
+
+def test_the_role_refuses_before_it_asks_an_index(tmp_path: Path) -> None:
+    given = {
+        "python_env_framework": "tensorflow",
+        "python_env_members": [{**member("localhost"), "idle_gpus": IDLE}],
+        "python_env_node": {"platform": CPU},
+        "python_env_cache_dir": str(tmp_path / "cache"),
+    }
+    tasks = {"include_role": {"name": "clusterctl.hpc.python_env", "tasks_from": "preflight.yml"}}
+    play = {"hosts": "localhost", "connection": "local", "gather_facts": False, "vars": given, "tasks": [tasks]}
+    done = role_plays.play(json.dumps([play]), tmp_path)
+    assert done.returncode != 0
+    assert f"localhost has {IDLE}" in " ".join(done.stdout.replace('"', " ").split()), done.stdout + done.stderr
+    assert not (tmp_path / "cache").exists()
 
 
 def test_wishes_are_gathered_by_platform() -> None:
