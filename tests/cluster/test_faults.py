@@ -102,7 +102,9 @@ def plant(cluster: Cluster, fault: str, node: str) -> None:
         )
         inside(cluster, node, f"nft 'table inet planted {{\n{chains}\n}}'", network=True)
     elif fault == "read-only":
-        inside(cluster, node, "mount -o remount,bind,ro /")
+        # the kernel refuses while a program has a file open for writing
+        tried = "for i in $(seq 2000); do mount -o remount,bind,ro / 2>/dev/null && exit; sleep 0.005; done; exit 1"
+        inside(cluster, node, tried)
     elif fault == "full":
         used = "df -k --output={0} {1} | tail -1 | tr -d ' '"
         # a size of 0 is no limit, and cannot become one again
