@@ -119,6 +119,10 @@ test-cuda-build: venv  ## Compile and link Horovod with NCCL against a CUDA PyTo
 test-scale: venv  ## What 64 nodes show: doctor in a minute, and 128 ranks that pass; 20 minutes, not part of 'test'
 	$(BIN)/pytest tests/scale -q -s --durations=0
 
+.PHONY: test-controllers
+test-controllers: venv  ## Each Python and ansible-core that can be had: the wheel's unit tests, and two nodes; not part of 'test'
+	$(BIN)/pytest tests/cluster/test_controllers.py -m long -q --durations=0
+
 .PHONY: test-fortran
 test-fortran: venv  ## A Fortran program on two nodes of their own; without a cache, Open MPI is compiled for it
 	$(BIN)/pytest tests/fortran -q --durations=0

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import installed
 import pexpect
 import pytest
 from clusterctl import sandbox as sandboxes
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 
-PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
 PASSWORD = "correct horse battery"  # noqa: S105 - of a user in a container that lives for this test
 
 
@@ -42,19 +42,21 @@ class Cluster:
     sandbox: sandboxes.Sandbox
     state: Path
     podman: Podman
+    program: str
 
     @property
     def environment(self) -> dict[str, str]:
         return {**os.environ, "XDG_STATE_HOME": str(self.state)}
 
     def command(self, *options: str, inventory: Path | None = None) -> list[str]:
-        return [PROGRAM, "provision", str(inventory or self.sandbox.inventory), "--no-validate", *options]
+        return [self.program, "provision", str(inventory or self.sandbox.inventory), "--no-validate", *options]
 
     def start(self, *options: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             self.command(*options),
             env=self.environment,
             start_new_session=True,  # so that the whole group can be killed
+            cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -64,7 +66,9 @@ class Cluster:
     def run(self, *options: str, inventory: Path | None = None) -> subprocess.CompletedProcess[str]:
         command = self.command(*options, inventory=inventory)
         wide = {**self.environment, "COLUMNS": "400"}  # words of a table stay in one line
-        return subprocess.run(command, env=wide, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, env=wide, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
 
     def record(self) -> dict[str, object]:
         (latest,) = self.state.glob("clusterctl/clusters/inventory-*/runs/latest/run.json")
@@ -79,7 +83,11 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(sandbox: Callable[..., sandboxes.Sandbox], tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    return Cluster(sandbox("provision", nodes=2), tmp_path_factory.mktemp("state"), podman.find())
+    """Two nodes, and clusterctl from its wheel in an empty environment, as users have it."""
+    folder = tmp_path_factory.mktemp("controller")
+    controller = installed.from_the_lock(folder / "environment", installed.build_wheel(folder))
+    (program,) = controller.argv("clusterctl")
+    return Cluster(sandbox("provision", nodes=2), tmp_path_factory.mktemp("state"), podman.find(), program)
 
 
 def wait_for(process: subprocess.Popen[str], words: str) -> None:
@@ -245,6 +253,25 @@ def test_the_next_run_goes_on_to_the_end(cluster: Cluster) -> None:
     assert cluster.on("node2", "/usr/local/openmpi/bin/mpirun", "--version").startswith("mpirun (Open MPI)")
 
 
+def test_the_installed_wheel_validates(cluster: Cluster) -> None:
+    asks = "from clusterctl.support import content; print(content.root())"
+    python = str(Path(cluster.program).with_name("python"))
+    where = subprocess.run([python, "-c", asks], cwd="/", capture_output=True, text=True, check=True).stdout
+    assert where.startswith(str(Path(cluster.program).parents[1])), "the content of the wheel, not of the checkout"
+    argv = [
+        cluster.program,
+        "validate",
+        "--format",
+        "json",
+        "--checks",
+        "preflight,hello",
+        str(cluster.sandbox.inventory),
+    ]
+    done = subprocess.run(argv, env=cluster.environment, cwd="/", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["verdict"] == "PASS"
+
+
 def test_a_run_with_nothing_to_do_does_not_start_ansible(cluster: Cluster) -> None:
     done = cluster.run()
     assert done.returncode == 0, done.stderr
@@ -274,7 +301,7 @@ def test_a_sudo_password_of_the_inventory_serves_the_quick_run_and_keeps_no_host
         done = cluster.run()
         assert done.returncode == 0, done.stderr
         assert cluster.record()["outcome"] == "nothing to do"
-        job = [PROGRAM, "run", str(cluster.sandbox.inventory), "-np", "2", "--", "id", "-un"]
+        job = [cluster.program, "run", str(cluster.sandbox.inventory), "-np", "2", "--", "id", "-un"]
         ran = subprocess.run(job, env=cluster.environment, capture_output=True, text=True, check=False)
         assert (ran.returncode, ran.stdout) == (0, "cluster\ncluster\n"), ran.stderr
         right = variables.read_text(encoding="utf-8")

@@ -58,6 +58,12 @@ def check_new(passphrase: str) -> None:
 @contextlib.contextmanager
 def in_memory(passphrase: str) -> Iterator[str]:
     """Return a path from which this user's processes can read the passphrase while the block runs."""
+    if not hasattr(os, "memfd_create"):  # macOS; a private file that goes with the block
+        with tempfile.NamedTemporaryFile(prefix="clusterctl-") as file:
+            file.write(passphrase.encode() + b"\n")
+            file.flush()
+            yield file.name
+        return
     handle = os.memfd_create("clusterctl", os.MFD_CLOEXEC)
     try:
         os.fchmod(handle, 0o600)

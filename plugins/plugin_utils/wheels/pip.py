@@ -36,11 +36,12 @@ _NOTHING_FITS = re.compile(r"^ERROR: No matching distribution found for (.+?)(?:
 
 _VERSIONS = re.compile(r"\(from versions: ([^)]*)\)")
 
-# pip ends with the process that started it (PR_SET_PDEATHSIG, SIGTERM), so a cancelled run leaves no pip behind. It
+# On Linux, pip ends with the process that started it (PR_SET_PDEATHSIG, SIGTERM): a cancelled run leaves no pip. It
 # judges markers by its own Python, even with --python-version (pypa/pip #6117), so the node's answers replace its own.
 _RUN_PIP = """
 import ctypes, json, runpy, sys
-ctypes.CDLL(None).prctl(1, 15)
+if sys.platform.startswith("linux"):
+    ctypes.CDLL(None).prctl(1, 15)
 environment = json.loads(sys.argv.pop(1))
 if environment:
     from pip._vendor.packaging import markers

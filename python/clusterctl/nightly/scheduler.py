@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from clusterctl.nightly import cron, systemd
 from clusterctl.nightly.records import SchedulePlace
-from clusterctl.state import files
+from clusterctl.state import files, process_table
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -214,11 +214,7 @@ def _write_crontab(text: str) -> None:
 
 
 def _cron_runs() -> bool:
-    for path in Path("/proc").glob("[0-9]*/comm"):
-        with contextlib.suppress(OSError):
-            if path.read_text().strip() in {"cron", "crond", "fcron", "anacron", "busybox"}:
-                return True
-    return False
+    return bool(process_table.names() & {"cron", "crond", "fcron", "anacron", "busybox"})
 
 
 def _run(argv: list[str], text: str = "") -> _Done:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.provisioning import claims, refusals
 from clusterctl.remote import node_claim
-from clusterctl.state import identity, processes
+from clusterctl.state import identity, process_table, processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -177,7 +177,7 @@ def _has_ended(lock: NodeLock, here: ProcessIdentity) -> bool:
     """Whether the run of a lock is known to have ended; a machine without an id is never taken for this one."""
     if not lock.machine:
         return False
-    return processes.has_ended(claims.identity_of(lock), here, processes.started_ticks(lock.pid))
+    return processes.has_ended(claims.identity_of(lock), here, process_table.started_ticks(lock.pid))
 
 
 def _this_process() -> ProcessIdentity:

@@ -25,7 +25,7 @@ from clusterctl.inventory.ansible_call import ansible_program, for_ansible
 from clusterctl.model.events import Finished
 from clusterctl.provisioning.ansible_events import Translator, first_complaint
 from clusterctl.remote import ssh
-from clusterctl.state import processes
+from clusterctl.state import process_table, processes
 from clusterctl.support import content, held_files
 from clusterctl.support.errors import ConfigError
 
@@ -167,6 +167,7 @@ def environment(private: Path, control_dir: Path) -> dict[str, str]:
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
         "ANSIBLE_STDOUT_CALLBACK": "default",
         "MAX_EVENT_RES": _LARGEST_RESULT,
+        "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # macOS ends Ansible's forks without it; Linux ignores it
         "PATH": os.pathsep.join(
             (str(Path(ansible_program("ansible-playbook")).parent), os.environ.get("PATH", os.defpath))
         ),
@@ -289,7 +290,7 @@ class _Stop:
             return False
         if self._asked_at is None:
             self._asked_at = time.monotonic()
-            for pid in _children(os.getpid()):
+            for pid in process_table.children(os.getpid()):
                 if self._is_ours(pid):
                     processes.send(pid, signal.SIGTERM)
             return False
@@ -307,13 +308,4 @@ class _Stop:
 
     def _is_ours(self, pid: int) -> bool:
         """Whether a process carries the run's mark: the private folder in its environment, or a socket of ours."""
-        return processes.carries(pid, self._mark, self._control_dir)
-
-
-def _children(parent: int) -> list[int]:
-    found = []
-    for pid in processes.all_numbers():
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            if int((Path("/proc") / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1]) == parent:
-                found.append(pid)
-    return found
+        return process_table.carries(pid, self._mark, self._control_dir)

@@ -76,10 +76,10 @@ def as_another(host: Host, remote: Sequence[str], user: str | None) -> list[str]
 def control_folder() -> Iterator[Path]:
     """Yield a folder (mode 0700) for shared ssh connections, and close them all afterwards.
 
-    A unix socket's path ends at 108 bytes, so it cannot lie in the state folder.
+    A unix socket's path ends at 104 bytes on macOS, so it cannot lie in the state folder.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    base = runtime if runtime and os.access(runtime, os.W_OK) and len(runtime) < 25 else None  # noqa: PLR2004
+    base = runtime if runtime and os.access(runtime, os.W_OK) and len(runtime) < 25 else held_files.short_base()  # noqa: PLR2004
     with held_files.folder(base) as folder:
         try:
             yield folder

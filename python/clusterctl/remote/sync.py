@@ -9,15 +9,16 @@ import subprocess
 import tarfile
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.model.nodeset import folded
 from clusterctl.remote import ssh
+from clusterctl.support import held_files
 from clusterctl.support.errors import ConfigError, HostFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from clusterctl.remote.supervised_job import JobLogin
 
@@ -74,14 +75,14 @@ def copy(folder: Path, target: str, logins: Sequence[JobLogin], has_rsync: Mappi
         HostFailedError: a node could not take it; the message names the nodes.
     """
     names = files(folder)
-    here = shutil.which("rsync") is not None
+    here = _has_modern_rsync()
     rsync = [login for login in logins if here and has_rsync.get(login.host.name) and _is_plain(login)]
     others = [login for login in logins if login not in rsync]
     problems: dict[str, str] = {}
-    with tempfile.TemporaryFile() as pack:
+    with held_files.folder() as private:
+        pack = private / "pack.tar"
         if others:
             _pack(folder, names, pack)
-            pack.flush()
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for login, problem in zip(
                 rsync, pool.map(lambda one: _by_rsync(folder, target, names, one), rsync), strict=True
@@ -132,8 +133,15 @@ def _by_rsync(folder: Path, target: str, names: Sequence[str], login: JobLogin) 
     return _reason(done)
 
 
-def _pack(folder: Path, names: Sequence[str], pack: object) -> None:
-    with tarfile.open(fileobj=pack, mode="w", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
+def _has_modern_rsync() -> bool:
+    """Whether this machine's rsync knows --mkpath (3.2.3); the rsync of macOS does not."""
+    if shutil.which("rsync") is None:
+        return False
+    return b"--mkpath" in subprocess.run(["rsync", "--help"], capture_output=True, check=False).stdout
+
+
+def _pack(folder: Path, names: Sequence[str], pack: Path) -> None:
+    with tarfile.open(pack, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name in names:
             member = tar.gettarinfo(str(folder / name), arcname=name)
             if member is None:  # a socket
@@ -147,11 +155,11 @@ def _pack(folder: Path, names: Sequence[str], pack: object) -> None:
                 tar.addfile(member)
 
 
-def _by_tar(target: str, pack: object, login: JobLogin) -> str:
+def _by_tar(target: str, pack: Path, login: JobLogin) -> str:
     # Constant text; the folder comes by position. tar changes the times of files, not of the folder that was there.
     script = 'mkdir -p -- "$1" && exec tar -x --no-same-owner -f - -C "$1"'
     # Each node reads the pack from its beginning, by a descriptor of its own.
-    with Path(f"/proc/self/fd/{pack.fileno()}").open("rb") as own:  # type: ignore[attr-defined]
+    with pack.open("rb") as own:
         done = subprocess.run(
             login.command(["sh", "-c", script, "sh", target]),
             stdin=own,

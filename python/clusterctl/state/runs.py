@@ -15,16 +15,16 @@ import shutil
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from importlib import metadata
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from clusterctl import __version__
 from clusterctl.model.run_record import RunRecord
-from clusterctl.state import files, paths, processes
+from clusterctl.state import files, paths, process_table, processes
 from clusterctl.support import held_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from clusterctl.model.events import Event
     from clusterctl.model.hosts import AnyInventory
@@ -171,7 +171,9 @@ def settled(folder: Path) -> RunRecord:
 
 def _has_ended(record: RunRecord) -> bool:
     here = processes.this_process()
-    return record.process is not None and processes.has_ended(record.process, here, processes.started_ticks(record.pid))
+    return record.process is not None and processes.has_ended(
+        record.process, here, process_table.started_ticks(record.pid)
+    )
 
 
 def _last_seen(folder: Path, started: datetime) -> datetime:
@@ -194,17 +196,18 @@ def _state_of(folder: Path) -> Literal["running", "killed", "unfinished", "ended
 
     A run that was killed is marked on the way.
     """
-    pid = Path("/proc", folder.name.rpartition("-")[2])
+    pid = int(number) if (number := folder.name.rpartition("-")[2]).isdecimal() else 0
+    process_runs = pid > 0 and process_table.runs(pid)
     try:
         text = paths.run_record(folder).read_bytes()
         if _RUNNING not in text:  # quick: most records are of runs that ended
             return "killed" if _KILLED in text else "unfinished" if _UNFINISHED.search(text) else "ended"
         record = settled(folder)
     except FileNotFoundError:  # the run was killed before it wrote anything, or begins just now
-        return "running" if pid.exists() else "killed"
+        return "running" if process_runs else "killed"
     except (OSError, ValueError):
-        return "running" if pid.exists() else "ended"
-    if record.outcome == "running" and (record.process is not None or pid.exists()):
+        return "running" if process_runs else "ended"
+    if record.outcome == "running" and (record.process is not None or process_runs):
         return "running"
     return "killed" if record.outcome == "killed" else "ended"
 
@@ -223,7 +226,7 @@ def _remove_old(runs: Path) -> list[str]:
             continue
         private = paths.ansible_dir(folder)
         if private.exists():  # the run was killed before it could clean up, and its workers may still be at work
-            processes.end_all(partial(processes.carries, environment=os.fsencode(private)))
+            processes.end_all(partial(process_table.carries, environment=os.fsencode(private)))
             shutil.rmtree(private, ignore_errors=True)
         if state != "ended":
             unfinished.append(folder.name)

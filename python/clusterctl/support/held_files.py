@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_FOLDER = "clusterctl-held-"  # a control socket lies in such a folder, and its path must stay below 108 bytes
+_FOLDER = "clusterctl-held-"
+# A control socket lies in such a folder. Its path ends at 104 bytes on macOS and at 108 on Linux: the folder's own name
+# has 24, ssh's hash and the ending of a socket in the making 58. The temporary folder of a macOS user has 49.
+_LONGEST_BASE = 20
 
 
 def open_held(path: Path, mode: int = 0o600) -> int:
@@ -47,9 +50,15 @@ def folder(base: str | None = None) -> Iterator[Path]:
         os.close(descriptor)
 
 
+def short_base() -> str | None:
+    """Return a folder for :func:`folder` in which unix sockets may lie; None is the folder for temporary files."""
+    usual = tempfile.gettempdir()
+    return "/tmp" if len(os.fsencode(usual)) > _LONGEST_BASE and os.access("/tmp", os.W_OK) else None  # noqa: S108 - the folder in it is private
+
+
 def remove_folders_of_killed() -> None:
     """Remove this user's temporary folders whose processes have ended."""
-    for base in {tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR", "")} - {""}:
+    for base in {tempfile.gettempdir(), short_base() or "", os.environ.get("XDG_RUNTIME_DIR", "")} - {""}:
         remove_abandoned(Path(base).glob(f"{_FOLDER}????????"))
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from clusterctl.support import content
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 sys.path.insert(0, str(content.collections_path()))
+
+from pathlib import Path
 
 from ansible_collections.clusterctl.hpc.plugins.action import ssh_mesh_sign
 from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules, mesh_trust_look
@@ -292,6 +293,14 @@ def test_a_passphrase_in_memory_can_be_read_by_path() -> None:
     with passphrase.in_memory(PASSPHRASE) as path:
         assert passphrase.read(path) == PASSPHRASE
         assert passphrase.read(path) == PASSPHRASE
+
+
+def test_without_memory_files_a_private_file_holds_the_passphrase_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    with passphrase.in_memory(PASSPHRASE) as path:
+        assert passphrase.read(path) == PASSPHRASE
+        assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
+    assert not Path(path).exists()
 
 
 class TestLines:

@@ -318,3 +318,11 @@ def test_a_build_gets_its_wheels_and_source_under_their_names(tmp_path: Path) ->
     assert [dest for _, dest in w.bring({"wheels": entry, "dest": "in"}, cache)] == ["in/top-1.0-py3-none-any.whl"]
     source = {"name": "lib", "version": "1.0", "sha256": sha256, **common}
     assert [dest for _, dest in w.bring({"sdist": source, "dest": "source"}, cache)] == ["source"]
+
+
+@pytest.mark.programs
+def test_pip_runs_where_the_c_library_has_no_prctl_as_on_macos(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = runner._RUN_PIP.replace("sys.platform", "'darwin'").replace("prctl", "absent_on_macos")  # noqa: SLF001
+    assert program != runner._RUN_PIP  # noqa: SLF001
+    monkeypatch.setattr(runner, "_RUN_PIP", program)
+    runner.run_pip(["--version"], {})

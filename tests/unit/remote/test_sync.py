@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -37,3 +38,27 @@ def test_rsync_is_told_ssh_word_by_word() -> None:
     assert "\"ProxyCommand=nc 'a b' %h\"" in shell
     assert "--rsync-path=sudo -n -H -u user2 -- rsync" in line
     assert line[-2:] == ["/Users/user1/co de/", "[fd00::1]:/home/user2/co de/"]
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("rsync", ["#!/bin/sh\necho 'openrsync: protocol version 29'\n", ""])
+def test_an_rsync_without_mkpath_is_not_used_and_each_node_gets_the_whole_pack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rsync: str
+) -> None:
+    programs, source = tmp_path / "bin", tmp_path / "source"
+    for folder in (programs, source):
+        folder.mkdir()
+    (source / "train.py").write_text("print()\n")
+    (source / "data").write_bytes(bytes(300_000))
+    if rsync:
+        (programs / "rsync").write_text(rsync)
+        (programs / "rsync").chmod(0o755)
+    for name in ("git", "sh", "tar", "mkdir"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setattr(supervised_job.JobLogin, "command", lambda self, argv: [*argv[:-1], argv[-1] + self.host.name])
+    logins = [supervised_job.JobLogin(Host(name=name, address=name, user="user1")) for name in ("node1", "node2")]
+    assert sync.copy(source, str(tmp_path / "on-"), logins, dict.fromkeys(("node1", "node2"), True)) == 2
+    for name in ("node1", "node2"):
+        assert (tmp_path / f"on-{name}" / "data").read_bytes() == bytes(300_000)
+        assert (tmp_path / f"on-{name}" / "train.py").is_file()

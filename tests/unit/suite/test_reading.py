@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -15,6 +16,7 @@ from clusterctl.validation.checks.pairs import PairsOptions
 from pydantic import ValidationError
 
 R = TypeVar("R", bound=suite.CheckOptions)
+ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = content.root() / "inventories" / "example" / "validation.yml"
 
 
@@ -213,7 +215,7 @@ def test_the_example_shows_every_key() -> None:
 
 
 def test_the_examples_of_the_docs_are_taken_as_they_stand() -> None:
-    text = (content.root() / "docs" / "reference" / "suites.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "suites.md").read_text(encoding="utf-8")
     examples = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert examples
     for example in examples:

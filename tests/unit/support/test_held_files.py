@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from clusterctl.remote import ssh
 from clusterctl.support import held_files
 
 HOLDER = """
@@ -48,3 +50,20 @@ def test_a_folder_is_gone_after_its_block(tmp_path: Path) -> None:
     with held_files.folder(str(tmp_path)) as folder:
         assert folder.stat().st_mode & 0o777 == 0o700
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_socket_has_room_where_the_folder_for_temporary_files_has_a_long_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = tmp_path / "var" / "folders" / "zz" / "zyxvpxvq6csfxvn_n0000000000000" / "T"  # as on macOS
+    usual.mkdir(parents=True)
+    monkeypatch.setattr("tempfile.tempdir", str(usual))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    with ssh.control_folder() as folder:
+        place = folder / "0123456789012345678901234567890123456789.0123456789abcdef"  # as ssh makes it
+        assert len(os.fsencode(place)) < 104
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(place))
+    assert not folder.exists()
+    monkeypatch.setattr("tempfile.tempdir", "/tmp")  # noqa: S108
+    assert held_files.short_base() is None

@@ -95,6 +95,11 @@ def _open(path: Path) -> sqlite3.Connection:
     except UnicodeDecodeError as error:  # the message of sqlite about a damaged schema quotes its bytes
         connection.close()
         raise sqlite3.DatabaseError(f"malformed: {error}") from None
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        if type(error) is sqlite3.DatabaseError and not str(error):  # Python 3.10 drops a message that is not text
+            raise sqlite3.DatabaseError("malformed: the message of sqlite is not text") from None
+        raise
     except BaseException:
         connection.close()
         raise

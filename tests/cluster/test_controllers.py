@@ -1,0 +1,117 @@
+"""Each Python with the oldest and the newest ansible-core that it takes: the wheel provisions and validates two nodes.
+
+``make test-controllers`` runs these tests. ``make test`` has one controller: test_provision.py installs the wheel too.
+The unit tests are those about what depends on the Python or on ansible-core; they start no program.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import installed
+import pytest
+from clusterctl.sandbox import images, podman
+from clusterctl.state import paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from clusterctl.sandbox import Sandbox
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+
+NEWEST = "newest"
+# ansible-core 2.17 runs on Python 3.10 to 3.12; 2.18 and 2.19 on 3.11 to 3.13; 2.20 and 2.21 on 3.12 to 3.14.
+PAIRS = (
+    ("3.10", "2.17"),
+    ("3.11", "2.17"),
+    ("3.11", "2.19"),
+    ("3.12", "2.17"),
+    ("3.12", NEWEST),
+    ("3.13", "2.18"),
+    ("3.13", NEWEST),
+    ("3.14", "2.20"),
+    ("3.14", NEWEST),
+)
+IMAGES = {"3.13": "debian13", "3.14": "testing"}  # nodes' images whose distribution has that Python
+UNIT = ("cli", "inventory", "plugins", "provisioning", "state", "support")
+FOR_UNIT = ("pytest>=8.2", "hypothesis>=6.100", "jsonschema>=4.23")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder for environments, the wheel and two bare nodes."""
+
+    folder: Path
+    wheel: Path
+    box: Sandbox
+
+
+@pytest.fixture(scope="module")
+def place(sandbox: Callable[..., Sandbox], tmp_path_factory: pytest.TempPathFactory) -> Place:
+    folder = tmp_path_factory.mktemp("controllers")
+    return Place(folder, installed.build_wheel(folder), sandbox("controllers", nodes=2))
+
+
+@pytest.mark.parametrize(("python", "core"), PAIRS, ids=lambda word: word)
+def test_the_wheel_makes_and_proves_a_cluster(place: Place, python: str, core: str) -> None:
+    controller = made(place, python, core)
+    version = controller.says("python", "-c", "import ansible.release as r; print(r.__version__)").strip()
+    assert core == NEWEST or version.startswith(f"{core}.")
+    where = controller.says("python", "-c", "from clusterctl.support import content; print(content.root())").strip()
+    assert where.startswith(str(controller.folder)), "the content of the wheel, not of the checkout"
+    inventory = str(place.box.inventory)
+    own_state = {"XDG_STATE_HOME": str(controller.folder / "state")}  # a controller that has never seen the nodes
+    done = controller.run("clusterctl", "provision", "--yes", "--no-validate", inventory, env=own_state)
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert "Traceback" not in done.stderr
+    assert "DEPRECATION" not in done.stderr
+    done = controller.run("clusterctl", "validate", "--format", "json", inventory, env=own_state)
+    assert done.returncode == 0, done.stderr[-5000:]
+    record = json.loads(done.stdout)
+    assert record["verdict"] == "PASS"
+    assert len(record["checks"]) > 1
+
+
+@pytest.mark.parametrize(("python", "core"), PAIRS, ids=lambda word: word)
+def test_the_unit_tests_pass_on_the_wheel(place: Place, python: str, core: str) -> None:
+    controller = made(place, python, core)
+    folders = [str(installed.ROOT / "tests" / "unit" / name) for name in UNIT]
+    options = ("-q", "-m", "not programs", "-p", "no:cacheprovider", "--rootdir", str(installed.ROOT))
+    project = ("-c", str(installed.ROOT / "pyproject.toml"))
+    done = controller.run("python", "-m", "pytest", *project, *options, *folders)
+    assert done.returncode == 0, done.stdout[-5000:]
+
+
+def made(place: Place, python: str, core: str) -> installed.Controller:
+    """Return the environment of a pair, made where it is missing; a test is skipped without that Python."""
+    folder = place.folder / f"python{python}-ansible-core-{core}"
+    here = installed.python_of_this_machine(python)
+    around = () if here else in_a_container(place, python)
+    if (folder / "made").exists():
+        return installed.Controller(folder, around)
+    wanted = "ansible-core" if core == NEWEST else f"ansible-core=={core}.*"
+    words = [here] if here else [*around, "/usr/bin/python3"]
+    controller = installed.newly_made(folder, words, wanted, str(place.wheel), *FOR_UNIT, around=around)
+    (folder / "made").touch()
+    return controller
+
+
+def in_a_container(place: Place, python: str) -> tuple[str, ...]:
+    """Return the words that run a program in a container with that Python, in this machine's network."""
+    engine = podman.find()
+    try:
+        reference = images.ensure(engine, IMAGES[python], lambda _: None)
+    except KeyError:
+        pytest.skip(f"This machine has no Python {python}, and no image of a node has one.")
+    state, cache = paths.state_dir().value, paths.cache_dir().value
+    seen = (place.folder, installed.ROOT, state, cache)
+    volumes = [f"--volume={path}:{path}" for path in dict.fromkeys(map(str, seen))]
+    variables = {"HOME": str(place.folder), "XDG_STATE_HOME": str(state.parent), "XDG_CACHE_HOME": str(cache.parent)}
+    given = [f"--env={name}={value}" for name, value in variables.items()]
+    run = ("run", "--rm", "--init", "--network=host", "--entrypoint=/usr/bin/env", f"--user={os.getuid()}")
+    return tuple(engine.argv(*run, *volumes, *given, reference))

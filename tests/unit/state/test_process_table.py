@@ -1,0 +1,84 @@
+"""The processes of a machine, by /proc and by the program ps, which macOS has in its place."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl.state import process_table, processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.programs
+
+MARK = "clusterctl-mark-of-a-run"
+
+
+@pytest.fixture(params=["proc", "ps"])
+def by(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How processes are found; without /proc as on macOS."""
+    if request.param == "ps":
+        monkeypatch.setattr(process_table, "PROC", tmp_path / "proc")
+    return str(request.param)
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    environment = {**os.environ, "OF_THE_RUN": MARK}
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.usefixtures("by")
+def test_a_running_process_is_found_with_its_parent_its_start_and_its_mark(child: subprocess.Popen[bytes]) -> None:
+    assert {os.getpid(), child.pid} <= set(process_table.all_numbers())
+    assert child.pid in process_table.children(os.getpid())
+    assert os.getpid() not in process_table.children(os.getpid())
+    started = process_table.started_ticks(child.pid)
+    assert started is not None
+    assert started == process_table.started_ticks(child.pid)
+    assert process_table.carries(child.pid, MARK.encode())
+    assert process_table.carries(child.pid, b"another mark", b"input()")
+    assert not process_table.carries(child.pid, b"another mark")
+    assert any(name.startswith("python") for name in process_table.names())
+    assert process_table.runs(child.pid)
+
+
+@pytest.mark.usefixtures("by")
+def test_a_run_at_work_is_not_taken_for_a_killed_one(child: subprocess.Popen[bytes]) -> None:
+    here = processes.this_process()
+    recorded = here.model_copy(update={"started_ticks": process_table.started_ticks(child.pid)})
+    assert not processes.has_ended(recorded, here, process_table.started_ticks(child.pid))
+    os.kill(child.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # now a zombie
+    assert process_table.started_ticks(child.pid) is None
+    assert not process_table.carries(child.pid, MARK.encode())
+    assert processes.has_ended(recorded, here, process_table.started_ticks(child.pid))
+    child.communicate()
+    assert process_table.started_ticks(child.pid) is None
+    assert not process_table.runs(child.pid)
+
+
+@pytest.mark.usefixtures("by")
+def test_what_carries_the_mark_is_ended(child: subprocess.Popen[bytes]) -> None:
+    processes.end_all(lambda pid: pid == child.pid and process_table.carries(pid, MARK.encode()))
+    assert child.wait(timeout=10) == -signal.SIGTERM
+
+
+def test_without_proc_and_ps_nothing_is_known_and_nothing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_table, "PROC", tmp_path / "proc")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert process_table.all_numbers() == []
+    assert process_table.started_ticks(os.getpid()) is None
+    assert process_table.names() == set()
+    assert not process_table.carries(os.getpid(), b"")
