@@ -52,6 +52,8 @@ _OTHERS = {
     "scancel": 'echo "scancel $*" >>"$STAND_IN/log"',
     "scontrol": r"""case "$*" in
   "show hostnames "*) printf 'node1\nnode2\n';;
+  "update "*) if [ -e "$STAND_IN/denied" ]; then echo "slurm_update error: Access/permission denied" >&2; exit 1; fi
+    echo "scontrol $*" >>"$STAND_IN/log";;
   "show config") printf 'Configuration data as of now\nClusterName             = sandbox\n';;
 esac""",
 }

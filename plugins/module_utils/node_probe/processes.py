@@ -10,6 +10,7 @@ from .reading import Json, list_folder, read_text, user_name
 
 # A process with one of these variables is a rank, or a child of a rank.
 _RANK_VARIABLES = (b"OMPI_COMM_WORLD_RANK=", b"PMIX_RANK=", b"HOROVOD_RANK=", b"TORCHELASTIC_RUN_ID=")
+_NVIDIA_DEVICE = "/dev/nvidia"
 _LONGEST_COMMAND = 200
 _REAPERS = {"systemd", "init", "tini", "catatonit", "dumb-init"}
 
@@ -60,7 +61,7 @@ def leftovers(wanted: bool) -> Json:
 
 
 def busy(wanted: bool) -> Json:
-    """Find the ranks, and the processes that map a file of an artifact or were started from one.
+    """Find the ranks, and the processes that use a GPU, map a file of an artifact or were started from one.
 
     Only processes whose files in /proc are readable are found: those of the login user, or all of them for root.
     """
@@ -70,8 +71,9 @@ def busy(wanted: bool) -> Json:
     trees = {folder: os.path.realpath(folder) for folder in folders if os.path.isfile(f"{folder}/{MARKER}")}
     found = []
     for pid in sorted(int(name) for name in list_folder("/proc") if name.isdigit() and int(name) != os.getpid()):
-        rank, used = _is_rank(pid), _trees_of(pid, trees)
-        if not rank and not used:
+        maps = read_text(f"/proc/{pid}/maps", "")
+        rank, gpu, used = _is_rank(pid), uses_gpu(maps), _trees_of(pid, maps, trees)
+        if not rank and not gpu and not used:
             continue
         try:
             owner = os.stat(f"/proc/{pid}").st_uid
@@ -84,17 +86,23 @@ def busy(wanted: bool) -> Json:
                 "user": user_name(owner),
                 "command": command[:_LONGEST_COMMAND],
                 "rank": rank,
+                "gpu": gpu,
                 "trees": sorted(used),
             }
         )
     return {"busy": found}
 
 
-def _trees_of(pid: int, trees: dict[str, str]) -> set[str]:
+def uses_gpu(maps: str) -> bool:
+    """Tell from the text of /proc/PID/maps whether a process has memory of an NVIDIA GPU mapped, as CUDA does."""
+    names = {line.rpartition(_NVIDIA_DEVICE)[2] for line in maps.splitlines() if _NVIDIA_DEVICE in line}
+    return any(name.isdigit() or name.startswith("-uvm") for name in names)
+
+
+def _trees_of(pid: int, maps: str, trees: dict[str, str]) -> set[str]:
     """Return the folders of artifacts of which a process maps a file, or from which its program comes."""
     first = f"{ARTIFACT_ROOT}/"
-    lines = read_text(f"/proc/{pid}/maps", "").splitlines()
-    paths = {line[line.index(first) :] for line in lines if first in line}
+    paths = {line[line.index(first) :] for line in maps.splitlines() if first in line}
     program = read_text(f"/proc/{pid}/cmdline", "").partition("\0")[0]
     paths |= {program} if program.startswith(first) else set()
     places = {first + path[len(first) :].partition("/")[0] for path in paths}

@@ -100,6 +100,9 @@ def enable(
     start_within: slurm_options.StartWithin = None,
     nodes: slurm_options.Nodes = None,
     submit_host: slurm_options.SubmitHost = None,
+    skip_busy: slurm_options.SkipBusy = False,
+    drain_failed: slurm_options.DrainFailed = False,
+    undrain_proved: slurm_options.UndrainProved = False,
     form: Output = Format.TEXT,
 ) -> int:
     """Validate this inventory every night, in place of what was enabled for it before.
@@ -123,6 +126,7 @@ def enable(
         start_within=start_within,
         nodes=nodes,
         submit_host=submit_host,
+        drains=drain_failed or undrain_proved,
     )
     done = install.enable(
         install.EnableRequest(
@@ -138,6 +142,8 @@ def enable(
             reports=reports,
             prometheus=prometheus,
             via=wish,
+            skip_busy=skip_busy,
+            drains=slurm_options.drains(via, submit_host, failed=drain_failed, proved=undrain_proved),
         )
     )
     job = done.job

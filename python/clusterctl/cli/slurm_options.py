@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from clusterctl.model.drains import DrainWish
     from clusterctl.model.hosts import InventorySources
     from clusterctl.model.slurm_wish import SlurmWish
 
 _PANEL = "Inside an allocation"
+_TOLD = "What Slurm is told"
 _MOST_NODES = 100_000
 
 
@@ -86,6 +88,28 @@ SubmitHost: TypeAlias = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+SkipBusy: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--skip-busy",
+        help="Leave out by name nodes with ranks or GPU processes; with --via slurm, nodes that are not idle.",
+    ),
+]
+DrainFailed: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--drain-failed", help="Drain in Slurm each node that failed, with the finding as the reason.",
+        rich_help_panel=_TOLD,
+    ),
+]  # fmt: skip
+UndrainProved: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--undrain-proved",
+        help="Take back drains of clusterctl where everything passed. Needs ssh: Slurm runs nothing on a drained node.",
+        rich_help_panel=_TOLD,
+    ),
+]
 InventoryFrom: TypeAlias = Annotated[
     NodeSource | None,
     typer.Option(
@@ -123,8 +147,11 @@ def wish(
     submit_host: str | None,
     launcher: RankStarter | None = None,
     mpi: str | None = None,
+    drains: bool = False,
 ) -> SlurmWish | None:
     """Return how Slurm is asked for the nodes, None where they are reached by ssh.
+
+    ``drains`` says whether Slurm is told of the result: then a submit host means something without an allocation.
 
     Raises:
         BadParameter: an option needs ``--via slurm``, or is not what it takes.
@@ -145,6 +172,8 @@ def wish(
         "--mpi": mpi,
     }
     if via is not Way.SLURM:
+        if drains:
+            del given["--submit-host"]
         alone = next((name for name, value in given.items() if value is not None), "")
         if alone:
             raise typer.BadParameter("it needs --via slurm", param_hint=alone)
@@ -164,6 +193,21 @@ def wish(
         launcher="srun" if launcher is RankStarter.SRUN else "mpirun",
         mpi=mpi or "pmix",
     )
+
+
+def drains(via: Way | None, submit_host: str | None, *, failed: bool, proved: bool) -> DrainWish | None:
+    """Return what Slurm is told of the result, None where it is told nothing.
+
+    Raises:
+        BadParameter: a drain cannot be taken back in an allocation.
+    """
+    from clusterctl.model.drains import DrainWish  # noqa: PLC0415 - see cli.main
+
+    if proved and via is Way.SLURM:
+        raise typer.BadParameter(
+            "Slurm starts no job on a drained node; give it without --via slurm", param_hint="--undrain-proved"
+        )
+    return DrainWish(failed=failed, proved=proved, submit_host=submit_host or "") if failed or proved else None
 
 
 def sources(

@@ -101,6 +101,9 @@ def validate(
     start_within: slurm_options.StartWithin = None,
     nodes: slurm_options.Nodes = None,
     submit_host: slurm_options.SubmitHost = None,
+    skip_busy: slurm_options.SkipBusy = False,
+    drain_failed: slurm_options.DrainFailed = False,
+    undrain_proved: slurm_options.UndrainProved = False,
     inventory_from: slurm_options.InventoryFrom = None,
     launcher: slurm_options.Launcher = None,
     mpi: slurm_options.Mpi = None,
@@ -136,6 +139,7 @@ def validate(
         submit_host=submit_host,
         launcher=launcher,
         mpi=mpi,
+        drains=drain_failed or undrain_proved,
     )
     inventory = slurm_options.sources(wish, named, more)
     of_inventory = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
@@ -145,6 +149,8 @@ def validate(
         launch_node=launch_node,
         suite=_suite(inventory, suite, suite_file),
         via=wish,
+        skip_busy=skip_busy,
+        drains=slurm_options.drains(via, submit_host, failed=drain_failed, proved=undrain_proved),
         checks=None if names is None else tuple(names),
         timeout_s=timeout,
         patience_s=_patience(patience),

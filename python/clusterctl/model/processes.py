@@ -16,10 +16,11 @@ class Leftover(Fact):
 
 
 class BusyProcess(Fact):
-    """A process that is a ``rank`` of a job, or that uses artifacts, whose folders are ``trees``."""
+    """A process that is a ``rank`` of a job, uses a GPU, or uses artifacts, whose folders are ``trees``."""
 
     pid: int
     user: str
     command: str
     rank: bool
+    gpu: bool = False
     trees: tuple[str, ...] = ()

@@ -330,6 +330,7 @@ class ValidationRecord(Record):
     slurm_job: int | None = None  # the allocation that the checks ran in
     launcher: Literal["mpirun", "srun"] = "mpirun"  # what started the ranks
     pmix: str = ""  # the PMIx that Open MPI was built with: internal, or prefix and release of the site's
+    left_out: dict[str, str] = Field(default_factory=dict)  # nodes that took no part, as jobs ran there; the reasons
     verdict: Verdict
     checks: tuple[CheckResult, ...]
 

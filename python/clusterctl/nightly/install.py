@@ -27,6 +27,7 @@ from clusterctl.validation import suites
 if TYPE_CHECKING:
     from datetime import time
 
+    from clusterctl.model.drains import DrainWish
     from clusterctl.model.hosts import AnyInventory, Inventory
     from clusterctl.model.slurm_wish import SlurmWish
     from clusterctl.nightly.records import HookTarget, SchedulePlace, Scope
@@ -43,6 +44,7 @@ class EnableRequest:
 
     ``suite`` None means the suite of ``suite_file`` or of the validation.yml beside the inventory, else ``nightly``.
     ``scope`` None means ``system`` for root and ``user`` for other users. ``via`` is how Slurm is asked for the nodes.
+    ``skip_busy`` and ``drains`` are those of :class:`clusterctl.nightly.records.Job`.
     """
 
     inventory: AnyInventory
@@ -57,6 +59,8 @@ class EnableRequest:
     reports: Path | None = None
     prometheus: Path | None = None
     via: SlurmWish | None = None
+    skip_busy: bool = False
+    drains: DrainWish | None = None
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,8 @@ def _job(
         private_key=options.private_key,
         become=options.become,
         via=request.via,
+        skip_busy=request.skip_busy,
+        drains=request.drains,
         environment={**kept, **homes},
         folder=str(Path.cwd()),
         hook=target,

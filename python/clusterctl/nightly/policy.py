@@ -46,6 +46,7 @@ def proof_of(record: ValidationRecord) -> Proof:
         bad=bad,
         culprits=tuple(culprit for check in record.checks for culprit in check.culprits),
         checks=len(record.checks),
+        left_out=record.left_out,
         skew="; ".join(check.reason for check in bad if check.check == _SKEW),
     )
 
@@ -119,6 +120,24 @@ def state_of(night: Night) -> tuple[str, ...]:
     if night.outcome == "failed":
         found.add("could not run")
     return (verdict, *sorted(found))
+
+
+def carried(before: Sequence[str], now: Sequence[str], left_out: Iterable[str]) -> tuple[str, ...]:
+    """Return the state of a night with what the last notified one said of nodes that this night has left out.
+
+    A node that took no part is neither better nor worse, so its fault is not gone.
+
+    Args:
+        before: the :func:`state_of` the last notified night.
+        now: that of this night.
+        left_out: the nodes that took no part.
+    """
+    names = set(left_out)
+    kept = [entry for entry in before[1:] if names & set(entry.split()) and not entry.startswith("drift ")]
+    if not kept or not now:
+        return tuple(now)
+    verdict = before[0] if now[0] == Verdict.PASS.value else now[0]
+    return (verdict, *sorted({*now[1:], *kept}))
 
 
 def change(before: Sequence[str], now: Sequence[str]) -> str:

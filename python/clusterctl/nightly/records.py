@@ -9,6 +9,7 @@ from pydantic import Field
 
 from clusterctl.model.base import Record
 from clusterctl.model.culprits import Culprit
+from clusterctl.model.drains import DrainWish
 from clusterctl.model.hosts import InventorySources
 from clusterctl.model.results import Verdict
 from clusterctl.model.slurm_wish import SlurmWish
@@ -52,6 +53,8 @@ class Job(Record):
         environment: variables of a night in addition to those of systemd or cron.
         folder: the working directory of ``enable``; relative paths in an inventory or an ansible.cfg start there.
         via: how Slurm is asked for the nodes; None reaches them by ssh.
+        skip_busy: whether a night leaves out nodes with other work.
+        drains: what a night tells Slurm of its nodes; None tells it nothing.
         wait_s: how long a night waits for another run that holds a host.
         keep_days: how long nights and their reports are kept.
         reports: the folder of the reports; None means beside the record of the night.
@@ -74,6 +77,8 @@ class Job(Record):
     private_key: str | None = None
     become: bool = False
     via: SlurmWish | None = None
+    skip_busy: bool = False
+    drains: DrainWish | None = None
     environment: dict[str, str] = Field(default_factory=dict)
     folder: str
     hook: HookTarget | None = None
@@ -106,7 +111,10 @@ class BadCheck(Record):
 
 
 class Proof(Record):
-    """The result of the validation of a night; the whole record lies in its ``folder``."""
+    """The result of the validation of a night; the whole record lies in its ``folder``.
+
+    ``left_out`` has the reason of each node that took no part, because it was busy or not in its turn.
+    """
 
     run_id: str
     folder: str
@@ -114,6 +122,7 @@ class Proof(Record):
     bad: tuple[BadCheck, ...] = ()
     culprits: tuple[Culprit, ...] = ()
     checks: int = 0
+    left_out: dict[str, str] = Field(default_factory=dict)
     skew: str = ""  # how the software of the nodes differs; empty where it does not, or was not compared
 
 

@@ -20,7 +20,7 @@ from clusterctl.validation import run as validation
 from clusterctl.validation import suites, via_slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import tzinfo
 
     from clusterctl.model.events import Event
@@ -138,7 +138,9 @@ class _NightRun:
             inventory=self._options,
             suite=chosen,
             via=job.via,
-            argv=self._argv("validate", "--suite", chosen.name, *(job.via.words if job.via else ())),
+            skip_busy=job.skip_busy,
+            drains=job.drains,
+            argv=self._argv("validate", "--suite", chosen.name, *(job.via.words if job.via else ()), *_of(job)),
         )
         if job.via is not None:
             return via_slurm.validate(job.given, options, job.via, self._hear)
@@ -196,10 +198,12 @@ class _NightRun:
 
     def _compare(self) -> None:
         before = storage.told(self._job.job)
-        self._update(
-            finished=datetime.now(timezone.utc),
-            change=policy.change(before.state if before else (), policy.state_of(self._night)),
-        )
+        state = before.state if before else ()
+        self._update(finished=datetime.now(timezone.utc), change=policy.change(state, self._state(state)))
+
+    def _state(self, before: Sequence[str]) -> tuple[str, ...]:
+        proof = self._night.proof
+        return policy.carried(before, policy.state_of(self._night), proof.left_out if proof is not None else ())
 
     def _report(self, record: ValidationRecord) -> None:
         written, problems = reports.write(self._job, self._night, record)
@@ -225,7 +229,8 @@ class _NightRun:
             if not told.ok:
                 self._tell(f"the hook failed: {told.words}")
                 return self._night
-        storage.write_told(self._job.job, Told(night=night.night, state=policy.state_of(night)))
+        before = storage.told(self._job.job)
+        storage.write_told(self._job.job, Told(night=night.night, state=self._state(before.state if before else ())))
         return self._night
 
     def _prune(self) -> None:
@@ -255,6 +260,11 @@ class _NightListener:
 
     def stopping(self, requests: int) -> None:
         """The record holds the interruption."""
+
+
+def _of(job: Job) -> list[str]:
+    """Return the options of the job that concern busy nodes and Slurm's drains."""
+    return [*(["--skip-busy"] if job.skip_busy else []), *(job.drains.words if job.drains else [])]
 
 
 def _words(error: Exception) -> str:

@@ -64,6 +64,30 @@ class Slurm:
             raise ValidationCouldNotRunError(f"Slurm's {named} has no node; name one of 'sinfo' with -p.")
         return found
 
+    def every_node(self) -> tuple[SlurmNode, ...]:
+        """Return the nodes of all partitions.
+
+        Raises:
+            ValidationCouldNotRunError: Slurm does not answer.
+        """
+        return slurm_text.nodes(self._asked(slurm_text.sinfo()), slurm_text.EVERY_PARTITION)
+
+    def drain(self, name: str, reason: str) -> None:
+        """Drain a node: its jobs end as they would, and no other starts there.
+
+        Raises:
+            ValidationCouldNotRunError: Slurm refuses it, such as for a user who is no operator.
+        """
+        self._asked(["scontrol", "update", f"nodename={name}", "state=drain", f"reason={reason}"])
+
+    def resume(self, name: str) -> None:
+        """Let a drained node take jobs again.
+
+        Raises:
+            ValidationCouldNotRunError: Slurm refuses it.
+        """
+        self._asked(["scontrol", "update", f"nodename={name}", "state=resume"])
+
     def cluster_name(self) -> str:
         """Return the name that Slurm gives to its cluster."""
         return slurm_text.cluster_name(self._asked(["scontrol", "show", "config"])) or "slurm"

@@ -28,7 +28,9 @@ _COMMA_OUTSIDE = re.compile(r",(?![^(]*\))")
 _STATE_MARKS = "*~#!%$@^-+"
 _UNUSABLE = re.compile(r"down|drain|fail|maint|reboot|unk|future|no_respond|inval", re.IGNORECASE)
 _GRANTED = re.compile(r"(?:Pending|Granted) job allocation (\d+)|\bjob (\d+) (?:queued|has been allocated)")
+EVERY_PARTITION = "*"
 _TIME_LIMIT = re.compile(r"(?:(?P<days>\d{1,4})-)?(?P<clock>\d{1,6}(?::\d{1,2}){0,2})")
+_IDLE = "idle"
 _JOB_NAME = "clusterctl-validate"
 
 
@@ -54,6 +56,11 @@ class SlurmNode:
     def is_usable(self) -> bool:
         """Whether Slurm may start a job there, now or once other jobs have ended."""
         return not _UNUSABLE.search(self.state)
+
+    @property
+    def at_work(self) -> str:
+        """Why a validation that skips busy nodes leaves the node out, '' for an idle one."""
+        return "" if self.state == _IDLE else f"{self.state}{f': {self.reason}' if self.reason else ''}"
 
     @property
     def hardware(self) -> str:
@@ -152,8 +159,9 @@ def nodes(text: str, partition: str = "") -> tuple[SlurmNode, ...]:
 
     Args:
         text: the answer to :func:`sinfo`.
-        partition: its name, or several with commas.
+        partition: its name, or several with commas; :data:`EVERY_PARTITION` takes all of them.
     """
+    everywhere = partition == EVERY_PARTITION
     wanted = set(partition.split(",")) if partition else set()
     found: dict[str, SlurmNode] = {}
     for line in text.splitlines():
@@ -161,7 +169,7 @@ def nodes(text: str, partition: str = "") -> tuple[SlurmNode, ...]:
         if len(fields) != _SINFO_FIELDS:
             continue
         where, name, address, sockets, cores, threads, gres, state, reason = fields
-        if (where.rstrip("*") not in wanted) if wanted else (not where.endswith("*")):
+        if not everywhere and ((where.rstrip("*") not in wanted) if wanted else (not where.endswith("*"))):
             continue
         node = SlurmNode(
             name,

@@ -68,6 +68,11 @@ def hold_file(cluster: str) -> Path:
     return cluster_dir(cluster) / "hold.json"
 
 
+def proofs_file(cluster: str) -> Path:
+    """The time of the last proof of each node of one cluster."""
+    return cluster_dir(cluster) / "proofs.json"
+
+
 def identity_file(cluster: str) -> Path:
     """The id by which the nodes of one cluster know it."""
     return cluster_dir(cluster) / "identity.json"

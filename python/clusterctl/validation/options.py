@@ -14,6 +14,9 @@ from clusterctl.support.words import and_more
 from clusterctl.validation import suites
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from clusterctl.model.drains import DrainWish
     from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import Inventory, InventorySources
     from clusterctl.model.slurm_wish import SlurmWish
@@ -39,6 +42,9 @@ class ValidationOptions:
         remembered: whether the run is kept in the history and compared with it.
         argv: the command line without secrets, for messages and records.
         via: how Slurm is asked for the nodes; None reaches them by ssh.
+        skip_busy: whether nodes with other work are left out, by name and with the reason.
+        left_out: the nodes that are left out so, each with the reason; found, not asked for.
+        drains: what Slurm is told after the run; None tells it nothing.
         probe: facts that are known already, with the watch entries of
             :func:`clusterctl.validation.gate.watch_entries`; None gathers them.
     """
@@ -54,6 +60,9 @@ class ValidationOptions:
     remembered: bool = True
     argv: tuple[str, ...] = ()
     via: SlurmWish | None = None
+    skip_busy: bool = False
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    drains: DrainWish | None = None
     probe: Probe | None = None
 
     @property
@@ -92,4 +101,5 @@ class ValidationOptions:
         for option, value in given.items():
             words += [] if value is None else [option, value]
         words += [] if self.gate else ["--no-gate"]
+        words += ["--skip-busy"] if self.skip_busy else []
         return shlex.join([*words, *(["--checks", check] if check else [])])

@@ -7,6 +7,7 @@ through mpirun, each under its own deadline, and keep verdicts and logs.
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -14,12 +15,15 @@ from clusterctl import __version__
 from clusterctl.analysis.trend import noise_of
 from clusterctl.diagnosis import training_stack
 from clusterctl.inventory import ansible_inventory
+from clusterctl.model import proofs
 from clusterctl.model.results import ValidationRecord, Verdict, worst
 from clusterctl.remote import ssh
+from clusterctl.remote.slurm import Slurm
 from clusterctl.state import files, history, locks, paths, runs
+from clusterctl.state import proofs as state_proofs
 from clusterctl.suite import GATE
 from clusterctl.support.errors import ExitCode
-from clusterctl.validation import pmix_agreement, ports
+from clusterctl.validation import drains, idle_part, pmix_agreement, ports, slurm_host
 from clusterctl.validation.check_results import CheckResults, by_reason
 from clusterctl.validation.check_runner import CheckRunner
 from clusterctl.validation.checks import registry
@@ -59,7 +63,12 @@ def validate(
     """
     options = options or ValidationOptions()
     registry.select(options.checks, options.suite)  # a wrong name is told before the inventory is read
-    return of_cluster(ansible_inventory.load(inventory, options.inventory), options, on_event)
+    cluster = ansible_inventory.load(inventory, options.inventory)
+    if options.skip_busy:
+        cluster, left_out = idle_part.of(cluster)
+        options = replace(options, left_out=left_out)
+    slurm = Slurm(slurm_host.named(options.drains.submit_host, cluster, options.inventory)) if options.drains else None
+    return of_cluster(cluster, options, on_event, slurm=slurm)
 
 
 def of_cluster(
@@ -67,6 +76,7 @@ def of_cluster(
     options: ValidationOptions,
     on_event: Callable[[ValidationEvent], None] | None = None,
     gone: Gone | None = None,
+    slurm: Slurm | None = None,
 ) -> ValidationRecord:
     """Validate hosts that are known already, and keep the record in the folder of this run.
 
@@ -75,6 +85,7 @@ def of_cluster(
         options: what the user asks for.
         on_event: hears what happens, as it happens.
         gone: says why the hosts are no longer ours, '' while they are.
+        slurm: hears what ``options.drains`` wants it to.
 
     Returns:
         The record, as :func:`validate` does.
@@ -88,7 +99,8 @@ def of_cluster(
     with locks.HostLock(cluster.selected_hosts, command):
         run = runs.start("validate", cluster.sources, options.argv, runs.versions())
         try:
-            record = _Validation(cluster, options, checks, run, on_event or _ignore, gone or _ours).go()
+            validation = _Validation(cluster, options, checks, run, on_event or _ignore, gone or _ours)
+            record = validation.followed_up(validation.go(), slurm)
         except KeyboardInterrupt:
             run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=_now())
             raise
@@ -137,6 +149,8 @@ class _Validation:
         self._look_whether_gone, self._gone = gone, ""
         self._cluster, self._options, self._checks, self._run, self._tell = cluster, options, checks, run, tell
         self._started = _now()
+        last = state_proofs.read(paths.cluster_id(cluster.sources)) if options.left_out else {}
+        self._of_idle_part = proofs.notes(cluster.selected, options.left_out, last, self._started)
         self._results = CheckResults(tell)
         self._total = len(checks) + len(GATE)
         paths.private_folder(paths.logs_dir(run.folder))
@@ -178,6 +192,15 @@ class _Validation:
             raise
         record = self._save(self._record())
         return self._save(self._remembered(record)) if self._options.remembered else record
+
+    def followed_up(self, record: ValidationRecord, slurm: Slurm | None) -> ValidationRecord:
+        """Keep which nodes are proved, tell Slurm where that is wanted, and return the record with its notes."""
+        if hosts := proofs.proved(record):
+            state_proofs.keep(paths.cluster_id(self._cluster.sources), hosts, record.finished)
+        if self._options.drains is None or slurm is None:
+            return record
+        told = drains.tell(slurm, self._cluster.selected_hosts, record, self._options.drains)
+        return self._save(record.model_copy(update={"notes": (*record.notes, *told)}))
 
     # --- the checks ---------------------------------------------------------------------------------------------------
 
@@ -282,7 +305,8 @@ class _Validation:
             suite=self._options.suite.name,
             versions=self._versions,
             fabric=self._fabric,
-            notes=(*self._notes, *self._expectations.notes),
+            notes=(*self._notes, *self._of_idle_part, *self._expectations.notes),
+            left_out=dict(self._options.left_out),
             folder=str(self._run.folder),
             via="slurm" if steps else "ssh",
             slurm_job=steps[0].job if steps else None,

@@ -6,24 +6,27 @@ mpirun runs as a step of the job and starts its daemons by srun. No ssh goes to 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import job_login, nodeset
 from clusterctl.model.hosts import OF_SLURM, Host, Inventory, InventorySources, SlurmStep
+from clusterctl.model.proofs import oldest_first
 from clusterctl.model.results import CheckProgress
 from clusterctl.remote import slurm_text
 from clusterctl.remote.slurm import Allocation, Slurm
+from clusterctl.state import paths, proofs
 from clusterctl.support.errors import ConfigError, ValidationCouldNotRunError
 from clusterctl.support.words import and_more
-from clusterctl.validation import run
+from clusterctl.validation import idle_part, run, slurm_host
 from clusterctl.validation.checks import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
 
-    from clusterctl.model.hosts import AnyInventory, InventoryOptions
+    from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.results import ValidationEvent, ValidationRecord
     from clusterctl.model.slurm_wish import SlurmWish
     from clusterctl.remote.slurm import Grant
@@ -32,20 +35,20 @@ if TYPE_CHECKING:
 
 ALLOCATION = "allocation"  # what a progress is about before the first check
 _MOST_NAMED = 6
-# user@host:port, as --submit-host takes it; a name that begins with '-' would be an option of ssh.
-_DESTINATION = re.compile(
-    r"(?:(?P<user>[A-Za-z0-9_][A-Za-z0-9._-]*)@)?(?P<host>[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<port>\d+))?"
-)
 _OTHER_USERS = (job_login.CLUSTER_USER, job_login.MESH_USER)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The nodes that may take part by NodeName, their hosts in the inventory, and what to ask Slurm for."""
+    """The nodes that may take part by NodeName, their hosts in the inventory, and what to ask Slurm for.
+
+    ``left_out`` has the reason of each node that takes no part because it is busy, or not in its turn.
+    """
 
     nodes: Mapping[str, SlurmNode]
     hosts: Mapping[str, Host]
     request: SlurmRequest
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 def validate(
@@ -71,12 +74,14 @@ def validate(
     """
     registry.select(options.checks, options.suite)  # a wrong name is told before anything waits in the queue
     known = None if inventory is None else ansible_inventory.load(inventory, options.inventory)
-    submit = submit_host(wish.submit_host, known, options.inventory)
+    submit = slurm_host.named(wish.submit_host, known, options.inventory)
     slurm = Slurm(submit)
     if wish.by_srun:
         refuse_without_pmix(wish.mpi, slurm.mpi_types(), slurm.place)
-    chosen = choose(slurm.nodes(wish.partition), known, wish, options.inventory.limit)
     sources = known.sources if known is not None else _sources(slurm.cluster_name(), wish.partition)
+    last = proofs.read(paths.cluster_id(sources)) if options.skip_busy else None
+    chosen = choose(slurm.nodes(wish.partition), known, wish, options.inventory.limit, last)
+    options = replace(options, left_out=chosen.left_out)
 
     def tell(words: str) -> None:
         if on_event is not None:
@@ -84,7 +89,7 @@ def validate(
 
     with Allocation(slurm, chosen.request, wish.start_within_s, tell) as allocation:
         cluster = allocated(allocation.wait(), chosen, submit, sources, options.inventory.limit)
-        return run.of_cluster(cluster, options, on_event, allocation.ended)
+        return run.of_cluster(cluster, options, on_event, allocation.ended, slurm)
 
 
 def refuse_without_pmix(wanted: str, types: Sequence[str], place: str) -> None:
@@ -116,35 +121,13 @@ def refuse_without_pmix(wanted: str, types: Sequence[str], place: str) -> None:
         )
 
 
-def submit_host(word: str, known: Inventory | None, options: InventoryOptions) -> Host | None:
-    """Return the host that runs Slurm's commands, None for this machine.
-
-    Args:
-        word: a host of the inventory, or ``user@host:port``; empty for this machine.
-        known: the inventory, where there is one.
-        options: the user and the key of the command line.
-
-    Raises:
-        ConfigError: it is not a host.
-    """
-    if not word:
-        return None
-    for host in known.hosts if known is not None else ():
-        if host.name == word:
-            return replace(host, become=False)
-    match = _DESTINATION.fullmatch(word)
-    if match is None:
-        raise ConfigError(f"--submit-host {word!r} is not a host; name a host of the inventory, or give user@host.")
-    return Host(
-        match["host"],
-        match["host"],
-        port=int(match["port"] or 22),
-        user=match["user"] or options.user,
-        private_key=options.private_key,
-    )
-
-
-def choose(found: Sequence[SlurmNode], known: Inventory | None, wish: SlurmWish, limit: str | None = None) -> Choice:
+def choose(
+    found: Sequence[SlurmNode],
+    known: Inventory | None,
+    wish: SlurmWish,
+    limit: str | None = None,
+    last: Mapping[str, datetime] | None = None,
+) -> Choice:
     """Choose the nodes that may take part, and say what to ask Slurm for.
 
     Args:
@@ -152,6 +135,7 @@ def choose(found: Sequence[SlurmNode], known: Inventory | None, wish: SlurmWish,
         known: the inventory; None takes the nodes that Slurm names.
         wish: how Slurm is asked.
         limit: names of nodes, where Slurm names them; an inventory is limited already.
+        last: when each node was last proved, where busy nodes are left out; None leaves out none.
 
     Raises:
         ConfigError: Slurm does not know a host, or the limit leaves none.
@@ -159,7 +143,10 @@ def choose(found: Sequence[SlurmNode], known: Inventory | None, wish: SlurmWish,
     """
     where = f"partition '{wish.partition}'" if wish.partition else "default partition"
     if known is None:
-        candidates, hosts = list(limited(found, limit)), {}
+        candidates = list(limited(found, limit))
+        hosts: dict[str, Host] = {}
+        if last is not None:
+            return _asked(*_taking_turns(candidates, wish, last), hosts, found, wish)
         usable = [node for node in candidates if node.is_usable]
         if candidates and not usable:
             raise ValidationCouldNotRunError(_unusable(candidates))
@@ -167,11 +154,39 @@ def choose(found: Sequence[SlurmNode], known: Inventory | None, wish: SlurmWish,
     else:
         pairs = _matched(known.selected_hosts, found, where)
         candidates, hosts = [node for node, _ in pairs], {node.name: host for node, host in pairs}
+        if last is not None:
+            return _asked(*_taking_turns(candidates, wish, last), hosts, found, wish)
         unusable = [node for node in candidates if not node.is_usable]
         if unusable and wish.nodes is None:
             raise ValidationCouldNotRunError(_unusable(unusable))
         candidates = [node for node in candidates if node.is_usable]
-    count = len(candidates) if wish.nodes is None else wish.nodes
+    return _asked(candidates, {}, hosts, found, wish)
+
+
+def _taking_turns(
+    candidates: Sequence[SlurmNode], wish: SlurmWish, last: Mapping[str, datetime]
+) -> tuple[list[SlurmNode], dict[str, str]]:
+    """Return the idle nodes, of more than are wanted those whose last proof is the oldest, and why others stay out."""
+    left_out = {node.name: node.at_work for node in candidates if node.at_work}
+    idle = [node for node in candidates if not node.at_work]
+    if not idle:
+        raise idle_part.all_busy(left_out)
+    in_turn = set(oldest_first((node.name for node in idle), last)[: wish.nodes])
+    left_out.update({node.name: "idle; its last proof is newer" for node in idle if node.name not in in_turn})
+    return [node for node in idle if node.name in in_turn], left_out
+
+
+def _asked(
+    candidates: Sequence[SlurmNode],
+    left_out: Mapping[str, str],
+    hosts: Mapping[str, Host],
+    found: Sequence[SlurmNode],
+    wish: SlurmWish,
+) -> Choice:
+    """Return what to ask Slurm for, of the nodes that may take part."""
+    where = f"partition '{wish.partition}'" if wish.partition else "default partition"
+    is_idle_part = bool(left_out)
+    count = len(candidates) if wish.nodes is None or is_idle_part else wish.nodes
     if not candidates or count > len(candidates):
         raise ValidationCouldNotRunError(
             f"{max(1, count)} nodes are asked for, and Slurm's {where} has {len(candidates)} that can take part; "
@@ -193,7 +208,7 @@ def choose(found: Sequence[SlurmNode], known: Inventory | None, wish: SlurmWish,
         exclude=() if everyone else tuple(node.name for node in found if node.name not in names),
         gpus=min(node.gpus for node in candidates),
     )
-    return Choice({node.name: node for node in candidates}, hosts, request)
+    return Choice({node.name: node for node in candidates}, hosts, request, left_out)
 
 
 def limited(found: Iterable[SlurmNode], limit: str | None) -> list[SlurmNode]:

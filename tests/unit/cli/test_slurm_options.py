@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from clusterctl.cli import main, slurm_options
 from clusterctl.cli.slurm_options import NodeSource, Way
+from clusterctl.model.drains import DrainWish
 from clusterctl.model.slurm_wish import SlurmWish
 from clusterctl.remote import slurm_text
 from clusterctl.support.errors import ExitCode
@@ -30,6 +31,12 @@ def test_what_is_asked_of_slurm() -> None:
     by_srun = slurm_options.wish(Way.SLURM, None, **NOTHING, launcher=slurm_options.RankStarter.SRUN, mpi="pmix_v4")
     assert by_srun == SlurmWish(launcher="srun", mpi="pmix_v4")
     assert by_srun.words == ["--via", "slurm", "--launcher", "srun", "--mpi", "pmix_v4"]
+    told = {**NOTHING, "submit_host": "login"}
+    assert slurm_options.wish(None, None, **told, drains=True) is None  # the host hears of drains alone
+    assert slurm_options.drains(None, "login", failed=True, proved=True) == DrainWish(
+        failed=True, proved=True, submit_host="login"
+    )
+    assert slurm_options.drains(None, None, failed=False, proved=False) is None
 
 
 @pytest.mark.parametrize(
@@ -51,6 +58,8 @@ def test_another_time_limit_is_refused(text: str) -> None:
     [
         (["i.ini", "-p", "gpu"], "--partition: it needs --via slurm"),
         (["i.ini", "--nodes", "2"], "--nodes: it needs --via slurm"),
+        (["i.ini", "--submit-host", "login"], "--submit-host: it needs --via slurm"),
+        (["i.ini", "--via", "slurm", "--undrain-proved"], "--undrain-proved"),
         (["--via", "slurm"], "INVENTORY: it is missing"),
         (["i.ini", "--via", "slurm", "--inventory-from", "slurm"], "--inventory-from"),
         (["i.ini", "--via", "slurm", "--time", "soon"], "--time"),

@@ -137,3 +137,12 @@ def test_the_slice_of_a_night_is_recorded_and_told() -> None:
     found = policy.drift_of(provisioned(outcome="nothing to do", slices=(2,)))
     assert found.slice == 2
     assert "slice 3 of 7" in policy.words_of(found)
+
+
+def test_a_node_that_a_night_left_out_is_not_mended() -> None:
+    before = ("FAIL", "drift node9", "node node3 copy", "pairs FAIL")
+    assert policy.carried(before, ("PASS",), ("node3",)) == ("FAIL", "node node3 copy")
+    assert policy.carried(before, ("PASS",), ("node4",)) == ("PASS",)  # node3 was proved, and is news
+    worse = policy.carried(before, ("ERROR", "could not run"), ("node3",))
+    assert worse == ("ERROR", "could not run", "node node3 copy")
+    assert policy.carried((), ("PASS",), ("node3",)) == ("PASS",)

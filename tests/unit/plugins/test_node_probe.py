@@ -527,6 +527,14 @@ def test_a_process_that_uses_an_artifact_is_found(tmp_path: Path, monkeypatch: p
     assert record.collect({})["busy"] == []
 
 
+def test_memory_of_a_gpu_in_the_maps_of_a_process_shows_that_it_computes_there() -> None:
+    line = "7f1c40000000-7f1c40200000 rw-s 00000000 00:06 473                        "
+    assert processes.uses_gpu(f"{line}/dev/nvidia0\n")
+    assert processes.uses_gpu(f"{line}/dev/nvidia-uvm\n")
+    assert not processes.uses_gpu(f"{line}/dev/nvidiactl\n")
+    assert not processes.uses_gpu(f"{line}/usr/lib/libcuda.so.1\n")
+
+
 def test_the_fabric_s_record_is_read_and_a_damaged_one_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "fabric.json"
     monkeypatch.setattr(network, "_FABRIC", str(place))

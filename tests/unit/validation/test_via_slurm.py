@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import factory
@@ -20,7 +21,7 @@ from clusterctl.remote.slurm import Grant
 from clusterctl.remote.slurm_text import SlurmNode
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError, ExitCode, ValidationCouldNotRunError
-from clusterctl.validation import check_runner, run, via_slurm
+from clusterctl.validation import check_runner, run, slurm_host, via_slurm
 from clusterctl.validation.options import ValidationOptions
 from clusterctl.validation.team import ReadyNode, Team
 from stand_in_slurm import StandIn
@@ -152,15 +153,15 @@ def test_mpirun_gets_slurm_s_names_and_the_whole_allocation() -> None:
 
 def test_a_submit_host_is_one_of_the_inventory_or_a_destination() -> None:
     known = inventory("login", become=True, user="me", port=2222)
-    assert via_slurm.submit_host("", known, InventoryOptions()) is None
-    found = via_slurm.submit_host("login", known, InventoryOptions())
+    assert slurm_host.named("", known, InventoryOptions()) is None
+    found = slurm_host.named("login", known, InventoryOptions())
     assert found is not None
     assert (found.port, found.user, found.become) == (2222, "me", False)
-    other = via_slurm.submit_host("you@head.site:23", None, InventoryOptions(private_key="/k"))
+    other = slurm_host.named("you@head.site:23", None, InventoryOptions(private_key="/k"))
     assert other is not None
     assert (other.address, other.port, other.user, other.private_key) == ("head.site", 23, "you", "/k")
     with pytest.raises(ConfigError, match="--submit-host"):
-        via_slurm.submit_host("-oProxyCommand=x", None, InventoryOptions())
+        slurm_host.named("-oProxyCommand=x", None, InventoryOptions())
 
 
 def test_a_check_is_repeated_through_slurm_again() -> None:
@@ -229,3 +230,44 @@ def test_an_error_in_the_run_gives_the_allocation_back(slurm: StandIn, monkeypat
     with pytest.raises(KeyboardInterrupt):
         via_slurm.validate(SOURCES, ValidationOptions(), SlurmWish())
     assert "scancel 42" in slurm.read("log")
+
+
+# --- the idle part of a busy cluster ----------------------------------------------------------------------------------
+
+NOW = datetime(2026, 3, 9, tzinfo=timezone.utc)
+BUSY = [
+    node("node1", 1, state="allocated"),
+    node("node2", 2),
+    node("node3", 3, state="drained", reason="disk"),
+    node("node4", 4),
+]
+
+
+@pytest.mark.parametrize("known", [None, inventory("node1", "node2", "node3", "node4")], ids=["slurm", "inventory"])
+def test_busy_nodes_are_left_out_by_name_with_their_state(known: Inventory | None) -> None:
+    chosen = via_slurm.choose(BUSY, known, SlurmWish(), None, {})
+    assert chosen.request.nodelist == ("node2", "node4")
+    assert chosen.left_out == {"node1": "allocated", "node3": "drained: disk"}
+    with pytest.raises(ValidationCouldNotRunError, match=r"No node is idle.*node1 \(allocated\)"):
+        via_slurm.choose([BUSY[0], BUSY[2]], None, SlurmWish(), None, {})
+
+
+def test_of_more_idle_nodes_than_are_wanted_those_are_taken_whose_last_proof_is_the_oldest() -> None:
+    last = {f"node{number}": NOW - timedelta(days=number) for number in (1, 2, 4)}
+    chosen = via_slurm.choose(FOUND, None, SlurmWish(nodes=2), None, last)
+    assert set(chosen.request.nodelist) == {"node3", "node4"}  # node3 was never proved
+    assert set(chosen.left_out) == {"node1", "node2"}
+    assert "idle" in chosen.left_out["node1"]
+
+
+def test_over_a_week_of_nights_every_node_has_its_turn() -> None:
+    last: dict[str, datetime] = {}
+    for night in range(2):
+        chosen = via_slurm.choose(FOUND, None, SlurmWish(nodes=2), None, last)
+        last |= dict.fromkeys(chosen.request.nodelist, NOW + timedelta(days=night))
+    assert set(last) == {"node1", "node2", "node3", "node4"}
+
+
+def test_fewer_idle_nodes_than_are_wanted_are_proved_all_the_same() -> None:
+    chosen = via_slurm.choose(BUSY, None, SlurmWish(nodes=3), None, {})
+    assert (chosen.request.nodes, chosen.request.nodelist) == (2, ("node2", "node4"))
