@@ -80,7 +80,7 @@ def ask_nvidia_smi(driver_version: str) -> dict[str, list[str]]:
 def instances(gpus: list[Json], driver_version: str, root: str = "") -> dict[str, list[str]]:
     """Return the names of the MIG instances by the bus address of their GPU; a GPU without instances is left out."""
     found = {gpu["bus"]: (gpu["uuid"], compute_instances(gpu["minor"], root)) for gpu in gpus if gpu.get("minor")}
-    if not any(numbers for _, numbers in found.values()):
+    if not any(numbers for _unused, numbers in found.values()):
         return {}
     listed = ask_nvidia_smi(driver_version)
     return {bus: named(uuid, numbers, listed) for bus, (uuid, numbers) in found.items() if numbers}
