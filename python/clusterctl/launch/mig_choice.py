@@ -1,7 +1,8 @@
 """CUDA_VISIBLE_DEVICES of each rank on nodes whose GPUs are cut into MIG instances.
 
 A CUDA program sees the first MIG instance that the variable names, and no other (CUDA C++ Programming Guide, "CUDA
-Environment Variables"). So each rank gets the name of its own. A value that the scheduler or the user has set stays.
+Environment Variables"). So each rank gets the name of its own. A choice of the scheduler or the user stays; of several
+instances in it, each rank of a node keeps one.
 """
 
 from __future__ import annotations
@@ -18,17 +19,21 @@ if TYPE_CHECKING:
 
 _NO_CHOICE = "-"
 _NAME = re.compile(r"(?:MIG|GPU)-[A-Za-z0-9/-]+")
-# The text is constant. The values come to it by position, the names of the devices by mpirun's rank first.
-_OF_RANK = (
-    "own=$1; shift; at=0; IFS=:; for one in $own; do "
-    f'if [ "$at" = "$OMPI_COMM_WORLD_RANK" ] && [ "$one" != {_NO_CHOICE} ]; then '
-    ': "${CUDA_VISIBLE_DEVICES=$one}"; export CUDA_VISIBLE_DEVICES; fi; at=$((at + 1)); done; unset IFS; exec "$@"'
+# The texts are constant. The values come to them by position: the names of the devices by mpirun's rank.
+_FROM_TABLE = (
+    "_own=$1; shift; _at=0; IFS=:; for _one in $_own; do "
+    f'if [ "$_at" = "$OMPI_COMM_WORLD_RANK" ] && [ "$_one" != {_NO_CHOICE} ]; then '
+    ': "${CUDA_VISIBLE_DEVICES=$_one}"; export CUDA_VISIBLE_DEVICES; fi; _at=$((_at + 1)); done; unset IFS; '
 )
-# Of the instances that the node's own process was given, a worker of torchrun takes that of its place.
-_OF_WORKER = (
-    'at=0; IFS=,; for one in $CUDA_VISIBLE_DEVICES; do case "$at $one" in "$LOCAL_RANK MIG-"*) mine=$one; esac; '
-    'at=$((at + 1)); done; unset IFS; [ -z "$mine" ] || export CUDA_VISIBLE_DEVICES="$mine"; exec "$@"'
+# Of several instances that are visible, such as those that a scheduler gives to a job, each rank keeps one.
+_FROM_VISIBLE = (
+    '_at=0; _mine=; IFS=,; for _one in $CUDA_VISIBLE_DEVICES; do case "$_at $_one" in "${LOCAL} MIG-"*) _mine=$_one; '
+    'esac; _at=$((_at + 1)); done; unset IFS; [ -z "$_mine" ] || export CUDA_VISIBLE_DEVICES="$_mine"; '
 )
+_START = 'exec "$@"'
+_OF_NODE = _FROM_TABLE + _START
+_OF_RANK = _FROM_TABLE + _FROM_VISIBLE.replace("{LOCAL}", "OMPI_COMM_WORLD_LOCAL_RANK") + _START
+_OF_WORKER = _FROM_VISIBLE.replace("{LOCAL}", "LOCAL_RANK") + _START
 
 
 def has_instances(nodes: Sequence[NodeFacts]) -> bool:
@@ -54,7 +59,7 @@ def of_ranks(nodes: Mapping[str, NodeFacts], slots: Mapping[str, int], *, per_no
             entries.append(",".join(devices) or _NO_CHOICE)
         else:
             entries += [devices[rank % len(devices)] if devices else _NO_CHOICE for rank in range(count)]
-    return ("/bin/sh", "-c", _OF_RANK, "sh", ":".join(entries))
+    return ("/bin/sh", "-c", _OF_NODE if per_node else _OF_RANK, "sh", ":".join(entries))
 
 
 def of_workers(program: Sequence[str], python: str) -> tuple[str, ...]:

@@ -48,6 +48,20 @@ def test_the_choice_of_a_scheduler_or_a_user_stays() -> None:
     assert ranks_of(members(node1=[CUT]), CUDA_VISIBLE_DEVICES="MIG-z") == ["MIG-z"] * 3
 
 
+def test_each_rank_keeps_one_of_the_instances_that_a_scheduler_gave_to_the_job() -> None:
+    nodes = members(node1=[CUT])
+    line = mpirun_job.line(nodes, {"node1": 2}, mpirun_job.MpirunJob(TELL)).argv
+    own = line[line.index("/bin/sh") :]
+    given = {"CUDA_VISIBLE_DEVICES": "MIG-y,MIG-z"}
+    seen = [told(own, OMPI_COMM_WORLD_RANK=rank, OMPI_COMM_WORLD_LOCAL_RANK=rank, **given) for rank in range(2)]
+    assert seen == ["MIG-y", "MIG-z"]
+    node = mpirun_job.line(nodes, {"node1": 2}, mpirun_job.MpirunJob(TELL, per_node=True)).argv
+    assert (
+        told(node[node.index("/bin/sh") :], OMPI_COMM_WORLD_RANK=0, OMPI_COMM_WORLD_LOCAL_RANK=0, **given)
+        == "MIG-y,MIG-z"
+    )
+
+
 def test_a_line_without_instances_is_as_before() -> None:
     line = mpirun_job.line(members(node1=[WHOLE]), {"node1": 3}, mpirun_job.MpirunJob(TELL)).argv
     assert "/bin/sh" not in line
