@@ -49,6 +49,7 @@ echo released >>"$STAND_IN/log"
 _OTHERS = {
     "squeue": 'case "$*" in *--steps*) cat "$STAND_IN/steps" 2>/dev/null;; *) cat "$STAND_IN/state";; esac',
     "sinfo": 'cat "$STAND_IN/sinfo"',
+    "srun": r"printf 'MPI plugin types are...\n\tpmix\n\tnone\nspecific pmix plugin versions available: pmix_v4\n'",
     "scancel": 'echo "scancel $*" >>"$STAND_IN/log"',
     "scontrol": r"""case "$*" in
   "show hostnames "*) printf 'node1\nnode2\n';;

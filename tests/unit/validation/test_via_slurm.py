@@ -14,6 +14,7 @@ from clusterctl.launch import mpirun_job
 from clusterctl.model import job_login
 from clusterctl.model.hosts import Host, Inventory, InventoryOptions, InventorySources
 from clusterctl.model.job_outcome import JobOutcome
+from clusterctl.model.pmix import SlurmSettings
 from clusterctl.model.results import Verdict
 from clusterctl.model.slurm_wish import SlurmWish
 from clusterctl.remote import facts, network_probe, reach
@@ -271,3 +272,39 @@ def test_over_a_week_of_nights_every_node_has_its_turn() -> None:
 def test_fewer_idle_nodes_than_are_wanted_are_proved_all_the_same() -> None:
     chosen = via_slurm.choose(BUSY, None, SlurmWish(nodes=3), None, {})
     assert (chosen.request.nodes, chosen.request.nodelist) == (2, ("node2", "node4"))
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_srun_starts_the_ranks_unless_a_node_lacks_its_library(
+    slurm: StandIn, monkeypatch: pytest.MonkeyPatch, found: bool
+) -> None:
+    del slurm
+    launched: list[Any] = []
+    gathered = facts.gather
+
+    def gather(asked: list[Host], **more: Any) -> Probe:
+        plugin = {"name": "pmix_v4", "opens": "/pmix/lib/libpmix.so", "found": found}
+        settings = SlurmSettings.model_validate({"plugins": [plugin]})
+        probe = gathered(asked, **more)
+        return facts.Probe({name: node.model_copy(update={"slurm": settings}) for name, node in probe.facts.items()})
+
+    def supervised(_login: Any, spec: Any, **_: Any) -> JobOutcome:
+        launched.append(spec)
+        return JobOutcome("exited", 1.0, rc=1, argv=spec.argv)
+
+    monkeypatch.setattr(facts, "gather", gather)
+    monkeypatch.setattr(check_runner.supervised_job, "run", supervised)
+    monkeypatch.setattr(check_runner.supervised_job, "sweep", lambda *_a, **_k: ())
+    wish = SlurmWish(launcher="srun", mpi="pmix_v4")
+    asked = ValidationOptions(checks=("hello",), gate=False, remembered=False, via=wish)
+    record = via_slurm.validate(SOURCES, asked, wish)
+    (hello,) = (check for check in record.checks if check.check == "hello")
+    assert (record.launcher, hello.verdict, run.exit_code(record)) == ("srun", Verdict.ERROR, 11)
+    if not found:
+        assert launched == []
+        assert "node[1-2]: Slurm's plugin pmix_v4 opens /pmix/lib/libpmix.so, which is missing" in hello.reason
+        return
+    (spec,) = launched
+    assert spec.argv[:3] == ("srun", "--overlap", "--mpi=pmix_v4")
+    assert (spec.environment["SLURM_PMIX_FENCE"], spec.environment["SLURM_JOB_ID"]) == ("ring", "42")
+    assert "--launcher srun --mpi pmix_v4" in hello.repeat
