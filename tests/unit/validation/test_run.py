@@ -48,6 +48,20 @@ def test_slots_are_the_inventory_s_then_one_per_gpu_then_one_per_core(
 
 
 @pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [
+        ([{"unusable": "container", "problem": "p"}] * 2, 8),
+        ([{"unusable": "driver", "problem": "p", "driver": "nouveau"}], 8),
+        ([{"instances": ["MIG-a", "MIG-b"]}, {}], 3),
+        ([{"instances": ["MIG-a", "MIG-b"], "unusable": "versions", "problem": "p"}, {}], 1),
+    ],
+)
+def test_slots_are_gpus_and_mig_instances_that_jobs_can_use(gpus: list[dict[str, Any]], expected: int) -> None:
+    found = [{"bus": f"0000:0{number}:00.0", "driver": "nvidia", **one} for number, one in enumerate(gpus)]
+    assert facts.slots_of(Host("node1", "10.0.0.1"), node(cores=8, gpus=found)) == expected
+
+
+@pytest.mark.parametrize(
     ("verdict", "code"),
     [
         (Verdict.PASS, ExitCode.OK),

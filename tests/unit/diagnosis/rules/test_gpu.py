@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from clusterctl.diagnosis import training_stack
 from clusterctl.diagnosis.rules import registry
+from clusterctl.provisioning import look
 from doctor_view import seen, told
 
 if TYPE_CHECKING:
@@ -80,6 +81,17 @@ def test_other_mig_instances_than_on_most_nodes_are_named() -> None:
     (found,) = of_gpus(node1=cut, node2=cut, node3=gpus(1))
     assert (found.hosts, found.severity) == (("node3",), "warning")
     assert found.cause == "MIG is off, and 2 instances on most nodes"
+
+
+def test_other_instances_and_a_repaired_driver_are_a_change_for_provision() -> None:
+    def words(**values: Any) -> str:
+        node = seen(node1=gpus(2, **values)).nodes["node1"]
+        driven = node.cuda.model_copy(update={"driver_version": "580.95.05"})
+        return look.state_of(node.model_copy(update={"cuda": driven})).gpus
+
+    assert words() == "2 with driver 580.95.05"
+    assert words(instances=["MIG-a", "MIG-b"]) == "2 in 4 MIG instances with driver 580.95.05"
+    assert words(unusable="library", problem="no library") == ""
 
 
 def test_the_stack_counts_what_ranks_can_take() -> None:
