@@ -45,9 +45,9 @@ _ERRORS_S = 1.0  # the rest of stderr comes with the end of stdout
 class Slurm:
     """The commands of Slurm, on this machine or on a submit host."""
 
-    def __init__(self, submit: Host | None = None) -> None:
-        """Take the host that runs them, None for this machine."""
-        self.submit = submit
+    def __init__(self, submit: Host | None = None, *, sudo: bool = False) -> None:
+        """Take the host that runs them, None for this machine; with ``sudo``, changes of nodes run there as root."""
+        self.submit, self._sudo = submit, sudo
 
     def nodes(self, partition: str = "") -> tuple[SlurmNode, ...]:
         """Return the nodes of a partition, of the default one where none is named.
@@ -78,7 +78,7 @@ class Slurm:
         Raises:
             ValidationCouldNotRunError: Slurm refuses it, such as for a user who is no operator.
         """
-        self._asked(["scontrol", "update", f"nodename={name}", "state=drain", f"reason={reason}"])
+        self._update(name, "state=drain", f"reason={reason}")
 
     def resume(self, name: str) -> None:
         """Let a drained node take jobs again.
@@ -86,7 +86,7 @@ class Slurm:
         Raises:
             ValidationCouldNotRunError: Slurm refuses it.
         """
-        self._asked(["scontrol", "update", f"nodename={name}", "state=resume"])
+        self._update(name, "state=resume")
 
     def cluster_name(self) -> str:
         """Return the name that Slurm gives to its cluster."""
@@ -120,15 +120,42 @@ class Slurm:
         """Where the commands run, for messages."""
         return "This machine" if self.submit is None else self.submit.name
 
+    def _update(self, name: str, *words: str) -> None:
+        """Change a node, which Slurm lets root and its operators do.
+
+        Raises:
+            ValidationCouldNotRunError: it fails; the sentence says why.
+        """
+        done = self._ran(["scontrol", "update", f"nodename={name}", *words], as_user="root" if self._sudo else None)
+        said = " ".join(done.errors.decode("utf-8", "replace").split())
+        if done.returncode == _SSH_FAILED and self.submit is not None:
+            raise self.refused(said, returncode=done.returncode)
+        if done.returncode != 0:
+            raise ValidationCouldNotRunError(
+                f"scontrol does not set {words[0]} ({said or 'without a word'}); run it as root or as an operator of "
+                "Slurm, or name a --submit-host that has ansible_become."
+            )
+
     def _asked(self, argv: Sequence[str], *, with_errors: bool = False) -> str:
         """Run a command and return what it says, on stderr as well where that is asked for.
 
         Raises:
             ValidationCouldNotRunError: it fails; the sentence says why.
         """
-        command = list(argv) if self.submit is None else ssh.command(self.submit, argv)
+        done = self._ran(argv)
+        if done.returncode != 0:
+            raise self.refused(done.errors.decode("utf-8", "replace"), returncode=done.returncode)
+        return (done.output + (done.errors if with_errors else b"")).decode("utf-8", "replace")
+
+    def _ran(self, argv: Sequence[str], as_user: str | None = None) -> bounded.Done:
+        """Run a command to its end.
+
+        Raises:
+            ValidationCouldNotRunError: it is missing, gives no answer, or too long a one.
+        """
+        command = list(argv) if self.submit is None else ssh.command(self.submit, argv, as_user=as_user)
         try:
-            done = bounded.run(command, b"", _ANSWER_S)
+            return bounded.run(command, b"", _ANSWER_S)
         except FileNotFoundError:
             raise self.refused(f"{command[0]}: command not found") from None
         except subprocess.TimeoutExpired:
@@ -137,9 +164,6 @@ class Slurm:
             ) from None
         except bounded.TooMuchOutputError as error:
             raise ValidationCouldNotRunError(f"{argv[0]}: {error}; run it by hand.") from None
-        if done.returncode != 0:
-            raise self.refused(done.errors.decode("utf-8", "replace"), returncode=done.returncode)
-        return (done.output + (done.errors if with_errors else b"")).decode("utf-8", "replace")
 
     def refused(
         self, said: str, request: SlurmRequest | None = None, returncode: int = 0

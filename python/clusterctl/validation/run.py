@@ -67,7 +67,11 @@ def validate(
     if options.skip_busy:
         cluster, left_out = idle_part.of(cluster)
         options = replace(options, left_out=left_out)
-    slurm = Slurm(slurm_host.named(options.drains.submit_host, cluster, options.inventory)) if options.drains else None
+    slurm = None
+    if options.drains is not None:
+        word = options.drains.submit_host
+        named = slurm_host.named(word, cluster, options.inventory)
+        slurm = Slurm(named, sudo=slurm_host.may_sudo(word, cluster))
     return of_cluster(cluster, options, on_event, slurm=slurm)
 
 

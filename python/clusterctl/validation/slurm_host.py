@@ -44,3 +44,8 @@ def named(word: str, known: Inventory | None, options: InventoryOptions) -> Host
         user=match["user"] or options.user,
         private_key=options.private_key,
     )
+
+
+def may_sudo(word: str, known: Inventory | None) -> bool:
+    """Whether that host is one of the inventory on which clusterctl uses sudo, so that it can change nodes of Slurm."""
+    return any(host.name == word and host.become for host in (known.hosts if known is not None else ()))

@@ -75,7 +75,7 @@ def validate(
     registry.select(options.checks, options.suite)  # a wrong name is told before anything waits in the queue
     known = None if inventory is None else ansible_inventory.load(inventory, options.inventory)
     submit = slurm_host.named(wish.submit_host, known, options.inventory)
-    slurm = Slurm(submit)
+    slurm = Slurm(submit, sudo=slurm_host.may_sudo(wish.submit_host, known))
     if wish.by_srun:
         refuse_without_pmix(wish.mpi, slurm.mpi_types(), slurm.place)
     sources = known.sources if known is not None else _sources(slurm.cluster_name(), wish.partition)

@@ -38,6 +38,8 @@ def test_a_failed_node_is_drained_under_its_name_in_slurm(tmp_path: Path, monkey
     (tmp_path / "denied").touch()
     notes = drains.tell(Slurm(), HOSTS, factory.record(SPEED, HELLO), WISH)
     assert "two was not drained" in notes[0]
+    assert "permission denied" in notes[0]
+    assert "operator of Slurm" in notes[0]
     assert len(slurm.read("log")) == 1
 
 
