@@ -50,7 +50,7 @@ _OTHERS = {
     "squeue": 'case "$*" in *--steps*) cat "$STAND_IN/steps" 2>/dev/null;; *) cat "$STAND_IN/state";; esac',
     "sinfo": 'cat "$STAND_IN/sinfo"',
     "srun": r"printf 'MPI plugin types are...\n\tpmix\n\tnone\nspecific pmix plugin versions available: pmix_v4\n'",
-    "scancel": 'echo "scancel $*" >>"$STAND_IN/log"',
+    "scancel": 'echo "scancel $*" >>"$STAND_IN/log"; cat "$STAND_IN/refusal" >&2 2>/dev/null && exit 1; exit 0',
     "scontrol": r"""case "$*" in
   "show hostnames "*) printf 'node1\nnode2\n';;
   "update "*) if [ -e "$STAND_IN/denied" ]; then echo "slurm_update error: Access/permission denied" >&2; exit 1; fi

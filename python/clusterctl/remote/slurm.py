@@ -38,6 +38,7 @@ _HOLDER_START_S = 15.0
 _RELEASE_S = 40.0  # the holder gives the steps twelve seconds, and salloc ten twice
 _RUNNING = frozenset({"RUNNING", "CONFIGURING"})
 _MOST_SAID = 40
+_HAS_ENDED = "Invalid job id"  # as scancel says it
 _TIME_IS_UP = "has exceeded its time limit"  # as salloc says it
 _ERRORS_S = 1.0  # the rest of stderr comes with the end of stdout
 
@@ -110,10 +111,13 @@ class Slurm:
             return slurm_text.job_state(self._asked(slurm_text.squeue(job)))
         return None
 
-    def cancel(self, job: int) -> None:
-        """Cancel a job; one that has ended already is no problem."""
-        with contextlib.suppress(ValidationCouldNotRunError):
+    def cancel(self, job: int) -> str:
+        """Cancel a job, and return why that failed, '' where it did not; a job that has ended is no problem."""
+        try:
             self._asked(["scancel", str(job)])
+        except ValidationCouldNotRunError as error:
+            return "" if _HAS_ENDED in str(error) else str(error)
+        return ""
 
     @property
     def place(self) -> str:
@@ -204,6 +208,7 @@ class Allocation:
             tell: hears why the job waits.
         """
         self._slurm, self._request, self._start_within_s, self._tell = slurm, request, start_within_s, tell
+        self.left = ""  # after the block: a sentence about a job that could not be cancelled
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._process: subprocess.Popen[bytes] | None = None
         self._job: int | None = None
@@ -252,8 +257,11 @@ class Allocation:
             process.kill()
             process.wait()
             self._take_all()
-            if self._job is not None:
-                self._slurm.cancel(self._job)
+            if self._job is not None and (why := self._slurm.cancel(self._job)):
+                self.left = (
+                    f"Slurm job {self._job} may still be in the queue, where its time limit ends it; run 'scancel "
+                    f"{self._job}'. {why}"
+                )
 
     def wait(self) -> Grant:
         """Wait until the allocation runs.

@@ -89,7 +89,8 @@ def validate(
 
     with Allocation(slurm, chosen.request, wish.start_within_s, tell) as allocation:
         cluster = allocated(allocation.wait(), chosen, submit, sources, options.inventory.limit)
-        return run.of_cluster(cluster, options, on_event, allocation.ended, slurm)
+        record = run.of_cluster(cluster, options, on_event, allocation.ended, slurm)
+    return record.model_copy(update={"notes": (*record.notes, allocation.left)}) if allocation.left else record
 
 
 def refuse_without_pmix(wanted: str, types: Sequence[str], place: str) -> None:

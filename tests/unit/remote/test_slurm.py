@@ -122,6 +122,26 @@ def test_it_is_given_back_when_the_steps_in_it_have_ended(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("scancel: error: Kill job error on job id 42: Invalid job id specified", ()),
+        ("scancel: error: Unable to contact slurm controller", ("job 42 may still be", "scancel 42", "scontrol ping")),
+    ],
+)
+def test_a_job_that_can_not_be_cancelled_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, words: tuple[str, ...]
+) -> None:
+    slurm = StandIn(tmp_path, "granted").use(monkeypatch)
+    slurm.say("refusal", said)
+    with Allocation(Slurm(), REQUEST, 20.0) as allocation:
+        allocation.wait()
+        assert allocation.left == ""
+    assert bool(allocation.left) is bool(words)
+    for word in words:
+        assert word in allocation.left
+
+
+@pytest.mark.parametrize(
     ("mode", "words"),
     [("refused", ("account 'hpc'", "-A")), ("down", ("controller does not answer", "scontrol ping"))],
 )
