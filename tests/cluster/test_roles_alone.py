@@ -69,7 +69,7 @@ def told(done: subprocess.CompletedProcess[str]) -> Told:
 def test_a_role_converges_alone_on_a_fresh_node(role: Path, nodes: Sandbox, installed: Path, tmp_path: Path) -> None:
     inventory = tmp_path / "inventory.ini"
     node = nodes.nodes[ROLES.index(role)]
-    inventory.write_text(inventory_text(dataclasses.replace(nodes, nodes=(node,))), encoding="utf-8")
+    inventory.write_text(inventory_text(nodes.model_copy(update={"nodes": (node,)})), encoding="utf-8")
 
     def play(plays: str) -> Told:
         options = ("-i", str(inventory))
