@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 _CONNECT_TIMEOUT_S = 8
 _APT_TIMEOUT_S = 300
+_PAGE = re.compile(rb"\s*<(?:!doctype html|html)", re.IGNORECASE)
+
+_BEGINNING = 1024  # bytes of a file in which a page of HTML shows itself
+
 _SHA256 = re.compile(r"^[0-9a-f]{64}$")
 _WORD = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.+~_-]*$")
 _ARCHIVE_SUFFIX = re.compile(r"(\.tar\.(?:gz|bz2|xz|zst)|\.tgz|\.zip|\.whl)$")
@@ -59,6 +63,21 @@ class Source:
     def __str__(self) -> str:
         """Return how the place is called in a message."""
         return f"source package {self.where} {self.version}" if self.kind == "apt" else self.where
+
+
+def _beginning(file: Path) -> bytes:
+    with file.open("rb") as stream:
+        return stream.read(_BEGINNING)
+
+
+def _why_another(source: Source, file: Path, found: str) -> str:
+    """Return why a file that was fetched is not used: it is another file, or a page of HTML in place of one."""
+    if source.kind == "url" and _PAGE.match(_beginning(file)):
+        return (
+            f"{urlsplit(source.where).hostname or 'the server'} answered with an HTML page, such as a login or an error"
+            " page of a mirror; open the address from this controller and repair the mirror or the proxy"
+        )
+    return f"its sha256 is {found}, expected {source.sha256}"
 
 
 @dataclass(frozen=True)
@@ -388,7 +407,7 @@ def fetch(
                 _WAYS[source.kind](source, partial)
                 found = sha256_of(partial)
                 if found != source.sha256:
-                    reasons.append(f"{source}: its sha256 is {found}, expected {source.sha256}")
+                    reasons.append(f"{source}: {_why_another(source, partial, found)}")
                     continue
                 partial.chmod(0o644)
                 partial.replace(target)

@@ -74,6 +74,21 @@ def test_a_wrong_sha256_names_file_expected_and_found(tmp_path: Path) -> None:
     assert not list((tmp_path / "cache" / "sources").iterdir())
 
 
+@pytest.mark.parametrize("page", [b"<!DOCTYPE html>\n<title>Sign in</title>", b"\n <html><body>error</body></html>"])
+def test_a_page_of_a_mirror_in_place_of_the_file_is_named_and_not_kept(
+    server: str, tmp_path: Path, page: bytes
+) -> None:
+    (tmp_path / "www" / "demo-1.0.tar.bz2").write_bytes(page)
+    with pytest.raises(source.SourceError) as caught:
+        fetch(tmp_path / "cache", {"url": f"{server}/demo-1.0.tar.bz2", "sha256": SHA256})
+    message = str(caught.value)
+    assert "127.0.0.1 answered with an HTML page" in message
+    assert "repair the mirror or the proxy" in message
+    assert "demo_sources" in message
+    assert "\n" not in message
+    assert not list((tmp_path / "cache" / "sources").iterdir())
+
+
 def test_when_all_fail_each_is_named_with_its_reason_and_the_cure(server: str, tmp_path: Path) -> None:
     with pytest.raises(source.SourceError) as caught:
         fetch(tmp_path, NOWHERE, {"url": f"{server}/none", "sha256": SHA256}, {"path": "/none", "sha256": SHA256})
