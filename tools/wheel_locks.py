@@ -152,12 +152,18 @@ def tools_asked() -> set[Asked]:
     return found
 
 
-def environments_asked() -> set[Asked]:
-    """Return what python_env asks for: without a framework, and with each alternative of PyTorch's builds."""
+def environments_asked(target: Target) -> set[Asked]:
+    """Return what python_env asks for: without a framework, and with each alternative of PyTorch's builds.
+
+    Args:
+        target: the platform, whose Python and glibc decide the release.
+    """
     found = set()
     for framework, build in (("none", "cpu"), ("pytorch", "cpu"), ("pytorch", "cuda")):
         variables = {**variables_of("python_env"), "python_env_framework": framework}
-        variables |= {"python_env_framework_build": build, "__python_env_platform": ""}
+        variables |= {"python_env_framework_build": build, "__python_env_platform": target.platform}
+        if Renderer(variables).render(variables["__python_env_release"])["problem"]:
+            continue
         wish = Renderer(variables).render(variables["__python_env_wish"])
         for alternative in wish["first_of"] or [[]]:
             found.add(Asked.of("python_env", [*wish["requirements"], *alternative]))
@@ -288,7 +294,7 @@ def renew(target: Target, index: str, *, keep: bool) -> list[dict[str, Any]]:
                 locks[asked] = old
             print(f"{'kept' if old else 'not locked'} {what}\n    {error}", file=sys.stderr)
 
-    for asked in sorted(tools_asked() | environments_asked(), key=_place):
+    for asked in sorted(tools_asked() | environments_asked(target), key=_place):
         settle(asked)
     for asked in sorted(
         nccl_asked([wheels for known, wheels in locks.items() if known.name == "python_env"]), key=_place

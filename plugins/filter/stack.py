@@ -6,6 +6,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import framework_builds
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import Target
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -100,6 +103,27 @@ def framework_choice(framework: str, version: str, build: str) -> list[list[str]
             return [[f"tensorflow-cpu=={version}"], [f"tensorflow=={version}"]]
         return [[f"tensorflow[and-cuda]=={version}"]]
     return []
+
+
+def framework_release(framework: str, platform: str, build: str, version: str = "") -> dict[str, str]:
+    """Return the release of a framework for a platform's Python and C library.
+
+    Args:
+        framework: ``pytorch``, ``tensorflow`` or ``none``.
+        platform: the platform's id.
+        build: ``cpu`` or ``cuda``.
+        version: the release that the user names; empty leaves it to the collection's table.
+
+    Returns:
+        ``version``, and ``problem``: one sentence where the platform cannot have the framework, empty otherwise.
+    """
+    if framework == "none":
+        return {"version": "", "problem": ""}
+    target = Target.of(platform)
+    return {
+        "version": version or framework_builds.release(framework, build, target),
+        "problem": framework_builds.refusal(framework, version, build, target),
+    }
 
 
 def platform_wishes(
@@ -210,6 +234,7 @@ class FilterModule:
             "drivers_below": drivers_below,
             "framework_choice": framework_choice,
             "framework_in_wheels": framework_in_wheels,
+            "framework_release": framework_release,
             "frameworks_by_platform": frameworks_by_platform,
             "gpus_left_idle": gpus_left_idle,
             "platform_cuda": platform_cuda,

@@ -32,6 +32,15 @@ _MORE_SOURCES = ("extra-index-url", "find-links")
 # What pip says if the index did not answer; a package that the index lacks gives other words.
 NO_ANSWER = re.compile(r"Retrying \(Retry|Could not fetch URL|ConnectionError|Max retries exceeded|ReadTimeoutError")
 
+# What is added to pip's words if the index answered with a page that is not an index; the host follows.
+_NOT_AN_INDEX = "clusterctl: a page that names no file came from"
+
+_FETCHED = re.compile(r"^\s*Fetched page (\S+)", re.MULTILINE)
+
+_LINK = re.compile(r"^\s*(?:Found link|Skipping link).*\.(?:whl|zip|tar\.\w+|tgz|egg|exe)\b", re.MULTILINE)
+
+_NOT_A_WHEEL = re.compile(r"^ERROR: Wheel '([^']+)' located at .* is invalid", re.MULTILINE)
+
 _NOTHING_FITS = re.compile(r"^ERROR: No matching distribution found for (.+?)(?: \(from .*)?$", re.MULTILINE)
 
 _VERSIONS = re.compile(r"\(from versions: ([^)]*)\)")
@@ -58,9 +67,33 @@ def lacking(output: str) -> str:
         output: what the failed pip wrote.
     """
     nothing = _NOTHING_FITS.search(output)
-    if nothing is None or (NO_ANSWER.search(output) and "from versions: none" in output):
+    if nothing is None or _NOT_AN_INDEX in output or (NO_ANSWER.search(output) and "from versions: none" in output):
         return ""
     return str(canonicalize_name(re.split(r"[^A-Za-z0-9._-]", nothing.group(1).strip(), maxsplit=1)[0]))
+
+
+def away(output: str) -> bool:
+    """Tell whether the index did not answer, or answered with a page that is not an index.
+
+    Args:
+        output: what the failed pip wrote.
+    """
+    return bool(NO_ANSWER.search(output)) or _NOT_AN_INDEX in output
+
+
+def not_an_index(verbose: str) -> str:
+    """Return the line to add to pip's words if the index's page names no file, '' otherwise.
+
+    A login page or an error page of a mirror comes with the code 200, so pip takes it for an index without files. An
+    index that lacks a package answers with 404, and pip fetches no page.
+
+    Args:
+        verbose: what the failed pip wrote with ``-vv``.
+    """
+    page = _FETCHED.search(verbose)
+    if page is None or _LINK.search(verbose):
+        return ""
+    return f"\n{_NOT_AN_INDEX} {urlsplit(page.group(1)).hostname or page.group(1)}\n"
 
 
 def other_file(output: str) -> tuple[str, str]:
@@ -127,6 +160,9 @@ def explain(output: str, target: Target | None, variable: str) -> str:
     nothing = _NOTHING_FITS.search(output)
     no_answer = bool(NO_ANSWER.search(output))
     place = _own_folder(variable)
+    page = _page_of_html(output, variable)
+    if page:
+        return page
     if no_answer and (nothing is None or "from versions: none" in output):
         what = f" while looking for {nothing.group(1)}" if nothing else ""
         return (
@@ -156,6 +192,27 @@ def explain(output: str, target: Target | None, variable: str) -> str:
         return f"{variable}: these requirements exclude each other: {cause or 'see pip'}{also}. Loosen one of them."
     lines = [line for line in output.splitlines() if line.strip()]
     return f"{variable}: pip failed on this controller: {' '.join(lines[-3:])}"
+
+
+def _page_of_html(output: str, variable: str) -> str:
+    """Return a sentence where the index answered with a page of HTML, '' otherwise."""
+    place = _own_folder(variable)
+    stranger = re.search(rf"{re.escape(_NOT_AN_INDEX)} (\S+)", output)
+    if stranger:
+        nothing = _NOTHING_FITS.search(output)
+        what = f" of {nothing.group(1)}" if nothing else ""
+        return (
+            f"The package index on {stranger.group(1)} answered with an HTML page that names no file{what}, such as a"
+            " login or an error page of a mirror; open the index-url of pip's configuration from this controller and"
+            f" repair it, or {place}."
+        )
+    unreadable = _NOT_A_WHEEL.search(output)
+    if unreadable:
+        return (
+            f"{variable}: the index's file of {unreadable.group(1)} is not a wheel, such as an HTML page of a mirror;"
+            f" it was not used. Repair the mirror, or {place}."
+        )
+    return ""
 
 
 def _own_folder(variable: str) -> str:

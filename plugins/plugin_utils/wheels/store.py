@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 from .errors import NoAnswerError, NothingFitsError, OtherFileError, PipFailedError, WheelError
 from .packages import Sdist, Wheel
 from .pep508 import canonicalize_name
-from .pip import NO_ANSWER, explain, lacking, options_for, other_file, refuse_more_indexes, run_pip
+from .pip import away, explain, lacking, not_an_index, options_for, other_file, refuse_more_indexes, run_pip
 from .requirements import NO_CHOICE, Choice, applies, bare, closure, read_metadata
 from .shipped import Answer, answers, hashes, shipped_locks, texts, wheels_in
 
@@ -352,9 +352,8 @@ class WheelStore:
                 if filename:
                     raise OtherFileError(sentence, other, filename) from error
                 if not package:
-                    away = NO_ANSWER.search(error.output)
-                    raise (NoAnswerError if away else WheelError)(sentence) from error
-                raise NothingFitsError(sentence, package, certain=not NO_ANSWER.search(error.output)) from error
+                    raise (NoAnswerError if away(error.output) else WheelError)(sentence) from error
+                raise NothingFitsError(sentence, package, certain=not away(error.output)) from error
             kept = []
             for path in sorted(files.iterdir()):
                 path.chmod(0o644)
@@ -368,12 +367,24 @@ class WheelStore:
         try:
             run_pip(argv, environment)
         except PipFailedError as error:
-            if not NO_ANSWER.search(error.output):
+            said = PipFailedError(error.output + self._stranger(argv, environment, error.output))
+            if not away(said.output):
                 raise
             try:  # the cache may hold all that is needed
                 run_pip([*argv, "--no-index", f"--find-links={self.wheels}"], environment)
             except PipFailedError:
-                raise error from None
+                raise said from None
+
+    @staticmethod
+    def _stranger(argv: Sequence[str], environment: Mapping[str, str], output: str) -> str:
+        """Ask once more in many words, where the index seems to have no version at all of a package."""
+        if away(output) or "(from versions: none)" not in output:
+            return ""
+        try:
+            run_pip([*argv, "-vv"], environment)
+        except PipFailedError as error:
+            return not_an_index(error.output)
+        return ""
 
     def _has(self, wheel: Wheel) -> bool:
         return _is(self.wheels / wheel.filename, wheel)

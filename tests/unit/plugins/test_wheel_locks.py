@@ -326,6 +326,40 @@ def test_what_pip_would_ask_beside_its_index(configuration: str, hosts: list[str
     assert all(host in text for host, text in zip(hosts, found, strict=True))
 
 
+# --- a mirror that answers with a page of HTML ----------------------------------------------------------------------
+
+SIGN_IN = '<!doctype html><html><body><h1>Sign in</h1><a href="/login">Sign in</a></body></html>'
+
+
+@pytest.mark.programs
+def test_a_login_page_instead_of_the_index_is_named_and_leads_to_nothing_worse(index: Index, tmp_path: Path) -> None:
+    frame = index.offer("frame", "2.0")
+    (index.folder / "simple" / "top").mkdir()
+    (index.folder / "simple" / "top" / "index.html").write_text(SIGN_IN, encoding="utf-8")
+    with pytest.raises(w.WheelError) as refused:
+        ask(w.WheelStore(tmp_path / "cache", shipped=[]), first_of=[["top==1.0"], ["frame==2.0"]])
+    assert "on 127.0.0.1 answered with an HTML page that names no file of top==1.0" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert ask(w.WheelStore(tmp_path / "other", shipped=[]), first_of=[["gone==1.0"], ["frame==2.0"]]) == [frame]
+
+
+@pytest.mark.programs
+def test_behind_a_login_page_the_cache_suffices(index: Index, tmp_path: Path) -> None:
+    top = index.offer("top", "1.0")
+    assert ask(w.WheelStore(tmp_path / "cache", shipped=[]), "top") == [top]
+    (index.folder / "simple" / "top" / "index.html").write_text(SIGN_IN, encoding="utf-8")
+    assert ask(w.WheelStore(tmp_path / "cache", shipped=[]), "top<2") == [top]
+
+
+@pytest.mark.programs
+def test_a_page_instead_of_a_wheel_is_named(index: Index, tmp_path: Path) -> None:
+    (index.folder / "files" / "top-1.0-py3-none-any.whl").write_text(SIGN_IN, encoding="utf-8")
+    index.publish()
+    with pytest.raises(w.WheelError) as refused:
+        ask(w.WheelStore(tmp_path / "cache", shipped=[]), "top")
+    assert "the index's file of top is not a wheel, such as an HTML page of a mirror" in str(refused.value)
+
+
 # --- what is shipped ------------------------------------------------------------------------------------------------
 
 
@@ -336,15 +370,14 @@ def test_the_locks_answer_what_the_roles_ask_by_default(platform: tuple[str, str
     locks = json.loads(tool.file_of(target).read_bytes())
     have = {tuple(lock["asked"]["requirements"]) for lock in locks}
     assert len(have) == len(locks)
-    asked = tool.tools_asked() | tool.environments_asked()
+    asked = tool.tools_asked() | tool.environments_asked(target)
     environments = [shipped.wheels_in(lock) for lock in locks if "numpy" in lock["asked"]["requirements"]]
     asked |= tool.nccl_asked(environments)
     wanted = {one.requirements for one in asked}
     lacking = wanted - have
     assert have <= wanted, "a lock that no role asks for"
     assert all(any("torch" in requirement for requirement in one) for one in lacking), lacking
-    if target.python != "3.9":  # PyTorch has no wheels for it
-        assert all(any(requirement.endswith("+cpu") for requirement in one) for one in lacking), lacking
+    assert all(any(requirement.endswith("+cpu") for requirement in one) for one in lacking), lacking
 
 
 @pytest.mark.parametrize("platform", tool.PLATFORMS, ids="-".join)
