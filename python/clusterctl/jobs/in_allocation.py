@@ -1,14 +1,14 @@
 """The verb ``launch``: look at this very machine, decide, and become torchrun.
 
 A pod or a job step has neither an inventory nor another machine to ask: the scheduler's variables say which node this
-is, and the node's own program, started here instead of over ssh, says what its network is like.
+is, and the node's own program, started here instead of over ssh, says what its network is like. The distribution
+``clusterctl-launch`` carries this module and all that it imports, so it needs the standard library alone.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import stat
 import subprocess
@@ -19,13 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pydantic import ValidationError
-
-from clusterctl.launch import allocation_line, scheduler_env, torchrun
+from clusterctl.launch import allocation_line, scheduler_env, slurm_nodelist, torchrun
+from clusterctl.launch.local_facts import LocalFacts
 from clusterctl.model import fabric
-from clusterctl.model.facts import NodeFacts
 from clusterctl.remote import python as remote_python
-from clusterctl.remote.facts import NODE_PROBE
 from clusterctl.support.errors import ConfigError, HostFailedError
 
 if TYPE_CHECKING:
@@ -37,9 +34,7 @@ _ACTIVE = "ACTIVE"
 _DEVICES = Path("/dev")
 _CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
 _CGROUP_V1 = Path("/sys/fs/cgroup/cpu")
-_PIECE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]|\[[0-9,-]+\])*")
-_RANGES = re.compile(r"([^\[]*)\[([^\]]*)\]([^\[]*)")
-_PYTHON_WORD = re.compile(r"python3?")
+_PYTHON_WORDS = frozenset({"python", "python3"})
 _HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
 
 
@@ -75,7 +70,7 @@ def prepare(
     _refuse_program(program)
     where = scheduler_env.place(
         known,
-        _unfolded(scheduler_env.nodelist(known)),
+        slurm_nodelist.unfolded(scheduler_env.nodelist(known)),
         master_addr=options.master_addr,
         master_port=options.master_port,
     )
@@ -105,33 +100,11 @@ def _refuse_program(program: Sequence[str]) -> None:
     """Raise where there is nothing to start; torchrun would say it in forty lines, once for each process."""
     if not program or not program[0]:
         raise ConfigError("There is no program to start; name it behind '--', as in 'clusterctl launch -- train.py'.")
-    words = program[1:] if len(program) > 1 and _PYTHON_WORD.fullmatch(program[0]) else program
+    words = program[1:] if len(program) > 1 and program[0] in _PYTHON_WORDS else program
     if words[0].endswith(".py") and not Path(words[0]).is_file():
         raise ConfigError(f"The script {words[0]} is not there (looked from {Path.cwd()}); give its path in this pod.")
     if not words[0].startswith("-") and not words[0].endswith(".py") and shutil.which(words[0]) is None:
         raise ConfigError(f"The program {words[0]} is not there; give its path in this pod, or put it on PATH.")
-
-
-def _unfolded(nodelist: str) -> tuple[str, ...]:
-    """Return the hosts of Slurm's list in its own order, in which it counts nodes; a NodeSet would sort them."""
-    if not nodelist:
-        return ()
-    from ClusterShell.NodeSet import NodeSet, NodeSetException  # noqa: PLC0415 - 60 ms, for Slurm only
-    from ClusterShell.NodeUtils import GroupResolver  # noqa: PLC0415
-
-    pieces = _PIECE.findall(nodelist)
-    hosts: list[str] = []
-    if ",".join(pieces) != nodelist:
-        raise ConfigError(f"Slurm's list of nodes {nodelist!r} has more in it than names and ranges.")
-    try:
-        for piece in pieces:
-            start, ranges, end = match.groups() if (match := _RANGES.fullmatch(piece)) else (piece, "", "")
-            words = [f"{start}[{one}]{end}" for one in ranges.split(",")] if ranges else [piece]
-            for word in words:  # a list of Slurm's means hosts, even where this machine defines groups
-                hosts += NodeSet(word, resolver=GroupResolver())
-    except (NodeSetException, ValueError) as error:  # a number of thousands of digits is a ValueError
-        raise ConfigError(f"Slurm's list of nodes {nodelist!r} cannot be read: {error}.") from None
-    return tuple(hosts)
 
 
 def _look(where: scheduler_env.RankPlace, wait_s: float, tell: Callable[[str], None]) -> allocation_line.LocalMachine:
@@ -156,23 +129,24 @@ def _look(where: scheduler_env.RankPlace, wait_s: float, tell: Callable[[str], N
     return allocation_line.LocalMachine(
         node=node,
         master_addresses=meaning.addresses if meaning is not None else (),
-        rdma=tuple(_rdma_port(choice) for choice in fabric.rdma(node)),
+        rdma=tuple(_rdma_port(choice) for choice in fabric.rdma_of({"rdma": node.rdma})),
         gpu_devices=_gpu_devices(),
         cpu_quota=_cpu_quota(),
     )
 
 
-def _facts(resolve: Sequence[str]) -> NodeFacts:
+def _facts(resolve: Sequence[str]) -> LocalFacts:
     request = json.dumps({"resolve": list(resolve), "artifacts": []}).encode()
-    program = remote_python.program(NODE_PROBE)
+    program = remote_python.program(remote_python.NODE_PROBE)
     reply = remote_python.ask(program.argv(sys.executable), program.data + request, _PROBE_S, {"schema_version"})
-    try:
-        return NodeFacts.model_validate(reply.answer)
-    except ValidationError:
-        cure = "; check for a file system that hangs" if reply.timed_out else ""
-        raise HostFailedError(
-            f"The probe of this machine failed: {reply.problem or 'its record is not valid'}{cure}."
-        ) from None
+    problem = reply.problem
+    if reply.answer is not None:
+        try:
+            return LocalFacts.of(reply.answer)
+        except ValueError as error:
+            problem = f"its record is not valid, {error}"
+    cure = "; check for a file system that hangs" if reply.timed_out else ""
+    raise HostFailedError(f"The probe of this machine failed: {problem}{cure}.")
 
 
 def _rdma_port(choice: fabric.RdmaChoice) -> allocation_line.LocalRdmaPort:

@@ -11,8 +11,8 @@ from clusterctl.launch import torchrun
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from clusterctl.launch.local_facts import LocalFacts, LocalRoute
     from clusterctl.launch.scheduler_env import RankPlace
-    from clusterctl.model.facts import NodeFacts, Route
 
 # torchrun reads every option's default from PET_…; those of another rendezvous would overrule the static one.
 _OTHER_RENDEZVOUS = ("PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF", "PET_STANDALONE")
@@ -39,7 +39,7 @@ class LocalRdmaPort:
 class LocalMachine:
     """This very machine or pod: its facts, what the master's name means to it, its GPUs and its share of the CPUs."""
 
-    node: NodeFacts
+    node: LocalFacts
     master_addresses: tuple[str, ...] = ()
     rdma: tuple[LocalRdmaPort, ...] = ()
     gpu_devices: int = 0
@@ -125,7 +125,7 @@ def processes(machine: LocalMachine, environment: Mapping[str, str], asked: int 
     return cores, f"no GPU, and {cores} cores"
 
 
-def interface_to(node: NodeFacts, addresses: Iterable[str]) -> tuple[str, str]:
+def interface_to(node: LocalFacts, addresses: Iterable[str]) -> tuple[str, str]:
     """Return the interface that leads to the master and why it is that one, or ('', why there is none).
 
     The role ``fabric``'s own choice comes first. Then: where the master's address is this machine's own, the interface
@@ -240,7 +240,7 @@ def _gpus(machine: LocalMachine, environment: Mapping[str, str]) -> tuple[int, s
     return count, f"{count} {'GPU' if count == 1 else 'GPUs'}"
 
 
-def _route(routes: Sequence[Route], address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+def _route(routes: Sequence[LocalRoute], address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
     leading = [
         (ipaddress.ip_network(route.destination, strict=False).prefixlen, -route.metric, route.interface)
         for route in routes

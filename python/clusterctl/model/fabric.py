@@ -13,6 +13,7 @@ from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Any
 
     import fabric_rules as _rules  # mypy finds it by mypy_path
 
@@ -57,4 +58,9 @@ def candidates(
 
 def rdma(node: NodeFacts) -> tuple[RdmaChoice, ...]:
     """Return what each port of each RDMA device of a node offers."""
-    return _rules.rdma(node.model_dump(include=_READ))
+    return rdma_of(node.model_dump(include=_READ))
+
+
+def rdma_of(record: Mapping[str, Any]) -> tuple[RdmaChoice, ...]:
+    """Return the same from a node's record as the probe wrote it."""
+    return _rules.rdma(record)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from clusterctl.model.facts import NodeFacts, Probe, ProbeFailure, WatchEntry
-from clusterctl.remote import one_trip
+from clusterctl.remote import one_trip, python
 from clusterctl.remote.reach import where
 from clusterctl.remote.ssh_failure import shortened
 from clusterctl.support import node_json
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.model.hosts import Host
-    from clusterctl.remote import python
 
 
-NODE_PROBE = "node_probe.__main__"
+NODE_PROBE = python.NODE_PROBE
 
 
 def gather(

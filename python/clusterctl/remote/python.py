@@ -23,6 +23,8 @@ from clusterctl.support import content, node_json
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
+NODE_PROBE = "node_probe.__main__"  # the program that reports a node's facts
+
 # argv[1] is the size of node_starter.py in bytes, argv[2] that of the zip, argv[3] the module; then its arguments.
 _READ_STARTER = "import sys;exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 _MOST_EVIDENCE = 300

@@ -12,8 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from clusterctl.support.errors import ConfigError
 
 _COLLECTION = Path("ansible_collections") / "clusterctl" / "hpc"
@@ -29,7 +27,7 @@ def root() -> Path:
         ConfigError: neither a checkout nor an installed wheel is around this module.
     """
     installed = _PACKAGE / "_collections" / _COLLECTION
-    if (installed / "playbooks").is_dir():
+    if (installed / "plugins" / "module_utils").is_dir():  # 'clusterctl-launch' has nothing else of it
         return installed
     checkout = _PACKAGE.parent.parent
     if (checkout / "galaxy.yml").is_file() and (checkout / "playbooks").is_dir():
@@ -90,6 +88,8 @@ def module_util(name: str) -> Any:
 
 def node_programs() -> tuple[str, ...]:
     """Return the file names of the programs that the role ``validation`` puts on nodes, from the role's one list."""
+    import yaml  # noqa: PLC0415 - 'clusterctl launch' does without it
+
     variables = yaml.safe_load((root() / "roles" / "validation" / "vars" / "main.yml").read_text(encoding="utf-8"))
     return tuple(sorted(variables["__validation_programs"]))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from clusterctl.jobs import in_allocation
-from clusterctl.launch import allocation_line
+from clusterctl.launch import allocation_line, slurm_nodelist
 from clusterctl.launch.scheduler_env import RankPlace
 from clusterctl.model import fabric
 from clusterctl.model.facts import (
@@ -274,17 +274,18 @@ def test_processes_on_a_node(environment: dict[str, str], changed: dict[str, Any
         ("node[08-11]", ("node08", "node09", "node10", "node11")),
         ("zeta,alpha[3,1]", ("zeta", "alpha3", "alpha1")),  # Slurm counts in the list's order
         ("r[1-2]n[1-2]", ("r1n1", "r1n2", "r2n1", "r2n2")),
+        ("r[9-10,3]n[01-02]", ("r9n01", "r9n02", "r10n01", "r10n02", "r3n01", "r3n02")),
         ("gpu[1-2]-ib.cluster", ("gpu1-ib.cluster", "gpu2-ib.cluster")),
     ],
 )
 def test_slurms_lists(text: str, hosts: tuple[str, ...]) -> None:
-    assert in_allocation._unfolded(text) == hosts  # noqa: SLF001 - what the environment's text means is the point
+    assert slurm_nodelist.unfolded(text) == hosts
 
 
-@pytest.mark.parametrize("text", ["node[1-", "@all", "a b", "n[1-2]!n1", "-oProxyCommand=x", "n[a-b]"])
+@pytest.mark.parametrize("text", ["node[1-", "@all", "a b", "n[1-2]!n1", "-oProxyCommand=x", "n[a-b]", "n[1-]", "n[3-1]", "n[1-999999999]", "n[" + "9" * 5000 + "]"])
 def test_what_is_no_list_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="Slurm's list of nodes"):
-        in_allocation._unfolded(text)  # noqa: SLF001
+        slurm_nodelist.unfolded(text)
 
 
 def launch(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
