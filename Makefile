@@ -136,10 +136,11 @@ test-gpu:  ## Checks that need a GPU, with what this machine has; 'Error 3' with
 	@$(PYTHON) tests/gpu/gpu_run.py
 
 .PHONY: wheel
-wheel: venv  ## Build the wheel and the sdist into dist/, with a software bill of materials (CycloneDX) beside the wheel
-	rm -f dist/clusterctl-*
+wheel: venv  ## Build the wheels (clusterctl, and clusterctl-launch for pods) and the sdist into dist/, with a bill of materials (CycloneDX)
+	rm -f dist/clusterctl-* dist/clusterctl_launch-*
 	$(BIN)/python -m build --no-isolation
-	$(BIN)/python tools/bill_of_materials.py dist/*.whl
+	$(BIN)/python tools/bill_of_materials.py dist/clusterctl-*.whl
+	$(BIN)/python -m build --no-isolation --wheel --outdir dist distributions/launch
 
 # SANITY='validate-modules pylint' runs these sanity tests alone; SANITY=none builds and installs without any.
 SANITY ?=

@@ -136,7 +136,7 @@ def _get(entry: Mapping[str, Any], key: str, kind: type, default: Any = _REQUIRE
     if value is None and default is None:
         return None
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ValueError(f"{key} is not of the kind {kind.__name__}")  # noqa: TRY004 - the reader catches one error
+        raise ValueError(f"{key} is not of the kind {kind.__name__}")
     return value
 
 

@@ -282,7 +282,21 @@ def test_slurms_lists(text: str, hosts: tuple[str, ...]) -> None:
     assert slurm_nodelist.unfolded(text) == hosts
 
 
-@pytest.mark.parametrize("text", ["node[1-", "@all", "a b", "n[1-2]!n1", "-oProxyCommand=x", "n[a-b]", "n[1-]", "n[3-1]", "n[1-999999999]", "n[" + "9" * 5000 + "]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "node[1-",
+        "@all",
+        "a b",
+        "n[1-2]!n1",
+        "-oProxyCommand=x",
+        "n[a-b]",
+        "n[1-]",
+        "n[3-1]",
+        "n[1-999999999]",
+        "n[" + "9" * 5000 + "]",
+    ],
+)
 def test_what_is_no_list_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="Slurm's list of nodes"):
         slurm_nodelist.unfolded(text)

@@ -1,0 +1,102 @@
+"""The command line of the distribution ``clusterctl-launch``: ``clusterctl launch`` and nothing else.
+
+A test holds its options equal to those of the whole clusterctl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from clusterctl import __version__
+from clusterctl.cli.launch_start import HELP, PROGRAM, SUMMARY, WAIT_S, start
+from clusterctl.support.errors import ClusterctlError, ExitCode
+from clusterctl.support.words import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_LAST_PORT = 65535
+_ALONE = "This is clusterctl-launch, for pods and job steps. 'pip install clusterctl' brings the other commands."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    if argv[:1] == ["--version"]:
+        sys.stdout.write(f"clusterctl-launch {__version__}\n")
+        return ExitCode.OK
+    if not argv or argv[0] in {"-h", "--help"}:
+        text = f"Usage: clusterctl launch [OPTIONS] {PROGRAM}\n\n{_ALONE}\n'clusterctl launch --help' explains it.\n"
+        (sys.stdout if argv else sys.stderr).write(text)
+        return ExitCode.OK if argv else ExitCode.USAGE
+    if argv[0] != "launch":
+        sys.stderr.write(f"clusterctl: {visible(argv[0])} is not here. {_ALONE}\n")
+        return ExitCode.USAGE
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    try:
+        return _launch(argv[1:])
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted.\n")
+        return ExitCode.INTERRUPTED
+    except ClusterctlError as error:
+        sys.stderr.write(f"clusterctl: {visible(str(error))}\n")
+        return int(error.exit_code)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the reader of the options of ``clusterctl launch``."""
+    made = argparse.ArgumentParser(
+        "clusterctl launch",
+        usage=f"clusterctl launch [OPTIONS] {PROGRAM}",
+        description=SUMMARY,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument("--nproc-per-node", metavar="N", type=_number(1), help=HELP["--nproc-per-node"])
+    made.add_argument("--master-addr", metavar="HOST", default="", help=HELP["--master-addr"])
+    made.add_argument(
+        "--master-port", metavar="PORT", type=_number(0, _LAST_PORT), default=0, help=HELP["--master-port"]
+    )
+    made.add_argument("--python", metavar="PATH", default="", help=HELP["--python"])
+    made.add_argument("--wait", metavar="SECONDS", type=_seconds, default=WAIT_S, help=HELP["--wait"])
+    made.add_argument("--print", dest="show", action="store_true", help=HELP["--print"])
+    made.add_argument("program", nargs=argparse.REMAINDER, metavar=PROGRAM, help=HELP[PROGRAM])
+    return made
+
+
+def _launch(argv: Sequence[str]) -> int:
+    from clusterctl.jobs import in_allocation  # noqa: PLC0415 - --help stays quick
+
+    given = parser().parse_args(argv)
+    program = given.program[1:] if given.program[:1] == ["--"] else given.program
+    options = in_allocation.LaunchOptions(
+        given.nproc_per_node, given.master_addr, given.master_port, given.python, given.wait
+    )
+    return start(program, options, show=given.show)
+
+
+def _number(least: int, most: int | None = None) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least or (most is not None and value > most):
+            raise argparse.ArgumentTypeError(
+                f"{text} is not a number from {least}{'' if most is None else f' to {most}'}"
+            )
+        return value
+
+    return number
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return value
+
+
+def _interrupt(_number: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
