@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from clusterctl import __version__
 from clusterctl.cli.launch_start import HELP, PROGRAM, SUMMARY, WAIT_S, start
+from clusterctl.launch.nccl_options import NcclOptions
 from clusterctl.support.errors import ClusterctlError, ExitCode
 from clusterctl.support.words import visible
 
@@ -63,6 +64,11 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--python", metavar="PATH", default="", help=HELP["--python"])
     made.add_argument("--wait", metavar="SECONDS", type=_seconds, default=WAIT_S, help=HELP["--wait"])
+    made.add_argument("--gid-index", metavar="N|auto", default="", help=HELP["--gid-index"])
+    made.add_argument("--socket-threads", metavar="N", type=_number(0, 16), default=0, help=HELP["--socket-threads"])
+    made.add_argument(
+        "--sockets-per-thread", metavar="N", type=_number(0, 64), default=0, help=HELP["--sockets-per-thread"]
+    )
     made.add_argument("--print", dest="show", action="store_true", help=HELP["--print"])
     made.add_argument("program", nargs=argparse.REMAINDER, metavar=PROGRAM, help=HELP[PROGRAM])
     return made
@@ -73,8 +79,9 @@ def _launch(argv: Sequence[str]) -> int:
 
     given = parser().parse_args(argv)
     program = given.program[1:] if given.program[:1] == ["--"] else given.program
+    nccl = NcclOptions(given.gid_index, given.socket_threads, given.sockets_per_thread)
     options = in_allocation.LaunchOptions(
-        given.nproc_per_node, given.master_addr, given.master_port, given.python, given.wait
+        given.nproc_per_node, given.master_addr, given.master_port, given.python, given.wait, nccl
     )
     return start(program, options, show=given.show)
 

@@ -10,6 +10,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
+from clusterctl.launch.nccl_options import OPTIONS
 from clusterctl.support.errors import ExitCode
 from clusterctl.support.words import visible
 
@@ -27,6 +28,7 @@ HELP = {
     "--master-port": "Where node 0 listens, likewise.",
     "--python": "The Python that has PyTorch; default: /usr/local/python_env's, this one, or PATH's.",
     "--wait": "How long node 0's name may take to resolve.",
+    **OPTIONS,
     "--print": "Print the command with its variables, to be pasted, and do not run it.",
 }
 WAIT_S = 60.0

@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
+from clusterctl.launch.nccl_options import OPTIONS, NcclOptions
 from clusterctl.support.errors import ExitCode
 
-_KUBERNETES = "Kubernetes (runai, mpijob, pytorchjob)"
+_KUBERNETES = "Kubernetes (runai, runai-submit-dist, mpijob, pytorchjob)"
+_NCCL = "NCCL in each pod"
 _SLURM = "Slurm"
 _PROLOG = "Slurm's prolog (slurm-prolog)"
 
@@ -19,6 +21,7 @@ class Kind(str, Enum):
     """What to print; a test holds the submissions among it equal to ``submission.KINDS``."""
 
     RUNAI = "runai"
+    RUNAI_SUBMIT_DIST = "runai-submit-dist"
     MPIJOB = "mpijob"
     PYTORCHJOB = "pytorchjob"
     SLURM = "slurm"
@@ -90,7 +93,7 @@ def render(
     namespace: Annotated[
         str, typer.Option("--namespace", help="mpijob and pytorchjob only.", rich_help_panel=_KUBERNETES)
     ] = "",
-    project: Annotated[str, typer.Option("--project", help="runai only.", rich_help_panel=_KUBERNETES)] = "",
+    project: Annotated[str, typer.Option("--project", help="Of Run:AI only.", rich_help_panel=_KUBERNETES)] = "",
     shm_size: Annotated[
         str,
         typer.Option(
@@ -117,12 +120,24 @@ def render(
             "--deadline", metavar="SECONDS", min=1, max=300, help="Of the look at a node.", rich_help_panel=_PROLOG
         ),
     ] = 10.0,
+    gid_index: Annotated[
+        str, typer.Option("--gid-index", metavar="N|auto", help=OPTIONS["--gid-index"], rich_help_panel=_NCCL)
+    ] = "",
+    socket_threads: Annotated[
+        int,
+        typer.Option("--socket-threads", metavar="N", help=OPTIONS["--socket-threads"], rich_help_panel=_NCCL),
+    ] = 0,
+    sockets_per_thread: Annotated[
+        int,
+        typer.Option("--sockets-per-thread", metavar="N", help=OPTIONS["--sockets-per-thread"], rich_help_panel=_NCCL),
+    ] = 0,
 ) -> int:
     """Print the submission of a job for an existing scheduler, or a prolog that looks at a node before each job.
 
-    runai: a command line; mpijob and pytorchjob: a manifest for 'kubectl create -f -'; slurm: a script for sbatch. In
-    every pod or step 'clusterctl launch' becomes torchrun, so the image needs clusterctl; only an MPIJob's ranks are
-    started by mpirun. slurm-prolog: a script for Prolog, Epilog and HealthCheckProgram of slurm.conf, without PROGRAM.
+    runai: a command line, runai-submit-dist: one for the older client; mpijob and pytorchjob: a manifest for
+    'kubectl create -f -'; slurm: a script for sbatch. In every pod or step 'clusterctl launch' becomes torchrun, so the
+    image needs clusterctl-launch; only an MPIJob's ranks are started by mpirun. '-- sleep infinity' makes idle pods, to
+    exec into. slurm-prolog: a script for Prolog, Epilog and HealthCheckProgram of slurm.conf, without PROGRAM.
     """
     if kind is Kind.SLURM_PROLOG:
         sys.stdout.write(_prolog(program, with_reason=reason, deadline_s=deadline))
@@ -149,6 +164,7 @@ def render(
         partition=partition,
         account=account,
         time=time,
+        nccl=NcclOptions(gid_index, socket_threads, sockets_per_thread),
         by_torchrun=launcher is RenderLauncher.TORCHRUN,
         by_srun=launcher is RenderLauncher.SRUN,
     )

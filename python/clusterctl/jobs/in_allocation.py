@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from clusterctl.launch import allocation_line, scheduler_env, slurm_nodelist, torchrun
+from clusterctl.launch import allocation_line, nccl_options, scheduler_env, slurm_nodelist, torchrun
 from clusterctl.launch.local_facts import LocalFacts
 from clusterctl.model import fabric
 from clusterctl.remote import python as remote_python
@@ -51,6 +51,7 @@ class LaunchOptions:
     master_port: int = 0
     python: str = ""
     wait_s: float = 60.0
+    nccl: nccl_options.NcclOptions = nccl_options.NO_OPTIONS
 
 
 def prepare(
@@ -68,6 +69,7 @@ def prepare(
     """
     known = os.environ if environment is None else environment
     _refuse_program(program)
+    nccl_options.refuse(options.nccl)
     where = scheduler_env.place(
         known,
         slurm_nodelist.unfolded(scheduler_env.nodelist(known)),
@@ -76,7 +78,15 @@ def prepare(
     )
     python = options.python or _python()
     machine = _look(where, options.wait_s, tell)
-    return allocation_line.plan(where, machine, known, program, python=python, nproc_per_node=options.nproc_per_node)
+    return allocation_line.plan(
+        where,
+        machine,
+        known,
+        program,
+        python=python,
+        nproc_per_node=options.nproc_per_node,
+        nccl=options.nccl,
+    )
 
 
 def become(plan: allocation_line.AllocationPlan, environment: Mapping[str, str] | None = None) -> NoReturn:
@@ -158,6 +168,7 @@ def _rdma_port(choice: fabric.RdmaChoice) -> allocation_line.LocalRdmaPort:
         active,
         choice.rate_gbps,
         "" if choice.usable or not active else choice.reason,
+        choice.gid_index,
     )
 
 

@@ -6,7 +6,8 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import torchrun
+from clusterctl.launch import nccl_options, torchrun
+from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,6 +34,7 @@ class LocalRdmaPort:
     is_active: bool
     rate_gbps: float | None = None
     problem: str = ""
+    gid_index: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,14 @@ def plan(
     *,
     python: str,
     nproc_per_node: int | None = None,
+    nccl: nccl_options.NcclOptions = nccl_options.NO_OPTIONS,
 ) -> AllocationPlan:
     """Decide what this process becomes.
 
     Raises:
         ConfigError: there is no program, or something is malformed.
     """
+    nccl_options.refuse(nccl)
     count, why = processes(machine, environment, nproc_per_node)
     argv = torchrun.argv(
         torchrun.Torchrun(
@@ -91,7 +95,7 @@ def plan(
             python=python,
         )
     )
-    settings, kept = _wanted(where, machine, environment)
+    settings, kept = _wanted(where, machine, environment, nccl)
     dropped = tuple(name for name in _OTHER_RENDEZVOUS if name in environment)
     meeting = f"node {where.rank} of {where.nodes}, meeting at {where.master_addr} port {where.master_port}"
     notes = [
@@ -155,7 +159,7 @@ def interface_to(node: LocalFacts, addresses: Iterable[str]) -> tuple[str, str]:
 
 
 def _wanted(
-    where: RankPlace, machine: LocalMachine, environment: Mapping[str, str]
+    where: RankPlace, machine: LocalMachine, environment: Mapping[str, str], nccl: nccl_options.NcclOptions
 ) -> tuple[tuple[EnvironmentSetting, ...], tuple[str, ...]]:
     """Return the variables that this machine's network asks for, and a note for each that the user had set already."""
     asked: list[EnvironmentSetting] = []
@@ -167,8 +171,34 @@ def _wanted(
                 EnvironmentSetting("GLOO_SOCKET_IFNAME", name, why),
             ]
         asked += _devices(machine.rdma)
+        asked += _of_the_user(machine.rdma, nccl)
     kept = [f"{it.name}={environment[it.name]} is kept as it was set" for it in asked if it.name in environment]
     return tuple(it for it in asked if it.name not in environment), tuple(kept)
+
+
+def _of_the_user(ports: Sequence[LocalRdmaPort], nccl: nccl_options.NcclOptions) -> list[EnvironmentSetting]:
+    """Return the options of NCCL that the user asks for; ``auto`` becomes this pod's own GID index.
+
+    Raises:
+        ConfigError: ``auto``, and the pod's ports have different indices.
+    """
+    options = [
+        EnvironmentSetting(name, value, "asked for on the command line")
+        for name, value in nccl_options.variables(nccl).items()
+    ]
+    if nccl.gid_index != nccl_options.AUTO:
+        return options
+    roce = [port for port in ports if port.is_active and not port.problem and port.gid_index is not None]
+    if len({port.gid_index for port in roce}) > 1:
+        words = ", ".join(f"{port.device} port {port.number} at {port.gid_index}" for port in roce)
+        raise ConfigError(
+            f"--gid-index auto: NCCL takes one index for all ports, and this pod has {words}; leave the option out, or"
+            " name ports of one index in NCCL_IB_HCA and give that index."
+        )
+    for port in roce[:1]:
+        reason = f"RoCE v2 over IPv4 of {port.device} port {port.number}"
+        options.append(EnvironmentSetting(nccl_options.GID_INDEX, str(port.gid_index), reason))
+    return options
 
 
 def _devices(ports: Sequence[LocalRdmaPort]) -> list[EnvironmentSetting]:

@@ -1,18 +1,18 @@
-"""The submission of a job to an existing scheduler: Run:AI's command, two of Kubeflow's manifests, a Slurm script.
+"""The submission of a job to an existing scheduler: Run:AI's commands, two of Kubeflow's manifests, a Slurm script.
 
 Inside, ``clusterctl launch`` reads what the scheduler sets; only MPIJob's launcher starts the ranks itself, by mpirun.
 """
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from clusterctl.launch import srun
+from clusterctl.launch import nccl_options, srun
+from clusterctl.launch.submission_rules import refuse
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -22,19 +22,6 @@ NETWORKS = "k8s.v1.cni.cncf.io/networks"  # Multus and its kin attach these netw
 GPU = "nvidia.com/gpu"
 RENDEZVOUS_PORT = 29500
 
-_LABEL = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
-_DNS_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
-_DNS_NAME = rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*"
-_KEY_PART = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-_RESOURCE = re.compile(rf"{_DNS_NAME}/{_KEY_PART}")
-_KEY = re.compile(rf"(?:{_DNS_NAME}/)?{_KEY_PART}")
-_ATTACHMENT = re.compile(rf"(?:{_DNS_LABEL}/)?{_DNS_NAME}(?:@[a-z0-9][a-z0-9.-]{{0,14}})?")
-_QUANTITY = re.compile(r"[1-9][0-9]*(?:\.[0-9]+)?(?:m|[kMGTPE]i?)?")
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@#+-]*")
-_SLURM_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,-]*")
-_SLURM_TIME = re.compile(r"(?:[0-9]+-)?[0-9]+(?::[0-9]+){0,2}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LONGEST_LABEL = 63
 _HELLO = "/usr/local/openmpi/libexec/clusterctl-hello"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a mount point in a manifest
 # A root's mpirun refuses to start unless told twice, by each series under names of its own.
@@ -47,7 +34,8 @@ class Submission:
 
     ``nproc_per_node`` None leaves it to the pod: its GPUs, else its cores. ``rdma`` are extended resources (name and
     count) of each pod, ``networks`` the network attachments, ``annotations`` further ones. ``cpus``, ``memory`` and
-    ``shm_size`` are Kubernetes quantities; for Slurm, ``cpus`` is a whole number.
+    ``shm_size`` are Kubernetes quantities; for Slurm, ``cpus`` is a whole number. ``nccl`` are options of NCCL
+    in each pod.
     """
 
     name: str
@@ -71,6 +59,18 @@ class Submission:
     time: str = ""
     by_torchrun: bool = False
     by_srun: bool = False
+    nccl: nccl_options.NcclOptions = nccl_options.NO_OPTIONS
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the pods only wait for somebody to exec into them: ``sleep infinity`` is nothing for torchrun."""
+        return self.program[:1] == ("sleep",)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables of the pods; NCCL's are among them where ``clusterctl launch`` does not run to set them."""
+        alone = self.is_idle or self.by_srun
+        return {**(nccl_options.variables(self.nccl) if alone else {}), **self.environment}
 
 
 def runai(job: Submission) -> str:
@@ -79,25 +79,62 @@ def runai(job: Submission) -> str:
     Raises:
         ConfigError: a value is malformed, missing, or means nothing to Run:AI.
     """
-    _refuse(job, "runai", ("namespace", "partition", "account", "time", "by_torchrun", "by_srun", "shm_size"))
-    line = ["runai", "training", "pytorch", "submit", job.name]
-    line += ["--project", job.project] if job.project else []
-    line += ["--image", job.image]
+    return _runai_line(
+        job,
+        ["runai", "training", "pytorch", "submit", job.name],
+        gpus="--gpu-devices-request",
+        capability="--capability",
+        cpus="--cpu-core-request",
+        memory="--cpu-memory-request",
+        of_master=True,
+    )
+
+
+def runai_submit_dist(job: Submission) -> str:
+    """Return the command line for Run:AI's older client (``runai submit-dist pytorch``, since 2.10).
+
+    It gives the master the same resources as a worker.
+
+    Raises:
+        ConfigError: a value is malformed, missing, or means nothing to Run:AI.
+    """
+    return _runai_line(
+        job,
+        ["runai", "submit-dist", "pytorch", "--name", job.name],
+        gpus="--gpu",
+        capability="--add-capability",
+        cpus="--cpu",
+        memory="--memory",
+        of_master=False,
+    )
+
+
+def _runai_line(
+    job: Submission, start: Sequence[str], *, gpus: str, capability: str, cpus: str, memory: str, of_master: bool
+) -> str:
+    """Return a command line of one of Run:AI's clients, which differ in their words for the same things."""
+    refuse(
+        job,
+        start[1] if start[1] == "submit-dist" else "runai",
+        ("namespace", "partition", "account", "time", "by_torchrun", "by_srun", "shm_size"),
+    )
+    line = [*start, *(["--project", job.project] if job.project else []), "--image", job.image]
     # The first node is the master's pod; all of them train.
     line += ["--workers", str(job.nodes - 1)] if job.nodes > 1 else []
+    several = of_master and job.nodes > 1
     if job.gpus_per_node:
-        line += ["--gpu-devices-request", str(job.gpus_per_node)]
-        line += ["--master-gpu-devices-request", str(job.gpus_per_node)] if job.nodes > 1 else []
+        line += [gpus, str(job.gpus_per_node)]
+        line += [f"--master-{gpus.removeprefix('--')}", str(job.gpus_per_node)] if several else []
     for name, count in job.rdma.items():
         line += ["--extended-resource", f"{name}={count}"]
-        line += ["--master-extended-resource", f"{name}={count}"] if job.nodes > 1 else []
+        line += ["--master-extended-resource", f"{name}={count}"] if several else []
     for name, value in _annotations(job).items():
         line += ["--annotation", f"{name}={value}"]
-    line += ["--capability", "IPC_LOCK"] if job.rdma else []
-    line += ["--cpu-core-request", job.cpus] if job.cpus else []
-    line += ["--cpu-memory-request", job.memory] if job.memory else []
+    line += [capability, "IPC_LOCK"] if job.rdma else []
+    line += [cpus, job.cpus] if job.cpus else []
+    line += [memory, job.memory] if job.memory else []
     line += ["--working-dir", job.working_dir] if job.working_dir else []
-    for name, value in job.environment.items():
+    for name, value in job.variables.items():
         line += ["-e", f"{name}={_literal(value)}"]
     line += ["--large-shm", "--command", "--", *map(_literal, _in_pod(job))]
     return shlex.join(line)
@@ -111,8 +148,8 @@ def pytorchjob(job: Submission) -> str:
     Raises:
         ConfigError: a value is malformed, missing, or means nothing to Kubeflow.
     """
-    _refuse(job, "pytorchjob", ("project", "partition", "account", "time", "by_torchrun", "by_srun"))
-    pod = _pod(job, "pytorch", _in_pod(job), _environment(job.environment))  # the operator looks for that name
+    refuse(job, "pytorchjob", ("project", "partition", "account", "time", "by_torchrun", "by_srun"))
+    pod = _pod(job, "pytorch", _in_pod(job), _environment(job.variables))  # the operator looks for that name
     replicas = {"Master": 1, "Worker": job.nodes - 1}
     return _text(
         "kubeflow.org/v1",
@@ -138,14 +175,14 @@ def mpijob(job: Submission) -> str:
     Raises:
         ConfigError: a value is malformed, missing, or means nothing to Kubeflow.
     """
-    _refuse(job, "mpijob", ("project", "partition", "account", "time", "by_srun"))
+    refuse(job, "mpijob", ("project", "partition", "account", "time", "by_srun"), by_launch=job.by_torchrun)
     slots = job.nproc_per_node or job.gpus_per_node
     if not slots and not job.by_torchrun:
         raise ConfigError("An MPIJob needs to know its ranks; give --nproc-per-node, or --gpus-per-node.")
     start = dict.fromkeys(_AS_ROOT, "1")
     line = ["mpirun", "-np", str(job.nodes * (1 if job.by_torchrun else slots)), "--bind-to", "none"]
     line += ["--map-by", "ppr:1:node" if job.by_torchrun else "slot"]
-    handed_on = {**job.environment}
+    handed_on = {**({} if job.by_torchrun else nccl_options.variables(job.nccl)), **job.environment}
     if job.by_torchrun:
         handed_on = {
             "MASTER_ADDR": f"{job.name}-worker-0.{job.name}",
@@ -155,6 +192,7 @@ def mpijob(job: Submission) -> str:
     for name in ("PATH", "LD_LIBRARY_PATH", *handed_on):
         line += ["-x", name]
     line += _in_pod(job) if job.by_torchrun else list(job.program)
+    line = list(job.program) if job.is_idle else line
     # The launcher's pod computes nothing, so it asks for no GPU and no RDMA.
     launcher = _pod(
         Submission(job.name, job.program, job.image, annotations=job.annotations, working_dir=job.working_dir),
@@ -186,7 +224,13 @@ def slurm(job: Submission) -> str:
         ConfigError: a value is malformed, missing, or means nothing to Slurm.
     """
     elsewhere = ("project", "namespace", "rdma", "networks", "annotations", "shm_size", "by_torchrun")
-    _refuse(job, "slurm", (*elsewhere, "image") if job.by_srun else elsewhere, image=False)
+    refuse(
+        job,
+        "slurm",
+        (*elsewhere, "image") if job.by_srun else elsewhere,
+        image=False,
+        by_launch=not job.by_srun,
+    )
     tasks = (job.nproc_per_node or job.gpus_per_node) if job.by_srun else 1
     if not tasks:
         raise ConfigError("srun needs to know the ranks of a node; give --nproc-per-node, or --gpus-per-node.")
@@ -211,7 +255,7 @@ def slurm(job: Submission) -> str:
     lines = ["#!/bin/bash"]
     lines += [f"#SBATCH --{name}={value}" for name, value in options.items() if value is not None]
     lines += ["", "set -euo pipefail", ""]
-    variables = {**(dict([srun.FENCE]) if job.by_srun else {}), **job.environment}
+    variables = {**(dict([srun.FENCE]) if job.by_srun else {}), **job.variables}
     lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     if job.by_srun:
         lines += [_proof_of_pmix(step, job.nodes * tasks), ""]
@@ -235,6 +279,7 @@ def _proof_of_pmix(step: Sequence[str], ranks: int) -> str:
 
 KINDS: Mapping[str, Callable[[Submission], str]] = {
     "runai": runai,
+    "runai-submit-dist": runai_submit_dist,
     "mpijob": mpijob,
     "pytorchjob": pytorchjob,
     "slurm": slurm,
@@ -242,8 +287,10 @@ KINDS: Mapping[str, Callable[[Submission], str]] = {
 
 
 def _in_pod(job: Submission) -> list[str]:
+    if job.is_idle:
+        return list(job.program)
     count = [f"--nproc-per-node={job.nproc_per_node}"] if job.nproc_per_node else []
-    return ["clusterctl", "launch", *count, "--", *job.program]
+    return ["clusterctl", "launch", *count, *nccl_options.words(job.nccl), "--", *job.program]
 
 
 def _literal(word: str) -> str:
@@ -299,85 +346,3 @@ def _text(version: str, kind: str, job: Submission, spec: Mapping[str, Any]) -> 
     metadata = {"name": job.name, **({"namespace": job.namespace} if job.namespace else {})}
     document = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": dict(spec)}
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 16)
-
-
-# --- what is refused -------------------------------------------------------------------------------------------------
-
-_OPTIONS = {
-    "by_torchrun": "--launcher torchrun",
-    "by_srun": "--launcher srun",
-    "networks": "--network-attachment",
-    "rdma": "--rdma-resource",
-}
-_OPTIONS |= {"annotations": "--annotation", "shm_size": "--shm-size"}
-
-
-def _refuse(job: Submission, kind: str, meaningless: Sequence[str], *, image: bool = True) -> None:
-    """Raise where a value is missing, malformed, or of no meaning to the scheduler."""
-    for name in meaningless:
-        if getattr(job, name):
-            raise ConfigError(f"{_OPTIONS.get(name, f'--{name}')} does not apply to {kind}; leave it out.")
-    if not job.program or not job.program[0]:
-        raise ConfigError("There is no program to start; name it behind '--', as in '-- train.py --epochs 3'.")
-    if image and not job.image:
-        raise ConfigError(f"{kind} needs a container image with clusterctl and PyTorch in it; give --image.")
-    if job.nodes < 1 or job.gpus_per_node < 0 or (job.nproc_per_node is not None and job.nproc_per_node < 1):
-        raise ConfigError(
-            f"A job has one node and one process at least, not {job.nodes} nodes with {job.gpus_per_node} GPUs and "
-            f"{job.nproc_per_node} processes."
-        )
-    _refuse_name(job)
-    if job.environment.keys() & {"WORLD_SIZE", "RANK"}:
-        raise ConfigError(
-            "WORLD_SIZE and RANK are the scheduler's to set, a different one in each pod; leave them out."
-        )
-    for name in job.environment:
-        _match(_VARIABLE, name, "environment variable", "letters, digits and '_'")
-    for name, value in {**job.environment, **job.annotations}.items():
-        if not value.isprintable():
-            raise ConfigError(f"The value of {name} has a control character in it; leave it out.")
-    _refuse_words(job, whole_cpus=kind == "slurm")
-
-
-def _refuse_name(job: Submission) -> None:
-    longest = _LONGEST_LABEL - len(f"-worker-{job.nodes}")
-    if not _LABEL.fullmatch(job.name) or len(job.name) > longest:
-        raise ConfigError(
-            f"{job.name!r} is not a valid name for a job; it has lowercase letters, digits and '-' (RFC 1123), begins "
-            f"with a letter, and has {longest} characters at most, since pods and services are named after it."
-        )
-
-
-def _refuse_words(job: Submission, *, whole_cpus: bool) -> None:
-    for value, pattern, what, cure in (
-        (job.image, _IMAGE, "image", "a reference such as registry/name:tag"),
-        (job.namespace, re.compile(_DNS_LABEL), "namespace", "lowercase letters, digits and '-'"),
-        (job.project, re.compile(_DNS_LABEL), "project", "lowercase letters, digits and '-'"),
-        (job.cpus, re.compile(r"[1-9][0-9]*") if whole_cpus else _QUANTITY, "number of CPUs", "a number such as 8"),
-        (job.memory, _QUANTITY, "amount of memory", "a quantity such as 64Gi (64G for Slurm)"),
-        (job.shm_size, _QUANTITY, "size of /dev/shm", "a quantity such as 16Gi"),
-        (job.partition, _SLURM_WORD, "partition", "a name, or several joined by commas"),
-        (job.account, _SLURM_WORD, "account", "a name"),
-        (job.time, _SLURM_TIME, "time", "MINUTES, HOURS:MINUTES:SECONDS or DAYS-HOURS"),
-    ):
-        if value:
-            _match(pattern, value, what, cure)
-    if whole_cpus and job.memory.endswith(("i", "m", "k", "E", "P")):
-        raise ConfigError(f"{job.memory!r} is not a valid amount of memory for Slurm; write it as 64G.")
-    if job.working_dir and not (job.working_dir.startswith("/") and job.working_dir.isprintable()):
-        raise ConfigError(
-            f"{job.working_dir!r} is not a valid working directory; give its whole path, which begins with '/'."
-        )
-    for name, count in job.rdma.items():
-        _match(_RESOURCE, name, "extended resource", "a name such as rdma/hca_shared_devices_a")
-        if count < 1:
-            raise ConfigError(f"{count} is not a valid number of {name}; give 1 or more.")
-    for network in job.networks:
-        _match(_ATTACHMENT, network, "network attachment", "[NAMESPACE/]NAME[@INTERFACE]")
-    for name in job.annotations:
-        _match(_KEY, name, "annotation's name", "[PREFIX/]NAME")
-
-
-def _match(pattern: re.Pattern[str], value: str, what: str, cure: str) -> None:
-    if not pattern.fullmatch(value):
-        raise ConfigError(f"{value!r} is not a valid {what}; give {cure}.")

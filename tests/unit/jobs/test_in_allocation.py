@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from clusterctl.jobs import in_allocation
 from clusterctl.launch import allocation_line, slurm_nodelist
+from clusterctl.launch.nccl_options import NcclOptions
 from clusterctl.launch.scheduler_env import RankPlace
 from clusterctl.model import fabric
 from clusterctl.model.facts import (
@@ -203,6 +204,49 @@ def test_whole_trees_of_rdma_devices(trees: tuple[str, ...], expected: str | Non
     plan = planned(WORKER, machine(rdma=ports))
     assert settings(plan).get("NCCL_IB_HCA") == expected
     assert words in " | ".join(plan.notes)
+
+
+@pytest.mark.parametrize(
+    ("indices", "expected"),
+    [
+        ((3,), {"NCCL_IB_GID_INDEX": "3"}),
+        ((3, 3, None), {"NCCL_IB_GID_INDEX": "3"}),
+        ((), {}),
+        ((None,), {}),
+    ],
+)
+def test_the_gid_index_of_this_pod_is_found_where_it_is_asked_for(
+    indices: tuple[int | None, ...], expected: dict[str, str]
+) -> None:
+    ports = tuple(
+        allocation_line.LocalRdmaPort(f"mlx5_{number}", 1, "Ethernet", is_active=True, gid_index=index)
+        for number, index in enumerate(indices)
+    )
+    plan = tuned(machine(rdma=ports), NcclOptions("auto"))
+    assert {name: value for name, value in settings(plan).items() if "GID" in name} == expected
+
+
+def tuned(here: allocation_line.LocalMachine, nccl: NcclOptions, **environment: str) -> allocation_line.AllocationPlan:
+    return allocation_line.plan(WORKER, here, environment, ("train.py",), python="/py", nccl=nccl)
+
+
+def test_ports_of_different_indices_are_named() -> None:
+    ports = tuple(
+        allocation_line.LocalRdmaPort(f"mlx5_{index}", 1, "Ethernet", is_active=True, gid_index=index)
+        for index in (3, 5)
+    )
+    with pytest.raises(ConfigError, match="this pod has mlx5_3 port 1 at 3, mlx5_5 port 1 at 5; leave the option out"):
+        tuned(machine(rdma=ports), NcclOptions("auto"))
+
+
+def test_threads_and_sockets_are_set_and_what_is_there_is_kept() -> None:
+    plan = tuned(machine(), NcclOptions("7", 4, 8), NCCL_SOCKET_NTHREADS="2")
+    assert settings(plan)["NCCL_NSOCKS_PERTHREAD"] == "8"
+    assert settings(plan)["NCCL_IB_GID_INDEX"] == "7"
+    assert "NCCL_SOCKET_NTHREADS" not in settings(plan)
+    assert "NCCL_SOCKET_NTHREADS=2 is kept as it was set" in plan.notes
+    with pytest.raises(ConfigError, match="--socket-threads 17"):
+        tuned(machine(), NcclOptions("", 17))
 
 
 def test_what_will_hurt_is_told_and_left() -> None:

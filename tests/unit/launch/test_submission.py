@@ -16,6 +16,7 @@ import referencing
 import referencing.jsonschema
 import yaml
 from clusterctl.launch import submission
+from clusterctl.launch.nccl_options import NcclOptions
 from clusterctl.launch.submission import Submission
 from clusterctl.support.errors import ConfigError
 
@@ -216,6 +217,78 @@ def test_runai_gets_one_line_that_a_shell_takes_apart_again() -> None:
     assert "--workers" not in submission.runai(SMALL)
 
 
+def test_the_older_client_of_runai_has_words_of_its_own() -> None:
+    """The flags are those of 'runai submit-dist pytorch', which gives the master what a worker gets."""
+    text = submission.KINDS["runai-submit-dist"](changed(project="team-a"))
+    words = shlex.split(text)
+    before, _, after = " ".join(words[:-1]).partition(" --command -- ")
+    assert before.startswith(
+        "runai submit-dist pytorch --name bert-large --project team-a --image registry.example:5000/"
+    )
+    assert "--workers 3 --gpu 8 --extended-resource rdma/hca_shared_devices_a=1" in before
+    assert "--master" not in before
+    assert "--add-capability IPC_LOCK --cpu 64 --memory 512Gi --working-dir" in before
+    assert before.endswith("--large-shm")
+    assert after.startswith("clusterctl launch --nproc-per-node=8 -- python train.py")
+    with pytest.raises(ConfigError, match="--namespace does not apply to submit-dist"):
+        submission.KINDS["runai-submit-dist"](changed(SMALL, namespace="a"))
+
+
+TUNED = NcclOptions(gid_index="auto", socket_threads=4, sockets_per_thread=8)
+
+
+def commands(text: str) -> list[tuple[list[str], dict[str, str]]]:
+    """Return the command and the variables of each container of a manifest."""
+    found = []
+    replicas = next(value for name, value in yaml.safe_load(text)["spec"].items() if name.endswith("ReplicaSpecs"))
+    for replica in replicas.values():
+        (container,) = replica["template"]["spec"]["containers"]
+        variables = {entry["name"]: entry["value"] for entry in container.get("env", [])}
+        found.append((container.get("command", []), variables))
+    return found
+
+
+def test_options_of_nccl_go_to_launch_in_each_pod() -> None:
+    job = changed(SMALL, nodes=2, nccl=TUNED)
+    line = [
+        "clusterctl",
+        "launch",
+        "--gid-index=auto",
+        "--socket-threads=4",
+        "--sockets-per-thread=8",
+        "--",
+        "train.py",
+    ]
+    for kind in ("runai", "runai-submit-dist"):
+        assert submission.KINDS[kind](job).endswith(" --command -- " + shlex.join(line))
+    assert [command for command, _ in commands(submission.pytorchjob(job))] == [line, line]
+    assert submission.slurm(changed(job, image="")).rstrip().endswith(shlex.join(line))
+    launcher = commands(submission.mpijob(changed(job, by_torchrun=True)))[0]
+    assert launcher[0][-len(line) :] == line
+
+
+def test_an_mpijobs_ranks_get_the_options_as_variables() -> None:
+    job = changed(SMALL, nodes=2, nproc_per_node=2, nccl=NcclOptions("3", 4, 8))
+    command, variables = commands(submission.mpijob(job))[0]
+    for name, value in (("NCCL_IB_GID_INDEX", "3"), ("NCCL_SOCKET_NTHREADS", "4"), ("NCCL_NSOCKS_PERTHREAD", "8")):
+        assert variables[name] == value
+        assert command[command.index(name) - 1] == "-x"
+    with pytest.raises(ConfigError, match="--gid-index auto needs 'clusterctl launch' in each pod"):
+        submission.mpijob(changed(job, nccl=TUNED))
+
+
+def test_an_idle_pod_sleeps_and_has_its_variables() -> None:
+    idle = changed(SMALL, program=("sleep", "infinity"), nodes=2, gpus_per_node=8, nccl=NcclOptions("3", 4))
+    variables = {"NCCL_IB_GID_INDEX": "3", "NCCL_SOCKET_NTHREADS": "4"}
+    assert commands(submission.pytorchjob(idle)) == [(["sleep", "infinity"], variables)] * 2
+    for kind in ("runai", "runai-submit-dist"):
+        line = submission.KINDS[kind](idle)
+        assert line.endswith("-e NCCL_IB_GID_INDEX=3 -e NCCL_SOCKET_NTHREADS=4 --large-shm --command -- sleep infinity")
+    assert commands(submission.mpijob(idle))[0][0] == ["sleep", "infinity"]
+    assert submission.slurm(changed(idle, image="")).rstrip().endswith("--kill-on-bad-exit=1 sleep infinity")
+    PYTORCHJOB.validate(yaml.safe_load(submission.pytorchjob(idle)))
+
+
 SLURM = changed(
     image="",
     rdma={},
@@ -296,6 +369,16 @@ def test_an_image_for_slurm_is_asked_for_as_pyxis_does() -> None:
         ({"namespace": "A"}, "'A' is not a valid namespace"),
         ({"partition": "gpu"}, "--partition does not apply to pytorchjob"),
         ({"by_torchrun": True}, "--launcher torchrun does not apply to pytorchjob"),
+        ({"nccl": NcclOptions("x")}, "--gid-index 'x' is not an entry of a GID table; give 0 to 255, or auto"),
+        ({"nccl": NcclOptions("256")}, "--gid-index '256' is not an entry"),
+        ({"nccl": NcclOptions("", 17)}, "--socket-threads 17 is outside of NCCL's limits; give 1 to 16"),
+        ({"nccl": NcclOptions("", 16, 5)}, "their product is 64 at most"),
+        ({"nccl": NcclOptions("", 0, 65)}, "their product is 64 at most"),
+        (
+            {"nccl": NcclOptions("3"), "environment": {"NCCL_IB_GID_INDEX": "3"}},
+            "NCCL_IB_GID_INDEX is given by -x and by an option",
+        ),
+        ({"nccl": NcclOptions("auto"), "program": ("sleep", "infinity")}, "--gid-index auto needs 'clusterctl launch'"),
     ],
 )
 def test_what_is_malformed_is_named(values: dict[str, Any], words: str) -> None:
