@@ -1,0 +1,222 @@
+"""The rule that drops a connection is named, and the cluster's network is opened to its members alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils import firewall_rules as fw
+
+DATA = Path(__file__).parents[2] / "data" / "firewall"
+PACKET = fw.Packet("eth0", "10.1.0.2", "10.1.0.1")
+
+
+def chain(name: str, table: str = "filter", family: str = "inet", **base: Any) -> dict[str, Any]:
+    return {"chain": {"family": family, "table": table, "name": name, **base}}
+
+
+def base(name: str = "input", policy: str = "accept", prio: int = 0, **more: str) -> dict[str, Any]:
+    return chain(name, hook="input", policy=policy, prio=prio, type="filter", **more)
+
+
+def rule(*expressions: Any, to: str = "input", table: str = "filter", family: str = "inet") -> dict[str, Any]:
+    return {"rule": {"family": family, "table": table, "chain": to, "expr": list(expressions)}}
+
+
+def match(left: Any, right: Any, op: str = "==") -> dict[str, Any]:
+    return {"match": {"op": op, "left": left, "right": right}}
+
+
+def meta(key: str) -> dict[str, Any]:
+    return {"meta": {"key": key}}
+
+
+def payload(protocol: str, field: str) -> dict[str, Any]:
+    return {"payload": {"protocol": protocol, "field": field}}
+
+
+STATE = match({"ct": {"key": "state"}}, ["established", "related"], "in")
+SSH = match(payload("tcp", "dport"), 22)
+DROP, ACCEPT, REJECT = {"drop": None}, {"accept": None}, {"reject": {"type": "icmpx", "expr": "admin-prohibited"}}
+FROM = payload("ip", "saddr")
+PORT = payload("tcp", "dport")
+JUMP = {"jump": {"target": "own"}}
+
+
+def look(*entries: dict[str, Any], packet: fw.Packet = PACKET) -> fw.Blocking | None:
+    return fw.blocking({"nftables": [{"metainfo": {"json_schema_version": 1}}, *entries]}, packet)
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ([], None),
+        ([base()], None),
+        ([base(policy="drop")], "policy drop"),
+        ([base(policy="drop"), rule(STATE, ACCEPT), rule(SSH, ACCEPT)], "policy drop"),
+        ([base(policy="drop"), rule(match(meta("iifname"), "eth*"), ACCEPT)], None),
+        ([base(policy="drop"), rule(match(FROM, {"prefix": {"addr": "10.1.0.0", "len": 24}}), ACCEPT)], None),
+        ([base(policy="drop"), rule(match(FROM, {"set": ["10.9.0.1", "10.1.0.2"]}), ACCEPT)], None),
+        ([base(), rule(match(FROM, "10.1.0.2"), {"counter": {"packets": 1}}, DROP)], "ip saddr 10.1.0.2 drop"),
+        ([base(), rule(match(FROM, "10.1.0.2", "!="), DROP)], None),
+        (
+            [base(), rule(match(payload("tcp", "dport"), {"range": [1024, 65535]}), REJECT)],
+            "tcp dport 1024-65535 reject",
+        ),
+        ([base(), rule(match(payload("udp", "dport"), 53, "!="), match(meta("l4proto"), "udp"), DROP)], None),
+        ([base(), rule(match(payload("ip6", "saddr"), "fd00::1"), DROP)], None),
+        (
+            [base(), rule(match(meta("iif"), "lo", "!="), match(meta("nfproto"), "ipv4"), DROP)],
+            "iif != lo nfproto ipv4 drop",
+        ),
+        # a later base chain drops what an earlier one has accepted
+        ([base(), rule(ACCEPT), base("late", prio=10), rule(DROP, to="late")], "drop"),
+        ([base("out", policy="drop") | {"chain": {**base("out", policy="drop")["chain"], "hook": "output"}}], None),
+        ([base(policy="drop", family="ip6")], None),
+        ([base(), chain("own"), rule({"jump": {"target": "own"}}), rule(DROP, to="own")], "drop"),
+        (
+            [base(), chain("own"), rule({"jump": {"target": "own"}}), rule({"return": None}, to="own"), rule(DROP)],
+            "drop",
+        ),
+        ([base(), chain("own"), rule({"goto": {"target": "own"}}), rule(DROP)], None),
+        ([base(), chain("own"), rule({"jump": {"target": "own"}}), rule({"jump": {"target": "own"}}, to="own")], None),
+    ],
+)
+def test_one_connection_is_followed_through_the_rules(entries: list[dict[str, Any]], expected: str | None) -> None:
+    found = look(*entries)
+    assert (found.rule if found else None) == expected
+    assert found is None or found.is_certain
+
+
+def test_a_match_that_is_not_known_makes_the_answer_uncertain_and_no_rule_of_its_own() -> None:
+    unknown = rule({"xt": {"type": "match", "name": "addrtype"}}, ACCEPT)
+    found = look(base(policy="drop"), unknown)
+    assert found is not None
+    assert (found.rule, found.is_certain) == ("policy drop", False)
+    assert look(base(), rule({"xt": {}}, DROP)) is None
+    assert look(base(), rule(match(FROM, "@members"), DROP)) is None
+
+
+def test_a_map_of_verdicts_is_followed() -> None:
+    states = {"set": [["established", ACCEPT], ["new", {"jump": {"target": "news"}}]]}
+    vmap = {"vmap": {"key": {"ct": {"key": "state"}}, "data": states}}
+    found = look(base(), chain("news"), rule(vmap), rule(REJECT, to="news"))
+    assert found is not None
+    assert (found.manager, found.place, found.rule) == ("nftables", "chain inet filter news", "reject")
+
+
+def test_firewalld_is_named_with_its_zone() -> None:
+    own = {"table": "firewalld"}
+    found = look(
+        base("filter_INPUT", prio=10, **own),
+        chain("filter_INPUT_ZONES", **own),
+        chain("filter_IN_public", **own),
+        chain("filter_IN_public_allow", **own),
+        rule(STATE, ACCEPT, to="filter_INPUT", **own),
+        rule({"jump": {"target": "filter_INPUT_ZONES"}}, to="filter_INPUT", **own),
+        rule(match(meta("iifname"), "eth0"), {"goto": {"target": "filter_IN_public"}}, to="filter_INPUT_ZONES", **own),
+        rule({"jump": {"target": "filter_IN_public_allow"}}, to="filter_IN_public", **own),
+        rule(SSH, ACCEPT, to="filter_IN_public_allow", **own),
+        rule(REJECT, to="filter_IN_public", **own),
+    )
+    assert found == fw.Blocking("firewalld", "zone public", "reject", is_certain=True)
+
+
+def test_ufw_is_named_by_its_chains() -> None:
+    own = {"family": "ip"}
+    found = look(
+        base("INPUT", policy="drop", **own),
+        chain("ufw-before-input", **own),
+        rule({"jump": {"target": "ufw-before-input"}}, to="INPUT", **own),
+        rule(STATE, ACCEPT, to="ufw-before-input", **own),
+    )
+    assert found == fw.Blocking("ufw", "chain ip filter INPUT", "policy drop", is_certain=True)
+
+
+def captured(name: str, packet: fw.Packet) -> fw.Blocking | None:
+    return fw.blocking(json.loads((DATA / name).read_bytes()), packet)
+
+
+def test_a_real_ruleset_of_nftables() -> None:
+    assert captured("nftables.json", PACKET) == fw.Blocking(
+        "nftables", "chain inet filter own", "tcp dport 32768-60999 reject", is_certain=True
+    )
+    assert captured("nftables.json", PACKET._replace(source="10.1.0.7")) is None, "a member of the named set"
+    assert captured("nftables.json", PACKET._replace(port=22)) is None
+    assert captured("nftables.json", PACKET._replace(port=1024)) == fw.Blocking(
+        "nftables", "chain inet filter input", "policy drop", is_certain=True
+    )
+    assert captured("nftables.json", PACKET._replace(source="10.2.0.1")) == fw.Blocking(
+        "nftables", "chain inet filter input", "policy drop", is_certain=True
+    )
+
+
+def test_a_real_ruleset_of_iptables_with_the_chains_of_ufw() -> None:
+    assert captured("iptables_ufw.json", PACKET) == fw.Blocking(
+        "ufw", "chain ip filter INPUT", "policy drop", is_certain=False
+    )
+    assert captured("iptables_ufw.json", PACKET._replace(port=22)) is None
+
+
+# --- what opens it ---------------------------------------------------------------------------------------------------
+
+MEMBERS = ("10.1.0.2", "10.1.0.10")
+WANTED = fw.Wanted.of("10.1.0.0/24", reversed(MEMBERS))
+RICH = 'rule family="ipv4" source ipset="clusterctl" destination address="10.1.0.0/24" accept'
+
+
+def test_the_members_are_checked_and_sorted() -> None:
+    assert WANTED == ("10.1.0.0/24", MEMBERS)
+    for cidr, members in (("10.1.0.0/24", ["10.2.0.1"]), ("10.1.0.0/24", ["x"]), ("10.1.0.1/24", []), ("$(id)", [])):
+        with pytest.raises(fw.OpeningError, match="fabric_open_firewall"):
+            fw.Wanted.of(cidr, members)
+
+
+def test_firewalld_gets_one_set_and_one_rule_and_a_second_run_nothing() -> None:
+    plan = fw.firewalld_plan(WANTED, "public", [], [], ['rule service name="ssh" accept'])
+    assert plan == [
+        ["firewall-cmd", "--permanent", "--new-ipset=clusterctl", "--type=hash:ip"],
+        ["firewall-cmd", "--permanent", "--ipset=clusterctl", "--add-entry=10.1.0.2"],
+        ["firewall-cmd", "--permanent", "--ipset=clusterctl", "--add-entry=10.1.0.10"],
+        ["firewall-cmd", "--permanent", "--zone=public", f"--add-rich-rule={RICH}"],
+        ["firewall-cmd", "--reload"],
+    ]
+    assert fw.firewalld_plan(WANTED, "public", ["clusterctl"], MEMBERS, [RICH]) == []
+
+
+def test_firewalld_loses_a_node_that_left_and_all_of_it_when_it_is_switched_off() -> None:
+    plan = fw.firewalld_plan(WANTED, "public", ["clusterctl"], [*MEMBERS, "10.1.0.99"], [RICH])
+    assert plan[0] == ["firewall-cmd", "--permanent", "--ipset=clusterctl", "--remove-entry=10.1.0.99"]
+    assert len(plan) == 2
+    off = fw.firewalld_plan(fw.Wanted(), "public", ["clusterctl"], MEMBERS, [RICH, "rule other"])
+    assert [words[2:] for words in off[:-1]] == [
+        ["--zone=public", f"--remove-rich-rule={RICH}"],
+        ["--delete-ipset=clusterctl"],
+    ]
+    assert fw.firewalld_plan(fw.Wanted(), "public", [], [], ["rule other"]) == []
+    with pytest.raises(fw.OpeningError, match="is not a name"):
+        fw.firewalld_plan(WANTED, "a b", [], [], [])
+
+
+def test_firewalld_of_ipv6_has_a_set_of_its_family() -> None:
+    plan = fw.firewalld_plan(fw.Wanted.of("fd00::/64", ["fd00::2"]), "public", [], [], [])
+    assert plan[0][-1] == "--option=family=inet6"
+    assert 'family="ipv6"' in plan[2][-1]
+
+
+def test_ufw_gets_one_rule_for_each_member_and_a_second_run_nothing() -> None:
+    plan = fw.ufw_plan(WANTED, ["Added user rules (see 'ufw status' for running firewall):", "ufw allow 22/tcp"])
+    assert plan == [["ufw", "allow", "from", one, "to", "10.1.0.0/24", "comment", "clusterctl"] for one in MEMBERS]
+    added = [f"ufw allow from {one} to 10.1.0.0/24 comment 'clusterctl'" for one in MEMBERS]
+    assert fw.ufw_plan(WANTED, ["ufw allow 22/tcp", *added]) == []
+    left = fw.ufw_plan(fw.Wanted.of("10.1.0.0/24", MEMBERS[:1]), added)
+    assert left == [["ufw", "--force", "delete", "allow", "from", "10.1.0.10", "to", "10.1.0.0/24"]]
+    assert len(fw.ufw_plan(fw.Wanted(), ["ufw allow 22/tcp", *added])) == 2
+
+
+def test_a_ruleset_without_a_manager_gets_a_line_for_its_owner() -> None:
+    assert fw.nft_line(WANTED, "inet", "filter", "input") == (
+        "nft insert rule inet filter input ip saddr { 10.1.0.2, 10.1.0.10 } ip daddr 10.1.0.0/24 accept"
+    )
