@@ -8,6 +8,7 @@ import time
 from typing import Any, Dict, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.clusterctl.hpc.plugins.module_utils import selinux_labels
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim import audit_file
 
 _RUN = "CLUSTERCTL_RUN"  # run, user and controller as JSON; the playbooks set it
@@ -19,7 +20,8 @@ class AuditedModule(AnsibleModule):
     keeps_file = True  # an uninstall, which removes the file, is in the syslog alone
 
     def exit_json(self, **result: Any) -> NoReturn:
-        """Write the audit line, then end the module."""
+        """Give what was written its SELinux contexts, write the audit line, then end the module."""
+        self._label(result)
         self._audit(result)
         super().exit_json(**result)
 
@@ -27,6 +29,13 @@ class AuditedModule(AnsibleModule):
         """Write the audit line of what was changed before the failure, then end the module."""
         self._audit(result)
         super().fail_json(msg, **result)
+
+    def _label(self, result: Dict[str, Any]) -> None:
+        if not result.get("changed") or self.check_mode or os.geteuid() != 0:
+            return
+        problem = selinux_labels.relabel(entry for entry in result.get("watch") or () if isinstance(entry, dict))
+        if problem:
+            self.warn(problem)
 
     def _audit(self, result: Dict[str, Any]) -> None:
         changes = [str(change) for change in result.get("changes") or ()]

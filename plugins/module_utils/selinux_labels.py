@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SELinux contexts of what a module has written: the policy's own, by restorecon, on nodes where SELinux is enabled.
+
+A file that is made in a folder gets the folder's type, so a tree that is unpacked below /usr/local would have the type
+of /usr/local throughout, where the policy has types of its own for programs and libraries. Files that a user or
+``file_set`` replaces keep their context, see :mod:`file_transaction`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import Any, Callable, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
+
+MOUNT = "/sys/fs/selinux"
+_PROGRAM = "restorecon"
+_PLACES = "/usr/sbin:/sbin:/usr/bin:/bin"
+_AT_ONCE = 500  # paths in one command
+_TIMEOUT_S = 600
+_TREES = frozenset({"artifact"})
+_WITHOUT_FILE = frozenset({"absent", "library", "configuration"})
+
+
+class Labelling(NamedTuple):
+    """Paths to give their contexts: ``trees`` with all that is in them, ``single`` alone."""
+
+    trees: Tuple[str, ...] = ()
+    single: Tuple[str, ...] = ()
+
+
+def is_enabled(mount: str = MOUNT) -> bool:
+    """Tell whether SELinux is enabled, enforcing or not; its file system is mounted then."""
+    return os.path.exists(os.path.join(mount, "enforce"))  # noqa: PTH110, PTH118 - modules start quicker without pathlib
+
+
+def labelling(watch: Iterable[Mapping[str, Any]]) -> Labelling:
+    """Return what a module's result names as its own: trees of artifacts, and single files, folders and links.
+
+    A path within a named tree is left out, and a folder of others is never walked.
+
+    Args:
+        watch: the entries that a module returns as ``watch``.
+    """
+    trees, single = set(), set()
+    for entry in watch:
+        path, kind = str(entry.get("path") or ""), str(entry.get("kind") or "")
+        if not path.startswith("/") or kind in _WITHOUT_FILE:
+            continue
+        (trees if kind in _TREES else single).add(os.path.normpath(path))
+    outermost = {one for one in trees if not any(_within(one, other) for other in trees)}
+    alone = {one for one in single if one not in trees and not any(_within(one, tree) for tree in outermost)}
+    return Labelling(tuple(sorted(outermost)), tuple(sorted(alone)))
+
+
+def commands(wanted: Labelling, program: str = _PROGRAM) -> List[List[str]]:
+    """Return the commands; -i passes over a path that has gone, and contexts that an administrator set by hand stay."""
+    found: List[List[str]] = []
+    for option, paths in (("-Ri", wanted.trees), ("-i", wanted.single)):
+        found += [[program, option, "--", *paths[start : start + _AT_ONCE]] for start in range(0, len(paths), _AT_ONCE)]
+    return found
+
+
+def _run(argv: Sequence[str]) -> "Tuple[int, str]":
+    program = shutil.which(argv[0], path=_PLACES)
+    if program is None:
+        return 127, ""
+    try:
+        done = subprocess.run(
+            [program, *argv[1:]],
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return 124, f"it did not end within {_TIMEOUT_S} s"
+    return done.returncode, done.stdout
+
+
+def relabel(
+    watch: Iterable[Mapping[str, Any]],
+    *,
+    mount: str = MOUNT,
+    run: Callable[[Sequence[str]], "Tuple[int, str]"] = _run,
+) -> str:
+    """Give what a module wrote its contexts; nothing without SELinux.
+
+    Args:
+        watch: the entries that the module returns.
+        mount: where SELinux's file system is.
+        run: runs a command; returns its code and output.
+
+    Returns:
+        A sentence where it did not work, else ''.
+    """
+    wanted = labelling(watch)
+    if not is_enabled(mount) or wanted == Labelling():
+        return ""
+    for argv in commands(wanted):
+        code, output = run(argv)
+        if code == 127:  # noqa: PLR2004 - the shell's code for a missing program
+            return (
+                "SELinux is enabled, and restorecon is missing, so the new files have the contexts of their folders;"
+                " install policycoreutils, and run 'restorecon -R /usr/local' there."
+            )
+        if code:
+            said = next(
+                (line.strip() for line in reversed(output.splitlines()) if line.strip()), f"it ended with {code}"
+            )
+            return f"SELinux contexts were not set by {' '.join(argv[:4])}: {said[:300]}; run it there by hand."
+    return ""
+
+
+def _within(path: str, tree: str) -> bool:
+    return path != tree and path.startswith(tree.rstrip("/") + "/")
