@@ -20,7 +20,7 @@ from clusterctl.model import fabric, job_login
 from clusterctl.model.facts import Probe, ProbeFailure, slots_of
 from clusterctl.model.findings import Diagnosis
 from clusterctl.model.hosts import InventoryOptions
-from clusterctl.remote import facts, login_probe, network_probe, ssh
+from clusterctl.remote import facts, firewall_look, login_probe, network_probe, ssh
 from clusterctl.state.certificates import Certificates
 from clusterctl.support.errors import ConfigError, ExitCode
 
@@ -158,6 +158,11 @@ def _between(cluster: Inventory, probe: Probe, closed: Mapping[str, ProbeFailure
     pairs = (
         () if view.candidates is None else _pairs(there, view.candidates, control, parameters.tcp_ports(probe.facts))
     )
+    rules = (
+        {}
+        if view.candidates is None
+        else firewall_look.gather(there, view.candidates, pairs, timeout_s=_ANSWER_S, control_dir=control)
+    )
     # Afterwards, not beside it: logins cost processor time, and what starves looks like a firewall.
     tried = login_probe.gather(
         _logins(hosts, [host for host in there if host.name not in closed], probe),
@@ -166,7 +171,7 @@ def _between(cluster: Inventory, probe: Probe, closed: Mapping[str, ProbeFailure
         timeout_s=_ANSWER_S,
         control_dir=control,
     )
-    return replace(view, logins=tried, pairs=pairs, closed_to_jobs=closed)
+    return replace(view, logins=tried, pairs=pairs, closed_to_jobs=closed, firewalls=rules)
 
 
 def _pairs(

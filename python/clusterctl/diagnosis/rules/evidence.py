@@ -30,7 +30,7 @@ class View:
 
     ``candidates`` is None where no networks were looked at, and ``pinned`` says why a pinned one cannot be taken.
     ``nccl_align`` is the variable of that name for each host. ``closed_to_jobs`` has the hosts that refuse the account
-    that jobs run as.
+    that jobs run as. ``firewalls`` has the rule of the target's firewall that stops a connection, where it can be read.
     """
 
     hosts: tuple[Host, ...]
@@ -43,6 +43,7 @@ class View:
     pinned: str = ""
     nccl_align: Mapping[str, str] = field(default_factory=dict)
     closed_to_jobs: Mapping[str, ProbeFailure] = field(default_factory=dict)
+    firewalls: Mapping[Pair, str] = field(default_factory=dict)
 
     def host(self, name: str) -> Host:
         """Return the host of that name."""

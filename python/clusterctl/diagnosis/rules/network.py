@@ -10,9 +10,10 @@ from clusterctl.diagnosis.rules.evidence import FEW_PAIRS, blame, ends, is_every
 from clusterctl.diagnosis.skew import PROVISION, compare, provisioned
 from clusterctl.model import fabric, nodeset
 from clusterctl.model.findings import Finding, Severity
+from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from clusterctl.diagnosis.rules.evidence import Pair, View
     from clusterctl.model.fabric import Network, PairKind, PairResult
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 ORDER = 30
 _SOFTWARE = frozenset({"bridge", "tun", "virtual"})  # kinds of interfaces that programs make on their own
+_SHOWN_RULES = 2
 _WORDS: Mapping[PairKind, str] = {
     "refused": "are refused",
     "timeout": "time out",
@@ -95,7 +97,7 @@ def _connections(view: View, network: Network) -> Iterator[Finding]:
         severity: Severity = "warning" if kind == "error" else "error"
         check = "network" if kind == "error" else "ports"
         if is_everywhere(len(failed), len(tried), len(view.nodes)):
-            cause = f"connections between them in {network.key} {_WORDS[kind]}"
+            cause = f"connections between them in {network.key} {_WORDS[kind]}{_rule(view, failed)}"
             yield Finding(check, severity, ends(failed), cause, _CURES[kind])
             continue
         blamed, rest = blame(failed, len(view.nodes), tried)
@@ -106,22 +108,30 @@ def _connections(view: View, network: Network) -> Iterator[Finding]:
             if kind == "error":
                 pair = (one.others[0], one.host) if one.role == "target" else (one.host, one.others[0])
                 detail = f" ({failed[pair].problem})"
-            cause = f"connections {where} in {network.key} {_WORDS[kind]}{detail}"
+            its = [(other, one.host) if one.role == "target" else (one.host, other) for other in one.others]
+            cause = f"connections {where} in {network.key} {_WORDS[kind]}{detail}{_rule(view, its)}"
             yield Finding(check, severity, (one.host,), cause, _CURES[kind])
-        yield from _alone(network, kind, rest, failed, severity, check)
+        yield from _alone(view, network, kind, rest, failed)
+
+
+def _rule(view: View, pairs: Iterable[Pair]) -> str:
+    """Return the rules of the targets' firewalls that stop these connections, as a clause; '' where none is known."""
+    by_rule: dict[str, dict[str, None]] = defaultdict(dict)
+    for pair in pairs:
+        if pair in view.firewalls:
+            by_rule[view.firewalls[pair]][pair[1]] = None
+    told = [f"on {nodeset.folded(targets)} {rule}" for rule, targets in by_rule.items()]
+    return f"; {and_more(told, _SHOWN_RULES, '; ')}" if told else ""
 
 
 def _alone(
-    network: Network,
-    kind: PairKind,
-    rest: Sequence[Pair],
-    failed: Mapping[Pair, PairResult],
-    severity: Severity,
-    check: str,
+    view: View, network: Network, kind: PairKind, rest: Sequence[Pair], failed: Mapping[Pair, PairResult]
 ) -> Iterator[Finding]:
     """Tell of two nodes that get on with others: one line where it is both ways, and one where there are many."""
+    severity: Severity = "warning" if kind == "error" else "error"
+    check = "network" if kind == "error" else "ports"
     if len({frozenset(pair) for pair in rest}) > FEW_PAIRS:
-        cause = f"connections in {network.key} {_WORDS[kind]}: {shown(rest)}"
+        cause = f"connections in {network.key} {_WORDS[kind]}: {shown(rest)}{_rule(view, rest)}"
         yield Finding(check, severity, ends(rest), cause, _CURES[kind])
         return
     told: set[Pair] = set()
@@ -132,7 +142,8 @@ def _alone(
         both = (target, source) in rest
         where = f"between {source} and {target}" if both else f"from {source} to {target}"
         detail = f" ({failed[source, target].problem})" if kind == "error" else ""
-        cause = f"connections {where} in {network.key} {_WORDS[kind]}{detail}"
+        its = [(source, target), (target, source)] if both else [(source, target)]
+        cause = f"connections {where} in {network.key} {_WORDS[kind]}{detail}{_rule(view, its)}"
         yield Finding(check, severity, (source, target), cause, _CURES[kind])
 
 

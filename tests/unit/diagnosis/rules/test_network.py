@@ -153,3 +153,26 @@ def test_nodes_without_a_common_network_are_told_why() -> None:
     found = [one for one in registry.diagnose(view) if (one.check, one.severity) == ("network", "error")]
     assert [one.hosts for one in found] == [NODES]
     assert found[0].cause.startswith("no network is common to them (")
+
+
+def test_the_rule_of_a_firewall_stands_beside_the_connections_that_it_stops() -> None:
+    others = [name for name in NODES if name != "node2"]
+    rule = "firewalld stops them there: zone public, reject"
+    view = connected(seen(), *((other, "node2", "refused") for other in others))
+    view = dataclasses.replace(view, firewalls={(other, "node2"): rule for other in others})
+    (found,) = registry.diagnose(view)
+    assert found.hosts == ("node2",)
+    assert found.cause.endswith(f"are refused; on node2 {rule}")
+    pairs = [(one, other) for one in NODES for other in NODES if one != other]
+    view = connected(seen(), *((*pair, "timeout") for pair in pairs))
+    view = dataclasses.replace(view, firewalls=dict.fromkeys(pairs, rule))
+    (found,) = registry.diagnose(view)
+    assert found.cause.endswith(f"time out; on node[1-4] {rule}")
+
+
+def test_two_rules_are_told_and_more_are_counted() -> None:
+    pairs = [("node1", "node3"), ("node3", "node1")]
+    view = connected(seen(), *((*pair, "timeout") for pair in pairs))
+    view = dataclasses.replace(view, firewalls={pairs[0]: "a", pairs[1]: "b"})
+    (found,) = registry.diagnose(view)
+    assert found.cause.endswith("; on node3 a; on node1 b")
