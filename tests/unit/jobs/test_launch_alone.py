@@ -10,8 +10,8 @@ import sys
 import zipfile
 from typing import TYPE_CHECKING, Any
 
+import import_graph as graph
 import pytest
-import test_imports as floors
 from clusterctl.cli import launch, launch_alone, launch_start
 from clusterctl.launch import local_facts
 from clusterctl.model.facts import NodeFacts
@@ -45,10 +45,10 @@ def reached() -> set[str]:
     waiting = ["cli.launch_alone"]
     while waiting:
         name = waiting.pop()
-        if name in found or name not in floors.modules():
+        if name in found or name not in graph.modules():
             continue
         found.add(name)
-        for imported in floors.own(name, types_too=False) | {name}:
+        for imported in graph.own(name, types_too=False) | {name}:
             parts = imported.split(".")
             waiting += [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
     return found | {"__init__"}
@@ -56,7 +56,7 @@ def reached() -> set[str]:
 
 def test_the_distribution_carries_what_launch_imports_and_nothing_else() -> None:
     modules = {source: target for source, target in carried().items() if "/python/clusterctl/" in source}
-    wanted = {str(floors.modules()[name].relative_to(floors.PACKAGE)) for name in reached()}
+    wanted = {str(graph.modules()[name].relative_to(graph.PACKAGE)) for name in reached()}
     assert {target.removeprefix(LIB) for target in modules.values()} == wanted
     for source, target in carried().items():
         assert (PLACE / source).exists(), source
@@ -66,7 +66,7 @@ def test_the_distribution_carries_what_launch_imports_and_nothing_else() -> None
 def test_what_launch_imports_is_the_standard_library() -> None:
     assert len(reached()) > 15
     for name in reached():
-        outside = {full.partition(".")[0] for full in floors.imports(name, types_too=False)}
+        outside = {full.partition(".")[0] for full in graph.imports(name, types_too=False)}
         outside -= set(sys.stdlib_module_names) | {"clusterctl"}
         assert {(name, package) for package in outside} <= ELSEWHERE, name
 
