@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from import_graph import PACKAGE, imports, modules, own
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Top to bottom. A module imports its own room and the rooms of the floors below.
 FLOORS: tuple[frozenset[str], ...] = (
