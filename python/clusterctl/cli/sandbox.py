@@ -15,7 +15,8 @@ from rich.table import Table
 from clusterctl import sandbox
 from clusterctl.cli import output as screen
 from clusterctl.cli.output import Format
-from clusterctl.sandbox.model import EXTRAS, MAX_NODES, SUITES
+from clusterctl.sandbox.catalog import IMAGES
+from clusterctl.sandbox.model import EXTRAS, MAX_NODES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ def up(
     nodes: Annotated[int, typer.Option("--nodes", help=f"How many nodes, 1 to {MAX_NODES}.")] = 4,
     image: Annotated[
         list[str],
-        typer.Option("--image", metavar="|".join(SUITES), help="Repeat it to mix images; they are dealt in turn."),
+        typer.Option("--image", metavar="|".join(IMAGES), help="Repeat it to mix images; they are dealt in turn."),
     ] = ["debian12"],  # noqa: B006 - typer copies the default
     inventory: Annotated[
         Path | None, typer.Option("--inventory", help="Where to write the inventory, if not beside the state.")

@@ -1,15 +1,19 @@
-"""Find the Debian mirror that this machine's own apt sources name; no mirror is written anywhere in the project."""
+"""Find the Debian or Ubuntu mirror that this machine's own apt sources name; the project itself names no mirror."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.sandbox.catalog import DEBIAN
+
+if TYPE_CHECKING:
+    from clusterctl.sandbox.catalog import Image, Vendor
 
 _APT = Path("/etc/apt")
 _MIRROR_LIST = "mirror+file:"
-_DEBIAN_KEYRING = "debian-archive-"
-_RELEASES = ("bullseye", "bookworm", "trixie", "forky", "sid", "oldstable", "stable", "testing", "unstable")
 _SECURITY = ("-security", "/updates")
 _ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<components>.+)")
 
@@ -24,23 +28,25 @@ class Source:
     signed_by: str = ""
 
 
-# Debian 12 and 13 both have it under this name.
-KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-
-
 @dataclass(frozen=True)
 class Mirror:
-    """Where Debian's main archive is, and the security archive where the sources name one."""
+    """Where a vendor's main archive is, and the security archive where the sources name one."""
 
     main: str
     security: str | None = None
 
-    def lines(self, suite: str) -> tuple[str, ...]:
-        """Return one-line sources of a suite (``bookworm``): release, updates and, if known, security."""
-        head = f"deb [signed-by={KEYRING}]"
-        lines = [f"{head} {self.main} {suite} main", f"{head} {self.main} {suite}-updates main"]
+    def lines(self, image: Image) -> tuple[str, ...]:
+        """Return one-line sources of an image's suite (``bookworm``): release, updates and, if known, security.
+
+        Args:
+            image: one with a vendor.
+        """
+        vendor = image.vendor or DEBIAN
+        old = " check-valid-until=no" if image.is_rolling else ""
+        head, suite, components = f"deb [signed-by={vendor.keyring}{old}]", image.suite, vendor.components
+        lines = [f"{head} {self.main} {suite} {components}", f"{head} {self.main} {suite}-updates {components}"]
         if self.security:
-            lines.append(f"{head} {self.security} {suite}-security main")
+            lines.append(f"{head} {self.security} {suite}-security {components}")
         return tuple(lines)
 
 
@@ -90,31 +96,36 @@ def _fields(stanza: str) -> dict[str, str]:
     return fields
 
 
-def find_mirror(sources: list[Source]) -> Mirror | None:
-    """Return the Debian mirror among the sources, None where they name none (as on Ubuntu).
+def find_mirror(sources: list[Source], vendor: Vendor = DEBIAN) -> Mirror | None:
+    """Return a vendor's mirror among the sources; None where they name none, as of Debian on Ubuntu.
 
-    Other vendors name their suites after Debian's releases too; they are told apart by the key that they name.
+    Others name their suites after Debian's releases too; they are told apart by the key that they name.
     """
-    debian = [
+    keyring = vendor.keyring.name.removesuffix("keyring.gpg")
+    its = [
         source
         for source in sources
         if "main" in source.components
-        and (not source.signed_by or _DEBIAN_KEYRING in source.signed_by)
+        and (not source.signed_by or keyring in source.signed_by)
         and not source.uri.startswith("cdrom:")
     ]
-    main = next((source.uri for source in debian if source.suite in _RELEASES), None)
+    main = next((source.uri for source in its if source.suite in vendor.releases), None)
     if main is None:
         return None
-    security = next((source.uri for source in debian if _is_security(source.suite)), None)
+    security = next((source.uri for source in its if _is_security(source.suite, vendor)), None)
     return Mirror(main.rstrip("/"), security.rstrip("/") if security else None)
 
 
-def _is_security(suite: str) -> bool:
-    return any(suite.startswith(release) and suite.endswith(_SECURITY) for release in _RELEASES)
+def _is_security(suite: str, vendor: Vendor) -> bool:
+    return any(suite.startswith(release) and suite.endswith(_SECURITY) for release in vendor.releases)
 
 
-def machine_mirror(apt: Path = _APT) -> Mirror | None:
-    """Return the Debian mirror that this machine uses, None where there is none.
+def machine_mirror(vendor: Vendor = DEBIAN, apt: Path = _APT) -> Mirror | None:
+    """Return the vendor's mirror that this machine uses; None where it uses none.
+
+    Args:
+        vendor: the distribution that is wanted, which may be another than the machine's.
+        apt: apt's folder of settings.
 
     Raises:
         OSError: a source is there and cannot be read.
@@ -125,7 +136,7 @@ def machine_mirror(apt: Path = _APT) -> Mirror | None:
             sources += parse_one_line(path.read_text(encoding="utf-8"))
     for path in sorted((apt / "sources.list.d").glob("*.sources")):
         sources += parse_deb822(path.read_text(encoding="utf-8"))
-    mirror = find_mirror(sources)
+    mirror = find_mirror(sources, vendor)
     if mirror is None:
         return None
     return Mirror(_resolved(mirror.main), _resolved(mirror.security) if mirror.security else None)

@@ -1,4 +1,4 @@
-"""Have a node image ready: from the usual base image where a registry answers, else built from the Debian mirror."""
+"""Have a node image ready: from the base image of a registry that answers, else built from this machine's mirror."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.sandbox import apt
-from clusterctl.sandbox.model import SUITES, short_name
+from clusterctl.sandbox.catalog import IMAGES
 from clusterctl.sandbox.podman import PACKAGES, failure
 from clusterctl.sandbox.tree import File, pack
 from clusterctl.state import files, paths
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
+    from clusterctl.sandbox.catalog import Image
     from clusterctl.sandbox.podman import Podman, Report
 
 _RECIPE = Path(__file__).with_name("image")
-# What a bare cloud host has. No compiler, zstd, rsync, pip or venv: those are the roles' to bring.
-_NODE_PACKAGES = ("openssh-server", "sudo", "python3", "iproute2", "procps", "ca-certificates")
+_RECIPE_FILES = ("node-start", "sshd.conf", "sudoers")  # beside the image's own Containerfile
 _PULL_TIMEOUT_S = 45
 _MACHINE_CERTIFICATES = Path("/usr/local/share/ca-certificates")
-# Reads a tar of certificates, lets the distribution's own tool do its work, gives back what it made.
-_TRUST_SCRIPT = "tar -x -C / && update-ca-certificates >&2 && tar -c -C / etc/ssl/certs usr/local/share/ca-certificates"
 
 
 def ensure(podman: Podman, image: str, report: Report) -> str:
@@ -42,7 +40,8 @@ def ensure(podman: Podman, image: str, report: Report) -> str:
     _follow(
         podman.argv(
             "build", "--network", "host", "--tag", reference, "--build-arg", f"BASE={base}",
-            "--build-arg", f"PACKAGES={' '.join(_NODE_PACKAGES)}", str(_RECIPE),
+            "--build-arg", f"PACKAGES={' '.join(IMAGES[image].packages)}",
+            "--file", str(_RECIPE / IMAGES[image].recipe), str(_RECIPE),
         ),
         what="podman build", prefix=image, report=report,
     )  # fmt: skip
@@ -51,9 +50,10 @@ def ensure(podman: Podman, image: str, report: Report) -> str:
 
 def _digest(image: str, *, recipe: bool) -> str:
     """Return a hash of what shapes the base, or (with ``recipe``) the whole image."""
-    parts = [image.encode(), " ".join(_NODE_PACKAGES).encode()]
+    parts = [image.encode(), " ".join(IMAGES[image].packages).encode()]
     if recipe:
-        parts += [path.name.encode() + b"\0" + path.read_bytes() for path in sorted(_RECIPE.iterdir())]
+        names = sorted({IMAGES[image].recipe, *_RECIPE_FILES})
+        parts += [name.encode() + b"\0" + (_RECIPE / name).read_bytes() for name in names]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
 
 
@@ -68,11 +68,12 @@ def _ensure_base(podman: Podman, image: str, report: Report) -> str:
         return reference
     archive = _cache() / f"{image}-{_digest(image, recipe=False)}.tar"
     if not archive.is_file():
-        report(f"asking for the base image {short_name(image)}")
-        if podman.succeeds("pull", "--quiet", short_name(image), timeout_s=_PULL_TIMEOUT_S):
-            podman.run("tag", short_name(image), reference)
+        name = IMAGES[image].registry
+        report(f"asking for the base image {name}")
+        if podman.succeeds("pull", "--quiet", name, timeout_s=_PULL_TIMEOUT_S):
+            podman.run("tag", name, reference)
             return reference
-        report(f"no registry gave {short_name(image)}; building it from this machine's Debian mirror")
+        report(f"no registry gave {name}; building it from this machine's mirror")
         _bootstrap(podman, image, archive, report)
     report(f"importing the {image} base image")
     podman.run("import", str(archive), reference)
@@ -80,27 +81,34 @@ def _ensure_base(podman: Podman, image: str, report: Report) -> str:
 
 
 def _bootstrap(podman: Podman, image: str, archive: Path, report: Report) -> None:
-    """Write the root file system of a bare Debian to ``archive``."""
-    mirror = apt.machine_mirror()
+    """Write the root file system of a bare Debian or Ubuntu to ``archive``."""
+    made_of = IMAGES[image]
+    vendor = made_of.vendor
+    if vendor is None:
+        raise ConfigError(
+            f"No registry gave the base image of {image}, and it cannot be built from a mirror; run 'podman pull "
+            f"{made_of.registry}' where a registry answers."
+        )
+    mirror = apt.machine_mirror(vendor)
     if mirror is None:
         raise ConfigError(
-            f"No registry gave the base image and /etc/apt names no Debian mirror to build {image} from; run 'podman "
-            f"pull {short_name(image)}' where a registry answers, or add a Debian mirror to /etc/apt/sources.list.d."
+            f"No registry gave the base image and /etc/apt names no {vendor.name} mirror to build {image} from; run "
+            f"'podman pull {made_of.registry}' where a registry answers, or add a {vendor.name} mirror to "
+            "/etc/apt/sources.list.d."
         )
-    if shutil.which("mmdebstrap") is None or not apt.KEYRING.is_file():
+    if shutil.which("mmdebstrap") is None or not vendor.keyring.is_file():
         raise ConfigError(
-            f"Building {image} needs mmdebstrap and Debian's keys; install them with 'sudo apt-get install "
-            f"--no-install-recommends {PACKAGES} debian-archive-keyring'."
+            f"Building {image} needs mmdebstrap and {vendor.name}'s keys; install them with 'sudo apt-get install "
+            f"--no-install-recommends {PACKAGES} {vendor.keyring_package}'."
         )
-    suite = SUITES[image]
     with files.replacing(archive) as target:
         _follow(
             [
                 # Its mounts of /proc, /sys and /dev/shm end with it, however it ends: no folder stays behind in which
                 # the machine's own /dev/shm waits to be removed.
                 *podman.prefix, "unshare", "--mount",
-                "mmdebstrap", "--variant=minbase", f"--include={','.join(_NODE_PACKAGES)}",
-                "--format=tar", suite, "-", *mirror.lines(suite),
+                "mmdebstrap", "--variant=minbase", f"--include={','.join(made_of.packages)}",
+                "--format=tar", made_of.suite, "-", *mirror.lines(made_of),
             ],
             what="mmdebstrap", prefix=image, report=report, stdout=target.fileno(),
         )  # fmt: skip
@@ -137,8 +145,8 @@ def _follow(command: list[str], *, what: str, prefix: str, report: Report, stdou
         raise failure(what, "".join(said))
 
 
-def trust(podman: Podman, reference: str, report: Report) -> bytes:
-    """Return a tar of /etc/ssl/certs that trusts what this machine's own certificate folder holds; empty if nothing.
+def trust(podman: Podman, reference: str, image: Image, report: Report) -> bytes:
+    """Return a tar of system certificates that trusts what this machine's certificate folder holds; empty if nothing.
 
     Done once per image and set of certificates, since update-ca-certificates takes a second and more.
     """
@@ -151,7 +159,7 @@ def trust(podman: Podman, reference: str, report: Report) -> bytes:
     if not cached.is_file():
         report("adding this machine's certificates")
         made = podman.run(
-            "run", "--rm", "--interactive", "--network", "none", reference, "sh", "-ec", _TRUST_SCRIPT,
+            "run", "--rm", "--interactive", "--network", "none", reference, "sh", "-ec", image.trust,
             stdin=pack({name: File(data) for name, data in content.items()}),
         )  # fmt: skip
         with files.replacing(cached) as target:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from clusterctl.sandbox import apt, images, podman, slurm
+from clusterctl.sandbox.catalog import IMAGES
 from clusterctl.sandbox.model import (
     INVENTORY_MARK,
     LABEL,
     LOGIN_USER,
-    SUITES,
     Sandbox,
     SandboxNode,
     SandboxSpec,
@@ -353,12 +353,14 @@ def outfit_of(engine: Podman, sandbox: Sandbox, image: str, reference: str, repo
     if _PIP_CONF.is_file():
         text = _PIP_CONF.read_text(encoding="utf-8", errors="surrogateescape")
         files["etc/pip.conf"] = File(without_credentials(text).encode("utf-8", "surrogateescape"))
-    mirror = apt.machine_mirror()
-    if mirror is not None:
-        lines = "\n".join(mirror.lines(SUITES[image]))
+    made_of = IMAGES[image]
+    mirror = apt.machine_mirror(made_of.vendor) if made_of.vendor else None
+    if made_of.vendor and mirror:
+        lines = "\n".join(mirror.lines(made_of))
         files["etc/apt/sources.list"] = File(f"{without_credentials(lines)}\n".encode())
-        files["etc/apt/sources.list.d/debian.sources"] = File(b"")  # a pulled image names its own mirror there
-    return pack(files, images.trust(engine, reference, report))
+        own = f"etc/apt/sources.list.d/{made_of.vendor.name.lower()}.sources"  # a pulled image names its mirror there
+        files[own] = File(b"")
+    return pack(files, images.trust(engine, reference, made_of, report))
 
 
 def _host_key(engine: Podman, node: SandboxNode) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from clusterctl.model.base import Record
+from clusterctl.sandbox.catalog import IMAGES
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ LOGIN_USER = "cluster"
 LABEL = "clusterctl.sandbox"
 INVENTORY_MARK = "# clusterctl sandbox "
 EXTRAS = {"slurm": ("debian12",)}  # what up adds to bare nodes, and the images that have it
-SUITES = {"debian12": "bookworm", "debian13": "trixie"}
 
 # "clusterctl-<name>-node64" has to stay a valid host name and container name.
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,39})")
@@ -56,10 +56,10 @@ class SandboxSpec:
         if not 1 <= self.nodes <= MAX_NODES:
             raise ConfigError(f"A sandbox has 1 to {MAX_NODES} nodes, not {self.nodes}.")
         for image in self.images:
-            if image not in SUITES:
-                raise ConfigError(f"There is no image {image!r}; choose from {', '.join(SUITES)}.")
+            if image not in IMAGES:
+                raise ConfigError(f"There is no image {image!r}; choose from {', '.join(IMAGES)}.")
         if not self.images:
-            raise ConfigError(f"A sandbox needs an image; choose from {', '.join(SUITES)}.")
+            raise ConfigError(f"A sandbox needs an image; choose from {', '.join(IMAGES)}.")
         for extra in self.extras:
             if extra not in EXTRAS:
                 raise ConfigError(f"There is no {extra!r} to add; choose from {', '.join(EXTRAS)}.")
@@ -123,11 +123,6 @@ def check_name(name: str) -> None:
             f"{name!r} is no sandbox name; use up to 40 lower-case letters, digits and '-', beginning with a letter or "
             "digit."
         )
-
-
-def short_name(image: str) -> str:
-    """Return what a registry calls the image: ``debian:12``."""
-    return f"{image[:-2]}:{image[-2:]}"
 
 
 def hardware_address(address: str) -> str:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from clusterctl.sandbox import apt
 from clusterctl.sandbox.apt import Mirror, Source
+from clusterctl.sandbox.catalog import DEBIAN, IMAGES
+from clusterctl.sandbox.catalog import UBUNTU as UBUNTU_VENDOR
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,12 +103,27 @@ def test_machines_without_a_debian_mirror_have_none(sources: list[Source]) -> No
 
 
 def test_a_release_gets_its_own_suites() -> None:
-    assert Mirror("http://m/debian", "http://m/security").lines("trixie") == (
+    assert Mirror("http://m/debian", "http://m/security").lines(IMAGES["debian13"]) == (
         f"deb [signed-by={KEY}] http://m/debian trixie main",
         f"deb [signed-by={KEY}] http://m/debian trixie-updates main",
         f"deb [signed-by={KEY}] http://m/security trixie-security main",
     )
-    assert len(Mirror("http://m/debian").lines("trixie")) == 2
+    assert len(Mirror("http://m/debian").lines(IMAGES["debian13"])) == 2
+
+
+def test_a_mirror_of_testing_may_be_older_than_a_week() -> None:
+    lines = Mirror("http://m/debian").lines(IMAGES["testing"])
+    assert lines[0] == f"deb [signed-by={KEY} check-valid-until=no] http://m/debian testing main"
+
+
+def test_ubuntus_mirror_is_found_by_its_key_and_its_releases() -> None:
+    found = apt.find_mirror(apt.parse_deb822(UBUNTU), UBUNTU_VENDOR)
+    assert found == Mirror("http://mirror.example/ubuntu")
+    ring = "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
+    assert found.lines(IMAGES["ubuntu22.04"])[0] == (
+        f"deb [signed-by={ring}] http://mirror.example/ubuntu jammy main universe"
+    )
+    assert apt.find_mirror(apt.parse_deb822(DEB822), UBUNTU_VENDOR) is None
 
 
 def test_the_mirror_list_of_a_cloud_image_is_followed(tmp_path: Path) -> None:
@@ -117,10 +134,10 @@ def test_the_mirror_list_of_a_cloud_image_is_followed(tmp_path: Path) -> None:
     (tmp_path / "sources.list").write_text("# See /etc/apt/sources.list.d/debian.sources\n")
     cloud = DEB822.replace("http://mirror.example/debian\n", f"mirror+file:{mirrors}\n")
     (tmp_path / "sources.list.d" / "debian.sources").write_text(cloud)
-    assert apt.machine_mirror(tmp_path) == Mirror(
+    assert apt.machine_mirror(DEBIAN, tmp_path) == Mirror(
         "http://first.example/debian", "http://mirror.example/debian-security"
     )
 
 
 def test_a_machine_without_apt_has_no_mirror(tmp_path: Path) -> None:
-    assert apt.machine_mirror(tmp_path) is None
+    assert apt.machine_mirror(DEBIAN, tmp_path) is None

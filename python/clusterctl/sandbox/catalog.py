@@ -1,0 +1,72 @@
+"""The images that a sandbox can be made of: each distribution's name in a registry, its archive and its packages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# What a bare cloud host has. A compiler, zstd, rsync, pip and venv are missing, because the roles install them.
+_APT_PACKAGES = ("openssh-server", "sudo", "python3", "iproute2", "procps", "ca-certificates")
+_DNF_PACKAGES = ("openssh-server", "sudo", "python3", "iproute", "procps-ng", "ca-certificates", "hostname", "passwd")
+# Reads a tar of certificates, lets the distribution's own tool do its work, gives back what the tool made.
+_APT_TRUST = "tar -x -C / && update-ca-certificates >&2 && tar -c -C / etc/ssl/certs usr/local/share/ca-certificates"
+_DNF_TRUST = (
+    "tar -x -C / && cp /usr/local/share/ca-certificates/*.crt /etc/pki/ca-trust/source/anchors/"
+    " && update-ca-trust extract >&2 && tar -c -C / etc/pki/ca-trust"
+)
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """A distribution with an archive for apt: how a machine's apt sources name it, and where its keys are."""
+
+    name: str
+    keyring: Path
+    releases: tuple[str, ...]
+    components: str = "main"
+
+    @property
+    def keyring_package(self) -> str:
+        """The package that holds the keys, in Debian and in Ubuntu."""
+        return self.keyring.stem if self.name == "Debian" else "ubuntu-keyring"
+
+
+DEBIAN = Vendor(
+    "Debian",
+    # Debian 11 to 13 have it under this name.
+    Path("/usr/share/keyrings/debian-archive-keyring.gpg"),
+    ("bullseye", "bookworm", "trixie", "forky", "sid", "oldstable", "stable", "testing", "unstable"),
+)
+UBUNTU = Vendor("Ubuntu", Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg"), ("jammy", "noble"), "main universe")
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image of the catalog.
+
+    ``registry`` is its name in a registry, ``suite`` its name in the vendor's archive. Without a vendor, a registry
+    alone has it. ``is_rolling``: a mirror may be older than the archive's own limit of days, and is used all the same.
+    """
+
+    registry: str
+    vendor: Vendor | None = None
+    suite: str = ""
+    is_rolling: bool = False
+    packages: tuple[str, ...] = _APT_PACKAGES
+    recipe: str = "Containerfile"
+    trust: str = _APT_TRUST
+
+
+IMAGES: Mapping[str, Image] = {
+    "debian11": Image("debian:11", DEBIAN, "bullseye"),
+    "debian12": Image("debian:12", DEBIAN, "bookworm"),
+    "debian13": Image("debian:13", DEBIAN, "trixie"),
+    "testing": Image("debian:testing", DEBIAN, "testing", is_rolling=True),
+    "ubuntu22.04": Image("ubuntu:22.04", UBUNTU, "jammy"),
+    "ubuntu24.04": Image("ubuntu:24.04", UBUNTU, "noble"),
+    "rocky9": Image("rockylinux:9", packages=_DNF_PACKAGES, recipe="Containerfile.rpm", trust=_DNF_TRUST),
+}
