@@ -18,7 +18,10 @@ _SILENT = ("counter", "log", "comment")
 
 
 class Packet(NamedTuple):
-    """The first packet of a connection between two nodes, as the target sees it."""
+    """The first packet of a connection between two nodes, as the target sees it.
+
+    ``port`` stands for both ends' ports, because Linux hands out both.
+    """
 
     interface: str
     source: str
@@ -229,7 +232,7 @@ def _value(left: Any, packet: Packet) -> Optional[str]:
         if protocol in ("ip", "ip6") and protocol != ("ip" if version == 4 else "ip6"):  # noqa: PLR2004 - IPv4
             return "of the other family"
         known = {"saddr": packet.source, "daddr": packet.target, "protocol": "tcp", "nexthdr": "tcp"}
-        if protocol == "tcp" and its.get("field") == "dport":
+        if protocol == "tcp" and its.get("field") in ("dport", "sport"):
             return str(packet.port)
         if protocol in ("udp", "icmp", "icmpv6", "sctp", "arp"):
             return "of another protocol"

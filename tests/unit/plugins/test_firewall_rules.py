@@ -65,6 +65,7 @@ def look(*entries: dict[str, Any], packet: fw.Packet = PACKET) -> fw.Blocking | 
             [base(), rule(match(payload("tcp", "dport"), {"range": [1024, 65535]}), REJECT)],
             "tcp dport 1024-65535 reject",
         ),
+        ([base(), rule(match(payload("tcp", "sport"), 22, "!="), DROP)], "tcp sport != 22 drop"),
         ([base(), rule(match(payload("udp", "dport"), 53, "!="), match(meta("l4proto"), "udp"), DROP)], None),
         ([base(), rule(match(payload("ip6", "saddr"), "fd00::1"), DROP)], None),
         (
