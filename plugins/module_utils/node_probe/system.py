@@ -35,7 +35,10 @@ def kernel() -> Json:
 
 
 def read_os_release(text: str) -> Json:
-    """Return id, version_id, name, family and major from the text of an os-release file."""
+    """Return id, version_id, name, family and major from the text of an os-release file.
+
+    Debian testing has no number yet; its ``version_id`` is the code name (``forky``).
+    """
     values = {}
     for line in text.splitlines():
         key, _unused, value = line.strip().partition("=")
@@ -47,7 +50,7 @@ def read_os_release(text: str) -> Json:
         family = "Debian"
     elif related & {"rhel", "fedora", "centos"}:
         family = "RedHat"
-    version = values.get("VERSION_ID", "")
+    version = values.get("VERSION_ID") or values.get("VERSION_CODENAME", "")
     return {
         "id": identity,
         "version_id": version,
@@ -128,7 +131,7 @@ def storage() -> Json:
 
 
 def tools() -> Json:
-    """Tell which build tools and libraries are installed."""
+    """Tell which build tools, libraries and the client of ssh are installed."""
     nvcc = "/usr/local/cuda/bin/nvcc"
     return {
         "tools": {
@@ -137,5 +140,6 @@ def tools() -> Json:
             "zstd": bool(find_program("zstd")),
             "nvcc": bool(find_program("nvcc")) or os.access(nvcc, os.X_OK),
             "ucx": in_library_cache(b"libucp.so.0"),
+            "ssh": bool(find_program("ssh")),
         }
     }

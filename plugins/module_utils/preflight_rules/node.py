@@ -16,7 +16,7 @@ _NO_SHELLS = ("nologin", "false")
 
 
 def node_problems(host: str, node: Mapping[str, Any], limits: Limits, *, builder: bool) -> list[Problem]:
-    """Return the problems of one node: distribution, Python, root, disk, host keys.
+    """Return the problems of one node: distribution, Python, root, disk, host keys, ssh.
 
     Args:
         host: its inventory name.
@@ -37,6 +37,15 @@ def node_problems(host: str, node: Mapping[str, Any], limits: Limits, *, builder
                 "host_key",
                 "its sshd has no readable host key under /etc/ssh",
                 "run 'ssh-keygen -A' on it and restart sshd",
+            )
+        )
+    if (node.get("tools") or {}).get("ssh") is False:
+        found.append(
+            Problem(
+                host,
+                "ssh",
+                "the client of ssh is not installed, and mpirun starts its daemons on other nodes with it",
+                "install openssh-client (Debian, Ubuntu) or openssh-clients (Enterprise Linux) there",
             )
         )
     return found

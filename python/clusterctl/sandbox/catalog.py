@@ -65,7 +65,9 @@ IMAGES: Mapping[str, Image] = {
     "debian11": Image("debian:11", DEBIAN, "bullseye"),
     "debian12": Image("debian:12", DEBIAN, "bookworm"),
     "debian13": Image("debian:13", DEBIAN, "trixie"),
-    "testing": Image("debian:testing", DEBIAN, "testing", is_rolling=True),
+    "testing": Image(
+        "debian:testing", DEBIAN, "testing", is_rolling=True, packages=(*_APT_PACKAGES, "openssh-client")
+    ),  # its openssh-server no longer brings the client
     "ubuntu22.04": Image("ubuntu:22.04", UBUNTU, "jammy"),
     "ubuntu24.04": Image("ubuntu:24.04", UBUNTU, "noble"),
     "rocky9": Image("rockylinux:9", packages=_DNF_PACKAGES, recipe="Containerfile.rpm", trust=_DNF_TRUST),

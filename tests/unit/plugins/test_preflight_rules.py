@@ -99,6 +99,11 @@ class TestNode:
         found = rules.node_problems("n", facts, LIMITS, builder=False)
         assert checks(found) == ([] if supported else [("n", "distribution")])
 
+    @pytest.mark.parametrize(("tools", "told"), [({}, False), ({"ssh": True}, False), ({"ssh": False}, True)])
+    def test_a_missing_client_of_ssh_is_named(self, tools: dict[str, bool], told: bool) -> None:
+        found = rules.node_problems("n", node(tools=tools), LIMITS, builder=False)
+        assert checks(found) == ([("n", "ssh")] if told else [])
+
     @pytest.mark.parametrize(("version", "works"), [("3.9.2", True), ("3.10.0", True), ("3.8.19", False)])
     def test_python(self, version: str, works: bool) -> None:
         found = rules.node_problems("n", node(python={"version": version}), LIMITS, builder=False)
