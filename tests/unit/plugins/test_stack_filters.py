@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import role_plays
+import yaml
 from ansible_collections.clusterctl.hpc.plugins.filter import stack
+from clusterctl.support import content
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,6 +120,34 @@ def test_the_role_refuses_before_it_asks_an_index(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert f"localhost has {IDLE}" in " ".join(done.stdout.replace('"', " ").split()), done.stdout + done.stderr
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "chosen", "name", "cuda", "refused"),
+    [
+        ("auto", "cuda", "tensorflow", "", True),
+        ("auto", "cuda", "pytorch", "", True),
+        ("auto", "cuda", "pytorch", "13", False),
+        ("auto", "cpu", "pytorch", "", False),
+        ("cpu", "cpu", "tensorflow", "", False),
+        ("auto", "cuda", "", "", False),
+    ],
+)
+def test_auto_takes_no_framework_without_cuda_for_gpus(
+    asked: str, chosen: str, name: str, cuda: str, refused: bool, tmp_path: Path
+) -> None:
+    tasks = yaml.safe_load((content.root() / "roles/python_env/tasks/preflight.yml").read_text(encoding="utf-8"))
+    task = next(entry for entry in tasks if entry["name"].startswith("Refuse a framework without CUDA"))
+    given = {
+        "python_env_framework_build": asked,
+        "__python_env_build": chosen,
+        "__python_env_platform": GPU,
+        "__python_env_framework": {"name": name, "version": "2.12.0", "cuda": cuda},
+    }
+    play = {"hosts": "localhost", "connection": "local", "gather_facts": False, "vars": given, "tasks": [task]}
+    done = role_plays.play(json.dumps([play]), tmp_path)
+    assert (done.returncode != 0) is refused, done.stdout
+    assert ("or set python_env_framework_build to cpu" in " ".join(done.stdout.split())) is refused
 
 
 def test_wishes_are_gathered_by_platform() -> None:
