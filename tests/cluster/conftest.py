@@ -36,6 +36,7 @@ LONGEST_FIRST = (
     "test_provision",
     "test_nccl",
     "test_ca",
+    "test_slurm",
     "test_fabric",
     "test_kills",
     "test_artifact",
