@@ -129,3 +129,16 @@ def test_a_first_install_or_a_repair_goes_on_without_a_node_that_failed(lab: Lab
     end, messages = lab.switch(linked="")
     assert (end.failed, lab.targets) == ({"h2"}, [NEW, NEW])
     assert "led before" not in messages[1]
+
+
+def test_a_node_whose_disk_lets_no_module_start_is_named_with_the_cure(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (lab.folder / "library").mkdir()
+    words = "[Errno 2] No usable temporary directory found in ['/tmp', '/var/tmp', '/usr/tmp', '/root']"
+    program = f'#!/usr/bin/python3\nraise FileNotFoundError("{words}")\n'
+    (lab.folder / "library" / "unstarted.py").write_text(program, encoding="utf-8")
+    monkeypatch.delitem(PROOF, "ansible.builtin.command")
+    monkeypatch.setitem(PROOF, "unstarted", {})
+    _, messages = lab.switch(linked="")
+    assert "make it writable" in messages[1]
