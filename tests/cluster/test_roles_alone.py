@@ -6,9 +6,7 @@ The collection comes from its archive, and Ansible has no configuration of this 
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import collection
@@ -18,6 +16,7 @@ from clusterctl.sandbox.model import inventory_text
 
 if TYPE_CHECKING:
     import subprocess
+    from pathlib import Path
 
     from clusterctl.sandbox import Sandbox
     from conftest import Start
@@ -68,12 +67,13 @@ def told(done: subprocess.CompletedProcess[str]) -> Told:
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 def test_a_role_converges_alone_on_a_fresh_node(role: Path, nodes: Sandbox, installed: Path, tmp_path: Path) -> None:
     inventory = tmp_path / "inventory.ini"
+    (tmp_path / "ansible.cfg").write_text("[defaults]\n", encoding="utf-8")
     node = nodes.nodes[ROLES.index(role)]
     inventory.write_text(inventory_text(nodes.model_copy(update={"nodes": (node,)})), encoding="utf-8")
 
     def play(plays: str) -> Told:
         options = ("-i", str(inventory))
-        return told(role_plays.play(plays, tmp_path, *options, collections=installed, config=Path(os.devnull)))
+        return told(role_plays.play(plays, tmp_path, *options, collections=installed, config=tmp_path / "ansible.cfg"))
 
     if role.name in WITHOUT_OTHERS:
         refused = play(role_plays.alone(role.name))
