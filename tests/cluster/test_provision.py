@@ -253,25 +253,6 @@ def test_the_next_run_goes_on_to_the_end(cluster: Cluster) -> None:
     assert cluster.on("node2", "/usr/local/openmpi/bin/mpirun", "--version").startswith("mpirun (Open MPI)")
 
 
-def test_the_installed_wheel_validates(cluster: Cluster) -> None:
-    asks = "from clusterctl.support import content; print(content.root())"
-    python = str(Path(cluster.program).with_name("python"))
-    where = subprocess.run([python, "-c", asks], cwd="/", capture_output=True, text=True, check=True).stdout
-    assert where.startswith(str(Path(cluster.program).parents[1])), "the content of the wheel, not of the checkout"
-    argv = [
-        cluster.program,
-        "validate",
-        "--format",
-        "json",
-        "--checks",
-        "preflight,hello",
-        str(cluster.sandbox.inventory),
-    ]
-    done = subprocess.run(argv, env=cluster.environment, cwd="/", capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["verdict"] == "PASS"
-
-
 def test_a_run_with_nothing_to_do_does_not_start_ansible(cluster: Cluster) -> None:
     done = cluster.run()
     assert done.returncode == 0, done.stderr
