@@ -168,7 +168,7 @@ class _Walk:
     def _verdict(self, rule: Mapping[str, Any]) -> Optional[Tuple[str, str]]:
         """Return the verdict of a rule whose matches all hold, with the chain that it names; None without one."""
         for part in rule.get("expr") or ():
-            (kind, value), *_ = part.items() if isinstance(part, dict) else ((str(part), None),)
+            (kind, value), *_rest = part.items() if isinstance(part, dict) else ((str(part), None),)
             if kind == "match":
                 holds = _holds(value, self._packet)
                 self._unknown |= holds is None
@@ -190,7 +190,7 @@ class _Walk:
         data = value.get("data")
         for key, verdict in data.get("set", ()) if isinstance(data, dict) else ():
             if _holds({"op": "==", "left": value.get("key"), "right": key}, self._packet):
-                (word, target), *_ = verdict.items()
+                (word, target), *_rest = verdict.items()
                 return word, str(target["target"]) if target else ""
         self._unknown |= not (isinstance(data, dict) and "set" in data)
         return None
@@ -247,7 +247,7 @@ def _value(left: Any, packet: Packet) -> Optional[str]:
 def _among(value: str, right: Any) -> Optional[bool]:
     """Tell whether a value is the right side of a match, or within it; None where that is not known."""
     if isinstance(right, dict):
-        (kind, its), *_ = right.items()
+        (kind, its), *_rest = right.items()
         if kind == "prefix":
             return _in_network(value, f"{its['addr']}/{its['len']}")
         if kind == "range":
@@ -304,7 +304,7 @@ def words(expressions: Iterable[Any]) -> str:
 
 
 def _word(part: Any) -> str:
-    (kind, value), *_ = part.items() if isinstance(part, dict) else ((str(part), None),)
+    (kind, value), *_rest = part.items() if isinstance(part, dict) else ((str(part), None),)
     if kind == "match":
         operator = "" if value.get("op") in ("==", "in") else f"{value.get('op')} "
         return f"{_side(value.get('left'))} {operator}{_side(value.get('right'))}"
@@ -320,7 +320,7 @@ def _side(value: Any) -> str:
         return "{ " + ", ".join(map(_side, value)) + " }"
     if not isinstance(value, dict):
         return str(value)
-    (kind, its), *_ = value.items()
+    (kind, its), *_rest = value.items()
     shown = {
         "prefix": lambda: f"{its['addr']}/{its['len']}",
         "range": lambda: "-".join(map(str, its)),
