@@ -68,6 +68,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     artifact_link,
     audited_module,
     borrowed_links,
+    disk_error,
     disk_sync,
     jobs_at_work,
 )
@@ -173,6 +174,11 @@ def run(links: Dict[str, str], *, really: bool) -> Dict[str, Any]:
     }
 
 
+def refusal(host: str, error: OSError) -> str:
+    """Return what is said where the disk refused a link."""
+    return f"{disk_error.sentence(host, error).rstrip('.')}. Every link leads where it led before."
+
+
 def main() -> None:
     """Run one phase."""
     module = audited_module.AuditedModule(
@@ -199,7 +205,7 @@ def main() -> None:
     except SwitchError as error:
         module.fail_json(msg=f"{host}: {error}")
     except OSError as error:
-        module.fail_json(msg=f"{host}: {error}; every link leads where it led before.")
+        module.fail_json(msg=refusal(host, error))
 
 
 if __name__ == "__main__":

@@ -132,3 +132,10 @@ def test_a_link_of_another_user_on_the_way_is_named(root: Path, monkeypatch: pyt
     with pytest.raises(artifact_switch.SwitchError, match="/home/other/link is a link that another user"):
         artifact_switch.run(back(root), really=True)
     assert links(root) == before
+
+
+def test_a_full_disk_is_named_with_the_cure() -> None:
+    error = OSError(28, "No space left on device", "/usr/local/.openmpi.abcdefgh")
+    said = artifact_switch.refusal("node1", error)
+    assert said.startswith("node1: /usr/local/.openmpi.abcdefgh: the disk is full; make room there")
+    assert said.endswith("again. Every link leads where it led before.")
