@@ -75,7 +75,11 @@ def test_the_play_looks_at_the_nodes_first(name: str, tmp_path: Path) -> None:
     done = play(alone(name), tmp_path, "-i", str(tmp_path / "hosts.ini"))
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == 2, said
-    assert "1 problem on 1 of 1 host; nothing has been changed. node1: it does not answer" in said
+    # ssh may end before Ansible has written to it; its own reason is lost then.
+    assert re.search(
+        r"1 problem on 1 of 1 host; nothing has been changed\. node1: its? (does not answer|connection ended)", said
+    )
+    assert "kind: unreachable" in said
 
 
 @pytest.mark.programs
