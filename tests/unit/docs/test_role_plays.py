@@ -68,7 +68,7 @@ def test_ansible_accepts_every_play(tmp_path: Path) -> None:
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize("name", ["horovod", "mpi4py", "nccl", "openmpi", "python_env"])
+@pytest.mark.parametrize("name", ["horovod", "mpi4py", "nccl", "openmpi", "python_env", "validation"])
 def test_the_play_looks_at_the_nodes_first(name: str, tmp_path: Path) -> None:
     """Nothing listens at the port of this host, so preflight must refuse it, and no later task may need its facts."""
     (tmp_path / "hosts.ini").write_text("node1 ansible_host=127.0.0.1 ansible_port=1 ansible_connection=ssh\n")
