@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 MOST_HOSTS = 100_000  # of one inventory; a larger number is a typing error, and would fill the memory
 _MOST_DIGITS, _TOO_MANY = 9, 1_000_000_000
+_NAME = re.compile(r"[A-Za-z0-9._:-]+")
 _BRACKET = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(?P<first>\d+)(?:[:-](?P<last>\d+)(?:[:/](?P<step>\d+))?)?")
 _LETTERS, _SHOWN = 26, 200
@@ -23,8 +24,9 @@ _BRACKETED = re.compile(r"(?P<sign>[!&]?)(?P<head>[A-Za-z0-9._-]+)(?P<rest>(?:\[
 def folded(names: Iterable[str]) -> str:
     """Return host names as one word, node[1-3,7]."""
     given = list(names)
-    if len(given) <= 1:
-        return "".join(given)
+    # Signs such as '@', '&' and '^' are operators of a NodeSet.
+    if len(given) <= 1 or not all(map(_NAME.fullmatch, given)):
+        return ",".join(given)
     from ClusterShell.NodeSet import NodeSet, NodeSetException  # noqa: PLC0415 - 60 ms, for lists only
 
     try:
@@ -63,11 +65,16 @@ def expanded(word: str) -> list[str] | None:
         raise TooManyHostsError(
             f"{word[:_SHOWN]!r} names more than {MOST_HOSTS:,} hosts, the most for one inventory; name fewer."
         )
-    from ClusterShell.NodeSet import NodeSet, NodeSetException  # noqa: PLC0415 - 60 ms, for brackets only
+    from ClusterShell.NodeSet import (  # noqa: PLC0415 - 60 ms, for brackets only
+        RESOLVER_NOGROUP,
+        NodeSet,
+        NodeSetException,
+    )
 
+    # Without groups, because ClusterShell runs commands of the site for a name with '@'.
     ranges = re.sub(r"\[[^\]]*\]", lambda match: match[0].replace(":", "-"), word)
     try:
-        return [str(name) for name in NodeSet(ranges)]
+        return [str(name) for name in NodeSet(ranges, resolver=RESOLVER_NOGROUP)]
     except (NodeSetException, ValueError):  # a number of thousands of digits is a ValueError
         return None
 

@@ -33,3 +33,13 @@ def test_the_refusal_is_one_line_whatever_the_word_holds() -> None:
 def test_what_is_no_range_is_not_counted() -> None:
     assert nodeset.count("~(a[bc][de][fg][hi][jk])$") == 1
     assert nodeset.count("rack[a:z]") == 26
+
+
+@pytest.mark.parametrize("name", ["@@0", "0^@@0", "*", "a&b", "a!b", "a^b", "@all"])
+def test_signs_in_a_name_are_no_operators(name: str) -> None:
+    """A NodeSet asks its groups for a name with '@', and that runs commands of the site."""
+    assert nodeset.folded(["node1", name, "node2"]) == f"node1,{name},node2"
+
+
+def test_a_group_in_a_list_is_a_name() -> None:
+    assert nodeset.expanded("@all[1-2]") == ["@all1", "@all2"]
