@@ -32,6 +32,7 @@ MESH = "/etc/ssh/ssh_config.d/10-clusterctl.conf"  # of the role ssh_mesh
 NCCL_LOADER = "/etc/ld.so.conf.d/nccl.conf"  # of the role nccl
 LIBRARIES = {"openmpi": "libmpi.so", "nccl": "libnccl.so.2"}
 NOT_PROVISIONED = "it was not provisioned by this release of clusterctl"
+NOBODY = 65534  # the uid and gid that own nothing
 MOST_NAMED = 3
 BLOCK = 1 << 16
 
@@ -127,6 +128,7 @@ def look(asked: argparse.Namespace, writing: int) -> None:
     def tell(**event: Any) -> None:
         os.write(writing, json.dumps(event).encode() + b"\n")
 
+    sys.dont_write_bytecode = True  # root leaves nothing beside the programs
     sys.path.insert(0, FOLDER)
     for name, take in looks():
         tell(look=name)
@@ -139,16 +141,16 @@ def look(asked: argparse.Namespace, writing: int) -> None:
 
 
 def looks() -> Iterator[Tuple[str, Look]]:
-    """Return the looks by the words for what they look at; the last one gives up the rights of root."""
+    """Return the looks by the words for what they look at; the last two are without the rights of root."""
     yield f"{FOLDER}/{MADE_WITH}", provisioned
     yield f"the artifacts in {ROOT}", artifacts
-    yield "the libraries", libraries
     yield "the loader's cache", loader_cache
     yield f"the disks of {ROOT} and /var/tmp", disks
     yield "the GPUs", gpus
     yield "the limits", limits
     yield "sshd", sshd
     yield "the folders for temporary files and shared memory", scratch
+    yield "the libraries", libraries
 
 
 def made_with() -> Dict[str, Any]:
@@ -178,11 +180,13 @@ def artifacts(_asked: argparse.Namespace) -> List[Words]:
 
 
 def libraries(_asked: argparse.Namespace) -> List[Words]:
-    """Load the libraries, with all that they need."""
+    """Load the libraries, with all that they need; loading runs code of theirs, so never as root."""
     import ctypes  # noqa: PLC0415
 
     import fitness_rules as rules  # noqa: PLC0415
 
+    if os.geteuid() == 0:
+        give_up_rights(NOBODY, NOBODY, [])
     found = []
     for name, library in LIBRARIES.items():
         path = f"{ROOT}/{name}/lib/{library}"
@@ -272,8 +276,13 @@ def become(uid: int) -> None:
     import pwd  # noqa: PLC0415
 
     user = pwd.getpwuid(uid)
-    os.setgroups(os.getgrouplist(user.pw_name, user.pw_gid))
-    os.setgid(user.pw_gid)
+    give_up_rights(uid, user.pw_gid, os.getgrouplist(user.pw_name, user.pw_gid))
+
+
+def give_up_rights(uid: int, gid: int, groups: List[int]) -> None:
+    """Become another user and group for good."""
+    os.setgroups(groups)
+    os.setgid(gid)
     os.setuid(uid)
 
 

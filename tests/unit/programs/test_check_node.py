@@ -9,15 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import node_programs
 import pytest
 import yaml
 from clusterctl.support import content
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROOT = content.root()
 VARIABLES = yaml.safe_load((ROOT / "roles/validation/vars/main.yml").read_text(encoding="utf-8"))
@@ -124,6 +122,7 @@ def test_every_look_works_with_the_files_that_the_role_installs(installed: Path)
     assert done.returncode in {0, 10}, done.stderr
     assert done.stdout.count("\n") == 1
     assert done.stdout.startswith("node7: ")
+    assert list(installed.rglob("__pycache__")) == []
     assert "failed" not in done.stdout  # "the look at X failed" of a module that is missing
     assert done.stderr == ""
 
@@ -154,6 +153,29 @@ def test_a_look_that_hangs_or_dies_is_named_and_the_program_ends(installed: Path
     assert done.returncode == 10
     assert "sshd" in done.stdout
     assert words in done.stdout
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_no_library_is_loaded_as_root(installed: Path) -> None:
+    """Loading a library runs code of it."""
+    with tempfile.TemporaryDirectory() as place:  # where every user may look
+        library = Path(place, "openmpi/lib/libmpi.so")
+        library.parent.mkdir(parents=True)
+        Path(place, "told").touch()
+        for path in (place, f"{place}/openmpi", f"{place}/openmpi/lib", f"{place}/told"):
+            os.chmod(path, 0o777)  # noqa: PTH101, S103
+        source = f"""#include <stdio.h>
+#include <unistd.h>
+__attribute__((constructor)) static void told(void)
+{{ FILE *file = fopen("{place}/told", "w"); if (file) {{ fprintf(file, "%d", geteuid()); fclose(file); }} }}
+"""
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", "-x", "c", "-o", str(library), "-"], input=source, text=True, check=True
+        )
+        patched(installed, 'ROOT = "/usr/local"', f"ROOT = {place!r}")
+        ran(installed)
+        assert Path(place, "told").read_text() == "65534"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
