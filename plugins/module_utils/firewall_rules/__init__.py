@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Firewalls of a node: the rule that drops a connection between nodes, and what opens the cluster's network.
+"""Firewalls of a node: the rule that drops a connection between nodes.
 
 These modules neither read nor write anything. They need the standard library of Python 3.9 alone.
 """
@@ -7,16 +7,5 @@ These modules neither read nor write anything. They need the standard library of
 from __future__ import annotations
 
 from .nftables import Blocking, Packet, blocking, words
-from .opening import OpeningError, Wanted, firewalld_plan, nft_line, ufw_plan
 
-__all__ = [
-    "Blocking",
-    "OpeningError",
-    "Packet",
-    "Wanted",
-    "blocking",
-    "firewalld_plan",
-    "nft_line",
-    "ufw_plan",
-    "words",
-]
+__all__ = ["Blocking", "Packet", "blocking", "words"]
