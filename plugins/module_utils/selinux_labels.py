@@ -9,13 +9,12 @@ of /usr/local throughout, where the policy has types of its own for programs and
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from typing import Any, Callable, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
+
+from . import command
 
 MOUNT = "/sys/fs/selinux"
 _PROGRAM = "restorecon"
-_PLACES = "/usr/sbin:/sbin:/usr/bin:/bin"
 _AT_ONCE = 500  # paths in one command
 _TIMEOUT_S = 600
 _TREES = frozenset({"artifact"})
@@ -61,56 +60,37 @@ def commands(wanted: Labelling, program: str = _PROGRAM) -> List[List[str]]:
     return found
 
 
-def _run(argv: Sequence[str]) -> "Tuple[int, str]":
-    program = shutil.which(argv[0], path=_PLACES)
-    if program is None:
-        return 127, ""
-    try:
-        done = subprocess.run(
-            [program, *argv[1:]],
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-        )
-    except subprocess.TimeoutExpired:
-        return 124, f"it did not end within {_TIMEOUT_S} s"
-    return done.returncode, done.stdout
+def _run(argv: Sequence[str]) -> command.Done:
+    return command.run(argv, _TIMEOUT_S, {**os.environ, "PATH": command.SYSTEM_PATH})
 
 
 def relabel(
     watch: Iterable[Mapping[str, Any]],
     *,
     mount: str = MOUNT,
-    run: Callable[[Sequence[str]], "Tuple[int, str]"] = _run,
+    run: Callable[[Sequence[str]], command.Done] = _run,
 ) -> str:
     """Give what a module wrote its contexts; nothing without SELinux.
 
     Args:
         watch: the entries that the module returns.
         mount: where SELinux's file system is.
-        run: runs a command; returns its code and output.
+        run: runs a command.
 
     Returns:
         A sentence where it did not work, else ''.
     """
-    wanted = labelling(watch)
-    if not is_enabled(mount) or wanted == Labelling():
+    if not is_enabled(mount):
         return ""
-    for argv in commands(wanted):
-        code, output = run(argv)
-        if code == 127:  # noqa: PLR2004 - the shell's code for a missing program
+    for argv in commands(labelling(watch)):
+        done = run(argv)
+        if done.status == command.NOT_STARTED:
             return (
                 "SELinux is enabled, and restorecon is missing, so the new files have the contexts of their folders;"
                 " install policycoreutils, and run 'restorecon -R /usr/local' there."
             )
-        if code:
-            said = next(
-                (line.strip() for line in reversed(output.splitlines()) if line.strip()), f"it ended with {code}"
-            )
+        if not done.ok:
+            said = next((line.strip() for line in reversed(done.said.splitlines())), f"it ended with {done.status}")
             return f"SELinux contexts were not set by {' '.join(argv[:4])}: {said[:300]}; run it there by hand."
     return ""
 

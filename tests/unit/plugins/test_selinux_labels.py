@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module
+from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module, command
 from ansible_collections.clusterctl.hpc.plugins.module_utils import selinux_labels as labels
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def test_the_commands_pass_over_what_has_gone_and_are_not_too_long() -> None:
 
 
 def test_nothing_runs_without_selinux_and_without_files(tmp_path: Path, enabled: str) -> None:
-    def run(argv: Sequence[str]) -> tuple[int, str]:
+    def run(argv: Sequence[str]) -> command.Done:
         raise AssertionError(argv)
 
     assert labels.relabel(WATCH, mount=str(tmp_path / "none"), run=run) == ""
@@ -75,7 +75,7 @@ def test_nothing_runs_without_selinux_and_without_files(tmp_path: Path, enabled:
     ],
 )
 def test_what_does_not_work_is_told(enabled: str, answer: tuple[int, str], words: str) -> None:
-    said = labels.relabel(WATCH, mount=enabled, run=lambda _argv: answer)
+    said = labels.relabel(WATCH, mount=enabled, run=lambda _argv: command.Done(answer[0], answer[1], ""))
     assert words in said
     assert bool(said) == bool(words)
 
