@@ -6,8 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model.facts import ProbeFailure
-from clusterctl.remote import one_trip
-from clusterctl.support import node_json
+from clusterctl.remote import one_trip, python
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 
     from clusterctl.model.fabric import Candidates, PairResult
     from clusterctl.model.hosts import Host
-    from clusterctl.remote import python
 
 MODULE = "firewall_rules.__main__"
 _BLOCKED = frozenset({"refused", "timeout"})  # what a firewall does to a connection
@@ -93,12 +91,8 @@ def _by_pair(
 
 
 def _read(host: Host, ending: python.Ending) -> list[Any] | ProbeFailure:
-    for line in reversed(ending.output.splitlines()):
-        try:
-            answer = node_json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(answer, dict) and isinstance(answer.get("blocked"), list):
-            found: list[Any] = answer["blocked"]
-            return found
+    answer = python.last_answer(ending.output, ("blocked",))
+    if answer is not None and isinstance(answer["blocked"], list):
+        found: list[Any] = answer["blocked"]
+        return found
     return ProbeFailure(host.name, "error", "no answer about the firewall")

@@ -212,13 +212,20 @@ def ask(argv: Sequence[str], request: bytes, timeout_s: float, keys: Collection[
         return Reply(None, f"did not answer within {timeout_s:g} s", timed_out=True)
     except bounded.TooMuchOutputError as error:
         return Reply(None, str(error))
-    for line in reversed(done.output.splitlines()):
+    if (answer := last_answer(done.output, keys)) is not None:
+        return Reply(answer)
+    said = last_line(done.errors.decode("utf-8", "replace"))
+    return Reply(None, said or f"ended with status {done.returncode} and without an answer")
+
+
+def last_answer(output: bytes, keys: Collection[str]) -> dict[str, Any] | None:
+    """Return the last JSON object on a program's output that has certain keys; None without one."""
+    for line in reversed(output.splitlines()):
         with contextlib.suppress(ValueError):
             answer = node_json.loads(line)
             if isinstance(answer, dict) and answer.keys() >= set(keys):
-                return Reply(answer)
-    said = last_line(done.errors.decode("utf-8", "replace"))
-    return Reply(None, said or f"ended with status {done.returncode} and without an answer")
+                return answer
+    return None
 
 
 def last_line(text: str) -> str:
