@@ -25,6 +25,7 @@ from .pep508 import canonicalize_name
 _PIP_TIMEOUT_S = 1800
 
 _PIP_OPTIONS = ("--disable-pip-version-check", "--no-input")
+_PIP_ENVIRONMENT = {"LC_ALL": "C", "NO_COLOR": "1", "COLUMNS": "200", "PIP_PROGRESS_BAR": "off"}
 
 # Options of pip that add sources beside the index.
 _MORE_SOURCES = ("extra-index-url", "find-links")
@@ -42,6 +43,10 @@ _LINK = re.compile(r"^\s*(?:Found link|Skipping link).*\.(?:whl|zip|tar\.\w+|tgz
 _NOT_A_WHEEL = re.compile(r"^ERROR: Wheel '([^']+)' located at .* is invalid", re.MULTILINE)
 
 _NOTHING_FITS = re.compile(r"^ERROR: No matching distribution found for (.+?)(?: \(from .*)?$", re.MULTILINE)
+
+_CAUSE = re.compile(r"^    (\S.* depends on .*|The user requested .*)$", re.MULTILINE)
+
+_CONSTRAINT = "The user requested (constraint) "
 
 _VERSIONS = re.compile(r"\(from versions: ([^)]*)\)")
 
@@ -66,10 +71,43 @@ def lacking(output: str) -> str:
     Args:
         output: what the failed pip wrote.
     """
-    nothing = _NOTHING_FITS.search(output)
-    if nothing is None or _NOT_AN_INDEX in output or (NO_ANSWER.search(output) and "from versions: none" in output):
+    if _NOT_AN_INDEX in output:
         return ""
-    return str(canonicalize_name(re.split(r"[^A-Za-z0-9._-]", nothing.group(1).strip(), maxsplit=1)[0]))
+    nothing = _NOTHING_FITS.search(output)
+    if nothing is None:
+        return "" if NO_ANSWER.search(output) else _constrained(output)
+    if NO_ANSWER.search(output) and "from versions: none" in output:
+        return ""
+    return _name_of(nothing.group(1).strip())
+
+
+def none_fits(output: str) -> bool:
+    """Tell whether the index seems to have no version at all of a package.
+
+    Args:
+        output: what the failed pip wrote.
+    """
+    return "(from versions: none)" in output or bool(_constrained(output))
+
+
+def _constrained(output: str) -> str:
+    """Return the canonical name of a package that has no version which fits both a request and a constraint.
+
+    A line ``constraint = FILE`` in pip's configuration makes pip call a version that the index lacks a conflict.
+    """
+    if "ResolutionImpossible" not in output:
+        return ""
+    causes = _CAUSE.findall(output)
+    limits = {_name_of(cause.removeprefix(_CONSTRAINT)) for cause in causes if cause.startswith(_CONSTRAINT)}
+    asked = [cause for cause in causes if not cause.startswith(_CONSTRAINT)]
+    if len(asked) != 1 or len(limits) != 1:
+        return ""
+    name = _name_of(asked[0].rpartition(" depends on ")[2].removeprefix("The user requested "))
+    return name if {name} == limits else ""
+
+
+def _name_of(requirement: str) -> str:
+    return str(canonicalize_name(re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]))
 
 
 def away(output: str) -> bool:
@@ -107,8 +145,7 @@ def other_file(output: str) -> tuple[str, str]:
     found = re.search(r"^\s+(\S+) from (\S+)", output, re.MULTILINE)
     if found is None:
         return "", ""
-    name = re.split(r"[^A-Za-z0-9._-]", found.group(1), maxsplit=1)[0]
-    return str(canonicalize_name(name)), unquote(urlsplit(found.group(2)).path).rpartition("/")[2]
+    return _name_of(found.group(1)), unquote(urlsplit(found.group(2)).path).rpartition("/")[2]
 
 
 def more_indexes(configuration: str) -> list[str]:
@@ -186,7 +223,7 @@ def explain(output: str, target: Target | None, variable: str) -> str:
             f" If the change is known and wanted, pin it anew ({variable}, or remove the lock that names it)."
         )
     if "ResolutionImpossible" in output or "conflicting dependencies" in output:
-        cause = "; ".join(re.findall(r"^    (\S.* depends on .*|The user requested .*)$", output, re.MULTILINE)[:4])
+        cause = "; ".join(_CAUSE.findall(output)[:4])
         unfit = re.search(r"no matching distributions available[^\n]*\n    (\S+)", output)
         also = f"; of {unfit.group(1)} no wheel for {target} satisfies them all" if unfit and target else ""
         return f"{variable}: these requirements exclude each other: {cause or 'see pip'}{also}. Loosen one of them."
@@ -200,7 +237,8 @@ def _page_of_html(output: str, variable: str) -> str:
     stranger = re.search(rf"{re.escape(_NOT_AN_INDEX)} (\S+)", output)
     if stranger:
         nothing = _NOTHING_FITS.search(output)
-        what = f" of {nothing.group(1)}" if nothing else ""
+        package = nothing.group(1) if nothing else _constrained(output)
+        what = f" of {package}" if package else ""
         return (
             f"The package index on {stranger.group(1)} answered with an HTML page that names no file{what}, such as a"
             " login or an error page of a mirror; open the index-url of pip's configuration from this controller and"
@@ -224,12 +262,13 @@ def _folder_variable(variable: str) -> str:
     return f"{role.group(0)}_wheel_dir" if role else "the role's wheel folder"
 
 
-def run_pip(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+def run_pip(arguments: Sequence[str], markers: Mapping[str, str], scratch: str) -> None:
     """Run pip of this Python.
 
     Args:
         arguments: of pip.
-        environment: the variables of markers on the node; {} for those of the controller.
+        markers: the variables of markers on the node; {} for those of the controller.
+        scratch: folder for pip's own files, which a killed pip leaves behind.
 
     Raises:
         PipFailedError: pip ended with an error.
@@ -243,8 +282,8 @@ def run_pip(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         )
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _RUN_PIP, json.dumps(environment), *_PIP_OPTIONS, *arguments],
-            env={**os.environ, "LC_ALL": "C", "NO_COLOR": "1", "COLUMNS": "200", "PIP_PROGRESS_BAR": "off"},
+            [sys.executable, "-c", _RUN_PIP, json.dumps(dict(markers)), *_PIP_OPTIONS, *arguments],
+            env={**os.environ, **_PIP_ENVIRONMENT, "TMPDIR": scratch},
             check=False,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

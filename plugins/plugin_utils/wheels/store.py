@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 from .errors import NoAnswerError, NothingFitsError, OtherFileError, PipFailedError, WheelError
 from .packages import Sdist, Wheel
 from .pep508 import canonicalize_name
-from .pip import away, explain, lacking, not_an_index, options_for, other_file, refuse_more_indexes, run_pip
+from .pip import away, explain, lacking, none_fits, not_an_index, options_for, other_file, refuse_more_indexes, run_pip
 from .requirements import NO_CHOICE, Choice, applies, bare, closure, read_metadata
 from .shipped import Answer, answers, hashes, shipped_locks, texts, wheels_in
 
@@ -342,9 +342,7 @@ class WheelStore:
                 limits.write_text("\n".join(constraints) + "\n", encoding="utf-8")
                 argv.append(f"--constraint={limits}")
             try:
-                self._ask(
-                    argv, {**(target.environment() if target else {}), "TMPDIR": str(folder)}
-                )  # a kill leaves nothing
+                self._ask(argv, target.environment() if target else {}, str(folder))
             except PipFailedError as error:
                 package = lacking(error.output)
                 sentence = explain(error.output, target, (blame or {}).get(package, variable))
@@ -360,28 +358,28 @@ class WheelStore:
                 kept.append(path.replace(self.wheels / path.name))
             return kept
 
-    def _ask(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+    def _ask(self, argv: Sequence[str], markers: Mapping[str, str], scratch: str) -> None:
         if self._own:
-            run_pip([*argv, "--no-index", f"--find-links={self._own}"], environment)
+            run_pip([*argv, "--no-index", f"--find-links={self._own}"], markers, scratch)
             return
         try:
-            run_pip(argv, environment)
+            run_pip(argv, markers, scratch)
         except PipFailedError as error:
-            said = PipFailedError(error.output + self._stranger(argv, environment, error.output))
+            said = PipFailedError(error.output + self._stranger(argv, markers, scratch, error.output))
             if not away(said.output):
                 raise
             try:  # the cache may hold all that is needed
-                run_pip([*argv, "--no-index", f"--find-links={self.wheels}"], environment)
+                run_pip([*argv, "--no-index", f"--find-links={self.wheels}"], markers, scratch)
             except PipFailedError:
                 raise said from None
 
     @staticmethod
-    def _stranger(argv: Sequence[str], environment: Mapping[str, str], output: str) -> str:
+    def _stranger(argv: Sequence[str], markers: Mapping[str, str], scratch: str, output: str) -> str:
         """Ask once more in many words, where the index seems to have no version at all of a package."""
-        if away(output) or "(from versions: none)" not in output:
+        if away(output) or not none_fits(output):
             return ""
         try:
-            run_pip([*argv, "-vv"], environment)
+            run_pip([*argv, "-vv"], markers, scratch)
         except PipFailedError as error:
             return not_an_index(error.output)
         return ""

@@ -344,6 +344,24 @@ def test_a_login_page_instead_of_the_index_is_named_and_leads_to_nothing_worse(i
 
 
 @pytest.mark.programs
+def test_a_constraint_of_the_users_pip_hides_neither_the_next_alternative_nor_a_login_page(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = index.offer("frame", "2.0")
+    constraints = tmp_path / "constraints.txt"
+    monkeypatch.setenv("PIP_CONSTRAINT", str(constraints))
+    constraints.write_text("frame<=3.0\n", encoding="utf-8")
+    both = [["frame==2.0+cpu"], ["frame==2.0"]]
+    assert ask(w.WheelStore(tmp_path / "cache", shipped=[]), first_of=both) == [frame]
+    constraints.write_text("frame<2.0\n", encoding="utf-8")
+    with pytest.raises(w.WheelError, match=r"The user requested \(constraint\) frame<2.0"):
+        ask(w.WheelStore(tmp_path / "other", shipped=[]), first_of=both)
+    (index.folder / "simple" / "frame" / "index.html").write_text(SIGN_IN, encoding="utf-8")
+    with pytest.raises(w.WheelError, match="answered with an HTML page that names no file of frame"):
+        ask(w.WheelStore(tmp_path / "third", shipped=[]), first_of=both)
+
+
+@pytest.mark.programs
 def test_behind_a_login_page_the_cache_suffices(index: Index, tmp_path: Path) -> None:
     top = index.offer("top", "1.0")
     assert ask(w.WheelStore(tmp_path / "cache", shipped=[]), "top") == [top]

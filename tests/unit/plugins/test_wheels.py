@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import tarfile
 from dataclasses import asdict
 from pathlib import Path
@@ -153,7 +154,7 @@ def test_an_index_that_is_away_is_no_reason_to_take_what_is_worse(tmp_path: Path
 def test_an_index_among_others_that_is_away_may_be_the_one_that_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pip(arguments: list[str], _environment: dict[str, str]) -> None:
+    def pip(arguments: list[str], _markers: dict[str, str], _scratch: str) -> None:
         (wanted,) = [
             Path(argument.partition("=")[2]) for argument in arguments if argument.startswith("--requirement=")
         ]
@@ -267,6 +268,49 @@ def test_a_source_archive_from_a_folder_is_verified_and_not_run(tmp_path: Path) 
     assert w.WheelStore(tmp_path / "cache").sdist(w.Sdist("top", "1.0", sha256), "top_sha256") == got
 
 
+_BACKEND = """
+import os, pathlib
+
+def prepare_metadata_for_build_wheel(folder, settings=None):
+    pathlib.Path(os.environ["SEEN"]).write_text(os.environ["TMPDIR"])
+    info = pathlib.Path(folder, "top-1.0.dist-info")
+    info.mkdir()
+    needs = 'Requires-Dist: lib; python_full_version >= "3.6"'
+    info.joinpath("METADATA").write_text("Metadata-Version: 2.1\\nName: top\\nVersion: 1.0\\n" + needs + "\\n")
+    return info.name
+
+def build_wheel(folder, settings=None, metadata=None):
+    raise SystemExit("a wheel was built on the controller")
+"""
+
+
+def test_a_source_archive_of_an_index_may_need_others_by_markers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "simple" / "top"
+    folder.mkdir(parents=True)
+    path = folder / "top-1.0.tar.gz"
+    files = {
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+        "backend.py": _BACKEND,
+    }
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"top-1.0/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    (folder / "index.html").write_text(f'<a href="{path.name}#sha256={sha256}">{path.name}</a>\n', encoding="utf-8")
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", f"file://{folder.parent}")
+    cache = tmp_path / "cache"
+    got = w.WheelStore(cache).sdist(w.Sdist("top", "1.0", sha256), "top_sha256")
+    assert got.read_bytes() == path.read_bytes()
+    scratch = Path((tmp_path / "seen").read_text(encoding="utf-8"))
+    assert scratch.is_relative_to(cache), "a killed pip leaves nothing elsewhere"
+
+
 def test_a_source_archive_with_another_sum_is_refused_before_it_is_run(tmp_path: Path) -> None:
     make_sdist(tmp_path / "given", "top", "1.0")
     store = w.WheelStore(tmp_path / "cache", str(tmp_path / "given"))
@@ -321,8 +365,8 @@ def test_a_build_gets_its_wheels_and_source_under_their_names(tmp_path: Path) ->
 
 
 @pytest.mark.programs
-def test_pip_runs_where_the_c_library_has_no_prctl_as_on_macos(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_runs_where_the_c_library_has_no_prctl_as_on_macos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = runner._RUN_PIP.replace("sys.platform", "'darwin'").replace("prctl", "absent_on_macos")  # noqa: SLF001
     assert program != runner._RUN_PIP  # noqa: SLF001
     monkeypatch.setattr(runner, "_RUN_PIP", program)
-    runner.run_pip(["--version"], {})
+    runner.run_pip(["--version"], {}, str(tmp_path))
