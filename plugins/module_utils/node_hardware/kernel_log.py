@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines of the kernel's log that tell of failing hardware, from /dev/kmsg or from the journal.
+
+A record of /dev/kmsg is ``priority,sequence,microseconds,flags;text`` (Documentation/ABI/testing/dev-kmsg of Linux).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .record import Answer, Json
+    from .tree import Tree
+
+_KMSG = "/dev/kmsg"
+_RECORD = 1 << 13  # the kernel gives no longer one
+_MOST_LINES = 200_000
+_MOST_KINDS = 200
+_MOST_OF_A_KIND = 10  # the newest; a reading has the number of all
+_JOURNAL_LINES = "100000"  # the newest: less than a tool may print
+_JOURNAL_S = 4.0
+_DAY_S = 86400.0
+_PCI = r"(?P<device>[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
+# source, pattern with the groups device and code (both optional); the first that matches counts. Where a format is
+# documented: tests/data/hardware/README.md.
+_PATTERNS = tuple(
+    (source, re.compile(pattern))
+    for source, pattern in (
+        ("xid", r"NVRM: Xid \((?:PCI:)?(?P<device>[0-9a-fA-F:.]+)\): (?P<code>\d+)"),
+        # Lines with 'Severity' and 'Data' that follow repeat the code.
+        ("sxid", r"nvswitch\d*: SXid \((?:PCI:)?(?P<device>[0-9a-fA-F:.]+)\): (?P<code>\d+, (?:Non-fatal|Fatal))"),
+        ("nvrm", r"NVRM: GPU (?P<device>[0-9a-fA-F:.]+): RmInitAdapter (?P<code>failed)"),
+        ("aer", _PCI + r": (?:AER: )?PCIe Bus Error: severity=(?P<code>\w+(?: \([\w-]+\))?)"),
+        ("mce", r"mce: \[Hardware Error\]: CPU (?P<device>\d+): Machine Check.*Bank \d+: (?P<code>[0-9a-f]{16})"),
+        ("edac", r"EDAC (?P<device>MC\d+): \d+ (?P<code>CE|UE) "),
+        ("oom", r"^(?P<device>)Out of memory: Kill(?:ed)? process \d+ \((?P<code>[^)]*)\)"),
+        ("io", r"(?P<code>I/O|critical (?:medium|target|space allocation)) error, dev (?P<device>(?!loop|fd|sr)\w+)"),
+        ("io", r"(?P<code>EXT4-fs|BTRFS) (?:error|critical) \(device (?P<device>[\w-]+)\)"),
+        ("io", r"(?P<code>XFS) \((?P<device>[\w-]+)\): (?:metadata I/O error|log I/O error|Corruption|.*[Ss]hutdown)"),
+        ("io", r"nvme (?P<device>nvme\d+): (?P<code>controller is down|I/O .*timeout)"),
+        ("hung", r"INFO: task (?P<code>\S+):\d+ blocked for more than \d+ seconds"),
+        ("link", r"(?P<device>[\w.-]+): (?:\w+: )?(?:[\w.-]+ )?(?:NIC )?Link (?:is )?(?P<code>[Dd]own)\b"),
+    )
+)
+_UNCORRECTED = 1 << 61  # of a bank's status (Intel SDM, volume 3, IA32_MCi_STATUS.UC; AMD has the same bit)
+
+
+def read(tree: Tree, answer: Answer, request: Json) -> None:
+    """Tell the events since ``since``, by default those of the last day."""
+    since = float(request.get("since") or time.time() - _DAY_S)
+    lines = _ring(tree)
+    if lines is None:
+        lines = _journal(tree, answer, since)
+    if lines is None:
+        answer.unseen("kernel log", tree.problems.pop(_KMSG, "neither /dev/kmsg nor the journal can be read"))
+        return
+    tree.problems.pop(_KMSG, None)
+    found: dict[tuple[str, str, str], list[tuple[float, str]]] = {}
+    left_out = 0
+    for at, text in lines:
+        event = _event(text) if at >= since else None
+        if event is None:
+            continue
+        if event in found or len(found) < _MOST_KINDS:
+            found.setdefault(event, []).append((at, text))
+        else:
+            left_out += 1
+    for (source, device, code), events in found.items():
+        for at, text in events[-_MOST_OF_A_KIND:]:
+            answer.event(round(at, 3), source, device, code, text)
+        if len(events) > _MOST_OF_A_KIND:
+            answer.reading("kernel log", device, f"{source} {code}", len(events))
+    if left_out:
+        answer.unseen("kernel log", f"{left_out} lines beyond the first {_MOST_KINDS} kinds of events")
+
+
+def _event(text: str) -> tuple[str, str, str] | None:
+    """Return source, device and code of a line that tells of a fault."""
+    for source, pattern in _PATTERNS:
+        found = pattern.search(text)
+        if found:
+            groups = found.groupdict()
+            code = groups.get("code") or ""
+            if source == "mce":
+                code = "uncorrected" if int(code, 16) & _UNCORRECTED else "corrected"
+            elif source == "io" and code.startswith("I/O "):
+                code = "timeout"
+            return source, _pci(groups.get("device") or ""), code
+    return None
+
+
+def _pci(device: str) -> str:
+    """Write a PCI address as sysfs does: with its domain and its function."""
+    if not re.fullmatch(r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?", device):
+        return device
+    *domain, bus, slot = device.lower().split(":")
+    return f"{(domain or ['0000'])[0][-4:]}:{bus}:{slot if '.' in slot else slot + '.0'}"
+
+
+def _ring(tree: Tree) -> list[tuple[float, str]] | None:
+    """Return the time and text of each line in the kernel's ring, None if it cannot be read."""
+    if tree.recorded:
+        text = tree.text(_KMSG)
+        records = None if text is None else text.splitlines()
+    else:
+        records = _records(tree)
+    if records is None:
+        return None
+    up = (tree.text("/proc/uptime") or "0").split()
+    start = time.time() - float(up[0])
+    found = []
+    for record in records:
+        head, _unused, text = record.partition(";")
+        fields = head.split(",")
+        if len(fields) >= 3 and fields[2].isdigit():  # noqa: PLR2004 - others continue a record, or are its dictionary
+            found.append((start + int(fields[2]) / 1e6, text))
+    return found
+
+
+def _records(tree: Tree) -> list[str] | None:
+    try:
+        handle = os.open(_KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            tree.problems[_KMSG] = f"{_KMSG}: {os.strerror(error.errno or 0)}"
+        return None
+    found: list[str] = []
+    try:
+        while len(found) < _MOST_LINES:
+            try:
+                found.append(os.read(handle, _RECORD).decode("utf-8", "replace").splitlines()[0])
+            except BrokenPipeError:  # the ring overtook the reader
+                continue
+            except (BlockingIOError, IndexError):
+                break
+    except OSError as error:
+        tree.problems[_KMSG] = f"{_KMSG}: {os.strerror(error.errno or 0)}"
+        return found or None
+    finally:
+        os.close(handle)
+    return found
+
+
+def _journal(tree: Tree, answer: Answer, since: float) -> list[tuple[float, str]] | None:
+    """Return the kernel's lines in the journal; a user needs the group adm or systemd-journal for it."""
+    journalctl = tree.tool("journalctl")
+    if not journalctl:
+        return None
+    words = ["-k", "-q", "-o", "short-unix", "--no-pager", "-n", _JOURNAL_LINES, f"--since=@{int(since)}"]
+    output = tree.run([journalctl, *words], _JOURNAL_S)
+    found = []
+    for line in output.text.splitlines():
+        at, _unused, rest = line.partition(" ")
+        text = rest.partition(": ")[2]  # after 'host kernel'
+        if text and at.replace(".", "", 1).isdigit():
+            found.append((float(at), text))
+    if found and output.problem:
+        answer.unseen("kernel log", f"the end of the journal, since {output.problem}")
+    return found if found or not output.problem else None

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the processors and of the memory that make one node slower than its like."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .record import Answer, Json
+    from .tree import Tree
+
+_CPU = "/sys/devices/system/cpu"
+_NODE = "/sys/devices/system/node"
+_CHOSEN = re.compile(r"\[([^\]]+)\]")
+# Files that hold one word each: the name of the reading, and the path.
+_WORDS = (
+    ("clock source", "/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+    ("idle driver", f"{_CPU}/cpuidle/current_driver"),
+    ("deepest C-state of intel_idle", "/sys/module/intel_idle/parameters/max_cstate"),
+    ("frequency driver", f"{_CPU}/cpufreq/policy0/scaling_driver"),
+    ("hyperthreading", f"{_CPU}/smt/control"),
+    ("automatic NUMA balancing", "/proc/sys/kernel/numa_balancing"),
+    ("zone reclaim", "/proc/sys/vm/zone_reclaim_mode"),
+)
+
+
+def read(tree: Tree, answer: Answer, _request: Json) -> None:
+    """Tell the governor, turbo, idle states, clock source, pages and NUMA nodes."""
+    for name, path in _WORDS:
+        word = tree.text(path)
+        if word:
+            answer.reading("cpu", "", name, word)
+    _policies(tree, answer)
+    _turbo(tree, answer)
+    pages = _CHOSEN.search(tree.text("/sys/kernel/mm/transparent_hugepage/enabled") or "")
+    if pages:
+        answer.reading("cpu", "", "transparent huge pages", pages.group(1))
+    _memory(tree, answer)
+    offline = tree.text(f"{_CPU}/offline")
+    if offline is not None:
+        answer.reading("cpu", "", "processors offline", offline or "none")
+
+
+def _policies(tree: Tree, answer: Answer) -> None:
+    base = f"{_CPU}/cpufreq"
+    policies = [name for name in tree.names(base) if name.startswith("policy")]
+    for name, file in (("governor", "scaling_governor"), ("energy preference", "energy_performance_preference")):
+        words = sorted({tree.text(f"{base}/{policy}/{file}") or "" for policy in policies} - {""})
+        if words:
+            answer.reading("cpu", "", name, ", ".join(words))
+    limits = {tree.number(f"{base}/{policy}/scaling_max_freq") for policy in policies} - {None}
+    if limits:
+        answer.reading("cpu", "", "highest frequency in kHz", max(limit for limit in limits if limit is not None))
+
+
+def _turbo(tree: Tree, answer: Answer) -> None:
+    off, boost = tree.number(f"{_CPU}/intel_pstate/no_turbo"), tree.number(f"{_CPU}/cpufreq/boost")
+    if off is not None:
+        answer.reading("cpu", "", "turbo", "off" if off else "on")
+    elif boost is not None:
+        answer.reading("cpu", "", "turbo", "on" if boost else "off")
+
+
+def _memory(tree: Tree, answer: Answer) -> None:
+    fields = dict(line.split(":", 1) for line in (tree.text("/proc/meminfo") or "").splitlines() if ":" in line)
+    for name, field in (("memory in KiB", "MemTotal"), ("reserved huge pages", "HugePages_Total")):
+        words = fields.get(field, "").split()
+        if words and words[0].isdigit():
+            answer.reading("memory", "", name, int(words[0]))
+    nodes = [name for name in tree.names(_NODE) if re.fullmatch(r"node\d+", name)]
+    if nodes:
+        answer.reading("cpu", "", "NUMA nodes", len(nodes))
+    for name in nodes:
+        answer.reading("numa", name, "processors", tree.text(f"{_NODE}/{name}/cpulist") or "none")

@@ -1,0 +1,143 @@
+"""The look at a real subnet that ibsim simulates: opensm manages it, and infiniband-diags read it.
+
+Its own make target, since it installs packages. ibsim lets every port claim 12 lanes, which no link here has.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl.diagnosis.rules import fabric_links
+from clusterctl.diagnosis.rules.evidence import View
+from clusterctl.model.hardware import OF_FABRIC, Hardware, HardwareLooks
+from clusterctl.support import content
+
+sys.path.append(str(content.root() / "plugins" / "module_utils"))
+from node_hardware import record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NODES = ("node1", "node2", "node3", "node4", "node5")
+LINKS = {"node3": "1xQDR", "node4": "4xSDR"}
+WAIT_S = 60.0
+NAME = "libumad2sim.so"
+
+
+def net() -> str:
+    blocks = ['Switch 8 "leaf1"']
+    blocks += [f'[{at}]\t"{node}"[1]\t# lid 0 {LINKS.get(node, "4xQDR")}' for at, node in enumerate(NODES, start=1)]
+    for at, node in enumerate(NODES, start=1):
+        blocks += ["", f'Hca 1 "{node}"', f'[1]\t"leaf1"[{at}]\t# lid 0 {LINKS.get(node, "4xQDR")}']
+    return "\n".join(blocks) + "\n"
+
+
+def library() -> str:
+    found = sorted(Path("/usr/lib").glob(f"*/umad2sim/{NAME}"))
+    assert found, f"{NAME} is missing: run 'make test-infiniband', which installs it"
+    return str(found[0])
+
+
+class Fabric:
+    """A simulated subnet, and a folder of tools that talk to it as node2."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "f.net").write_text(net(), encoding="utf-8")
+        self.tools = folder / "tools"
+        self.tools.mkdir()
+        for name in ("iblinkinfo", "ibqueryerrors"):
+            line = f'cd {folder}; SIM_HOST=node2 LD_PRELOAD={library()} exec /usr/sbin/{name} "$@"'
+            (self.tools / name).write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
+            (self.tools / name).chmod(0o755)
+        self.simulator = subprocess.Popen(
+            ["ibsim", "-s", "f.net"],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.manager: subprocess.Popen[str] | None = None
+
+    def manage(self) -> None:
+        own = {"SIM_HOST": "node1", "LD_PRELOAD": library(), "OSM_CACHE_DIR": ".", "OSM_TMP_DIR": "."}
+        self.manager = subprocess.Popen(
+            ["/usr/sbin/opensm", "-f", str(self.folder / "opensm.log")],
+            cwd=self.folder,
+            env={"PATH": "/usr/sbin:/usr/bin:/bin", **own},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def tell(self, command: str) -> None:
+        assert self.simulator.stdin is not None
+        self.simulator.stdin.write(f"{command}\n")
+        self.simulator.stdin.flush()
+
+    def end(self) -> None:
+        for process in (self.manager, self.simulator):
+            if process is not None:
+                process.terminate()
+                process.wait()
+
+    def look(self) -> Hardware:
+        request = {"root": str(self.folder / "root"), "tools": str(self.tools), "sections": list(OF_FABRIC)}
+        return Hardware.model_validate(record.collect(request))
+
+    def until(self, what: Callable[[Hardware], bool]) -> Hardware:
+        deadline = time.monotonic() + WAIT_S
+        while not what(look := self.look()):
+            assert time.monotonic() < deadline, look
+            time.sleep(0.2)
+        return look
+
+
+@pytest.fixture
+def fabric(tmp_path: Path) -> Iterator[Fabric]:
+    one = Fabric(tmp_path)
+    try:
+        one.manage()
+        yield one
+    finally:
+        one.end()
+
+
+def told(now: Hardware, first: Hardware | None = None) -> list[tuple[tuple[str, ...], str]]:
+    empty = HardwareLooks(Hardware(schema_version=1, time=0))
+    looks = {**dict.fromkeys(NODES, empty), "node2": HardwareLooks(now, first=first)}
+    return [(one.hosts, one.cause) for one in fabric_links.findings(View(hosts=(), nodes={}, hardware=looks))]
+
+
+def test_slow_links_and_growing_errors_are_named_with_both_ends(fabric: Fabric) -> None:
+    fabric.tell('PerformanceSet "leaf1"[5] PortCounters.SymbolErrorCounter=9')  # a total from before
+    first = fabric.until(
+        lambda look: any(one.value == 9 for one in look.counters) and len(look.devices("fabric_link")) == len(NODES)
+    )
+    slow = [
+        (("node3",), "the link of leaf1 port 3 to node3 port 1 runs at 1X 10 Gb/s, and most such links at 4X 10 Gb/s"),
+        (("node4",), "the link of leaf1 port 4 to node4 port 1 runs at 4X 2.5 Gb/s, and most such links at 4X 10 Gb/s"),
+    ]
+    assert told(first) == slow
+    fabric.tell('PerformanceSet "leaf1"[2] PortCounters.SymbolErrorCounter=77')
+    fabric.tell('PerformanceSet "leaf1"[1] PortCounters.LinkDownedCounter=1')
+    later = fabric.until(lambda look: {77, 1} <= {one.value for one in look.counters})
+    later = later.model_copy(update={"time": first.time + 60})
+    down = "losses of the link grew (LinkDownedCounter): leaf1 port 1 to node1 port 1 by 1 in 60 s"
+    symbols = "symbol errors grew (SymbolErrorCounter): leaf1 port 2 to node2 port 1 by 77 in 60 s"
+    grown = [(("node1",), down), (("node2",), f"{symbols}, and the limit is 120 an hour")]
+    assert sorted(told(later, first)[len(slow) :]) == grown
+
+
+def test_a_subnet_that_does_not_answer_is_a_note(fabric: Fabric) -> None:
+    fabric.until(lambda look: len(look.devices("fabric_link")) == len(NODES))
+    fabric.end()
+    look = fabric.look()
+    assert look.readings == look.counters == ()
+    assert [what for what, _ in look.unseen] == ["InfiniBand fabric"]

@@ -1,0 +1,129 @@
+"""Faults of memory, disks, file systems, processors and settings."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import machine_parts as parts
+from fault import Fault
+
+if TYPE_CHECKING:
+    from recorded_machine import Machine
+
+_METAL = ("h100-sxm", "a100-sxm", "l40s-pcie", "dual-rail-roce", "plain-ethernet")
+_ALL = (*_METAL, "cloud-vm")
+_DIMM = f"{parts.EDAC}/mc0/dimm3"
+
+
+def _uncorrected(machine: Machine, look: int) -> None:
+    machine.grow(f"{_DIMM}/dimm_ue_count", look)
+
+
+def _corrected(machine: Machine, look: int) -> None:
+    machine.grow(f"{_DIMM}/dimm_ce_count", 40 * look)
+
+
+def _module_gone(machine: Machine, _look: int) -> None:
+    del machine.binary[f"{parts.DMI}/17-3/raw"]
+
+
+def _less_memory(machine: Machine, _look: int) -> None:
+    size = int(machine.files["/proc/meminfo"].split()[1])
+    machine.add("/proc/meminfo", f"MemTotal: {size * 7 // 8} kB")
+
+
+def _powersave(machine: Machine, _look: int) -> None:
+    for number in range(4):
+        machine.add(f"{parts.CPU}/cpufreq/policy{number}/scaling_governor", "powersave")
+
+
+def _no_turbo(machine: Machine, _look: int) -> None:
+    machine.add(f"{parts.CPU}/intel_pstate/no_turbo", 1)
+
+
+def _capped(machine: Machine, _look: int) -> None:
+    for number in range(4):
+        machine.add(f"{parts.CPU}/cpufreq/policy{number}/scaling_max_freq", 1_200_000)
+
+
+def _slow_clock(machine: Machine, _look: int) -> None:
+    machine.add("/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet")
+
+
+def _huge_pages(machine: Machine, _look: int) -> None:
+    machine.add("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]")
+
+
+def _offline(machine: Machine, _look: int) -> None:
+    machine.add(f"{parts.CPU}/offline", "5,37")
+
+
+def _numa(machine: Machine, _look: int) -> None:
+    machine.add("/sys/devices/system/node/node1/cpulist", "32-47")
+    machine.add("/sys/devices/system/node/node2/cpulist", "48-63")
+
+
+def _read_only(machine: Machine, _look: int) -> None:
+    path = "/proc/self/mounts"
+    machine.files[path] = machine.files[path].replace("/ ext4 rw", "/ ext4 ro")
+
+
+def _not_mounted(machine: Machine, _look: int) -> None:
+    path = "/proc/self/mounts"
+    machine.files[path] = machine.files[path].replace("server:/home /home nfs4 rw,vers=4.2 0 0\n", "")
+
+
+def _failing_disk(machine: Machine, _look: int) -> None:
+    machine.replace(parts.SMART, '"passed": true', '"passed": false')
+
+
+def _worn_disk(machine: Machine, _look: int) -> None:
+    machine.replace(parts.SMART, '"percentage_used": 3', '"percentage_used": 104')
+
+
+def _dead_disk(machine: Machine, _look: int) -> None:
+    machine.add("/sys/block/nvme0n1/device/state", "dead")
+
+
+def _lost_member(machine: Machine, _look: int) -> None:
+    machine.files["/proc/mdstat"] = machine.files["/proc/mdstat"].replace("[2/2] [UU]", "[2/1] [U_]")
+
+
+def _fan(machine: Machine, _look: int) -> None:
+    machine.replace(parts.SDR, "8400 RPM          | ok", "0 RPM             | cr")
+
+
+def _power_supply(machine: Machine, _look: int) -> None:
+    at = time.strftime("%m/%d/%Y | %H:%M:%S", time.gmtime(time.time() - 600))
+    machine.tools[parts.SEL].text += f"   2 | {at} | Power Supply PS2 | Failure detected | Asserted\n"
+
+
+def _stuck(machine: Machine, _look: int) -> None:
+    fields = "1 4711 4711 0 -1 4194560 1 0 0 0 20 4 0 0 20 0 1 0 100 0 0"
+    machine.add("/proc/4711/stat", f"4711 (python) D {fields}")
+    machine.add("/proc/4711/wchan", "nfs_wait_on_request")
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault("uncorrected errors of a memory module", 0, _METAL, _uncorrected, "memory", ("P1-DIMMD1", "uncorrected")),
+    Fault("corrected errors of a memory module above 10 a day", 0, _METAL, _corrected, "memory", ("P1-DIMMD1", "40")),
+    Fault("a memory module is gone", 0, _METAL, _module_gone, "memory", ("memory modules",)),
+    Fault("an eighth of the memory is gone", 0, ("cloud-vm",), _less_memory, "memory", ("GiB of memory",)),
+    Fault("the governor is powersave on one node", 0, _METAL, _powersave, "processors", ("governor", "powersave")),
+    Fault("turbo is off on one node", 0, _METAL, _no_turbo, "processors", ("turbo is off",)),
+    Fault("the frequency is capped on one node", 0, _METAL, _capped, "processors", ("highest frequency", "1200000")),
+    Fault("the clock source is hpet", 0, _ALL, _slow_clock, "processors", ("hpet",)),
+    Fault("transparent huge pages differ", 0, _ALL, _huge_pages, "processors", ("transparent huge pages",)),
+    Fault("processors are offline", 0, _ALL, _offline, "processors", ("5,37",)),
+    Fault("NUMA nodes differ", 24, ("h100-sxm", "a100-sxm", "dual-rail-roce"), _numa, "processors", ("NUMA nodes",)),
+    Fault("a file system is read-only", 0, _ALL, _read_only, "file systems", ("/ is read-only",)),
+    Fault("a shared file system is not mounted", 25, _ALL, _not_mounted, "file systems", ("/home is not mounted",)),
+    Fault("SMART says that a disk fails", 0, _METAL, _failing_disk, "disks", ("nvme0n1", "failing")),
+    Fault("a disk is worn", 0, _METAL, _worn_disk, "disks", ("104 %",)),
+    Fault("a disk is dead", 0, _METAL, _dead_disk, "disks", ("'dead'",)),
+    Fault("an array lost a member", 0, _METAL, _lost_member, "disks", ("1 of 2",)),
+    Fault("a fan stands still", 0, _METAL, _fan, "sensors", ("FAN1", "critical")),
+    Fault("a power supply failed", 0, _METAL, _power_supply, "sensors", ("Power Supply PS2",)),
+    Fault("a process is stuck in the kernel", 25, _ALL, _stuck, "blocked", ("4711 (python)", "nfs_wait_on_request")),
+)

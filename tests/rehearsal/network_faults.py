@@ -1,0 +1,227 @@
+"""Faults of interfaces, of RDMA and of the fabric."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fault import Fault
+from network_parts import NET, RDMA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from recorded_machine import Machine
+
+    Plant = Callable[[Machine, int], None]
+
+_FABRIC = ("h100-sxm", "a100-sxm")
+_ROCE = ("l40s-pcie", "dual-rail-roce")
+_RDMA = (*_FABRIC, *_ROCE)
+_BONDED = ("dual-rail-roce",)
+_WIRED = (*_RDMA, "plain-ethernet")
+_PORT = f"{RDMA}/mlx5_0/ports/1"
+_INTERFACE = "ens4np0"  # of mlx5_0, on RoCE
+
+
+def _grows(path: str, count: int) -> Plant:
+    def plant(machine: Machine, look: int) -> None:
+        machine.grow(path, count * look)
+
+    return plant
+
+
+def _is(path: str, text: str | int) -> Plant:
+    def plant(machine: Machine, _look: int) -> None:
+        assert path in machine.files, path
+        machine.add(path, text)
+
+    return plant
+
+
+def _all(*plants: Plant) -> Plant:
+    def plant(machine: Machine, look: int) -> None:
+        for one in plants:
+            one(machine, look)
+
+    return plant
+
+
+def _pfc_off(machine: Machine, _look: int) -> None:
+    machine.replace(f"dcb pfc show dev {_INTERFACE}", "3:on", "3:off")
+
+
+def _pfc_off_by_mlnx_qos(machine: Machine, _look: int) -> None:
+    for tool in [tool for tool in machine.tools if tool.startswith("dcb ")]:
+        del machine.tools[tool]
+    machine.replace(f"mlnx_qos -i {_INTERFACE}", "enabled     0   0   0   1", "enabled     0   0   0   0")
+
+
+def _mtu(machine: Machine, _look: int) -> None:
+    machine.replace("ibv_devinfo", "active_mtu:\t\t4096 (5)", "active_mtu:\t\t2048 (4)", 1)
+
+
+def _gone(machine: Machine, _look: int) -> None:
+    gone = f"{RDMA}/mlx5_1/"
+    machine.files = {path: text for path, text in machine.files.items() if not path.startswith(gone)}
+    machine.links = {path: text for path, text in machine.links.items() if not path.startswith(gone)}
+
+
+def _one_lane(machine: Machine, _look: int) -> None:
+    speed, _, rest = machine.files[f"{_PORT}/rate"].partition(" ")
+    machine.add(f"{_PORT}/rate", f"{int(speed) // 4} {rest.strip().replace('4X', '1X')}")
+
+
+def _half_the_rate(machine: Machine, _look: int) -> None:
+    older = {"NDR": "HDR", "HDR": "EDR"}
+    speed, _, rest = machine.files[f"{_PORT}/rate"].partition(" ")
+    generation = rest.split()[-1].strip(")")
+    machine.add(f"{_PORT}/rate", f"{int(speed) // 2} Gb/sec (4X {older[generation]})")
+
+
+def _tenth(machine: Machine, _look: int) -> None:
+    machine.add(f"{NET}/eth0/speed", int(machine.files[f"{NET}/eth0/speed"]) // 10)
+
+
+def _pauses(machine: Machine, look: int) -> None:
+    tool = f"ethtool -S {_INTERFACE}"
+    line = next(line for line in machine.tools[tool].text.splitlines() if "rx_prio3_pause" in line)
+    head, _, value = line.partition(": ")
+    machine.replace(tool, line, f"{head}: {int(value) + 5_000_000 * look}")
+
+
+_no_manager = _all(
+    _is(f"{_PORT}/state", "2: INIT"),
+    _is(f"{_PORT}/sm_lid", "0x0"),
+    _is(f"{_PORT}/lid", "0xffff"),
+)
+_port_down = _all(_is(f"{_PORT}/state", "1: DOWN"), _is(f"{_PORT}/phys_state", "2: Polling"))
+_lossy = _all(_pfc_off, _grows(f"{_PORT}/hw_counters/out_of_sequence", 90_000))
+_slave_down = _is(f"{NET}/eth1/bonding_slave/mii_status", "down")
+_other_group = _is(f"{NET}/eth1/bonding_slave/ad_aggregator_id", "2")
+_other_mode = _is(f"{NET}/bond0/bonding/mode", "active-backup 1")
+_no_carrier = _all(_is(f"{NET}/eth0/operstate", "down"), _is(f"{NET}/eth0/speed", -1))
+_counters, _hw = f"{_PORT}/counters", f"{_PORT}/hw_counters"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        "Ethernet link flaps", 11, _WIRED, _grows(f"{NET}/eth0/carrier_changes", 6), "links", ("eth0 by 6", "carrier")
+    ),
+    Fault("Ethernet port without a carrier", 11, _WIRED, _no_carrier, "interfaces", ("eth0", "no carrier")),
+    Fault("CRC errors grow", 0, _WIRED, _grows(f"{NET}/eth0/statistics/rx_crc_errors", 40), "links", ("eth0", "CRC")),
+    Fault("Ethernet port at a tenth of its speed", 0, _WIRED, _tenth, "interfaces", ("the speed of eth0",)),
+    Fault("half duplex", 0, _WIRED, _is(f"{NET}/eth0/duplex", "half"), "interfaces", ("eth0", "half duplex")),
+    Fault("member of a bond is down", 0, _BONDED, _slave_down, "bonds", ("eth1 of bond0 is down",)),
+    Fault("member of a bond outside its LACP group", 0, _BONDED, _other_group, "bonds", ("eth1 of bond0", "LACP")),
+    Fault("bond of another mode", 0, _BONDED, _other_mode, "bonds", ("the mode of bond0 is active-backup",)),
+    Fault(
+        "InfiniBand link went down and came back",
+        11,
+        _RDMA,
+        _grows(f"{_counters}/link_downed", 1),
+        "links",
+        ("mlx5_0/1", "link_downed"),
+    ),
+    Fault(
+        "symbol errors above the limit",
+        11,
+        _FABRIC,
+        _grows(f"{_counters}/symbol_error", 60),
+        "links",
+        ("mlx5_0/1 by 60 in 60 s", "120 an hour"),
+    ),
+    Fault(
+        "link recovers again and again",
+        11,
+        _FABRIC,
+        _grows(f"{_counters}/link_error_recovery", 30),
+        "links",
+        ("mlx5_0/1", "recover"),
+    ),
+    Fault(
+        "broken packets are received",
+        0,
+        _RDMA,
+        _grows(f"{_counters}/port_rcv_errors", 3000),
+        "links",
+        ("mlx5_0/1", "port_rcv_errors"),
+    ),
+    Fault(
+        "packets are discarded at sending",
+        0,
+        _RDMA,
+        _grows(f"{_counters}/port_xmit_discards", 30_000),
+        "links",
+        ("mlx5_0/1", "port_xmit_discards"),
+    ),
+    Fault(
+        "integrity errors of a link",
+        0,
+        _FABRIC,
+        _grows(f"{_counters}/local_link_integrity_errors", 2),
+        "links",
+        ("mlx5_0/1",),
+    ),
+    Fault(
+        "packets without an answer",
+        10,
+        _RDMA,
+        _grows(f"{_hw}/local_ack_timeout_err", 400),
+        "links",
+        ("mlx5_0/1", "local_ack_timeout_err"),
+    ),
+    Fault("RoCE checksum errors", 0, _ROCE, _grows(f"{_hw}/rx_icrc_encapsulated", 5), "links", ("mlx5_0/1", "ICRC")),
+    Fault("loss on RoCE without PFC", 10, _ROCE, _lossy, "roce", ("mlx5_0/1 loses packets", "PFC is off")),
+    Fault(
+        "loss on RoCE with PFC",
+        10,
+        _ROCE,
+        _grows(f"{_hw}/out_of_sequence", 90_000),
+        "congestion",
+        ("mlx5_0/1", "out_of_sequence"),
+    ),
+    Fault(
+        "one node sends far more congestion notes",
+        0,
+        _RDMA,
+        _grows(f"{_hw}/np_cnp_sent", 60_000_000),
+        "congestion",
+        ("mlx5_0/1", "np_cnp_sent"),
+    ),
+    Fault("one node is paused far more often", 0, _ROCE, _pauses, "congestion", (_INTERFACE, "rx_prio3_pause")),
+    Fault("PFC off on one node (dcb)", 10, _ROCE, _pfc_off, "roce", ("PFC", _INTERFACE, "is off, and 3 on most")),
+    Fault("PFC off on one node (mlnx_qos)", 10, _ROCE, _pfc_off_by_mlnx_qos, "roce", ("PFC", "is off, and 3 on most")),
+    Fault(
+        "ECN off on one node", 10, _ROCE, _is(f"{NET}/{_INTERFACE}/ecn/roce_np/enable/3", 0), "roce", ("ECN", "is off")
+    ),
+    Fault("active MTU of InfiniBand", 9, _FABRIC, _mtu, "rdma", ("active MTU of RDMA mlx5_0/1 is 2048",)),
+    Fault("MTU of RoCE", 9, _ROCE, _is(f"{NET}/{_INTERFACE}/mtu", 1500), "rdma", ("MTU", "mlx5_0/1 is 1500")),
+    Fault("P_Key is missing", 12, _FABRIC, _is(f"{_PORT}/pkeys/1", "0x0000"), "rdma", ("P_Key table", "0x8001")),
+    Fault("link on one of four lanes", 0, _FABRIC, _one_lane, "rdma", ("mlx5_0/1", "1X")),
+    Fault("link of an older generation", 0, _FABRIC, _half_the_rate, "rdma", ("the rate of RDMA mlx5_0/1",)),
+    Fault(
+        "firmware of one card differs",
+        12,
+        _RDMA,
+        _is(f"{RDMA}/mlx5_0/fw_ver", "26.33.1048"),
+        "firmware",
+        ("mlx5_0", "26.33.1048"),
+    ),
+    Fault(
+        "card of another board",
+        12,
+        _RDMA,
+        _is(f"{RDMA}/mlx5_0/board_id", "DEL0000000031"),
+        "rdma",
+        ("the board of mlx5_0",),
+    ),
+    Fault(
+        "an RDMA device is missing",
+        12,
+        ("h100-sxm", "a100-sxm", "dual-rail-roce"),
+        _gone,
+        "rdma",
+        ("missing: mlx5_1 (0000:48:00.0)",),
+    ),
+    Fault("RDMA port is down", 11, _RDMA, _port_down, "rdma", ("mlx5_0/1 is DOWN (Polling)",)),
+    Fault("InfiniBand port without a subnet manager", 12, _FABRIC, _no_manager, "rdma", ("INIT", "subnet manager")),
+)

@@ -1,0 +1,118 @@
+"""Plant every fault on recorded machines, have doctor's rules judge them, and tell what was found and who was blamed.
+
+``make rehearsal`` prints the table; ``test_rehearsal.py`` holds each row.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import gpu_faults
+import machine_faults
+import network_faults
+from clusterctl.diagnosis.rules import registry
+from clusterctl.diagnosis.rules.evidence import View
+from clusterctl.model.hardware import COUNTING, Hardware, HardwareLooks
+from clusterctl.model.hosts import Host
+from clusterctl.support import content
+from machine_kinds import MACHINES
+from network_parts import work
+
+sys.path.append(str(content.root() / "plugins" / "module_utils"))
+from node_hardware import record
+
+if TYPE_CHECKING:
+    from clusterctl.model.findings import Finding
+    from fault import Fault
+    from recorded_machine import Machine
+
+FAULTS: tuple[Fault, ...] = (*gpu_faults.FAULTS, *network_faults.FAULTS, *machine_faults.FAULTS)
+NODES = ("node1", "node2", "node3", "node4")
+CULPRIT = "node3"
+PATIENCE = 30.0  # many rehearsals run at a time
+BETWEEN_S = 60.0  # of the clock, between two looks
+
+
+@dataclass(frozen=True)
+class Row:
+    """What doctor said of one fault on one kind of machine."""
+
+    fault: str
+    machine: str
+    found: bool
+    blamed: tuple[str, ...]
+    wrong: tuple[Finding, ...]
+
+    @property
+    def named_rightly(self) -> bool:
+        """Whether the finding names the culprit alone."""
+        return self.blamed == (CULPRIT,)
+
+
+def looks(first: Machine, second: Machine) -> HardwareLooks:
+    """Look at a recorded machine twice, as doctor does, with a minute between the two by the clock."""
+    with tempfile.TemporaryDirectory() as folder:
+        root, tools = first.write(Path(folder))
+        request = {"root": str(root), "tools": str(tools), "patience": PATIENCE}
+        before = Hardware.model_validate(record.collect(request))
+        second.write_growth(root, first)
+        after = Hardware.model_validate(record.collect({**request, "sections": list(COUNTING)}))
+    return HardwareLooks(
+        now=before.with_counters_of(after.model_copy(update={"time": before.time + BETWEEN_S})), first=before
+    )
+
+
+@functools.cache
+def healthy(kind: str, node: int) -> HardwareLooks:
+    """Return the looks at a healthy machine."""
+    return looks(MACHINES[kind](node), later(kind, node))
+
+
+def later(kind: str, node: int) -> Machine:
+    """Return a healthy machine after a minute of a job."""
+    machine = MACHINES[kind](node)
+    work(machine)
+    return machine
+
+
+def view(kind: str, **changed: HardwareLooks) -> View:
+    """Return four nodes of a kind, with other looks at some of them."""
+    seen = {name: changed.get(name) or healthy(kind, number) for number, name in enumerate(NODES, start=1)}
+    hosts = tuple(Host(name, f"10.0.0.{number}") for number, name in enumerate(NODES, start=1))
+    return View(hosts=hosts, nodes={}, hardware=seen)
+
+
+def planted(fault: Fault, kind: str) -> View:
+    """Return four nodes of a kind, one of them with the fault."""
+    number = NODES.index(CULPRIT) + 1
+    first, second = MACHINES[kind](number), later(kind, number)
+    fault.plant(first, 0)
+    fault.plant(second, 1)
+    return view(kind, **{CULPRIT: looks(first, second)})
+
+
+def play(fault: Fault, kind: str) -> Row:
+    """Plant a fault, and return what was found."""
+    findings = registry.diagnose(planted(fault, kind))
+    wanted = [
+        one
+        for one in findings
+        if one.check == fault.check and all(word in f"{one.cause}. {one.cure}" for word in fault.words)
+    ]
+    blamed = tuple(dict.fromkeys(host for one in wanted for host in one.hosts))
+    wrong = tuple(one for one in findings if set(one.hosts) - {CULPRIT})
+    return Row(fault.name, kind, bool(wanted), blamed, wrong)
+
+
+def _says(finding: Finding, words: tuple[str, ...]) -> bool:
+    return all(word in f"{finding.cause}. {finding.cure}" for word in words)
+
+
+def all_rows() -> list[Row]:
+    """Play every fault on every machine on which it can happen."""
+    return [play(fault, kind) for fault in FAULTS for kind in fault.machines]

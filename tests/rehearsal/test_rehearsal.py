@@ -1,0 +1,38 @@
+"""Each fault of the rehearsal is found and blamed on its node alone, and healthy machines have no finding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import rehearsal
+from clusterctl.diagnosis.rules import registry
+from clusterctl.model.hardware import COUNTING
+from machine_kinds import MACHINES
+
+if TYPE_CHECKING:
+    from fault import Fault
+
+# Each fault on one kind of machine, in turn; 'make rehearsal' plays it on all of its kinds.
+PLAYED = [
+    pytest.param(fault, kind, id=f"{fault.name} on {kind}")
+    for number, fault in enumerate(rehearsal.FAULTS)
+    for kind in (fault.machines[number % len(fault.machines)],)
+]
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_healthy_machines_have_no_finding(kind: str) -> None:
+    assert registry.diagnose(rehearsal.view(kind)) == ()
+
+
+@pytest.mark.parametrize(("fault", "kind"), PLAYED)
+def test_a_fault_is_found_and_blamed_on_its_node(fault: Fault, kind: str) -> None:
+    row = rehearsal.play(fault, kind)
+    assert row.found
+    assert row.named_rightly, row.blamed
+    assert row.wrong == ()
+
+
+def test_what_is_read_twice_are_sections() -> None:
+    assert set(COUNTING) <= set(rehearsal.record.SECTIONS)

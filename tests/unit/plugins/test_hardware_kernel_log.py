@@ -1,0 +1,66 @@
+"""The kernel's log by the journal: a huge one, one that is refused, and lines of every kind."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_hardware import record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.programs
+
+
+def journal(folder: Path, body: str) -> dict[str, object]:
+    tool = folder / "tools" / "journalctl"
+    tool.parent.mkdir()
+    tool.write_text(f"#!{sys.executable} -IS\nimport sys, time\n{body}\n", encoding="utf-8")
+    tool.chmod(0o755)
+    (folder / "root").mkdir()
+    request = {"root": str(folder / "root"), "tools": str(tool.parent), "sections": ["kernel_log"], "patience": 10.0}
+    return record.collect(request)
+
+
+def test_a_journal_of_100_mb_is_cut_with_a_note_and_its_faults_are_told(tmp_path: Path) -> None:
+    line = "f'{time.time():.6f} node1 kernel: NVRM: Xid (PCI:0000:3b:00): 48, pid=1, name=python3, DBE'"
+    found = journal(tmp_path, f"text = {line}\nwhile True: print((text + chr(10)) * 10000, flush=True)")
+    assert {tuple(event[1:4]) for event in found["events"]} == {("xid", "0000:3b:00.0", "48")}
+    assert len(found["events"]) <= 10
+    assert "printed more than 16 MiB" in str(found["unseen"])
+
+
+def test_a_journal_that_is_refused_is_a_note(tmp_path: Path) -> None:
+    found = journal(tmp_path, "print('No journal files were opened due to insufficient permissions.')\nsys.exit(1)")
+    assert found["events"] == []
+    assert found["unseen"] == [["kernel log", "neither /dev/kmsg nor the journal can be read"]]
+
+
+@pytest.mark.parametrize(
+    ("line", "event"),
+    [
+        ("NVRM: Xid (0000:03:00): 14, Channel 00000001", ["xid", "0000:03:00.0", "14"]),
+        ("nvidia-nvswitch2: SXid (PCI:0000:07:00.0): 20034, Severity 1 Engine instance 60", None),
+        (
+            "pcieport 0000:80:03.1: AER: PCIe Bus Error: severity=Correctable, type",
+            ["aer", "0000:80:03.1", "Correctable"],
+        ),
+        ("EDAC MC1: 3 CE memory scrubbing error on unknown label", ["edac", "MC1", "CE"]),
+        ("Memory cgroup out of memory: Killed process 9 (python)", None),
+        ("Out of memory: Kill process 9 (python) score 900 or sacrifice child", ["oom", "", "python"]),
+        ("blk_update_request: I/O error, dev sdb, sector 7 op 0x0", ["io", "sdb", "I/O"]),
+        ("I/O error, dev loop3, sector 0", None),
+        ("I/O error, dev sr0, sector 0", None),
+        ("EXT4-fs error (device dm-0): ext4_lookup:1855: inode #2", ["io", "dm-0", "EXT4-fs"]),
+        ('XFS (nvme0n1p2): metadata I/O error in "xfs_trans_read_buf_map"', ["io", "nvme0n1p2", "XFS"]),
+        ("nvme nvme1: I/O 12 (I/O Cmd) QID 5 timeout, aborting", ["io", "nvme1", "timeout"]),
+        ("bnxt_en 0000:41:00.0 ens3f0: NIC Link is Down", ["link", "ens3f0", "Down"]),
+        ("tg3 0000:02:00.0 eno2: Link is down", ["link", "eno2", "down"]),
+        ("ata1: SATA link down (SStatus 0 SControl 300)", None),
+    ],
+)
+def test_a_line_is_read_as(tmp_path: Path, line: str, event: list[str] | None) -> None:
+    found = journal(tmp_path, f"print(time.time(), 'node1 kernel: ' + {line!r})")
+    assert [one[1:4] for one in found["events"]] == ([] if event is None else [event])

@@ -1,0 +1,69 @@
+"""The look at the hardware goes on where a section hangs or fails, and where a tool hangs, and says so."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_hardware import record
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_hardware.tree import Tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.programs
+
+
+def section(monkeypatch: pytest.MonkeyPatch, name: str, read: Any) -> None:
+    module = types.ModuleType(name)
+    module.read = read  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, f"{record.__package__}.{name}", module)
+
+
+def test_a_section_that_hangs_is_named_with_what_it_read_and_the_others_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "hangs")
+
+    def hang(tree: Tree, answer: record.Answer, _request: dict[str, Any]) -> None:
+        answer.reading("node", "", "before", 1)
+        tree.text("/dead")
+        (tmp_path / "hangs").read_bytes()
+
+    def fine(_tree: Tree, answer: record.Answer, _request: dict[str, Any]) -> None:
+        answer.counter("nic", "eth0", "rx_errors", 3)
+
+    def breaks(_tree: Tree, _answer: record.Answer, _request: dict[str, Any]) -> None:
+        raise ValueError("odd")
+
+    for name, read in (("hang", hang), ("breaks", breaks), ("fine", fine)):
+        section(monkeypatch, name, read)
+    monkeypatch.setattr(record, "SECTIONS", ("hang", "breaks", "fine"))
+    found = record.collect({"root": str(tmp_path), "section_s": 1.0})
+    assert found["counters"] == [["nic", "eth0", "rx_errors", 3]]
+    assert found["unseen"] == [
+        ["hang", "no answer in time while it read /dead"],
+        ["breaks", "ValueError: odd"],
+    ]
+
+
+def test_a_tool_that_hangs_is_killed_and_one_that_is_missing_is_no_problem(tmp_path: Path) -> None:
+    tool = tmp_path / "slow-tool"
+    tool.write_text("#!/bin/sh\necho begun\nexec sleep 60\n", encoding="utf-8")
+    tool.chmod(0o755)
+    tree = Tree(tools=str(tmp_path))
+    assert tree.tool("absent-tool") == ""
+    output = tree.run([tree.tool("slow-tool"), "-q"], seconds=0.5)
+    assert output.text == "begun\n"
+    assert output.problem == "slow-tool -q did not end within 0.5 s"
+
+
+def test_a_path_that_cannot_be_read_is_a_problem_and_a_missing_one_is_not(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    tree = Tree(root=str(tmp_path))
+    assert tree.text("/missing") is None
+    assert tree.text("/loop") is None
+    assert list(tree.problems) == ["/loop"]
