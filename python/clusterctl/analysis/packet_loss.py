@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from clusterctl.analysis import poisson
 from clusterctl.model import nodeset, units
 from clusterctl.model.culprits import Culprit
 
@@ -22,7 +22,6 @@ _CLUMP = 16  # segments that are lost at once, for a full buffer drops what a ca
 _LEAST_RATE, _MOST_RATE = 0.0005, 0.003  # of healthy links: that of a few segments tells little, and all may be bad
 _SHARE = 0.5  # of a node's links, from which on it is the node
 _FEWEST = 2  # lossy links of a node; one is a pair
-_EXACT = 1e-12
 
 
 @dataclass(frozen=True)
@@ -62,25 +61,9 @@ def lossy(ways: Mapping[tuple[str, str], Counts], everything: Counts, number: in
     return {
         way: counts.share
         for way, counts in ways.items()
-        if counts.share >= _LEAST and _at_least(counts.lost / _CLUMP, rate * counts.sent / _CLUMP) < _LEVEL / number
+        if counts.share >= _LEAST
+        and poisson.at_least(counts.lost / _CLUMP, rate * counts.sent / _CLUMP) < _LEVEL / number
     }
-
-
-def _at_least(count: float, mean: float) -> float:
-    """Return the probability that a Poisson variable reaches a count, which need not be whole.
-
-    That is the lower regularized gamma function P(count, mean), by its series (Abramowitz & Stegun, *Handbook of
-    Mathematical Functions*, 6.5.29).
-    """
-    if mean <= 0 or count <= mean:
-        return 0.0 if mean <= 0 < count else 1.0
-    term = total = 1 / count
-    step = count
-    while term > _EXACT * total:
-        step += 1
-        term *= mean / step
-        total += term
-    return min(1.0, total * math.exp(count * math.log(mean) - mean - math.lgamma(count)))
 
 
 def links(figures: Sequence[Figure], matrices: Sequence[PairMatrix]) -> tuple[Culprit, ...]:

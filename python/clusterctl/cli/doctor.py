@@ -10,9 +10,11 @@ import typer
 
 from clusterctl.cli import options
 from clusterctl.cli.output import Format
+from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from clusterctl.model.findings import Diagnosis
+    from clusterctl.model.hosts import AnyInventory, InventoryOptions
 
 _STYLES = {"ERROR": "red", "WARNING": "yellow"}
 _NARROW = 120  # columns; below, a cure has its own line under the cause
@@ -27,6 +29,12 @@ def doctor(
     vault_password_file: options.VaultPasswordFile = None,
     user: options.User = None,
     private_key: options.PrivateKey = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Look at each host alone: no logins or connections between hosts.")
+    ] = False,
+    fix_script: Annotated[
+        bool, typer.Option("--fix-script", help="Print the commands that cure findings on stdout; none of them is run.")
+    ] = False,
     form: Annotated[Format, typer.Option("--format", help="json: findings and notes, on stdout.")] = Format.TEXT,
 ) -> int:
     """Look at the hosts, change nothing, say what would hurt.
@@ -36,15 +44,28 @@ def doctor(
     """
     from clusterctl.diagnosis.doctor import DoctorOptions, examine, exit_code  # noqa: PLC0415 - see cli.main: --help stays quick
 
+    if fix_script and form is Format.JSON:
+        raise ConfigError("--fix-script and --format json both write to stdout; give one of them.")
     asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
-    found = examine(options.sources(named, more), DoctorOptions(asked), _transient)
+    found = examine(options.sources(named, more), DoctorOptions(asked, quick=quick), _transient)
     _transient("")
     if form is Format.JSON:
         sys.stdout.write(json.dumps(found.model_dump(mode="json")) + "\n")
         sys.stdout.flush()
     else:
         _show(found)
+    if fix_script:
+        _print_cures(found, options.sources(named, more), asked)
     return int(exit_code(found))
+
+
+def _print_cures(found: Diagnosis, inventory: AnyInventory, asked: InventoryOptions) -> None:
+    from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main
+    from clusterctl.report import fix_script  # noqa: PLC0415
+
+    hosts = {host.name: host for host in ansible_inventory.load(inventory, asked).selected_hosts}
+    sys.stdout.write(fix_script.script(found, hosts))
+    sys.stdout.flush()
 
 
 def _transient(text: str) -> None:

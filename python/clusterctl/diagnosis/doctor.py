@@ -1,8 +1,8 @@
 """The verb doctor: look at the hosts, change nothing, say what would hurt.
 
-The story: read the inventory and look at every node in one trip; then have the nodes connect to each other's ports and
-log in to each other; and put what was seen into findings. Nothing is written on any node, and
-nothing stays running there.
+The story: read the inventory and look at every node and its hardware; then have the nodes connect to each other's ports
+and log in to each other; read the counters of the hardware again; and put what was seen into findings. Nothing is
+written on any node, and nothing stays running there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
-from clusterctl.diagnosis import skew, training_stack
+from clusterctl.analysis import part_ledger
+from clusterctl.diagnosis import hardware, skew, training_stack
 from clusterctl.diagnosis.rules import parameters, registry
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.inventory import ansible_inventory
@@ -21,6 +22,7 @@ from clusterctl.model.facts import Probe, ProbeFailure, slots_of
 from clusterctl.model.findings import Diagnosis
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.remote import facts, firewall_look, login_probe, network_probe, ssh
+from clusterctl.state import hardware_looks, paths
 from clusterctl.state.certificates import Certificates
 from clusterctl.support.errors import ConfigError, ExitCode
 
@@ -46,6 +48,7 @@ class DoctorOptions:
     """What the user asked for."""
 
     inventory: InventoryOptions = field(default_factory=InventoryOptions)
+    quick: bool = False  # each host alone, counters read once
 
 
 def examine(
@@ -61,14 +64,24 @@ def examine(
     Raises:
         ConfigError: the inventory or an option is wrong.
     """
-    cluster = ansible_inventory.load(inventory, (options or DoctorOptions()).inventory)
+    options = options or DoctorOptions()
+    cluster = ansible_inventory.load(inventory, options.inventory)
     started = datetime.now(timezone.utc)
     hosts = cluster.selected_hosts
+    name = paths.cluster_id(cluster.sources)
+    past = hardware_looks.past(name, {host.name for host in hosts}, started)
     with ssh.control_folder() as control:
         tell(f"looking at {_hosts(len(hosts))}")
         probe, closed = as_jobs_see_it(hosts, _look(hosts, control), control)
-        tell(f"trying logins and ports between {_hosts(len(probe.facts))}")
-        view = _between(cluster, probe, closed, control)
+        seen = hardware.look(hosts, probe, past, control)
+        view = replace(view_of(cluster, probe), closed_to_jobs=closed)
+        if not options.quick:
+            tell(f"trying logins and ports between {_hosts(len(probe.facts))}")
+            view = _between(view, probe, control)
+            seen = hardware.look_again(hosts, seen, control)
+    parts = {host: looks.now.parts for host, looks in seen.items()}
+    view = replace(view, hardware=seen, part_changes=part_ledger.changes(hardware_looks.ledger(name), parts))
+    kept = _keep(name, view, started)
     return Diagnosis(
         clusterctl_version=__version__,
         inventory=str(cluster.sources),
@@ -77,8 +90,17 @@ def examine(
         hosts=tuple(host.name for host in hosts),
         unreachable=tuple(name for name, failure in probe.failures.items() if failure.kind in _NOT_REACHED),
         findings=skew.ordered((*registry.diagnose(view), *Certificates(cluster).findings(started))),
-        notes=registry.notes(view),
+        notes=(*registry.notes(view), *kept),
     )
+
+
+def _keep(cluster: str, view: View, at: datetime) -> tuple[str, ...]:
+    """Keep the looks for later runs, and return a note where that fails."""
+    try:
+        hardware_looks.keep(cluster, {host: looks.now for host, looks in view.hardware.items()}, at)
+    except (ConfigError, OSError) as error:
+        return (f"This look at the hardware is not kept: {error}",)
+    return ()
 
 
 def exit_code(found: Diagnosis) -> ExitCode:
@@ -150,11 +172,10 @@ def view_of(cluster: Inventory, probe: Probe) -> View:
     )
 
 
-def _between(cluster: Inventory, probe: Probe, closed: Mapping[str, ProbeFailure], control: Path) -> View:
+def _between(view: View, probe: Probe, control: Path) -> View:
     """Have the nodes that answer try each other, and return all that was seen."""
-    hosts = cluster.selected_hosts
+    hosts, closed = view.hosts, view.closed_to_jobs
     there = [replace(host, become=False) for host in hosts if host.name in probe.facts]
-    view = view_of(cluster, probe)
     pairs = (
         () if view.candidates is None else _pairs(there, view.candidates, control, parameters.tcp_ports(probe.facts))
     )
@@ -171,7 +192,7 @@ def _between(cluster: Inventory, probe: Probe, closed: Mapping[str, ProbeFailure
         timeout_s=_ANSWER_S,
         control_dir=control,
     )
-    return replace(view, logins=tried, pairs=pairs, closed_to_jobs=closed, firewalls=rules)
+    return replace(view, logins=tried, pairs=pairs, firewalls=rules)
 
 
 def _pairs(

@@ -7,6 +7,7 @@ right answers with the wrong library.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -55,13 +56,10 @@ def differences(nodes: Mapping[str, NodeFacts]) -> tuple[Finding, ...]:
 
 def folded(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Make one finding of those that say the same of different hosts."""
-    hosts: dict[tuple[str, Severity, str, str], dict[str, None]] = {}
+    hosts: dict[Finding, dict[str, None]] = {}
     for found in findings:
-        key = (found.check, found.severity, found.cause, found.cure)
-        hosts.setdefault(key, {}).update(dict.fromkeys(found.hosts))
-    return tuple(
-        Finding(check, severity, tuple(names), cause, cure) for (check, severity, cause, cure), names in hosts.items()
-    )
+        hosts.setdefault(replace(found, hosts=()), {}).update(dict.fromkeys(found.hosts))
+    return tuple(replace(found, hosts=tuple(names)) for found, names in hosts.items())
 
 
 def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -70,11 +68,16 @@ def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def compare(
-    check: str, severity: Severity, what: str, values: Mapping[str, str], cure: str = PROVISION
+    check: str,
+    severity: Severity,
+    what: str,
+    values: Mapping[str, str],
+    cure: str = PROVISION,
+    fix: Callable[[str], tuple[tuple[str, ...], ...]] = lambda _usual: (),
 ) -> Iterator[Finding]:
     """Return one finding for each unusual value, or one finding with all values where no value is usual.
 
-    An empty value takes no part.
+    An empty value takes no part. ``fix`` returns the commands that give a host the usual value.
     """
     known = {host: value for host, value in values.items() if value}
     found = majority(known)
@@ -83,12 +86,13 @@ def compare(
         yield Finding(check, severity, tuple(known), f"{what} differs, with no majority: {shown}", cure)
         return
     for value, names in found.others.items():
-        yield Finding(check, severity, names, f"{what} is {value}, and {found.usual} on most nodes", cure)
+        told = f"{what} is {value}, and {found.usual} on most nodes"
+        yield Finding(check, severity, names, told, cure, fix(str(found.usual)))
 
 
 def artifact(node: NodeFacts, name: str) -> Artifact | None:
     """Return an artifact that is there, whole or not."""
-    link = f"/usr/local/{name}"
+    link = node.layout.link(name)
     return next((found for found in node.artifacts if found.link == link and found.target), None)
 
 

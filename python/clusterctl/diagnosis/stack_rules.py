@@ -56,7 +56,7 @@ class _Seen:
 
     def present(self, name: str) -> Artifact | None:
         """Return an artifact that is there, whole or not."""
-        artifact = self._artifacts.get(f"/usr/local/{name}")
+        artifact = self._artifacts.get(self.node.layout.link(name))
         return artifact if artifact is not None and artifact.target else None
 
     def whole(self, name: str) -> Artifact | None:

@@ -12,27 +12,28 @@ if TYPE_CHECKING:
 
     from clusterctl.model.facts import Artifact, Gpu, NodeFacts
 
-# What is asked of every node about the stack: each artifact with the inputs that tell what it was built against.
+# What is asked of every node about the stack: each artifact with the inputs that tell what it was built against. Links
+# and patterns are below the prefix of the software.
 ARTIFACTS: tuple[dict[str, Any], ...] = (
-    {"name": "openmpi", "link": "/usr/local/openmpi"},
-    {"name": "python_env", "link": "/usr/local/python_env", "inputs": ["framework"]},
-    {"name": "mpi4py", "link": "/usr/local/mpi4py", "inputs": ["openmpi"]},
-    {"name": "nccl", "link": "/usr/local/nccl", "inputs": ["cuda", "source"]},
+    {"name": "openmpi", "link": "openmpi"},
+    {"name": "python_env", "link": "python_env", "inputs": ["framework"]},
+    {"name": "mpi4py", "link": "mpi4py", "inputs": ["openmpi"]},
+    {"name": "nccl", "link": "nccl", "inputs": ["cuda", "source"]},
     {
         "name": "horovod",
-        "link": "/usr/local/horovod",
+        "link": "horovod",
         "inputs": ["openmpi", "nccl", "framework", "gpu_operations", "with", "gloo"],
     },
 )
 
 # Which files a session's loader takes; beside them the installed ones, and the NCCL in a framework's own reach.
 LIBRARIES: tuple[dict[str, Any], ...] = (
-    {"soname": "libmpi.so.40", "also": ["/usr/local/openmpi/lib/libmpi.so.40"]},
+    {"soname": "libmpi.so.40", "also": ["openmpi/lib/libmpi.so.40"]},
     {
         "soname": "libnccl.so.2",
         "also": [
-            "/usr/local/nccl/lib/libnccl.so.2",
-            "/usr/local/python_env/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2",
+            "nccl/lib/libnccl.so.2",
+            "python_env/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2",
         ],
     },
 )
@@ -89,10 +90,10 @@ def of(node: NodeFacts) -> NodeStack:
     found = {artifact.link: artifact for artifact in node.artifacts if artifact.ok}
 
     def inputs(name: str) -> dict[str, Any]:
-        artifact = found.get(f"/usr/local/{name}")
+        artifact = found.get(node.layout.link(name))
         return artifact.inputs if artifact else {}
 
-    environment = found.get("/usr/local/python_env")
+    environment = found.get(node.layout.link("python_env"))
     framework = environment.framework if environment else {}
     horovod = inputs("horovod")
     idle = idle_gpus(node)
@@ -106,9 +107,9 @@ def of(node: NodeFacts) -> NodeStack:
         framework_version=str(framework.get("version", "")),
         framework_cuda=str(framework.get("cuda", "")),
         framework_nccl=str(framework.get("nccl", "")),
-        nccl=_version(found.get("/usr/local/nccl")),
+        nccl=_version(found.get(node.layout.link("nccl"))),
         nccl_cuda=str(inputs("nccl").get("cuda", "")),
-        horovod=_version(found.get("/usr/local/horovod")),
+        horovod=_version(found.get(node.layout.link("horovod"))),
         horovod_gpu_operations=str(horovod.get("gpu_operations", "")),
         horovod_with=str(horovod.get("with", "")),
     )

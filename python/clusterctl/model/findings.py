@@ -20,7 +20,8 @@ class Finding:
     """Something that hurts, or would.
 
     ``cause`` and ``cure`` are a sentence each, without a full stop; ``hosts`` are those that are to be cured. An error
-    stops jobs or makes them wrong; a warning slows them down or will hurt some day.
+    stops jobs or makes them wrong; a warning slows them down or will hurt some day. ``fix`` holds commands
+    that cure it on each host, to be run there as root; it is empty where no command does.
     """
 
     check: str
@@ -28,6 +29,7 @@ class Finding:
     hosts: tuple[str, ...]
     cause: str
     cure: str
+    fix: tuple[tuple[str, ...], ...] = ()
 
 
 class Diagnosis(Record):

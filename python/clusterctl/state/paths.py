@@ -73,6 +73,16 @@ def proofs_file(cluster: str) -> Path:
     return cluster_dir(cluster) / "proofs.json"
 
 
+def hardware_dir(cluster: str) -> Path:
+    """The looks at the hardware of the nodes of one cluster, a file each."""
+    return cluster_dir(cluster) / "hardware"
+
+
+def parts_file(cluster: str) -> Path:
+    """The ledger of the parts in the nodes of one cluster."""
+    return cluster_dir(cluster) / "parts.json"
+
+
 def identity_file(cluster: str) -> Path:
     """The id by which the nodes of one cluster know it."""
     return cluster_dir(cluster) / "identity.json"

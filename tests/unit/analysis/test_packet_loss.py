@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from typing import TYPE_CHECKING
 
 import pytest
@@ -120,15 +119,6 @@ def test_links_are_held_against_what_the_others_lose() -> None:
     assert counted(16, 3000, a_b=(3000, 60)) == {("a", "b"): 0.02}
     everywhere = counted(4, 9000, lost=450)
     assert len(everywhere) == 12  # a rate that all have is no excuse
-
-
-def test_the_distribution_is_poisson_s() -> None:
-    mean = 2.5
-    for count in (3, 5, 9):
-        exact = 1 - sum(math.exp(-mean) * mean**k / math.factorial(k) for k in range(count))
-        assert packet_loss._at_least(count, mean) == pytest.approx(exact, rel=1e-9)  # noqa: SLF001
-    assert packet_loss._at_least(1.0, 2.0) == 1.0  # noqa: SLF001 - it is what is expected
-    assert packet_loss._at_least(2.0, 0.0) == 0.0  # noqa: SLF001
 
 
 def test_a_figure_that_is_of_no_measured_link_blames_nobody() -> None:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     from clusterctl.model.fabric import Candidates, PairResult
     from clusterctl.model.facts import NodeFacts, ProbeFailure
+    from clusterctl.model.hardware import HardwareLooks
     from clusterctl.model.hosts import Host
+    from clusterctl.model.parts import PartChange
     from clusterctl.remote.login_probe import LoginReport
 
 Pair = tuple[str, str]  # source and target
@@ -31,6 +33,7 @@ class View:
     ``candidates`` is None where no networks were looked at, and ``pinned`` says why a pinned one cannot be taken.
     ``nccl_align`` is the variable of that name for each host. ``closed_to_jobs`` has the hosts that refuse the account
     that jobs run as. ``firewalls`` has the rule of the target's firewall that stops a connection, where it can be read.
+    ``hardware`` has the looks at each node's hardware, and ``part_changes`` what became of parts since the last run.
     """
 
     hosts: tuple[Host, ...]
@@ -44,6 +47,8 @@ class View:
     nccl_align: Mapping[str, str] = field(default_factory=dict)
     closed_to_jobs: Mapping[str, ProbeFailure] = field(default_factory=dict)
     firewalls: Mapping[Pair, str] = field(default_factory=dict)
+    hardware: Mapping[str, HardwareLooks] = field(default_factory=dict)
+    part_changes: tuple[PartChange, ...] = ()
 
     def host(self, name: str) -> Host:
         """Return the host of that name."""

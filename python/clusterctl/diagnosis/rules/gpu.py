@@ -32,6 +32,10 @@ _CURES = {
         "nvidia-driver-cuda-libs) and run 'ldconfig'"
     ),
     "versions": "restart the node, or reload the driver's modules, so that kernel and library are of one driver",
+    "mig": (
+        "make instances ('nvidia-smi mig -lgip' lists their sizes, 'nvidia-smi mig -cgi SIZE -C' makes them), or turn "
+        "MIG off with 'nvidia-smi -mig 0'"
+    ),
 }
 # On these hosts the GPUs are meant for pods, or for other containers; the host is as it was set up.
 _INTENDED = ("container", "device")

@@ -26,6 +26,10 @@ def findings(view: View) -> Iterator[Finding]:
     if without:
         cause = f"the user {users[without[0]].name}, which jobs run as, is missing"
         yield Finding("job_user", "error", without, cause, "run 'clusterctl provision' (role ssh_mesh)")
+    for name, user in users.items():
+        cause, cure = job_login.without_home(user)
+        if cause:
+            yield Finding("job_user", "error", (name,), cause, cure)
 
 
 def notes(view: View) -> Iterator[str]:

@@ -24,7 +24,6 @@ else:
 
 ORDER = 45
 SHM = _rules.SHM
-PATH_CURE = "put /usr/local/openmpi/bin first in PATH: look in /etc/environment and in start-up files of the shell"
 _MIB = 1 << 20
 # A rank of Open MPI 5 takes 16 MiB for its own segment of shared memory (btl_sm, segment_size's default).
 _SHM_OF_A_RANK = 16 * _MIB
@@ -68,6 +67,12 @@ def foreign_mpirun(node: NodeFacts) -> str:
     return f"mpirun of a session is {found.path}, and not the installed {found.own}"
 
 
+def path_cure(node: NodeFacts) -> str:
+    """Return how sessions find the installed mpirun first."""
+    folder = f"{node.layout.openmpi}/bin"
+    return f"put {folder} first in PATH: look in /etc/environment and in start-up files of the shell"
+
+
 def _programs(host: str, node: NodeFacts) -> Iterator[Finding]:
     """Name programs of the installed Open MPI that cannot run; Open MPI 4 has orted, and 5 has PRRTE's prted."""
     installed = artifact(node, "openmpi")
@@ -77,8 +82,10 @@ def _programs(host: str, node: NodeFacts) -> Iterator[Finding]:
     for program in node.launch:
         if program.name in needed and program.own_state != "ok":
             cause = f"{program.own} is {program.own_state}, so that mpirun cannot start ranks on this node"
-            mode = f"'chmod 755 {program.own}', or {PROVISION}"
-            yield Finding("launch", "error", (host,), cause, mode if program.own_state != "missing" else PROVISION)
+            missing = program.own_state == "missing"
+            cure = PROVISION if missing else f"'chmod 755 {program.own}', or {PROVISION}"
+            fix = () if missing else (("chmod", "755", program.own),)
+            yield Finding("launch", "error", (host,), cause, cure, fix)
 
 
 def _scratch(host: str, node: NodeFacts) -> Iterator[Finding]:

@@ -52,20 +52,21 @@ def _session(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     for host, node in nodes.items():
         if artifact(node, "openmpi") is None or "PATH" not in node.environment:
             continue
-        wanted = ["/usr/local/openmpi/bin"]
-        wanted += ["/usr/local/horovod/bin"] if artifact(node, "horovod") else []
+        wanted = [f"{node.layout.openmpi}/bin"]
+        wanted += [f"{node.layout.link('horovod')}/bin"] if artifact(node, "horovod") else []
         folders = [folder.rstrip("/") for folder in node.environment["PATH"].split(":")]
         missing = [folder for folder in wanted if folder not in folders]
         cure = f"{PROVISION} (role environment), or find what sets PATH in /etc/environment or a start-up file"
         foreign = launchable.foreign_mpirun(node)
         if foreign and not missing:
-            yield Finding("session", "error", (host,), foreign, launchable.PATH_CURE)
+            yield Finding("session", "error", (host,), foreign, launchable.path_cure(node))
         if missing:
             cause = f"PATH of a session without a terminal lacks {' and '.join(missing)}"
             yield Finding("session", "error", (host,), cause, cure)
         library = next((one for one in node.libraries if one.soname == "libmpi.so.40"), None)
         if library is not None and not library.path:
-            cause = "a session's loader finds no libmpi.so.40: LD_LIBRARY_PATH lacks /usr/local/openmpi/lib"
+            lacks = f"LD_LIBRARY_PATH lacks {node.layout.openmpi}/lib"
+            cause = f"a session's loader finds no libmpi.so.40: {lacks}"
             yield Finding("session", "error", (host,), cause, cure.replace("sets PATH", "sets LD_LIBRARY_PATH"))
 
 
@@ -76,8 +77,9 @@ def _leftovers(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
         ranks = [f"{one.pid} of {one.user}, {_age(one.age_s)} old: {one.command[:60]}" for one in node.leftovers]
         shown = and_more(ranks, _SHOWN_LEFTOVERS, "; ")
         cause = f"{_ranks(len(node.leftovers))} left over from jobs whose launcher is gone ({shown})"
-        pids = " ".join(str(one.pid) for one in node.leftovers[:8])
-        yield Finding("leftovers", "error", (host,), cause, f"end them there: 'kill {pids}'")
+        pids = [str(one.pid) for one in node.leftovers[:8]]
+        cure = f"end them there: 'kill {' '.join(pids)}'"
+        yield Finding("leftovers", "error", (host,), cause, cure, (("kill", *pids),))
 
 
 def _ranks(count: int) -> str:

@@ -29,9 +29,13 @@ _WORDS: Mapping[PairKind, str] = {
     "wrong_node": "are answered by another node",
     "error": "could not be tried",
 }
+_OPEN = (
+    "let the firewall pass TCP to all ports between nodes: MPI and NCCL listen on ephemeral ones; "
+    "fabric_open_firewall: true does it in ufw and firewalld"
+)
 _CURES: Mapping[PairKind, str] = {
-    "refused": "let the firewall pass TCP to all ports between nodes: MPI and NCCL listen on ephemeral ones",
-    "timeout": "let the firewall pass TCP to all ports between nodes: MPI and NCCL listen on ephemeral ones",
+    "refused": _OPEN,
+    "timeout": _OPEN,
     "wrong_source": "look for address translation or a route over another interface between them",
     "wrong_node": "look for an address that two machines have",
     "error": "see that the nodes answer, and run doctor again",
@@ -49,7 +53,13 @@ def findings(view: View) -> Iterator[Finding]:
     if network is not None:
         yield from _connections(view, network)
         yield from _links(view, network)
-    yield from _rdma(view.nodes)
+    yield from _rdma(view)
+
+
+def judged_interfaces(view: View) -> frozenset[tuple[str, str]]:
+    """Return the interfaces of the network that jobs go over, by host: their speeds are compared here."""
+    network, _ = _judged(view)
+    return frozenset(network.interfaces.items()) if network is not None else frozenset()
 
 
 def between(view: View) -> Iterator[Finding]:
@@ -228,18 +238,22 @@ def _interface(node: NodeFacts, name: str) -> Interface | None:
     return next((link for link in node.interfaces if link.name == name), None)
 
 
-def _rdma(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
-    for host, node in nodes.items():
+def _rdma(view: View) -> Iterator[Finding]:
+    for host, node in view.nodes.items():
         for choice in fabric.rdma(node):
             if choice.state == "ACTIVE" and choice.link_layer == "Ethernet" and choice.gid_index is None:
                 cause = f"{choice.device} port {choice.port} has no RoCE v2 GID for IPv4, so RDMA over it is not routed"
                 cure = "give its interface an IPv4 address, and switch on RoCE v2"
                 yield Finding("rdma", "error", (host,), cause, cure)
-    yield from _rdma_ports(nodes)
+    looked = {host for host, looks in view.hardware.items() if looks.now.devices("rdma_port")}
+    yield from _rdma_ports({host: node for host, node in view.nodes.items() if host not in looked})
 
 
 def _rdma_ports(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
-    """Compare RDMA ports of one name between nodes; a port that is down on every node is unused."""
+    """Compare RDMA ports of one name between nodes; a port that is down on every node is unused.
+
+    The rules of ``rdma_links`` judge nodes whose hardware was looked at.
+    """
     states: dict[str, dict[str, str]] = defaultdict(dict)
     rates: dict[str, dict[str, str]] = defaultdict(dict)
     for host, node in nodes.items():

@@ -21,7 +21,6 @@ ENVIRONMENT = "environment"
 _LAST_PORT = 65535
 _MCA_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")
 _BETWEEN_NODES = {"tcp", "ofi", "openib", "portals4", "uct", "ugni", "usnic"}  # byte transfer layers
-_OUR_PREFIX = "/usr/local/openmpi"
 _ON = {"1", "y", "yes", "t", "true", "on"}
 _RECORD, _NCCL = "/etc/clusterctl/fabric.json", "/etc/nccl.conf"
 # NCCL takes these from each node's own hardware, so they may differ.
@@ -39,6 +38,7 @@ def findings(view: View) -> Iterator[Finding]:
             elif slow := _slow(one, node):
                 yield Finding("parameters", "warning", (host,), f"{_shown(one)} {slow}", _cure(one))
     yield from _different(nodes)
+    yield from _contradictions(nodes)
     yield from _fabric_files(nodes)
 
 
@@ -69,7 +69,7 @@ def tcp_ports(nodes: Mapping[str, NodeFacts]) -> dict[str, tuple[int, int]]:
 
 
 def _shown(one: Parameter) -> str:
-    return f"{one.name} = {one.value} ({'the environment' if one.source == ENVIRONMENT else one.source})"
+    return f"{one.name} = {one.value} ({_place(one.source)})"
 
 
 def _cure(one: Parameter) -> str:
@@ -80,11 +80,15 @@ def _cure(one: Parameter) -> str:
 
 def _stop(one: Parameter, node: NodeFacts) -> str:
     """Say why jobs fail with a setting, '' if they do not."""
-    name = one.name
+    rule = _STOPPERS.get(_plain(one.name))
+    return rule(one.value, node) if rule else ""
+
+
+def _plain(name: str) -> str:
+    """Return the name of a parameter without the prefix that it has as a variable."""
     for prefix in _MCA_PREFIXES:
         name = name.removeprefix(prefix)
-    rule = _STOPPERS.get(name)
-    return rule(one.value, node) if rule else ""
+    return name
 
 
 def _slow(one: Parameter, node: NodeFacts) -> str:
@@ -191,9 +195,9 @@ def _nccl_net(value: str, node: NodeFacts) -> str:
 
 def _prefix(value: str, node: NodeFacts) -> str:
     installed = artifact(node, "openmpi")
-    if installed is None or value.rstrip("/") in {_OUR_PREFIX, installed.target}:
+    if installed is None or value.rstrip("/") in {node.layout.openmpi, installed.target}:
         return ""
-    return f"has the Open MPI in {_OUR_PREFIX} look for its own files elsewhere"
+    return f"has the Open MPI in {node.layout.openmpi} look for its own files elsewhere"
 
 
 _STOPPERS: Mapping[str, Callable[[str, NodeFacts], str]] = {
@@ -226,6 +230,25 @@ def _different(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
             for host, node in nodes.items()
         }
         yield from compare("parameters", "warning", name, values, f"set {name} alike on all nodes, or nowhere")
+
+
+def _contradictions(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    """Name settings that two sources of a node set to different values; one that overrides clusterctl's is a note."""
+    for host, node in nodes.items():
+        sources: dict[str, dict[str, str]] = defaultdict(dict)
+        for one in node.parameters:
+            sources[_plain(one.name)].setdefault(one.source, one.value)
+        for name, values in sources.items():
+            if len(set(values.values())) > 1:
+                told = " and ".join(f"{value} in {_place(source)}" for source, value in sorted(values.items()))
+                cure = (
+                    f"keep {name} in one place; the environment counts before files, and files of a home before others"
+                )
+                yield Finding("parameters", "warning", (host,), f"{name} is {told}", cure)
+
+
+def _place(source: str) -> str:
+    return "the environment" if source == ENVIRONMENT else source
 
 
 def _fabric_files(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:

@@ -41,6 +41,7 @@ def test_gpus_are_compared_among_those_that_have_some() -> None:
         ("device", "the device files are missing", "warning", "give the container its GPUs"),
         ("library", "no session finds libcuda.so.1", "error", "install the driver's libraries"),
         ("versions", "the kernel runs driver 580.95.05", "error", "restart the node"),
+        ("mig", "MIG mode is on, and the GPU has no instance", "error", "nvidia-smi mig -cgi SIZE -C"),
     ],
 )
 def test_gpus_that_jobs_cannot_use_are_named_with_a_cure(why: str, problem: str, severity: str, cure: str) -> None:

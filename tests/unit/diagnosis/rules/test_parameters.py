@@ -155,3 +155,17 @@ def test_the_ports_of_jobs_are_those_that_open_mpi_is_limited_to() -> None:
     high = setting("btl_tcp_port_min_v4", "65000")
     nodes = seen(node1=both, node2=high, node3=setting("btl_tcp_port_min_v4", "1024")).nodes
     assert parameters.tcp_ports(nodes) == {"node1": (50000, 100), "node2": (65000, 536)}
+
+
+def test_two_sources_of_a_node_that_contradict_each_other_are_named() -> None:
+    def change(record: Record) -> None:
+        record["parameters"] = [
+            {"name": "OMPI_MCA_btl_base_verbose", "value": "1", "source": "environment"},
+            {"name": "btl_base_verbose", "value": "0", "source": "/home/cluster/.openmpi/mca-params.conf"},
+            {"name": "NCCL_DEBUG", "value": "WARN", "source": "environment"},
+            {"name": "NCCL_DEBUG", "value": "WARN", "source": "/etc/nccl.conf"},
+        ]
+
+    (found,) = (one for one in registry.diagnose(seen(node2=change)) if " and 1 in " in one.cause)
+    assert (found.check, found.severity, found.hosts) == ("parameters", "warning", ("node2",))
+    assert found.cause == ("btl_base_verbose is 0 in /home/cluster/.openmpi/mca-params.conf and 1 in the environment")

@@ -1,0 +1,61 @@
+"""``clusterctl inventory-of``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clusterctl.cli import options
+from clusterctl.cli.output import Format
+
+if TYPE_CHECKING:
+    from clusterctl.model.parts import Stay
+
+
+def inventory_of(
+    host: Annotated[str, typer.Argument(help="Name of a host of the inventory.", metavar="HOST")],
+    named: options.Inventory = None,
+    more: options.Inventories = None,
+    form: Annotated[Format, typer.Option("--format", help="json: every stay of a part, on stdout.")] = Format.TEXT,
+) -> int:
+    """Show the parts of a node, and since when it has them.
+
+    'clusterctl doctor' fills the ledger. A part that left is shown with the day on which it was last seen. No host is
+    asked.
+    """
+    from clusterctl.model.parts import PartLedger  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.state import hardware_looks, paths  # noqa: PLC0415
+    from clusterctl.support.errors import ConfigError  # noqa: PLC0415
+
+    inventory = options.sources(named, more)
+    stays = hardware_looks.ledger(paths.cluster_id(inventory)).of_host(host)
+    if not stays:
+        raise ConfigError(
+            f"No part of {host} is known for {inventory.shown}; run 'clusterctl doctor {inventory.shown}' first, with "
+            "become in the inventory, since only root may read most serial numbers."
+        )
+    if form is Format.JSON:
+        sys.stdout.write(PartLedger(stays=stays).model_dump_json() + "\n")
+        sys.stdout.flush()
+    else:
+        _show(stays)
+    return 0
+
+
+def _show(stays: tuple[Stay, ...]) -> None:
+    from rich.table import Table  # noqa: PLC0415 - text output only
+    from rich.text import Text  # noqa: PLC0415
+
+    from clusterctl.cli import output  # noqa: PLC0415
+
+    newest = {stay.kind: max(one.last for one in stays if one.kind == stay.kind) for stay in stays}
+    table = Table(box=None, pad_edge=False)
+    for column in ("KIND", "PLACE", "MODEL", "SERIAL NUMBER", "FIRMWARE", "SINCE", "UNTIL"):
+        table.add_column(column, overflow="fold")
+    for stay in sorted(stays, key=lambda one: (one.kind, one.place, one.first)):
+        until = "" if stay.last == newest[stay.kind] else f"{stay.last:%Y-%m-%d}"
+        cells = (stay.kind, stay.place, stay.model, stay.serial, stay.firmware, f"{stay.first:%Y-%m-%d}", until)
+        table.add_row(*(Text(cell) for cell in cells))
+    output.console().print(table)

@@ -1,0 +1,86 @@
+"""Look at the hardware of nodes for a diagnosis: once, and a second time for what its counters have grown by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clusterctl.model.hardware import COUNTING, OF_FABRIC, Hardware, HardwareLooks, Unseen
+from clusterctl.remote import hardware
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from clusterctl.model.facts import Probe
+    from clusterctl.model.hosts import Host
+
+_LOOK_S = 25.0
+_SCHEMA = 1
+
+
+def look(
+    hosts: Sequence[Host], probe: Probe, past: Mapping[str, tuple[Hardware, ...]], control: Path
+) -> dict[str, HardwareLooks]:
+    """Look at the hardware of every host that gave its facts, through sudo where the inventory has ``become``.
+
+    A host whose hardware could not be looked at has a look that says so.
+
+    Args:
+        hosts: the hosts of the inventory.
+        probe: their facts.
+        past: looks of earlier runs by host, the oldest first.
+        control: folder of shared connections.
+    """
+    there = [host for host in hosts if host.name in probe.facts]
+    found, failures = hardware.gather(there, timeout_s=_LOOK_S, control_dir=control)
+    refused = [
+        host for host in there if host.name in failures and host.become and failures[host.name].kind == "no_sudo"
+    ]
+    if refused:
+        plain = [replace(host, become=False) for host in refused]
+        again, still = hardware.gather(plain, timeout_s=_LOOK_S, control_dir=control)
+        found |= again
+        failures = {name: why for name, why in failures.items() if name not in again} | still
+    looks = {name: HardwareLooks(record, past=past.get(name, ())) for name, record in found.items()}
+    for name, failure in failures.items():
+        nothing = Unseen("hardware", failure.message.rstrip("."))
+        looks[name] = HardwareLooks(Hardware(schema_version=_SCHEMA, time=probe.facts[name].time, unseen=(nothing,)))
+    reader = fabric_reader(there, looks)
+    if reader is None:
+        return looks
+    seen, _ = hardware.gather([reader], sections=OF_FABRIC, timeout_s=_LOOK_S, control_dir=control)
+    return looks | {name: replace(looks[name], now=looks[name].now.with_more(fabric)) for name, fabric in seen.items()}
+
+
+def fabric_reader(hosts: Sequence[Host], looks: Mapping[str, HardwareLooks]) -> Host | None:
+    """Return the host that reads the fabric: one with an active port of InfiniBand, as root where there is one."""
+    able = [
+        host if looks[host.name].now.as_root else replace(host, become=False)
+        for host in hosts
+        if any(
+            layer == "InfiniBand" and looks[host.name].now.values("rdma_port", "state").get(port) == "ACTIVE"
+            for port, layer in looks[host.name].now.values("rdma_port", "link_layer").items()
+        )
+    ]
+    return min(able, key=lambda host: not looks[host.name].now.as_root, default=None)
+
+
+def look_again(hosts: Sequence[Host], looks: Mapping[str, HardwareLooks], control: Path) -> dict[str, HardwareLooks]:
+    """Read the counters of those hosts once more, so that their growth since the first look is known."""
+    there = [
+        host if looks[host.name].now.as_root else replace(host, become=False)
+        for host in hosts
+        if host.name in looks and looks[host.name].now.counters
+    ]
+    if not there:
+        return dict(looks)
+    later, _ = hardware.gather(there, sections=COUNTING, timeout_s=_LOOK_S, control_dir=control)
+    readers = [host for host in there if looks[host.name].now.values("fabric_link", "lanes")]
+    if readers:
+        fabric, _ = hardware.gather(readers, sections=OF_FABRIC, timeout_s=_LOOK_S, control_dir=control)
+        later |= {name: later[name].with_more(more) for name, more in fabric.items() if name in later}
+    return {
+        name: replace(seen, now=seen.now.with_counters_of(later[name]), first=seen.now) if name in later else seen
+        for name, seen in looks.items()
+    }

@@ -1,0 +1,84 @@
+"""Links of the InfiniBand fabric that run slower than they could, and ports of switches whose errors grow."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from clusterctl.analysis.counter_growth import growth, is_above
+from clusterctl.diagnosis.counter_limits import LIMITS
+from clusterctl.diagnosis.rules.link_counters import span
+from clusterctl.model.findings import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from clusterctl.diagnosis.rules.evidence import View
+    from clusterctl.model.hardware import Hardware, HardwareLooks
+
+ORDER = 73
+_NAMES = {
+    "SymbolErrorCounter": "symbol_error",
+    "LinkErrorRecoveryCounter": "link_error_recovery",
+    "LinkDownedCounter": "link_downed",
+    "PortRcvErrors": "port_rcv_errors",
+    "PortXmitDiscards": "port_xmit_discards",
+    "LocalLinkIntegrityErrors": "local_link_integrity_errors",
+    "ExcessiveBufferOverrunErrors": "excessive_buffer_overrun_errors",
+}
+_END = re.compile(r"(.+) port \d+ to (.+) port \d+")
+_CURE = "reseat or replace the cable between them, then try another port of the switch"
+
+
+def findings(view: View) -> Iterator[Finding]:
+    """Return one finding for each such link; the host is the one at its end, or the one that read the fabric."""
+    for reader, looks in view.hardware.items():
+        yield from _slow(view.hardware, reader, looks.now)
+        yield from _errors(view.hardware, reader, looks)
+
+
+def _slow(hosts: Collection[str], reader: str, look: Hardware) -> Iterator[Finding]:
+    """Name links that could run faster by what both ends can do, where most links of that kind do."""
+    lanes, speeds = look.values("fabric_link", "lanes"), look.values("fabric_link", "lane_gbps")
+    kinds, hints = look.values("fabric_link", "ends"), look.values("fabric_link", "could_be")
+    rates = {link: (int(lanes[link]), float(speeds[link])) for link in lanes}
+    for kind in dict.fromkeys(kinds.values()):
+        alike = {link: rate for link, rate in rates.items() if kinds[link] == kind}
+        usual, number = Counter(alike.values()).most_common(1)[0]
+        for link, rate in alike.items():
+            if hints[link] and rate[0] * rate[1] < usual[0] * usual[1] and number * 2 > len(alike):
+                cause = f"the link of {link} runs at {_rate(rate)}, and most such links at {_rate(usual)}"
+                yield Finding("fabric", "warning", (_host(hosts, reader, link),), cause, _CURE)
+
+
+def _rate(rate: tuple[int, float]) -> str:
+    return f"{rate[0]}X {rate[1]:g} Gb/s"
+
+
+def _errors(hosts: Mapping[str, HardwareLooks], reader: str, looks: HardwareLooks) -> Iterator[Finding]:
+    for (kind, device, name), one in (growth(looks.first, looks.now) if looks.first else {}).items():
+        limit = LIMITS["rdma_port", _NAMES[name]] if kind == "fabric_port" and name in _NAMES else None
+        if limit is None or _own(hosts, device) or not is_above(one, limit.per_hour, limit.at_least):
+            continue
+        beside = f", and the limit is {limit.per_hour:g} an hour" if limit.per_hour else ""
+        cause = f"{limit.what} grew ({name}): {device} by {one.grown} in {span(one.seconds)}{beside}"
+        yield Finding("fabric", limit.severity, (_host(hosts, reader, device),), cause, limit.cure)
+
+
+def _own(hosts: Collection[str], device: str) -> bool:
+    """Whether the port is a host's own, whose counters are read on the host."""
+    found = _END.fullmatch(device)
+    return found is not None and _named(hosts, found.group(1)) != ""
+
+
+def _host(hosts: Collection[str], reader: str, device: str) -> str:
+    found = _END.fullmatch(device)
+    ends = found.groups() if found else ()
+    return next((host for host in (_named(hosts, end) for end in ends) if host), reader)
+
+
+def _named(hosts: Collection[str], description: str) -> str:
+    """Return the host of a node description such as 'node1 mlx5_0' or 'node1 HCA-1', '' if it is none of them."""
+    word = description.partition(" ")[0]
+    return next((host for host in hosts if word in {host, host.partition(".")[0]}), "")

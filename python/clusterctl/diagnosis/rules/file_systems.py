@@ -1,0 +1,86 @@
+"""Do the file systems of nodes answer, may they be written to, and has every node the shared ones?"""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+from clusterctl.diagnosis.rules import alike
+from clusterctl.model.findings import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.diagnosis.rules.evidence import View
+    from clusterctl.model.hardware import HardwareLooks
+
+ORDER = 74
+_CHECK = "file systems"
+_SLOW_S, _SLOW_TO_PEERS_S, _TIMES = 1.0, 0.2, 10.0
+_LEAST_FREE = 0.01
+_DEAD = "look at its server and network; then 'umount -l {place}' and mount it again"
+
+
+def findings(view: View) -> Iterator[Finding]:
+    """Return file systems that are dead, slow, full, read-only or not mounted."""
+    for host, looks in view.hardware.items():
+        yield from _state(host, looks)
+    yield from _slow(view)
+    yield from _unlike(view)
+
+
+def _state(host: str, looks: HardwareLooks) -> Iterator[Finding]:
+    seen = looks.now
+    for place, answers in seen.values("filesystem", "answers").items():
+        if answers is False:
+            kind = seen.values("filesystem", "type")[place]
+            cause = f"{place} ({kind}) does not answer, and a program that touches it hangs"
+            yield Finding(_CHECK, "error", (host,), cause, _DEAD.format(place=place))
+    for place, problem in seen.values("filesystem", "problem").items():
+        yield Finding(_CHECK, "error", (host,), f"{place} answers '{problem}'", _DEAD.format(place=place))
+    for free, whole, unit in (
+        ("free bytes", "size in bytes", "of its space"),
+        ("free inodes", "inodes", "of its inodes"),
+    ):
+        sizes = seen.values("filesystem", whole)
+        for place, left in seen.values("filesystem", free).items():
+            size = sizes.get(place, 0)
+            full = isinstance(left, int) and isinstance(size, int) and left < size * _LEAST_FREE
+            if full and place != "/" and seen.values("filesystem", "read-only").get(place) is not True:
+                cause = f"{place} has less than 1 % {unit} free"
+                yield Finding(_CHECK, "warning", (host,), cause, f"remove files in {place}")
+
+
+def _slow(view: View) -> Iterator[Finding]:
+    times: dict[str, dict[str, float]] = {}
+    for host, looks in view.hardware.items():
+        for place, seconds in looks.now.values("filesystem", "answer in s").items():
+            times.setdefault(place, {})[host] = float(seconds)
+    for place, by_host in times.items():
+        usual = statistics.median(by_host.values())
+        for host, seconds in by_host.items():
+            beside = len(by_host) >= alike.LEAST and seconds > max(_SLOW_TO_PEERS_S, _TIMES * usual)
+            if seconds > _SLOW_S or beside:
+                peers = f", and {usual * 1000:.0f} ms are usual" if beside else ""
+                cause = f"{place} took {seconds * 1000:.0f} ms to list a few names{peers}"
+                yield Finding(_CHECK, "warning", (host,), cause, "look at the load of its server and at the way there")
+
+
+def _unlike(view: View) -> Iterator[Finding]:
+    """Report a file system that is read-only, or missing, on a node while the others have it."""
+    for group in alike.groups(view):
+        states: dict[str, dict[str, str]] = {}
+        for host, seen in group.items():
+            for place, remote in seen.values("filesystem", "remote").items():
+                read_only = seen.values("filesystem", "read-only").get(place)
+                states.setdefault(place, {})[host] = ("remote " if remote else "") + ("ro" if read_only else "rw")
+        for place, by_host in states.items():
+            odd = [host for host, state in by_host.items() if state.endswith("ro")]
+            if odd and len(odd) * 2 < len(by_host):
+                cure = "look in the kernel's log for errors of the disk, check the file system, and mount it again"
+                yield Finding(_CHECK, "error", tuple(odd), f"{place} is read-only, and writable on most nodes", cure)
+            missing = tuple(host for host in group if host not in by_host)
+            remote = any(state.startswith("remote") for state in by_host.values())
+            if remote and missing and len(missing) * 2 < len(group):
+                cause = f"{place} is not mounted, and most nodes have it"
+                yield Finding(_CHECK, "error", missing, cause, f"mount it: 'mount {place}'")

@@ -1,0 +1,136 @@
+"""What the kernel's log says of failing hardware, with how often and how long ago.
+
+The log is that of the last day, and of the time since the node was started. A reset of a device after the last line may
+have cured what it tells; that is why each finding says how long ago the line was written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.diagnosis import xid_catalogue
+from clusterctl.model.findings import Finding
+from clusterctl.support.words import and_more
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.diagnosis.rules.evidence import View
+    from clusterctl.model.findings import Severity
+    from clusterctl.model.hardware import Hardware
+
+ORDER = 70
+_SHOWN = 4
+_MINUTE, _HOUR = 60, 3600
+_FLAPS = 2  # a link that goes down once may have been pulled on purpose
+_DISK = "save its data, look at it with 'smartctl -a' or 'nvme smart-log', and replace it if that tells of errors"
+_LINK = "reseat or replace the cable or the transceiver, and look at the switch's port"
+_MEMORY = "find the module in 'ipmitool sel list' or with 'ras-mc-ctl --errors', and replace it"
+_SLOT = "reseat the card; if it comes back, try another slot or cable, then another card"
+# By source and code, '' for any code: severity, what happened, cure. What is not here is a note.
+_FAULTS: dict[tuple[str, str], tuple[Severity, str, str]] = {
+    ("sxid", "Fatal"): ("error", "a fatal error of the NVSwitch", "drain the node, and reset all GPUs or restart it"),
+    ("nvrm", ""): ("error", "the driver could not start the GPU", "restart the node; if it comes back, reseat the GPU"),
+    ("aer", "uncorrected"): ("error", "uncorrected PCIe errors", _SLOT),
+    ("mce", "uncorrected"): (
+        "error",
+        "an uncorrected machine check",
+        "drain the node, and replace its processor",
+    ),
+    ("edac", "UE"): ("error", "uncorrected memory errors", _MEMORY),
+    ("oom", ""): (
+        "warning",
+        "the node ran out of memory and the kernel killed {code}",
+        "give jobs less memory each, for example fewer ranks on a node, or a limit by the scheduler",
+    ),
+    ("io", ""): ("error", "errors of reading or writing", _DISK),
+    ("hung", ""): (
+        "warning",
+        "the task {code} was blocked for minutes",
+        "look at the disk or file server that it waits for ('cat /proc/PID/stack' as root)",
+    ),
+    ("link", ""): ("warning", "the link went down", _LINK),
+}
+
+
+class _Event(NamedTuple):
+    """Lines of one source and code: the devices, how many lines, and the age of the last in seconds."""
+
+    source: str
+    code: str
+    devices: tuple[str, ...]
+    lines: int
+    age_s: float
+
+    @property
+    def times(self) -> str:
+        """How often, and how long ago at last."""
+        often = f"once, {_span(self.age_s)} ago"
+        return often if self.lines == 1 else f"{self.lines} times, the last {_span(self.age_s)} ago"
+
+    @property
+    def where(self) -> str:
+        """The devices, as a person reads them."""
+        return and_more(self.devices, _SHOWN)
+
+
+def findings(view: View) -> Iterator[Finding]:
+    """Return one finding for each kind of event that hardware or memory must be cured of."""
+    for host, looks in view.hardware.items():
+        for event in _events(looks.now):
+            yield from _xid(host, event) if event.source == "xid" else _fault(host, event)
+
+
+def notes(view: View) -> Iterator[str]:
+    """Return what the log says of programs' own faults, and of errors that were corrected."""
+    for host, looks in view.hardware.items():
+        for event in _events(looks.now):
+            if event.source == "xid" and xid_catalogue.cure(event.code, "") is None:
+                row = xid_catalogue.row(event.code)
+                yield f"{host}: the kernel's log has Xid {event.code} of {event.where} {event.times}: {row.meaning}."
+            elif event.source != "xid" and not tuple(_fault(host, event)):
+                named = f"{event.source.upper()} {event.code} {event.where}".strip()
+                yield f"{host}: the kernel's log has {named} {event.times}; it was corrected or passed by itself."
+
+
+def _xid(host: str, event: _Event) -> Iterator[Finding]:
+    found = xid_catalogue.cure(event.code, event.devices[0])
+    if found:
+        meaning = xid_catalogue.row(event.code).meaning
+        cause = f"the kernel's log has Xid {event.code} of GPU {event.where} {event.times}: {meaning}"
+        yield Finding("kernel log", found[0], (host,), cause, found[1])
+
+
+def _fault(host: str, event: _Event) -> Iterator[Finding]:
+    severity_of = event.code.rpartition(", ")[2] if event.source == "sxid" else event.code
+    if event.source == "aer":
+        severity_of = "uncorrected" if event.code.startswith("Uncorrect") else "corrected"
+    found = _FAULTS.get((event.source, severity_of)) or _FAULTS.get((event.source, ""))
+    if found is None or (event.source == "link" and event.lines < _FLAPS):
+        return
+    severity, what, cure = found
+    number = f" (SXid {event.code.partition(',')[0]})" if event.source == "sxid" else ""
+    place = f" of {event.where}" if event.where else ""
+    cause = f"the kernel's log has {event.times}{place}: {what.format(code=event.code)}{number}"
+    yield Finding("kernel log", severity, (host,), cause, cure)
+
+
+def _events(seen: Hardware) -> Iterator[_Event]:
+    """Yield the events, with all devices of a code together; disks and links stay apart."""
+    counted = {(one.device, one.name): one.value for one in seen.readings if one.kind == "kernel log"}
+    totals = {key: count for key, count in counted.items() if isinstance(count, int)}
+    devices: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    for event in seen.events:
+        apart = event.device if event.source in ("io", "link", "aer") else ""
+        devices.setdefault((event.source, event.code, apart), {}).setdefault(event.device, []).append(event.at)
+    for (source, code, _apart), times in devices.items():
+        count = sum(totals.get((device, f"{source} {code}"), len(at)) for device, at in times.items())
+        last = max(max(at) for at in times.values())
+        names = tuple(device for device in times if device)
+        yield _Event(source, code, names or ("",), count, max(0.0, seen.time - last))
+
+
+def _span(seconds: float) -> str:
+    if seconds < 2 * _MINUTE:
+        return f"{seconds:.0f} s"
+    return f"{seconds / _MINUTE:.0f} min" if seconds < 2 * _HOUR else f"{seconds / _HOUR:.0f} h"

@@ -1,0 +1,47 @@
+"""Settings that keep RoCE free of loss, beside those of other nodes: PFC, ECN and the trust state of each interface."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from clusterctl.diagnosis.rules import alike
+from clusterctl.diagnosis.skew import compare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from clusterctl.diagnosis.rules.evidence import View
+    from clusterctl.model.findings import Finding
+    from clusterctl.model.hardware import Hardware
+
+ORDER = 33
+# Names of readings: what they are, and the command that sets them.
+_SETTINGS = {
+    "pfc": ("the priorities with PFC", "'dcb pfc set dev {interface} prio-pfc …' or 'mlnx_qos -i {interface} --pfc …'"),
+    "trust": ("the trust state", "'mlnx_qos -i {interface} --trust dscp'"),
+    "ecn_roce_np": ("the priorities with ECN (notification point)", "/sys/class/net/{interface}/ecn/roce_np/enable"),
+    "ecn_roce_rp": ("the priorities with ECN (reaction point)", "/sys/class/net/{interface}/ecn/roce_rp/enable"),
+}
+
+
+def findings(view: View) -> Iterator[Finding]:
+    """Return the ports whose settings differ from those of most nodes. Names of interfaces may differ."""
+    for group in alike.groups(view, least=1):
+        for name in _SETTINGS:
+            yield from _compared(group, name)
+
+
+def _compared(group: Mapping[str, Hardware], name: str) -> Iterator[Finding]:
+    what, command = _SETTINGS[name]
+    values: dict[str, dict[str, str]] = defaultdict(dict)
+    interfaces: dict[str, str] = {}
+    for host, look in group.items():
+        settings = look.values("lossless", name)
+        for port, interface in look.values("rdma_port", "interface").items():
+            if interface in settings:
+                values[port][host] = str(settings[str(interface)])
+                interfaces[port] = str(interface)
+    for port, found in values.items():
+        cure = f"set the same on all nodes and on the switch: {command.format(interface=interfaces[port])}"
+        yield from compare("roce", "warning", f"{what} of {interfaces[port]} (RDMA {port})", found, cure)

@@ -1,0 +1,55 @@
+"""Does the memory of nodes make errors, and have all modules come up?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterctl.analysis.counter_growth import growth
+from clusterctl.diagnosis.rules import alike
+from clusterctl.model.findings import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.diagnosis.rules.evidence import View
+    from clusterctl.model.hardware import HardwareLooks
+
+ORDER = 79
+_CHECK = "memory"
+_CORRECTED_A_DAY = 10  # for a module; ce-error-threshold of mcelog.conf
+_DAY_S = 86_400.0
+_LESS = 0.98  # of the memory that most nodes of the kind have
+_CURE = "run its memory test, then replace the module; until then leave the node out"
+
+
+def findings(view: View) -> Iterator[Finding]:
+    """Return modules whose errors grow, and nodes with less memory than their like."""
+    for host, looks in view.hardware.items():
+        yield from _grown(host, looks)
+    cure = "look in the firmware's log for a module that failed, and seat or replace it"
+    yield from alike.compare_readings(view, _CHECK, "memory", "memory modules", cure)
+    for group in alike.groups(view):
+        sizes = {host: int(seen.values("memory", "memory in KiB").get("", 0)) for host, seen in group.items()}
+        usual = sorted(sizes.values())[len(sizes) // 2]
+        counted = {str(seen.values("memory", "memory modules").get("", "")) for seen in group.values()}
+        for host, size in sizes.items():
+            if 0 < size < usual * _LESS and len(counted) < 2:  # noqa: PLR2004 - else the modules are named above
+                cause = f"it has {size >> 20} GiB of memory, and {usual >> 20} GiB are usual on its like"
+                yield Finding(_CHECK, "warning", (host,), cause, cure)
+
+
+def _grown(host: str, looks: HardwareLooks) -> Iterator[Finding]:
+    """Compare with the oldest look of the last day, so that single errors add up."""
+    day = [look for look in looks.earlier() if looks.now.time - look.time <= _DAY_S]
+    if not day:
+        return
+    for (kind, device, name), grown in growth(day[-1], looks.now).items():
+        if kind != "memory" or not grown.grown:
+            continue
+        hours = grown.seconds / 3600
+        errors = "1 error" if grown.grown == 1 else f"{grown.grown} errors"
+        cause = f"the memory module {device} made {errors} in {hours:.2g} h that were {name}"
+        if name == "uncorrected":
+            yield Finding(_CHECK, "error", (host,), cause, _CURE)
+        elif grown.grown >= _CORRECTED_A_DAY:
+            yield Finding(_CHECK, "warning", (host,), f"{cause}; {_CORRECTED_A_DAY} a day are the limit", _CURE)

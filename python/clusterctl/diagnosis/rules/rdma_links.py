@@ -1,0 +1,155 @@
+"""RDMA devices and ports beside those of other nodes: which are there, state, rate, MTU, partitions, firmware.
+
+Nodes of one kind are compared, which have equal boards.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from clusterctl.diagnosis.rules import alike
+from clusterctl.diagnosis.skew import compare
+from clusterctl.model import nodeset
+from clusterctl.model.findings import Finding, majority
+from clusterctl.support.words import and_more
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from clusterctl.diagnosis.rules.evidence import View
+    from clusterctl.model.hardware import Hardware
+
+ORDER = 31
+_SHOWN = 4
+_CABLE = "reseat or replace the cable, then look at the port of the switch"
+_WAITING = frozenset({"INIT", "ARMED"})  # the link is up, and the subnet manager has not activated it
+
+
+def findings(view: View) -> Iterator[Finding]:
+    """Return what differs, and ports of InfiniBand without a subnet manager or on one lane."""
+    for group in alike.groups(view, least=1):
+        seen = {host: look for host, look in group.items() if look.devices("rdma_device")}
+        yield from _missing(seen)
+        yield from _firmware(seen)
+        states = _by_port(seen, "state")
+        for port, found in states.items():
+            yield from _state(port, found, seen)
+        yield from _rates(seen, states)
+        yield from _settings(seen, states)
+
+
+def _by_port(seen: Mapping[str, Hardware], name: str) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for host, look in seen.items():
+        for port, value in look.values("rdma_port", name).items():
+            found[port][host] = str(value)
+    return found
+
+
+def _missing(seen: Mapping[str, Hardware]) -> Iterator[Finding]:
+    """Name devices that most nodes have; two machines with as many devices in other slots are alike."""
+    places = {host: _places(look) for host, look in seen.items()}
+    found = majority({host: frozenset(own) for host, own in places.items()})
+    if found.usual is None:
+        counts = {host: f"{len(own)} devices" for host, own in places.items()}
+        cure = "look with 'lspci' and in the kernel's log for a card that dropped out"
+        yield from compare("rdma", "error", "the number of RDMA devices", counts, cure)
+        return
+    for own, hosts in found.others.items():
+        lacking = sorted(found.usual - own)
+        if len(own) < len(found.usual):
+            usual = next(own for own in places.values() if frozenset(own) == found.usual)
+            shown = and_more((f"{usual[place]} ({place})" for place in lacking), _SHOWN)
+            cause = f"{len(own)} RDMA devices, and {len(found.usual)} on most nodes; missing: {shown}"
+            yield Finding(
+                "rdma", "error", hosts, cause, "look with 'lspci' and in the kernel's log, then reseat the card"
+            )
+
+
+def _places(look: Hardware) -> dict[str, str]:
+    """Return the names of devices by their PCI address."""
+    return {str(place or device): device for device, place in look.values("rdma_device", "place").items()}
+
+
+def _firmware(seen: Mapping[str, Hardware]) -> Iterator[Finding]:
+    """Compare the firmware of all cards of one board, and the boards of the devices of one name."""
+    boards: dict[str, dict[str, str]] = defaultdict(dict)
+    versions: dict[str, dict[tuple[str, str], str]] = defaultdict(dict)
+    for host, look in seen.items():
+        firmware = look.values("rdma_device", "fw_ver")
+        for device, board in look.values("rdma_device", "board_id").items():
+            boards[device][host] = str(board)
+            if device in firmware:
+                versions[str(board)][host, device] = str(firmware[device])
+    for device, found in boards.items():
+        cure = "replace the odd card, or run jobs on nodes with the same cards"
+        yield from compare("rdma", "warning", f"the board of {device}", found, cure)
+    for board, cards in versions.items():
+        spread = majority(cards)
+        usual = f"{spread.usual} on most" if spread.usual else "another on others"
+        for version, members in spread.others.items():
+            for host in dict.fromkeys(host for host, _ in members):
+                shown = and_more((device for own, device in members if own == host), _SHOWN)
+                cause = f"the firmware of {shown} (board {board}) is {version}, and {usual}"
+                cure = "flash the same firmware on all cards of this board ('mlxfwmanager -u', 'flint')"
+                yield Finding("firmware", "warning", (host,), cause, cure)
+
+
+def _state(port: str, found: Mapping[str, str], seen: Mapping[str, Hardware]) -> Iterator[Finding]:
+    active = [host for host, state in found.items() if state == "ACTIVE"]
+    for host, state in found.items():
+        physical = str(seen[host].values("rdma_port", "phys_state").get(port, "unknown"))
+        layer = seen[host].values("rdma_port", "link_layer").get(port)
+        if state in _WAITING and layer == "InfiniBand":
+            manager = seen[host].values("rdma_port", "sm_lid").get(port)
+            why = (
+                "no subnet manager has found it (SM lid 0)"
+                if manager == 0
+                else "the subnet manager has not activated it"
+            )
+            cause = f"RDMA {port} is {state}, its link is {physical}, and {why}"
+            yield Finding("rdma", "error", (host,), cause, "start opensm, or the subnet manager of a switch ('sminfo')")
+        elif state != "ACTIVE" and active:
+            cause = f"RDMA {port} is {state} ({physical}), and ACTIVE on {nodeset.folded(active)}"
+            cure = "switch it on ('ibportstate', 'ip link set')" if physical == "Disabled" else _CABLE
+            yield Finding("rdma", "error", (host,), cause, cure)
+
+
+def _rates(seen: Mapping[str, Hardware], states: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
+    told: set[tuple[str, str]] = set()
+    for port, found in states.items():
+        rates = {host: _rate(seen[host], port) for host, state in found.items() if state == "ACTIVE"}
+        for finding in compare("rdma", "warning", f"the rate of RDMA {port}", rates, _CABLE):
+            told.update((host, port) for host in finding.hosts)
+            yield finding
+        for host, rate in rates.items():
+            ports = seen[host]
+            fabric = ports.values("rdma_port", "link_layer").get(port) == "InfiniBand"
+            if fabric and ports.values("rdma_port", "width").get(port) == 1 and (host, port) not in told:
+                cause = f"RDMA {port} runs on one lane: {rate}; a port of InfiniBand has four"
+                yield Finding("rdma", "warning", (host,), cause, _CABLE)
+
+
+def _rate(look: Hardware, port: str) -> str:
+    values = {name: look.values("rdma_port", name).get(port) for name in ("rate_gbps", "width", "generation")}
+    if values["rate_gbps"] is None:
+        return ""
+    lanes = f" ({values['width']}X {values['generation'] or ''}".rstrip() + ")" if values["width"] else ""
+    return f"{values['rate_gbps']:g} Gb/s{lanes}"
+
+
+def _settings(seen: Mapping[str, Hardware], states: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
+    """Compare what the subnet manager, or the administrator of RoCE, has set on active ports."""
+    for port, hosts in states.items():
+        active = [seen_on for seen_on, state in hosts.items() if state == "ACTIVE"]
+        mtus = {host: str(seen[host].values("rdma_port", "active_mtu").get(port, "")) for host in active}
+        cure = "set the MTU of the partition in the subnet manager (partitions.conf), and look at the port's own limit"
+        yield from compare("rdma", "error", f"the active MTU of RDMA {port}", mtus, cure)
+        keys = {host: str(seen[host].values("rdma_port", "pkeys").get(port, "")) for host in active}
+        cure = "make the port a member of the same partitions in the subnet manager (partitions.conf)"
+        yield from compare("rdma", "error", f"the P_Key table of RDMA {port}", keys, cure)
+        roce = {host: str(seen[host].values("rdma_port", "interface").get(port, "")) for host in active}
+        sizes = {host: str(seen[host].values("interface", "mtu").get(name, "")) for host, name in roce.items() if name}
+        cure = "set the same MTU on all nodes and on the switch"
+        yield from compare("rdma", "warning", f"the MTU of the interface of RDMA {port}", sizes, cure)

@@ -1,0 +1,47 @@
+"""Types of the ledger of parts: which part was in which node, and since when."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal, NamedTuple
+
+from clusterctl.model.base import Record
+
+
+class Stay(Record):
+    """A part in one place of one node, from the first to the last look that saw it there."""
+
+    kind: str
+    serial: str
+    model: str = ""
+    firmware: str = ""
+    host: str
+    place: str
+    first: datetime
+    last: datetime
+
+
+class PartLedger(Record):
+    """All stays of all parts of a cluster, in the order in which they began."""
+
+    schema_version: Literal[1] = 1
+    stays: tuple[Stay, ...] = ()
+
+    def of_host(self, host: str) -> tuple[Stay, ...]:
+        """Return the stays of parts in a node."""
+        return tuple(stay for stay in self.stays if stay.host == host)
+
+
+class PartChange(NamedTuple):
+    """What became of a part since the last look at its node.
+
+    ``change`` is ``gone`` (no node has it), ``moved`` (``before`` is where it was), ``returned`` (it was gone, and
+    ``before`` is where it was last) or ``swapped`` (``before`` is the part that was in its place).
+    """
+
+    change: Literal["gone", "moved", "returned", "swapped"]
+    host: str
+    place: str
+    kind: str
+    serial: str
+    before: Stay

@@ -1,0 +1,97 @@
+"""Looks at the hardware of a cluster's nodes and the ledger of their parts, kept in the state folder."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+import zstandard
+from pydantic import TypeAdapter
+
+from clusterctl.analysis import part_ledger
+from clusterctl.model.hardware import Hardware
+from clusterctl.model.parts import PartLedger
+from clusterctl.state import files, paths
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+KEEP = 40
+_DAY = timedelta(days=1)
+_STAMP = "%Y%m%dT%H%M%S%fZ"
+_SUFFIX = ".json.zst"
+_MOST_BYTES = 1 << 28
+_MOST_READ = 4
+_LOOKS = TypeAdapter(dict[str, Hardware])
+
+
+def past(cluster: str, hosts: Collection[str], now: datetime) -> dict[str, tuple[Hardware, ...]]:
+    """Return earlier looks at hosts, the oldest first: the newest ones, and the oldest one of the last day.
+
+    A damaged file counts as missing.
+    """
+    names = _files(cluster)
+    of_day = [path for path in names if now - _time(path) <= _DAY]
+    chosen = sorted({*names[-_MOST_READ:], *of_day[:1]})
+    found: dict[str, list[Hardware]] = {}
+    for path in chosen:
+        for host, look in _read(path).items():
+            if host in hosts:
+                found.setdefault(host, []).append(look)
+    return {host: tuple(looks) for host, looks in found.items()}
+
+
+def ledger(cluster: str) -> PartLedger:
+    """Return the ledger of parts; an unreadable file counts as empty."""
+    try:
+        return PartLedger.model_validate_json(paths.parts_file(cluster).read_bytes())
+    except (OSError, ValueError):
+        return PartLedger()
+
+
+def keep(cluster: str, looks: Mapping[str, Hardware], at: datetime) -> None:
+    """Keep a look, forget the oldest beyond :data:`KEEP`, and bring the ledger up to date.
+
+    Raises:
+        ConfigError: the state folder cannot be written.
+        OSError: the disk is full.
+    """
+    seen = {host: look for host, look in looks.items() if look.boot_id}
+    if not seen:
+        return
+    folder = paths.private_folder(paths.hardware_dir(cluster))
+    without = {host: look.model_copy(update={"events": ()}) for host, look in seen.items()}  # the node's log has them
+    place = folder / f"{at.astimezone(timezone.utc).strftime(_STAMP)}{_SUFFIX}"
+    files.write_atomically(place, zstandard.compress(_LOOKS.dump_json(without)))
+    updated = part_ledger.updated(ledger(cluster), {host: look.parts for host, look in seen.items()}, at)
+    files.write_atomically(paths.parts_file(cluster), updated.model_dump_json() + "\n")
+    for old in _files(cluster)[:-KEEP]:
+        old.unlink(missing_ok=True)
+
+
+def _files(cluster: str) -> list[Path]:
+    try:
+        return sorted(path for path in paths.hardware_dir(cluster).iterdir() if _is_look(path))
+    except OSError:
+        return []
+
+
+def _is_look(path: Path) -> bool:
+    try:
+        _time(path)
+    except ValueError:
+        return False
+    return True
+
+
+def _time(path: Path) -> datetime:
+    return datetime.strptime(path.name.removesuffix(_SUFFIX), _STAMP).replace(tzinfo=timezone.utc)
+
+
+def _read(path: Path) -> dict[str, Hardware]:
+    try:
+        data = zstandard.ZstdDecompressor().decompress(path.read_bytes(), max_output_size=_MOST_BYTES)
+        return _LOOKS.validate_json(data)
+    except (OSError, ValueError, zstandard.ZstdError):
+        return {}
