@@ -1,0 +1,149 @@
+"""The texts that kubectl gives: the state of a job, its pods and why they do not run, and the lines of their logs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+Phase: TypeAlias = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
+
+_PREFIX = re.compile(r"\[pod/(?P<pod>[^/\]]+)/[^\]]*\] ?(?P<text>.*)", re.DOTALL)
+# Reasons of the kubelet for which a container never starts as it is.
+_HOPELESS = frozenset(
+    {
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    }
+)
+_STARTLESS = frozenset({"StartError", "ContainerCannotRun"})
+_MOST_SAID = 200
+
+
+@dataclass(frozen=True)
+class PodJobStatus:
+    """A job as its operator tells it; ``ended`` is Succeeded, Failed or empty."""
+
+    uid: str
+    ended: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod.
+
+    Attributes:
+        name: of the pod.
+        node: where it runs, empty before it has a node.
+        phase: as Kubernetes has it.
+        waits: why it does not run yet, in words.
+        is_hopeless: whether it never starts as it is.
+        died: why its container ended badly, in words; empty where it did not.
+    """
+
+    name: str
+    node: str = ""
+    phase: Phase = "Pending"
+    waits: str = ""
+    is_hopeless: bool = False
+    died: str = ""
+
+    @property
+    def has_started(self) -> bool:
+        """Whether its program runs or has run."""
+        return self.phase in {"Running", "Succeeded"} or (self.phase == "Failed" and not self.is_hopeless)
+
+
+def job(document: Mapping[str, Any]) -> PodJobStatus:
+    """Return the state of an MPIJob or a PyTorchJob."""
+    conditions = _list(_map(document.get("status")).get("conditions"))
+    for condition in conditions:
+        kind = str(condition.get("type", ""))
+        if kind in {"Succeeded", "Failed"} and str(condition.get("status")) == "True":
+            return PodJobStatus(
+                _uid(document), kind, str(condition.get("reason", "")), str(condition.get("message", ""))
+            )
+    return PodJobStatus(_uid(document))
+
+
+def pods(document: Mapping[str, Any]) -> tuple[Pod, ...]:
+    """Return the pods of a list, by name."""
+    return tuple(sorted((_pod(item) for item in _list(document.get("items"))), key=lambda pod: pod.name))
+
+
+def log_line(line: str) -> tuple[str, str]:
+    """Return the pod and the text of a line of ``kubectl logs --prefix``; the pod is empty where kubectl speaks."""
+    match = _PREFIX.fullmatch(line)
+    return (match["pod"], match["text"]) if match else ("", line)
+
+
+def waiting(found: Sequence[Pod], wanted: int) -> str:
+    """Say what the pods of a job wait for; empty where all have started."""
+    late = [pod for pod in found if not pod.has_started]
+    if len(found) < wanted and not late:
+        return f"{len(found)} of {wanted} pods exist"
+    first = next((pod for pod in late if pod.waits), None)
+    if first is not None:
+        return f"pod {first.name}: {first.waits}"
+    return f"{len(found) - len(late)} of {wanted} pods run" if late else ""
+
+
+def _pod(item: Mapping[str, Any]) -> Pod:
+    status = _map(item.get("status"))
+    containers = _list(status.get("initContainerStatuses")) + _list(status.get("containerStatuses"))
+    waits, hopeless, died = _unscheduled(_list(status.get("conditions"))), False, ""
+    for state in (_map(container.get("state")) for container in containers):
+        held = _map(state.get("waiting"))
+        if held.get("reason") and held["reason"] not in {"ContainerCreating", "PodInitializing"}:
+            waits, hopeless = _words(held), hopeless or held["reason"] in _HOPELESS
+        over = _map(state.get("terminated"))
+        if over and over.get("exitCode"):
+            if over.get("reason") in _STARTLESS:
+                waits, hopeless = _words(over), True
+            died = died or f"{over.get('reason') or 'Error'} (exit code {over['exitCode']})"
+    if status.get("reason"):  # of the whole pod, such as Evicted
+        died = _words(status)
+    phase = status.get("phase", "Pending")
+    return Pod(
+        name=str(_map(item.get("metadata")).get("name", "")),
+        node=str(_map(item.get("spec")).get("nodeName", "")),
+        phase=phase if phase in {"Pending", "Running", "Succeeded", "Failed"} else "Unknown",
+        waits=waits,
+        is_hopeless=hopeless,
+        died=died,
+    )
+
+
+def _unscheduled(conditions: Iterable[Mapping[str, Any]]) -> str:
+    for condition in conditions:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return _words(condition)
+    return ""
+
+
+def _words(state: Mapping[str, Any]) -> str:
+    """Return reason and message as one line of bounded length."""
+    line = " ".join(": ".join(str(state[key]) for key in ("reason", "message") if state.get(key)).split())
+    return line if len(line) <= _MOST_SAID else f"{line[: _MOST_SAID - 3]}..."
+
+
+def _uid(document: Mapping[str, Any]) -> str:
+    return str(_map(document.get("metadata")).get("uid", ""))
+
+
+def _map(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Mapping[str, Any]]:
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []

@@ -1,0 +1,368 @@
+"""Validate in pods of the user's image: one job of Kubernetes runs the checks, and its logs are judged here.
+
+A check that measures runs twice in the job. The second run counts only where the first one stands out.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import suppress
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Literal
+
+from clusterctl import __version__
+from clusterctl.analysis import speed_verdict
+from clusterctl.analysis.trend import noise_of
+from clusterctl.launch import validation_job
+from clusterctl.model.hosts import OF_KUBERNETES, InventorySources
+from clusterctl.model.results import (
+    CheckProgress,
+    CheckResult,
+    CheckStarted,
+    Measurement,
+    ValidationRecord,
+    Verdict,
+    worst,
+)
+from clusterctl.remote import kubectl_refusal
+from clusterctl.remote.kubectl import Kubectl
+from clusterctl.remote.pod_job import PodJob
+from clusterctl.state import files, history, paths, runs
+from clusterctl.support.errors import ConfigError, ExitCode, ValidationCouldNotRunError
+from clusterctl.validation import pods_checks
+from clusterctl.validation.check_results import CheckResults
+from clusterctl.validation.checks import registry
+from clusterctl.validation.expectations import Expectations, MeasuredRun
+from clusterctl.validation.pod_output import PodOutput
+from clusterctl.validation.run import exit_code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from clusterctl.launch.validation_job import ValidationJob
+    from clusterctl.model.job_outcome import JobOutcome
+    from clusterctl.model.pods_wish import PodsWish
+    from clusterctl.model.results import ValidationEvent
+    from clusterctl.remote.kubectl_text import Pod
+    from clusterctl.validation.checks.base import Check, Site
+    from clusterctl.validation.options import ValidationOptions
+
+JOB = "job"  # what a progress is about before the first check
+_NAME = "clusterctl"
+_RIGHTS = (("get", ""), ("delete", ""), ("list", "pods"), ("get", "pods/log"), ("delete", "configmaps"))
+
+
+def prepared(options: ValidationOptions, wish: PodsWish) -> tuple[pods_checks.PodsPlan, ValidationJob]:
+    """Return the checks that run, and the manifests of the job that runs them.
+
+    Raises:
+        ConfigError: a value is malformed, or not one check can run in such pods.
+    """
+    plan = pods_checks.plan(registry.select(options.checks, options.suite), wish, options.timeout_s)
+    if not plan.checks:
+        why = "; ".join(f"{name}: {words}" for name, words in plan.left_out.items())
+        raise ConfigError(f"Not one check can run in the pods ({why}); name others with --checks.")
+    return plan, validation_job.build(f"{_NAME}-{secrets.token_hex(4)}", wish, plan.planned)
+
+
+def cluster(wish: PodsWish) -> Kubectl:
+    """Return the cluster that a wish means, with its context and namespace known.
+
+    Raises:
+        ConfigError: the kubeconfig is missing or broken.
+    """
+    kubectl = Kubectl(wish.kubeconfig, wish.context, wish.place)
+    kubectl.resolve()
+    return kubectl
+
+
+def checked(kubectl: Kubectl, job: ValidationJob) -> None:
+    """Have the API server check manifests and rights before anything is created.
+
+    Raises:
+        ClusterctlError: it refuses one; the sentence says which and why.
+    """
+    kubectl.check(job.job, job.programs)
+    for verb, named in _RIGHTS:
+        resource = named or job.resource
+        if not kubectl.may(verb, resource):
+            raise ValidationCouldNotRunError(kubectl_refusal.no_right(verb, resource, kubectl.namespace))
+
+
+def validate(
+    options: ValidationOptions, wish: PodsWish, on_event: Callable[[ValidationEvent], None] | None = None
+) -> ValidationRecord:
+    """Validate pods of one job, which is deleted whatever happens.
+
+    Args:
+        options: what the user asks for.
+        wish: the pods.
+        on_event: hears what happens, as it happens.
+
+    Returns:
+        The record, as :func:`clusterctl.validation.run.validate` does; its hosts are the pods with ranks.
+
+    Raises:
+        ConfigError: the kubeconfig, the namespace or an option is wrong.
+        ValidationCouldNotRunError: the cluster does not answer, refuses, or does not start the job in time.
+    """
+    plan, job = prepared(options, wish)
+    kubectl = cluster(wish)
+    checked(kubectl, job)
+    sources = InventorySources((f"{OF_KUBERNETES}{kubectl.context or 'in-cluster'}/{kubectl.namespace}",))
+    run = runs.start("validate", sources, options.argv, runs.versions())
+    try:
+        record = _PodsRun(kubectl, plan, job, run, sources, options, wish, on_event or _ignore).go()
+    except KeyboardInterrupt:
+        run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=_now())
+        raise
+    except BaseException as error:
+        run.update(outcome="failed", exit_code=int(ExitCode.VALIDATION_ERROR), message=str(error), finished=_now())
+        raise
+    finally:
+        run.close()
+    outcome: Literal["done", "failed"] = "done" if record.verdict is Verdict.PASS else "failed"
+    bad = "; ".join(f"{check.check}: {check.reason}" for check in record.checks if check.is_bad)
+    run.update(outcome=outcome, exit_code=int(exit_code(record)), message=bad, finished=_now())
+    return record
+
+
+class _PodsRun:
+    """One run, from the creation of the job to the record."""
+
+    def __init__(
+        self,
+        kubectl: Kubectl,
+        plan: pods_checks.PodsPlan,
+        job: ValidationJob,
+        run: runs.Run,
+        sources: InventorySources,
+        options: ValidationOptions,
+        wish: PodsWish,
+        tell: Callable[[ValidationEvent], None],
+    ) -> None:
+        self._kubectl, self._plan, self._job, self._run = kubectl, plan, job, run
+        self._sources, self._options, self._wish, self._tell = sources, options, wish, tell
+        self._started = _now()
+        self._results = CheckResults(tell)
+        self._output = PodOutput(job.speakers)
+        self._pods: Mapping[str, Pod] = {}
+        self._notes: tuple[str, ...] = ()
+        self._began = 0.0
+        paths.private_folder(paths.logs_dir(run.folder))
+        self._expectations = self._expected({})
+
+    def go(self) -> ValidationRecord:
+        """Run the checks, and keep the record of the run."""
+        wish = self._wish
+        held = PodJob(self._kubectl, self._job, wish.start_within_s, wish.time_s, lambda w: self._say(JOB, w))
+        try:
+            with held:
+                self._pods = self._by_host(held.wait())
+                self._conclude_reachable()
+                self._began = time.monotonic()
+                self._read(held)
+                self._pods = {**self._pods, **self._by_host(held.pods)}
+                self._judge_rest(held.gone)
+        except BaseException:
+            with suppress(OSError):
+                self._save(self._record())
+            raise
+        self._notes += (held.left,) if held.left else ()
+        record = self._save(self._record())
+        return self._save(self._remembered(record)) if self._options.remembered else record
+
+    # --- the job ------------------------------------------------------------------------------------------------------
+
+    def _read(self, held: PodJob) -> None:
+        """Take the logs as they come, and judge each check when it has ended in all pods."""
+        number, before = 0, ""
+        for pod, text, at in held.lines(lambda: self._output.is_done):
+            self._output.take(pod, text, at - self._began)
+            if (check := self._output.running()) and check != before:
+                self._tell(CheckStarted(check, len(self._results.all) + 1, self._total, self._deadline(check)))
+                before = check
+            while number < len(self._plan.planned) and self._output.has_ended(number):
+                number += 1
+                self._judge_ended(number)
+
+    def _judge_ended(self, ended: int) -> None:
+        """Judge the checks whose last run is among the first ``ended`` runs."""
+        for check in self._plan.checks:
+            if check.name not in self._results and self._plan.numbers[check.name][-1] < ended:
+                self._results.finish(self._judged(check))
+
+    def _judge_rest(self, gone: str) -> None:
+        """Judge what has not ended, and skip what has not begun."""
+        lacks = self._lacks()
+        if gone and self._output.last:
+            pod, words = next(iter(sorted(self._output.last.items())))
+            gone = f"{gone}; the log of pod {pod} ends with: {words}"
+        for check in self._plan.checks:
+            if check.name in self._results:
+                continue
+            first = self._output.outcome(self._plan.numbers[check.name][0])
+            if first is None:
+                self._results.skip(check.name, lacks or gone or "it did not begin", self._skipped_as())
+            elif gone or lacks:
+                found = self._result(check, self._plan.numbers[check.name][0])
+                reason = f"{lacks or gone}; it ended during this check"
+                update = {"verdict": Verdict.ERROR, "reason": reason, "hosts": (), "culprits": (), "next_step": ""}
+                self._results.finish(found.model_copy(update=update))
+            else:
+                self._results.finish(self._result(check, self._plan.numbers[check.name][0]))
+        for name, why in self._plan.left_out.items():
+            self._results.skip(name, why)
+
+    def _skipped_as(self) -> Verdict:
+        """Return ERROR for the first check that did not begin, SKIP for those after it."""
+        return Verdict.SKIP if any(result.is_bad for result in self._results.all) else Verdict.ERROR
+
+    def _lacks(self) -> str:
+        """Say what the image or the job lacks for the checks, empty where it lacks nothing."""
+        if not self._output.lacks:
+            return ""
+        pod, what = next(iter(sorted(self._output.lacks.items())))
+        return f"pod {pod} of image {self._wish.image} lacks {what}; mend the image or its --python"
+
+    # --- one check ----------------------------------------------------------------------------------------------------
+
+    def _judged(self, check: Check) -> CheckResult:
+        """Return the result of a check's first run, or of its second where the first stands out."""
+        first, *again = self._plan.numbers[check.name]
+        self._expectations = self._expected(self._versions())
+        found = self._result(check, first)
+        result = self._expectations.assess(found)
+        if again and found.verdict is Verdict.PASS and speed_verdict.suspects(result):
+            result = self._expectations.confirmed(result, self._result(check, again[0]))
+        return result
+
+    def _result(self, check: Check, number: int) -> CheckResult:
+        outcome = self._output.outcome(number)
+        if outcome is None:  # pragma: no cover - asked for runs that began
+            raise AssertionError
+        judgement = check.judge(self._site, outcome)
+        again = (
+            f"-{number - self._plan.numbers[check.name][0] + 1}" if number > self._plan.numbers[check.name][0] else ""
+        )
+        log = f"logs/{check.name}{again}.log"
+        files.write_atomically(self._run.folder / log, _log(self._plan.planned[number].argv, outcome))
+        return CheckResult(
+            check=check.name,
+            verdict=judgement.verdict,
+            reason=judgement.reason,
+            hosts=judgement.hosts,
+            seconds=round(outcome.seconds, 3),
+            deadline_s=self._deadline(check.name),
+            command=self._plan.planned[number].argv,
+            repeat=self._repeat(check.name),
+            ranks=judgement.ranks,
+            measurements=judgement.measurements,
+            figures=judgement.figures,
+            matrices=judgement.matrices,
+            next_step=judgement.next_step
+            or (self._repeat(check.name) if judgement.verdict is not Verdict.PASS else ""),
+            culprits=judgement.culprits,
+            log=log,
+            evidence=judgement.evidence,
+        )
+
+    @property
+    def _site(self) -> Site:
+        names = {pod.name: host for host, pod in self._pods.items()}
+        return pods_checks.site_of(self._wish, self._versions().get("openmpi", ""), names)
+
+    def _conclude_reachable(self) -> None:
+        nodes = {pod.node for host, pod in self._pods.items() if host in self._job.ranks}
+        count = len(self._job.ranks)
+        self._results.finish(
+            CheckResult(
+                check=registry.REACHABLE,
+                verdict=Verdict.PASS,
+                reason=f"{count} pods run on {len(nodes)} node{'s' if len(nodes) != 1 else ''}",
+                seconds=round((_now() - self._started).total_seconds(), 3),
+                repeat=self._options.repeat(self._sources),
+                measurements=(Measurement(name="nodes_asked", value=count, unit="nodes"),),
+            )
+        )
+
+    # --- the record ---------------------------------------------------------------------------------------------------
+
+    def _record(self) -> ValidationRecord:
+        pods = {host: pod.node for host, pod in self._pods.items() if host in self._job.ranks}
+        versions = self._versions()
+        return ValidationRecord(
+            clusterctl_version=__version__,
+            run_id=self._run.record.run_id,
+            inventory=str(self._sources),
+            started=self._started,
+            finished=max(_now(), self._started),
+            launch_node="launcher" if self._job.kind == "MPIJob" else self._job.ranks[0],
+            hosts=self._job.ranks,
+            slots=dict.fromkeys(self._job.ranks, self._wish.ranks_per_pod),
+            openmpi_version=versions.get("openmpi", ""),
+            suite=self._options.suite.name,
+            versions=versions,
+            notes=(*self._notes, *self._where(pods), *self._expectations.notes),
+            folder=str(self._run.folder),
+            via=self._wish.kind,
+            pods_job=f"{self._job.kind} {self._job.name} in namespace {self._kubectl.namespace}",
+            pods=pods,
+            verdict=worst(self._results.all),
+            checks=self._results.all,
+        )
+
+    def _where(self, pods: Mapping[str, str]) -> list[str]:
+        """Say on which nodes the pods ran that a bad check names."""
+        named = dict.fromkeys(host for check in self._results.all for host in check.named if pods.get(host))
+        return [f"{host} ran on node {pods[host]}." for host in named]
+
+    def _versions(self) -> dict[str, str]:
+        up = next((event for _, event in sorted(self._output.up.items())), {})
+        said = str(up.get("mpirun", "")).split()
+        found = {"openmpi": said[-1] if said else "", "pytorch": str(up.get("torch", ""))}
+        return {name: version for name, version in found.items() if version}
+
+    def _expected(self, versions: Mapping[str, str]) -> Expectations:
+        measured = MeasuredRun(paths.cluster_id(self._sources), len(self._job.ranks), versions)
+        return Expectations(self._options.suite, measured, {}, remembered=self._options.remembered)
+
+    def _remembered(self, record: ValidationRecord) -> ValidationRecord:
+        noise = noise_of(self._options.suite.history)
+        record, warnings = history.remember(paths.cluster_id(self._sources), record, noise=noise)
+        return record.model_copy(update={"notes": (*record.notes, *warnings)})
+
+    def _save(self, record: ValidationRecord) -> ValidationRecord:
+        files.write_atomically(paths.validation_record(self._run.folder), record.model_dump_json(indent=1) + "\n")
+        return record
+
+    def _by_host(self, pods: tuple[Pod, ...]) -> dict[str, Pod]:
+        prefix = f"{self._job.name}-"
+        return {pod.name.removeprefix(prefix): pod for pod in pods}
+
+    @property
+    def _total(self) -> int:
+        return len(self._plan.checks) + 1
+
+    def _deadline(self, check: str) -> float:
+        return next((one.deadline_s for one in self._plan.planned if one.name == check), 0.0)
+
+    def _repeat(self, check: str) -> str:
+        return self._options.repeat(self._sources, check)
+
+    def _say(self, check: str, words: str) -> None:
+        self._tell(CheckProgress(check, words))
+
+
+def _log(argv: tuple[str, ...], outcome: JobOutcome) -> str:
+    head = [f"# command  {' '.join(argv)}", f"# outcome  {outcome.ending} rc={outcome.rc} {outcome.problem}"]
+    return "\n".join([*head, *(f"{line.at_s:9.3f} {line.stream} {line.text}" for line in outcome.lines)]) + "\n"
+
+
+def _ignore(_event: ValidationEvent) -> None:
+    """Take an event that is not shown."""
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)

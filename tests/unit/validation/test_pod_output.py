@@ -1,0 +1,82 @@
+"""The logs of pods become one outcome for each check; what is cut off or mixed does no harm."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from clusterctl.validation.pod_output import PodOutput
+
+
+def event(name: str, **more: Any) -> str:
+    return json.dumps({"clusterctl_pod": 1, "event": name, "pod": "p", **more})
+
+
+RANK = '{"clusterctl": 1, "event": "result", "check": "allreduce", "rank": 0, "host": "w"}'
+
+
+def test_a_check_is_the_lines_between_its_begin_and_its_end() -> None:
+    output = PodOutput(1)
+    output.take("l", event("up", mpirun="mpirun (Open MPI) 4.1.4"), 1.0)
+    output.take("l", "a line before", 1.5)
+    output.take("l", event("begin", check="allreduce"), 2.0)
+    assert output.running() == "allreduce"
+    output.take("l", RANK, 2.5)
+    output.take("l", "mpirun says something", 2.75)
+    assert not output.has_ended(0)
+    output.take("l", event("end", check="allreduce", ending="exited", rc=0, seconds=1.0, ending_s=1.0), 3.0)
+    output.take("l", "", 3.0)
+    assert output.has_ended(0)
+    assert not output.is_done
+    output.take("l", event("done"), 3.1)
+    assert output.is_done
+    outcome = output.outcome(0)
+    assert outcome is not None
+    assert [(line.stream, line.at_s, line.text) for line in outcome.lines] == [
+        ("stdout", 0.5, RANK),
+        ("stderr", 0.75, "mpirun says something"),
+    ]
+    assert (outcome.ending, outcome.rc, outcome.seconds) == ("exited", 0, 1.0)
+
+
+def test_the_worst_end_of_all_pods_counts() -> None:
+    output = PodOutput(2)
+    for pod in "ab":
+        output.take(pod, event("begin", check="torchrun"), 0.0)
+    output.take("a", event("end", check="torchrun", ending="exited", rc=0), 1.0)
+    assert not output.has_ended(0)
+    unfinished = output.outcome(0)
+    assert unfinished is not None
+    assert unfinished.ending == "lost"
+    output.take("b", event("end", check="torchrun", ending="deadline", rc=None, ending_s=120.0), 1.0)
+    late = output.outcome(0)
+    assert late is not None
+    assert (late.ending, late.ending_s, late.rc) == ("deadline", 120.0, None)
+
+
+def test_a_second_run_of_a_check_is_another_one() -> None:
+    output = PodOutput(1)
+    for code in (0, 1):
+        output.take("l", event("begin", check="pairs"), 0.0)
+        output.take("l", event("end", check="pairs", ending="exited", rc=code), 1.0)
+    outcomes = [output.outcome(number) for number in range(3)]
+    assert [None if one is None else one.rc for one in outcomes] == [0, 1, None]
+
+
+def test_what_an_image_lacks_ends_the_run() -> None:
+    output = PodOutput(2)
+    output.take("a", event("lacks", what="mpirun in PATH"), 0.0)
+    assert output.is_done
+    assert output.lacks == {"a": "mpirun in PATH"}
+
+
+def test_half_lines_and_strange_events_are_text() -> None:
+    output = PodOutput(1)
+    output.take("l", event("end", check="none"), 0.0)  # without a begin
+    output.take("l", event("begin", check="gather"), 0.0)
+    for text in ('{"clusterctl_pod": 1, "event": "en', '{"clusterctl_pod": [', event("end", seconds="x", rc="y")):
+        output.take("l", text, 1.0)
+    outcome = output.outcome(0)
+    assert outcome is not None
+    assert (outcome.seconds, outcome.rc) == (0.0, None)
+    assert len(outcome.lines) == 2
