@@ -13,7 +13,6 @@ from .reading import Json, list_folder, read_text, sha256, user_name
 
 MARKER = ".clusterctl.json"
 MANIFEST = ".clusterctl.files.json"
-ARTIFACT_ROOT = "/usr/local"
 _KINDS = {"l": stat.S_ISLNK, "d": stat.S_ISDIR}
 SLICES = 7  # of an artifact's files: one a night, so that each byte is read within a week
 
@@ -124,10 +123,13 @@ def _deviation(folder: str, entry: list, owner: int, content: list[int]) -> str:
     return found
 
 
-def artifacts(asked: list[Json] | None, verifier: Verifier) -> Json:
-    """Verify the artifacts asked for; None stands for every artifact directly below /usr/local."""
+def artifacts(asked: list[Json] | None, verifier: Verifier, root: str) -> Json:
+    """Verify the artifacts asked for; None stands for every artifact directly below the root.
+
+    A relative link is below the root.
+    """
     if asked is None:
-        folders = [f"{ARTIFACT_ROOT}/{name}" for name in list_folder(ARTIFACT_ROOT)]
+        folders = [f"{root}/{name}" for name in list_folder(root)]
         asked = [
             {"name": "", "link": folder}
             for folder in folders
@@ -135,13 +137,19 @@ def artifacts(asked: list[Json] | None, verifier: Verifier) -> Json:
         ]
     return {
         "artifacts": [
-            _artifact(str(entry.get("name", "")), str(entry["link"]), entry.get("inputs") or [], verifier)
+            _artifact(
+                str(entry.get("name", "")),
+                os.path.join(root, str(entry["link"])),
+                entry.get("inputs") or [],
+                verifier,
+                root,
+            )
             for entry in asked
         ]
     }
 
 
-def _artifact(name: str, link: str, inputs: list[str], verifier: Verifier) -> Json:
+def _artifact(name: str, link: str, inputs: list[str], verifier: Verifier, root: str) -> Json:
     if not os.path.isdir(link):
         problem = f"{link} does not exist" if not os.path.lexists(link) else f"{link} leads nowhere"
         return {
@@ -158,8 +166,8 @@ def _artifact(name: str, link: str, inputs: list[str], verifier: Verifier) -> Js
     marker, _unused, problem = verifier.verify(link)
     linked = os.path.islink(link) or not name
     found = str(marker.get("name", name))
-    if not name:  # found in /usr/local: tell whether the public link leads here
-        public = f"{ARTIFACT_ROOT}/{found}"
+    if not name:  # found in the root: tell whether the public link leads here
+        public = f"{root}/{found}"
         switched = os.path.realpath(public) == os.path.realpath(link)
         target, link = os.path.realpath(link), public if switched else ""
     else:

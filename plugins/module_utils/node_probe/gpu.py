@@ -39,10 +39,13 @@ def gpus(library_path: str, root: str = "") -> Json:
     version = driver_version(read_text(f"{root}/proc/driver/nvidia/version", ""))
     driver = gpu_driver.driver(version, library_path, root)
     instances = mig.instances(found, version, root)
+    empty = mig.empty(found, instances, version, root)
     for one in found:
         one.pop("minor")
         one["unusable"], one["problem"] = gpu_driver.unusable(one["driver"], driver)
         one["instances"] = instances.get(one["bus"], [])
+        if one["bus"] in empty and not one["unusable"]:
+            one["unusable"], one["problem"] = "mig", "MIG mode is on, and the GPU has no instance"
     return {"gpus": found}
 
 

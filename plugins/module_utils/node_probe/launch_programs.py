@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import os
 
-from .artifacts import ARTIFACT_ROOT
 from .reading import Json
 
 _NAMES = ("mpirun", "prterun", "prted", "orted")
 
 
-def programs(search_path: str, own_folder: str = f"{ARTIFACT_ROOT}/openmpi/bin") -> Json:
+def programs(search_path: str, own_folder: str) -> Json:
     """Return each program as the session finds it, and the state of the installed one.
 
     Args:

@@ -7,25 +7,29 @@ import os
 
 from . import library_cache
 from .library_version import library_version
+from .prefix import DEFAULT
 from .reading import Json, matching_paths
 
 _ELF_HEAD = 20  # bytes up to and with e_machine
 
 
-def libraries(asked: list[Json], library_path: str) -> Json:
+def libraries(asked: list[Json], library_path: str, root: str = DEFAULT) -> Json:
     """Find libraries as the loader does.
 
     Args:
         asked: each with ``soname``, and ``also``: patterns of further files to report.
         library_path: LD_LIBRARY_PATH of the session.
+        root: the folder of the artifacts; relative patterns are below it.
     """
     cache = library_cache.content() if asked else b""
     return {
-        "libraries": [_library(str(entry["soname"]), entry.get("also") or [], cache, library_path) for entry in asked]
+        "libraries": [
+            _library(str(entry["soname"]), entry.get("also") or [], cache, library_path, root) for entry in asked
+        ]
     }
 
 
-def _library(soname: str, also: list[str], cache: bytes, library_path: str) -> Json:
+def _library(soname: str, also: list[str], cache: bytes, library_path: str, root: str) -> Json:
     """Return the file that the loader takes for a name, and the others that it could reach (ld.so(8)).
 
     The RPATH of a program and the folders for special processors (glibc-hwcaps) are left out.
@@ -39,12 +43,12 @@ def _library(soname: str, also: list[str], cache: bytes, library_path: str) -> J
     for path, via in ways:
         real = os.path.realpath(path)
         if real not in found and _can_be_loaded(real):
-            found[real] = {"path": path, "real": real, "version": library_version(soname, real), "via": via}
+            found[real] = {"path": path, "real": real, "version": library_version(soname, real, root), "via": via}
     files = list(found.values()) or [{"path": "", "real": "", "version": "", "via": ""}]
-    for path in (path for pattern in also for path in matching_paths(pattern)):
+    for path in (path for pattern in also for path in matching_paths(os.path.join(root, pattern))):
         real = os.path.realpath(path)
         if _can_be_loaded(real):
-            known = found.get(real) or {"version": library_version(soname, real)}
+            known = found.get(real) or {"version": library_version(soname, real, root)}
             files.append({**known, "path": path, "real": real, "via": "asked for"})
     return {"soname": soname, **files[0], "others": files[1:]}
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 
-from . import artifacts
+from .artifacts import MARKER
 from .reading import list_folder, read_text
 
 # Library stem -> the artifact of clusterctl that installs it.
@@ -16,17 +16,13 @@ _NCCL_ANSWER_S = 5.0
 _NOBODY = 65534  # the kernel's own number for a user without rights
 
 
-def library_version(soname: str, real: str) -> str:
+def library_version(soname: str, real: str, root: str) -> str:
     """Return the release of a library's file, '' if it is unknown."""
     stem = soname.partition(".so")[0]
-    folder = (
-        real[len(artifacts.ARTIFACT_ROOT) + 1 :].partition("/")[0]
-        if real.startswith(f"{artifacts.ARTIFACT_ROOT}/")
-        else ""
-    )
+    folder = real[len(root) + 1 :].partition("/")[0] if real.startswith(f"{root}/") else ""
     if folder:
         try:
-            marker = json.loads(read_text(f"{artifacts.ARTIFACT_ROOT}/{folder}/{artifacts.MARKER}"))
+            marker = json.loads(read_text(f"{root}/{folder}/{MARKER}"))
             if marker["name"] == _HOLDERS.get(stem):
                 return str(marker["version"])
         except (OSError, ValueError, LookupError, TypeError):

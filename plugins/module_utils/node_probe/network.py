@@ -16,6 +16,8 @@ _IFF_UP = 0x1
 _RTF_UP = 0x1
 _RTF_GATEWAY = 0x2
 _IPV6_SCOPES = {0x00: "global", 0x10: "host", 0x20: "link", 0x40: "site"}
+# <linux/if_addr.h>: an address that will change (RFC 4941), one past its lifetime, and one that another machine has.
+_IPV6_TEMPORARY, _IPV6_DUPLICATE, _IPV6_DEPRECATED = 0x01, 0x08, 0x20
 _IPV4_SCOPES = {0: "global", 200: "site", 253: "link", 254: "host"}
 _FABRIC = "/etc/clusterctl/fabric.json"
 
@@ -110,20 +112,26 @@ def _ipv4_entry(message: bytes, names: dict[int, str]) -> tuple[str, Json] | Non
 
 
 def _ipv6_addresses() -> list[tuple[str, Json]]:
+    return read_ipv6_addresses(read_text("/proc/net/if_inet6", ""))
+
+
+def read_ipv6_addresses(text: str) -> list[tuple[str, Json]]:
+    """Return interface and address of each line of /proc/net/if_inet6; a duplicate of another machine's is left out."""
     found = []
-    for line in read_text("/proc/net/if_inet6", "").splitlines():
-        raw, _unused, prefix, scope, _unused, name = line.split()
-        found.append(
-            (
-                name,
-                {
-                    "family": 6,
-                    "address": socket.inet_ntop(socket.AF_INET6, bytes.fromhex(raw)),
-                    "prefix": int(prefix, 16),
-                    "scope": _IPV6_SCOPES.get(int(scope, 16), scope),
-                },
-            )
-        )
+    for line in text.splitlines():
+        raw, _unused, prefix, scope, flags, name = line.split()
+        state = int(flags, 16)
+        if state & _IPV6_DUPLICATE:
+            continue
+        entry: Json = {
+            "family": 6,
+            "address": socket.inet_ntop(socket.AF_INET6, bytes.fromhex(raw)),
+            "prefix": int(prefix, 16),
+            "scope": _IPV6_SCOPES.get(int(scope, 16), scope),
+        }
+        if state & (_IPV6_TEMPORARY | _IPV6_DEPRECATED):
+            entry["temporary"] = True
+        found.append((name, entry))
     return found
 
 
@@ -193,5 +201,6 @@ def fabric() -> Json:
             "interface": str(record["interface"]),
             "address": str(record["address"]),
             "proven": [str(name) for name in record.get("proven") or ()],
+            **({"opened": True} if record.get("opened") is True else {}),
         }
     }

@@ -11,34 +11,37 @@ from .reading import Json, read_text, read_text_of_user
 if TYPE_CHECKING:
     import pwd
 
-SITE = "/usr/local/etc/openmpi"
+SITE = "etc/openmpi"  # below the prefix
 NCCL = "/etc/nccl.conf"
 FABRIC = "/etc/clusterctl/fabric.json"
-_FABRIC_FILES = (f"{SITE}/openmpi-mca-params.conf", f"{SITE}/prte-mca-params.conf", NCCL)
-_SITE_FILES = (*_FABRIC_FILES, f"{SITE}/pmix-mca-params.conf", f"{SITE}/openmpi-mca-params-override.conf")
+_FABRIC_FILES = ("openmpi-mca-params.conf", "prte-mca-params.conf")
+_OTHER_FILES = ("pmix-mca-params.conf", "openmpi-mca-params-override.conf")
 _HOME_FILES = (".openmpi/mca-params.conf", ".prte/mca-params.conf", ".pmix/mca-params.conf", ".nccl.conf")
 _BEGIN, _END = "# BEGIN clusterctl ", "# END clusterctl "
 _PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "NCCL_", "UCX_")
 _VARIABLES = ("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX", "LD_PRELOAD")
 
 
-def parameters(variables: dict[str, str], home: str, user: pwd.struct_passwd | None = None) -> Json:
+def parameters(variables: dict[str, str], home: str, user: pwd.struct_passwd | None, root: str) -> Json:
     """Return the settings outside the blocks of clusterctl, and the files of the role ``fabric``.
 
     Args:
         variables: the variables of the session.
         home: the home of the login user.
         user: the login user, with whose identity root reads below the home.
+        root: the prefix of the software.
     """
     found = []
     files = [{"path": FABRIC, "exists": os.path.exists(FABRIC), "own": {}}]
-    texts = {path: read_text(path, "") for path in _SITE_FILES}
+    of_fabric = [*(f"{root}/{SITE}/{name}" for name in _FABRIC_FILES), NCCL]
+    others_of_site = [f"{root}/{SITE}/{name}" for name in _OTHER_FILES]
+    texts = {path: read_text(path, "") for path in (*of_fabric, *others_of_site)}
     paths = [f"{home}/{name}" for name in _HOME_FILES if home]
     texts.update({path: read_text_of_user(path, user) for path in paths})
     for path, text in texts.items():
         own, others = read_settings(text)
         found += [{"name": name, "value": value, "source": path} for name, value in others]
-        if path in _FABRIC_FILES:
+        if path in of_fabric:
             files.append({"path": path, "exists": bool(text) or os.path.exists(path), "own": own})
     found += [
         {"name": name, "value": variables[name], "source": "environment"}

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import os
+import pwd
 
-from .artifacts import ARTIFACT_ROOT, MARKER
+from .artifacts import MARKER
+from .identity import ActingAs
 from .reading import Json, list_folder, read_text, user_name
 
 # A process with one of these variables is a rank, or a child of a rank.
@@ -60,19 +62,19 @@ def leftovers(wanted: bool) -> Json:
     return {"leftovers": found}
 
 
-def busy(wanted: bool) -> Json:
+def busy(wanted: bool, root: str) -> Json:
     """Find the ranks, and the processes that use a GPU, map a file of an artifact or were started from one.
 
-    Only processes whose files in /proc are readable are found: those of the login user, or all of them for root.
+    Found are the processes of the login user, or all of them for root.
     """
     if not wanted:
         return {"busy": []}
-    folders = [f"{ARTIFACT_ROOT}/{name}" for name in list_folder(ARTIFACT_ROOT)]
+    folders = [f"{root}/{name}" for name in list_folder(root)]
     trees = {folder: os.path.realpath(folder) for folder in folders if os.path.isfile(f"{folder}/{MARKER}")}
     found = []
     for pid in sorted(int(name) for name in list_folder("/proc") if name.isdigit() and int(name) != os.getpid()):
-        maps = read_text(f"/proc/{pid}/maps", "")
-        rank, gpu, used = _is_rank(pid), uses_gpu(maps), _trees_of(pid, maps, trees)
+        maps = _read_of(pid, "maps").decode("utf-8", "replace")
+        rank, gpu, used = _is_rank(pid), uses_gpu(maps), _trees_of(pid, maps, trees, f"{root}/")
         if not rank and not gpu and not used:
             continue
         try:
@@ -99,9 +101,8 @@ def uses_gpu(maps: str) -> bool:
     return any(name.isdigit() or name.startswith("-uvm") for name in names)
 
 
-def _trees_of(pid: int, maps: str, trees: dict[str, str]) -> set[str]:
+def _trees_of(pid: int, maps: str, trees: dict[str, str], first: str) -> set[str]:
     """Return the folders of artifacts of which a process maps a file, or from which its program comes."""
-    first = f"{ARTIFACT_ROOT}/"
     paths = {line[line.index(first) :] for line in maps.splitlines() if first in line}
     program = read_text(f"/proc/{pid}/cmdline", "").partition("\0")[0]
     paths |= {program} if program.startswith(first) else set()
@@ -110,9 +111,28 @@ def _trees_of(pid: int, maps: str, trees: dict[str, str]) -> set[str]:
 
 
 def _is_rank(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as stream:
-            block = b"\0" + stream.read()
-    except OSError:  # of another user, or ended
-        return False
+    block = b"\0" + _read_of(pid, "environ")
     return any(b"\0" + name in block for name in _RANK_VARIABLES)
+
+
+def _read_of(pid: int, name: str) -> bytes:
+    """Return a file of a process, b'' if it is not readable or the process has ended.
+
+    In a container, root may lack CAP_SYS_PTRACE, and is refused the files of other users' processes. It then reads them
+    with the identity of their owner (ptrace(2), "Ptrace access mode checking").
+    """
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as stream:
+            return stream.read()
+    except PermissionError:
+        if os.geteuid() != 0:
+            return b""
+    except OSError:
+        return b""
+    try:
+        owner = os.stat(f"/proc/{pid}")
+        user = pwd.struct_passwd((str(owner.st_uid), "", owner.st_uid, owner.st_gid, "", "", ""))
+        with ActingAs(user), open(f"/proc/{pid}/{name}", "rb") as stream:
+            return stream.read()
+    except OSError:
+        return b""

@@ -19,6 +19,7 @@ from . import (
     network,
     parameters,
     path_state,
+    prefix,
     processes,
     rdma,
     scratch_space,
@@ -48,6 +49,7 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
     quota = {"group": "", "cores": None, "throttled_periods": 0, "throttled_s": 0.0}
     uid, home = user.uid_and_home()
     login_user = user.login_user()
+    root = str(request.get("prefix") or prefix.DEFAULT)
     verifier = artifacts.Verifier(request.get("content"))
     asked, library_path = request.get("libraries") or [], variables.get("LD_LIBRARY_PATH", "")
     return [
@@ -56,7 +58,12 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
         ("software", system.software, {"distribution": system.read_os_release(""), "glibc": "", "python": python}),
         ("cuda", gpu.cuda, {"cuda": cuda}),
         ("hardware", system.hardware, {"cores": 0, "threads": 0, "boot_id": "", **memory}),
-        ("storage", system.storage, {"disk": [], "shm_bytes": 0}),
+        (
+            "prefix",
+            lambda: prefix.prefix(root),
+            {"prefix": {"path": root, "problem": "", "read_only": False, "others": []}},
+        ),
+        ("storage", lambda: system.storage(root), {"disk": [], "shm_bytes": 0}),
         ("scratch", lambda: scratch_space.scratch(variables, uid), {"scratch": []}),
         ("cpu_quota", cpu_quota.cpu_quota, {"cpu_quota": quota}),
         ("interfaces", network.interfaces, {"interfaces": []}),
@@ -65,7 +72,7 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
         ("fabric", network.fabric, {"fabric": None}),
         ("resolved", lambda: name_lookup.resolved(request.get("resolve")), {"names": []}),
         ("leftovers", lambda: processes.leftovers(bool(request.get("leftovers"))), {"leftovers": []}),
-        ("busy", lambda: processes.busy(bool(request.get("busy"))), {"busy": []}),
+        ("busy", lambda: processes.busy(bool(request.get("busy")), root), {"busy": []}),
         ("gpus", lambda: gpu.gpus(variables.get("LD_LIBRARY_PATH", "")), {"gpus": []}),
         ("limits", lambda: login_session.limits(session), {"limits": {}, "limit_settings": {}}),
         ("environment", lambda: login_session.environment(session), {"environment": {}, "environment_source": ""}),
@@ -87,18 +94,18 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
         ),
         (
             "parameters",
-            lambda: parameters.parameters(variables, home, login_user),
+            lambda: parameters.parameters(variables, home, login_user, root),
             {"parameters": [], "parameter_files": []},
         ),
-        ("launch", lambda: launch_programs.programs(variables.get("PATH", "")), {"launch": []}),
+        ("launch", lambda: launch_programs.programs(variables.get("PATH", ""), f"{root}/openmpi/bin"), {"launch": []}),
         (
             "slurm",
-            lambda: slurm_pmix.slurm_pmix(variables, variables.get("PATH", "")),
+            lambda: slurm_pmix.slurm_pmix(variables, variables.get("PATH", ""), f"{root}/openmpi"),
             {"pmix": {"site": None, "own": "", "built_with": ""}, "slurm": None},
         ),
         ("tools", system.tools, {"tools": tools}),
-        ("artifacts", lambda: artifacts.artifacts(request.get("artifacts"), verifier), {"artifacts": []}),
-        ("libraries", lambda: libraries.libraries(asked, library_path), {"libraries": []}),
+        ("artifacts", lambda: artifacts.artifacts(request.get("artifacts"), verifier, root), {"artifacts": []}),
+        ("libraries", lambda: libraries.libraries(asked, library_path, root), {"libraries": []}),
         (
             "watch",
             lambda: {"watch": path_state.watch_states(request.get("watch") or [], verifier)},
@@ -130,10 +137,11 @@ def collect(request: Json) -> Json:
 
             - ``watch``: entries whose present state is wanted, and ``content``: the slices of the artifacts among
               them whose files are read to the last byte.
-            - ``artifacts``: artifacts to verify, each ``{name, link}``, and ``inputs``: names of inputs to report.
-              None verifies every artifact below /usr/local.
+            - ``prefix``: the folder of the software, by default /usr/local.
+            - ``artifacts``: artifacts to verify, each ``{name, link}``, and ``inputs``: names of inputs to report. A
+              relative link is below the prefix. None verifies every artifact below the prefix.
             - ``libraries``: libraries to find as the loader does, each ``{soname}``, and ``also``: patterns of further
-              files to report.
+              files to report, which may be relative to the prefix.
             - ``resolve``: names to look up besides the node's own; None looks up nothing.
             - ``leftovers``: find ranks whose launcher is gone.
             - ``busy``: find ranks, and processes that use an artifact.

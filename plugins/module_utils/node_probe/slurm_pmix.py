@@ -11,11 +11,10 @@ import os
 import re
 
 from . import library_cache
-from .artifacts import ARTIFACT_ROOT, MARKER
+from .artifacts import MARKER
 from .reading import Json, list_folder, read_text
 
 _SONAME = "libpmix.so.2"
-_OWN = f"{ARTIFACT_ROOT}/openmpi"
 _RELEASE = re.compile(rb"PMIx (\d+\.\d+\.\d+)")  # of PMIx_Get_version: "OpenPMIx 4.2.2rc2 (PMIx Standard: …"
 _NUMBERS = re.compile(r"^#define\s+PMIX_VERSION_(MAJOR|MINOR|RELEASE)\s+(\d+)", re.MULTILINE)
 _CONF_LINE = re.compile(r"^\s*(MpiDefault|PluginDir)\s*=\s*(\S+)", re.MULTILINE | re.IGNORECASE)
@@ -31,17 +30,18 @@ _PATH_IN_PLUGIN = re.compile(rb"\0(/[A-Za-z0-9._+/-]{3,250})(?=\0)")
 _MOST_BYTES = 1 << 24
 
 
-def slurm_pmix(variables: dict, search_path: str) -> Json:
+def slurm_pmix(variables: dict, search_path: str, own: str) -> Json:
     """Return ``pmix`` (the site's library, and the one of the installed Open MPI) and ``slurm`` (None without it).
 
     Args:
         variables: of the session.
         search_path: its PATH.
+        own: the link of the installed Open MPI.
     """
     slurm = _slurm(variables, search_path)
     opened = [plugin["opens"] for plugin in (slurm or {}).get("plugins", [])]
-    own = {"own": _release(f"{_OWN}/lib/{_SONAME}"), "built_with": built_with(_marker())}
-    return {"pmix": {"site": _site(opened), **own}, "slurm": slurm}
+    ours = {"own": _release(f"{own}/lib/{_SONAME}"), "built_with": built_with(_marker(own))}
+    return {"pmix": {"site": _site(opened, own), **ours}, "slurm": slurm}
 
 
 def built_with(marker: Json) -> str:
@@ -52,9 +52,9 @@ def built_with(marker: Json) -> str:
     return next((word.partition("=")[2] for word in reversed(words) if word.startswith("--with-pmix=")), "")
 
 
-def _marker() -> Json:
+def _marker(own: str) -> Json:
     try:
-        marker = json.loads(read_text(f"{_OWN}/{MARKER}", "{}"))
+        marker = json.loads(read_text(f"{own}/{MARKER}", "{}"))
     except (ValueError, RecursionError):  # the section "artifacts" tells of a damaged one
         return {}
     return marker if isinstance(marker, dict) else {}
@@ -130,13 +130,13 @@ def _plugin(path: str) -> Json:
     }
 
 
-def _site(opened: list[str]) -> Json | None:
+def _site(opened: list[str], own: str) -> Json | None:
     """Return the PMIx of the site: the one that Slurm opens, else the loader's, else the distribution's."""
     beside = [f"{os.path.dirname(path)}/{_SONAME}" for path in opened if path.startswith("/")]
     packaged = f"/usr/lib/{_multiarch()}/pmix2/lib/{_SONAME}"
     for path in (*beside, *_by_loader(_SONAME), packaged, f"/usr/lib64/{_SONAME}"):
         real = os.path.realpath(path)
-        release = "" if real.startswith(_OWN) else _release(real)
+        release = "" if real.startswith(own) else _release(real)
         if release:
             prefix = _prefix(real)
             return {"prefix": prefix, "library": real, "version": release, "headers": _headers(prefix)}

@@ -11,7 +11,7 @@ import time
 from .library_cache import in_library_cache
 from .reading import Json, find_program, read_text
 
-_DISKS = ("/usr/local", "/var/tmp")  # noqa: S108 - measured, not written
+_WORK = "/var/tmp"  # noqa: S108 - measured, not written
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - measured, not written
 
 
@@ -108,10 +108,14 @@ def hardware() -> Json:
     }
 
 
-def storage() -> Json:
-    """Return the free space of the disks that clusterctl writes to, and the size of /dev/shm."""
+def storage(root: str) -> Json:
+    """Return the free space of the disks that clusterctl writes to, and the size of /dev/shm.
+
+    Args:
+        root: the prefix of the software.
+    """
     disks = []
-    for path in _DISKS:
+    for path in (root, _WORK):
         place = path
         while not os.path.isdir(place):
             place = os.path.dirname(place)

@@ -22,7 +22,8 @@ def user(check_sudo: bool) -> Json:
 def job_user(name: str | None) -> Json:
     """Return the account that jobs run as: the named one, '' for the login user; None if it was not asked for.
 
-    ``uid`` is -1 if the account is missing. ``sudo`` tells whether it may do everything as root without a password;
+    ``uid`` is -1 if the account is missing. ``has_home`` tells whether its home is there; an automounter mounts it for
+    that question. ``sudo`` tells whether it may do everything as root without a password;
     None if sudo does not say.
     """
     if name is None:
@@ -30,7 +31,7 @@ def job_user(name: str | None) -> Json:
     try:
         entry = pwd.getpwnam(name) if name else _entry()
     except KeyError:
-        return {"job_user": {"name": name, "uid": -1, "home": "", "shell": "", "sudo": False}}
+        return {"job_user": {"name": name, "uid": -1, "home": "", "shell": "", "has_home": False, "sudo": False}}
     can = True if entry.pw_uid == 0 else sudo_rights.ask(entry.pw_name)
     return {
         "job_user": {
@@ -38,6 +39,7 @@ def job_user(name: str | None) -> Json:
             "uid": entry.pw_uid,
             "home": entry.pw_dir,
             "shell": entry.pw_shell,
+            "has_home": os.path.isdir(entry.pw_dir),
             "sudo": can,
         }
     }

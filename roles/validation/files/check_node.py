@@ -27,7 +27,7 @@ FIT, UNFIT = 0, 10
 DEADLINE_S = 10.0
 FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - without a look at the file system
 MADE_WITH = "node.json"  # what this node had at the last provision
-ROOT = "/usr/local"
+ROOT = os.path.dirname(os.path.dirname(FOLDER))  # noqa: PTH120 - the prefix, in whose libexec/clusterctl this lies
 MESH = "/etc/ssh/ssh_config.d/10-clusterctl.conf"  # of the role ssh_mesh
 NCCL_LOADER = "/etc/ld.so.conf.d/nccl.conf"  # of the role nccl
 LIBRARIES = {"openmpi": "libmpi.so", "nccl": "libnccl.so.2"}
@@ -176,7 +176,7 @@ def artifacts(_asked: argparse.Namespace) -> List[Words]:
     from node_probe import artifacts as probe  # noqa: PLC0415
 
     asked = [{"name": name, "link": f"{ROOT}/{name}"} for name in (*rules.NEEDED, *rules.OPTIONAL)]
-    return rules.artifacts(probe.artifacts(asked, probe.Verifier())["artifacts"])
+    return rules.artifacts(probe.artifacts(asked, probe.Verifier(), ROOT)["artifacts"])
 
 
 def libraries(_asked: argparse.Namespace) -> List[Words]:
@@ -219,7 +219,7 @@ def disks(_asked: argparse.Namespace) -> List[Words]:
     import fitness_rules as rules  # noqa: PLC0415
     from node_probe import system  # noqa: PLC0415
 
-    return [rules.disk(one) for one in system.storage()["disk"] if rules.is_full(one)]
+    return [rules.disk(one) for one in system.storage(ROOT)["disk"] if rules.is_full(one)]
 
 
 def gpus(_asked: argparse.Namespace) -> List[Words]:

@@ -19,7 +19,8 @@ from typing import Any, Iterator
 import mapped_files
 import rank_program
 
-HELLO = "/usr/local/openmpi/libexec/clusterctl-hello"
+PREFIX = Path(__file__).absolute().parents[2]  # this lies in its libexec/clusterctl
+HELLO = f"{PREFIX}/openmpi/libexec/clusterctl-hello"
 ALL_PAIRS_UP_TO = 32  # ranks; beyond it point-to-point pairs at distances 1, 2, 4, ...
 
 TYPES = ("u1", "i4", "i8", "f4", "f8", "c16")

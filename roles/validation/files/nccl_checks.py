@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 CHECKS = ("nccl", "nccl_sweep")
-INSTALLED = "/usr/local/nccl/lib/libnccl.so.2"
-PROOF = "/usr/local/nccl/libexec/clusterctl-nccl-check"
+PREFIX = Path(__file__).absolute().parents[2]  # this lies in its libexec/clusterctl
+INSTALLED = f"{PREFIX}/nccl/lib/libnccl.so.2"
+PROOF = f"{PREFIX}/nccl/libexec/clusterctl-nccl-check"
 PROOF_LIMIT_S = 60.0
 
 SHARING_SINCE = 23003  # NCCL 2.30.3: NCCL_MULTI_RANK_GPU_ENABLE

@@ -30,7 +30,7 @@ MOST_FRAMES = 40
 TEXT_LIMIT = 6000
 AT_ONCE = 4
 # Beside the programs of PATH: a tool may have come with the cluster's own Python.
-FOLDERS = ("/usr/local/python_env/bin", str(Path(sys.executable).parent))
+FOLDERS = (f"{Path(__file__).absolute().parents[2]}/python_env/bin", str(Path(sys.executable).parent))
 STATES = {
     "R": "running",
     "S": "sleeping",

@@ -4,6 +4,8 @@ mpirun starts one process per node. That process asks the first node for a free 
 speaks for the node's ranks until torchrun has started them. Each rank is this program again, which its environment
 tells it. ``rank_program.py`` explains the lines that they print; ranks are torch's.
 
+Where no mpirun starts it, as in the pods of a PyTorchJob, ``--node`` and ``--port`` say what MPI would.
+
 The model is in ``language_model.py``. Rank 0 computes the result of a single process when all are done.
 """
 
@@ -55,21 +57,28 @@ def reserved_port() -> int:
     return port
 
 
-def become_torchrun(arguments: argparse.Namespace, node: int, board: rank_program.Board) -> None:
-    """Agree on a port with the other nodes, then replace this process by torchrun."""
+def agreed_port(node: int, board: rank_program.Board) -> int:
+    """Return the port that the first node has reserved."""
     board.step = "MPI_Init of the node's own process"
     from mpi4py import MPI  # noqa: PLC0415 - the import calls MPI_Init
 
     board.step = "the broadcast of torchrun's port"
-    port = MPI.COMM_WORLD.bcast(reserved_port() if node == 0 else None, 0)
+    port = int(MPI.COMM_WORLD.bcast(reserved_port() if node == 0 else None, 0))
     board.step = "MPI_Finalize of the node's own process"
     MPI.Finalize()
+    return port
+
+
+def become_torchrun(arguments: argparse.Namespace, node: int, board: rank_program.Board) -> None:
+    """Agree on a port with the other nodes, then replace this process by torchrun."""
+    port = arguments.port or agreed_port(node, board)
     board.step = "torchrun, which has not started its workers"
-    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    torchrun = Path(sys.executable).with_name("torchrun")
+    words = [str(torchrun)] if torchrun.exists() else [sys.executable, "-m", "torch.distributed.run"]
     os.execv(  # noqa: S606 - no shell is wanted
-        torchrun,
+        words[0],
         [
-            torchrun,
+            *words,
             f"--nnodes={len(arguments.slots)}",
             f"--node_rank={node}",
             f"--nproc_per_node={arguments.slots[node]}",
@@ -88,9 +97,9 @@ class Node:
     """The node's own process: torchrun's parent, which speaks for ranks until they are up."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        """Learn from mpirun which node this is and from that which ranks torchrun will start on it."""
+        """Learn from mpirun or an option which node this is, and from that which ranks torchrun will start on it."""
         self.arguments = arguments
-        self.number = rank_program.Voice(arguments.check).rank
+        self.number = rank_program.Voice(arguments.check).rank if arguments.node is None else arguments.node
         first, total = sum(arguments.slots[: self.number]), sum(arguments.slots)
         mine = range(first, first + arguments.slots[self.number])
         self.voices = {rank: rank_program.Voice(arguments.check, rank, total) for rank in mine}
@@ -245,6 +254,8 @@ def main() -> int:
     parser = rank_program.parser("Prove that torchrun trains over the cluster. Started by mpirun, one a node.", CHECKS)
     parser.add_argument("--slots", required=True, type=lambda text: [int(word) for word in text.split(",")])
     parser.add_argument("--first-node", required=True, help="name under which the others find it")
+    parser.add_argument("--node", type=int, help="which node this is; without it, mpirun says so")
+    parser.add_argument("--port", type=int, help="the port on the first node; without it, the nodes agree by MPI")
     language_model.add_options(parser)
     parser.add_argument("--backend", choices=["gloo", "nccl"], default="gloo")
     if HANDOVER not in os.environ:
