@@ -86,7 +86,7 @@ docs: venv  ## Build the documentation site into build/site, without a network; 
 
 .PHONY: unit
 unit: venv  ## Tests that need no node; four at a time, since many wait for a process
-	$(BIN)/pytest tests/unit -n 4 --dist worksteal -q
+	$(BIN)/pytest tests/unit tests/rehearsal -n 4 --dist worksteal -q
 
 ON_NODES := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q --durations=60 -m 'not long'
 
@@ -107,6 +107,17 @@ browser: venv  ## The report's page in a headless Chromium, which it installs wh
 	fi
 	$(BIN)/pytest tests/browser -q --durations=5
 
+INFINIBAND_PACKAGES := ibsim-utils libumad2sim0 infiniband-diags opensm
+
+.PHONY: test-infiniband
+test-infiniband: venv  ## Doctor's look at a fabric that ibsim simulates, with planted faults; installs ibsim and infiniband-diags
+	@if ! command -v ibsim >/dev/null || ! command -v ibqueryerrors >/dev/null || ! command -v opensm >/dev/null; then \
+	    echo "Installing $(INFINIBAND_PACKAGES)" >&2; \
+	    $(SUDO) apt-get -q update >/dev/null; \
+	    $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends $(INFINIBAND_PACKAGES) >/dev/null; \
+	fi
+	$(BIN)/pytest tests/infiniband -q --durations=5
+
 .PHONY: molecule
 molecule: venv  ## Every role's molecule scenario, some at a time
 	$(BIN)/pytest tests/molecule -n $(WORKERS) -q --durations=0
@@ -122,6 +133,10 @@ test-scale: venv  ## What 64 nodes show: doctor in a minute, and 128 ranks that 
 .PHONY: test-controllers
 test-controllers: venv  ## Each Python and ansible-core that can be had: the wheel's unit tests, and two nodes; not part of 'test'
 	$(BIN)/pytest tests/cluster/test_controllers.py -m long -q --durations=0
+
+.PHONY: rehearsal
+rehearsal: venv  ## Faults of hardware, planted one at a time on recorded machines: what doctor finds, and whom it blames
+	$(BIN)/python tests/rehearsal
 
 .PHONY: test-fortran
 test-fortran: venv  ## A Fortran program on two nodes of their own; without a cache, Open MPI is compiled for it
@@ -169,7 +184,7 @@ dev-locks: venv  ## Renew the locks of Python packages for development and CI, a
 
 .PHONY: unit-fast
 unit-fast: venv
-	$(BIN)/pytest tests/unit -n 3 --dist worksteal -q -m 'not programs'
+	$(BIN)/pytest tests/unit tests/rehearsal -n 3 --dist worksteal -q -m 'not programs'
 
 .PHONY: test-fast
 test-fast: venv  ## What to run at every save: lint, and the unit tests that start no other program
@@ -187,10 +202,15 @@ test: lint-and-unit docs browser nodes  ## All tests, in the order in which a mi
 SEED ?= $(shell date +%s)
 
 .PHONY: test-long
-test-long: venv  ## Repetitions and long tests: interrupts $(REPEAT) times, then test-fuzz, test-sim, test-scale, test-tensorflow, test-fortran
+test-long: venv  ## Repetitions and long tests: interrupts $(REPEAT) times, then test-fuzz, test-sim, test-scale, test-infiniband, test-tensorflow, test-fortran
 	$(BIN)/pytest tests/cluster -m repeat --repeat $(REPEAT) -n 2 --dist loadgroup --no-loadscope-reorder -q
 	CLUSTERCTL_SEED=$(SEED) $(BIN)/pytest tests/cluster -m long -n 2 --dist loadgroup --no-loadscope-reorder -q
-	@$(MAKE) --no-print-directory test-fuzz test-sim test-scale test-tensorflow test-fortran
+	@$(MAKE) --no-print-directory test-fuzz test-sim test-scale test-infiniband test-tensorflow test-fortran
+
+.PHONY: test-kubernetes
+test-kubernetes: venv  ## 'validate --via pytorchjob' against a real API server, compiled once from Debian's sources; root, kubectl, 15 minutes
+	$(BIN)/python tests/kubernetes/api_server_build.py
+	$(BIN)/pytest tests/kubernetes -q --durations=5
 
 # Drawn examples of each property, and seconds of each parser of bytes.
 EXAMPLES ?= 500

@@ -142,6 +142,8 @@ class ActionModule(ArtifactActionBase):
         try:
             files = []
             if not seen["ready"]:
+                # A source that cannot be had is told before the host gets a compiler for it.
+                files = self._bring(arguments, host, work_dir, pushed)
                 packages = arguments.get("packages") or []
                 options = arguments.get("package_options") or {}
                 complaint = self._install_packages(packages, options, variables)
@@ -150,7 +152,6 @@ class ActionModule(ArtifactActionBase):
                         f"{host}: the packages that building {name} needs ({', '.join(packages)})"
                         f" could not be installed: {complaint}"
                     )
-                files = self._bring(arguments, host, work_dir, pushed)
             log = f"{arguments.get('log_dir', '/var/log/clusterctl')}/{tree_name(name, version, key)}"
             with self._notes_from(host, f"{log}.progress"):
                 built = self._call(

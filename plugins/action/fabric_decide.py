@@ -39,7 +39,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             except rules.FabricError as error:
                 return {**result, **fabric_failure.refused(error, hosts)}
             proven = _proven(plan, decision, host, hosts)
-            record = rules.record(decision.network, host, found.rejected, proven) if decision.network else None
+            opened = boolean(given.get("open_firewall", False))
+            record = (
+                rules.record(decision.network, host, found.rejected, proven, opened=opened)
+                if decision.network
+                else None
+            )
             files[host] = {
                 **rules.files(decision.network, host, settings),
                 "record": json.dumps(record) + "\n" if record else "",
@@ -57,6 +62,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         result.update(
             changed=False,
             files=files,
+            openings={
+                host: rules.openings([decision.network] if decision.network else [], host, plan["members"])
+                for host in hosts
+            },
             rejected=[{**one._asdict(), "hosts": list(one.hosts)} for one in decision.rejected],
             failures=[one._asdict() for one in decision.failures],
             msg="; ".join(words),

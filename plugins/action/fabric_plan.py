@@ -56,8 +56,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             probe=probe,
             pairs=[list(pair) for pair in pairs],
             listen=_listen(found, pairs, hosts) if probe else {},
+            openings={host: rules.openings(found.networks, host, given["members"] or []) for host in hosts},
             known=known is not None,
             outside=list(outside),
+            members=list(given["members"] or []),
             proven=_proven(found, records),
         )
         return result

@@ -13,6 +13,7 @@ from ansible.errors import AnsibleActionFail, AnsibleError  # type: ignore[impor
 from ansible.module_utils.common.validation import check_type_dict, check_type_list  # type: ignore[import-untyped]
 from ansible.module_utils.parsing.convert_bool import boolean  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
+from ansible_collections.clusterctl.hpc.plugins.module_utils import prefix_rules
 from ansible_collections.clusterctl.hpc.plugins.module_utils import preflight_rules as rules
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         order = [host for host in inventory if host in visited]
         hostvars = variables["hostvars"]
         judge = rules.VariableRules(_specs(), check_type_list(given["ignored_variables"] or []))
-        problems = list(self._variable_problems(judge, order, variables))
-        if any(judge.role_of(one.variable) == "preflight" for one in problems):
+        problems = [*self._variable_problems(judge, order, variables), *_prefix_problems(order, hostvars)]
+        if any(judge.role_of(one.variable) == "preflight" or one.check == "prefix" for one in problems):
             # The rules below cannot work with such a value.
             return _failed(result, problems, len(hosts))
         limits = _limits(given)
@@ -109,6 +110,17 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 continue
             for host in hosts:
                 yield from judge.problems(host, name, value)
+
+
+def _prefix_problems(hosts: list[str], hostvars: Mapping[str, Mapping[str, Any]]) -> Iterator[rules.Problem]:
+    """Check the folder of the software, which is the same on all hosts of the cluster."""
+    given = {host: hostvars[host].get(prefix_rules.VARIABLE) or prefix_rules.DEFAULT for host in hosts}
+    wrong = {host: said for host, prefix in given.items() if (said := prefix_rules.problem(prefix))}
+    if not wrong and (said := prefix_rules.disagreement(given)):
+        wrong = dict.fromkeys(hosts, said)
+    for host, clause in wrong.items():
+        words, _unused, cure = clause.rpartition("; ")
+        yield rules.Problem(host, "prefix", words, cure, prefix_rules.VARIABLE)
 
 
 def _with_known_names(

@@ -9,19 +9,18 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import List, Tuple
+from typing import Iterable, List, Sequence, Tuple
 
 # Files that others write too; clusterctl has a block or marked lines in them.
-TEXTS = (
+_TEXTS = (
     "/etc/environment",
     "/etc/hosts",
     "/etc/nccl.conf",
     "/etc/ssh/ssh_config",
     "/etc/ssh/ssh_known_hosts",
     "/etc/ssh/sshd_config",
-    "/usr/local/etc/openmpi/openmpi-mca-params.conf",
-    "/usr/local/etc/openmpi/prte-mca-params.conf",
 )
+_PARAMETERS = ("openmpi-mca-params.conf", "prte-mca-params.conf")  # of Open MPI, below the prefix
 # These stay when nothing is left in them: a distribution has them, also empty.
 ALWAYS_THERE = ("/etc/environment", "/etc/hosts", "/etc/ssh/ssh_config", "/etc/ssh/sshd_config")
 FILES = (
@@ -34,19 +33,15 @@ FILES = (
     "/etc/ssh/sshd_config.d/05-clusterctl-ca.conf",
     "/etc/ssh/sshd_config.d/zz-clusterctl.conf",
 )
-# Folders that hold nothing of anybody else.
-FOLDERS = ("/etc/clusterctl", "/usr/local/libexec/clusterctl", "/var/cache/clusterctl", "/var/log/clusterctl")
+_FOLDERS = ("/etc/clusterctl", "/var/cache/clusterctl", "/var/log/clusterctl")
 STATE = "/var/lib/clusterctl"
 # Folders that clusterctl makes where they are missing, and that others use too.
-SHARED_FOLDERS = (
-    "/etc/ssh/ssh_config.d",
-    "/usr/local/etc",
-    "/usr/local/etc/openmpi",
-    "/usr/local/libexec",
-)
+_SHARED_FOLDERS = ("/etc/ssh/ssh_config.d",)
+_SHARED_BELOW = ("etc", "etc/openmpi", "libexec")
 HEADERS = ("/usr/include/nccl.h", "/usr/include/nccl_device.h", "/usr/include/nccl_device")
 ROOT = "/usr/local"
 NAMES = ("openmpi", "python_env", "mpi4py", "nccl", "horovod")
+_LINK = "/openmpi"
 MARKER = ".clusterctl.json"
 SSHD = "/etc/ssh/sshd_config"  # and the files in its folder
 # What the settings of sshd name: it refuses every key while one of them is missing.
@@ -59,13 +54,30 @@ _BUILD = re.compile(rf"clusterctl-(?:{'|'.join(NAMES)})-[a-z0-9_]{{8}}")
 _IN_HOME = re.compile(r"/(?:root|home/[^/]+)/\.ssh(?:/(?:authorized_keys|[A-Za-z0-9_][A-Za-z0-9_.-]*(?:\.pub)?))?")
 
 
-def covers(path: str) -> bool:
+def texts(roots: Sequence[str] = (ROOT,)) -> List[str]:
+    """Return the files that others write too; the roots are prefixes of the software."""
+    return [*_TEXTS, *(f"{root}/etc/openmpi/{name}" for root in roots for name in _PARAMETERS)]
+
+
+def folders(roots: Sequence[str] = (ROOT,)) -> List[str]:
+    """Return the folders that hold nothing of anybody else."""
+    return [*_FOLDERS, *(f"{root}/libexec/clusterctl" for root in roots)]
+
+
+def roots_in(paths: Iterable[str]) -> List[str]:
+    """Return the prefixes that paths of a record of origins tell of: those in which Open MPI's link was set."""
+    links = (path[: -len(_LINK)] for path in paths if path.endswith(_LINK))
+    return sorted({root for root in links if root and not root.endswith("/etc")})
+
+
+def covers(path: str, root: str = ROOT) -> bool:
     """Tell whether ``uninstall`` knows a path without a record of it."""
     name = os.path.basename(path)  # noqa: PTH119 - a text
     return (
-        path in {*TEXTS, *FILES, *FOLDERS, *SHARED_FOLDERS, *HEADERS, STATE}
-        or any(path.startswith(f"{folder}/") for folder in (*FOLDERS, STATE))
-        or (path.startswith(f"{ROOT}/") and (name in NAMES or _TREE.fullmatch(name) is not None))
+        path in {*texts([root]), *FILES, *folders([root]), *_SHARED_FOLDERS, *HEADERS, STATE}
+        or path in {f"{root}/{name}" for name in _SHARED_BELOW}
+        or any(path.startswith(f"{folder}/") for folder in (*folders([root]), STATE))
+        or (path.startswith(f"{root}/") and (name in NAMES or _TREE.fullmatch(name) is not None))
         or _IN_HOME.fullmatch(path) is not None
     )
 

@@ -142,13 +142,23 @@ def present_of(path: str) -> Present:
 def user_of(path: str, origin: Optional[Mapping[str, Any]]) -> Optional[pwd.struct_passwd]:
     """Return with whose identity a path is read and written: that of the record, else of the home that it lies in.
 
+    A directory service may not list its users. A home of such a user is known by its owner.
+
     Raises:
-        KeyError: the user of the record is gone.
+        KeyError: the user of the record is gone, or the owner of the home has no entry.
     """
     if origin is not None:
         return pwd.getpwnam(origin["user"]) if origin.get("user") else None
     homes = [entry for entry in pwd.getpwall() if entry.pw_uid and entry.pw_dir not in {"", "/"}]
-    return next((entry for entry in homes if path.startswith(f"{entry.pw_dir}/")), None)
+    listed = next((entry for entry in homes if path.startswith(f"{entry.pw_dir}/")), None)
+    parts = path.split("/.ssh/")
+    if listed is not None or len(parts) == 1:
+        return listed
+    try:
+        owner = os.lstat(parts[0]).st_uid
+    except OSError:
+        return None
+    return pwd.getpwuid(owner) if owner else None
 
 
 def entry_of(
@@ -174,13 +184,14 @@ def entry_of(
 
 
 def survey(
-    record: Mapping[str, Any], further: Sequence[str]
+    record: Mapping[str, Any], further: Sequence[str], roots: Sequence[str] = (brought.ROOT,)
 ) -> Tuple[List[file_entry.Entry], List[Tuple[str, Optional[pwd.struct_passwd]]], List[str]]:
     """Look at all paths that may hold something of clusterctl.
 
     Args:
         record: of origins.
         further: paths that the controller knows of.
+        roots: the prefixes of the software.
 
     Returns:
         The entries that put the files back; the folders that go once they are empty, each with its user; and the
@@ -191,8 +202,8 @@ def survey(
     """
     entries, folders, kept = [], [], []
     known: Dict[str, Any] = record["paths"]
-    for path in sorted({*known, *brought.TEXTS, *brought.FILES, *brought.HEADERS, *further}):
-        if any(f"{path}/".startswith(f"{folder}/") for folder in (*brought.FOLDERS, brought.STATE)):
+    for path in sorted({*known, *brought.texts(roots), *brought.FILES, *brought.HEADERS, *further}):
+        if any(f"{path}/".startswith(f"{folder}/") for folder in (*brought.folders(roots), brought.STATE)):
             continue  # goes with its folder
         origin = known.get(path)
         try:
@@ -213,7 +224,8 @@ def survey(
             wanted = wanted_of(path, origin, present)
         except (OSError, text_edit.EditError) as error:
             raise file_entry.StageError(f"{path}: {error}.") from error
-        if origin is None and path in brought.HEADERS and present.content.startswith(b"/usr/local/nccl/"):
+        ours = tuple(os.fsencode(f"{root}/nccl/") for root in roots)
+        if origin is None and path in brought.HEADERS and present.content.startswith(ours):
             wanted = Wanted("absent")
         if wanted.state == "folder":
             folders.append((path, user))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Dict, List, Mapping
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact_link
@@ -35,9 +36,10 @@ def refuse(links: Mapping[str, str], host: str) -> None:
     """
     now = {link: artifact_link.tree_of(link) for link in links}
     leaving = {now[link] for link, tree in links.items() if now[link] not in {"", tree}}
-    jobs = words(processes.busy(wanted=True)["busy"], leaving) if leaving else ""
-    if jobs:
-        raise JobsError(host, jobs)
+    for root in sorted({os.path.dirname(tree) for tree in leaving}):  # noqa: PTH120 - a text
+        jobs = words(processes.busy(wanted=True, root=root)["busy"], leaving)
+        if jobs:
+            raise JobsError(host, jobs)
 
 
 def words(found: List[Dict[str, Any]], leaving: "set[str]") -> str:

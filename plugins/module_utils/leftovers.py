@@ -96,7 +96,7 @@ def of_unfinished(
     found: Set[str] = {path for folder in folders for path in brought.left_in(folder)}
     found |= {path for path in brought.trees_and_links(root)[0] if Path(path).name.startswith(".")}
     found |= {str(path) for path in _below(root) if _LINK.fullmatch(path.name) and path.is_symlink()}
-    found |= {str(path) for folder in _places() for path in _below(folder) if _STAGED.fullmatch(path.name)}
+    found |= {str(path) for folder in _places(root) for path in _below(folder) if _STAGED.fullmatch(path.name)}
     for path in _below(PACKS):
         if path.name.endswith(".partial") or path.name.rpartition(".")[0].replace(".tar", "") in packs:
             found.add(str(path))
@@ -119,11 +119,11 @@ def remove(path: str) -> None:
             Path(path).unlink()
 
 
-def _places() -> Iterator[str]:
+def _places(root: str) -> Iterator[str]:
     """Yield the folders in which files are staged beside their targets."""
-    known = [*brought.TEXTS, *brought.FILES, *brought.ALWAYS_THERE, *origins.load()["paths"]]
+    known = [*brought.texts([root]), *brought.FILES, *brought.ALWAYS_THERE, *origins.load()["paths"]]
     yield from {str(Path(path).parent) for path in known}
-    for top in (*brought.FOLDERS, brought.STATE):
+    for top in (*brought.folders([root]), brought.STATE):
         for folder, _unused, _unused in os.walk(top):
             yield folder
 

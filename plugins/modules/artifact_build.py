@@ -100,7 +100,7 @@ options:
         elements: str
         default: []
   prefix:
-    description: Path of the artifact's link, where programs find it. The default is V(/usr/local/NAME).
+    description: Path of the artifact's link, where programs find it. The default is V(ROOT/NAME).
     type: str
   root:
     description: Folder on hosts below which artifacts are installed.
@@ -327,7 +327,7 @@ class Build:
         """Read the module's parameters; nothing is touched yet."""
         self.p: Dict[str, Any] = module.params
         self.base = tree_name(self.p["name"], self.p["version"], self.p["key"])
-        self.prefix = str(self.p["prefix"] or f"/usr/local/{self.p['name']}")
+        self.prefix = str(self.p["prefix"] or f"{self.p['root']}/{self.p['name']}")
         self.log = Path(self.p["log_dir"]) / f"{self.base}.log"
         self.progress_file = self.log.with_suffix(".progress")
         self.tree_root = Path(self.p["root"]) / self.base

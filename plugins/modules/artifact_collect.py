@@ -81,7 +81,7 @@ def installed(root: str) -> List[Dict[str, Any]]:
     trees, links = brought.trees_and_links(root)
     linked = {os.path.realpath(link) for link in links}
     users: Dict[str, List[str]] = {}
-    for process in processes.busy(wanted=True)["busy"]:
+    for process in processes.busy(wanted=True, root=root)["busy"]:
         for tree in process["trees"]:
             users.setdefault(tree, []).append(f"{process['pid']} of {process['user']}")
     found = []

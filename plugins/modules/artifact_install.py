@@ -156,6 +156,19 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
 _NAMED_LIBRARIES = 5
 
 
+def make_folders(root: str) -> None:
+    """Make the folder of the artifacts and what is missing on the way to it; ``uninstall`` removes them again.
+
+    Raises:
+        OSError: a folder cannot be made, or the record of origins not be written.
+    """
+    missing = [path for path in (Path(root), *Path(root).parents) if not path.is_dir()]
+    for path in reversed(missing):
+        origins.note_path(str(path))
+        path.mkdir()
+        path.chmod(0o755)  # whatever the umask is
+
+
 class Install:
     """One artifact on this host."""
 
@@ -266,7 +279,7 @@ class Install:
 
     def _unpack(self) -> None:
         pack = self.p["pack"]
-        Path(self.p["root"]).mkdir(mode=0o755, parents=True, exist_ok=True)
+        make_folders(self.p["root"])
         self._forget_partials()
         forget_leftovers(self.p["push_dir"], ["clusterctl-push-????????????????-*"])
         # Nobody else sees the tree before its pack has proven whole; then it leaves this folder of mode 0700.

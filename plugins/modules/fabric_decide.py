@@ -47,6 +47,10 @@ options:
     description: Sockets for each of these threads; V(0) leaves it to NCCL.
     type: int
     required: true
+  open_firewall:
+    description: Whether the role opens the network in the firewalls of the nodes, which each node's record then says.
+    type: bool
+    default: false
 author:
   - The clusterctl authors (!UNKNOWN)
 attributes:
@@ -73,6 +77,10 @@ EXAMPLES = r"""
 RETURN = r"""
 files:
   description: By host, the texts C(openmpi), C(prrte), C(nccl) and C(record).
+  returned: success
+  type: dict
+openings:
+  description: By host what its firewall has to let in, as M(clusterctl.hpc.fabric_firewall) takes it.
   returned: success
   type: dict
 rejected:

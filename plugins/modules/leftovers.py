@@ -25,6 +25,10 @@ options:
     type: list
     elements: path
     default: [/var/tmp]
+  prefix:
+    description: Folder of the cluster's software.
+    type: path
+    default: /usr/local
   cache_dir:
     description: The cache of the controller.
     type: str
@@ -71,6 +75,7 @@ def main() -> None:
         argument_spec={
             "runs": {"type": "list", "elements": "str", "default": []},
             "folders": {"type": "list", "elements": "path", "default": ["/var/tmp"]},  # noqa: S108 - names of ours
+            "prefix": {"type": "path", "default": "/usr/local"},
             "cache_dir": {"type": "str", "required": True},
             "patience_s": {"type": "float", "default": 300.0},
             "packs": {"type": "list", "elements": "str", "default": []},
@@ -90,7 +95,7 @@ def main() -> None:
         )
     changes = []
     try:
-        for path in leftovers.of_unfinished(p["folders"], p["packs"]):
+        for path in leftovers.of_unfinished(p["folders"], p["packs"], p["prefix"]):
             if not module.check_mode:
                 leftovers.remove(path)
             changes.append(f"removed {path}, which an unfinished run left")

@@ -28,7 +28,7 @@ options:
     description:
       - Installed artifacts to verify against their markers and manifests, each with C(name) and C(link). C(inputs)
         names the inputs of the artifact to return as well.
-      - Left out, every folder with a marker directly under C(/usr/local) is verified.
+      - Left out, every folder with a marker directly under O(prefix) is verified.
     type: list
     elements: dict
   libraries:
@@ -40,6 +40,10 @@ options:
     type: list
     elements: dict
     default: []
+  prefix:
+    description: Folder of the cluster's software.
+    type: path
+    default: /usr/local
   check_sudo:
     description:
       - Whether to find out if the login user may use sudo without a password. This starts one process on the node. A
@@ -107,10 +111,14 @@ node:
         major, driver_version, toolkit_version, libcuda, and first_branches: the first driver branch that runs each CUDA
         major.
       type: dict
+    prefix:
+      description: >-
+        path, problem (why root must not install there), read_only, and others: further folders with artifacts.
+      type: dict
     cores: {description: Physical cores this process may use., type: int}
     threads: {description: Hardware threads this process may use., type: int}
     memory_bytes: {description: Memory of the machine., type: int}
-    disk: {description: "path, free_bytes and total_bytes of /usr/local and /var/tmp.", type: list}
+    disk: {description: "path, free_bytes and total_bytes of O(prefix) and /var/tmp.", type: list}
     shm_bytes: {description: Size of /dev/shm., type: int}
     scratch:
       description: >-
@@ -129,7 +137,7 @@ node:
     environment: {description: "PATH and LD_LIBRARY_PATH of a non-interactive session, where set.", type: dict}
     environment_source: {description: "ssh session, process or after sudo.", type: str}
     user: {description: "name, uid, home and sudo of the login user; sudo is null when it was not asked.", type: dict}
-    job_user: {description: "name, uid (-1 if missing), home, shell and sudo of the jobs' account.", type: dict}
+    job_user: {description: "name, uid (-1 if missing), home, shell, has_home, sudo of the jobs' account.", type: dict}
     ssh: {description: "host_keys (type and key, ed25519 first) and port of the ssh daemon.", type: dict}
     known_hosts: {description: "has_mesh, has_authority, and own_names: the names of the node's own lines.", type: dict}
     parameters: {description: "Settings of Open MPI, UCX and NCCL by others: name, value, source.", type: list}
@@ -158,6 +166,7 @@ def main() -> None:
             "watch": {"type": "list", "elements": "dict", "default": []},
             "artifacts": {"type": "list", "elements": "dict"},
             "libraries": {"type": "list", "elements": "dict", "default": []},
+            "prefix": {"type": "path", "default": "/usr/local"},
             "check_sudo": {"type": "bool", "default": False},
             "job_user": {"type": "str"},
         },

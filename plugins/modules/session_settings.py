@@ -121,6 +121,15 @@ def still_too_low(user: str, open_files: int, logins: int) -> List[str]:
     return [entry.path for entry in wanted_files(user, files, logins, "limit of open files", ["MaxStartups of sshd"])]
 
 
+def is_user(name: str) -> bool:
+    """Whether the node knows a user, by a directory service too: such a service may not list its users."""
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
 def _file(path: str, text: str) -> file_entry.Entry:
     return file_entry.Entry(path=path, state="file", content=text.encode(), mode=0o644, uid=0, gid=0)
 
@@ -139,7 +148,7 @@ def main() -> None:
     )
     given = module.params
     user = given["user"] or os.environ.get("SUDO_USER", "") or "root"
-    if os.geteuid() != 0 or user not in {entry.pw_name for entry in pwd.getpwall()}:
+    if os.geteuid() != 0 or not is_user(user):
         module.exit_json(changed=False, changes=[], watch=[])
     wanted = wanted_files(user, given["open_files"], given["logins"], given["limits_file"], given["sshd_files"])
     entries = [entry for entry in wanted if Path(entry.path).parent.is_dir()]

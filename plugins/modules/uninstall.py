@@ -13,6 +13,7 @@ author: The clusterctl authors (!UNKNOWN)
 description:
   - Puts every file back that clusterctl changed. A file that is as clusterctl left it gets its first content, mode and
     owner. From a file that others changed since, only the blocks and lines of clusterctl are taken.
+  - Removes the rules of ufw and firewalld that opened the cluster's network.
   - Removes the artifacts with their links, the programs of the checks, logs, and the packages that came with them.
   - A package that something else needs by now stays and is named.
   - The account that was made for jobs stays with its home, unless O(remove_user) is set.
@@ -23,6 +24,10 @@ options:
     type: list
     elements: path
     default: []
+  prefix:
+    description: Folder of the cluster's software. Software in other folders that the node tells of is removed as well.
+    type: path
+    default: /usr/local
   host:
     description: Name of the host, for sentences.
     type: str
@@ -65,11 +70,15 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     file_entry,
     file_restore,
     file_stage,
+    firewall_manager,
     origins,
     packages_installed,
     sshd_process,
     watched_module,
 )
+from ansible_collections.clusterctl.hpc.plugins.module_utils.firewall_rules.opening import OpeningError
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import prefix
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.reading import read_text
 from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity import IdentityError, acting_as
 
 _WORK_FOLDER = "/var/tmp"  # noqa: S108 - where killed runs leave packs and builds
@@ -180,13 +189,16 @@ class Node:
         Raises:
             UninstallError: a part could not be done.
             StageError: a file stands in the way; nothing was changed.
+            OpeningError: a rule of the firewall could not be removed.
             PackageError: the packages could not be removed.
             OSError: the system refused something.
         """
-        accounts = made_accounts(self.record)
+        accounts, roots = made_accounts(self.record), self._roots()
         if self.given["remove_user"]:
             check_idle(accounts)
-        entries, folders, kept = file_restore.survey(self.record, self.given["paths"])
+        if self.record.get("firewall"):
+            self.changes += firewall_manager.change((), exact=True, really=self.really)
+        entries, folders, kept = file_restore.survey(self.record, self.given["paths"], roots)
         self.kept += kept
         packages, needed = packages_installed.removable(self.record["packages"])
         late = [entry for entry in entries if entry.path in brought.NAMED_BY_SSHD]
@@ -195,8 +207,8 @@ class Node:
             self._do("sshd reads its settings anew", sshd_process.reload)
             self._put_back(late)
         going = {entry.path for entry in entries if entry.state == "absent"}
-        going |= self._artifacts()
-        going |= self._own_folders()
+        going |= self._artifacts(roots)
+        going |= self._own_folders(roots)
         for path in empty_folders(folders, going, really=self.really):
             self.changes.append(f"removed {path}")
         # also for files that an uninstall put back which was killed before this
@@ -219,8 +231,26 @@ class Node:
         if self.really:
             act()
 
-    def _artifacts(self) -> Set[str]:
-        trees, links = brought.trees_and_links()
+    def _roots(self) -> List[str]:
+        """Return the folders of the software: the given one, and those that the node itself tells of.
+
+        Raises:
+            UninstallError: a user could change a folder while root removes from it.
+        """
+        told = prefix.candidates(read_text("/etc/environment", ""))
+        roots = sorted({self.given["prefix"], *told, *brought.roots_in(self.record["paths"])})
+        for root in roots:
+            why = prefix.problem(root) if root != brought.ROOT else ""
+            if why:
+                raise UninstallError(f"Nothing is removed from {root}, because {why}; give it back to root first.")
+        return roots
+
+    def _artifacts(self, roots: Sequence[str]) -> Set[str]:
+        found = [brought.trees_and_links(root) for root in roots]
+        trees, links = (
+            [tree for one, _unused in found for tree in one],
+            [link for _unused, one in found for link in one],
+        )
         for link in links:
             if link not in self.record["paths"]:  # else it was put back with the files
                 self._do(f"removed {link}", Path(link).unlink)
@@ -228,8 +258,8 @@ class Node:
             self._do(f"removed {tree}", lambda tree=tree: _remove(tree))
         return {*trees, *links}
 
-    def _own_folders(self) -> Set[str]:
-        present = [folder for folder in brought.FOLDERS if os.path.lexists(folder)]
+    def _own_folders(self, roots: Sequence[str]) -> Set[str]:
+        present = [folder for folder in brought.folders(roots) if os.path.lexists(folder)]
         for folder in present:
             self._do(f"removed {folder}", lambda folder=folder: _remove(folder))
         return set(present)
@@ -260,7 +290,12 @@ class Node:
         if not accounts and not wanted:
             self._do(f"removed {brought.STATE}", lambda: _remove(brought.STATE))
             return
-        rest = {**self.record, "paths": {}, "accounts": accounts, "packages": wanted}
+        rest = {
+            **{key: its for key, its in self.record.items() if key != "firewall"},
+            "paths": {},
+            "accounts": accounts,
+            "packages": wanted,
+        }
         others = sorted(str(path) for path in Path(brought.STATE).iterdir() if str(path) != origins.place())
         for path in others:
             self._do(f"removed {path}", lambda path=path: _remove(path))
@@ -288,6 +323,7 @@ def main() -> None:
     module = _Module(
         argument_spec={
             "paths": {"type": "list", "elements": "path", "default": []},
+            "prefix": {"type": "path", "default": brought.ROOT},
             "host": {"type": "str", "default": ""},
             "remove_user": {"type": "bool", "default": False},
         },
@@ -299,7 +335,13 @@ def main() -> None:
     said: Dict[str, Any] = {"changes": node.changes, "told": node.kept, "watch": []}
     try:
         node.run()
-    except (UninstallError, file_entry.StageError, packages_installed.PackageError, IdentityError) as error:
+    except (
+        UninstallError,
+        file_entry.StageError,
+        packages_installed.PackageError,
+        IdentityError,
+        OpeningError,
+    ) as error:
         module.fail_json(msg=str(error), **said)
     except OSError as error:
         module.fail_json(msg=f"{error.filename or 'A file'}: {error.strerror}; run again.", **said)

@@ -10,7 +10,10 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_CURE = "give every node an address in one network, and let connections between all nodes through"
+_CURE = (
+    "give every node an address in one network, and let connections between all nodes through "
+    "(fabric_open_firewall: true opens ufw and firewalld)"
+)
 
 
 def refused(error: rules.FabricError, hosts: Sequence[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from validated import Cluster
 
@@ -23,6 +23,20 @@ TMP = "/tmp"  # noqa: S108 - the folder of a node
 def nothing(_cluster: Cluster) -> Iterator[None]:
     """Plant nothing: the cluster is healthy, or the fault comes with an event of the run."""
     yield
+
+
+def docker0(cluster: Cluster, nodes: Iterable[str]) -> None:
+    """Give nodes a docker0 with a carrier, at the address that it has everywhere; it stays."""
+    for node in nodes:
+        for argv in (
+            ("link", "add", "docker0", "type", "bridge"),
+            ("address", "add", "172.17.0.1/16", "dev", "docker0"),
+            ("link", "add", "inside0", "type", "veth", "peer", "name", "inside1"),
+            ("link", "set", "inside0", "master", "docker0", "up"),
+            ("link", "set", "inside1", "up"),
+            ("link", "set", "docker0", "up"),
+        ):
+            cluster.in_network_of(node, "ip", *argv)
 
 
 @contextlib.contextmanager

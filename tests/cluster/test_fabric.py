@@ -8,6 +8,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
+import planting
 import pytest
 from clusterctl import sandbox as sandboxes
 from clusterctl.inventory import ansible_inventory
@@ -31,16 +32,7 @@ SAME = "carries the same address 172.17.0.1 on node[1-4]"
 def cluster(sandbox: Callable[..., sandboxes.Sandbox]) -> Cluster:
     """Four nodes; each has a docker0 with a carrier before it is provisioned."""
     made = Cluster(sandbox("fabric", nodes=len(NODES)))
-    for node in NODES:
-        for argv in (
-            ("link", "add", "docker0", "type", "bridge"),
-            ("address", "add", "172.17.0.1/16", "dev", "docker0"),
-            ("link", "add", "inside0", "type", "veth", "peer", "name", "inside1"),
-            ("link", "set", "inside0", "master", "docker0", "up"),
-            ("link", "set", "inside1", "up"),
-            ("link", "set", "docker0", "up"),
-        ):
-            made.in_network_of(node, "ip", *argv)
+    planting.docker0(made, NODES)
     made.provision()
     ssh(made, "node1", "sh", "-c", "".join(f"echo {node} slots=2 >> hosts; " for node in NODES))
     return made

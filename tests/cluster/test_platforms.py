@@ -1,4 +1,4 @@
-"""From bare nodes to a verdict: two platforms in one cluster, and another series of Open MPI and back."""
+"""From bare nodes to a verdict: several platforms in one cluster, and another series of Open MPI and back."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 
+RELEASES = ("debian11", "debian12", "debian13", "testing")
 PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
 
 
@@ -45,13 +46,23 @@ def libraries(validation: dict[str, Any]) -> set[tuple[str, str]]:
     return {(rank["library_version"], rank["library_path"]) for rank in hello["ranks"]}
 
 
-def test_two_platforms_are_one_cluster(sandbox: Callable[..., sandboxes.Sandbox], tmp_path: Path) -> None:
-    user = User(tmp_path, sandbox("mixed", nodes=3, images=("debian12", "debian13")))
+@pytest.mark.parametrize(
+    ("label", "nodes", "images"),
+    [
+        pytest.param("mixed", 3, ("debian12", "debian13"), id="two"),
+        # long: without a cache, it makes two more images (3 minutes) and compiles Open MPI for two more platforms
+        pytest.param("releases", 4, RELEASES, id="four", marks=pytest.mark.long),
+    ],
+)
+def test_platforms_are_one_cluster(
+    sandbox: Callable[..., sandboxes.Sandbox], tmp_path: Path, label: str, nodes: int, images: tuple[str, ...]
+) -> None:
+    user = User(tmp_path, sandbox(label, nodes=nodes, images=images))
     user.types("provision", "--no-validate")
     report = tmp_path / "junit.xml"
     validation = user.types("validate", "--junit", str(report))
     assert validation["verdict"] == "PASS"
-    assert len({path for _, path in libraries(validation)}) == 2, "one build for each platform"
+    assert len({path for _, path in libraries(validation)}) == len(images), "one build for each platform"
     assert {host["outcome"] for host in user.types("provision", "--no-validate")["hosts"]} == {"ok"}
     suite = ET.parse(report).getroot()  # noqa: S314 - our own file
     assert len(list(suite.iter("testcase"))) == len(validation["checks"])

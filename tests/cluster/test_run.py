@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
 
 RANKS = 2 * len(NODES)
+MPIRUN = "/usr/local/openmpi/bin/mpirun"
 PROGRAM = """\
 import os, sys
 from mpi4py import MPI
@@ -90,6 +92,34 @@ def test_output_is_prefixed_and_the_code_comes_through(mpi_cluster: Cluster) -> 
     done = run(mpi_cluster, "--", "sh", "-c", 'test "$OMPI_COMM_WORLD_RANK" != 5 || exit 42; sleep 60')
     assert done.returncode == 42
     assert mpi_cluster.is_clean()
+
+
+def test_a_copied_exclusion_of_interfaces_stops_mpirun_and_not_run(mpi_cluster: Cluster) -> None:
+    copied = ("--mca", "btl_tcp_if_exclude", "lo,docker0")
+    world = "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))"
+    program = ("/usr/local/python_env/bin/python", "-c", world)
+    bare = shlex.join([MPIRUN, "-H", "node1:1,node2:1", "-np", "2", *copied, "--mca", "btl", "tcp,self", *program])
+    command = ["su", "-l", "cluster", "-c", f"timeout 60 {bare} 2>&1 || echo failed"]
+    said = mpi_cluster.on("node1", *command)
+    assert said.endswith("failed"), said
+    assert "btl_tcp_if_include" in said
+    done = run(mpi_cluster, *copied, "--limit", "node1,node2", "-np", "2", "--", *program)
+    assert (done.returncode, done.stdout) == (0, "2\n2\n"), done.stderr
+    assert "Note: --mca btl_tcp_if_exclude is left out" in done.stderr
+    refused = run(mpi_cluster, "--mca", "btl_tcp_if_exclude", "eth0", "--", *program)
+    assert refused.returncode == 1
+    assert "leaves out eth0, the cluster's network of node1" in refused.stderr
+
+
+def test_ranks_are_placed_and_kept_as_asked(mpi_cluster: Cluster) -> None:
+    words = ("--prefix", "host", "--map-by", "node", "--bind-to", "core", "--", "sh", "-c")
+    done = run(mpi_cluster, *words, "grep Cpus_allowed_list /proc/self/status; echo $OMPI_COMM_WORLD_RANK")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert {f"[node{rank % 4 + 1}] {rank}" for rank in range(RANKS)} <= set(lines)
+    kept = [line.split() for line in lines if "Cpus_allowed_list" in line]
+    assert len(kept) == RANKS
+    assert all(cores.isdigit() for *_, cores in kept), "one core each"
 
 
 def test_much_output_does_not_make_us_grow(mpi_cluster: Cluster) -> None:

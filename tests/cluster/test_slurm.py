@@ -18,22 +18,21 @@ from clusterctl.model.slurm_wish import SlurmWish
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
 from clusterctl.validation import run as validation
 from clusterctl.validation import slurm_host, suites, via_slurm
-from validated import NODES, Cluster, patient, result
+from slurm_nodes import EMPTY_WITHIN_S, SUBMIT, drained, is_empty, partition, queue
+from validated import patient, result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from clusterctl import sandbox as sandboxes
     from clusterctl.model.results import CheckResult, ValidationRecord
+    from validated import Cluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("slurm")]
 
-SUBMIT = "node1"
 LOOKS = 3
 QUICK = ("hello", "allreduce")
 SLOW = "50mbit"  # a node of the sandbox has a hundred times as much
-EMPTY_WITHIN_S = 20.0
 LONG_CHECK = """
 import sys
 if "allreduce" in sys.argv:
@@ -44,34 +43,11 @@ if "allreduce" in sys.argv:
 """
 
 
-@pytest.fixture(scope="module")
-def slurm(sandbox: Callable[..., sandboxes.Sandbox]) -> Cluster:
-    """Four provisioned nodes that Slurm owns; its controller runs on the first."""
-    cluster = Cluster(sandbox("slurm", nodes=len(NODES), extras=("slurm",)))
-    cluster.provision()
-    return cluster
-
-
 @pytest.fixture
-def cluster(slurm: Cluster) -> Iterator[Cluster]:
-    yield slurm
-    assert is_empty(slurm)
-    assert slurm.is_clean()
-
-
-def queue(cluster: Cluster) -> list[str]:
-    """Return the jobs that Slurm has, those that end included."""
-    return cluster.on(SUBMIT, "squeue", "--noheader", "--format=%i %T %r %N").splitlines()
-
-
-def is_empty(cluster: Cluster) -> bool:
-    """Wait until Slurm has no job; fail with those that it has."""
-    until = time.monotonic() + EMPTY_WITHIN_S
-    while (jobs := queue(cluster)) and time.monotonic() < until:
-        time.sleep(0.3)
-    if jobs:
-        pytest.fail(f"Slurm's queue has {jobs}")
-    return True
+def cluster(slurm_cluster: Cluster) -> Iterator[Cluster]:
+    yield slurm_cluster
+    assert is_empty(slurm_cluster)
+    assert slurm_cluster.is_clean()
 
 
 def by_slurm(cluster: Cluster, *checks: str, wish: SlurmWish | None = None, **options: Any) -> ValidationRecord:
@@ -209,24 +185,6 @@ def test_a_job_that_is_cancelled_in_a_check_is_no_verdict_about_nodes(cluster: C
     found = of_check(events, "allreduce")
     assert (found["verdict"], found["hosts"], found["culprits"]) == ("ERROR", [], [])
     assert f"Slurm job {job} is gone: it was cancelled" in found["reason"]
-
-
-@contextlib.contextmanager
-def partition(cluster: Cluster, name: str, *settings: str) -> Iterator[str]:
-    cluster.on(SUBMIT, "scontrol", "create", f"partition={name}", "nodes=ALL", *settings)
-    try:
-        yield name
-    finally:
-        cluster.on(SUBMIT, "scontrol", "delete", f"partition={name}")
-
-
-@contextlib.contextmanager
-def drained(cluster: Cluster, node: str, reason: str) -> Iterator[None]:
-    cluster.on(SUBMIT, "scontrol", "update", f"nodename={node}", "state=drain", f"reason={reason}")
-    try:
-        yield
-    finally:
-        cluster.on(SUBMIT, "scontrol", "update", f"nodename={node}", "state=resume")
 
 
 def test_what_slurm_does_not_give_is_refused_with_a_sentence(cluster: Cluster) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.model.facts import NodeFacts
 from clusterctl.model.hosts import Host, Inventory, InventorySources
 from clusterctl.model.job_outcome import JobOutcome, OutputLine, Sweep
+from clusterctl.model.layout import DEFAULT_LAYOUT
 from clusterctl.model.results import (
     Better,
     CheckResult,
@@ -77,7 +78,10 @@ def artifact(name: str, version: str = "1", **inputs: Any) -> dict[str, Any]:
 
 def programs(names: Iterable[str] = supervised_job.SUPERVISOR_FILES) -> list[dict[str, Any]]:
     """Return the watch entries of node programs as this version of clusterctl installs them."""
-    return [{"path": path, "kind": "file", "sha256": digest} for path, digest in supervised_job.digests(names).items()]
+    return [
+        {"path": path, "kind": "file", "sha256": digest}
+        for path, digest in supervised_job.digests(names, DEFAULT_LAYOUT).items()
+    ]
 
 
 def provisioned(

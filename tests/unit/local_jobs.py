@@ -24,7 +24,7 @@ class HereLogin(supervised_job.JobLogin):
 
     def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
         assert remote[0] == self.host.python
-        assert Path(remote[1]).parent == Path(supervised_job.PROGRAMS)
+        assert Path(remote[1]).parent == Path(self.host.layout.programs)
         assert connect_timeout_s > 0
         return [sys.executable, str(SUPERVISOR.parent / Path(remote[1]).name), *remote[2:]]
 
@@ -42,7 +42,7 @@ class MuteLogin(supervised_job.JobLogin):
 
     def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
         del connect_timeout_s
-        return ["sh", "-c", "exec sleep 300" if remote[-1] == supervised_job.SUPERVISOR else "exit 255"]
+        return ["sh", "-c", "exec sleep 300" if remote[-1].endswith(f"/{supervised_job.SUPERVISOR}") else "exit 255"]
 
 
 HERE = HereLogin(Host(name="node1", address="127.0.0.1"))

@@ -40,6 +40,17 @@ def test_no_name_is_one_that_ansible_test_refuses() -> None:
     assert found == []
 
 
+def test_no_plugin_has_an_assert_statement() -> None:
+    found = [
+        f"{path.relative_to(content.root())}:{node.lineno}"
+        for path in packed()
+        if "plugins" in path.relative_to(content.root()).parts
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Assert)
+    ]
+    assert found == []
+
+
 def test_no_module_ends_itself_by_sys_exit() -> None:
     """ansible-test takes every file of these folders for a part of a module; SystemExit does the same there."""
     found = [

@@ -24,6 +24,7 @@ from .model import (
     Rejection,
 )
 from .networks import candidates
+from .openings import openings
 from .plain_data import from_plain, plain
 from .rdma_ports import nccl_pins, rdma
 from .words import failure_words, title
@@ -49,6 +50,7 @@ __all__ = [
     "links",
     "matrix",
     "nccl_pins",
+    "openings",
     "openmpi_include",
     "pairs",
     "plain",

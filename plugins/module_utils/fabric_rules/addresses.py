@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Optional, Seq
 if TYPE_CHECKING:
     from .model import Facts
 
+IpAddress = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 IpNetwork = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 
 # Kinds that may join subnets by routing. A bridge, tunnel or veth with a subnet per node belongs to an overlay.
@@ -29,7 +30,10 @@ class Link(NamedTuple):
 
 
 def links(node: Facts) -> List[Link]:
-    """Return the addresses of a node that another node could reach, also those of interfaces that are down."""
+    """Return the addresses of a node that another node could reach, also those of interfaces that are down.
+
+    A temporary address of IPv6 is left out: it is another one tomorrow.
+    """
     found = []
     for interface in node.get("interfaces") or ():
         if interface["kind"] == "loopback":
@@ -37,6 +41,8 @@ def links(node: Facts) -> List[Link]:
         for entry in interface.get("addresses") or ():
             address = ipaddress.ip_address(entry["address"])
             if address.is_link_local or address.is_loopback or entry.get("scope") in {"host", "link"}:
+                continue
+            if entry.get("temporary"):
                 continue
             found.append(
                 Link(
@@ -46,10 +52,27 @@ def links(node: Facts) -> List[Link]:
                     speed_mbps=interface.get("speed_mbps"),
                     mtu=interface.get("mtu"),
                     address=str(address),
-                    network=str(ipaddress.ip_network(f"{address}/{entry['prefix']}", strict=False)),
+                    network=str(_network_of(node, interface["name"], address, int(entry["prefix"]))),
                 )
             )
     return found
+
+
+def _network_of(node: Facts, interface: str, address: IpAddress, prefix: int) -> IpNetwork:
+    """Return the network of an address.
+
+    DHCPv6 gives an address without its network (/128), which a route without a gateway on the interface then names.
+    """
+    if prefix == address.max_prefixlen:
+        routes = (
+            ipaddress.ip_network(str(route["destination"]))
+            for route in node.get("routes") or ()
+            if route["interface"] == interface and not route.get("gateway")
+        )
+        around = [one for one in routes if 0 < one.prefixlen < prefix and address in one]
+        if around:
+            return max(around, key=lambda one: one.prefixlen)
+    return ipaddress.ip_network(f"{address}/{prefix}", strict=False)
 
 
 def default_interface(node: Facts) -> str:

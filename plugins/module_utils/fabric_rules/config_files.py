@@ -31,6 +31,10 @@ def prrte_include(network: Network) -> str:
     return ",".join(dict.fromkeys(network.interfaces.values()))
 
 
+def _is_ipv6(network: Network) -> bool:
+    return ipaddress.ip_network(network.cidrs[0]).version == 6  # noqa: PLR2004
+
+
 def files(network: Optional[Network], host: str, settings: Mapping[str, str]) -> Dict[str, str]:
     """Return the text of the files on a node, under the keys ``openmpi``, ``prrte`` and ``nccl``.
 
@@ -43,15 +47,25 @@ def files(network: Optional[Network], host: str, settings: Mapping[str, str]) ->
         return {"openmpi": "", "prrte": "", "nccl": "".join(f"{name}={settings[name]}\n" for name in sorted(settings))}
     include = openmpi_include(network, host)
     nccl = {"NCCL_SOCKET_IFNAME": f"={network.interfaces[host]}", **settings}
+    links = ""
+    if _is_ipv6(network):  # the interface may have addresses of IPv4 too, which are outside of the network
+        # oob_tcp_disable_ipv4_family is no twin of it: with it, PMIx finds no address to listen on (Open MPI 5.0.7).
+        links = "btl_tcp_disable_family = 4\n"
+        nccl.setdefault("NCCL_SOCKET_FAMILY", "AF_INET6")
     return {
-        "openmpi": f"btl_tcp_if_include = {include}\noob_tcp_if_include = {include}\n",
+        "openmpi": f"btl_tcp_if_include = {include}\n{links}oob_tcp_if_include = {include}\n",
         "prrte": f"prte_if_include = {prrte_include(network)}\n",
         "nccl": "".join(f"{name}={nccl[name]}\n" for name in sorted(nccl)),
     }
 
 
 def record(
-    network: Network, host: str, rejected: Sequence[Rejection] = (), proven: Iterable[str] = ()
+    network: Network,
+    host: str,
+    rejected: Sequence[Rejection] = (),
+    proven: Iterable[str] = (),
+    *,
+    opened: bool = False,
 ) -> Dict[str, Any]:
     """Return the content of /etc/clusterctl/fabric.json on a node.
 
@@ -60,6 +74,7 @@ def record(
         host: the node.
         rejected: rejections that follow from facts; the words of a probe may differ the next time.
         proven: the nodes with which connections of this node came through.
+        opened: whether the role opens the network in the node's firewall.
     """
     return {
         "schema_version": 1,
@@ -68,4 +83,5 @@ def record(
         "address": network.addresses[host],
         "rejected": {one.network: one.reason for one in rejected},
         "proven": sorted(set(proven) - {host}),
+        **({"opened": True} if opened else {}),
     }

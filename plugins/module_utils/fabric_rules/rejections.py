@@ -72,7 +72,7 @@ def _why_not(
         return "; ".join(words)
     if pinned:
         return "another network is pinned"
-    return "IPv4 is taken, which all nodes have as well"
+    return "all nodes have IPv4 as well, which is preferred; fabric_cidr can name this one"
 
 
 def _without_address(nodes: Mapping[str, Facts]) -> List[Rejection]:

@@ -9,6 +9,13 @@ from .model import Problem
 from .words import cut
 
 _FAILURES: tuple[tuple[str, str, str, str], ...] = (
+    # How ssh calls the other end of a way through a bastion (ProxyJump, ProxyCommand), when that way ends.
+    (
+        r"UNKNOWN port 65535",
+        "unreachable",
+        "it is not reached through its bastion",
+        "log in by hand with the same ssh options to see its words, which a shared connection hides",
+    ),
     (
         r"Host key verification failed|Host key for \S+ has changed",
         "unknown_host_key",

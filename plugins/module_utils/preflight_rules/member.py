@@ -229,12 +229,14 @@ def source_addresses(node: Mapping[str, Any]) -> list[str]:
 
 
 def _default_address(node: Mapping[str, Any]) -> str:
-    """Return the IPv4 address of the interface with the default route; '' if it is unknown."""
-    for route in node.get("routes") or []:
-        if route.get("destination") == "0.0.0.0/0":
-            for address, interface in node_addresses(node).items():
-                if interface == route.get("interface") and "." in address:
-                    return address
+    """Return the address of the interface with the default route, IPv4 before IPv6; '' if it is unknown."""
+    sources = source_addresses(node)
+    for destination, sign in (("0.0.0.0/0", "."), ("::/0", ":")):
+        for route in node.get("routes") or []:
+            if route.get("destination") == destination:
+                for address, interface in node_addresses(node).items():
+                    if interface == route.get("interface") and sign in address and address in sources:
+                        return address
     return ""
 
 
@@ -244,6 +246,8 @@ def _address(settings: Settings, own: Mapping[str, str], suggestion: str, *, alo
     ``own`` is empty if the node could not tell its addresses; then the inventory decides.
     """
     reached_at, given = settings.reached_at, settings.cluster_address
+    if given is not None and _is_address(given):
+        given = str(ipaddress.ip_address(given))  # IPv6 has many spellings of one address
     address, problem = "", ""
     if given is not None:
         if not _is_address(given):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-_CONFIGURATION = frozenset({"variable"})
+_CONFIGURATION = frozenset({"prefix", "variable"})
 
 _UNREACHABLE = frozenset({"unreachable", "refused", "unknown_host_key"})
 

@@ -13,6 +13,7 @@ from .model import Limits, Problem
 
 _GIB = 1024**3
 _NO_SHELLS = ("nologin", "false")
+_VARIABLE = "cluster_prefix"
 
 
 def node_problems(host: str, node: Mapping[str, Any], limits: Limits, *, builder: bool) -> list[Problem]:
@@ -27,6 +28,7 @@ def node_problems(host: str, node: Mapping[str, Any], limits: Limits, *, builder
     found = [
         *_platform(host, node, limits),
         *_root(host, node),
+        *_prefix(host, node),
         *_job_user(host, node),
         *_disk(host, node, limits, builder=builder),
     ]
@@ -82,7 +84,7 @@ def _root(host: str, node: Mapping[str, Any]) -> Iterable[Problem]:
 
 
 def _job_user(host: str, node: Mapping[str, Any]) -> Iterable[Problem]:
-    """Refuse an account for jobs that is root's or that cannot log in; preflight looks at it if cluster_user is set."""
+    """Refuse an account for jobs that is root's, cannot log in or lacks its home; it is looked at with cluster_user."""
     user = node.get("job_user") or {}
     if not user or user["uid"] < 0:  # the role ssh_mesh makes it
         return
@@ -93,6 +95,38 @@ def _job_user(host: str, node: Mapping[str, Any]) -> Iterable[Problem]:
         cure = f"set a login shell with 'usermod --shell /bin/bash {user['name']}', or set cluster_user to another name"
         problem = f"user {user['name']} has the shell {user['shell']} and cannot log in"
         yield Problem(host, "cluster_user", problem, cure)
+    problem, cure = without_home(user)
+    if problem:
+        yield Problem(host, "cluster_user", problem, cure)
+
+
+def without_home(user: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the problem and the cure of an account whose home is missing; two times '' where it is there.
+
+    Args:
+        user: the account for jobs as a node's facts have it.
+    """
+    if user["uid"] < 0 or user.get("has_home", True):
+        return "", ""
+    name = user["name"]
+    cure = f"make or mount it; where the first login makes homes (pam_mkhomedir), run 'su - {name} -c true' as root"
+    return f"the home {user['home']} of user {name} is missing", cure
+
+
+def _prefix(host: str, node: Mapping[str, Any]) -> Iterable[Problem]:
+    """Judge the folder of the software: root alone may write there, and the node has no software elsewhere."""
+    its = node.get("prefix") or {}
+    path, others = str(its.get("path", "")), its.get("others") or []
+    if its.get("problem"):
+        cure = "give it to root with mode 755, or set cluster_prefix to another folder"
+        yield Problem(host, "prefix", str(its["problem"]), cure, _VARIABLE)
+    if others:
+        words = f"its software of clusterctl is in {others[0]}, and cluster_prefix is {path}"
+        cure = f"run 'clusterctl uninstall' first, or set cluster_prefix to {others[0]}"
+        yield Problem(host, "prefix", words, cure, _VARIABLE)
+    elif its.get("read_only") and not node.get("artifacts"):
+        cure = "set cluster_prefix to a folder that root can write, such as /opt/cluster"
+        yield Problem(host, "prefix", f"{path} is on a read-only file system", cure, _VARIABLE)
 
 
 def _disk(host: str, node: Mapping[str, Any], limits: Limits, *, builder: bool) -> Iterable[Problem]:

@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-PROGRAM = "/usr/local/libexec/clusterctl/check_node.py"
+from clusterctl.cli import prefix_option
+
+_PROGRAM = "check_node.py"
 
 
 def check_node(
@@ -26,6 +28,9 @@ def check_node(
     deadline: Annotated[
         float | None, typer.Option("--deadline", metavar="SECONDS", min=0.1, help="Of all looks. Default: 10.")
     ] = None,
+    prefix: Annotated[
+        str, typer.Option(prefix_option.NAME, metavar=prefix_option.METAVAR, help=prefix_option.HELP)
+    ] = "",
 ) -> int:
     """Say in one line whether the node on which this runs is fit for a job.
 
@@ -35,13 +40,14 @@ def check_node(
     """
     from clusterctl.support.errors import ConfigError  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    if not os.access(PROGRAM, os.R_OK):
+    path = prefix_option.layout_of(prefix).program(_PROGRAM)
+    if not os.access(path, os.R_OK):
         raise ConfigError(
-            f"{PROGRAM} is missing, so this machine is not a node that this release provisioned; run 'clusterctl "
+            f"{path} is missing, so this machine is not a node that this release provisioned; run 'clusterctl "
             "provision' for it, and run the command there."
         )
     given = {"--node": node, "--user": user, "--deadline": deadline}
     words = ["--quick"] if quick else []
     words += [word for option, value in given.items() if value is not None for word in (option, str(value))]
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-I", PROGRAM, *words])  # noqa: S606 - a program of ours
+    os.execv(sys.executable, [sys.executable, "-I", path, *words])  # noqa: S606 - a program of ours

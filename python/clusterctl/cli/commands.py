@@ -24,6 +24,7 @@ COMMANDS = {
     "rotate": Command("rotate", "rotate", "Give all nodes new mesh keys or host keys."),
     "validate": Command("validate", "validate", "Prove the cluster again and name what is wrong."),
     "doctor": Command("doctor", "doctor", "Look at the hosts, change nothing, say what would hurt."),
+    "inventory-of": Command("inventory_of", "inventory_of", "Show the parts of a node, and since when it has them."),
     "drift": Command("drift", "drift", "Say what differs from what the last run left."),
     "check-node": Command("check_node", "check_node", "Say on a node itself whether it is fit for a job."),
     "ca": Command("ca", "app", "Show, renew and revoke the certificates of a cluster's nodes."),

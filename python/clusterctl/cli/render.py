@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from clusterctl.cli import prefix_option
 from clusterctl.launch.nccl_options import OPTIONS, NcclOptions
 from clusterctl.support.errors import ExitCode
 
@@ -106,6 +107,12 @@ def render(
     partition: Annotated[str, typer.Option("--partition", rich_help_panel=_SLURM)] = "",
     account: Annotated[str, typer.Option("--account", rich_help_panel=_SLURM)] = "",
     time: Annotated[str, typer.Option("--time", metavar="LIMIT", rich_help_panel=_SLURM)] = "",
+    prefix: Annotated[
+        str,
+        typer.Option(
+            prefix_option.NAME, metavar=prefix_option.METAVAR, help=prefix_option.HELP, rich_help_panel=_SLURM
+        ),
+    ] = "",
     reason: Annotated[
         bool,
         typer.Option(
@@ -140,7 +147,7 @@ def render(
     exec into. slurm-prolog: a script for Prolog, Epilog and HealthCheckProgram of slurm.conf, without PROGRAM.
     """
     if kind is Kind.SLURM_PROLOG:
-        sys.stdout.write(_prolog(program, with_reason=reason, deadline_s=deadline))
+        sys.stdout.write(_prolog(program, prefix, with_reason=reason, deadline_s=deadline))
         return ExitCode.OK
     from clusterctl.launch import submission  # noqa: PLC0415 - see cli.main: --help stays quick
 
@@ -167,18 +174,20 @@ def render(
         nccl=NcclOptions(gid_index, socket_threads, sockets_per_thread),
         by_torchrun=launcher is RenderLauncher.TORCHRUN,
         by_srun=launcher is RenderLauncher.SRUN,
+        layout=prefix_option.layout_of(prefix),
     )
     text = submission.KINDS[kind.value](job)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     return ExitCode.OK
 
 
-def _prolog(program: list[str] | None, *, with_reason: bool, deadline_s: float) -> str:
+def _prolog(program: list[str] | None, prefix: str, *, with_reason: bool, deadline_s: float) -> str:
     from clusterctl.launch import slurm_prolog  # noqa: PLC0415 - see cli.main
 
     if program:
         raise typer.BadParameter("slurm-prolog takes no program", param_hint="PROGRAM")
-    return slurm_prolog.script(with_reason=with_reason, deadline_s=deadline_s)
+    layout = prefix_option.layout_of(prefix)
+    return slurm_prolog.script(with_reason=with_reason, deadline_s=deadline_s, layout=layout)
 
 
 def _pairs(option: str, values: list[str] | None) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 from clusterctl.cli import options
 from clusterctl.launch.compose import Launcher
+from clusterctl.launch.mpirun import Bind, MapBy
 from clusterctl.launch.mpirun_job import Transport
 from clusterctl.support.errors import ExitCode
 from clusterctl.support.words import visible
@@ -66,6 +67,10 @@ def run(
         ),
     ] = None,
     oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="More ranks than slots, on purpose.")] = False,
+    bind: Annotated[
+        Bind, typer.Option("--bind-to", help="What each rank is kept on; none: the ranks of a node share its cores.")
+    ] = Bind.NONE,
+    map_by: Annotated[MapBy, typer.Option("--map-by", help="Where the next rank goes.")] = MapBy.SLOT,
     export: Annotated[
         list[str] | None,
         typer.Option("-x", metavar="NAME[=VALUE]", help="A variable for the ranks; without a value, yours."),
@@ -135,6 +140,8 @@ def run(
             mca=_parameters(mca or ()),
             network=network,
             oversubscribe=oversubscribe,
+            bind=bind,
+            map_by=map_by,
             directory=chdir,
         ),
         inventory=options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key),

@@ -45,11 +45,12 @@ def up(
         list[str] | None,
         typer.Option("--with", metavar="|".join(EXTRAS), help="Add a real Slurm: its controller runs on node1."),
     ] = None,
+    ipv6: Annotated[bool, typer.Option("--ipv6", help="Give the nodes addresses of IPv6 alone.")] = False,
     output: Output = Format.TEXT,
 ) -> None:
     """Start the sandbox, or mend and grow the one that is there."""
     console = screen.console()
-    spec = sandbox.SandboxSpec(name, nodes, tuple(image), inventory, tuple(extras or ()))
+    spec = sandbox.SandboxSpec(name, nodes, tuple(image), inventory, tuple(extras or ()), ipv6=ipv6)
     started = time.monotonic()
     with _progress(console) as report:
         ready = sandbox.up(spec, report)

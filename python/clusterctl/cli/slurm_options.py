@@ -156,9 +156,7 @@ def wish(
     Raises:
         BadParameter: an option needs ``--via slurm``, or is not what it takes.
     """
-    from clusterctl.model import units  # noqa: PLC0415 - see cli.main
     from clusterctl.model.slurm_wish import AN_HOUR_S, START_WITHIN_S, SlurmWish  # noqa: PLC0415 - see cli.main
-    from clusterctl.remote import slurm_text  # noqa: PLC0415 - see cli.main
 
     given = {
         "--inventory-from": source,
@@ -182,16 +180,34 @@ def wish(
         _check_word(name, given[name])
     if mpi is not None and launcher is not RankStarter.SRUN:
         raise typer.BadParameter("it needs --launcher srun", param_hint="--mpi")
+    time_s, start_within_s = times(time, start_within, AN_HOUR_S, START_WITHIN_S)
     return SlurmWish(
         partition=partition or "",
         account=account or "",
-        time_s=_read("--time", time, AN_HOUR_S, slurm_text.time_limit),
-        start_within_s=_read("--start-within", start_within, START_WITHIN_S, units.seconds),
+        time_s=time_s,
+        start_within_s=start_within_s,
         nodes=nodes,
         submit_host=submit_host or "",
         names_nodes=source is NodeSource.SLURM,
         launcher="srun" if launcher is RankStarter.SRUN else "mpirun",
         mpi=mpi or "pmix",
+    )
+
+
+def times(
+    time: str | None, start_within: str | None, otherwise_s: float, otherwise_start_s: float
+) -> tuple[float, float]:
+    """Return the seconds of ``--time`` and ``--start-within``.
+
+    Raises:
+        BadParameter: one is not a time.
+    """
+    from clusterctl.model import units  # noqa: PLC0415 - see cli.main
+    from clusterctl.remote import slurm_text  # noqa: PLC0415 - see cli.main
+
+    return (
+        _read("--time", time, otherwise_s, slurm_text.time_limit),
+        _read("--start-within", start_within, otherwise_start_s, units.seconds),
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from clusterctl.cli import options, output, report, slurm_options
+from clusterctl.cli import options, output, pods_options, report, slurm_options
 from clusterctl.cli.output import VERDICT_STYLES, StreamFormat, shown_command
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def validate(
     no_history: Annotated[
         bool, typer.Option("--no-history", help="Neither compare with earlier runs nor keep this one beside them.")
     ] = False,
-    via: slurm_options.Via = None,
+    via: pods_options.Via = None,
     partition: slurm_options.Partition = None,
     account: slurm_options.Account = None,
     time: slurm_options.Time = None,
@@ -107,6 +107,20 @@ def validate(
     inventory_from: slurm_options.InventoryFrom = None,
     launcher: slurm_options.Launcher = None,
     mpi: slurm_options.Mpi = None,
+    image: pods_options.Image = None,
+    slots: pods_options.Slots = None,
+    gpus_per_node: pods_options.Gpus = None,
+    python: pods_options.Python = None,
+    namespace: pods_options.Namespace = None,
+    project: pods_options.Project = None,
+    context: pods_options.Context = None,
+    kubeconfig: pods_options.Kubeconfig = None,
+    cpus: pods_options.Cpus = None,
+    memory: pods_options.Memory = None,
+    rdma_resource: pods_options.Rdma = None,
+    network_attachment: pods_options.Networks = None,
+    render_only: pods_options.RenderOnly = False,
+    dry_run: pods_options.DryRun = False,
     html: report.Html = None,
     junit: report.Junit = None,
     prometheus: report.Prometheus = None,
@@ -128,20 +142,62 @@ def validate(
     from clusterctl.report import files  # noqa: PLC0415 - see cli.main
     from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
 
-    wish = slurm_options.wish(
-        via,
-        inventory_from,
-        partition=partition,
-        account=account,
-        time=time,
-        start_within=start_within,
-        nodes=nodes,
-        submit_host=submit_host,
-        launcher=launcher,
-        mpi=mpi,
-        drains=drain_failed or undrain_proved,
+    given = pods_options.PodsGiven(
+        image=image,
+        slots=slots,
+        gpus_per_node=gpus_per_node,
+        python=python,
+        namespace=namespace,
+        project=project,
+        context=context,
+        kubeconfig=kubeconfig,
+        cpus=cpus,
+        memory=memory,
+        rdma=rdma_resource,
+        networks=network_attachment,
+        render_only=render_only,
+        dry_run=dry_run,
     )
-    inventory = slurm_options.sources(wish, named, more)
+    meaningless = {
+        "INVENTORY": named or more,
+        "--limit": limit,
+        "--launch-node": launch_node,
+        "--patience": patience,
+        "--search": search,
+        "--no-gate": no_gate,
+        "--partition": partition,
+        "--account": account,
+        "--submit-host": submit_host,
+        "--skip-busy": skip_busy,
+        "--drain-failed": drain_failed,
+        "--undrain-proved": undrain_proved,
+        "--inventory-from": inventory_from,
+        "--launcher": launcher,
+        "--mpi": mpi,
+        "--extra-vars": extra_vars,
+        "--user": user,
+        "--private-key": private_key,
+    }
+    pods = pods_options.wish(via, given, nodes=nodes, time=time, start_within=start_within, others=meaningless)
+    way = None if via is None else via.without_pods
+    wish = (
+        None
+        if pods is not None
+        else slurm_options.wish(
+            way,
+            inventory_from,
+            partition=partition,
+            account=account,
+            time=time,
+            start_within=start_within,
+            nodes=nodes,
+            submit_host=submit_host,
+            launcher=launcher,
+            mpi=mpi,
+            drains=drain_failed or undrain_proved,
+        )
+    )
+    inventory = None if pods is not None else slurm_options.sources(wish, named, more)
     of_inventory = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
     names = [word.strip() for value in checks for word in value.split(",") if word.strip()] if checks else None
     asked = validation.ValidationOptions(
@@ -149,8 +205,9 @@ def validate(
         launch_node=launch_node,
         suite=_suite(inventory, suite, suite_file),
         via=wish,
+        pods=pods,
         skip_busy=skip_busy,
-        drains=slurm_options.drains(via, submit_host, failed=drain_failed, proved=undrain_proved),
+        drains=slurm_options.drains(way, submit_host, failed=drain_failed, proved=undrain_proved),
         checks=None if names is None else tuple(names),
         timeout_s=timeout,
         patience_s=_patience(patience),
@@ -159,7 +216,8 @@ def validate(
         remembered=not no_history,
         argv=shown_command(sys.argv[1:], extra_vars or ()),
     )
-    return _run(inventory, asked, form, files.Places(html, junit, prometheus, jsonl))
+    code = None if pods is None else pods_options.shown(asked, pods, given)
+    return _run(inventory, asked, form, files.Places(html, junit, prometheus, jsonl)) if code is None else code
 
 
 def _patience(text: str | None) -> float:
@@ -204,11 +262,13 @@ def _suite(inventory: AnyInventory | None, name: str | None, file: Path | None) 
 def _run(inventory: AnyInventory | None, asked: ValidationOptions, form: StreamFormat, places: Places) -> int:
     from clusterctl.report import files  # noqa: PLC0415 - see cli.main
     from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
-    from clusterctl.validation import via_slurm  # noqa: PLC0415 - see cli.main
+    from clusterctl.validation import via_pods, via_slurm  # noqa: PLC0415 - see cli.main
 
     places.refuse_impossible()
     tell = _Lines() if form is StreamFormat.TEXT else _stream if form is StreamFormat.JSONL else None
-    if asked.via is not None:
+    if asked.pods is not None:
+        record = via_pods.validate(asked, asked.pods, tell)
+    elif asked.via is not None:
         record = via_slurm.validate(inventory, asked, asked.via, tell)
     elif inventory is not None:
         record = validation.validate(inventory, asked, tell)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.inventory import ansible_call, cache, host_ranges, templates
 from clusterctl.inventory.ansible_call import ansible_program
-from clusterctl.model import job_login, nodeset
+from clusterctl.model import job_login, nodeset, prefixes
 from clusterctl.model.hosts import Host, Inventory, InventoryOptions, InventorySources
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
@@ -75,6 +75,8 @@ def read(given: AnyInventory, options: InventoryOptions, *, remembered: bool = F
         sources, options, {name: listed.get(name, {}) for name in names}, remembered=remembered
     )
     hosts = tuple(_host(sources, name, hostvars[name], options) for name in names)
+    if wrong := prefixes.disagreement(hosts):
+        raise ConfigError(f"In {sources}, {wrong}.")
     return ReadInventory(sources, everything, {**listed, **hostvars}, hosts)
 
 
@@ -226,7 +228,7 @@ def _host(sources: InventorySources, name: str, variables: dict[str, Any], optio
     user = options.user or variables.get("ansible_user") or variables.get("ansible_ssh_user")
     if user is not None and not _USER_NAME.fullmatch(str(user)):
         raise ConfigError(f"In {sources}, ansible_user of {name} is {str(user)!r}, which is not a valid user name.")
-    if wrong := job_login.problem(variables):
+    if wrong := job_login.problem(variables) or prefixes.problem(variables):
         raise ConfigError(f"In {sources}, {name}: {wrong}.")
     key = (
         options.private_key

@@ -34,6 +34,7 @@ _READ = (
     "ansible_become_user",
     "cluster_address",
     "cluster_port",
+    "cluster_prefix",
     "fabric_cidr",
     "fabric_interfaces",
     "nccl_align",

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from clusterctl.launch import allocation_line, nccl_options, scheduler_env, slurm_nodelist, torchrun
+from clusterctl.launch import allocation_line, nccl_options, scheduler_env, slurm_nodelist
 from clusterctl.launch.local_facts import LocalFacts
 from clusterctl.model import fabric
+from clusterctl.model.layout import DEFAULT_LAYOUT
 from clusterctl.remote import python as remote_python
 from clusterctl.support.errors import ConfigError, HostFailedError
 
@@ -194,7 +195,7 @@ def _cpu_quota() -> float | None:
 
 def _python() -> str:
     """Return the first Python that has PyTorch: the cluster's, the one that is running, or the one on PATH."""
-    found = (torchrun.PYTHON, sys.executable, shutil.which("python3"), shutil.which("python"))
+    found = (DEFAULT_LAYOUT.python, sys.executable, shutil.which("python3"), shutil.which("python"))
     candidates = [path for path in dict.fromkeys(found) if path and os.access(path, os.X_OK)]
     for path in candidates:
         done = subprocess.run(

@@ -1,8 +1,7 @@
 """The verb run: start the user's program on all nodes, bring its output and its exit code, leave nothing behind.
 
 The story: read the inventory, look at every node, refuse nodes that would hurt the job (the gate), compose the launch
-line. Copy the code where asked to, and check that the program is on every node. Then the supervisor on the launch node
-gets the line.
+line. Copy the code where asked to, check that every node has the program, and start the line under a supervisor.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ _OPENMPI = "openmpi"
 _PROBE_TIMEOUT_S = 30.0
 _MOST_NAMED = 6
 _IN_HOME = "clusterctl"  # the folder of copied code, in the home of the job's user
-# A frozen node does not answer, and a job without a deadline would wait for it for ever.
-_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
+_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")  # so that nobody waits for a frozen node
 _INPUTS = {"openmpi": ["configure"]}
 
 
@@ -95,7 +93,7 @@ def shown(inventory: AnyInventory, options: RunOptions, tell: Callable[[str], No
         ClusterctlError: as :func:`run`.
     """
     with _team(inventory, options, tell) as team:
-        return _plan(team, _started(team, options)).shown()
+        return _plan(team, _started(team, options), tell).shown()
 
 
 def run(inventory: AnyInventory, options: RunOptions, take: Take, tell: Callable[[str], None]) -> int:
@@ -121,7 +119,7 @@ def run(inventory: AnyInventory, options: RunOptions, take: Take, tell: Callable
     with _team(inventory, options, tell) as team:
         job_id = f"run-{secrets.token_hex(6)}"
         started = _started(team, options)
-        plan = _plan(team, started, job_id)
+        plan = _plan(team, started, tell, job_id)
         if options.sync is not None:
             _sync(team, options.sync, started.copied_to, tell)
         _refuse_missing(team, started.wish)
@@ -177,10 +175,9 @@ def _ours(host: Host) -> Host:
 
 
 def _look(cluster: Inventory, hosts: Mapping[str, Host], control: Path) -> dict[str, NodeFacts]:
-    watch = [{"path": f"{supervised_job.PROGRAMS}/{name}", "kind": "file"} for name in supervised_job.SUPERVISOR_FILES]
     probe = facts.gather(
         hosts.values(),
-        watch=dict.fromkeys(hosts, watch),
+        watch={name: supervised_job.watch_entries(host) for name, host in hosts.items()},
         artifacts=[
             {**entry, "inputs": [*entry.get("inputs", ()), *_INPUTS.get(str(entry["name"]), ())]}
             for entry in training_stack.ARTIFACTS
@@ -198,7 +195,8 @@ def _look(cluster: Inventory, hosts: Mapping[str, Host], control: Path) -> dict[
 
 
 def _refuse_unprovisioned(cluster: Inventory, nodes: Mapping[str, NodeFacts]) -> None:
-    wanted = supervised_job.digests(supervised_job.SUPERVISOR_FILES)
+    layout = next(iter(nodes.values())).layout
+    wanted = supervised_job.digests(supervised_job.SUPERVISOR_FILES, layout)
     bare, other = [], []
     for name, node in nodes.items():
         if not node.artifact(_OPENMPI).ok:
@@ -207,10 +205,10 @@ def _refuse_unprovisioned(cluster: Inventory, nodes: Mapping[str, NodeFacts]) ->
             other.append(name)
     cure = f"run 'clusterctl provision {cluster.sources.shown}' first."
     if bare:
-        why = nodes[bare[0]].artifact(_OPENMPI).problem or f"/usr/local/{_OPENMPI} does not exist"
+        why = nodes[bare[0]].artifact(_OPENMPI).problem or f"{layout.openmpi} does not exist"
         raise ConfigError(f"Open MPI of clusterctl is missing on {folded(bare)} ({why}); {cure}")
     if other:
-        raise ConfigError(f"{supervised_job.SUPERVISOR} on {folded(other)} is not this clusterctl's; {cure}")
+        raise ConfigError(f"{next(iter(wanted))} on {folded(other)} is not this clusterctl's; {cure}")
 
 
 def _gate(cluster: Inventory, nodes: Mapping[str, NodeFacts], options: RunOptions, tell: Callable[[str], None]) -> None:
@@ -294,14 +292,16 @@ def _absolute(folder: Path) -> Path:
     return Path(os.path.abspath(folder))  # noqa: PTH100 - a link keeps the name that the user typed
 
 
-def _plan(team: _JobTeam, started: _Started, job_id: str = "") -> LaunchPlan:
+def _plan(team: _JobTeam, started: _Started, tell: Callable[[str], None], job_id: str = "") -> LaunchPlan:
     _refuse_without_stack(team.facts, started.wish.launcher)
-    hosts = team.hosts
     members = {
-        name: mpirun_job.member(node, slots_of(hosts[name], node), team.users[name], hosts[name].cluster_address)
+        name: mpirun_job.member(node, slots_of(host := team.hosts[name], node), team.users[name], host.cluster_address)
         for name, node in team.facts.items()
     }
-    return compose.compose(members, team.launch_node, started.wish, job_id)
+    plan = compose.compose(members, team.launch_node, started.wish, job_id)
+    for note in plan.notes:
+        tell(f"Note: {note}")
+    return plan
 
 
 def _refuse_without_stack(nodes: Mapping[str, NodeFacts], launcher: Launcher) -> None:
@@ -335,7 +335,7 @@ def _sync(team: _JobTeam, folder: Path, target: str, tell: Callable[[str], None]
 
 def _refuse_missing(team: _JobTeam, wish: Wish) -> None:
     """Find out which nodes lack the program, its script or the folder, before anything is started."""
-    program = compose.with_python(wish.program)
+    program = compose.with_python(wish.program, team.facts[team.launch_node].layout)
     names = [
         *([] if wish.launcher is Launcher.TORCHRUN and program[0] in {"-m", torchrun.script(program)} else [program[0]])
     ]

@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import nccl_options, torchrun
+from clusterctl.launch import mig_worker, nccl_options, pod_instances, torchrun
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 # torchrun reads every option's default from PET_…; those of another rendezvous would overrule the static one.
 _OTHER_RENDEZVOUS = ("PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF", "PET_STANDALONE")
 _NO_GPU = frozenset({"", "-1", "none", "NoDevFiles"})
-_UNSAID = frozenset({"all", "void"})  # every GPU there is; or somebody else (CDI) puts them in
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - spoken of, not written to
 _SMALL_SHM_BYTES = 128 << 20
 _SMALL_MEMLOCK_BYTES = 16 << 20
@@ -80,15 +79,18 @@ def plan(
     """Decide what this process becomes.
 
     Raises:
-        ConfigError: there is no program, or something is malformed.
+        ConfigError: there is no program, something is malformed, or processes could not tell MIG instances apart.
     """
     nccl_options.refuse(nccl)
     count, why = processes(machine, environment, nproc_per_node)
+    shared = pod_instances.PodInstances()
+    if count > 1 and program and program[0]:
+        shared = pod_instances.of_pod(environment, machine.node, machine.gpu_devices)
     argv = torchrun.argv(
         torchrun.Torchrun(
             nnodes=where.nodes,
             nproc_per_node=count,
-            program=tuple(program),
+            program=mig_worker.of_workers(program, python) if shared.names else tuple(program),
             node_rank=where.rank if where.master_addr else None,
             master_addr=where.master_addr,
             master_port=where.master_port,
@@ -96,6 +98,9 @@ def plan(
         )
     )
     settings, kept = _wanted(where, machine, environment, nccl)
+    if shared.names and shared.said_by != pod_instances.CUDA:
+        value, reason = ",".join(shared.names), f"each process keeps one of the instances of {shared.said_by}"
+        settings = (*settings, EnvironmentSetting(pod_instances.CUDA, value, reason))
     dropped = tuple(name for name in _OTHER_RENDEZVOUS if name in environment)
     meeting = f"node {where.rank} of {where.nodes}, meeting at {where.master_addr} port {where.master_port}"
     notes = [
@@ -112,8 +117,8 @@ def plan(
 def processes(machine: LocalMachine, environment: Mapping[str, str], asked: int | None = None) -> tuple[int, str]:
     """Return how many processes torchrun starts on this node, and why.
 
-    The number that was asked for, else ``PET_NPROC_PER_NODE``, else one per visible GPU, else one per core. The
-    variables of CUDA and of NVIDIA's container runtime say which GPUs are visible.
+    The number that was asked for, else ``PET_NPROC_PER_NODE``, else one per visible GPU or MIG instance, else one per
+    core. The variables of CUDA and of NVIDIA's container runtime say which GPUs are visible.
     """
     if asked is not None:
         return asked, "--nproc-per-node"
@@ -226,6 +231,11 @@ def _devices(ports: Sequence[LocalRdmaPort]) -> list[EnvironmentSetting]:
 def _findings(where: RankPlace, machine: LocalMachine) -> list[str]:
     """Say what of this machine will hurt the job, without changing it."""
     notes = []
+    if machine.node.empty_gpus:
+        count = machine.node.empty_gpus
+        notes.append(
+            f"no program can use {count} {'GPU' if count == 1 else 'GPUs'}: MIG mode is on, without an instance"
+        )
     active = [port for port in machine.rdma if port.is_active]
     if machine.rdma and not active:
         names = ", ".join(dict.fromkeys(port.device for port in machine.rdma))
@@ -259,14 +269,18 @@ def _doubts(where: RankPlace, machine: LocalMachine) -> list[str]:
 
 
 def _gpus(machine: LocalMachine, environment: Mapping[str, str]) -> tuple[int, str]:
-    for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+    for name in (pod_instances.CUDA, pod_instances.NVIDIA):
         value = environment.get(name)
-        if value is None or value in _UNSAID:
+        if value is None or value in pod_instances.EVERY_GPU:
             continue
         if value in _NO_GPU:
             return 0, f"{name}={value}"
-        return len([word for word in value.split(",") if word]), f"the GPUs of {name}={value}"
-    count = machine.gpu_devices
+        count = len([word for word in value.split(",") if word])
+        return count, f"the GPUs of {name}={value}"
+    count = len(machine.node.instances)
+    if count:
+        return count, f"{count} MIG {'instance' if count == 1 else 'instances'}"
+    count = max(0, machine.gpu_devices - machine.node.empty_gpus)
     return count, f"{count} {'GPU' if count == 1 else 'GPUs'}"
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import environment, horovodrun, hostfile, mig_choice, mpirun, mpirun_job, torchrun
+from clusterctl.launch import environment, horovodrun, hostfile, mig_choice, mig_worker, mpirun, mpirun_job, torchrun
 from clusterctl.launch.mpirun_job import Transport
 from clusterctl.support.errors import ConfigError
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from clusterctl.launch.mpirun_job import Member
+    from clusterctl.model.layout import Layout
 
 _TORCH_PORT = 29500  # PyTorch's own default, for a line that is shown and not run
 # PRRTE 3.0 (Open MPI 5.0.7) loses the end of a rank that comes before its node has reported the launch, and then waits
@@ -48,6 +49,8 @@ class Wish:
     mca: Mapping[str, str] = field(default_factory=dict)
     network: Transport = Transport.AUTO
     oversubscribe: bool = False
+    bind: mpirun.Bind = mpirun.Bind.NONE
+    map_by: mpirun.MapBy = mpirun.MapBy.SLOT
     directory: str = ""
     tagged: bool = False
 
@@ -58,7 +61,7 @@ class LaunchPlan:
 
     ``environment`` is what the launcher's own has to hold. ``hosts`` has the node of each of mpirun's ranks. The last
     ``literal`` tokens are the user's. ``port`` asks for a free one in place of ``{port}``. ``tags``: lines of output
-    begin with mpirun's tag.
+    begin with mpirun's tag. ``notes`` say what of the wish was changed.
     """
 
     argv: tuple[str, ...]
@@ -67,6 +70,7 @@ class LaunchPlan:
     literal: int
     port: bool = False
     tags: bool = False
+    notes: tuple[str, ...] = ()
 
     def shown(self) -> str:
         """Return the line as it can be pasted into a shell on the launch node."""
@@ -99,8 +103,11 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: Wish, job: st
     slots = hostfile.ordered({name: member.slots for name, member in members.items()}, launch_node)
     session = first.facts.environment
     variables = environment.of_job(wish.exported, wish.caller, session)
+    mca = _without_collision(members, wish.mca)
+    notes = (_LEFT_OUT,) if mca != wish.mca else ()
+    wish = replace(wish, mca=mca)
     if wish.launcher is Launcher.HOROVODRUN:
-        return _horovodrun(members, slots, wish, job, variables)
+        return replace(_horovodrun(members, slots, wish, job, variables), notes=notes)
     program, literal, counts = _program(members, slots, launch_node, wish, job)
     line = mpirun_job.line(
         members,
@@ -114,12 +121,14 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: Wish, job: st
             mca=wish.mca,
             network=wish.network,
             oversubscribe=wish.oversubscribe and wish.launcher is not Launcher.TORCHRUN,
+            bind=wish.bind,
+            map_by=wish.map_by,
             tagged=wish.tagged,
             directory=wish.directory,
         ),
         launch_node,
     )
-    placed = tuple(slots) if counts else hostfile.placement(slots)
+    placed = tuple(slots) if counts else _placement(slots, wish)
     return LaunchPlan(
         argv=line.argv,
         environment={**line.environment, **environment.beside(variables)},
@@ -127,13 +136,52 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: Wish, job: st
         literal=literal,
         port=bool(counts) and len(slots) > 1,
         tags=wish.tagged,
+        notes=notes,
     )
 
 
-def with_python(program: tuple[str, ...]) -> tuple[str, ...]:
+def _placement(slots: Mapping[str, int], wish: Wish) -> tuple[str, ...]:
+    """Return the node of each rank: node by node, or in turn where ``map_by`` is node."""
+    if wish.map_by is not mpirun.MapBy.NODE:
+        return hostfile.placement(slots)
+    turns = range(max(slots.values(), default=0))
+    return tuple(name for turn in turns for name, count in slots.items() if turn < count)
+
+
+_INCLUDED, _EXCLUDED = "btl_tcp_if_include", "btl_tcp_if_exclude"
+_LEFT_OUT = (
+    f"--mca {_EXCLUDED} is left out: Open MPI takes {_INCLUDED} or {_EXCLUDED}, and the role fabric has set "
+    f"{_INCLUDED}, which leaves out all other networks."
+)
+
+
+def _without_collision(members: Mapping[str, Member], mca: Mapping[str, str]) -> dict[str, str]:
+    """Leave out an exclusion of interfaces that the cluster's own choice of a network makes needless.
+
+    Open MPI takes one of the two parameters alone, and the role ``fabric`` writes the other one into a file.
+
+    Raises:
+        ConfigError: the interface of the cluster's network is excluded.
+    """
+    files = [file for member in members.values() for file in member.facts.parameter_files]
+    if _EXCLUDED not in mca or _INCLUDED in mca or not any(_INCLUDED in file.own for file in files):
+        return dict(mca)
+    excluded = {word.strip() for word in mca[_EXCLUDED].split(",")}
+    for name, member in members.items():
+        known = member.facts.fabric
+        own = {known.interface, *known.cidrs} & excluded if known else set()
+        if own:
+            raise ConfigError(
+                f"--mca {_EXCLUDED} leaves out {', '.join(sorted(own))}, the cluster's network of {name}; name the "
+                f"network that you want with --mca {_INCLUDED}, or with fabric_interfaces for the whole cluster."
+            )
+    return {name: value for name, value in mca.items() if name != _EXCLUDED}
+
+
+def with_python(program: tuple[str, ...], layout: Layout) -> tuple[str, ...]:
     """Return the program with the cluster's own Python where it begins with a bare ``python`` or ``python3``."""
     if program and program[0] in {"python", "python3"}:
-        return (torchrun.PYTHON, *program[1:])
+        return (layout.python, *program[1:])
     return program
 
 
@@ -141,15 +189,20 @@ def _program(
     members: Mapping[str, Member], slots: Mapping[str, int], launch_node: str, wish: Wish, job: str
 ) -> tuple[tuple[str, ...], int, tuple[int, ...]]:
     """Return what mpirun starts, how much of its end is the user's, and torchrun's processes by node."""
+    layout = members[launch_node].facts.layout
     if wish.launcher is not Launcher.TORCHRUN:
         if wish.processes is not None:
             raise ConfigError("--nproc-per-node is torchrun's; mpirun and horovodrun take -np, the ranks on all nodes.")
-        program = with_python(wish.program)
+        program = with_python(wish.program, layout)
         early = job and len(slots) > 1 and mpirun.dialect(members[launch_node].version) is mpirun.Dialect.PRRTE
         return (*(_SETTLED if early else ()), *program), len(program), ()
     if wish.ranks is not None:
         raise ConfigError(
             "-np is mpirun's and horovodrun's; torchrun takes --nproc-per-node, the processes on each node."
+        )
+    if (wish.bind, wish.map_by) != (mpirun.Bind.NONE, mpirun.MapBy.SLOT):
+        raise ConfigError(
+            "--bind-to and --map-by place mpirun's ranks; torchrun starts its processes by itself, so leave them out."
         )
     counts = tuple(slots.values()) if wish.processes is None else (wish.processes,) * len(slots)
     crowded = [name for name, count in zip(slots, counts, strict=True) if count > slots[name]]
@@ -163,10 +216,11 @@ def _program(
     spec = torchrun.Torchrun(
         nnodes=len(slots),
         nproc_per_node=counts[0],
-        program=mig_choice.of_workers(wish.program, torchrun.PYTHON) if cut else wish.program,
+        program=mig_worker.of_workers(wish.program, layout.python) if cut else wish.program,
         master_addr=(known.address if known and known.address else launch_node) if len(slots) > 1 else "",
         master_port=_TORCH_PORT,
         rdzv_id=job,
+        python=layout.python,
     )
     tokens = torchrun.under_mpirun(spec, counts)
     literal = len(tokens) - tokens.index("--") - 1
@@ -192,10 +246,11 @@ def _horovodrun(
     called = mpirun_job.node_names({name: members[name] for name in slots}, next(iter(slots)))
     fabrics = [member.facts.fabric for member in members.values()]
     names = {known.interface for known in fabrics if known and known.interface}
-    program = with_python(wish.program)
+    program = with_python(wish.program, first.facts.layout)
     line = horovodrun.argv(
         horovodrun.HorovodrunLaunch(
             version=first.version,
+            horovodrun=first.facts.layout.horovodrun,
             slots={called[name]: count for name, count in slots.items()},
             program=(*mig_choice.of_ranks({name: one.facts for name, one in members.items()}, slots), *program),
             job=job,
@@ -203,6 +258,8 @@ def _horovodrun(
             interfaces=tuple(names) if len(names) == 1 and all(fabrics) and len(slots) > 1 else (),
             mca={**mpirun_job.name_parameters(called), **wish.mca},
             oversubscribe=wish.oversubscribe,
+            bind=wish.bind,
+            map_by=wish.map_by,
             directory=wish.directory,
         )
     )
@@ -212,7 +269,7 @@ def _horovodrun(
     return LaunchPlan(
         argv=tuple(line),
         environment={**mpirun.environment(first.version, first.job_user), **temporary, **given},
-        hosts=hostfile.placement(slots),
+        hosts=_placement(slots, wish),
         literal=len(program),
         tags=True,  # it asks mpirun for them itself
     )

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.launch import hostfile, mpirun
+from clusterctl.model.layout import DEFAULT_LAYOUT
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-HOROVODRUN = "/usr/local/horovod/bin/horovodrun"
 
 # What horovodrun gives mpirun by itself (0.28.1: -mca pml ob1 -mca btl ^openib); mpirun 5.0 takes nothing twice.
 _ITS_OWN = ("pml", "btl")
@@ -34,8 +33,10 @@ class HorovodrunLaunch:
     interfaces: tuple[str, ...] = ()
     mca: Mapping[str, str] = field(default_factory=dict)
     oversubscribe: bool = False
+    bind: mpirun.Bind = mpirun.Bind.NONE
+    map_by: mpirun.MapBy = mpirun.MapBy.SLOT
     directory: str = ""
-    horovodrun: str = HOROVODRUN
+    horovodrun: str = DEFAULT_LAYOUT.horovodrun
 
 
 def argv(launch: HorovodrunLaunch) -> list[str]:
@@ -56,6 +57,8 @@ def argv(launch: HorovodrunLaunch) -> list[str]:
         program=launch.program,
         ranks=launch.ranks,
         oversubscribe=launch.oversubscribe,
+        bind=launch.bind,
+        map_by=launch.map_by,
     )
     mpirun.argv(same)  # refuses what no mpirun takes
     speech = mpirun.dialect(launch.version)
@@ -63,11 +66,11 @@ def argv(launch: HorovodrunLaunch) -> list[str]:
     line += ["--network-interfaces", ",".join(launch.interfaces)] if launch.interfaces else []
     more = mpirun.parameters(speech, launch.mca, None, launch.job)
     more += ["--wdir", launch.directory] if launch.directory else []
-    if launch.oversubscribe:
-        if speech is mpirun.Dialect.PRRTE:
-            line += ["--binding-args=--bind-to none --map-by slot:OVERSUBSCRIBE"]
-        else:
-            more += ["--oversubscribe"]
+    chosen = (launch.bind, launch.map_by) != (mpirun.Bind.NONE, mpirun.MapBy.SLOT)
+    if chosen or (launch.oversubscribe and speech is mpirun.Dialect.PRRTE):
+        line += [f"--binding-args={shlex.join(mpirun.placed(same))}"]
+    if launch.oversubscribe and speech is mpirun.Dialect.ORTE:
+        more += ["--oversubscribe"]
     # It puts these into a line for a shell as they are.
     line += [f"--mpi-args={shlex.join(more)}"] if more else []
     return [*line, *launch.program]

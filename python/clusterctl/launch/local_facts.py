@@ -67,7 +67,11 @@ class LocalName:
 
 @dataclass(frozen=True)
 class LocalFacts:
-    """The part of a node's record that decides what a pod becomes; ``rdma`` is as the probe wrote it."""
+    """The part of a node's record that decides what a pod becomes; ``rdma`` is as the probe wrote it.
+
+    ``instances`` are the names of the MIG instances that jobs can use here, and ``cut_gpus`` the GPUs that have them.
+    ``empty_gpus`` are in MIG mode and have none.
+    """
 
     cores: int
     shm_bytes: int = 0
@@ -77,6 +81,9 @@ class LocalFacts:
     limits: Mapping[str, LocalLimit] = field(default_factory=dict)
     names: tuple[LocalName, ...] = ()
     rdma: tuple[Mapping[str, Any], ...] = ()
+    instances: tuple[str, ...] = ()
+    cut_gpus: int = 0
+    empty_gpus: int = 0
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> LocalFacts:
@@ -86,6 +93,8 @@ class LocalFacts:
             ValueError: a part is missing or has another form; the text names it.
         """
         fabric = _get(record, "fabric", dict, None)
+        gpus = _dicts(record, "gpus")
+        cut = [names for gpu in gpus if not gpu.get("unusable") and (names := _texts(gpu, "instances"))]
         return cls(
             cores=_get(record, "cores", int),
             shm_bytes=_get(record, "shm_bytes", int, 0),
@@ -110,6 +119,9 @@ class LocalFacts:
                 for entry in _dicts(record, "names")
             ),
             rdma=_dicts(record, "rdma"),
+            instances=tuple(name for names in cut for name in names),
+            cut_gpus=len(cut),
+            empty_gpus=sum(1 for gpu in gpus if gpu.get("unusable") == "mig"),
         )
 
 

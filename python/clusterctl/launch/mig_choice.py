@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from clusterctl.launch import mig_worker
 from clusterctl.model.facts import gpu_devices
 
 if TYPE_CHECKING:
@@ -25,15 +26,8 @@ _FROM_TABLE = (
     f'if [ "$_at" = "$OMPI_COMM_WORLD_RANK" ] && [ "$_one" != {_NO_CHOICE} ]; then '
     ': "${CUDA_VISIBLE_DEVICES=$_one}"; export CUDA_VISIBLE_DEVICES; fi; _at=$((_at + 1)); done; unset IFS; '
 )
-# Of several instances that are visible, such as those that a scheduler gives to a job, each rank keeps one.
-_FROM_VISIBLE = (
-    '_at=0; _mine=; IFS=,; for _one in $CUDA_VISIBLE_DEVICES; do case "$_at $_one" in "${LOCAL} MIG-"*) _mine=$_one; '
-    'esac; _at=$((_at + 1)); done; unset IFS; [ -z "$_mine" ] || export CUDA_VISIBLE_DEVICES="$_mine"; '
-)
-_START = 'exec "$@"'
-_OF_NODE = _FROM_TABLE + _START
-_OF_RANK = _FROM_TABLE + _FROM_VISIBLE.replace("{LOCAL}", "OMPI_COMM_WORLD_LOCAL_RANK") + _START
-_OF_WORKER = _FROM_VISIBLE.replace("{LOCAL}", "LOCAL_RANK") + _START
+_OF_NODE = _FROM_TABLE + mig_worker.START
+_OF_RANK = _FROM_TABLE + mig_worker.one_of_visible("OMPI_COMM_WORLD_LOCAL_RANK") + mig_worker.START
 
 
 def has_instances(nodes: Sequence[NodeFacts]) -> bool:
@@ -60,18 +54,3 @@ def of_ranks(nodes: Mapping[str, NodeFacts], slots: Mapping[str, int], *, per_no
         else:
             entries += [devices[rank % len(devices)] if devices else _NO_CHOICE for rank in range(count)]
     return ("/bin/sh", "-c", _OF_NODE if per_node else _OF_RANK, "sh", ":".join(entries))
-
-
-def of_workers(program: Sequence[str], python: str) -> tuple[str, ...]:
-    """Return a program of torchrun such that each worker sees one of the instances that its node was given.
-
-    Args:
-        program: a script, a module (``-m``), either with ``python`` before it, or a command.
-        python: the interpreter of a script or a module.
-    """
-    words = tuple(program)
-    if re.fullmatch(r"python3?", words[0].rpartition("/")[2]) and len(words) > 1:
-        words = (python, "-u", *words[1:])
-    elif words[0] == "-m" or words[0].endswith(".py"):
-        words = (python, "-u", *words)
-    return ("/bin/sh", "-c", _OF_WORKER, "sh", *words)

@@ -8,12 +8,12 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from clusterctl.launch import hostfile
+from clusterctl.model.layout import DEFAULT_LAYOUT
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MPIRUN = "/usr/local/openmpi/bin/mpirun"
 JOB_VARIABLE = "CLUSTERCTL_JOB"
 JOB_PARAMETER = "clusterctl_job"
 
@@ -50,6 +50,28 @@ class Dialect(Enum):
 
     ORTE = "4.1"  # options of the runtime are MCA parameters like all others
     PRRTE = "5.0"  # the runtime is a project of its own with parameters of its own (--prtemca)
+
+
+class Bind(str, Enum):
+    """What each rank is kept on."""
+
+    NONE = "none"
+    CORE = "core"
+    HWTHREAD = "hwthread"
+    L3CACHE = "l3cache"
+    NUMA = "numa"
+    SOCKET = "socket"
+
+
+class MapBy(str, Enum):
+    """Where the next rank goes."""
+
+    SLOT = "slot"
+    NODE = "node"
+    CORE = "core"
+    L3CACHE = "l3cache"
+    NUMA = "numa"
+    SOCKET = "socket"
 
 
 def dialect(version: str) -> Dialect:
@@ -89,15 +111,17 @@ class MpirunLaunch:
     mca: Mapping[str, str] = field(default_factory=dict)
     runtime_mca: Mapping[str, str] = field(default_factory=dict)
     oversubscribe: bool = False
+    bind: Bind = Bind.NONE
+    map_by: MapBy = MapBy.SLOT
     tagged: bool = False
     directory: str = ""
-    mpirun: str = MPIRUN
+    mpirun: str = DEFAULT_LAYOUT.mpirun
 
 
 def argv(launch: MpirunLaunch) -> list[str]:
     """Return the tokens of the mpirun line.
 
-    One rank per slot in the order of the hosts, without binding: nodes may be containers that see all cores.
+    By default one rank per slot in the order of the hosts, without binding: nodes may be containers that see all cores.
 
     Raises:
         ConfigError: the version is unknown, the name of a variable or parameter is invalid, the program is an option,
@@ -105,12 +129,9 @@ def argv(launch: MpirunLaunch) -> list[str]:
     """
     speech = dialect(launch.version)
     ranks = count(launch)
-    line = [launch.mpirun, "-H", hostfile.words(launch.slots), "-np", str(ranks), "--bind-to", "none"]
-    by = "ppr:1:node" if launch.per_node else "slot"
-    if speech is Dialect.ORTE:
-        line += ["--map-by", by, *(["--oversubscribe"] if launch.oversubscribe else [])]
-    else:
-        line += ["--map-by", f"{by}:OVERSUBSCRIBE" if launch.oversubscribe else by]
+    line = [launch.mpirun, "-H", hostfile.words(launch.slots), "-np", str(ranks)]
+    line += placed(launch)
+    line += ["--oversubscribe"] if launch.oversubscribe and speech is Dialect.ORTE else []
     line += ["--tag-output"] if launch.tagged else []
     line += ["--wdir", launch.directory] if launch.directory else []
     for word in (*([JOB_VARIABLE] if launch.job else ()), *launch.exported):
@@ -122,6 +143,16 @@ def argv(launch: MpirunLaunch) -> list[str]:
     if launch.program and launch.program[0].startswith("-"):
         raise ConfigError(f"The program {launch.program[0]!r} is an option; name the program first, then its options.")
     return [*line, *launch.program]
+
+
+def placed(launch: MpirunLaunch) -> list[str]:
+    """Return the tokens that say where ranks go and what they are kept on; 5.0 calls a socket a package."""
+    speech = dialect(launch.version)
+    bind, by = launch.bind.value, "ppr:1:node" if launch.per_node else launch.map_by.value
+    if speech is Dialect.PRRTE:
+        bind, by = (word.replace(MapBy.SOCKET.value, "package") for word in (bind, by))
+        by += ":OVERSUBSCRIBE" if launch.oversubscribe else ""
+    return ["--bind-to", bind, "--map-by", by]
 
 
 def count(launch: MpirunLaunch) -> int:

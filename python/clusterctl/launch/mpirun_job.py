@@ -88,6 +88,8 @@ class MpirunJob:
     mca: Mapping[str, str] = field(default_factory=dict)
     network: Transport = Transport.AUTO
     oversubscribe: bool = False
+    bind: mpirun.Bind = mpirun.Bind.NONE
+    map_by: mpirun.MapBy = mpirun.MapBy.SLOT
     tagged: bool = False
     directory: str = ""
 
@@ -124,6 +126,7 @@ def line(
     argv = mpirun.argv(
         mpirun.MpirunLaunch(
             version=first.version,
+            mpirun=first.facts.layout.mpirun,
             slots={called[name]: count for name, count in slots.items()},
             program=(*gpus, *job.program),
             job=job.job,
@@ -132,6 +135,8 @@ def line(
             exported=job.exported,
             mca={**({} if chosen else transport), **name_parameters(called), **job.mca},
             oversubscribe=job.oversubscribe,
+            bind=job.bind,
+            map_by=job.map_by,
             tagged=job.tagged,
             directory=job.directory,
         )

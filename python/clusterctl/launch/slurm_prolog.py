@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from clusterctl.model.drains import OF_CHECK_NODE
+from clusterctl.model.layout import DEFAULT_LAYOUT, Layout
 
-_PROGRAM = "/usr/local/libexec/clusterctl/check_node.py"  # of the role validation
+_PROGRAM = "check_node.py"  # of the role validation
 _PYTHON = "/usr/bin/python3"
 _HEAD = """\
 #!/bin/sh
@@ -31,13 +32,14 @@ exit 1
 """
 
 
-def script(*, with_reason: bool, deadline_s: float) -> str:
+def script(*, with_reason: bool, deadline_s: float, layout: Layout = DEFAULT_LAYOUT) -> str:
     """Return the script.
 
     Args:
         with_reason: drain the node by scontrol, with what is wrong as the reason; otherwise the prolog only fails.
         deadline_s: of the look at the node.
+        layout: where the software lies on the nodes.
     """
-    kill_s = deadline_s + 10
-    head = _HEAD.format(kill_s=kill_s, python=_PYTHON, program=_PROGRAM, deadline_s=deadline_s)
+    kill_s, program = deadline_s + 10, layout.program(_PROGRAM)
+    head = _HEAD.format(kill_s=kill_s, python=_PYTHON, program=program, deadline_s=deadline_s)
     return head + (_DRAIN.format(kill_s=kill_s, prefix=OF_CHECK_NODE) if with_reason else "") + _END

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import hostfile, mpirun
+from clusterctl.launch import hostfile, mig_choice, mpirun
 from clusterctl.launch.mpirun_job import MpirunLine, takes_ucx
 from clusterctl.support.errors import ConfigError
 
@@ -98,10 +98,11 @@ def line(
     transport = mpirun.transport(mpirun.dialect(first.version), ucx=takes_ucx(here, job.network))
     chosen = any(name in job.mca for name in ("pml", "btl"))
     ordered = hostfile.ordered(dict(slots), launch_node)
+    gpus = mig_choice.of_ranks({name: one.facts for name, one in here.items()}, ordered, per_node=job.per_node)
     tokens = argv(
         SrunLaunch(
-            slots={here[name].called or name: count for name, count in dict(ordered).items()},
-            program=job.program,
+            slots={here[name].called or name: count for name, count in ordered.items()},
+            program=(*gpus, *job.program),
             ranks=job.ranks,
             per_node=job.per_node,
             mpi=mpi,

@@ -7,25 +7,20 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import yaml
-
-from clusterctl.launch import nccl_options, srun
+from clusterctl.launch import manifest, nccl_options, srun
 from clusterctl.launch.submission_rules import refuse
+from clusterctl.model.layout import DEFAULT_LAYOUT, Layout
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-NETWORKS = "k8s.v1.cni.cncf.io/networks"  # Multus and its kin attach these networks to the pod
-GPU = "nvidia.com/gpu"
 RENDEZVOUS_PORT = 29500
 
-_HELLO = "/usr/local/openmpi/libexec/clusterctl-hello"
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a mount point in a manifest
 # A root's mpirun refuses to start unless told twice, by each series under names of its own.
-_AS_ROOT = tuple(f"{name}_ALLOW_RUN_AS_ROOT{end}" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM"))
+AS_ROOT = tuple(f"{name}_ALLOW_RUN_AS_ROOT{end}" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM"))
 
 
 @dataclass(frozen=True)
@@ -35,7 +30,7 @@ class Submission:
     ``nproc_per_node`` None leaves it to the pod: its GPUs, else its cores. ``rdma`` are extended resources (name and
     count) of each pod, ``networks`` the network attachments, ``annotations`` further ones. ``cpus``, ``memory`` and
     ``shm_size`` are Kubernetes quantities; for Slurm, ``cpus`` is a whole number. ``nccl`` are options of NCCL
-    in each pod.
+    in each pod. ``layout`` says where the software lies on nodes of Slurm.
     """
 
     name: str
@@ -60,6 +55,7 @@ class Submission:
     by_torchrun: bool = False
     by_srun: bool = False
     nccl: nccl_options.NcclOptions = nccl_options.NO_OPTIONS
+    layout: Layout = DEFAULT_LAYOUT
 
     @property
     def is_idle(self) -> bool:
@@ -128,15 +124,15 @@ def _runai_line(
     for name, count in job.rdma.items():
         line += ["--extended-resource", f"{name}={count}"]
         line += ["--master-extended-resource", f"{name}={count}"] if several else []
-    for name, value in _annotations(job).items():
+    for name, value in manifest.pod_annotations(job).items():
         line += ["--annotation", f"{name}={value}"]
     line += [capability, "IPC_LOCK"] if job.rdma else []
     line += [cpus, job.cpus] if job.cpus else []
     line += [memory, job.memory] if job.memory else []
     line += ["--working-dir", job.working_dir] if job.working_dir else []
     for name, value in job.variables.items():
-        line += ["-e", f"{name}={_literal(value)}"]
-    line += ["--large-shm", "--command", "--", *map(_literal, _in_pod(job))]
+        line += ["-e", f"{name}={manifest.literal(value)}"]
+    line += ["--large-shm", "--command", "--", *map(manifest.literal, _in_pod(job))]
     return shlex.join(line)
 
 
@@ -149,20 +145,24 @@ def pytorchjob(job: Submission) -> str:
         ConfigError: a value is malformed, missing, or means nothing to Kubeflow.
     """
     refuse(job, "pytorchjob", ("project", "partition", "account", "time", "by_torchrun", "by_srun"))
-    pod = _pod(job, "pytorch", _in_pod(job), _environment(job.variables))  # the operator looks for that name
+    pod = manifest.pod(
+        job, "pytorch", _in_pod(job), manifest.variables(job.variables)
+    )  # the operator looks for that name
     replicas = {"Master": 1, "Worker": job.nodes - 1}
-    return _text(
-        "kubeflow.org/v1",
-        "PyTorchJob",
-        job,
-        {
-            "runPolicy": {"cleanPodPolicy": "Running"},
-            "pytorchReplicaSpecs": {
-                kind: {"replicas": count, "restartPolicy": "Never", "template": pod}
-                for kind, count in replicas.items()
-                if count
+    return manifest.text(
+        manifest.document(
+            "kubeflow.org/v1",
+            "PyTorchJob",
+            job,
+            {
+                "runPolicy": {"cleanPodPolicy": "Running"},
+                "pytorchReplicaSpecs": {
+                    kind: {"replicas": count, "restartPolicy": "Never", "template": pod}
+                    for kind, count in replicas.items()
+                    if count
+                },
             },
-        },
+        )
     )
 
 
@@ -179,7 +179,7 @@ def mpijob(job: Submission) -> str:
     slots = job.nproc_per_node or job.gpus_per_node
     if not slots and not job.by_torchrun:
         raise ConfigError("An MPIJob needs to know its ranks; give --nproc-per-node, or --gpus-per-node.")
-    start = dict.fromkeys(_AS_ROOT, "1")
+    start = dict.fromkeys(AS_ROOT, "1")
     line = ["mpirun", "-np", str(job.nodes * (1 if job.by_torchrun else slots)), "--bind-to", "none"]
     line += ["--map-by", "ppr:1:node" if job.by_torchrun else "slot"]
     handed_on = {**({} if job.by_torchrun else nccl_options.variables(job.nccl)), **job.environment}
@@ -194,24 +194,30 @@ def mpijob(job: Submission) -> str:
     line += _in_pod(job) if job.by_torchrun else list(job.program)
     line = list(job.program) if job.is_idle else line
     # The launcher's pod computes nothing, so it asks for no GPU and no RDMA.
-    launcher = _pod(
+    launcher = manifest.pod(
         Submission(job.name, job.program, job.image, annotations=job.annotations, working_dir=job.working_dir),
         "launcher",
         line,
-        _environment({**start, **handed_on}),
+        manifest.variables({**start, **handed_on}),
     )
-    return _text(
-        "kubeflow.org/v2beta1",
-        "MPIJob",
-        job,
-        {
-            "slotsPerWorker": 1 if job.by_torchrun else slots,
-            "runPolicy": {"cleanPodPolicy": "Running"},
-            "mpiReplicaSpecs": {
-                "Launcher": {"replicas": 1, "restartPolicy": "Never", "template": launcher},
-                "Worker": {"replicas": job.nodes, "restartPolicy": "Never", "template": _pod(job, "worker", [], [])},
+    return manifest.text(
+        manifest.document(
+            "kubeflow.org/v2beta1",
+            "MPIJob",
+            job,
+            {
+                "slotsPerWorker": 1 if job.by_torchrun else slots,
+                "runPolicy": {"cleanPodPolicy": "Running"},
+                "mpiReplicaSpecs": {
+                    "Launcher": {"replicas": 1, "restartPolicy": "Never", "template": launcher},
+                    "Worker": {
+                        "replicas": job.nodes,
+                        "restartPolicy": "Never",
+                        "template": manifest.pod(job, "worker", [], []),
+                    },
+                },
             },
-        },
+        )
     )
 
 
@@ -258,17 +264,17 @@ def slurm(job: Submission) -> str:
     variables = {**(dict([srun.FENCE]) if job.by_srun else {}), **job.variables}
     lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     if job.by_srun:
-        lines += [_proof_of_pmix(step, job.nodes * tasks), ""]
+        lines += [_proof_of_pmix(step, job.nodes * tasks, job.layout), ""]
     return "\n".join([*lines, shlex.join([*step, *(job.program if job.by_srun else _in_pod(job))]), ""])
 
 
-def _proof_of_pmix(step: Sequence[str], ranks: int) -> str:
+def _proof_of_pmix(step: Sequence[str], ranks: int, layout: Layout) -> str:
     """Return lines of a script that end it where srun's ranks are not one world: each would be alone and end with 0."""
     cure = "run 'clusterctl doctor', and see 'srun --mpi=list'"
     words = f"srun --mpi=pmix does not start one world of {ranks} ranks; {cure}, or start the program by mpirun."
     return "\n".join(
         (
-            f"found=$({shlex.join([*step, _HELLO])} 2>&1) || true",
+            f"found=$({shlex.join([*step, layout.hello])} 2>&1) || true",
             f"""if [ "$(grep -c '"size": {ranks},' <<<"$found")" != {ranks} ]; then""",
             f"  printf '%s\\n' \"$found\" {shlex.quote(words)} >&2",
             f"  exit {int(ExitCode.VALIDATION_ERROR)}",
@@ -291,58 +297,3 @@ def _in_pod(job: Submission) -> list[str]:
         return list(job.program)
     count = [f"--nproc-per-node={job.nproc_per_node}"] if job.nproc_per_node else []
     return ["clusterctl", "launch", *count, *nccl_options.words(job.nccl), "--", *job.program]
-
-
-def _literal(word: str) -> str:
-    """Return a word of a container's command or environment as it has to be written to arrive as it is.
-
-    Kubernetes puts a variable's value in the place of ``$(NAME)`` and one dollar in the place of two.
-    """
-    return word.replace("$", "$$") if "$$" in word or "$(" in word else word
-
-
-def _environment(variables: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"name": name, "value": _literal(value)} for name, value in variables.items()]
-
-
-def _annotations(job: Submission) -> dict[str, str]:
-    return {**({NETWORKS: ",".join(job.networks)} if job.networks else {}), **job.annotations}
-
-
-def _pod(job: Submission, container: str, command: Sequence[str], environment: list[dict[str, str]]) -> dict[str, Any]:
-    limits: dict[str, Any] = {GPU: job.gpus_per_node} if job.gpus_per_node else {}
-    limits |= dict(job.rdma)
-    limits |= {name: value for name, value in (("cpu", job.cpus), ("memory", job.memory)) if value}
-    volume = {"medium": "Memory", **({"sizeLimit": job.shm_size} if job.shm_size else {})}
-    parts: dict[str, Any] = {
-        "name": container,
-        "image": job.image,
-        "command": [_literal(word) for word in command],
-        "workingDir": job.working_dir,
-        "env": environment,
-        "resources": {"limits": limits} if limits else {},
-        # RDMA locks the memory that it works on, which a container may not without being allowed to.
-        "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}} if job.rdma else {},
-        # A container's own /dev/shm has 64 MiB, which NCCL and data loaders soon fill.
-        "volumeMounts": [{"name": "dshm", "mountPath": _SHARED_MEMORY}],
-    }
-    template: dict[str, Any] = {"metadata": {"annotations": _annotations(job)}} if _annotations(job) else {}
-    template["spec"] = {
-        "containers": [{name: value for name, value in parts.items() if value}],
-        "volumes": [{"name": "dshm", "emptyDir": volume}],
-    }
-    return template
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes a manifest's parts in full each time; an anchor is what no reader expects."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        del data
-        return True
-
-
-def _text(version: str, kind: str, job: Submission, spec: Mapping[str, Any]) -> str:
-    metadata = {"name": job.name, **({"namespace": job.namespace} if job.namespace else {})}
-    document = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": dict(spec)}
-    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 16)

@@ -6,12 +6,11 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from clusterctl.model.layout import DEFAULT_LAYOUT
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-PYTHON = "/usr/local/python_env/bin/python"
 
 _MAX_PORT = 65535
 _ADDRESS = re.compile(r"[A-Za-z0-9:](?:[A-Za-z0-9.:_%-]{0,252})")
@@ -36,7 +35,7 @@ class Torchrun:
     master_addr: str = ""
     master_port: int = 0
     rdzv_id: str = ""
-    python: str = PYTHON
+    python: str = DEFAULT_LAYOUT.python
 
 
 def argv(spec: Torchrun) -> list[str]:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from pydantic import Field
 
 from clusterctl.model.base import Fact
+from clusterctl.model.layout import Layout
 from clusterctl.model.pmix import Pmix, SlurmSettings
+from clusterctl.model.prefix_state import PrefixState
 from clusterctl.model.processes import BusyProcess, Leftover
 from clusterctl.model.rdma import RdmaDevice
 
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 
 
 FailureKind: TypeAlias = Literal["unreachable", "refused", "host_key", "no_python", "no_sudo", "timeout", "error"]
-
-
 WatchEntry: TypeAlias = dict[str, Any]
 
 
@@ -123,12 +123,13 @@ class KnownHosts(Fact):
 
 
 class Address(Fact):
-    """One address of an interface; scope is global, site, link or host."""
+    """One address of an interface; scope is global, site, link or host. A temporary one is another one tomorrow."""
 
     family: Literal[4, 6]
     address: str
     prefix: int
     scope: str
+    temporary: bool = False
 
 
 class Interface(Fact):
@@ -169,6 +170,7 @@ class Fabric(Fact):
     interface: str = ""
     address: str = ""
     proven: tuple[str, ...] = ()
+    opened: bool = False  # in the node's firewall
 
 
 class Resolution(Fact):
@@ -183,8 +185,8 @@ class Gpu(Fact):
     """A GPU on the bus; ``driver`` is empty when none has taken it.
 
     ``unusable`` says why jobs cannot use a GPU, and ``problem`` says it in a clause: without NVIDIA's driver, with a
-    driver that lies in a container, without its device file or its library, or with two versions of the driver.
-    ``display`` is a card of the class of screens. ``instances`` are the names of its MIG instances.
+    driver that lies in a container, without its device file or its library, with two versions of the driver, or in MIG
+    mode without an instance. ``display`` is a card of the class of screens. ``instances`` are its MIG instances' names.
     """
 
     bus: str
@@ -192,7 +194,7 @@ class Gpu(Fact):
     uuid: str = ""
     driver: str = ""
     display: bool = False
-    unusable: Literal["", "driver", "container", "device", "library", "versions"] = ""
+    unusable: Literal["", "driver", "container", "device", "library", "versions", "mig"] = ""
     problem: str = ""
     instances: tuple[str, ...] = ()
 
@@ -226,14 +228,15 @@ class User(Fact):
 class JobUser(Fact):
     """The account that jobs run as.
 
-    ``uid`` is -1 if the account is missing. ``sudo`` tells whether it may do everything as root without a password,
-    None where sudo does not say.
+    ``uid`` is -1 if the account is missing. ``has_home``: its home is there. ``sudo``: it may do everything as root
+    without a password, None where sudo does not say.
     """
 
     name: str
     uid: int
     home: str = ""
     shell: str = ""
+    has_home: bool = True
     sudo: bool | None = None
 
     @property
@@ -313,6 +316,7 @@ class NodeFacts(Fact):
     glibc: str
     python: Python
     platform: str
+    prefix: PrefixState = PrefixState()
     cuda: Cuda = Cuda()
     cores: int
     threads: int
@@ -351,9 +355,14 @@ class NodeFacts(Fact):
     watch: tuple[WatchEntry, ...] = ()
     problems: tuple[str, ...] = ()
 
+    @property
+    def layout(self) -> Layout:
+        """Where the software lies on the node, as it was asked."""
+        return Layout(self.prefix.path)
+
     def artifact(self, name: str) -> Artifact:
         """Return what is known of an artifact by its public name; one that was not asked for is not ``ok``."""
-        link = f"/usr/local/{name}"
+        link = self.layout.link(name)
         missing = Artifact(name=name, link=link, target="", version="", key="", ok=False)
         return next((found for found in self.artifacts if found.link == link), missing)
 

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from clusterctl.model.layout import DEFAULT_PREFIX, Layout
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
 OF_SLURM = "slurm:"  # begins the source of an inventory whose nodes Slurm has named
+OF_KUBERNETES = "kubernetes:"  # begins the source of hosts that are pods
 _SSH_CONNECTIONS = frozenset({"ssh", "smart", "ansible.builtin.ssh"})
 
 
@@ -63,8 +66,8 @@ def is_host_list(word: str) -> bool:
 
 
 def is_path(word: str) -> bool:
-    """Whether an inventory is a path: it is neither a list of hosts nor the nodes that Slurm names."""
-    return not is_host_list(word) and not word.startswith(OF_SLURM)
+    """Whether an inventory is a path: it is neither a list of hosts nor what a scheduler names."""
+    return not is_host_list(word) and not word.startswith((OF_SLURM, OF_KUBERNETES))
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,11 @@ class Host:
     def cluster_address(self) -> str:
         """What the other nodes use to reach this one: the variable of this name, or the address."""
         return str(self.variables.get("cluster_address") or self.address)
+
+    @property
+    def layout(self) -> Layout:
+        """Where the software lies, by the variable ``cluster_prefix``."""
+        return Layout(str(self.variables.get("cluster_prefix") or DEFAULT_PREFIX))
 
     @property
     def place(self) -> str:

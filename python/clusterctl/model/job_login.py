@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import job_user_rules as _rules  # mypy finds it by mypy_path
 
-    from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.facts import JobUser, NodeFacts
     from clusterctl.model.hosts import Host
 else:
     _rules = content.module_util("job_user_rules")
@@ -26,6 +26,12 @@ MESH_USER = "ssh_mesh_user"  # an account of the user's own making, which sudo b
 KEYS = "cluster_user_keys"
 
 root_reach = _rules.root_reach
+
+
+def without_home(user: JobUser) -> tuple[str, str]:
+    """Return the problem and the cure of an account whose home is missing; two times '' where it is there."""
+    found: tuple[str, str] = content.module_util("preflight_rules").without_home(user.model_dump())
+    return found
 
 
 def job_user(host: Host) -> str:

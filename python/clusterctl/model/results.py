@@ -326,8 +326,10 @@ class ValidationRecord(Record):
     trends: tuple[Trend, ...] = ()
     notes: tuple[str, ...] = ()  # further notes for the reader: the history was set aside, a check was repeated
     folder: str = ""  # where the record and the logs lie
-    via: Literal["ssh", "slurm"] = "ssh"  # how the nodes were reached
+    via: Literal["ssh", "slurm", "mpijob", "pytorchjob", "runai"] = "ssh"  # how the nodes were reached
     slurm_job: int | None = None  # the allocation that the checks ran in
+    pods_job: str = ""  # the job of Kubernetes that the checks ran in: its kind, name and namespace
+    pods: dict[str, str] = Field(default_factory=dict)  # by host, which is a pod then, the node that it ran on
     launcher: Literal["mpirun", "srun"] = "mpirun"  # what started the ranks
     pmix: str = ""  # the PMIx that Open MPI was built with: internal, or prefix and release of the site's
     left_out: dict[str, str] = Field(default_factory=dict)  # nodes that took no part, as jobs ran there; the reasons

@@ -50,9 +50,9 @@ def gather(
         watch: by host name, the entries whose present state is wanted.
         content: slices of the watched artifacts' files whose content is compared, from 0 to 6.
         artifacts: artifacts to verify, each with ``name`` and ``link``, and optionally ``inputs``: names of inputs to
-            report. None verifies every installed artifact.
+            report. A relative link is below the host's prefix. None verifies every installed artifact.
         libraries: libraries to find as the loader does, each with ``soname``, and optionally ``also``: patterns of
-            further files to report.
+            further files to report, which may be relative to the host's prefix.
         resolve: names that every node looks up in addition to its own, as for ssh; None looks up nothing.
         leftovers: also find ranks whose launcher is gone.
         busy: also find ranks, and processes that use an artifact.
@@ -68,6 +68,7 @@ def gather(
     requests = {
         host: json.dumps(
             {
+                "prefix": host.layout.prefix,
                 "watch": [_asked(entry) for entry in (watch or {}).get(host.name, ())],
                 "content": list(content),
                 "artifacts": None if artifacts is None else [dict(entry) for entry in artifacts],

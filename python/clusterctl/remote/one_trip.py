@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from clusterctl.model.facts import ProbeFailure
-from clusterctl.remote import bounded, python, reach, sudo
+from clusterctl.remote import bounded, python, reach, ssh_failure, sudo
 from clusterctl.remote.reach import by_hand, classify, where
 
 if TYPE_CHECKING:
@@ -87,4 +87,6 @@ async def _talk(
     except bounded.TooMuchOutputError as error:
         words = f"{where(host)}: {error}; see what a login prints there: {by_hand(host)}."
         return ProbeFailure(host.name, "error", words)
+    if control_dir is not None and ssh_failure.hides_the_bastion(ending.errors):
+        return await _talk(host, request, module, timeout_s, None)
     return ending if ending.returncode == 0 else classify(host, ending.returncode, ending.errors)

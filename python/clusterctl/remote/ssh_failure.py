@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterctl.model import job_login
-from clusterctl.model.facts import ProbeFailure
+from clusterctl.model.facts import FailureKind, ProbeFailure
 
 if TYPE_CHECKING:
     from clusterctl.model.hosts import Host
@@ -27,6 +27,36 @@ _UNREACHABLE_WORDS = (
     "Connection reset",
     "kex_exchange_identification",
     "banner exchange",
+)
+# How ssh calls the other end of a way through a bastion (ProxyJump, ProxyCommand), when that way ends.
+_BASTION = "UNKNOWN port 65535"
+_BASTION_ECHOES = (_BASTION, "kex_exchange_identification", "stdio forwarding failed")
+_BASTION_FAILURES: tuple[tuple[FailureKind, tuple[str, ...], str], ...] = (
+    (
+        "unreachable",
+        ("administratively prohibited",),
+        "is behind a bastion that forwards no connection; set 'AllowTcpForwarding yes' in the bastion's sshd_config",
+    ),
+    (
+        "unreachable",
+        ("open failed",),
+        "does not answer its bastion; see that it is up and that ansible_host and ansible_port are right from there",
+    ),
+    (
+        "host_key",
+        _HOST_KEY_WORDS,
+        "is behind a bastion with an unknown or changed host key; verify it with its owner, then put it in known_hosts",
+    ),
+    (
+        "refused",
+        _REFUSED_WORDS,
+        "is behind a bastion that refuses the login; add your key there, or name its user and key in ~/.ssh/config",
+    ),
+    (
+        "unreachable",
+        ("connect to host", "Could not resolve hostname"),
+        "is behind a bastion that does not answer; see that it is up and that ProxyJump or ProxyCommand is right",
+    ),
 )
 
 
@@ -69,6 +99,8 @@ def _sudo_words(host: Host, sudo: str) -> str:
 
 
 def _classify_ssh(host: Host, place: str, stderr: str) -> ProbeFailure:
+    if _BASTION in stderr:
+        return _classify_bastion(host, place, stderr)
     said = shortened(stderr)
     if any(word in stderr for word in _HOST_KEY_WORDS):
         return ProbeFailure(
@@ -90,6 +122,27 @@ def _classify_ssh(host: Host, place: str, stderr: str) -> ProbeFailure:
             f"{place} does not answer; see that it is up and that ansible_host and ansible_port are right ({said}).",
         )
     return ProbeFailure(host.name, "error", f"{place}: ssh failed ({said}); try {by_hand(host)}.")
+
+
+def hides_the_bastion(stderr: str) -> bool:
+    """Tell whether a way through a bastion ended without a word of it: ssh drops its words in a shared connection."""
+    return _BASTION in stderr and not _without_echoes(stderr)
+
+
+def _without_echoes(stderr: str) -> str:
+    lines = stderr.splitlines()
+    return "\n".join(line for line in lines if line.strip() and not any(echo in line for echo in _BASTION_ECHOES))
+
+
+def _classify_bastion(host: Host, place: str, stderr: str) -> ProbeFailure:
+    """Return why the way through a bastion ended; the bastion's own words stand before those of ssh's end."""
+    said = shortened(_without_echoes(stderr) or stderr)
+    for kind, said_words, sentence in _BASTION_FAILURES:
+        if any(word in stderr for word in said_words):
+            return ProbeFailure(host.name, kind, f"{place} {sentence} ({said}).")
+    return ProbeFailure(
+        host.name, "unreachable", f"{place} did not answer through its bastion; see that both are up ({said})."
+    )
 
 
 def _refused_cure(host: Host) -> str:

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.model.hosts import Host
+    from clusterctl.model.layout import Layout
 
-PROGRAMS = "/usr/local/libexec/clusterctl"
-SUPERVISOR = f"{PROGRAMS}/job_supervisor.py"
+SUPERVISOR = "job_supervisor.py"
 # The program and what it imports.
-SUPERVISOR_FILES = ("job_supervisor.py", "job_members.py", "job_request.py", "scratch_folder.py")
-STACKS = f"{PROGRAMS}/rank_stacks.py"
+SUPERVISOR_FILES = (SUPERVISOR, "job_members.py", "job_request.py", "scratch_folder.py")
+STACKS = "rank_stacks.py"
 
 _END_WAIT_S = 25.0  # TERM, KILL, the node's own sweep and that of its peers have their own, shorter limits
 _SWEEP_WAIT_S = 15.0
@@ -46,10 +46,15 @@ _POLL_S = 0.2
 _UNREADABLE = "its answer is not readable"
 
 
-def digests(names: Iterable[str]) -> dict[str, str]:
+def digests(names: Iterable[str], layout: Layout) -> dict[str, str]:
     """Return the sha256 that programs of the nodes must have, by their path on a node."""
     folder = content.role_files("validation")
-    return {f"{PROGRAMS}/{name}": hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    return {layout.program(name): hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+
+
+def watch_entries(host: Host, names: Iterable[str] = SUPERVISOR_FILES) -> list[dict[str, Any]]:
+    """Return what to ask of a node in addition to its facts: by default the supervisor and what it imports."""
+    return [{"path": host.layout.program(name), "kind": "file"} for name in names]
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,9 @@ class _Stacks:
         if not 0 < left <= _STACKS_WAIT_S:
             return []
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, subprocess.SubprocessError):
-            argv = login.command([login.host.python, STACKS, self._job], connect_timeout_s=_SWEEP_CONNECT_S)
+            argv = login.command(
+                [login.host.python, login.host.layout.program(STACKS), self._job], connect_timeout_s=_SWEEP_CONNECT_S
+            )
             answer = python.ask(argv, b"", left, {"stacks"}).answer or {"stacks": ()}
             return [Stack(host=login.host.name, **entry) for entry in answer["stacks"]]
         return []
@@ -198,7 +205,7 @@ def run(
         if spec.stacks and answers.late:
             stacks.take(process)
 
-    command = login.command([login.host.python, SUPERVISOR])
+    command = login.command([login.host.python, login.host.layout.program(SUPERVISOR)])
     # A session of its own: the terminal's Ctrl-C is for us, and ssh must live to bring the supervisor's last words.
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
@@ -262,7 +269,7 @@ def look(logins: Sequence[JobLogin], names: Sequence[str], paths: Mapping[str, s
     def one(login: JobLogin) -> Look:
         name = login.host.name
         request = {"names": list(names), "path": paths.get(name, ""), "directory": directory}
-        argv = login.command([login.host.python, SUPERVISOR, "--look"])
+        argv = login.command([login.host.python, login.host.layout.program(SUPERVISOR), "--look"])
         reply = python.ask(argv, json.dumps(request).encode() + b"\n", _SWEEP_WAIT_S, _LOOK_KEYS)
         return Look(name, problem=reply.problem) if reply.answer is None else _look_of(name, reply.answer)
 
@@ -275,7 +282,7 @@ def _at_once(logins: Sequence[JobLogin]) -> int:
 
 
 def _sweep_argv(login: JobLogin, job: str) -> list[str]:
-    return [login.host.python, SUPERVISOR, "--sweep", job]
+    return [login.host.python, login.host.layout.program(SUPERVISOR), "--sweep", job]
 
 
 def _as_peer(login: JobLogin, job: str) -> dict[str, Any]:

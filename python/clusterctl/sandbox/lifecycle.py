@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import shutil
@@ -11,13 +10,12 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from ipaddress import IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
-from clusterctl.sandbox import apt, images, podman, slurm
+from clusterctl.sandbox import apt, images, networks, podman, slurm
 from clusterctl.sandbox.catalog import IMAGES
 from clusterctl.sandbox.model import (
     INVENTORY_MARK,
@@ -28,14 +26,11 @@ from clusterctl.sandbox.model import (
     SandboxSpec,
     check_name,
     check_plain_path,
-    free_subnets,
-    hardware_address,
     hosts_text,
     inventory_text,
     known_hosts_text,
     network_name,
     plan_nodes,
-    used_networks,
     why_not,
     without_credentials,
 )
@@ -46,15 +41,13 @@ from clusterctl.support.errors import ConfigError, HostFailedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from clusterctl.sandbox.model import State
+    from clusterctl.sandbox.model import State, Subnet
     from clusterctl.sandbox.podman import Podman, Report
 
 Result = TypeVar("Result")
 
-_ROUTES = Path("/proc/net/route")
 _PIP_CONF = Path("/etc/pip.conf")
 _LOGIN_UID = 1000
-_SUBNET_ATTEMPTS = 16
 _SSH_PORT = 22
 _BANNER = b"SSH-2.0-OpenSSH"
 _BANNER_TIMEOUT_S = 30
@@ -95,7 +88,9 @@ def up(spec: SandboxSpec, report: Report = lambda _text: None) -> Sandbox:
         inventory = _inventory_path(spec)
         references = {image: images.ensure(engine, image, report) for image in dict.fromkeys(spec.images)}
         extras = tuple(dict.fromkeys((*(recorded.extras if recorded is not None else ()), *spec.extras)))
-        sandbox = _describe(spec, _ensure_network(engine, spec.name), inventory, extras)
+        if not engine.succeeds("network", "exists", network_name(spec.name)):
+            _remove(engine, spec.name)  # containers of a vanished network have addresses without a network
+        sandbox = _describe(spec, networks.ensure(engine, spec, _folder(spec.name)), inventory, extras)
         _remember(sandbox, recorded)
         _ensure_key(sandbox)
         _ensure_nodes(engine, sandbox, references, report)
@@ -223,7 +218,7 @@ def _inventory_path(spec: SandboxSpec) -> Path:
     return path
 
 
-def _describe(spec: SandboxSpec, subnet: IPv4Network, inventory: Path, extras: tuple[str, ...]) -> Sandbox:
+def _describe(spec: SandboxSpec, subnet: Subnet, inventory: Path, extras: tuple[str, ...]) -> Sandbox:
     folder = _folder(spec.name)
     return Sandbox(
         name=spec.name,
@@ -274,21 +269,6 @@ def _refuse_foreign(engine: Podman, name: str) -> None:
         )
 
 
-def _ensure_network(engine: Podman, name: str) -> IPv4Network:
-    """Return the subnet of the sandbox's network, made in a free one where it is missing."""
-    network = network_name(name)
-    if engine.succeeds("network", "exists", network):
-        return IPv4Network(json.loads(engine.text("network", "inspect", network))[0]["subnets"][0]["subnet"])
-    _remove(engine, name)  # containers of a vanished network have addresses without a network
-    candidates = free_subnets(used_networks(_ROUTES.read_text(encoding="ascii")))
-    for subnet in itertools.islice(candidates, _SUBNET_ATTEMPTS):
-        # Networks without a running container have no route; podman knows them and refuses their subnet.
-        label = f"--label={LABEL}={_folder(name)}"
-        if engine.succeeds("network", "create", "--disable-dns", label, f"--subnet={subnet}", network):
-            return subnet
-    raise HostFailedError("No free subnet was found for the sandbox; 'podman network prune' removes unused networks.")
-
-
 def _ensure_key(sandbox: Sandbox) -> None:
     if sandbox.private_key.is_file():
         return
@@ -316,8 +296,9 @@ def _ensure_nodes(engine: Podman, sandbox: Sandbox, references: dict[str, str], 
             engine.run("rm", "--force", "--time", "0", node.container)
         engine.run(
             "create", "--pull", "never", "--init", "--no-hosts", "--name", node.container, "--hostname", node.name,
-            "--network", sandbox.network, "--ip", node.address, "--mac-address", node.hardware_address,
-            "--label", f"{LABEL}={sandbox.name}", *_MACHINE_LIKE, references[node.image],
+            "--network", sandbox.network, "--ip6" if sandbox.is_ipv6 else "--ip", node.address,
+            "--mac-address", node.hardware_address, "--label", f"{LABEL}={sandbox.name}",
+            *_MACHINE_LIKE, references[node.image],
         )  # fmt: skip
         own = pack({"etc/hosts": File(hosts_text(node).encode())}, outfits[node.image])
         engine.unpack(own, node.container)
@@ -325,21 +306,7 @@ def _ensure_nodes(engine: Podman, sandbox: Sandbox, references: dict[str, str], 
 
     report(f"starting {len(todo)} node{'s' if len(todo) > 1 else ''}")
     _each(bring, todo)
-    _pin_bridge(engine, sandbox.name)
-
-
-def _pin_bridge(engine: Podman, name: str) -> None:
-    """Give the network's bridge a MAC of its own.
-
-    Without one the kernel lends it the lowest of its ports'. When that port's node goes, the bridge changes its MAC.
-    All connections between this machine and the other nodes then stand still for most of a minute.
-    """
-    network = json.loads(engine.text("network", "inspect", network_name(name)))[0]
-    gateway, bridge = network["subnets"][0]["gateway"], network["network_interface"]
-    command = [*engine.prefix, "ip", "link", "set", "dev", bridge, "address", hardware_address(gateway)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise podman.failure("ip link set", done.stderr)
+    networks.pin_bridge(engine, sandbox.name)
 
 
 def outfit_of(engine: Podman, sandbox: Sandbox, image: str, reference: str, report: Report) -> bytes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from clusterctl.model.base import Record
 from clusterctl.sandbox.catalog import IMAGES
@@ -29,10 +29,14 @@ _PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+@,-]*")
 # Room for 192 sandboxes where neither podman's own pool (10.88, 10.89) nor the usual home networks are.
 _POOL = IPv4Network("10.90.0.0/15")
 _SUBNET_PREFIX = 24
+# Unique local addresses (RFC 4193); 65536 sandboxes.
+_IPV6_POOL = IPv6Network("fd9c:51a7:d3e0::/48")
+_IPV6_SUBNET_PREFIX = 64
 _FIRST_HOST = 10  # node1 gets .11; the gateway is .1
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/?#\s]*@")
 
+Subnet: TypeAlias = IPv4Network | IPv6Network
 State = Literal["running", "stopped", "missing", "silent"]
 
 
@@ -49,6 +53,7 @@ class SandboxSpec:
     images: tuple[str, ...] = ("debian12",)
     inventory: Path | None = None  # None: beside the sandbox's state
     extras: tuple[str, ...] = ()  # what is added to bare nodes
+    ipv6: bool = False  # nodes have addresses of IPv6 alone
 
     def __post_init__(self) -> None:
         """Refuse at the door what would fail half-way."""
@@ -65,6 +70,8 @@ class SandboxSpec:
                 raise ConfigError(f"There is no {extra!r} to add; choose from {', '.join(EXTRAS)}.")
             if not set(self.images) <= set(EXTRAS[extra]):
                 raise ConfigError(f"--with {extra} needs nodes of {' or '.join(EXTRAS[extra])}; choose it by --image.")
+            if self.ipv6:
+                raise ConfigError(f"--with {extra} fetches packages over IPv4; leave out --ipv6 or --with.")
 
 
 class SandboxNode(Record):
@@ -100,6 +107,11 @@ class Sandbox(Record):
     known_hosts: Path
     extras: tuple[str, ...] = ()
 
+    @property
+    def is_ipv6(self) -> bool:
+        """Whether the nodes have addresses of IPv6 alone."""
+        return ":" in self.subnet
+
     def node(self, name: str) -> SandboxNode:
         """Return the node of that name.
 
@@ -126,8 +138,8 @@ def check_name(name: str) -> None:
 
 
 def hardware_address(address: str) -> str:
-    """Return a locally administered MAC made of an IPv4 address."""
-    return ":".join(f"{byte:02x}" for byte in b"\x02\x63" + IPv4Address(address).packed)
+    """Return a locally administered MAC made of the last four bytes of an address."""
+    return ":".join(f"{byte:02x}" for byte in b"\x02\x63" + ip_address(address).packed[-4:])
 
 
 def network_name(name: str) -> str:
@@ -135,7 +147,7 @@ def network_name(name: str) -> str:
     return f"clusterctl-{name}"
 
 
-def plan_nodes(spec: SandboxSpec, subnet: IPv4Network) -> tuple[SandboxNode, ...]:
+def plan_nodes(spec: SandboxSpec, subnet: Subnet) -> tuple[SandboxNode, ...]:
     """Return the nodes of a specification: images in turn, addresses counted up from ``.11``."""
     return tuple(
         SandboxNode(
@@ -152,31 +164,45 @@ def why_not(recorded: Sandbox, spec: SandboxSpec) -> str | None:
     """Return what of the specification an existing sandbox cannot become, None where growing is enough."""
     if recorded.images != spec.images:
         return f"is made of {' + '.join(recorded.images)}, not of {' + '.join(spec.images)}"
+    if recorded.is_ipv6 != spec.ipv6:
+        return f"has IPv{6 if recorded.is_ipv6 else 4} addresses, not IPv{6 if spec.ipv6 else 4}"
     if len(recorded.nodes) > spec.nodes:
         return f"has {len(recorded.nodes)} nodes, not {spec.nodes}"
     return None
 
 
-def used_networks(proc_net_route: str) -> list[IPv4Network]:
+def used_networks(proc_net_route: str) -> list[Subnet]:
     """Return the networks of the kernel's IPv4 routing table, default routes left out.
 
     Args:
         proc_net_route: text of ``/proc/net/route``; addresses and masks are little-endian hexadecimal.
     """
-    networks = []
+    networks: list[Subnet] = []
     for line in proc_net_route.splitlines()[1:]:
         fields = line.split()
-        destination, mask = (IPv4Address(bytes.fromhex(fields[column])[::-1]) for column in (1, 7))
+        destination, mask = (ip_address(bytes.fromhex(fields[column])[::-1]) for column in (1, 7))
         if int(mask):
             networks.append(IPv4Network((int(destination), f"{mask}"), strict=False))
     return networks
 
 
-def free_subnets(used: Iterable[IPv4Network]) -> Iterable[IPv4Network]:
+def used_ipv6_networks(proc_net_ipv6_route: str) -> list[Subnet]:
+    """Return the networks of the kernel's IPv6 routing table, default routes left out.
+
+    Args:
+        proc_net_ipv6_route: text of ``/proc/net/ipv6_route``; addresses and lengths are hexadecimal.
+    """
+    fields = (line.split() for line in proc_net_ipv6_route.splitlines())
+    found = [(IPv6Address(bytes.fromhex(words[0])), int(words[1], 16)) for words in fields]
+    return [IPv6Network((address, length), strict=False) for address, length in found if length]
+
+
+def free_subnets(used: Iterable[Subnet], *, ipv6: bool = False) -> Iterable[Subnet]:
     """Yield the subnets of the pool that overlap with none of ``used``."""
     taken = list(used)
-    for candidate in _POOL.subnets(new_prefix=_SUBNET_PREFIX):
-        if not any(candidate.overlaps(network) for network in taken):
+    pool, length = (_IPV6_POOL, _IPV6_SUBNET_PREFIX) if ipv6 else (_POOL, _SUBNET_PREFIX)
+    for candidate in pool.subnets(new_prefix=length):
+        if not any(candidate.version == network.version and candidate.overlaps(network) for network in taken):
             yield candidate
 
 

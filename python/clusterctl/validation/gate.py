@@ -47,9 +47,9 @@ class GateOutcome:
     notes: tuple[str, ...] = ()  # what doctor finds in the same facts
 
 
-def watch_entries() -> list[dict[str, Any]]:
-    """Return what to ask of every node in addition to its facts: the programs of the checks."""
-    return [{"path": f"{supervised_job.PROGRAMS}/{name}", "kind": "file"} for name in content.node_programs()]
+def watch_entries(host: Host) -> list[dict[str, Any]]:
+    """Return what to ask of a node in addition to its facts: the programs of the checks."""
+    return supervised_job.watch_entries(host, content.node_programs())
 
 
 class Gate:
@@ -99,7 +99,7 @@ class Gate:
         by_ssh = [job_login.job_host(host) for host in hosts if host.by_ssh]  # what ranks will see
         probe = facts.gather(
             by_ssh,
-            watch={host.name: watch_entries() for host in by_ssh},
+            watch={host.name: watch_entries(host) for host in by_ssh},
             artifacts=training_stack.ARTIFACTS,
             libraries=training_stack.LIBRARIES,
             resolve=[host.name for host in hosts] if len(hosts) <= _MOST_RESOLVED else [],
@@ -123,7 +123,7 @@ class Gate:
 
     def _judge_provisioned(self, reached: Sequence[Host], probe: Probe) -> dict[str, ReadyNode]:
         began = time.monotonic()
-        wanted = supervised_job.digests(content.node_programs())
+        wanted = supervised_job.digests(content.node_programs(), reached[0].layout) if reached else {}
         sources = self._cluster.sources
         cure = f"run 'clusterctl provision {'INVENTORY' if sources.are_slurm_s else sources.shown}' first"
         nodes: dict[str, ReadyNode] = {}
@@ -140,7 +140,7 @@ class Gate:
                 continue
             found += [_error(PROVISIONED, host.name, broken, cure) for broken in broken_extras(node)]
             if foreign := launchable.foreign_mpirun(node):  # the checks launch by the installed one; users do not
-                found.append(_error(PROVISIONED, host.name, foreign, launchable.PATH_CURE))
+                found.append(_error(PROVISIONED, host.name, foreign, launchable.path_cure(node)))
             login, as_user = job_login.job_host(host), job_login.through_sudo(host, node)
             nodes[host.name] = ReadyNode(login, node, training_stack.of(node), slots_of(host, node), as_user)
         found += _stack_findings(nodes)
@@ -208,7 +208,7 @@ def not_ready(node: NodeFacts, wanted: Mapping[str, str]) -> str:
         return lacking
     present = {entry.get("path"): entry.get("sha256") for entry in node.watch}
     if any(present.get(path) != digest for path, digest in wanted.items()):
-        return f"the programs in {supervised_job.PROGRAMS} are not those of clusterctl {__version__}"
+        return f"the programs in {node.layout.programs} are not those of clusterctl {__version__}"
     return ""
 
 

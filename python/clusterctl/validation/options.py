@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.model.drains import DrainWish
     from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import Inventory, InventorySources
+    from clusterctl.model.pods_wish import PodsWish
     from clusterctl.model.slurm_wish import SlurmWish
     from clusterctl.suite import Suite
 
@@ -42,6 +43,7 @@ class ValidationOptions:
         remembered: whether the run is kept in the history and compared with it.
         argv: the command line without secrets, for messages and records.
         via: how Slurm is asked for the nodes; None reaches them by ssh.
+        pods: how Kubernetes is asked for pods; None does without.
         skip_busy: whether nodes with other work are left out, by name and with the reason.
         left_out: the nodes that are left out so, each with the reason; found, not asked for.
         drains: what Slurm is told after the run; None tells it nothing.
@@ -60,6 +62,7 @@ class ValidationOptions:
     remembered: bool = True
     argv: tuple[str, ...] = ()
     via: SlurmWish | None = None
+    pods: PodsWish | None = None
     skip_busy: bool = False
     left_out: Mapping[str, str] = field(default_factory=dict)
     drains: DrainWish | None = None
@@ -83,9 +86,10 @@ class ValidationOptions:
 
     def repeat(self, inventory: InventorySources, check: str | None = None) -> str:
         """Return the command line that repeats one check, or the whole run."""
-        named = self.via is None or not self.via.names_nodes
+        via = self.via or self.pods
+        named = via is None or not via.names_nodes
         words = ["clusterctl", "validate", *(inventory.arguments if named else ())]
-        words += self.via.words if self.via is not None else []
+        words += via.words if via is not None else []
         if self.suite.name != DEFAULT:
             words += ["--suite", self.suite.name]
         if self.suite.path and Path(self.suite.path).parent not in {path.parent for path in inventory.paths}:

@@ -79,6 +79,7 @@ class Team:
         nodes = self.nodes
         return base.Site(
             version=self.version,
+            layout=self._first.facts.layout,
             slots=self.slots,
             names=self._names(),
             platforms={name: node.facts.platform for name, node in nodes.items()},

@@ -98,3 +98,18 @@ def test_the_prolog_takes_no_program() -> None:
     done = render("slurm-prolog", "--", "train.py")
     assert done.returncode == 2
     assert "takes no program" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("slurm-prolog",), ("slurm", "--name", "job", "--nproc-per-node", "2", "--launcher", "srun", "--", "./hello")],
+)
+def test_scripts_for_slurm_name_the_folder_of_the_software(arguments: tuple[str, ...]) -> None:
+    kind, *rest = arguments
+    done = render(kind, "--cluster-prefix", "/opt/cluster", *rest)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "/opt/cluster/" in done.stdout
+    assert "/usr/local" not in done.stdout
+    done = render(kind, "--cluster-prefix", "opt/cluster", *rest)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "cluster_prefix is 'opt/cluster', which is not an absolute path" in done.stderr

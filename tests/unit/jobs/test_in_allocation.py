@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from clusterctl.jobs import in_allocation
 from clusterctl.launch import allocation_line, slurm_nodelist
+from clusterctl.launch.local_facts import LocalFacts
 from clusterctl.launch.nccl_options import NcclOptions
 from clusterctl.launch.scheduler_env import RankPlace
 from clusterctl.model import fabric
@@ -19,6 +20,7 @@ from clusterctl.model.facts import (
     Address,
     Distribution,
     Fabric,
+    Gpu,
     Interface,
     Limit,
     NodeFacts,
@@ -26,6 +28,7 @@ from clusterctl.model.facts import (
     Route,
     User,
 )
+from clusterctl.model.layout import Layout
 from clusterctl.model.rdma import RdmaDevice
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
@@ -90,7 +93,8 @@ def node(**changed: Any) -> NodeFacts:
 
 def machine(*addresses: str, **changed: Any) -> allocation_line.LocalMachine:
     known = {name: changed.pop(name) for name in ("rdma", "gpu_devices", "cpu_quota") if name in changed}
-    return allocation_line.LocalMachine(node(**changed), addresses or ("10.0.0.9",), **known)
+    local = LocalFacts.of(json.loads(node(**changed).model_dump_json()))
+    return allocation_line.LocalMachine(local, addresses or ("10.0.0.9",), **known)
 
 
 def planned(
@@ -307,6 +311,83 @@ def test_processes_on_a_node(environment: dict[str, str], changed: dict[str, Any
     assert allocation_line.processes(machine(**changed), environment, 5) == (5, "--nproc-per-node")
 
 
+# --- MIG instances ---------------------------------------------------------------------------------------------------
+
+CUT = {"bus": "0000:07:00.0", "uuid": "GPU-a", "driver": "nvidia", "instances": ["MIG-a1", "MIG-a2"]}
+EMPTY = {"bus": "0000:08:00.0", "uuid": "GPU-b", "driver": "nvidia", "unusable": "mig", "problem": "no instance"}
+TELL = ("sh", "-c", 'echo "${CUDA_VISIBLE_DEVICES-unset}"')
+
+
+def seen_by_workers(plan: allocation_line.AllocationPlan, environment: dict[str, str]) -> list[str]:
+    """Run the words of each worker as torchrun would, with a program that tells what it sees."""
+    count = next(int(word.partition("=")[2]) for word in plan.argv if word.startswith("--nproc-per-node="))
+    words = plan.argv[plan.argv.index("--") + 1 :]
+    job = {"PATH": "/usr/bin:/bin", **environment, **settings(plan)}
+    assert words[-2:] == ("--lr", "0.1")
+    return [
+        subprocess.run(
+            [*words[:4], *TELL], env={**job, "LOCAL_RANK": str(rank)}, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for rank in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("environment", "gpus", "devices", "expected"),
+    [
+        ({"NVIDIA_VISIBLE_DEVICES": "MIG-x,MIG-y"}, [], 1, ["MIG-x", "MIG-y"]),  # the device plugin of Kubernetes
+        ({"CUDA_VISIBLE_DEVICES": "MIG-x,MIG-y"}, [CUT], 1, ["MIG-x", "MIG-y"]),  # Slurm's job step
+        ({}, [CUT], 1, ["MIG-a1", "MIG-a2"]),
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, [CUT, EMPTY], 2, ["MIG-a1", "MIG-a2"]),
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, [CUT], 1, ["MIG-a1", "MIG-a2"]),  # the names come in by CDI
+        ({"NVIDIA_VISIBLE_DEVICES": "0:0,0:1"}, [CUT], 1, ["MIG-a1", "MIG-a2"]),
+    ],
+)
+def test_each_process_of_a_pod_sees_its_own_instance(
+    environment: dict[str, str], gpus: list[dict[str, object]], devices: int, expected: list[str]
+) -> None:
+    plan = planned(WORKER, machine(gpus=tuple(map(Gpu.model_validate, gpus)), gpu_devices=devices), environment)
+    assert seen_by_workers(plan, environment) == expected
+
+
+@pytest.mark.parametrize("name", ["MIG-x", "0:0", "GPU-a", "0"])
+def test_one_process_a_pod_needs_no_choice(name: str) -> None:
+    plan = planned(WORKER, machine(gpu_devices=1), {"NVIDIA_VISIBLE_DEVICES": name})
+    assert plan.argv[-3:] == ("train.py", "--lr", "0.1")
+    assert "--nproc-per-node=1" in plan.argv
+    assert "CUDA_VISIBLE_DEVICES" not in settings(plan)
+
+
+@pytest.mark.parametrize(
+    ("environment", "gpus", "devices", "words"),
+    [
+        ({"NVIDIA_VISIBLE_DEVICES": "0:0,0:1"}, [], 1, "names MIG instances by numbers, which CUDA does not take"),
+        ({"NVIDIA_VISIBLE_DEVICES": "MIG-x,GPU-b"}, [], 2, "names MIG instances and whole GPUs"),
+        ({}, [CUT], 2, r"This pod has MIG instances \(2\) and whole GPUs \(1\)"),
+        (
+            {"CUDA_VISIBLE_DEVICES": "0,1"},
+            [CUT, {**CUT, "bus": "0000:08:00.0", "uuid": "GPU-b", "instances": ["MIG-b1"]}],
+            2,
+            "names GPUs that are cut into MIG instances",
+        ),
+    ],
+)
+def test_processes_that_could_not_tell_their_instances_apart_are_refused(
+    environment: dict[str, str], gpus: list[dict[str, object]], devices: int, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words) as refused:
+        planned(WORKER, machine(gpus=tuple(map(Gpu.model_validate, gpus)), gpu_devices=devices), environment)
+    assert "set CUDA_VISIBLE_DEVICES" in str(refused.value)
+
+
+def test_a_gpu_in_mig_mode_without_an_instance_is_no_place_for_a_process() -> None:
+    here = machine(gpus=(Gpu.model_validate(EMPTY),), gpu_devices=2)
+    assert allocation_line.processes(here, {}) == (1, "1 GPU")
+    alone = planned(WORKER, machine(gpus=(Gpu.model_validate(EMPTY),), gpu_devices=1))
+    assert "--nproc-per-node=4" in alone.argv
+    assert "no program can use 1 GPU: MIG mode is on, without an instance" in " | ".join(alone.notes)
+
+
 # --- the shell around it ---------------------------------------------------------------------------------------------
 
 
@@ -425,7 +506,7 @@ def test_without_pytorch_the_places_are_named(tmp_path: Path, monkeypatch: pytes
     bare = tmp_path / "python3"
     bare.write_text("#!/bin/sh\nexit 1\n")
     bare.chmod(0o755)
-    monkeypatch.setattr("clusterctl.launch.torchrun.PYTHON", str(tmp_path / "none"))
+    monkeypatch.setattr("clusterctl.jobs.in_allocation.DEFAULT_LAYOUT", Layout(str(tmp_path / "none")))
     monkeypatch.setattr(sys, "executable", str(bare))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=rf"No Python here has PyTorch \(looked at {bare}\)"):

@@ -5,7 +5,10 @@ import subprocess
 import pytest
 from clusterctl.launch import compose
 from clusterctl.launch.compose import Launcher, Wish
+from clusterctl.launch.mpirun import Bind, MapBy
 from clusterctl.launch.mpirun_job import Member
+from clusterctl.model.facts import Fabric, ParameterFile
+from clusterctl.support.errors import ConfigError
 from factory import provisioned
 
 NODES = ("node1", "node2", "node3")
@@ -46,3 +49,44 @@ def test_ranks_live_long_enough_for_mpirun_of_5_to_hear_of_their_end(version: st
     assert ("/bin/sh" in ran.argv) is waits
     assert (ran.argv[-2:], ran.literal) == (("hostname", "-s"), 2)
     assert "/bin/sh" not in compose.compose(members, "node1", wish).shown()
+
+
+def of_fabric(interface: str, include: str) -> Member:
+    files = (ParameterFile(path="/usr/local/etc/openmpi/openmpi-mca-params.conf", exists=True, own={include: "x"}),)
+    known = Fabric(cidrs=("10.0.0.0/24",), interface=interface, address="10.0.0.1")
+    return Member(provisioned("node1").model_copy(update={"parameter_files": files, "fabric": known}), 2, "5.0.7")
+
+
+def test_an_exclusion_that_open_mpi_would_refuse_is_left_out_with_a_note() -> None:
+    wish = Wish(("x",), mca={"btl_tcp_if_exclude": "lo,docker0", "btl_base_verbose": "1"})
+    plan = compose.compose({"node1": of_fabric("eth0", "btl_tcp_if_include")}, "node1", wish)
+    assert "btl_tcp_if_exclude" not in plan.argv
+    assert "btl_base_verbose" in plan.argv
+    (note,) = plan.notes
+    assert note.startswith("--mca btl_tcp_if_exclude is left out")
+
+
+def test_an_exclusion_stays_where_nothing_includes() -> None:
+    wish = Wish(("x",), mca={"btl_tcp_if_exclude": "lo,docker0"})
+    plan = compose.compose({"node1": of_fabric("eth0", "other")}, "node1", wish)
+    assert "btl_tcp_if_exclude" in plan.argv
+    assert plan.notes == ()
+
+
+@pytest.mark.parametrize("excluded", ["lo,eth0", "10.0.0.0/24"])
+def test_an_exclusion_of_the_clusters_network_is_refused(excluded: str) -> None:
+    wish = Wish(("x",), mca={"btl_tcp_if_exclude": excluded})
+    with pytest.raises(ConfigError, match=r"leaves out .*, the cluster's network of node1; name the network"):
+        compose.compose({"node1": of_fabric("eth0", "btl_tcp_if_include")}, "node1", wish)
+
+
+def test_ranks_that_go_round_the_nodes_are_told_apart() -> None:
+    members = {name: Member(provisioned(name), 2, "5.0.7") for name in ("node1", "node2")}
+    plan = compose.compose(members, "node1", Wish(("x",), map_by=MapBy.NODE))
+    assert plan.hosts == ("node1", "node2", "node1", "node2")
+
+
+def test_torchrun_places_its_processes_by_itself() -> None:
+    members = {"node1": Member(provisioned("node1"), 2, "5.0.7")}
+    with pytest.raises(ConfigError, match="torchrun starts its processes by itself"):
+        compose.compose(members, "node1", Wish(("x",), launcher=Launcher.TORCHRUN, bind=Bind.CORE))

@@ -78,3 +78,17 @@ def test_root_is_allowed_only_when_it_is_root() -> None:
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
     assert mpirun.environment("5.0.7", "root")["PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("4.1.4", "--bind-to socket --map-by numa --oversubscribe "),
+        ("5.0.7", "--bind-to package --map-by numa:OVERSUBSCRIBE "),
+    ],
+)
+def test_ranks_are_placed_and_kept_as_asked(version: str, words: str) -> None:
+    launch = mpirun.MpirunLaunch(
+        version, {"a": 1}, ("x",), ranks=2, oversubscribe=True, bind=mpirun.Bind.SOCKET, map_by=mpirun.MapBy.NUMA
+    )
+    assert words in f"{' '.join(mpirun.argv(launch))} "

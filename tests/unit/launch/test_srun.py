@@ -66,6 +66,33 @@ def test_a_rank_knows_before_mpi_init_what_mpirun_would_tell_it(slots: tuple[int
     ]
 
 
+def test_each_rank_sees_its_own_mig_instance_or_one_of_those_that_slurm_gave_to_the_job() -> None:
+    cut = {"bus": "0000:07:00.0", "driver": "nvidia"}
+    nodes = {
+        name: mpirun_job.Member(
+            provisioned(name, number, gpus=[{**cut, "uuid": f"GPU-{number}", "instances": instances}]),
+            len(instances),
+            "5.0.7",
+            called=f"slurm{number}",
+        )
+        for number, (name, instances) in enumerate({"node1": ["MIG-a", "MIG-b"], "node2": ["MIG-c"]}.items(), 1)
+    }
+    tell = ("sh", "-c", 'echo "${CUDA_VISIBLE_DEVICES-unset}"')
+    slots = {name: one.slots for name, one in nodes.items()}
+    line = srun.line(nodes, slots, mpirun_job.MpirunJob(tell), "node2")
+    own = line.argv[line.argv.index("sh") :]
+
+    def seen(rank: int, local: int, **more: str) -> str:
+        environment = {"PATH": "/usr/bin:/bin", "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(local), **more}
+        environment["SLURMD_NODENAME"] = "slurm2" if rank == 0 else "slurm1"
+        return subprocess.run(own, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+    places = [(0, 0), (1, 0), (2, 1)]  # the launch node's ranks come first
+    assert [seen(*place) for place in places] == ["MIG-c", "MIG-a", "MIG-b"]
+    given = {"CUDA_VISIBLE_DEVICES": "MIG-x,MIG-y"}
+    assert [seen(*place, **given) for place in places[1:]] == ["MIG-x", "MIG-y"]
+
+
 def test_what_cannot_be_launched_is_refused() -> None:
     launch = srun.SrunLaunch({"a": 1}, PROGRAM)
     with pytest.raises(ConfigError, match="2 ranks do not fit into 1 slots"):

@@ -7,21 +7,19 @@ import os
 import shlex
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
-import referencing
-import referencing.jsonschema
 import yaml
 from clusterctl.launch import submission
 from clusterctl.launch.nccl_options import NcclOptions
 from clusterctl.launch.submission import Submission
 from clusterctl.support.errors import ConfigError
+from kubeflow_schemas import MPIJOB, PYTORCHJOB
 
-SCHEMAS = Path(__file__).resolve().parents[2] / "data" / "schemas"
-
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NASTY = ("python", "train.py", "--title", 'it\'s "$HOME" & `ls`; $(id)', "--deep", "$$(NAME)", "a: b # c", "", "é\n- x")
 
@@ -51,30 +49,6 @@ SMALL = Submission(name="a", program=("train.py",), image="train")
 
 def changed(job: Submission = JOB, **values: Any) -> Submission:
     return Submission(**{**vars(job), **values})
-
-
-def strict(schema: Any) -> Any:
-    """Refuse what a schema does not name, as 'kubectl --validate=strict' does; the cluster itself would drop it."""
-    if isinstance(schema, list):
-        return [strict(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    known = {name: strict(value) for name, value in schema.items()}
-    if "properties" in known and "additionalProperties" not in known:
-        known["additionalProperties"] = False
-    return known
-
-
-def validator(name: str) -> Any:
-    pods = strict(json.loads((SCHEMAS / "kubernetes-podspec.json").read_text(encoding="utf-8")))
-    schema = strict(yaml.safe_load((SCHEMAS / name).read_text(encoding="utf-8")))
-    schema["properties"]["metadata"] = {"type": "object"}
-    resource = referencing.Resource.from_contents(pods, default_specification=referencing.jsonschema.DRAFT202012)
-    registry = referencing.Registry().with_resource("kubernetes-podspec.json", resource)
-    return jsonschema.Draft202012Validator(schema, registry=registry)
-
-
-PYTORCHJOB, MPIJOB = validator("pytorchjob-v1.yaml"), validator("mpijob-v2beta1.yaml")
 
 
 def containers(document: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import subprocess
 
 import pytest
 from clusterctl.launch import torchrun
+from clusterctl.model.layout import DEFAULT_LAYOUT
 from clusterctl.support.errors import ConfigError
 
 
@@ -11,7 +12,7 @@ def test_unlike_nodes_have_torchruns_of_their_own_size() -> None:
     spec = torchrun.Torchrun(2, 1, ("train.py", "--nproc-per-node=4"), master_addr="fd00::1", master_port=29500)
     words = torchrun.under_mpirun(spec, (4, 2))
     script, *rest = words[2:]
-    assert rest[:3] == ["sh", torchrun.PYTHON, "4,2"]
+    assert rest[:3] == ["sh", DEFAULT_LAYOUT.python, "4,2"]
     for rank, count in ((0, 4), (1, 2)):
         shown = subprocess.run(
             ["sh", "-c", script.replace('exec "$python"', 'echo "$python"'), *rest],
@@ -28,7 +29,7 @@ def test_unlike_nodes_have_torchruns_of_their_own_size() -> None:
         (("python", "train.py"), ["--", "train.py"]),
         (("python3", "-m", "package.train", "x"), ["--module", "--", "package.train", "x"]),
         (("-m", "package.train"), ["--module", "--", "package.train"]),
-        (("python", "-u", "train.py"), ["--no-python", "--", torchrun.PYTHON, "-u", "train.py"]),
+        (("python", "-u", "train.py"), ["--no-python", "--", DEFAULT_LAYOUT.python, "-u", "train.py"]),
         (("/opt/conda/bin/python", "train.py"), ["--no-python", "--", "/opt/conda/bin/python", "train.py"]),
         (("./train.sh",), ["--no-python", "--", "./train.sh"]),
     ],

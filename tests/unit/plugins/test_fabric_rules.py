@@ -158,7 +158,48 @@ def test_ipv6_is_taken_where_there_is_nothing_else() -> None:
     assert rules.openmpi_include(found.networks[0], "node1") == "eth0", "Open MPI reads no IPv6 in CIDR form"
     both = cluster(lambda n: interface("eth1", f"fd00::{n}/64"))
     assert keys(rules.candidates(both)) == ["10.0.0.0/24"]
-    assert "IPv4" in words(rules.candidates(both))["eth1 fd00::/64"]
+    assert words(rules.candidates(both))["eth1 fd00::/64"] == (
+        "all nodes have IPv4 as well, which is preferred; fabric_cidr can name this one"
+    )
+
+
+def test_ipv4_of_the_interface_is_switched_off_in_a_network_of_ipv6() -> None:
+    nodes = {host: node(interface("eth0", f"10.0.0.{n}/24", f"fd00::{n}/64")) for n, host in enumerate(HOSTS, 1)}
+    (chosen,) = rules.candidates(nodes, cidrs=["fd00::/64"]).networks
+    assert rules.files(chosen, "node1", {}) == {
+        "openmpi": "btl_tcp_if_include = eth0\nbtl_tcp_disable_family = 4\noob_tcp_if_include = eth0\n",
+        "prrte": "prte_if_include = eth0\n",
+        "nccl": "NCCL_SOCKET_FAMILY=AF_INET6\nNCCL_SOCKET_IFNAME==eth0\n",
+    }
+
+
+def test_a_privacy_address_is_never_taken() -> None:
+    nodes = {}
+    for number, host in enumerate(HOSTS, start=1):
+        link = interface("eth0", f"fd00::{number}/64", f"fd00::1:{number}/64")
+        link["addresses"][0]["temporary"] = True
+        nodes[host] = node(link)
+    assert rules.candidates(nodes).networks[0].addresses["node2"] == "fd00::1:2"
+
+
+@pytest.mark.parametrize(
+    ("routes", "wanted"),
+    [
+        ([("fd00::/64", None), ("::/0", "fe80::1"), ("fd00::/48", "fe80::1")], ["fd00::/64"]),
+        ([("fd00::/48", None), ("fd00::/64", None)], ["fd00::/64"]),
+        ([("::/0", None)], ["fd00::1/128,fd00::2/128,fd00::3/128,fd00::4/128"]),
+    ],
+)
+def test_the_network_of_an_address_of_dhcpv6_is_that_of_its_route(
+    routes: list[tuple[str, str | None]], wanted: list[str]
+) -> None:
+    nodes = {host: node(interface("eth0", f"fd00::{n}/128")) for n, host in enumerate(HOSTS, 1)}
+    for one in nodes.values():
+        one["routes"] = [
+            {"family": 6, "destination": target, "gateway": gateway, "interface": "eth0", "metric": 256}
+            for target, gateway in routes
+        ]
+    assert keys(rules.candidates(nodes)) == wanted
 
 
 def test_one_node_takes_its_way_out_and_not_the_bridge_of_containers() -> None:

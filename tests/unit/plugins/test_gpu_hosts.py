@@ -150,6 +150,38 @@ def test_a_gpu_of_two_compute_instances_in_one_gpu_instance(tmp_path: Path) -> N
     assert mig.compute_instances("0", str(tmp_path)) == []
 
 
+def test_an_instance_that_a_container_was_not_given_is_no_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = mig_host(tmp_path)
+    monkeypatch.setattr(mig, "ask_nvidia_smi", lambda _version: {gpu_trees.UUIDS[0]: ["MIG-one"]})
+    monkeypatch.setattr(mig, "ask_modes", lambda _version: [gpu_trees.UUIDS[0]])
+    assert [one.instances for one in seen(tmp_path, path)] == [("MIG-one",), ()]
+
+
+def test_a_gpu_in_mig_mode_without_an_instance_is_no_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that is not in MIG mode has the same folders, so that only nvidia-smi tells them apart."""
+    path = gpu_trees.library(tmp_path / "lib", RUNNING)
+    gpu_trees.with_modules(tmp_path)
+    for minor in range(2):
+        (tmp_path / "proc" / "driver" / "nvidia" / "capabilities" / f"gpu{minor}" / "mig").mkdir(parents=True)
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho '{gpu_trees.UUIDS[0]}, Enabled'\necho '{gpu_trees.UUIDS[1]}, Disabled'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(mig, "find_program", lambda _name: str(program))
+    empty, whole = seen(tmp_path, path)
+    assert (empty.usable, empty.unusable, empty.devices, whole.usable) == (False, "mig", (), True)
+    entry = as_member(tmp_path, path)
+    assert entry["slots"] == 1
+    assert entry["idle_gpus"] == "1 GPU that jobs cannot use: MIG mode is on, and the GPU has no instance"
+    program.write_text("#!/bin/sh\necho No devices were found\nexit 6\n")
+    assert [one.usable for one in seen(tmp_path, path)] == [True, True], "without an answer, GPUs stay what they were"
+
+
+def test_gpus_of_a_driver_before_mig_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mig, "find_program", lambda _name: pytest.fail("it was asked"))
+    assert mig.ask_modes("440.33.01") == []
+    assert mig.ask_modes("") == []
+
+
 def test_a_driver_before_uuids_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mig, "find_program", lambda _name: "/bin/false")
     assert mig.ask_nvidia_smi("450.80.02") == {}

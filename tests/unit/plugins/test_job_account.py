@@ -51,7 +51,14 @@ def test_an_account_is_described_where_it_was_asked_for() -> None:
     missing = JobUser.model_validate(user.job_user("no-such-user")["job_user"])
     assert (missing.exists, missing.sudo) == (False, False)
     root = JobUser.model_validate(user.job_user("root")["job_user"])
-    assert (root.exists, root.uid, root.sudo) == (True, 0, True)
+    assert (root.exists, root.uid, root.sudo, root.has_home) == (True, 0, True, True)
+
+
+def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = pwd.struct_passwd(("late", "x", 20002, 20002, "", "/people/late", "/bin/bash"))
+    monkeypatch.setattr(pwd, "getpwnam", lambda _name: late)
+    found = JobUser.model_validate(user.job_user("late")["job_user"])
+    assert (found.exists, found.has_home) == (True, False)
 
 
 def test_the_account_gets_a_home_and_a_shell_and_neither_a_password_nor_groups() -> None:

@@ -57,8 +57,8 @@ def test_what_killed_runs_left_is_found_and_nothing_else(tmp_path: Path, monkeyp
     (tmp_path / "local/.openmpi.abcd1234").symlink_to(f"openmpi-5.0.7-{KEY}")
     (tmp_path / "local/openmpi").symlink_to(f"openmpi-5.0.7-{KEY}")
     monkeypatch.setattr(leftovers, "PACKS", str(tmp_path / "packs"))
-    monkeypatch.setattr(brought, "TEXTS", (str(tmp_path / "etc/hosts"),))
-    for name, value in (("FILES", ()), ("ALWAYS_THERE", ()), ("FOLDERS", ()), ("STATE", str(tmp_path / "state"))):
+    monkeypatch.setattr(brought, "_TEXTS", (str(tmp_path / "etc/hosts"),))
+    for name, value in (("FILES", ()), ("ALWAYS_THERE", ()), ("_FOLDERS", ()), ("STATE", str(tmp_path / "state"))):
         monkeypatch.setattr(brought, name, value)
     monkeypatch.setenv("CLUSTERCTL_ORIGINS", str(tmp_path / "origins.json"))
 

@@ -39,6 +39,13 @@ def lines_of(*members: dict[str, Any]) -> list[str]:
     return (rules.authorized_keys(members, rules.Options()) + rules.known_hosts(members)).splitlines()
 
 
+def test_an_address_of_ipv6_on_another_port_has_brackets_of_its_own() -> None:
+    there = member(1, address="fd00::1", port=2222)
+    assert rules.known_hosts([there]) == f"[node1]:2222,[fd00::1]:2222 {HOST_KEY}\n"
+    (found,) = rules.recall([lines_of(there)]).values()
+    assert (found["address"], found["port"]) == ("fd00::1", 2222)
+
+
 class TestDoor:
     @pytest.mark.parametrize(
         ("changes", "telling"),

@@ -35,6 +35,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import (
     network,
     parameters,
     path_state,
+    prefix,
     processes,
     record,
     scratch_space,
@@ -121,7 +122,7 @@ def test_a_section_that_fails_leaves_a_hole_and_a_sentence(monkeypatch: pytest.M
     assert found["shm_bytes"] == 0
     assert found["scratch"] == []
     words = "PermissionError: [Errno 13] no one may look"
-    assert found["problems"] == [f"storage: {words}", f"scratch: {words}"]
+    assert found["problems"] == [f"prefix: {words}", f"storage: {words}", f"scratch: {words}"]
     assert NodeFacts.model_validate(found).cores >= 1
 
 
@@ -309,7 +310,7 @@ STRANGE = "#include <unistd.h>\n__attribute__((constructor)) static void hang(vo
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Look for artifacts, and for the loader's cache, where this machine's own are not."""
-    monkeypatch.setattr(artifacts, "ARTIFACT_ROOT", str(tmp_path / "local"))
+    monkeypatch.setattr(prefix, "DEFAULT", str(tmp_path / "local"))
     monkeypatch.setattr(library_cache, "LIBRARY_CACHE", str(tmp_path / "ld.so.cache"))
     return tmp_path
 
@@ -332,7 +333,7 @@ def compiled(path: Path, source: str) -> Path:
 
 
 def looked_up(library_path: str, *also: str) -> dict[str, Any]:
-    (found,) = libraries.libraries([{"soname": SONAME, "also": list(also)}], library_path)["libraries"]
+    (found,) = libraries.libraries([{"soname": SONAME, "also": list(also)}], library_path, prefix.DEFAULT)["libraries"]
     return dict(found)
 
 
@@ -504,20 +505,19 @@ def test_a_rank_with_a_launcher_is_none_of_them() -> None:
     assert rank.pid not in found
 
 
-def test_a_process_that_uses_an_artifact_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_uses_an_artifact_is_found(tmp_path: Path) -> None:
     tree = tmp_path / "demo-1-0123456789abcdef"
     (tree / "bin").mkdir(parents=True)
     (tree / artifacts.MARKER).write_text("{}", encoding="utf-8")
     (tmp_path / "demo").symlink_to(tree.name)
     shutil.copy(shutil.which("sleep") or "", tree / "bin" / "sleep")
-    monkeypatch.setattr(processes, "ARTIFACT_ROOT", str(tmp_path))
     with (
         subprocess.Popen([f"{tmp_path}/demo/bin/sleep", "61"]) as mapped,
         subprocess.Popen(["sleep", "62"], env={**os.environ, "OMPI_COMM_WORLD_RANK": "0"}) as rank,
         subprocess.Popen(["sleep", "63"]) as neither,
     ):
         time.sleep(0.2)
-        found = {entry["pid"]: entry for entry in record.collect({"busy": True})["busy"]}
+        found = {entry["pid"]: entry for entry in record.collect({"busy": True, "prefix": str(tmp_path)})["busy"]}
         for process in (mapped, rank, neither):
             process.kill()
     assert (found[mapped.pid]["rank"], found[mapped.pid]["trees"]) == (False, [str(tree)])
@@ -525,6 +525,24 @@ def test_a_process_that_uses_an_artifact_is_found(tmp_path: Path, monkeypatch: p
     assert (found[rank.pid]["rank"], found[rank.pid]["trees"]) == (True, [])
     assert neither.pid not in found
     assert record.collect({})["busy"] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="root gives up a capability with setpriv")
+def test_root_without_the_right_to_trace_finds_the_ranks_of_others() -> None:
+    # Those that a container lacks; each of the three lets root read the environment of a foreign process.
+    rights = "-sys_ptrace,-sys_admin,-perfmon"
+    fewer = ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"]
+    probe = [sys.executable, "-B", "-m", "node_probe", json.dumps({"busy": True})]
+    with subprocess.Popen(["sleep", "61"], env={"PMIX_RANK": "3"}, user=65534, group=65534, extra_groups=[]) as rank:
+        environ = f"/proc/{rank.pid}/environ"
+        plain = subprocess.run([*fewer, "cat", environ], capture_output=True, check=False)
+        done = subprocess.run(
+            [*fewer, *probe], capture_output=True, check=True, cwd=content.root() / "plugins/module_utils"
+        )
+        rank.kill()
+    assert plain.returncode == 1, "root may not read it as root"
+    found = {entry["pid"]: entry["rank"] for entry in json.loads(done.stdout)["busy"]}
+    assert found.get(rank.pid) is True
 
 
 def test_memory_of_a_gpu_in_the_maps_of_a_process_shows_that_it_computes_there() -> None:
@@ -561,6 +579,7 @@ def test_an_artifact_that_is_not_there_is_named() -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
+        ("debian11", ("debian", "11", "Debian", "11")),
         ("debian12", ("debian", "12", "Debian", "12")),
         ("debian-testing", ("debian", "forky", "Debian", "forky")),
         ("rocky9", ("rocky", "9.6", "RedHat", "9")),
@@ -587,6 +606,18 @@ def test_ipv4_routes() -> None:
     assert network.read_ipv4_routes(captured("route.txt")) == [
         {"family": 4, "destination": "0.0.0.0/0", "gateway": "10.66.0.1", "interface": "eth0", "metric": 100},
         {"family": 4, "destination": "10.66.0.0/24", "gateway": None, "interface": "eth0", "metric": 0},
+    ]
+
+
+def test_ipv6_addresses_that_will_be_gone_are_told_and_a_duplicate_is_left_out() -> None:
+    found = network.read_ipv6_addresses(captured("if_inet6.txt"))
+    assert [entry["address"] for name, entry in found if name == "ve0" and not entry.get("temporary")] == [
+        "fd00:7::63:ff:fe00:b",
+        "fe80::63:ff:fe00:b",
+    ]
+    assert [entry["address"] for _, entry in found if entry.get("temporary")] == [
+        "fd00:7::c",
+        "fd00:7::a0ae:f3a0:9764:2e0a",
     ]
 
 
@@ -704,7 +735,9 @@ def test_settings_inside_and_outside_of_our_blocks() -> None:
 def test_settings_of_a_home_and_of_a_session_are_found(tmp_path: Path) -> None:
     (tmp_path / ".openmpi").mkdir()
     (tmp_path / ".openmpi" / "mca-params.conf").write_text("btl = ^tcp\n", encoding="utf-8")
-    found = parameters.parameters({"NCCL_DEBUG": "INFO", "HOME": "/h", "OPAL_PREFIX": "/opt"}, str(tmp_path))
+    found = parameters.parameters(
+        {"NCCL_DEBUG": "INFO", "HOME": "/h", "OPAL_PREFIX": "/opt"}, str(tmp_path), None, "/usr/local"
+    )
     mine = [one for one in found["parameters"] if not one["source"].startswith(("/usr/local", "/etc"))]
     assert mine == [
         {"name": "btl", "value": "^tcp", "source": f"{tmp_path}/.openmpi/mca-params.conf"},

@@ -167,3 +167,17 @@ def test_hosts_of_another_platform_have_a_build_of_their_own() -> None:
     alien = {"name": "node3", "platform": "debian-13", "pmix": {}}
     found = openmpi_pmix.openmpi_pmix([*members(SITE, SITE), alien], NODE["platform"], "node1", "5.0", "external")
     assert (found["prefix"], found["problem"]) == ("/opt/pmix", "")
+
+
+# --- the prefix ---
+
+
+def test_another_prefix_has_a_key_and_folders_of_its_own() -> None:
+    """configure writes its prefix into the programs, so that a build belongs to one prefix."""
+    given = {"openmpi_members": members({}, {}), "openmpi_node": NODE, "ansible_play_hosts": ["node1", "node2"]}
+    inputs = made("__openmpi_inputs", openmpi_version="5.0.7", cluster_prefix="/opt/cluster", **given)
+    assert {"--prefix=/opt/cluster/openmpi", "--sysconfdir=/opt/cluster/etc/openmpi"} <= set(inputs["configure"])
+    assert artifact.artifact_key(inputs) != KEYS["5.0.7"]
+    for unset in ("/usr/local", "", None):
+        inputs = made("__openmpi_inputs", openmpi_version="5.0.7", cluster_prefix=unset, **given)
+        assert artifact.artifact_key(inputs) == KEYS["5.0.7"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from clusterctl.support import content
 sys.path.insert(0, str(content.collections_path()))
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import preflight_rules as rules
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import system
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "preflight"
 FAILURES = yaml.safe_load((DATA / "failures.yml").read_text(encoding="utf-8"))
@@ -99,6 +101,14 @@ class TestNode:
         found = rules.node_problems("n", facts, LIMITS, builder=False)
         assert checks(found) == ([] if supported else [("n", "distribution")])
 
+    @pytest.mark.parametrize("captured", ["debian11", "debian12", "debian-testing", "rocky9"])
+    def test_the_role_supports_releases_as_they_name_themselves(self, captured: str) -> None:
+        role = yaml.safe_load((content.root() / "roles/preflight/defaults/main.yml").read_text(encoding="utf-8"))
+        limits = dataclasses.replace(LIMITS, supported=role["preflight_supported"])
+        text = (DATA.parent / "node_probe" / f"os-release.{captured}.txt").read_text(encoding="utf-8")
+        facts = node(distribution=system.read_os_release(text))
+        assert rules.node_problems("n", facts, limits, builder=False) == []
+
     @pytest.mark.parametrize(("tools", "told"), [({}, False), ({"ssh": True}, False), ({"ssh": False}, True)])
     def test_a_missing_client_of_ssh_is_named(self, tools: dict[str, bool], told: bool) -> None:
         found = rules.node_problems("n", node(tools=tools), LIMITS, builder=False)
@@ -121,6 +131,12 @@ class TestNode:
         (found,) = rules.node_problems("n1", facts, LIMITS, builder=False)
         assert (found.check, found.problem) == ("cluster_user", says)
         assert "cluster_user" in found.cure
+
+    def test_an_account_whose_home_is_missing_is_refused_with_the_way_to_make_it(self) -> None:
+        account = {"name": "mpi", "uid": 1001, "shell": "/bin/bash", "home": "/people/mpi", "has_home": False}
+        (found,) = rules.node_problems("n1", node(job_user=account), LIMITS, builder=False)
+        assert (found.check, found.problem) == ("cluster_user", "the home /people/mpi of user mpi is missing")
+        assert "su - mpi -c true" in found.cure
 
     @pytest.mark.parametrize("account", [None, {"uid": -1, "shell": ""}, {"uid": 1001, "shell": "/bin/bash"}])
     def test_an_account_that_is_missing_or_fit_is_no_problem(self, account: dict[str, Any] | None) -> None:
@@ -252,6 +268,22 @@ class TestMember:
         assert found.check == "address"
         assert telling in found.problem
         assert "cluster_address=10.0.0.1" in found.cure  # the default route's interface has it
+
+    def test_ipv6_is_proposed_where_the_way_out_has_nothing_else(self) -> None:
+        lasting, link = {"address": "fd00::1"}, {"address": "fe80::1"}
+        its = node(
+            interfaces=[{"name": "eth0", "addresses": [link, lasting]}],
+            routes=[{"destination": "::/0", "interface": "eth0"}],
+        )
+        settings = rules.Settings(name="n1", reached_at="fd00::9", resolved=["fd00::9"])
+        _, (found,) = rules.member(settings, its)
+        assert "cluster_address=fd00::1 " in found.cure
+
+    def test_an_address_of_ipv6_has_many_spellings(self) -> None:
+        its = node(interfaces=[{"name": "eth0", "addresses": [{"address": "fd00::1"}]}], routes=[])
+        settings = rules.Settings(name="n1", reached_at="n1", resolved=["fd00::1"], cluster_address="FD00:0:0::0001")
+        entry, problems = rules.member(settings, its)
+        assert (entry["address"], problems) == ("fd00::1", [])
 
     def test_a_cluster_of_one_may_be_reached_by_loopback(self) -> None:
         settings = rules.Settings(name="localhost", reached_at="localhost", resolved=["127.0.0.1"])

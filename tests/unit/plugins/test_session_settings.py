@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -87,3 +88,11 @@ def test_settings_of_pam_limits_are_read_in_their_order(tmp_path: Path) -> None:
     (tmp_path / "limits.d/90.conf").write_text("* soft nofile 64\n@mpi - memlock unlimited\n")
     (tmp_path / "limits.d/README").write_text("* soft nproc 1\n")
     assert login_session.limit_settings(str(tmp_path)) == {"* soft nofile": "64", "@mpi - memlock": "unlimited"}
+
+
+def test_a_user_of_a_directory_service_gets_the_settings_although_no_list_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pwd, "getpwall", list)
+    assert session_settings.is_user("root")
+    assert not session_settings.is_user("nobody-of-that-name")

@@ -75,7 +75,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def look(site: Path, **variables: str) -> tuple[Pmix, SlurmSettings]:
-    found = slurm_pmix.slurm_pmix(variables, f"{site}/bin:/usr/bin")
+    found = slurm_pmix.slurm_pmix(variables, f"{site}/bin:/usr/bin", "/usr/local/openmpi")
     return Pmix.model_validate(found["pmix"]), SlurmSettings.model_validate(found["slurm"])
 
 
@@ -108,5 +108,5 @@ def test_a_development_installation_with_a_hole_is_none(site: Path, name: str) -
 
 def test_a_node_without_slurm(site: Path) -> None:
     (site / "slurm.conf").unlink()
-    found = slurm_pmix.slurm_pmix({}, "/nowhere")
+    found = slurm_pmix.slurm_pmix({}, "/nowhere", "/usr/local/openmpi")
     assert found["slurm"] is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import os
+import pwd
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,6 +171,21 @@ def test_a_path_through_the_link_of_a_user_is_refused(tmp_path: Path) -> None:
         file_restore.survey({"paths": {f"{tmp_path}/link/x": origin("absent")}}, [])
 
 
+@ROOT_ONLY
+def test_a_home_of_a_user_whom_no_list_has_is_read_as_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory service such as sssd answers for a name, and lists no users by default."""
+    home = tmp_path / "home"
+    home.mkdir()
+    nobody = pwd.getpwnam("nobody")
+    os.chown(home, nobody.pw_uid, nobody.pw_gid)
+    monkeypatch.setattr(pwd, "getpwall", list)
+    assert file_restore.user_of(f"{home}/.ssh/authorized_keys", None) == nobody
+    assert file_restore.user_of(f"{home}-gone/.ssh/authorized_keys", None) is None
+    assert file_restore.user_of("/etc/hosts", None) is None
+
+
 def test_artifacts_and_their_links_are_found_and_nothing_else(tmp_path: Path) -> None:
     tree = tmp_path / "openmpi-5.0.7-0123456789abcdef"
     tree.mkdir()
@@ -282,14 +298,21 @@ def test_the_paths_in_roles_are_known() -> None:
         *ROOT.glob("roles/*/vars/main.yml"),
         *ROOT.glob("roles/*/defaults/main.yml"),
     ]
+    prefix = re.compile(r"\{\{ __\w+_prefix \}\}")
+    texts = [prefix.sub("/opt/cluster", file.read_text()) for file in files]
     found = {
         path
-        for file in files
-        for pattern in (r"\bpath: *(/[\w./-]+)", r"^__\w+_(?:link|folder): *(/[\w./-]+)", r"^\w+_log_dir: *(/[\w./-]+)")
-        for path in re.findall(pattern, file.read_text(), re.MULTILINE)
+        for text in texts
+        for pattern in (
+            r"\bpath: *\"?(/[\w./-]+)",
+            r"^__\w+_(?:link|folder): *\"?(/[\w./-]+)",
+            r"^\w+_log_dir: *(/[\w./-]+)",
+        )
+        for path in re.findall(pattern, text, re.MULTILINE)
     }
-    assert {"/etc/nccl.conf", "/usr/local/openmpi", "/usr/local/libexec/clusterctl", "/var/log/clusterctl"} <= found
-    assert [path for path in sorted(found) if not brought.covers(path)] == []
+    assert {"/etc/nccl.conf", "/opt/cluster/openmpi", "/opt/cluster/libexec/clusterctl", "/var/log/clusterctl"} <= found
+    assert [path for path in sorted(found) if not brought.covers(path, "/opt/cluster")] == []
+    assert not [path for path in found if path.startswith("/usr/local") and "cuda" not in path]  # all have the prefix
 
 
 def options_of(path: Path) -> dict[str, Any]:
@@ -309,7 +332,7 @@ def test_the_default_paths_of_modules_are_known() -> None:
             default = given.get("default")
             values = default if isinstance(default, list) else [default]
             found |= {value for value in values if isinstance(value, str) and value.startswith("/")}
-    found -= {"/usr/include"}  # a folder of the distribution, in which HEADERS are links
+    found -= {"/usr/include", brought.ROOT}  # a folder of the distribution, in which HEADERS are links
     assert {"/etc/hosts", "/etc/environment", "/etc/ld.so.conf.d/nccl.conf"} <= found
     assert [path for path in sorted(found) if not brought.covers(path)] == []
 
@@ -349,7 +372,7 @@ _WRITING = re.compile(
 
 
 def test_every_writer_on_a_node_is_known() -> None:
-    text = re.compile(r"\.replace\((?:\"|'|f\"|staged, step)")  # of a text, not of a file
+    text = re.compile(r"\btext\.replace\(|\.replace\((?:\"|'|f\"|staged, step)")  # of a text, not of a file
     writers = set()
     for path in [*(ROOT / "plugins/modules").glob("*.py"), *(ROOT / "plugins/module_utils").rglob("*.py")]:
         lines = [line for line in path.read_text().splitlines() if _WRITING.search(line) and not text.search(line)]

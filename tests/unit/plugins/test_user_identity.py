@@ -118,7 +118,7 @@ def test_the_look_at_a_node_reads_nothing_that_the_user_may_not_read(home: Home,
         os.mkfifo(path)
     found = [
         known_hosts.known_hosts([key], str(home.path), home.user),
-        parameters.parameters({}, str(home.path), home.user),
+        parameters.parameters({}, str(home.path), home.user, "/usr/local"),
     ]
     assert "secret" not in str(found)
     assert (os.geteuid(), os.getegid()) == (0, 0)
@@ -129,7 +129,7 @@ def test_the_look_at_a_node_reads_nothing_that_the_user_may_not_read(home: Home,
     text = str(
         [
             known_hosts.known_hosts([key], str(home.path), home.user),
-            parameters.parameters({}, str(home.path), home.user),
+            parameters.parameters({}, str(home.path), home.user, "/usr/local"),
         ]
     )
     assert ("'value': 'tcp'" if "openmpi" in place else "'own_names': ['node1']") in text

@@ -173,7 +173,7 @@ __attribute__((constructor)) static void told(void)
         subprocess.run(
             ["gcc", "-shared", "-fPIC", "-x", "c", "-o", str(library), "-"], input=source, text=True, check=True
         )
-        patched(installed, 'ROOT = "/usr/local"', f"ROOT = {place!r}")
+        patched(installed, "ROOT = os.path.dirname(os.path.dirname(FOLDER))", f"ROOT = {place!r}")
         ran(installed)
         assert Path(place, "told").read_text() == "65534"
 

@@ -69,6 +69,7 @@ def test_nodes_are_those_of_the_default_partition_or_of_the_named_one() -> None:
         ("(null)", 0),
         ("gpu:4", 4),
         ("gpu:a100:8(S:0-1)", 8),
+        ("gpu:a100_3g.20gb:1(S:0),gpu:a100_1g.5gb:4(S:0-1)", 5),  # MIG instances, as AutoDetect=nvml names them
         ("gpu:a100:4(S:0,1),gpu:2,nvme:1", 6),
         ("craynetwork:4,gpu:1", 1),
     ],

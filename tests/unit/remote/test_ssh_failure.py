@@ -9,9 +9,9 @@ import pytest
 from clusterctl.model.hosts import Host
 from clusterctl.remote import ssh_failure
 
-CAPTURED = json.loads(
-    (Path(__file__).resolve().parents[2] / "data" / "node_probe" / "ssh-failures.json").read_text(encoding="utf-8")
-)
+DATA = Path(__file__).resolve().parents[2] / "data" / "node_probe"
+CAPTURED = json.loads((DATA / "ssh-failures.json").read_text(encoding="utf-8"))
+THROUGH_A_BASTION = json.loads((DATA / "bastion-failures.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("case", CAPTURED, ids=[case["case"] for case in CAPTURED])
@@ -25,6 +25,16 @@ def test_a_failed_ssh_is_told_in_one_sentence(case: dict[str, str]) -> None:
         assert word in failure.message
     assert "\n" not in failure.message
     assert failure.message.endswith(".")
+
+
+@pytest.mark.parametrize("case", THROUGH_A_BASTION, ids=[case["case"] for case in THROUGH_A_BASTION])
+def test_the_way_through_a_bastion_names_who_ended_it(case: dict[str, str]) -> None:
+    failure = ssh_failure.classify(Host("node1", "192.0.2.11"), 255, case["stderr"])
+    assert (failure.kind, failure.message.startswith("node1 (192.0.2.11 port 22) ")) == (case["kind"], True)
+    assert case["words"] in failure.message
+    first = case["stderr"].splitlines()[0]
+    assert ssh_failure.hides_the_bastion(case["stderr"]) == first.startswith("kex_exchange_identification")
+    assert first in failure.message, "the bastion's own words are the evidence"
 
 
 def test_anything_else_shows_what_was_said() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tarfile
 from io import BytesIO
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 from itertools import islice
 from pathlib import Path
 
@@ -22,10 +22,18 @@ podman0	0000580A	00000000	0001	0	0	0	0000FFFF	0	0	0
 eth0	000200C0	00000000	0001	0	0	0	00FFFFFF	0	0	0
 """
 
+# /proc/net/ipv6_route of a machine with an IPv6 network of podman's and a default route.
+IPV6_ROUTES = """\
+fd9c51a7d3e000000000000000000000 40 00000000000000000000000000000000 00 00000000000000000000000000000000 00000100 00000002 00000000 00000001     podman2
+fe800000000000000000000000000000 40 00000000000000000000000000000000 00 00000000000000000000000000000000 00000100 00000001 00000000 00000001     eth0
+00000000000000000000000000000000 00 00000000000000000000000000000000 00 fd000000000000000000000000000001 00000400 00000003 00000000 00000003     eth0
+00000000000000000000000000000001 80 00000000000000000000000000000000 00 00000000000000000000000000000000 00000000 00000002 00000000 80200001       lo
+"""  # noqa: E501 - as the kernel writes it
+
 
 def sandbox(folder: Path, spec: SandboxSpec | None = None) -> Sandbox:
     spec = spec or SandboxSpec(nodes=3, images=("debian12", "debian13"))
-    subnet = IPv4Network("10.90.7.0/24")
+    subnet = IPv6Network("fd00:7::/64") if spec.ipv6 else IPv4Network("10.90.7.0/24")
     return Sandbox(
         name=spec.name,
         network=model.network_name(spec.name),
@@ -84,6 +92,13 @@ def test_routes_are_read_and_the_default_route_is_no_network() -> None:
     assert model.used_networks(ROUTES) == [IPv4Network("10.88.0.0/16"), IPv4Network("192.0.2.0/24")]
 
 
+def test_ipv6_routes_are_read_and_the_default_route_is_no_network() -> None:
+    found = model.used_ipv6_networks(IPV6_ROUTES)
+    assert [str(network) for network in found] == ["fd9c:51a7:d3e0::/64", "fe80::/64", "::1/128"]
+    first = next(iter(model.free_subnets([*found, *model.used_networks(ROUTES)], ipv6=True)))
+    assert str(first) == "fd9c:51a7:d3e0:1::/64"
+
+
 def test_a_free_subnet_overlaps_with_nothing_in_use() -> None:
     used = [IPv4Network("10.90.0.0/24"), IPv4Network("10.90.2.0/23")]
     assert [str(subnet) for subnet in islice(model.free_subnets(used), 2)] == ["10.90.1.0/24", "10.90.4.0/24"]
@@ -101,6 +116,29 @@ def test_ansible_reads_the_inventory_as_it_is_meant(tmp_path: Path) -> None:
     ]
     assert {(host.user, host.become, host.private_key) for host in hosts} == {("cluster", True, str(box.private_key))}
     assert hosts[0].ssh_args == model.ssh_options(box)
+
+
+def test_nodes_of_ipv6_alone_are_reached_by_its_addresses(tmp_path: Path) -> None:
+    box = sandbox(tmp_path, SandboxSpec(nodes=2, ipv6=True))
+    assert [(node.address, node.hardware_address) for node in box.nodes] == [
+        ("fd00:7::b", "02:63:00:00:00:0b"),
+        ("fd00:7::c", "02:63:00:00:00:0c"),
+    ]
+    box.inventory.write_text(model.inventory_text(box))
+    assert [host.address for host in ansible_inventory.load(box.inventory).hosts] == ["fd00:7::b", "fd00:7::c"]
+    assert model.ssh_command(box, box.node("node2"), [])[-2:] == ["--", "fd00:7::c"]
+
+
+def test_a_sandbox_keeps_its_family_of_addresses(tmp_path: Path) -> None:
+    old, new = sandbox(tmp_path, SandboxSpec(nodes=2)), sandbox(tmp_path, SandboxSpec(nodes=2, ipv6=True))
+    assert model.why_not(new, SandboxSpec(nodes=2, ipv6=True)) is None
+    assert model.why_not(old, SandboxSpec(nodes=2, ipv6=True)) == "has IPv4 addresses, not IPv6"
+    assert model.why_not(new, SandboxSpec(nodes=2)) == "has IPv6 addresses, not IPv4"
+
+
+def test_slurm_needs_the_packages_that_ipv6_alone_cannot_fetch() -> None:
+    with pytest.raises(ConfigError, match="leave out --ipv6 or --with"):
+        SandboxSpec(extras=("slurm",), ipv6=True)
 
 
 @pytest.mark.parametrize("path", ["/home/a b", "/home/a'b", "/home/%d", "/home/a\nb"])

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 from clusterctl.model.facts import Probe, ProbeFailure, Scratch
+from clusterctl.model.hosts import Host
 from clusterctl.model.results import CheckFinished, CheckStarted, Verdict
-from clusterctl.remote import facts, supervised_job
+from clusterctl.remote import facts
 from clusterctl.support import content
 from clusterctl.validation import gate
 from clusterctl.validation.check_results import CheckResults
@@ -45,7 +46,10 @@ def test_what_a_node_lacks_is_said() -> None:
 def test_the_watched_programs_are_those_that_the_role_brings() -> None:
     there = {path.name for path in content.role_files("validation").iterdir() if path.is_file()}
     assert there == set(content.node_programs())
-    assert {entry["path"] for entry in gate.watch_entries()} == {f"{supervised_job.PROGRAMS}/{name}" for name in there}
+    host = Host(name="node1", address="192.0.2.1", variables={"cluster_prefix": "/opt/cluster"})
+    assert {entry["path"] for entry in gate.watch_entries(host)} == {
+        f"/opt/cluster/libexec/clusterctl/{name}" for name in there
+    }
 
 
 def test_an_extra_that_is_half_there_is_told_from_one_that_was_never_wanted() -> None:

@@ -98,7 +98,7 @@ def provisioned(name: str, pytorch: str) -> NodeFacts:
     files = content.role_files("validation")
     watch = [
         {"path": entry["path"], "sha256": hashlib.sha256((files / Path(entry["path"]).name).read_bytes()).hexdigest()}
-        for entry in gate.watch_entries()
+        for entry in gate.watch_entries(Host("node1", "10.0.0.1"))
     ]
     return node(name, artifacts=there, watch=watch)
 

@@ -28,9 +28,9 @@ class Answers:
         """Return an empty string, since every node can take part."""
         return ""
 
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
+    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
         """Return the argv of one rank."""
-        return base.rank_program("mpi_checks.py", self.name, deadline_s)
+        return base.rank_program(site, "mpi_checks.py", self.name, deadline_s)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers; the program has compared them, rank by rank."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from clusterctl.launch import hostfile
+from clusterctl.model.layout import DEFAULT_LAYOUT, Layout
 from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import startup
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import Figure, Measurement, PairMatrix, RankReport
 
-PYTHON = "/usr/local/python_env/bin/python"
-PROGRAMS = "/usr/local/libexec/clusterctl"
 BEATS = 15  # signs of life that a waiting rank gives within the deadline
 
 
@@ -43,6 +42,7 @@ class Site:
         cores: processor cores of each node.
         machines: an id of each node's machine. Containers of one machine have the same id and share its cores.
         stack: what each node has for training.
+        layout: where the software lies on the nodes.
         fabric: the interfaces of each node that must carry jobs; a node without a fabric record is left out.
     """
 
@@ -55,6 +55,7 @@ class Site:
     machines: Mapping[str, str] = field(default_factory=dict)
     stack: Mapping[str, NodeStack] = field(default_factory=dict)
     fabric: Mapping[str, FabricPath] = field(default_factory=dict)
+    layout: Layout = DEFAULT_LAYOUT
 
     @property
     def placement(self) -> tuple[str, ...]:
@@ -152,17 +153,18 @@ def one_a_node(site: Site) -> Site:
     return replace(site, slots=dict.fromkeys(site.slots, 1))
 
 
-def rank_program(program: str, check: str, deadline: float, *more: str) -> tuple[str, ...]:
+def rank_program(site: Site, program: str, check: str, deadline: float, *more: str) -> tuple[str, ...]:
     """Return the argv of one process of a check.
 
     Args:
+        site: where it runs.
         program: file name of a node program of the role ``validation``.
         check: the value of its option ``--check``.
         deadline: seconds after which the job ends.
         more: further options.
     """
     limits = ("--deadline", f"{deadline:g}", "--heartbeat", f"{deadline / BEATS:.3g}")
-    return (PYTHON, f"{PROGRAMS}/{program}", "--check", check, *limits, *more)
+    return (site.layout.python, site.layout.program(program), "--check", check, *limits, *more)
 
 
 def fail(judgement: Judgement, reason: str, hosts: Iterable[str]) -> Judgement:

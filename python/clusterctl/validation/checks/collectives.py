@@ -74,9 +74,9 @@ class Collectives(_Sweep):
         """Return an empty string, since every node can take part."""
         return ""
 
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
+    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
         """Return the argv of one rank."""
-        return base.rank_program("sweep_checks.py", self.name, deadline_s, *arguments(self.options))
+        return base.rank_program(site, "sweep_checks.py", self.name, deadline_s, *arguments(self.options))
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ class NcclSweep(_Sweep):
         """Return whether NCCL is missing."""
         return nccl.NCCL.absent(stack)
 
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
+    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
         """Return the argv of one rank."""
-        return base.rank_program("nccl_checks.py", self.name, deadline_s, *arguments(self.options))
+        return base.rank_program(site, "nccl_checks.py", self.name, deadline_s, *arguments(self.options))
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge which NCCL answered, the answers and the GPUs' state, and make figures of the times."""
@@ -119,7 +119,7 @@ class HorovodSweep(_Sweep):
         """Return the argv of one rank."""
         devices = ",".join(horovod.devices(site))
         more = (*arguments(self.options), "--devices", devices)
-        return base.rank_program("horovod_checks.py", self.name, deadline_s, *more)
+        return base.rank_program(site, "horovod_checks.py", self.name, deadline_s, *more)
 
 
 def arguments(options: SweepOptions) -> tuple[str, ...]:

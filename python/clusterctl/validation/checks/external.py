@@ -63,11 +63,11 @@ class External:
         """Return how many ranks each node takes."""
         return dict.fromkeys(site.slots, self.check.ranks_per_node) if self.check.ranks_per_node else site.slots
 
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
+    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
         """Return the argv of one rank."""
         how = {"launch_node": ("--first",), "mpi": ("--together",)}.get(self.check.on, ())
         argv = json.dumps(self.check.command)
-        return base.rank_program("external_check.py", "external", deadline_s, "--argv", argv, *how)
+        return base.rank_program(site, "external_check.py", "external", deadline_s, "--argv", argv, *how)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the exit codes; if all are 0, read the figures."""

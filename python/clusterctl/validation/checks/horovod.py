@@ -39,7 +39,7 @@ def devices(site: base.Site) -> tuple[str, ...]:
 
 
 def _program(site: base.Site, check: str, deadline_s: float) -> tuple[str, ...]:
-    return base.rank_program(_PROGRAM, check, deadline_s, "--devices", ",".join(devices(site)))
+    return base.rank_program(site, _PROGRAM, check, deadline_s, "--devices", ",".join(devices(site)))
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,9 @@ class Nccl:
             return f"no NCCL, and jobs cannot use {stack.idle_gpus}"
         return "no NCCL" if stack.gpus else "no GPU and no NCCL"
 
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
+    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
         """Return the argv of one rank."""
-        return base.rank_program("nccl_checks.py", self.name, deadline_s)
+        return base.rank_program(site, "nccl_checks.py", self.name, deadline_s)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge which NCCL answered, then the answers."""
@@ -104,9 +104,10 @@ def _other_library(site: base.Site, reports: Sequence[RankReport]) -> tuple[str,
     stack, facts = site.stack.get(first.host), first.facts
     installed = f"NCCL {stack.nccl} " if stack is not None else "one "
     loaded = facts.get("nccl_path") or "an unknown file"
+    missing = f"{site.layout.link('nccl')}, which does not exist"
     reason = (
         f"{blame.named(other)} loaded NCCL {facts['nccl_version']} of {loaded} and "
-        f"not the installed {installed}of {facts.get('nccl_installed') or '/usr/local/nccl, which does not exist'}: "
+        f"not the installed {installed}of {facts.get('nccl_installed') or missing}: "
         "'ldconfig -p' and LD_LIBRARY_PATH there show why"
     )
     return reason, base.unique(report.host for report in other)
@@ -165,7 +166,7 @@ def _broken_driver(site: base.Site) -> tuple[str, tuple[str, ...]] | None:
     A driver in a container is meant for pods. A driver that is missing on all nodes is the state of a cluster for
     CPUs; missing on some, it is a fault of these.
     """
-    faults = ("library", "versions", *(("driver",) if any(stack.gpus for stack in site.stack.values()) else ()))
+    faults = ("library", "versions", "mig", *(("driver",) if any(stack.gpus for stack in site.stack.values()) else ()))
     broken = [node for node, stack in site.stack.items() if stack.idle_why in faults]
     if not broken:
         return None

@@ -49,10 +49,11 @@ class NodeSpeed:
             return 0.0
         return min(len(site.slots), 32) * (_TURN_S + 2 * len(QUANTITIES) * self.options.budget_s)
 
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
+    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
         """Return the argv of a node's process."""
         options = self.options
         return base.rank_program(
+            site,
             "node_checks.py",
             self.name,
             deadline_s,

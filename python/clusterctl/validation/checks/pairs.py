@@ -66,10 +66,11 @@ class Pairs:
         sizes = len(self.options.latency_bytes) + len(self.options.bandwidth_bytes)
         return _BUDGETS * rounds * sizes * self.options.budget_s
 
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
+    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
         """Return the argv of a node's process."""
         options = self.options
         return base.rank_program(
+            site,
             "pair_checks.py",
             self.name,
             deadline_s,

@@ -37,6 +37,7 @@ class TorchrunCheck:
     def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
         """Return the argv of the process on each node, which starts torchrun."""
         return base.rank_program(
+            site,
             "torch_checks.py",
             self.name,
             deadline_s,

@@ -119,7 +119,7 @@ def test_gpus_whose_driver_is_for_pods_are_a_skip_that_names_them() -> None:
     )
 
 
-@pytest.mark.parametrize("why", ["library", "versions"])
+@pytest.mark.parametrize("why", ["library", "versions", "mig"])
 def test_gpus_of_a_broken_driver_are_a_fail(why: str) -> None:
     nodes = {"node1": CPU_NODE, "node2": idle(why, "the kernel runs driver 580.95.05")}
     judgement = judged(nodes, *(without_gpu(rank) for rank in range(4)))

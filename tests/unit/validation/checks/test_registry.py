@@ -10,7 +10,7 @@ import pytest
 from clusterctl.cli import main
 from clusterctl.support.errors import ConfigError
 from clusterctl.validation import checks, suites
-from clusterctl.validation.checks import registry
+from clusterctl.validation.checks import base, registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ class Disk:
         return ""
 
     def program(self, site, deadline_s):
-        return base.rank_program("disk_checks.py", self.name, deadline_s, "--blocks", str(self.options.blocks))
+        return base.rank_program(site, "disk_checks.py", self.name, deadline_s, "--blocks", str(self.options.blocks))
 
     def judge(self, site, outcome):
         return judging.judge(site, outcome)
@@ -92,7 +92,7 @@ def test_a_new_module_is_all_that_a_new_check_takes() -> None:
     assert [(one.check, one.value, one.unit) for one in own.references] == [("disk_speed", 1.5e9, "B/s")]
     (made,) = registry.select(["disk_speed"], own)
     assert made.deadline_s == 120
-    assert made.program(None, 60.0)[-2:] == ("--blocks", "32")  # type: ignore[arg-type]
+    assert made.program(base.Site("5.0.7", {"node1": 1}), 60.0)[-2:] == ("--blocks", "32")
 
 
 @pytest.mark.usefixtures("with_disk")

@@ -1,0 +1,74 @@
+"""Nodes that Slurm owns in tests: its queue, and states of nodes for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from validated import Cluster
+
+SUBMIT = "node1"  # Slurm's controller runs there
+EMPTY_WITHIN_S = 20.0
+_AS_USER = ("runuser", "-u", "cluster", "--")
+
+
+def queue(cluster: Cluster) -> list[str]:
+    """Return the jobs that Slurm has, those that end included."""
+    return cluster.on(SUBMIT, "squeue", "--noheader", "--format=%i %T %r %N").splitlines()
+
+
+def is_empty(cluster: Cluster) -> bool:
+    """Wait until Slurm has no job; fail with those that it has."""
+    until = time.monotonic() + EMPTY_WITHIN_S
+    while (jobs := queue(cluster)) and time.monotonic() < until:
+        time.sleep(0.3)
+    if jobs:
+        pytest.fail(f"Slurm's queue has {jobs}")
+    return True
+
+
+def states(cluster: Cluster) -> dict[str, tuple[str, str]]:
+    """Return state and whole reason of each node."""
+    lines = cluster.on(SUBMIT, "sinfo", "--noheader", "--Node", "--format=%N|%T|%E").splitlines()
+    return {name: (state, reason) for name, state, reason in (line.split("|", 2) for line in lines)}
+
+
+@contextlib.contextmanager
+def partition(cluster: Cluster, name: str, *settings: str) -> Iterator[str]:
+    cluster.on(SUBMIT, "scontrol", "create", f"partition={name}", "nodes=ALL", *settings)
+    try:
+        yield name
+    finally:
+        cluster.on(SUBMIT, "scontrol", "delete", f"partition={name}")
+
+
+@contextlib.contextmanager
+def drained(cluster: Cluster, node: str, reason: str) -> Iterator[None]:
+    cluster.on(SUBMIT, "scontrol", "update", f"nodename={node}", "state=drain", f"reason={reason}")
+    try:
+        yield
+    finally:
+        cluster.on(SUBMIT, "scontrol", "update", f"nodename={node}", "state=resume")
+
+
+@contextlib.contextmanager
+def with_job(cluster: Cluster, node: str, *command: str) -> Iterator[None]:
+    """Have a job of the cluster's user run on a node; it is cancelled afterwards."""
+    options = ("--parsable", "--output=/dev/null", "--chdir=/tmp", f"--nodelist={node}", "--ntasks=2", "--exclusive")
+    job = cluster.on(SUBMIT, *_AS_USER, "sbatch", *options, f"--wrap=exec {shlex.join(command)}")
+    try:
+        until = time.monotonic() + EMPTY_WITHIN_S
+        while f"{job} RUNNING" not in "\n".join(queue(cluster)):
+            assert time.monotonic() < until, queue(cluster)
+            time.sleep(0.3)
+        yield
+    finally:
+        cluster.on(SUBMIT, "scancel", job)
+        is_empty(cluster)
