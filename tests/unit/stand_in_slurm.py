@@ -42,6 +42,12 @@ if [ "$mode" = timeout ]; then
   echo "salloc: Job 42 has exceeded its time limit and its allocation has been revoked." >&2
   kill $child
 fi
+if [ "$mode" = cancelled ]; then
+  until [ -e "$STAND_IN/late" ]; do sleep 0.1; done
+  echo "COMPLETING|node[1-2]|None" >"$STAND_IN/state"
+  echo "salloc: Job allocation 42 has been revoked." >&2
+  kill $child
+fi
 wait $child
 echo "salloc: Relinquishing job allocation 42" >&2
 echo released >>"$STAND_IN/log"
@@ -61,7 +67,7 @@ esac""",
 
 
 class StandIn:
-    """A folder of stand-ins; ``mode`` of salloc: granted, pending, refused, down, timeout (at a file ``late``)."""
+    """A folder of stand-ins; salloc: granted, pending, refused, down; timeout, cancelled (at a file ``late``)."""
 
     def __init__(self, folder: Path, mode: str) -> None:
         self.folder, self.path = folder, f"{folder / 'bin'}:/usr/bin:/bin"

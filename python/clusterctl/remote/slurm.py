@@ -37,6 +37,7 @@ _POLL_S = 0.2
 _HOLDER_START_S = 15.0
 _RELEASE_S = 40.0  # the holder gives the steps twelve seconds, and salloc ten twice
 _RUNNING = frozenset({"RUNNING", "CONFIGURING"})
+_END_IS_TOLD_S = 15.0  # a job is COMPLETING while its processes end, and squeue tells its end after that
 _MOST_SAID = 40
 _HAS_ENDED = "Invalid job id"  # as scancel says it
 _TIME_IS_UP = "has exceeded its time limit"  # as salloc says it
@@ -305,6 +306,10 @@ class Allocation:
         return self._why_gone(self._job, state)
 
     def _why_gone(self, job: int, state: JobState | None) -> str:
+        until = time.monotonic() + _END_IS_TOLD_S
+        while state is not None and not slurm_refusal.tells_end(state) and time.monotonic() < until:
+            time.sleep(_POLL_S)
+            state = self._slurm.state(job) or state
         if any(_TIME_IS_UP in line for line in self._said):
             state = slurm_text.JobState("TIMEOUT")
         return slurm_refusal.ended(job, state, slurm_text.minutes(self._request.time_s))

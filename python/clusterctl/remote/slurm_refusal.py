@@ -104,6 +104,7 @@ _HOPELESS = (
     (r"JobHeld(?:Admin|User)", "Slurm holds the job", "ask Slurm's administrator"),
 )  # fmt: skip
 _BY_TIME = "TimeLimit"  # Slurm's reason
+_NO_END_YET = frozenset({"RUNNING", "CONFIGURING", "COMPLETING"})
 _OTHER_END = ("it has ended", "see 'scontrol show job {job}'")
 
 
@@ -152,6 +153,11 @@ def never_started(job: int | None, state: JobState | None, waited_s: float) -> s
         f"{called} did not start within {waited_s:.0f} s and is cancelled{why}; give a longer --start-within, ask for "
         "fewer --nodes, or name another partition with -p."
     )
+
+
+def tells_end(state: JobState) -> bool:
+    """Return whether the state says why a job ended; while its processes end, Slurm often says only that they do."""
+    return state.state not in _NO_END_YET or state.reason == _BY_TIME
 
 
 def ended(job: int, state: JobState | None, limit_minutes: int) -> str:

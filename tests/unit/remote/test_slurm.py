@@ -168,6 +168,17 @@ def test_the_end_by_the_time_limit_is_told(tmp_path: Path, monkeypatch: pytest.M
         assert word in words
 
 
+def test_the_end_is_told_when_the_job_is_no_longer_completing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = StandIn(tmp_path, "cancelled").use(monkeypatch)
+    with Allocation(Slurm(), REQUEST, 20.0) as allocation:
+        allocation.wait()
+        slurm.say("late", "")
+        assert eventually(lambda: slurm.read("state")[0].startswith("COMPLETING"))
+        ending = threading.Timer(1.0, slurm.say, ("state", "CANCELLED|node[1-2]|None"))
+        ending.start()
+        assert "42 is gone: it was cancelled" in allocation.ended(look=True)
+
+
 @pytest.mark.parametrize("mode", ["granted", "pending"])
 def test_it_ends_with_a_process_that_is_killed(tmp_path: Path, mode: str) -> None:
     slurm = StandIn(tmp_path, mode)
