@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from clusterctl.model.results import Verdict
 from clusterctl.support.words import and_more
 from clusterctl.validation.checks.base import Judgement, fail, unique
+from clusterctl.validation.checks.causes import NO_ANSWER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,6 +22,12 @@ Fault: TypeAlias = "tuple[str, tuple[str, ...]]"  # what is wrong in words, and 
 _OWN_GRADIENT = "its own first gradient"  # the words of rank_program.py
 _SENDER = re.compile(r"\bfrom rank (\d+)\b")  # the words of mpi_checks.py
 _MOST_NAMED = 8
+# What gloo, NCCL and PyTorch's store say on a rank whose peer has ended.
+_LOST_PEER = re.compile(
+    r"closed by (?:remote )?peer|reset by peer|Broken pipe|remote process exited|Socket closed"
+    r"|failed to recv, got 0 bytes|Connection was likely closed",
+    re.IGNORECASE,
+)
 
 
 def misplaced(site: Site, reports: Sequence[RankReport]) -> Fault | None:
@@ -59,6 +66,13 @@ def at_source(judgement: Judgement, is_source: Callable[[str], bool]) -> Judgeme
     if judgement.verdict is not Verdict.FAIL or not own or len(own) == len(judgement.ranks):
         return judgement
     return fail(judgement, wrong_words(own), [report.host for report in own])
+
+
+def lost_a_peer(report: RankReport) -> bool:
+    """Whether all that a rank has against it is that it lost another rank."""
+    return not report.ok and all(
+        problem.expected == NO_ANSWER and _LOST_PEER.search(problem.got) is not None for problem in report.problems
+    )
 
 
 def one_sender(wrong: Sequence[RankReport], ranks: Sequence[RankReport]) -> RankReport | None:

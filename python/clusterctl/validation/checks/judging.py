@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from clusterctl.model.results import Measurement, Verdict
-from clusterctl.validation.checks import alone, causes, mpirun_output, rank_output, startup
+from clusterctl.validation.checks import alone, blame, causes, mpirun_output, rank_output, startup
 from clusterctl.validation.checks.base import BEATS, Judgement, unique
 from clusterctl.validation.checks.blame import Fault, named, one_sender, wrong_words
 from clusterctl.validation.checks.causes import Cause
@@ -82,7 +82,8 @@ def _with_first_end(
         return told
     end = mpirun_output.first_end(output.other, outcome)
     places = tuple(site.slots) if per_node else site.placement
-    if end is None or end.process >= len(places) or any(not report.ok for report in output.in_state("answered")):
+    wrong = tuple(report for report in output.in_state("answered") if not report.ok)
+    if end is None or end.process >= len(places) or not all(blame.lost_a_peer(report) for report in wrong):
         return told
     host = places[end.process]
     reports = [one for one in output.ranks if (one.host == host if per_node else one.rank == end.process)]
@@ -132,7 +133,8 @@ def _wrong(
 ) -> Fault:
     """Blame the ranks with wrong answers; where they are all of all nodes, it is not known with which it began.
 
-    Ranks that only lost a peer do not count where a node is gone or the launcher names one.
+    Ranks that only lost a peer do not count where a node is gone, the launcher names one, or all silent ranks are on
+    one node.
     """
     killed = tuple(report for report in wrong if _was_killed(report))  # the others lost a peer by that
     if killed or any(problem.expected != causes.NO_ANSWER for report in wrong for problem in report.problems):
@@ -147,6 +149,11 @@ def _wrong(
         return f"{_gone_words(gone)}; {wrong_words(wrong)}", gone
     if given:
         return causes.reason(given, wrong_words(wrong)), causes.hosts(given)
+    if all(blame.lost_a_peer(report) for report in wrong):
+        silent = output.in_state("absent", "started", "waiting")
+        hosts = unique(report.host for report in silent)
+        words = f"no answer from {_ranks(silent, output)}; {wrong_words(wrong)}" if silent else wrong_words(wrong)
+        return words, hosts if len(hosts) == 1 else ()
     return wrong_words(wrong), _unless_all(wrong, output)
 
 

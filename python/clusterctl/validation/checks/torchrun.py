@@ -77,13 +77,21 @@ def _backend(site: base.Site) -> str:
 
 
 def _with_root_cause(judgement: base.Judgement, outcome: JobOutcome) -> base.Judgement:
-    """Blame the worker that ended silently, as torchrun names it."""
-    found = _ROOT_CAUSE.search("\n".join(line.text for line in outcome.lines if line.stream == "stderr") + "\n")
-    if found is None or any(not report.ok and report.state == "answered" for report in judgement.ranks):
+    """Blame the worker that ended silently, as its torchrun names it.
+
+    The torchrun of another node may name a worker of its own that ended because it lost that one. Such a worker has
+    said so.
+    """
+    wrong = [report for report in judgement.ranks if report.state == "answered" and not report.ok]
+    if not all(blame.lost_a_peer(report) for report in wrong):
         return judgement
-    report = next((report for report in judgement.ranks if report.rank == int(found["rank"])), None)
-    if report is None:
+    said = "\n".join(line.text for line in outcome.lines if line.stream == "stderr") + "\n"
+    others = {report.rank: report for report in judgement.ranks if report not in wrong}
+    ends = [match for match in _ROOT_CAUSE.finditer(said) if int(match["rank"]) in others]
+    if not ends:
         return judgement
+    found = min(ends, key=lambda match: match["signal"] in {None, "SIGTERM"})  # those may be ended by what came first
+    report = others[int(found["rank"])]
     how = f"was killed by {found['signal']}" if found["signal"] else f"ended with code {found['code']}"
     return base.fail(
         judgement, f"rank {report.rank} on {report.host} {how}, and torchrun ended the others", [report.host]
