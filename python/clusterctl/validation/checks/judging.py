@@ -76,9 +76,9 @@ def _with_first_end(
     """Return the launcher's causes with the rank whose end made mpirun end the job.
 
     Where ranks or nodes tell more, they come first. A rank that a signal ended, and a rank that ended before it was
-    up, did not end because it lost another one.
+    up, did not end because it lost another one. At a deadline, what mpirun said before it counts.
     """
-    if outcome.ending != "exited" or not outcome.rc or _unanswering(outcome):
+    if not (outcome.ending == "deadline" or (outcome.ending == "exited" and outcome.rc)) or _unanswering(outcome):
         return told
     end = mpirun_output.first_end(output.other, outcome)
     places = tuple(site.slots) if per_node else site.placement

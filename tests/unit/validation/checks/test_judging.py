@@ -111,6 +111,43 @@ def test_a_rank_that_was_not_up_yet_is_blamed_only_if_its_own_end_was_the_first(
     assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, hosts), judgement.reason
 
 
+def test_a_signal_that_mpirun_told_before_the_deadline_is_named() -> None:
+    """mpirun did not end the others, or the machine was too busy for that."""
+    whole = captured_outcome("died-starting-5.0.7")
+    told = max(line.at_s for line in whole.lines if "ABORTED BY SIGNAL" in line.text)
+    late = dataclasses.replace(whole, ending="deadline", rc=None, ending_s=told + 1)
+    judgement = judging.judge(site("died-starting-5.0.7"), late)
+    assert judgement.hosts == ("node3",)
+    assert "rank 5 was ended by a signal before it was up" in judgement.reason
+
+
+@pytest.mark.parametrize(
+    ("silent", "got", "hosts"),
+    [
+        ({2}, "RuntimeError: Connection closed by peer [198.51.100.2]:40001", ("node2",)),
+        ({2, 3}, "RuntimeError: Connection reset by peer", ("node2",)),
+        ({2, 4}, "RuntimeError: Connection reset by peer", ()),
+        ({2}, "ModuleNotFoundError: No module named 'x'", ("node3", "node4")),  # its own fault
+    ],
+)
+def test_the_silent_node_is_blamed_and_not_those_who_lost_it(
+    silent: set[int], got: str, hosts: tuple[str, ...]
+) -> None:
+    whole = captured_outcome("healthy-5.0.7")
+    lines = []
+    for line in whole.lines:
+        said = json.loads(line.text) if line.text.startswith("{") else {}
+        if said.get("rank") in silent and said.get("event") == "result":
+            continue
+        if said.get("rank", 0) > 3 and said.get("event") == "result":
+            problem = {"what": "allreduce", "expected": "an answer", "got": got}
+            said |= {"ok": False, "problems": [problem]}
+            line = dataclasses.replace(line, text=json.dumps(said))  # noqa: PLW2901
+        lines.append(line)
+    judgement = judging.judge(site("healthy-5.0.7"), dataclasses.replace(whole, lines=tuple(lines), rc=1))
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, hosts), judgement.reason
+
+
 def test_of_one_process_per_node_the_node_is_named() -> None:
     judgement = judging.judge(site("none-5.0.7"), captured_outcome("died-starting-5.0.7"), per_node=True)
     assert judgement.hosts == ()  # there is no sixth node
