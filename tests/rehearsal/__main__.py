@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import rehearsal
+import session_faults
 from clusterctl.diagnosis.rules import registry
 from machine_kinds import MACHINES
 
@@ -16,13 +18,14 @@ def main() -> int:
     """Print the table, and return 1 where a fault was missed or somebody else was blamed."""
     rows = rehearsal.all_rows()
     lines = ["| cause | fault | machines | found | named rightly | wrongly blamed |", "|---|---|---|---|---|---|"]
-    for fault in rehearsal.FAULTS:
+    for fault in (*rehearsal.FAULTS, *rehearsal.SESSION_FAULTS):
         own = [row for row in rows if row.fault == fault.name]
         found, named, wrong = (
             sum(values) for values in zip(*((row.found, row.named_rightly, len(row.wrong)) for row in own), strict=True)
         )
         lines.append(f"| {fault.cause or ''} | {fault.name} | {len(own)} | {found} | {named} | {wrong} |")
     false = {kind: len(registry.diagnose(rehearsal.view(kind))) for kind in MACHINES}
+    false[session_faults.KIND] = len(registry.diagnose(session_faults.healthy()))
     lines += ["", f"Healthy machines: {', '.join(f'{kind} {count}' for kind, count in false.items())} findings.", ""]
     sys.stdout.write("\n".join(lines))
     return int(any(false.values()) or any(not row.named_rightly or row.wrong for row in rows))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import gpu_faults
 import machine_faults
 import network_faults
+import session_faults
 from clusterctl.diagnosis.rules import registry
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model.hardware import COUNTING, Hardware, HardwareLooks
@@ -27,13 +28,17 @@ sys.path.append(str(content.root() / "plugins" / "module_utils"))
 from node_hardware import record
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from clusterctl.model.findings import Finding
     from fault import Fault
     from recorded_machine import Machine
+    from session_faults import SessionFault
 
 FAULTS: tuple[Fault, ...] = (*gpu_faults.FAULTS, *network_faults.FAULTS, *machine_faults.FAULTS)
+SESSION_FAULTS = session_faults.FAULTS
 NODES = ("node1", "node2", "node3", "node4")
-CULPRIT = "node3"
+CULPRIT = session_faults.CULPRIT
 PATIENCE = 30.0  # many rehearsals run at a time
 BETWEEN_S = 60.0  # of the clock, between two looks
 
@@ -97,8 +102,16 @@ def planted(fault: Fault, kind: str) -> View:
 
 
 def play(fault: Fault, kind: str) -> Row:
-    """Plant a fault, and return what was found."""
-    findings = registry.diagnose(planted(fault, kind))
+    """Plant a fault of hardware, and return what was found."""
+    return _row(fault, kind, registry.diagnose(planted(fault, kind)))
+
+
+def play_session(fault: SessionFault) -> Row:
+    """Plant a fault that a login shows, and return what was found."""
+    return _row(fault, session_faults.KIND, registry.diagnose(fault.plant()))
+
+
+def _row(fault: Fault | SessionFault, kind: str, findings: Sequence[Finding]) -> Row:
     wanted = [
         one
         for one in findings
@@ -109,10 +122,7 @@ def play(fault: Fault, kind: str) -> Row:
     return Row(fault.name, kind, bool(wanted), blamed, wrong)
 
 
-def _says(finding: Finding, words: tuple[str, ...]) -> bool:
-    return all(word in f"{finding.cause}. {finding.cure}" for word in words)
-
-
 def all_rows() -> list[Row]:
-    """Play every fault on every machine on which it can happen."""
-    return [play(fault, kind) for fault in FAULTS for kind in fault.machines]
+    """Play every fault on every machine on which it can happen, and those that a login shows."""
+    rows = [play(fault, kind) for fault in FAULTS for kind in fault.machines]
+    return [*rows, *(play_session(fault) for fault in SESSION_FAULTS)]

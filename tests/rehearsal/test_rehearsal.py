@@ -12,6 +12,7 @@ from machine_kinds import MACHINES
 
 if TYPE_CHECKING:
     from fault import Fault
+    from session_faults import SessionFault
 
 # Each fault on one kind of machine, in turn; 'make rehearsal' plays it on all of its kinds.
 PLAYED = [
@@ -32,6 +33,17 @@ def test_a_fault_is_found_and_blamed_on_its_node(fault: Fault, kind: str) -> Non
     assert row.found
     assert row.named_rightly, row.blamed
     assert row.wrong == ()
+
+
+@pytest.mark.parametrize("fault", rehearsal.SESSION_FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_that_a_login_shows_is_blamed_on_its_node_alone(fault: SessionFault) -> None:
+    row = rehearsal.play_session(fault)
+    assert (row.found, row.blamed, row.wrong) == (True, (rehearsal.CULPRIT,), ())
+
+
+def test_every_cause_of_the_list_is_rehearsed() -> None:
+    causes = {fault.cause for fault in (*rehearsal.FAULTS, *rehearsal.SESSION_FAULTS)}
+    assert causes >= set(range(1, 26))
 
 
 def test_what_is_read_twice_are_sections() -> None:

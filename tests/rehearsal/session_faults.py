@@ -1,0 +1,182 @@
+"""Faults that a login shows, planted in what the probe says of four provisioned nodes.
+
+The record of a node is captured from a real one (``tests/data/stack/node.json``). ``tests/cluster/test_doctor.py``
+plants most of these faults on real nodes.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import doctor_view
+from clusterctl.model import fabric
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.diagnosis.rules.evidence import View
+
+    Record = dict[str, Any]
+
+KIND = "provisioned"
+CULPRIT = "node3"
+_NETWORK = "10.0.0.0/24"
+_V2_GID = {"index": 3, "gid": "0000:0000:0000:0000:0000:ffff:0a00:0001", "type": "RoCE v2"}
+_DOCKER0 = {"name": "docker0", "kind": "bridge", "mac": "02:42:ac:11:00:01", "mtu": 1500, "up": True, "carrier": True}
+_DOCKER0_ADDRESS = {"family": 4, "address": "172.17.0.1", "prefix": 16, "scope": "global"}
+_PMIX = "/usr/lib/x86_64-linux-gnu/pmix2/lib/libpmix.so"
+
+
+@dataclass(frozen=True)
+class SessionFault:
+    """A fault; ``plant`` makes the view of the cluster with it. The other fields are those of :class:`fault.Fault`."""
+
+    name: str
+    cause: int
+    plant: Callable[[], View]
+    check: str
+    words: tuple[str, ...]
+
+
+def _with(change: Callable[[Record], object]) -> Callable[[], View]:
+    return lambda: doctor_view.seen(**{CULPRIT: change})
+
+
+def _everywhere(each: Callable[[Record], object], here: Callable[[Record], object]) -> Callable[[], View]:
+    def culprit(record: Record) -> None:
+        each(record)
+        here(record)
+
+    return lambda: doctor_view.seen(**dict.fromkeys(doctor_view.NODES, each) | {CULPRIT: culprit})
+
+
+def _docker0(record: Record) -> None:
+    record["interfaces"].append({**_DOCKER0, "addresses": [_DOCKER0_ADDRESS]})
+
+
+def _told_docker0() -> View:
+    """All have a docker0 and are told the network of eth0, and one is told the network of docker0."""
+
+    def change(record: Record, cidr: str) -> None:
+        _docker0(record)
+        record["fabric"] = {"network": cidr, "cidrs": [cidr], "interface": "", "peers": []}
+
+    def named(name: str) -> Callable[[Record], None]:
+        cidr = "172.17.0.0/16" if name == CULPRIT else _NETWORK
+        return lambda record: change(record, cidr)
+
+    return doctor_view.seen(**{name: named(name) for name in doctor_view.NODES})
+
+
+def _closed(kind: fabric.PairKind) -> Callable[[], View]:
+    """Have connections to one node fail, as its packet filter does; the others pass."""
+
+    def plant() -> View:
+        names = doctor_view.NODES
+        pairs = tuple(
+            fabric.PairResult(_NETWORK, source, target, "it failed", kind)
+            if target == CULPRIT
+            else fabric.PairResult(_NETWORK, source, target)
+            for source in names
+            for target in names
+            if source != target
+        )
+        return dataclasses.replace(doctor_view.seen(), pairs=pairs)
+
+    return plant
+
+
+def _own_name(record: Record) -> None:
+    own = next(entry for entry in record["names"] if entry["name"] == record["hostname"])
+    own["addresses"] = ["127.0.1.1"]
+
+
+def _unknown_key() -> View:
+    view = doctor_view.seen()
+    return doctor_view.failing(
+        view, *((source, CULPRIT, "key_changed") for source in doctor_view.NODES if source != CULPRIT)
+    )
+
+
+def _no_path(record: Record) -> None:
+    record["environment"]["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def _other_openmpi(record: Record) -> None:
+    entry = next(one for one in record["artifacts"] if one["name"] == "openmpi")
+    entry |= {"version": "4.1.6", "key": "0123456789abcdef"}
+
+
+def _with_slurm(*, found: bool) -> Callable[[Record], None]:
+    plugin = {"name": "pmix_v4", "opens": _PMIX, "found": found, "version": "4.2.2" if found else ""}
+
+    def change(record: Record) -> None:
+        record["slurm"] = {"srun": "/usr/bin/srun", "conf": "", "plugins": [plugin], "mpi_default": "pmix"}
+
+    return change
+
+
+def _roce(gids: list[Record]) -> Callable[[Record], None]:
+    port = {"number": 1, "state": "ACTIVE", "link_layer": "Ethernet", "rate_gbps": 200.0, "gids": gids}
+
+    def change(record: Record) -> None:
+        record["rdma"] = [{"name": "mlx5_0", "ports": [copy.deepcopy(port)]}]
+        record["limits"]["memlock"] = {"soft": None, "hard": None}
+
+    return change
+
+
+def _memlock(record: Record) -> None:
+    record["limits"]["memlock"] = {"soft": 65536, "hard": 65536}
+
+
+def _small_shm(record: Record) -> None:
+    record["shm_bytes"] = 64 << 20
+
+
+def _full_shm(record: Record) -> None:
+    folder = {"path": "/dev/shm", "exists": True, "free_bytes": 8 << 20, "total_bytes": record["shm_bytes"]}  # noqa: S108 - a record
+    record["scratch"] = [*(one for one in record.get("scratch", []) if one["path"] != folder["path"]), folder]
+
+
+def _leftover(record: Record) -> None:
+    record["leftovers"] = [
+        {"pid": 4711, "user": "cluster", "age_s": 4000.0, "command": "python train.py", "why": "orphan"}
+    ]
+
+
+FAULTS = (
+    SessionFault("jobs are told the network of docker0", 1, _told_docker0, "network", ("172.17.0.0/16",)),
+    SessionFault("a firewall drops connections", 2, _closed("timeout"), "ports", ("time out", "firewall")),
+    SessionFault("a firewall refuses connections", 2, _closed("refused"), "ports", ("are refused", "firewall")),
+    SessionFault("its own name leads to 127.0.1.1", 3, _with(_own_name), "names", ("127.0.1.1",)),
+    SessionFault("it shows a host key that nobody knows", 4, _unknown_key, "host_key", ("host key",)),
+    SessionFault("PATH of a session lacks Open MPI", 5, _with(_no_path), "session", ("lacks", "/bin")),
+    SessionFault("another release of Open MPI", 6, _with(_other_openmpi), "versions", ("4.1.6",)),
+    SessionFault(
+        "Slurm's plugin opens a PMIx that is missing",
+        7,
+        _everywhere(_with_slurm(found=True), _with_slurm(found=False)),
+        "slurm pmix",
+        ("pmix_v4", "missing"),
+    ),
+    SessionFault(
+        "a RoCE port without a GID of version 2",
+        8,
+        _everywhere(_roce([_V2_GID]), _roce([{**_V2_GID, "type": "IB/RoCE v1"}])),
+        "rdma",
+        ("RoCE v2 GID",),
+    ),
+    SessionFault("little memory may be locked", 15, _everywhere(_roce([_V2_GID]), _memlock), "memlock", ("memlock",)),
+    SessionFault("a small /dev/shm", 16, _with(_small_shm), "shared memory", ("64 MiB",)),
+    SessionFault("a full /dev/shm", 16, _with(_full_shm), "shared memory", ("8 of",)),
+    SessionFault("a rank is left over", 23, _with(_leftover), "leftovers", ("4711",)),
+)
+
+
+def healthy() -> View:
+    """Return the four nodes without a fault."""
+    return doctor_view.seen()
