@@ -3,7 +3,8 @@
 
 The ruleset is the JSON of ``nft -j list ruleset``. It holds the rules of firewalld, of ufw and of iptables-nft, too. A
 match that this module does not know counts as one that does not hold, so a rule is named only where all its matches are
-known; a chain's policy may be named although an unknown rule before it accepts. ``Blocking.is_certain`` tells.
+known; a chain's policy may be named although an unknown rule before it accepts. ``Blocking.is_certain`` tells. A rule
+that only counts or logs decides nothing, whatever it matches.
 """
 
 from __future__ import annotations
@@ -14,6 +15,14 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tup
 _DEEPEST = 32  # jumps; the kernel itself allows 16
 _PORTS = range(32768, 61000)  # Linux hands these out; MPI and NCCL listen on them
 _FINAL = ("drop", "reject")
+_JUMPS = ("jump", "goto")
+_VERDICTS = ("accept", "return", *_FINAL, *_JUMPS)
+# By chain and match, whether it holds for a new packet to an address of the node.
+_UFW_HIDES = {
+    ("ufw-before-input", "conntrack"): False,  # established, or invalid
+    ("ufw-not-local", "addrtype"): True,  # the first asks whether the address is local, and returns
+    ("ufw-after-input", "addrtype"): False,  # broadcast
+}
 _SILENT = ("counter", "log", "comment")
 
 
@@ -167,22 +176,19 @@ class _Walk:
 
     def _verdict(self, rule: Mapping[str, Any]) -> Optional[Tuple[str, str]]:
         """Return the verdict of a rule whose matches all hold, with the chain that it names; None without one."""
+        unknown = False
         for part in rule.get("expr") or ():
             (kind, value), *_rest = part.items() if isinstance(part, dict) else ((str(part), None),)
-            if kind == "match":
-                holds = _holds(value, self._packet)
-                self._unknown |= holds is None
-                if not holds:
+            if kind in (*_VERDICTS, "vmap"):
+                self._unknown |= unknown
+                if unknown or kind == "vmap":
+                    return None if unknown else self._mapped(value)
+                return kind, str(value["target"]) if kind in _JUMPS else ""
+            if kind not in _SILENT:
+                holds = _holds(value, self._packet) if kind == "match" else _hidden(rule, part)
+                if holds is False:
                     return None
-            elif kind in ("accept", "drop", "reject", "return"):
-                return kind, ""
-            elif kind in ("jump", "goto"):
-                return kind, str(value["target"])
-            elif kind == "vmap":
-                return self._mapped(value)
-            elif kind not in _SILENT:
-                self._unknown = True
-                return None
+                unknown |= holds is None
         return None
 
     def _mapped(self, value: Mapping[str, Any]) -> Optional[Tuple[str, str]]:
@@ -194,6 +200,13 @@ class _Walk:
                 return word, str(target["target"]) if target else ""
         self._unknown |= not (isinstance(data, dict) and "set" in data)
         return None
+
+
+def _hidden(rule: Mapping[str, Any], part: Any) -> Optional[bool]:
+    """Tell whether a match holds that iptables hides in nft's JSON, where ufw's own rules tell; None elsewhere."""
+    its = part.get("xt") if isinstance(part, dict) else None
+    name = its.get("name") if isinstance(its, dict) else None
+    return _UFW_HIDES.get((str(rule.get("chain")).replace("ufw6-", "ufw-"), name))
 
 
 def _chain(entry: Mapping[str, Any]) -> _Chain:
@@ -237,11 +250,15 @@ def _value(left: Any, packet: Packet) -> Optional[str]:
         if protocol in ("udp", "icmp", "icmpv6", "sctp", "arp"):
             return "of another protocol"
         return known.get(str(its.get("field"))) if protocol in ("ip", "ip6") else None
+    key = str(its.get("key"))
     if kind == "meta":
         family = "ipv4" if version == 4 else "ipv6"  # noqa: PLR2004 - IPv4
-        known = {"iifname": packet.interface, "iif": packet.interface, "l4proto": "tcp", "nfproto": family}
-        return known.get(str(its.get("key")))
-    return "new" if kind == "ct" and its.get("key") == "state" else None
+        return {"iifname": packet.interface, "iif": packet.interface, "l4proto": "tcp", "nfproto": family}.get(key)
+    if kind == "fib" and its.get("result") == "type":
+        key = str(its.get("flags")).strip("[']")
+    # The nodes call each other's own addresses, so nothing is translated.
+    known = {"ct": {"state": "new", "status": "untranslated"}, "fib": {"daddr": "local"}}
+    return known.get(kind, {}).get(key)
 
 
 def _among(value: str, right: Any) -> Optional[bool]:

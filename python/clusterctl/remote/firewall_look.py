@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import Host
 
 MODULE = "firewall_rules.__main__"
-_BLOCKED = frozenset({"refused", "timeout"})  # what a firewall does to a connection
+# What a firewall does to a connection; firewalld's answer that it is prohibited reads "No route to host".
+_BLOCKED = frozenset({"refused", "timeout", "error"})
 _MOST = 64  # packets of one node; more of them say the same
 _LONGEST = 200
 

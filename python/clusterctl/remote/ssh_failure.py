@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.model import job_login
 from clusterctl.model.facts import FailureKind, ProbeFailure
+from clusterctl.remote import jump
 
 if TYPE_CHECKING:
     from clusterctl.model.hosts import Host
@@ -35,27 +36,27 @@ _BASTION_FAILURES: tuple[tuple[FailureKind, tuple[str, ...], str], ...] = (
     (
         "unreachable",
         ("administratively prohibited",),
-        "is behind a bastion that forwards no connection; set 'AllowTcpForwarding yes' in the bastion's sshd_config",
+        "goes through {bastion}, which forwards no connection; set 'AllowTcpForwarding yes' in its sshd_config",
     ),
     (
         "unreachable",
         ("open failed",),
-        "does not answer its bastion; see that it is up and that ansible_host and ansible_port are right from there",
+        "does not answer {bastion}; see that it is up and that ansible_host and ansible_port are right from there",
     ),
     (
         "host_key",
         _HOST_KEY_WORDS,
-        "is behind a bastion with an unknown or changed host key; verify it with its owner, then put it in known_hosts",
+        "goes through {bastion}, whose host key is unknown or has changed; verify it, then put it in known_hosts",
     ),
     (
         "refused",
         _REFUSED_WORDS,
-        "is behind a bastion that refuses the login; add your key there, or name its user and key in ~/.ssh/config",
+        "goes through {bastion}, which refuses the login; add your key there, or name user and key in ~/.ssh/config",
     ),
     (
         "unreachable",
         ("connect to host", "Could not resolve hostname"),
-        "is behind a bastion that does not answer; see that it is up and that ProxyJump or ProxyCommand is right",
+        "goes through {bastion}, which does not answer; see that it is up and that ProxyJump or ProxyCommand is right",
     ),
 )
 
@@ -137,11 +138,13 @@ def _without_echoes(stderr: str) -> str:
 def _classify_bastion(host: Host, place: str, stderr: str) -> ProbeFailure:
     """Return why the way through a bastion ended; the bastion's own words stand before those of ssh's end."""
     said = shortened(_without_echoes(stderr) or stderr)
+    name = jump.bastion(host.ssh_args)
+    way = f"the bastion {name}" if name else "its bastion"
     for kind, said_words, sentence in _BASTION_FAILURES:
         if any(word in stderr for word in said_words):
-            return ProbeFailure(host.name, kind, f"{place} {sentence} ({said}).")
+            return ProbeFailure(host.name, kind, f"{place} {sentence.format(bastion=way)} ({said}).")
     return ProbeFailure(
-        host.name, "unreachable", f"{place} did not answer through its bastion; see that both are up ({said})."
+        host.name, "unreachable", f"{place} did not answer through {way}; see that both are up ({said})."
     )
 
 

@@ -159,3 +159,33 @@ def test_a_real_ruleset_of_iptables_with_the_chains_of_ufw() -> None:
         "ufw", "chain ip filter INPUT", "policy drop", is_certain=False
     )
     assert captured("iptables_ufw.json", PACKET._replace(port=22)) is None
+
+
+def test_a_real_ruleset_of_ufw_as_its_package_makes_it() -> None:
+    packet = fw.Packet("eth0", "10.90.4.12", "10.90.4.11")
+    blocked = fw.Blocking("ufw", "chain ip filter INPUT", "policy drop", is_certain=True)
+    assert captured("ufw.json", packet) == blocked
+    assert captured("ufw.json", packet._replace(port=22)) is None
+
+
+def test_a_real_ruleset_of_firewalld_as_its_package_makes_it() -> None:
+    packet = fw.Packet("eth0", "10.90.4.11", "10.90.4.12")
+    blocked = fw.Blocking("firewalld", "zone public", "reject", is_certain=True)
+    assert captured("firewalld.json", packet) == blocked
+    assert captured("firewalld.json", packet._replace(port=22)) is None
+
+
+def test_a_rule_that_decides_nothing_leaves_the_answer_certain() -> None:
+    log = rule({"limit": {"rate": 3, "per": "minute"}}, {"log": {"prefix": "x"}})
+    found = look(base(policy="drop"), log)
+    assert found == fw.Blocking("nftables", "chain inet filter input", "policy drop", is_certain=True)
+    elsewhere = rule({"xt": {}}, match(FROM, "10.9.9.9"), ACCEPT)
+    found = look(base(policy="drop"), elsewhere)
+    assert found is not None
+    assert found.is_certain
+
+
+def test_a_type_of_address_is_known_for_the_node_itself() -> None:
+    kind = {"fib": {"result": "type", "flags": ["daddr"]}}
+    assert look(base(policy="drop"), rule(match(kind, "local"), ACCEPT)) is None
+    assert look(base(), rule(match(kind, "broadcast"), DROP)) is None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from clusterctl.model.hosts import Host
-from clusterctl.remote import ssh_failure
+from clusterctl.remote import jump, ssh_failure
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "node_probe"
 CAPTURED = json.loads((DATA / "ssh-failures.json").read_text(encoding="utf-8"))
@@ -29,12 +29,37 @@ def test_a_failed_ssh_is_told_in_one_sentence(case: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("case", THROUGH_A_BASTION, ids=[case["case"] for case in THROUGH_A_BASTION])
 def test_the_way_through_a_bastion_names_who_ended_it(case: dict[str, str]) -> None:
-    failure = ssh_failure.classify(Host("node1", "192.0.2.11"), 255, case["stderr"])
+    host = Host("node1", "192.0.2.11", ssh_args=("-o", "ProxyJump=gate"))
+    failure = ssh_failure.classify(host, 255, case["stderr"])
     assert (failure.kind, failure.message.startswith("node1 (192.0.2.11 port 22) ")) == (case["kind"], True)
     assert case["words"] in failure.message
     first = case["stderr"].splitlines()[0]
     assert ssh_failure.hides_the_bastion(case["stderr"]) == first.startswith("kex_exchange_identification")
     assert first in failure.message, "the bastion's own words are the evidence"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["-J", "me@gate:2222"], "me@gate:2222"),
+        (["-Jgate,inner"], "gate,inner"),
+        (["-o", "User=x", "-o", "proxyjump gate", "-J", "late"], "gate"),
+        (["-oProxyCommand=ssh -q -W %h:%p -l me gate"], "gate"),
+        (["-o", "ProxyCommand = /usr/bin/ssh gate -W '[%h]:%p'"], "gate"),
+        (["-o", "ProxyCommand=nc -X connect -x proxy:3128 %h %p"], ""),
+        (["-o", "ProxyCommand='"], ""),
+        (["-F", "config", "-o", "StrictHostKeyChecking=yes"], ""),
+        (["-?", "-J", "gate"], ""),
+        ([], ""),
+    ],
+)
+def test_the_bastion_is_named_from_the_options_of_ssh(options: list[str], expected: str) -> None:
+    assert jump.bastion(options) == expected
+
+
+def test_a_bastion_that_the_inventory_does_not_name_is_the_nodes_own() -> None:
+    failure = ssh_failure.classify(Host("node1", "192.0.2.11"), 255, THROUGH_A_BASTION[0]["stderr"])
+    assert "goes through its bastion, which does not answer" in failure.message
 
 
 def test_anything_else_shows_what_was_said() -> None:

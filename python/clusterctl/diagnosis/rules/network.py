@@ -101,7 +101,10 @@ def _connections(view: View, network: Network) -> Iterator[Finding]:
     kinds: dict[PairKind, dict[Pair, PairResult]] = defaultdict(dict)
     for result in view.pairs:
         if result.network == network.key and result.kind != "ok":
-            kinds[result.kind][result.source, result.target] = result
+            pair = (result.source, result.target)
+            # A rule that says "prohibited" reads like a missing route.
+            kind: PairKind = "refused" if result.kind == "error" and pair in view.firewalls else result.kind
+            kinds[kind][pair] = result
     tried = [(one.source, one.target) for one in view.pairs if one.network == network.key]
     for kind, failed in kinds.items():
         severity: Severity = "warning" if kind == "error" else "error"

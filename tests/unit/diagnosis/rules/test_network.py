@@ -170,6 +170,17 @@ def test_the_rule_of_a_firewall_stands_beside_the_connections_that_it_stops() ->
     assert found.cause.endswith(f"time out; on node[1-4] {rule}")
 
 
+def test_a_rule_that_says_prohibited_is_a_firewall_and_no_missing_route() -> None:
+    view = connected(seen(), *((other, "node2", "error") for other in NODES if other != "node2"))
+    assert {(one.check, one.severity) for one in registry.diagnose(view)} == {("network", "warning")}
+    rule = "firewalld stops them there: zone public, reject"
+    view = dataclasses.replace(view, firewalls={(other, "node2"): rule for other in NODES if other != "node2"})
+    (found,) = registry.diagnose(view)
+    assert (found.check, found.severity, found.hosts) == ("ports", "error", ("node2",))
+    assert found.cause.endswith(f"are refused; on node2 {rule}")
+    assert "fabric_open_firewall" in found.cure
+
+
 def test_two_rules_are_told_and_more_are_counted() -> None:
     pairs = [("node1", "node3"), ("node3", "node1")]
     view = connected(seen(), *((*pair, "timeout") for pair in pairs))
