@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import subprocess
@@ -120,6 +121,21 @@ def test_ranks_are_placed_and_kept_as_asked(mpi_cluster: Cluster) -> None:
     kept = [line.split() for line in lines if "Cpus_allowed_list" in line]
     assert len(kept) == RANKS
     assert all(cores.isdigit() for *_, cores in kept), "one core each"
+
+
+def test_ranks_share_the_cores_of_a_machine_and_say_why(mpi_cluster: Cluster) -> None:
+    words = ("--affinity", "auto", "--prefix", "host", "--limit", "node1,node2", "-np", "2")
+    tell = ("--", "sh", "-c", "grep Cpus_allowed_list /proc/self/status")
+    done = run(mpi_cluster, *words, "-e", "slots=1", *tell)
+    assert done.returncode == 0, done.stderr
+    cores = {line.split()[0]: line.split()[-1] for line in done.stdout.splitlines()}
+    mine = sorted(os.sched_getaffinity(0))
+    if len(mine) >= len(cores):
+        assert len(set(cores.values())) == len(cores), "containers of one machine share no core"
+        assert "cores of NUMA node" in done.stderr
+    refused = run(mpi_cluster, "--affinity", "auto", "--bind-to", "core", *tell)
+    assert refused.returncode == 1
+    assert "leave out --bind-to and --map-by" in refused.stderr
 
 
 def test_much_output_does_not_make_us_grow(mpi_cluster: Cluster) -> None:

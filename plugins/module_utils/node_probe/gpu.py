@@ -28,13 +28,13 @@ def gpus(library_path: str, root: str = "") -> Json:
 
     Returns:
         ``gpus``, each with ``bus``, ``name``, ``uuid``, ``driver`` (which has taken it), ``display`` (a card with a
-        screen's class), ``unusable`` and ``problem`` (why jobs cannot use it, as a word and as a clause), and
-        ``instances`` (the names of its MIG instances).
+        screen's class), ``unusable`` and ``problem`` (why jobs cannot use it, as a word and as a clause),
+        ``instances`` (the names of its MIG instances), ``numa`` and ``pci_path`` (:func:`topology.place`).
     """
     found = listed(root)
     if not found:
         return {"gpus": []}
-    from . import gpu_driver, mig  # noqa: PLC0415 - a node without a GPU, and the quick look at a node, need neither
+    from . import gpu_driver, mig, topology  # noqa: PLC0415 - a node without a GPU, and the quick look at a node, need neither
 
     version = driver_version(read_text(f"{root}/proc/driver/nvidia/version", ""))
     driver = gpu_driver.driver(version, library_path, root)
@@ -44,6 +44,7 @@ def gpus(library_path: str, root: str = "") -> Json:
         one.pop("minor")
         one["unusable"], one["problem"] = gpu_driver.unusable(one["driver"], driver)
         one["instances"] = instances.get(one["bus"], [])
+        one.update(topology.place(f"{root}/sys/bus/pci/devices/{one['bus']}"))
         if one["bus"] in empty and not one["unusable"]:
             one["unusable"], one["problem"] = "mig", "MIG mode is on, and the GPU has no instance"
     return {"gpus": found}

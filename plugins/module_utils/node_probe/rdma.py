@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from . import topology
 from .reading import Json, link_name, list_folder, read_number, read_text
 
 _INFINIBAND = "/sys/class/infiniband"
@@ -26,6 +27,7 @@ def read_rdma(root: str) -> list[Json]:
                 "name": name,
                 "driver": link_name(f"{base}/device/driver"),
                 "node_guid": read_text(f"{base}/node_guid", ""),
+                **topology.place(f"{base}/device"),
                 "ports": sorted(ports, key=lambda port: int(port["number"])),
             }
         )

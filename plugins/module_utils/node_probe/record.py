@@ -26,6 +26,7 @@ from . import (
     slurm_pmix,
     ssh_daemon,
     system,
+    topology,
     user,
 )
 from .reading import Json
@@ -58,6 +59,7 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
         ("software", system.software, {"distribution": system.read_os_release(""), "glibc": "", "python": python}),
         ("cuda", gpu.cuda, {"cuda": cuda}),
         ("hardware", system.hardware, {"cores": 0, "threads": 0, "boot_id": "", **memory}),
+        ("numa", topology.numa, {"numa": []}),
         (
             "prefix",
             lambda: prefix.prefix(root),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from clusterctl.cli.output import StreamFormat
+from clusterctl.launch.mpirun import Bind, MapBy
+from clusterctl.launch.path_wish import Affinity, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +54,20 @@ VaultPasswordFile: TypeAlias = Annotated[
 User: TypeAlias = Annotated[str | None, typer.Option("--user", "-u", help="Log in as this user.")]
 PrivateKey: TypeAlias = Annotated[
     str | None, typer.Option("--private-key", metavar="FILE", help="Log in with this key.")
+]
+
+Network: TypeAlias = Annotated[
+    Transport, typer.Option("--network", help="What MPI's messages go through; auto: UCX where RDMA is, else TCP.")
+]
+BindTo: TypeAlias = Annotated[
+    Bind, typer.Option("--bind-to", help="What each rank is kept on; none: the ranks of a node share its cores.")
+]
+MapRanksBy: TypeAlias = Annotated[MapBy, typer.Option("--map-by", help="Where the next rank goes.")]
+RankAffinity: TypeAlias = Annotated[
+    Affinity,
+    typer.Option(
+        "--affinity", help="auto: each rank on the cores and the network port nearest to its GPU, told with the reason."
+    ),
 ]
 
 StreamForm: TypeAlias = Annotated[

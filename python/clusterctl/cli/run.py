@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 from clusterctl.cli import options
 from clusterctl.launch.compose import Launcher
 from clusterctl.launch.mpirun import Bind, MapBy
-from clusterctl.launch.mpirun_job import Transport
+from clusterctl.launch.path_wish import Affinity, Transport
 from clusterctl.support.errors import ExitCode
 from clusterctl.support.words import visible
 
@@ -67,10 +67,9 @@ def run(
         ),
     ] = None,
     oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="More ranks than slots, on purpose.")] = False,
-    bind: Annotated[
-        Bind, typer.Option("--bind-to", help="What each rank is kept on; none: the ranks of a node share its cores.")
-    ] = Bind.NONE,
-    map_by: Annotated[MapBy, typer.Option("--map-by", help="Where the next rank goes.")] = MapBy.SLOT,
+    bind: options.BindTo = Bind.NONE,
+    map_by: options.MapRanksBy = MapBy.SLOT,
+    affinity: options.RankAffinity = Affinity.NONE,
     export: Annotated[
         list[str] | None,
         typer.Option("-x", metavar="NAME[=VALUE]", help="A variable for the ranks; without a value, yours."),
@@ -79,9 +78,7 @@ def run(
         list[str] | None,
         typer.Option("--mca", metavar="NAME VALUE", help="A parameter of Open MPI, as mpirun takes it."),
     ] = None,
-    network: Annotated[
-        Transport, typer.Option("--network", help="What MPI's messages go through; auto: UCX where RDMA is, else TCP.")
-    ] = Transport.AUTO,
+    network: options.Network = Transport.AUTO,
     sync: Annotated[
         Path | None,
         typer.Option("--sync", metavar="DIR", help="Copy this folder to ~/clusterctl/NAME on all nodes; start there."),
@@ -120,6 +117,7 @@ def run(
     """
     from clusterctl.jobs import run as jobs  # noqa: PLC0415 - see cli.main: --help stays quick
     from clusterctl.launch.compose import Wish  # noqa: PLC0415
+    from clusterctl.launch.path_wish import PathWish  # noqa: PLC0415
     from clusterctl.support.errors import ConfigError  # noqa: PLC0415
 
     if more and named is not None:  # with -i every word by position belongs to the program
@@ -138,10 +136,8 @@ def run(
             exported=tuple(export or ()),
             caller=dict(os.environ),
             mca=_parameters(mca or ()),
-            network=network,
+            path=PathWish(network, bind, map_by, affinity),
             oversubscribe=oversubscribe,
-            bind=bind,
-            map_by=map_by,
             directory=chdir,
         ),
         inventory=options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key),

@@ -13,6 +13,8 @@ from typer.core import TyperCommand
 
 from clusterctl.cli import options, output, pods_options, report, slurm_options
 from clusterctl.cli.output import VERDICT_STYLES, StreamFormat, shown_command
+from clusterctl.launch.mpirun import Bind
+from clusterctl.launch.path_wish import Affinity, PathWish, Transport
 
 if TYPE_CHECKING:
     from clusterctl.model.hosts import AnyInventory, InventoryOptions
@@ -94,6 +96,9 @@ def validate(
     no_history: Annotated[
         bool, typer.Option("--no-history", help="Neither compare with earlier runs nor keep this one beside them.")
     ] = False,
+    network: options.Network = Transport.AUTO,
+    bind: options.BindTo = Bind.NONE,
+    affinity: options.RankAffinity = Affinity.NONE,
     via: pods_options.Via = None,
     partition: slurm_options.Partition = None,
     account: slurm_options.Account = None,
@@ -158,7 +163,9 @@ def validate(
         render_only=render_only,
         dry_run=dry_run,
     )
+    path = PathWish(network, bind, affinity=affinity)
     meaningless = {
+        **dict.fromkeys(path.words[::2], path),
         "INVENTORY": named or more,
         "--limit": limit,
         "--launch-node": launch_node,
@@ -212,6 +219,7 @@ def validate(
         timeout_s=timeout,
         patience_s=_patience(patience),
         gate=not no_gate,
+        path=path,
         search=search,
         remembered=not no_history,
         argv=shown_command(sys.argv[1:], extra_vars or ()),

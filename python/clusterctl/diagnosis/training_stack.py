@@ -10,7 +10,8 @@ from clusterctl.model.facts import gpu_devices
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.model.facts import Artifact, Gpu, NodeFacts
+    from clusterctl.model.facts import Artifact, NodeFacts
+    from clusterctl.model.gpu import Gpu
 
 # What is asked of every node about the stack: each artifact with the inputs that tell what it was built against. Links
 # and patterns are below the prefix of the software.

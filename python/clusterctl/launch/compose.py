@@ -7,8 +7,19 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import environment, horovodrun, hostfile, mig_choice, mig_worker, mpirun, mpirun_job, torchrun
-from clusterctl.launch.mpirun_job import Transport
+from clusterctl.launch import (
+    affinity,
+    environment,
+    horovodrun,
+    hostfile,
+    job_path,
+    mig_choice,
+    mig_worker,
+    mpirun,
+    mpirun_job,
+    torchrun,
+)
+from clusterctl.launch.path_wish import NO_WISH, Affinity, PathWish, Transport
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,10 +58,8 @@ class Wish:
     exported: tuple[str, ...] = ()
     caller: Mapping[str, str] = field(default_factory=dict)
     mca: Mapping[str, str] = field(default_factory=dict)
-    network: Transport = Transport.AUTO
+    path: PathWish = NO_WISH
     oversubscribe: bool = False
-    bind: mpirun.Bind = mpirun.Bind.NONE
-    map_by: mpirun.MapBy = mpirun.MapBy.SLOT
     directory: str = ""
     tagged: bool = False
 
@@ -107,7 +116,8 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: Wish, job: st
     notes = (_LEFT_OUT,) if mca != wish.mca else ()
     wish = replace(wish, mca=mca)
     if wish.launcher is Launcher.HOROVODRUN:
-        return replace(_horovodrun(members, slots, wish, job, variables), notes=notes)
+        plan = _horovodrun(members, slots, wish, job, variables)
+        return replace(plan, notes=(*notes, *plan.notes))
     program, literal, counts = _program(members, slots, launch_node, wish, job)
     line = mpirun_job.line(
         members,
@@ -119,33 +129,23 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: Wish, job: st
             per_node=wish.launcher is Launcher.TORCHRUN,
             exported=tuple(variable.word for variable in variables),
             mca=wish.mca,
-            network=wish.network,
+            path=wish.path,
+            workers=dict(zip(slots, counts, strict=True)) if counts else None,
             oversubscribe=wish.oversubscribe and wish.launcher is not Launcher.TORCHRUN,
-            bind=wish.bind,
-            map_by=wish.map_by,
             tagged=wish.tagged,
             directory=wish.directory,
         ),
         launch_node,
     )
-    placed = tuple(slots) if counts else _placement(slots, wish)
     return LaunchPlan(
         argv=line.argv,
         environment={**line.environment, **environment.beside(variables)},
-        hosts=placed,
+        hosts=line.path.hosts,
         literal=literal,
         port=bool(counts) and len(slots) > 1,
         tags=wish.tagged,
-        notes=notes,
+        notes=(*notes, *line.path.notes),
     )
-
-
-def _placement(slots: Mapping[str, int], wish: Wish) -> tuple[str, ...]:
-    """Return the node of each rank: node by node, or in turn where ``map_by`` is node."""
-    if wish.map_by is not mpirun.MapBy.NODE:
-        return hostfile.placement(slots)
-    turns = range(max(slots.values(), default=0))
-    return tuple(name for turn in turns for name, count in slots.items() if turn < count)
 
 
 _INCLUDED, _EXCLUDED = "btl_tcp_if_include", "btl_tcp_if_exclude"
@@ -200,7 +200,7 @@ def _program(
         raise ConfigError(
             "-np is mpirun's and horovodrun's; torchrun takes --nproc-per-node, the processes on each node."
         )
-    if (wish.bind, wish.map_by) != (mpirun.Bind.NONE, mpirun.MapBy.SLOT):
+    if (wish.path.bind, wish.path.map_by) != (mpirun.Bind.NONE, mpirun.MapBy.SLOT):
         raise ConfigError(
             "--bind-to and --map-by place mpirun's ranks; torchrun starts its processes by itself, so leave them out."
         )
@@ -212,11 +212,15 @@ def _program(
             "on the hosts, or take --oversubscribe to have processes share them."
         )
     known = members[launch_node].facts.fabric
-    cut = mig_choice.has_instances([members[name].facts for name in slots])
+    program = wish.program
+    if mig_choice.has_instances([members[name].facts for name in slots]):
+        program = mig_worker.of_workers(program, layout.python)
+    if wish.path.affinity is Affinity.AUTO:
+        program = affinity.of_workers(program, layout.python)
     spec = torchrun.Torchrun(
         nnodes=len(slots),
         nproc_per_node=counts[0],
-        program=mig_worker.of_workers(wish.program, layout.python) if cut else wish.program,
+        program=program,
         master_addr=(known.address if known and known.address else launch_node) if len(slots) > 1 else "",
         master_port=_TORCH_PORT,
         rdzv_id=job,
@@ -238,7 +242,7 @@ def _horovodrun(
     job: str,
     variables: tuple[environment.Variable, ...],
 ) -> LaunchPlan:
-    if wish.network is Transport.UCX:
+    if wish.path.network is Transport.UCX:
         raise ConfigError("horovodrun always has MPI go over TCP (pml ob1); use --launcher mpirun for UCX.")
     if wish.processes is not None:
         raise ConfigError("--nproc-per-node is torchrun's; mpirun and horovodrun take -np, the ranks on all nodes.")
@@ -247,19 +251,20 @@ def _horovodrun(
     fabrics = [member.facts.fabric for member in members.values()]
     names = {known.interface for known in fabrics if known and known.interface}
     program = with_python(wish.program, first.facts.layout)
+    path = job_path.decide(members, slots, replace(wish.path, network=Transport.TCP))
     line = horovodrun.argv(
         horovodrun.HorovodrunLaunch(
             version=first.version,
             horovodrun=first.facts.layout.horovodrun,
             slots={called[name]: count for name, count in slots.items()},
-            program=(*mig_choice.of_ranks({name: one.facts for name, one in members.items()}, slots), *program),
+            program=(*path.before, *program),
             job=job,
             ranks=wish.ranks,
             interfaces=tuple(names) if len(names) == 1 and all(fabrics) and len(slots) > 1 else (),
             mca={**mpirun_job.name_parameters(called), **wish.mca},
             oversubscribe=wish.oversubscribe,
-            bind=wish.bind,
-            map_by=wish.map_by,
+            bind=path.bind,
+            map_by=path.map_by,
             directory=wish.directory,
         )
     )
@@ -269,7 +274,8 @@ def _horovodrun(
     return LaunchPlan(
         argv=tuple(line),
         environment={**mpirun.environment(first.version, first.job_user), **temporary, **given},
-        hosts=_placement(slots, wish),
+        hosts=path.hosts,
+        notes=path.notes,
         literal=len(program),
         tags=True,  # it asks mpirun for them itself
     )

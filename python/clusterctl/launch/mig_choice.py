@@ -7,6 +7,7 @@ instances in it, each rank of a node keeps one.
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -35,22 +36,29 @@ def has_instances(nodes: Sequence[NodeFacts]) -> bool:
     return any(gpu.instances for node in nodes for gpu in node.gpus if gpu.usable)
 
 
-def of_ranks(nodes: Mapping[str, NodeFacts], slots: Mapping[str, int], *, per_node: bool = False) -> tuple[str, ...]:
+def of_ranks(
+    nodes: Mapping[str, NodeFacts], slots: Mapping[str, int], hosts: Sequence[str], *, per_node: bool = False
+) -> tuple[str, ...]:
     """Return what stands before a program of mpirun so that each rank sees its own instance; empty without MIG.
 
     Args:
         nodes: the facts of each node.
         slots: the ranks of each node, in mpirun's order.
+        hosts: the node of each rank.
         per_node: each node has one process, which gets all instances of the node.
     """
     if not has_instances([nodes[name] for name in slots]):
         return ()
-    entries: list[str] = []
-    for name, count in slots.items():
-        devices = gpu_devices(nodes[name]) if has_instances([nodes[name]]) else ()
-        devices = devices if all(_NAME.fullmatch(one) for one in devices) else ()
-        if per_node:
-            entries.append(",".join(devices) or _NO_CHOICE)
-        else:
-            entries += [devices[rank % len(devices)] if devices else _NO_CHOICE for rank in range(count)]
+    own = {name: _devices(nodes[name]) for name in slots}
+    if per_node:
+        entries = [",".join(devices) or _NO_CHOICE for devices in own.values()]
+    else:
+        turns = {name: itertools.cycle(devices or (_NO_CHOICE,)) for name, devices in own.items()}
+        entries = [next(turns[name]) for name in hosts]
     return ("/bin/sh", "-c", _OF_NODE if per_node else _OF_RANK, "sh", ":".join(entries))
+
+
+def _devices(node: NodeFacts) -> tuple[str, ...]:
+    """Return the names that the ranks of a node choose from, none where its GPUs are whole."""
+    devices = gpu_devices(node) if has_instances([node]) else ()
+    return devices if all(_NAME.fullmatch(one) for one in devices) else ()

@@ -37,9 +37,14 @@ def of_workers(program: Sequence[str], python: str) -> tuple[str, ...]:
         program: a script, a module (``-m``), either with ``python`` before it, or a command.
         python: the interpreter of a script or a module.
     """
+    return ("/bin/sh", "-c", _OF_WORKER, "sh", *command(program, python))
+
+
+def command(program: Sequence[str], python: str) -> tuple[str, ...]:
+    """Return a program of torchrun as a command that any process can become; the arguments as :func:`of_workers`."""
     words = tuple(program)
     if re.fullmatch(r"python3?", words[0].rpartition("/")[2]) and len(words) > 1:
         words = (python, "-u", *words[1:])
     elif words[0] == "-m" or words[0].endswith(".py"):
         words = (python, "-u", *words)
-    return ("/bin/sh", "-c", _OF_WORKER, "sh", *words)
+    return words

@@ -8,32 +8,23 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import mig_choice, mpirun
-from clusterctl.support.errors import ConfigError
+from clusterctl.launch import job_path, mpirun
+from clusterctl.launch.path_wish import NO_WISH, PathWish
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from clusterctl.launch.job_path import JobPath
     from clusterctl.model.facts import NodeFacts
 
 _OPENMPI = "openmpi"
-_MOST_NAMED = 6
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
 _NUMERIC = re.compile(r"[0-9.]+")
 _LOCAL = "localhost"
 # By default mpirun cuts a name at its first dot, and no node may know the rest by that name.
 _WHOLE_NAMES = "orte_keep_fqdn_hostnames"
-
-
-class Transport(str, Enum):
-    """What MPI's messages go through; auto is UCX where every node can, else TCP."""
-
-    AUTO = "auto"
-    TCP = "tcp"
-    UCX = "ucx"
 
 
 @dataclass(frozen=True)
@@ -77,7 +68,8 @@ def member(node: NodeFacts, slots: int, user: str | None = None, address: str = 
 class MpirunJob:
     """What mpirun is to start; the fields mean what they mean in :class:`mpirun.MpirunLaunch`.
 
-    ``mca`` are parameters of the caller, which replace those of the transport.
+    ``mca`` are parameters of the caller, which replace those of the transport. ``workers`` are the ranks that one
+    process a node starts, by default its slots.
     """
 
     program: tuple[str, ...]
@@ -86,20 +78,20 @@ class MpirunJob:
     per_node: bool = False
     exported: tuple[str, ...] = ()
     mca: Mapping[str, str] = field(default_factory=dict)
-    network: Transport = Transport.AUTO
+    path: PathWish = NO_WISH
+    workers: Mapping[str, int] | None = None
     oversubscribe: bool = False
-    bind: mpirun.Bind = mpirun.Bind.NONE
-    map_by: mpirun.MapBy = mpirun.MapBy.SLOT
     tagged: bool = False
     directory: str = ""
 
 
 @dataclass(frozen=True)
 class MpirunLine:
-    """A line for the launch node, and what mpirun's environment has to hold."""
+    """A line for the launch node, what mpirun's environment has to hold, and the path that was decided."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
+    path: JobPath
 
 
 def line(
@@ -119,29 +111,27 @@ def line(
     here = {name: members[name] for name in slots}
     first = next(iter(here.values()))
     called = node_names(here, launch_node or next(iter(here)))
-    transport = mpirun.transport(mpirun.dialect(first.version), ucx=takes_ucx(here, job.network))
-    facts = {name: one.facts for name, one in here.items()}
-    gpus = mig_choice.of_ranks(facts, slots, per_node=job.per_node)
+    path = job_path.decide(here, slots, job.path, per_node=job.per_node, workers=job.workers)
     chosen = any(name in job.mca for name in ("pml", "btl"))  # the caller's choice of one may not go with our other
     argv = mpirun.argv(
         mpirun.MpirunLaunch(
             version=first.version,
             mpirun=first.facts.layout.mpirun,
             slots={called[name]: count for name, count in slots.items()},
-            program=(*gpus, *job.program),
+            program=(*path.before, *job.program),
             job=job.job,
             ranks=job.ranks,
             per_node=job.per_node,
             exported=job.exported,
-            mca={**({} if chosen else transport), **name_parameters(called), **job.mca},
+            mca={**({} if chosen else path.mca), **name_parameters(called), **job.mca},
             oversubscribe=job.oversubscribe,
-            bind=job.bind,
-            map_by=job.map_by,
+            bind=path.bind,
+            map_by=path.map_by,
             tagged=job.tagged,
             directory=job.directory,
         )
     )
-    return MpirunLine(tuple(argv), mpirun.environment(first.version, first.job_user))
+    return MpirunLine(tuple(argv), mpirun.environment(first.version, first.job_user), path)
 
 
 def node_names(members: Mapping[str, Member], launch_node: str) -> dict[str, str]:
@@ -182,23 +172,6 @@ def name_parameters(called: Mapping[str, str]) -> dict[str, str]:
     return {_WHOLE_NAMES: "1"} if any("." in own and not _NUMERIC.fullmatch(own) for own in called.values()) else {}
 
 
-def takes_ucx(members: Mapping[str, Member], network: Transport) -> bool:
-    """Whether MPI goes over UCX: on request, or where every node has it and an RDMA port that is up.
-
-    Raises:
-        ConfigError: UCX is asked for, and a node lacks it.
-    """
-    without = [name for name, one in members.items() if not one.has_ucx]
-    if network is Transport.UCX and without:
-        raise ConfigError(
-            f"Open MPI on {', '.join(without[:_MOST_NAMED])} was built without UCX; install UCX there and run "
-            "'clusterctl provision' again, or use --network tcp."
-        )
-    if network is not Transport.AUTO:
-        return network is Transport.UCX
-    return not without and all(_has_rdma(one.facts) for one in members.values())
-
-
 def _short(own: str) -> str:
     return own if _NUMERIC.fullmatch(own) else own.partition(".")[0]
 
@@ -210,7 +183,3 @@ def _is_word(address: str) -> bool:
 
 def _is_usable(own: str) -> bool:
     return bool(_HOST_NAME.fullmatch(own)) and not own.startswith(_LOCAL) and not _NUMERIC.fullmatch(own)
-
-
-def _has_rdma(node: NodeFacts) -> bool:
-    return any(port.state == "ACTIVE" for device in node.rdma for port in device.ports)

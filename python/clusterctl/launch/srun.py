@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import hostfile, mig_choice, mpirun
-from clusterctl.launch.mpirun_job import MpirunLine, takes_ucx
+from clusterctl.launch import hostfile, job_path, mpirun
+from clusterctl.launch.mpirun_job import MpirunLine
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -94,23 +94,23 @@ def line(
         ConfigError: it cannot be done; the sentence says what to do.
     """
     here = {name: members[name] for name in slots}
-    first = next(iter(here.values()))
-    transport = mpirun.transport(mpirun.dialect(first.version), ucx=takes_ucx(here, job.network))
-    chosen = any(name in job.mca for name in ("pml", "btl"))
+    if (job.path.bind, job.path.map_by) != (mpirun.Bind.NONE, mpirun.MapBy.SLOT):
+        raise ConfigError("--bind-to and --map-by are mpirun's; srun starts the ranks here, so leave them out.")
     ordered = hostfile.ordered(dict(slots), launch_node)
-    gpus = mig_choice.of_ranks({name: one.facts for name, one in here.items()}, ordered, per_node=job.per_node)
+    path = job_path.decide(here, ordered, job.path, per_node=job.per_node, workers=job.workers)
+    chosen = any(name in job.mca for name in ("pml", "btl"))
     tokens = argv(
         SrunLaunch(
             slots={here[name].called or name: count for name, count in ordered.items()},
-            program=(*gpus, *job.program),
+            program=(*path.before, *job.program),
             ranks=job.ranks,
             per_node=job.per_node,
             mpi=mpi,
             directory=job.directory,
         )
     )
-    variables = environment({**({} if chosen else transport), **job.mca})
-    return MpirunLine(tuple(tokens), {**dict([FENCE]), **variables, mpirun.JOB_VARIABLE: job.job})
+    variables = environment({**({} if chosen else path.mca), **job.mca})
+    return MpirunLine(tuple(tokens), {**dict([FENCE]), **variables, mpirun.JOB_VARIABLE: job.job}, path)
 
 
 def environment(mca: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from pydantic import Field
 
 from clusterctl.model.base import Fact
+from clusterctl.model.gpu import Gpu
 from clusterctl.model.layout import Layout
+from clusterctl.model.numa import NumaNode
 from clusterctl.model.pmix import Pmix, SlurmSettings
 from clusterctl.model.prefix_state import PrefixState
 from clusterctl.model.processes import BusyProcess, Leftover
@@ -181,34 +183,6 @@ class Resolution(Fact):
     problem: str = ""
 
 
-class Gpu(Fact):
-    """A GPU on the bus; ``driver`` is empty when none has taken it.
-
-    ``unusable`` says why jobs cannot use a GPU, and ``problem`` says it in a clause: without NVIDIA's driver, with a
-    driver that lies in a container, without its device file or its library, with two versions of the driver, or in MIG
-    mode without an instance. ``display`` is a card of the class of screens. ``instances`` are its MIG instances' names.
-    """
-
-    bus: str
-    name: str = ""
-    uuid: str = ""
-    driver: str = ""
-    display: bool = False
-    unusable: Literal["", "driver", "container", "device", "library", "versions", "mig"] = ""
-    problem: str = ""
-    instances: tuple[str, ...] = ()
-
-    @property
-    def usable(self) -> bool:
-        """Whether NVIDIA's driver has taken it and a session's programs reach that driver."""
-        return self.driver == "nvidia" and not self.unusable
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """What ranks take one by one: its MIG instances, else the GPU itself; nothing of one that jobs cannot use."""
-        return (self.instances or (self.uuid,)) if self.usable else ()
-
-
 class Limit(Fact):
     """A resource limit; None means unlimited."""
 
@@ -320,6 +294,7 @@ class NodeFacts(Fact):
     cuda: Cuda = Cuda()
     cores: int
     threads: int
+    numa: tuple[NumaNode, ...] = ()
     boot_id: str = ""  # the same for all containers of one machine
     memory_bytes: int
     swap_bytes: int = 0

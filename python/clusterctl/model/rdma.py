@@ -34,9 +34,11 @@ class RdmaPort(Fact):
 
 
 class RdmaDevice(Fact):
-    """An RDMA device of /sys/class/infiniband."""
+    """An RDMA device of /sys/class/infiniband; ``numa`` and ``pci_path`` as a GPU has them."""
 
     name: str
     driver: str = ""
     node_guid: str = ""
+    numa: int = -1
+    pci_path: tuple[str, ...] = ()
     ports: tuple[RdmaPort, ...] = ()

@@ -47,6 +47,7 @@ class _Job:
     site: base.Site
     deadline_s: float
     processes: int
+    notes: tuple[str, ...]
 
 
 class CheckRunner:
@@ -186,7 +187,7 @@ class CheckRunner:
         starts = [one.value for one in judgement.measurements if one.name == STARTED]
         self._started_s = max([self._started_s, *starts])
         log = f"logs/{check.name}{again}.log"
-        files.write_atomically(self._run.folder / log, job_log.text(job.spec, outcome, job.site))
+        files.write_atomically(self._run.folder / log, job_log.text(job.spec, outcome, job.site, job.notes))
         return CheckResult(
             check=check.name,
             verdict=judgement.verdict,
@@ -219,6 +220,7 @@ class CheckRunner:
             program=check.program(site, deadline),
             job=name,
             per_node=check.per_node,
+            path=self._options.path,
             mca={**_MPI_PARAMETERS, **told},
         )
         environment = team.environment
@@ -235,7 +237,8 @@ class CheckRunner:
             environment=environment,
             stacks=stacks,
         )
-        return _Job(spec, site, deadline, len(site.slots) if check.per_node else len(site.placement))
+        processes = len(site.slots) if check.per_node else len(site.placement)
+        return _Job(spec, site, deadline, processes, line.path.notes)
 
 
 class _RankCounter:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterctl.launch.path_wish import NO_WISH, PathWish
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.suite import DEFAULT
 from clusterctl.support.errors import ConfigError
@@ -37,6 +38,7 @@ class ValidationOptions:
         checks: the names of the checks that run; None is every check of the suite.
         timeout_s: replaces the deadline of every check.
         patience_s: seconds for which a check that compares is measured on until it would see a fault of ten per cent.
+        path: transport and binding of every job, as ``run`` takes them.
         gate: whether nodes that differ keep every check from being launched.
         search: whether to search for the node that makes a check hang or crash. None searches in every suite but smoke,
             which must be quick.
@@ -57,6 +59,7 @@ class ValidationOptions:
     checks: tuple[str, ...] | None = None
     timeout_s: float | None = None
     patience_s: float = 0.0
+    path: PathWish = NO_WISH
     gate: bool = True
     search: bool | None = None
     remembered: bool = True
@@ -104,6 +107,7 @@ class ValidationOptions:
         }
         for option, value in given.items():
             words += [] if value is None else [option, value]
+        words += self.path.words
         words += [] if self.gate else ["--no-gate"]
         words += ["--skip-busy"] if self.skip_busy else []
         return shlex.join([*words, *(["--checks", check] if check else [])])

@@ -26,11 +26,13 @@ import rank_program
 
 if TYPE_CHECKING:
     import argparse
+    from typing import Mapping
 
 CHECKS = ("torchrun",)
 # Names the socket of the node's process, to which its workers say that they speak for themselves. The program's options
 # stand in it too: torchrun takes options that come behind the program's name for its own.
 HANDOVER = "CLUSTERCTL_TORCH_WORKER"
+CORES = "CLUSTERCTL_CPUS"  # the cores of each of the node's workers, between '@'
 SHUTDOWN_S = 5  # torchrun waits so long for its workers before it kills them
 
 COUNTS = (1, 1001, 40009)
@@ -153,6 +155,17 @@ class Node:
 # --- one worker -------------------------------------------------------------------------------------------------------
 
 
+def take_cores(environment: Mapping[str, str]) -> None:
+    """Keep this worker on the cores that the launch line gave to it, between those of the node's other workers."""
+    given = environment.get(CORES, "").split("@")
+    local = int(environment["LOCAL_RANK"])
+    if local < len(given) and given[local].strip("-"):
+        spans = [word.partition("-") for word in given[local].split(",")]
+        os.sched_setaffinity(
+            0, {one for first, _unused, last in spans for one in range(int(first), int(last or first) + 1)}
+        )
+
+
 def collectives(rank: rank_program.Rank, torch: Any, device: Any) -> None:
     """Sums with known answers, so that a wrong loss can be told from a wrong sum."""
     for kind in (torch.float32, torch.float64, torch.int64):
@@ -261,6 +274,7 @@ def main() -> int:
     if HANDOVER not in os.environ:
         return Node(parser.parse_args()).run()
     rank_program.end_with_parent()  # a torchrun that is killed cannot end its workers, which have sessions of their own
+    take_cores(os.environ)
     handover = json.loads(os.environ[HANDOVER])
     arguments = parser.parse_args(handover["options"])
     voice = rank_program.Voice(arguments.check, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))

@@ -7,6 +7,7 @@ from clusterctl.launch import compose
 from clusterctl.launch.compose import Launcher, Wish
 from clusterctl.launch.mpirun import Bind, MapBy
 from clusterctl.launch.mpirun_job import Member
+from clusterctl.launch.path_wish import PathWish
 from clusterctl.model.facts import Fabric, ParameterFile
 from clusterctl.support.errors import ConfigError
 from factory import provisioned
@@ -82,11 +83,11 @@ def test_an_exclusion_of_the_clusters_network_is_refused(excluded: str) -> None:
 
 def test_ranks_that_go_round_the_nodes_are_told_apart() -> None:
     members = {name: Member(provisioned(name), 2, "5.0.7") for name in ("node1", "node2")}
-    plan = compose.compose(members, "node1", Wish(("x",), map_by=MapBy.NODE))
+    plan = compose.compose(members, "node1", Wish(("x",), path=PathWish(map_by=MapBy.NODE)))
     assert plan.hosts == ("node1", "node2", "node1", "node2")
 
 
 def test_torchrun_places_its_processes_by_itself() -> None:
     members = {"node1": Member(provisioned("node1"), 2, "5.0.7")}
     with pytest.raises(ConfigError, match="torchrun starts its processes by itself"):
-        compose.compose(members, "node1", Wish(("x",), launcher=Launcher.TORCHRUN, bind=Bind.CORE))
+        compose.compose(members, "node1", Wish(("x",), launcher=Launcher.TORCHRUN, path=PathWish(bind=Bind.CORE)))

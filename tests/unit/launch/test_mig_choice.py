@@ -8,6 +8,8 @@ import subprocess
 import pytest
 from clusterctl.launch import compose, mig_choice, mpirun_job
 from clusterctl.launch.compose import Launcher, Wish
+from clusterctl.launch.mpirun import MapBy
+from clusterctl.launch.path_wish import PathWish
 from factory import provisioned
 
 CUT = {"bus": "0000:07:00.0", "uuid": "GPU-a", "driver": "nvidia", "instances": ["MIG-a1", "MIG-a2"]}
@@ -94,6 +96,15 @@ def test_horovodrun_starts_the_same_words() -> None:
     assert plan.argv[-2] == "MIG-a1:MIG-a2:MIG-a1"
 
 
+def test_ranks_that_go_round_the_nodes_get_instances_of_their_own_node() -> None:
+    nodes = members(node1=[CUT], node2=[OLDER])
+    job = mpirun_job.MpirunJob(TELL, path=PathWish(map_by=MapBy.NODE))
+    line = mpirun_job.line(nodes, {"node1": 2, "node2": 2}, job).argv
+    own = line[line.index("/bin/sh") :]
+    seen = [told(own, OMPI_COMM_WORLD_RANK=rank) for rank in range(4)]
+    assert seen == ["MIG-a1", "MIG-GPU-b/1/0", "MIG-a2", "MIG-GPU-b/1/0"]
+
+
 def test_devices_of_one_process_a_node() -> None:
     facts = {name: one.facts for name, one in members(node1=[CUT], node2=[WHOLE]).items()}
-    assert mig_choice.of_ranks(facts, {"node1": 3, "node2": 1}, per_node=True)[-1] == "MIG-a1,MIG-a2:-"
+    assert mig_choice.of_ranks(facts, {"node1": 3, "node2": 1}, (), per_node=True)[-1] == "MIG-a1,MIG-a2:-"

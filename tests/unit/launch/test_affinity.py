@@ -1,0 +1,188 @@
+"""Ranks near their GPUs: cores, ports and reasons, and the launch line's own words run by a real shell."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import Any
+
+import pytest
+from clusterctl.launch import affinity, compose, mpirun_job, srun
+from clusterctl.launch.compose import Launcher, Wish
+from clusterctl.launch.mpirun import Bind
+from clusterctl.launch.path_wish import Affinity, PathWish, Transport
+from clusterctl.support.errors import ConfigError
+from factory import provisioned
+
+AUTO = PathWish(affinity=Affinity.AUTO)
+TELL = ("sh", "-c", 'echo "$(grep Cpus_allowed_list /proc/self/status | cut -f2) ${UCX_NET_DEVICES-unset}"')
+# Two NUMA nodes of four cores with two hardware threads each, numbered as Linux does on Intel's servers.
+NUMA = [
+    {"number": number, "cores": [f"{core},{core + 8}" for core in range(4 * number, 4 * number + 4)]}
+    for number in range(2)
+]
+
+
+def gpu(number: int, numa: int, *bridges: str) -> dict[str, Any]:
+    bus = f"0000:{number + 16:02x}:00.0"
+    return {"bus": bus, "uuid": f"GPU-{number}", "driver": "nvidia", "numa": numa, "pci_path": [*bridges, bus]}
+
+
+def nic(name: str, numa: int, *bridges: str, state: str = "ACTIVE") -> dict[str, Any]:
+    ports = [{"number": 1, "state": state}]
+    return {"name": name, "numa": numa, "pci_path": [*bridges, f"0000:{name[-1]}0:00.0"], "ports": ports}
+
+
+SERVER = {
+    "boot_id": "one",
+    "numa": NUMA,
+    "gpus": [gpu(0, 0, "a", "sw0"), gpu(1, 0, "a", "sw1"), gpu(2, 1, "b", "sw2"), gpu(3, 1, "c")],
+    "rdma": [nic("mlx5_0", 0, "a", "sw1"), nic("mlx5_1", 0, "a", "sw0"), nic("mlx5_2", 1, "d")],
+}
+
+
+def members(count: int = 1, slots: int = 4, **changed: Any) -> dict[str, mpirun_job.Member]:
+    return {
+        f"node{number}": mpirun_job.Member(
+            provisioned(f"node{number}", number, **{**SERVER, "boot_id": f"b{number}", **changed}), slots, "5.0.7"
+        )
+        for number in range(1, count + 1)
+    }
+
+
+def placed(nodes: dict[str, mpirun_job.Member]) -> dict[str, tuple[affinity.RankPlace, ...]]:
+    return affinity.places(
+        {name: one.facts for name, one in nodes.items()}, {name: one.slots for name, one in nodes.items()}
+    )
+
+
+def test_each_rank_gets_its_share_of_the_cores_near_its_gpu_and_the_port_behind_the_same_bridge() -> None:
+    (ranks,) = placed(members()).values()
+    assert [(one.cpus, one.port) for one in ranks] == [
+        ("0-1,8-9", "mlx5_1:1"),
+        ("2-3,10-11", "mlx5_0:1"),
+        ("4-5,12-13", "mlx5_2:1"),
+        ("6-7,14-15", "mlx5_2:1"),
+    ]
+    assert ranks[0].reason == (
+        "2 of 4 cores of NUMA node 0, near its GPU 0000:10:00.0; mlx5_1:1 is behind the same PCI bridge sw0"
+    )
+    assert ranks[3].reason.endswith("near its GPU 0000:13:00.0; mlx5_2:1 is on the same NUMA node")
+
+
+def test_nodes_alike_are_told_once_a_rank() -> None:
+    told = affinity.notes(placed(members(3)))
+    assert len(told) == 4
+    assert told[0].startswith("node[1-3], rank 0 of the node: cores 0-1,8-9, port mlx5_1:1 (2 of 4 cores of")
+
+
+def test_a_port_that_is_down_and_a_single_port_are_no_choice() -> None:
+    down = [nic("mlx5_0", 0, "a", "sw0", state="DOWN"), nic("mlx5_1", 0, "a"), nic("mlx5_2", 1, "b")]
+    (ranks,) = placed(members(rdma=down)).values()
+    assert [one.port for one in ranks] == ["mlx5_1:1", "mlx5_1:1", "mlx5_2:1", "mlx5_2:1"]
+    (ranks,) = placed(members(rdma=SERVER["rdma"][:1])).values()
+    assert {one.port for one in ranks} == {""}
+
+
+def test_a_gpu_whose_numa_node_is_hidden_leaves_its_rank_free() -> None:
+    (ranks,) = placed(members(gpus=[gpu(0, -1), gpu(1, 0)], rdma=[], slots=2)).values()
+    assert [one.cpus for one in ranks] == ["", "0-3,8-11"]
+    assert ranks[0].reason == "the NUMA node of its GPU 0000:10:00.0 is not known"
+    (ranks,) = placed(members(gpus=[gpu(0, -1)], numa=NUMA[:1], rdma=[], slots=1)).values()
+    assert ranks[0].cpus == "0-3,8-11", "a single NUMA node is near all GPUs"
+
+
+def test_ranks_without_gpus_share_all_cores_and_containers_of_a_machine_are_one_pool() -> None:
+    nodes = members(2, slots=2, gpus=[], rdma=[], boot_id="same")
+    assert [one.cpus for ranks in placed(nodes).values() for one in ranks] == [
+        "0-1,8-9",
+        "2-3,10-11",
+        "4-5,12-13",
+        "6-7,14-15",
+    ]
+    nodes = members(2, slots=5, gpus=[], rdma=[], boot_id="same")
+    (first, *_rest), _other = placed(nodes).values()
+    assert (first.cpus, first.reason) == ("", "10 ranks share 8 cores of 2 NUMA nodes")
+    nodes = members(2, slots=8, gpus=[], rdma=[])
+    assert len({one.cpus for one in placed(nodes)["node2"]}) == 8, "other machines share nothing"
+
+
+@pytest.mark.parametrize("cores", ["0;id", "", "$(id)", "1-"])
+def test_a_core_that_is_no_number_does_not_reach_a_line(cores: str) -> None:
+    (ranks,) = placed(members(numa=[{"number": 0, "cores": [cores]}], rdma=[])).values()
+    assert {(one.cpus, one.reason) for one in ranks} == {("", "its cores are not known")}
+
+
+def test_a_port_with_a_strange_name_does_not_reach_a_line() -> None:
+    (ranks,) = placed(members(rdma=[nic("m/+@ x0", 0), nic("mlx5_1", 0, "a"), nic("mlx5_2", 1, "b")])).values()
+    assert {one.port for one in ranks} <= {"", "mlx5_1:1", "mlx5_2:1"}
+
+
+# --- the words of the line, with cores that this machine has ---
+
+HERE = sorted(os.sched_getaffinity(0))
+
+
+def told(words: tuple[str, ...], **environment: object) -> str:
+    clean = {name: value for name, value in os.environ.items() if name != "UCX_NET_DEVICES"}
+    surroundings = clean | {name: str(value) for name, value in environment.items()}
+    return subprocess.run(words, env=surroundings, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def on_this_machine(count: int = 2, **changed: Any) -> dict[str, mpirun_job.Member]:
+    numa = [{"number": 0, "cores": [str(HERE[0])]}, {"number": 1, "cores": [str(HERE[-1])]}]
+    gpus = [gpu(0, 1, "a"), gpu(1, 0, "b")]
+    rdma = [nic("mlx5_0", 0, "b"), nic("mlx5_1", 1, "a")]
+    return members(count, slots=2, **{"numa": numa, "gpus": gpus, "rdma": rdma, **changed})
+
+
+@pytest.mark.parametrize(
+    ("network", "ports"), [(Transport.TCP, ("unset",) * 2), (Transport.UCX, ("mlx5_1:1", "mlx5_0:1"))]
+)
+def test_a_rank_takes_its_cores_and_with_ucx_its_port(network: Transport, ports: tuple[str, ...]) -> None:
+    nodes = {name: mpirun_job.Member(one.facts, 2, "5.0.7", has_ucx=True) for name, one in on_this_machine().items()}
+    job = mpirun_job.MpirunJob(TELL, path=PathWish(network, affinity=Affinity.AUTO))
+    line = mpirun_job.line(nodes, {"node1": 2, "node2": 2}, job)
+    own = line.argv[line.argv.index("/bin/sh") :]
+    seen = [told(own, OMPI_COMM_WORLD_RANK=rank) for rank in range(4)]
+    assert seen == [f"{HERE[-1]} {ports[0]}", f"{HERE[0]} {ports[1]}"] * 2
+    assert told(own, OMPI_COMM_WORLD_RANK=0, UCX_NET_DEVICES="mine") == f"{HERE[-1]} mine"
+    assert len(line.path.notes) == 2
+
+
+def test_each_worker_of_torchrun_takes_its_own_cores() -> None:
+    plan = compose.compose(on_this_machine(), "node1", Wish(("train.py",), Launcher.TORCHRUN, path=AUTO))
+    node = plan.argv[plan.argv.index("/bin/sh") :]
+    given = told((*node[:5], "sh", "-c", f"echo ${affinity.VARIABLE}"), OMPI_COMM_WORLD_RANK=1)
+    assert given == f"{HERE[-1]}@{HERE[0]}"
+    worker = node[node.index("--no-python") + 2 :]
+    seen = [
+        told((*worker[:4], *TELL), **{affinity.VARIABLE: given, "LOCAL_RANK": rank}).split()[0] for rank in range(2)
+    ]
+    assert seen == [str(HERE[-1]), str(HERE[0])]
+    assert told((*worker[:4], *TELL), LOCAL_RANK=0).split()[0] == told(TELL).split()[0], "free without a place"
+    assert worker[4:] == (plan.argv[-1].replace("train.py", "/usr/local/python_env/bin/python"), "-u", "train.py")
+
+
+def test_run_validate_srun_and_horovodrun_place_the_same_ranks_on_the_same_cores() -> None:
+    nodes = {
+        name: mpirun_job.Member(one.facts, 2, "5.0.7", called=name) for name, one in on_this_machine(rdma=[]).items()
+    }
+    slots = {"node1": 2, "node2": 2}
+    table = f"{HERE[-1]}+/{HERE[0]}+/{HERE[-1]}+/{HERE[0]}+"
+    job = mpirun_job.MpirunJob(("true",), path=AUTO)
+    lines = [
+        compose.compose(nodes, "node1", Wish(("true",), path=AUTO)).argv,
+        compose.compose(nodes, "node1", Wish(("true",), Launcher.HOROVODRUN, path=AUTO)).argv,
+        mpirun_job.line(nodes, slots, job, "node1").argv,
+        srun.line(nodes, slots, job, "node1").argv,
+    ]
+    assert all(line[-2:] == (table, "true") for line in lines)
+
+
+def test_affinity_and_a_binding_of_the_user_exclude_each_other() -> None:
+    both = PathWish(bind=Bind.CORE, affinity=Affinity.AUTO)
+    with pytest.raises(ConfigError, match="places each rank by itself; leave out --bind-to"):
+        compose.compose(members(), "node1", Wish(("true",), path=both))
+    with pytest.raises(ConfigError, match="srun starts the ranks here"):
+        srun.line(members(), {"node1": 1}, mpirun_job.MpirunJob(("true",), path=PathWish(bind=Bind.CORE)), "node1")
