@@ -92,6 +92,9 @@ def run(
         typer.Option("--chdir", metavar="DIR", help="Start there on the nodes; default: the copied folder, else home."),
     ] = "",
     prefix: Annotated[Prefix, typer.Option("--prefix", help="What lines of output begin with.")] = Prefix.NONE,
+    pace: Annotated[
+        bool, typer.Option("--pace", help="Name the rank whose own part of a step is late; it calls clusterctl.pace.")
+    ] = False,
     timeout: Annotated[
         float | None, typer.Option("--timeout", metavar="SECONDS", help="End the job then, with code 124.")
     ] = None,
@@ -139,6 +142,7 @@ def run(
             path=PathWish(network, bind, map_by, affinity),
             oversubscribe=oversubscribe,
             directory=chdir,
+            pace=pace,
         ),
         inventory=options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key),
         launch_node=launch_node,
@@ -151,6 +155,10 @@ def run(
     if show:
         sys.stdout.write(jobs.shown(inventory, asked, _tell) + "\n")
         return ExitCode.OK
+    if pace:
+        from clusterctl.jobs import pace as paced  # noqa: PLC0415
+
+        return paced.run(inventory, asked, _take, _tell)
     return jobs.run(inventory, asked, _take, _tell)
 
 

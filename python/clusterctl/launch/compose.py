@@ -48,7 +48,8 @@ class Wish:
     """What the user asked for.
 
     ``exported`` are values of ``-x``, ``caller`` the environment in which they were typed. ``processes`` are torchrun's
-    on each node. ``directory`` is where the program starts on the nodes, by default the home.
+    on each node. ``directory`` is where the program starts on the nodes, by default the home. ``pace``: ranks report
+    their steps.
     """
 
     program: tuple[str, ...]
@@ -62,6 +63,7 @@ class Wish:
     oversubscribe: bool = False
     directory: str = ""
     tagged: bool = False
+    pace: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,8 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: Wish, job: st
     first = members[launch_node]
     slots = hostfile.ordered({name: member.slots for name, member in members.items()}, launch_node)
     session = first.facts.environment
-    variables = environment.of_job(wish.exported, wish.caller, session)
+    exported = environment.with_pace(wish.exported, wish.caller, first.facts.layout) if wish.pace else wish.exported
+    variables = environment.of_job(exported, wish.caller, session)
     mca = _without_collision(members, wish.mca)
     notes = (_LEFT_OUT,) if mca != wish.mca else ()
     wish = replace(wish, mca=mca)

@@ -50,6 +50,11 @@ class Layout:
         """The folder of the programs that the role ``validation`` installs."""
         return f"{self.prefix}/libexec/clusterctl"
 
+    @property
+    def pace(self) -> str:
+        """The folder in which a program under ``run --pace`` finds ``clusterctl.pace``."""
+        return self.program("pace")
+
     def program(self, name: str) -> str:
         """Return the path of such a program."""
         return f"{self.programs}/{name}"

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from clusterctl.model.layout import Layout
 
 SUPERVISOR = "job_supervisor.py"
-# The program and what it imports.
-SUPERVISOR_FILES = (SUPERVISOR, "job_members.py", "job_request.py", "scratch_folder.py")
+# The program and what it imports, and what the user's program may import.
+SUPERVISOR_FILES = (SUPERVISOR, "job_members.py", "job_request.py", "scratch_folder.py", "pace/clusterctl/pace.py")
 STACKS = "rank_stacks.py"
 
 _END_WAIT_S = 25.0  # TERM, KILL, the node's own sweep and that of its peers have their own, shorter limits

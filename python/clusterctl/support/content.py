@@ -76,8 +76,21 @@ def module_util(name: str) -> Any:
         ConfigError: it is missing.
     """
     place = root() / "plugins" / "module_utils" / name
-    path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-    spec = importlib.util.spec_from_file_location(f"clusterctl_{name}", path)
+    return _loaded(f"clusterctl_{name}", place / "__init__.py" if place.is_dir() else place.with_suffix(".py"))
+
+
+def node_module(path: str) -> Any:
+    """Return a module that the role ``validation`` puts on nodes, by its path among the role's files.
+
+    Raises:
+        ConfigError: it is missing.
+    """
+    place = role_files("validation") / path
+    return _loaded(f"clusterctl_on_nodes_{place.stem}", place)
+
+
+def _loaded(name: str, path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise ConfigError(f"{path} is missing; reinstall clusterctl with 'pip install --force-reinstall'.")
     module = importlib.util.module_from_spec(spec)

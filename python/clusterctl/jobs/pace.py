@@ -1,0 +1,169 @@
+"""``run --pace``: take the ranks' reports of their steps out of the output, and name the rank that is late.
+
+The program calls ``clusterctl.pace``. A report is a line on the standard error of the rank; the user does not see it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import TYPE_CHECKING
+
+from clusterctl.analysis import step_pace
+from clusterctl.jobs import run as jobs
+from clusterctl.model import units
+from clusterctl.support.words import and_more
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.analysis.step_pace import Pace, StepReport
+    from clusterctl.jobs.prefixer import Take
+    from clusterctl.jobs.run import RunOptions
+    from clusterctl.model.hosts import AnyInventory
+
+_MARK = b"clusterctl-pace "
+# A whole report, with the prefix of --prefix where there is one; and the begin of one whose rest has not come yet.
+_REPORT = re.compile(
+    rb"(?:(?:(?<=\n)|\A)\[[^\]\n]{1,255}\] )?"
+    rb"clusterctl-pace 1 (\d{1,9}|-) ([A-Za-z0-9._-]{1,255}) (\d{1,12}) (\d{1,12}\.\d{1,9}) (\d{1,12}\.\d{1,9})\r?\n"
+)
+_LONGEST = 400  # bytes of a report
+_KEPT = 60  # reports of each rank
+_JUDGED_EVERY = 10
+_MOST_RANKS = 65536
+_MOST_NAMED = 6
+
+
+def run(inventory: AnyInventory, options: RunOptions, take: Take, tell: Callable[[str], None]) -> int:
+    """Run the user's program as :func:`clusterctl.jobs.run.run`, and tell which rank is late while it runs and after.
+
+    The wish of ``options`` has ``pace``.
+
+    Returns:
+        The exit code of the job; a late rank does not change it.
+
+    Raises:
+        ClusterctlError: as ``clusterctl.jobs.run.run``.
+    """
+    taker = PaceTaker(take, tell)
+    try:
+        code = jobs.run(inventory, options, taker, tell)
+    finally:
+        taker.flush()
+    taker.conclude()
+    return code
+
+
+class PaceTaker:
+    """Pass on the output of a job without the reports of its ranks, and judge these."""
+
+    def __init__(self, take: Take, tell: Callable[[str], None]) -> None:
+        """Begin with nothing.
+
+        Args:
+            take: gets the output that is left.
+            tell: gets sentences for the user.
+        """
+        self._take, self._tell = take, tell
+        self._held: dict[str, bytes] = {}
+        self._reports: dict[int, deque[StepReport]] = {}
+        self._new = 0
+        self._unnumbered = 0
+        self._told: frozenset[int] = frozenset()
+
+    def __call__(self, stream: str, data: bytes) -> None:
+        """Take some output; what may become a report waits for its end."""
+        text = self._held.pop(stream, b"") + data
+        left: list[bytes] = []
+        at = 0
+        for found in _REPORT.finditer(text):
+            left.append(text[at : found.start()])
+            at = found.end()
+            self._heard(found)
+        rest = text[at:]
+        cut = _begin(rest)
+        self._held[stream] = rest[cut:]
+        left.append(rest[:cut])
+        if whole := b"".join(left):
+            self._take(stream, whole)
+
+    def flush(self) -> None:
+        """Pass on what waits."""
+        for stream, rest in self._held.items():
+            if rest:
+                self._take(stream, rest)
+        self._held = {}
+
+    def conclude(self) -> None:
+        """Tell the pace of the last minutes of the job."""
+        if self._unnumbered:
+            self._tell("Pace: a process has no rank number in its environment, so its steps were left out.")
+        if not self._reports:
+            self._tell("Pace: no rank told of its steps; the program has to call clusterctl.pace.step() in its loop.")
+            return
+        pace = step_pace.judge(self._reports_of_all())
+        self._tell(f"Pace: {_steps(pace)}; {self._verdict(pace)}.")
+
+    def _reports_of_all(self) -> dict[int, list[StepReport]]:
+        return {rank: list(each) for rank, each in sorted(self._reports.items())}
+
+    def _heard(self, found: re.Match[bytes]) -> None:
+        rank, host, steps, whole_s, waited_s = (word.decode("ascii") for word in found.groups())
+        if not rank.isdigit() or int(steps) == 0 or len(self._reports) > _MOST_RANKS:
+            self._unnumbered += 1
+            return
+        report = step_pace.StepReport(int(rank), host, int(steps), float(whole_s), float(waited_s))
+        self._reports.setdefault(report.rank, deque(maxlen=_KEPT)).append(report)
+        self._new += 1
+        if self._new >= _JUDGED_EVERY * len(self._reports):
+            self._new = 0
+            self._look()
+
+    def _look(self) -> None:
+        """Tell who is late now, where that is news."""
+        pace = step_pace.judge({rank: each[-2 * _JUDGED_EVERY :] for rank, each in self._reports_of_all().items()})
+        late = frozenset(one.rank for one in pace.late)
+        if late - self._told:
+            self._tell(f"Pace: {_late_words(pace)}.")
+        if not pace.unknown:
+            self._told = late
+
+    def _verdict(self, pace: Pace) -> str:
+        if pace.unknown:
+            return pace.unknown
+        if pace.late:
+            return _late_words(pace)
+        fine = "" if pace.finest is None else f"; one that takes {units.percent(pace.finest)} longer would be named"
+        return f"no rank is late{fine}"
+
+
+def _begin(rest: bytes) -> int:
+    """Return where a report may begin whose end is missing; the length of ``rest`` where there is none."""
+    line = max(rest.rfind(b"\n") + 1, len(rest) - _LONGEST)
+    at = rest.find(_MARK, line)
+    if at >= 0:
+        return _prefixed(rest, at)
+    for length in range(min(len(_MARK) - 1, len(rest) - line), 0, -1):
+        if rest.endswith(_MARK[:length]):
+            return _prefixed(rest, len(rest) - length)
+    return len(rest)
+
+
+def _prefixed(rest: bytes, at: int) -> int:
+    """Return the begin of the line where nothing but a prefix stands before the report."""
+    line = rest.rfind(b"\n", 0, at) + 1
+    return line if re.fullmatch(rb"\[[^\]\n]{1,255}\] ", rest[line:at]) else at
+
+
+def _steps(pace: Pace) -> str:
+    own = sorted(pace.own_s.values())
+    least, most = (units.value_words(value, "s") for value in (own[0], own[-1]))
+    return f"{pace.ranks} ranks, {units.value_words(pace.step_s, 's')} a step, own part {least} to {most}"
+
+
+def _late_words(pace: Pace) -> str:
+    named = [f"rank {one.rank} on {one.host} ({units.value_words(one.own_s, 's')})" for one in pace.late]
+    verb = "is late: its" if len(named) == 1 else "are late: their"
+    usual = units.value_words(pace.late[0].usual_s, "s")
+    return f"{and_more(named, _MOST_NAMED)} {verb} own part of a step takes longer than the {usual} of the other ranks"

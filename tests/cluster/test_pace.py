@@ -1,0 +1,66 @@
+"""``clusterctl run --pace`` on four real nodes: the rank with the slow data loader is named, and no other is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from validated import CLUSTERCTL
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from validated import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+
+# Every rank reads its batch in 20 ms, the slow one in three times that; then all exchange what they computed.
+PROGRAM = """\
+import sys, time
+from clusterctl import pace
+from mpi4py import MPI
+world, slow = MPI.COMM_WORLD, int(sys.argv[1])
+
+def batches(seconds):
+    end = time.monotonic() + seconds
+    while True:
+        with pace.waiting():
+            if not world.bcast(time.monotonic() < end):
+                return
+        time.sleep(0.06 if world.rank == slow else 0.02)
+        yield float(world.rank)
+
+for batch in batches(14):
+    pace.step()
+    with pace.waiting():
+        total = world.allreduce(batch)
+if world.rank == 0:
+    print("sum", total, pace.__file__)
+"""
+
+
+@pytest.mark.parametrize("slow", [5, -1])
+def test_the_rank_with_the_slow_data_loader_is_named_and_no_other(
+    mpi_cluster: Cluster, tmp_path: Path, slow: int
+) -> None:
+    code = tmp_path / "paced"
+    code.mkdir()
+    (code / "train.py").write_text(PROGRAM)
+    words = ("--pace", "--sync", str(code), "--timeout", "90", "--", "python", "train.py", str(slow))
+    command = [*CLUSTERCTL, "run", str(mpi_cluster.box.inventory), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
+    finally:
+        for node in mpi_cluster.box.nodes:
+            mpi_cluster.on(node.name, "rm", "-rf", "/home/cluster/clusterctl")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "sum 28.0 /usr/local/libexec/clusterctl/pace/clusterctl/pace.py\n"
+    print(done.stderr)  # noqa: T201 - what the user sees
+    assert "clusterctl-pace" not in done.stderr, "the reports are not for the user"
+    told = [line for line in done.stderr.splitlines() if line.startswith("clusterctl: Pace: ")]
+    assert re.match(r"clusterctl: Pace: 8 ranks, \d+(\.\d+)? ms a step, ", told[-1])
+    named = {(rank, node) for line in told for rank, node in re.findall(r"rank (\d+) on (node\d)", line)}
+    assert named == (set() if slow < 0 else {("5", "node3")}), told
+    assert mpi_cluster.is_clean()

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+from clusterctl.jobs.pace import PaceTaker
+from clusterctl.support import content
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.output: dict[str, bytes] = {"stdout": b"", "stderr": b""}
+        self.told: list[str] = []
+        self.taker = PaceTaker(self.take, self.told.append)
+
+    def take(self, stream: str, data: bytes) -> None:
+        assert data
+        self.output[stream] += data
+
+    def finish(self) -> str:
+        self.taker.flush()
+        self.taker.conclude()
+        return self.told[-1]
+
+
+def report(rank: int, own_s: float, step_s: float = 0.1) -> bytes:
+    return f"clusterctl-pace 1 {rank} node{rank + 1} 10 {10 * step_s:.6f} {10 * (step_s - own_s):.6f}\n".encode()
+
+
+def test_reports_are_taken_out_wherever_the_output_is_cut() -> None:
+    text = b"epoch 1\n\r 10%|#" + report(0, 0.02) + b"a clusterctl-pace of mine\n" + report(0, 0.02) + b"clusterctl-pa"
+    for size in (1, 2, 7, 64, len(text)):
+        heard = Heard()
+        for at in range(0, len(text), size):
+            heard.taker("stderr", text[at : at + size])
+        heard.finish()
+        assert heard.output["stderr"] == b"epoch 1\n\r 10%|#a clusterctl-pace of mine\nclusterctl-pa"
+
+
+def test_a_prefix_goes_with_its_report() -> None:
+    heard = Heard()  # the lines of --prefix come whole
+    heard.taker("stderr", b"[node1] mine\n[node1] " + report(0, 0.02) + b"[node2] [x] mine\n")
+    heard.taker("stderr", b"[node1] " + report(0, 0.02))
+    assert heard.output["stderr"] == b"[node1] mine\n[node2] [x] mine\n"
+
+
+def test_ordinary_output_is_not_held_back() -> None:
+    heard = Heard()
+    for text in (b"no end of line", b" [0] ", b"x" * 100_000):
+        heard.taker("stdout", text)
+        assert heard.output["stdout"].endswith(text)
+    heard.taker("stdout", b"clusterctl-pace " + b"9" * 1000)
+    assert heard.output["stdout"].endswith(b"9" * 1000), "longer than a report"
+
+
+def test_the_late_rank_is_told_once_while_the_job_runs_and_at_its_end() -> None:
+    heard = Heard()
+    for turn in range(40):
+        for rank in range(4):
+            own_s = 0.02 + 0.0001 * (7 * turn * (rank + 1) % 11) + (0.06 if rank == 2 else 0)
+            heard.taker("stderr", report(rank, own_s))
+    late = "rank 2 on node3 (80.5 ms) is late: its own part of a step takes longer than the 20.5 ms of the other ranks."
+    assert len(heard.told) == 1
+    assert heard.told[0].startswith("Pace: rank 2 on node3 (80.")
+    assert heard.finish() == f"Pace: 4 ranks, 100 ms a step, own part 20.5 ms to 80.5 ms; {late}"
+    assert heard.output == {"stdout": b"", "stderr": b""}
+
+
+def test_healthy_ranks_are_told_with_how_finely_they_were_judged() -> None:
+    heard = Heard()
+    for turn in range(12):
+        for rank in range(4):
+            heard.taker("stderr", report(rank, 0.02 + 0.0001 * (7 * turn * (rank + 1) % 11)))
+    assert "no rank is late; one that takes " in heard.finish()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"", "no rank told of its steps; the program has to call clusterctl.pace.step()"),
+        (b"clusterctl-pace 1 - node1 10 1.000000 0.500000\n", "no rank told of its steps"),
+        (b"clusterctl-pace 1 0 node1 0 1.000000 0.500000\n", "no rank told of its steps"),
+        (report(0, 0.02) + report(1, 0.02), "2 ranks are too few"),
+    ],
+)
+def test_what_cannot_be_judged_is_said(text: bytes, words: str) -> None:
+    heard = Heard()
+    heard.taker("stderr", text)
+    assert words in heard.finish()
+
+
+# A rank that loads its batch and then waits at a barrier; the slow one loads for three times as long.
+RANK = """
+import os, socket, sys, time
+from clusterctl import pace
+slow, port = int(sys.argv[1]), int(sys.argv[2])
+with socket.create_connection(("127.0.0.1", port)) as barrier:
+    end = time.monotonic() + 9
+    while time.monotonic() < end:
+        pace.step()
+        time.sleep(0.06 if int(os.environ["RANK"]) == slow else 0.02)
+        with pace.waiting():
+            barrier.sendall(b"x")
+            if not barrier.recv(1):
+                break
+"""
+
+
+def stepping_together(slow: int, ranks: int = 4) -> Heard:
+    """Run processes in lock-step, and hear what they write to their standard error."""
+    heard, lock = Heard(), threading.Lock()
+    environment = {"PYTHONPATH": str(content.role_files("validation") / "pace"), "CLUSTERCTL_PACE": "1"}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        words = [sys.executable, "-S", "-c", RANK, str(slow), str(server.getsockname()[1])]
+        started = [
+            subprocess.Popen(words, env=environment | {"RANK": str(rank)}, stderr=subprocess.PIPE)
+            for rank in range(ranks)
+        ]
+        connections = [server.accept()[0] for _ in started]
+
+    def listen(process: subprocess.Popen[bytes]) -> None:
+        for line in process.stderr or ():
+            with lock:
+                heard.taker("stderr", line)
+
+    listeners = [threading.Thread(target=listen, args=(process,)) for process in started]
+    for listener in listeners:
+        listener.start()
+    while all(connection.recv(1) for connection in connections):
+        for connection in connections:
+            connection.sendall(b"x")
+    for connection in connections:
+        connection.close()
+    for listener, process in zip(listeners, started, strict=True):
+        listener.join()
+        process.communicate()
+    return heard
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("slow", [2, -1])
+def test_of_real_processes_the_one_that_loads_slowly_is_named(slow: int) -> None:
+    heard = stepping_together(slow)
+    words = heard.finish()
+    if slow < 0:
+        assert "no rank is late" in words
+    else:
+        assert words.count("rank 2 on ") == 1
+        assert "rank 2 on " in words.partition(" is late: ")[0]
+        assert words.count(" on ") == 1, "nobody else"
+    assert heard.output["stderr"] == b""
