@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fault import Fault
-from gpu_parts import LINK_ERRORS, LINKS, MANAGER, QUERY, config, folder, gpus, kind_of
+from gpu_parts import LINK_ERRORS, LINKS, MANAGER, QUERY, cards, config, folder, gpus, kind_of, slot
 from recorded_machine import Answer
 
 if TYPE_CHECKING:
@@ -177,6 +177,19 @@ def _iommu(machine: Machine, _look: int) -> None:
 def _no_peermem(machine: Machine, _look: int) -> None:
     path = "/proc/modules"
     machine.files[path] = machine.files[path].replace("nvidia_peermem 16384 0 - Live 0x0\n", "")
+
+
+def _card_far_away(machine: Machine, _look: int) -> None:
+    machine.add(f"{folder(machine, cards(machine)[0])}/numa_node", 1)
+
+
+def _card_in_another_slot(machine: Machine, _look: int) -> None:
+    """Move a card from the port of a PCI switch to a root port of its own."""
+    card = cards(machine)[0]
+    old = folder(machine, card)
+    new = slot(machine, None, card, "f9")
+    for path in [path for path in machine.files if path.startswith(f"{old}/")]:
+        machine.files[new + path.removeprefix(old)] = machine.files.pop(path)
 
 
 _XID = "NVRM: Xid (PCI:{bus}): "
@@ -395,6 +408,8 @@ _SHOWN: tuple[Fault, ...] = (
     ),
     Fault("ACS is on between GPU and card", 14, _SXM, _acs, "gpudirect", ("ACS",)),
     Fault("the IOMMU translates", 14, _GPUS, _iommu, "gpudirect", ("IOMMU", "iommu=pt")),
+    Fault("the RDMA card is on another NUMA node", 0, ("l40s-pcie",), _card_far_away, "gpudirect", ("NUMA node",)),
+    Fault("an RDMA card is in another slot", 0, _SXM, _card_in_another_slot, "gpudirect", ("PCI switch", "topo -m")),
     Fault("nvidia_peermem is missing", 13, _GPUS, _no_peermem, "gpudirect", ("nvidia_peermem",)),
 )
 

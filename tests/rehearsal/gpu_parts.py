@@ -113,16 +113,16 @@ def uuid(node: int, number: int) -> str:
 def add_gpus(machine: Machine, node: int, model: str, count: int) -> None:
     """Put GPUs of a model into a machine that has its RDMA devices; the node's number makes serial numbers its own."""
     found = MODELS[model]
-    cards = _cards(machine, count // max(found.on_switch, 1) if found.on_switch else 1)
+    _add_cards(machine, count // max(found.on_switch, 1) if found.on_switch else 1)
     for number, device in enumerate(gpus(model)):
         switch = number // found.on_switch if found.on_switch else None
-        base = _slot(machine, switch, device, f"e{number}")
+        base = slot(machine, switch, device, f"e{number}")
         _gpu(machine, base, found)
         text = f"Model: \t\t {found.name}\nIRQ:   \t\t 57\nGPU UUID: \t {uuid(node, number)}\nDevice Minor: \t {number}"
         machine.add(f"/proc/driver/nvidia/gpus/{device}/information", text)
         machine.add(f"/dev/nvidia{number}", "")
-    for number, card in enumerate(cards):
-        _card(machine, _slot(machine, number if found.on_switch else None, card, f"f{number}"))
+    for number, card in enumerate(cards(machine)):
+        _card(machine, slot(machine, number if found.on_switch else None, card, f"f{number}"))
     for number in range(found.nvswitches):
         machine.add(f"{_PCI}/0000:0{number}:02.0/vendor", "0x10de")
         machine.add(f"{_PCI}/0000:0{number}:02.0/class", "0x068000")
@@ -133,16 +133,20 @@ def add_gpus(machine: Machine, node: int, model: str, count: int) -> None:
     nvlinks(machine, node, model)
 
 
-def _cards(machine: Machine, count: int) -> list[str]:
-    """Return the PCI addresses of the RDMA devices of a machine; where it has none, they are made."""
-    if not any(path.startswith(f"{_RDMA}/") for path in machine.links):
+def _add_cards(machine: Machine, count: int) -> None:
+    """Make RDMA devices for a machine that has none."""
+    if not cards(machine):
         for number in range(count):
             machine.links[f"{_RDMA}/mlx5_{number}/device"] = f"../../../0000:a{number}:00.0"
+
+
+def cards(machine: Machine) -> list[str]:
+    """Return the PCI addresses of the RDMA devices of a machine."""
     links = {path: target for path, target in machine.links.items() if path.startswith(f"{_RDMA}/")}
     return sorted({target.rpartition("/")[2] for path, target in links.items() if path.endswith("/device")})
 
 
-def _slot(machine: Machine, switch: int | None, device: str, own: str) -> str:
+def slot(machine: Machine, switch: int | None, device: str, own: str) -> str:
     """Put a device below a port of a PCI switch, or below a root port of its own; return its folder."""
     above = [f"0000:{own}:01.0"]
     if switch is not None:

@@ -89,6 +89,11 @@ def _pauses(machine: Machine, look: int) -> None:
     machine.replace(tool, line, f"{head}: {int(value) + 5_000_000 * look}")
 
 
+def _flaps(machine: Machine, look: int) -> None:
+    machine.grow(f"{NET}/eth0/carrier_changes", 6 * look)
+    machine.events += [(50.0 - 10 * number, "mlx5_core 0000:17:00.0 eth0: Link down") for number in range(3)]
+
+
 _no_manager = _all(
     _is(f"{_PORT}/state", "2: INIT"),
     _is(f"{_PORT}/sm_lid", "0x0"),
@@ -106,6 +111,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "Ethernet link flaps", 11, _WIRED, _grows(f"{NET}/eth0/carrier_changes", 6), "links", ("eth0 by 6", "carrier")
     ),
+    Fault("Ethernet link flaps, and the kernel's log tells it", 11, _WIRED, _flaps, "links", ("eth0 by 6", "carrier")),
     Fault("Ethernet port without a carrier", 11, _WIRED, _no_carrier, "interfaces", ("eth0", "no carrier")),
     Fault("CRC errors grow", 0, _WIRED, _grows(f"{NET}/eth0/statistics/rx_crc_errors", 40), "links", ("eth0", "CRC")),
     Fault("Ethernet port at a tenth of its speed", 0, _WIRED, _tenth, "interfaces", ("the speed of eth0",)),

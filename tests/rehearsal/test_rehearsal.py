@@ -46,5 +46,19 @@ def test_every_cause_of_the_list_is_rehearsed() -> None:
     assert causes >= set(range(1, 26))
 
 
+def test_a_link_that_flaps_is_told_once() -> None:
+    fault = next(one for one in rehearsal.FAULTS if one.name == "Ethernet link flaps, and the kernel's log tells it")
+    found = registry.diagnose(rehearsal.planted(fault, "plain-ethernet"))
+    assert [one.check for one in found] == ["links"]
+
+
+def test_cards_that_are_far_away_on_all_nodes_are_a_note() -> None:
+    fault = next(one for one in rehearsal.FAULTS if one.name == "the RDMA card is on another NUMA node")
+    looks = rehearsal.planted(fault, "l40s-pcie").hardware[rehearsal.CULPRIT]
+    view = rehearsal.view("l40s-pcie", **dict.fromkeys(rehearsal.NODES, looks))
+    assert [one for one in registry.diagnose(view) if one.check == "gpudirect"] == []
+    assert any("On node[1-4], a GPU has no RDMA card on its NUMA node" in note for note in registry.notes(view))
+
+
 def test_what_is_read_twice_are_sections() -> None:
     assert set(COUNTING) <= set(rehearsal.record.SECTIONS)

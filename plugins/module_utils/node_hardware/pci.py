@@ -52,7 +52,9 @@ def read(tree: Tree, answer: Answer, request: Json) -> None:
     for device in cards:
         _link(tree, answer, "rdma card", device)
     if gpus and cards:
-        _access_control(tree, answer, gpus, cards)
+        above = {device: _above(tree, device) for device in (*gpus, *cards)}
+        _nearest(tree, answer, gpus, cards, above)
+        _access_control(tree, answer, gpus, cards, above)
         _gpudirect(tree, answer)
 
 
@@ -104,9 +106,25 @@ def _above(tree: Tree, device: str) -> list[str]:
     return found
 
 
-def _access_control(tree: Tree, answer: Answer, gpus: list[str], cards: list[str]) -> None:
+def _nearest(tree: Tree, answer: Answer, gpus: list[str], cards: list[str], above: dict[str, list[str]]) -> None:
+    """Tell how each GPU reaches the nearest card: by a PCI switch, within its NUMA node, or from another one.
+
+    The ways are those of ``nvidia-smi topo -m``: PIX and PXB, PHB and NODE, SYS. Without a number of its NUMA node (-1)
+    a device is on the only one.
+    """
+    nodes = {device: tree.number(f"{_PCI}/{device}/numa_node") for device in (*gpus, *cards)}
+    for gpu in gpus:
+        if any(len([bridge for bridge in above[gpu] if bridge in above[card]]) > 1 for card in cards):
+            way = "PCI switch"
+        elif any(nodes[card] == nodes[gpu] or -1 in (nodes[card], nodes[gpu]) for card in cards):
+            way = "NUMA node"
+        else:
+            way = "other NUMA node"
+        answer.reading("gpu", gpu, "way to the nearest RDMA card", way)
+
+
+def _access_control(tree: Tree, answer: Answer, gpus: list[str], cards: list[str], above: dict[str, list[str]]) -> None:
     """Tell the ports of PCI switches between a GPU and a card that send their traffic up to the processor."""
-    above = {device: _above(tree, device) for device in (*gpus, *cards)}
     ports: list[str] = []
     for gpu in gpus:
         for card in cards:

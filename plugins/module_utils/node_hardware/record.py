@@ -25,6 +25,7 @@ SECTIONS = (
     "kernel_log",
     "memory_errors",
     "processors",
+    "ssh_server",
     "board",
     "blocked",
     "shared_memory",

@@ -28,7 +28,7 @@ class Growth(NamedTuple):
 
 
 def growth(before: Hardware, after: Hardware) -> Mapping[CounterKey, Growth]:
-    """Return the growth of each counter that both looks have.
+    """Return the growth of each counter that both looks have; a dozen rules ask, and it is computed once.
 
     A counter that is smaller than before was reset, or it wrapped, and is left out: its growth is unknown. Looks before
     and after a restart of the node have nothing in common, since drivers begin at 0.
@@ -37,6 +37,15 @@ def growth(before: Hardware, after: Hardware) -> Mapping[CounterKey, Growth]:
         before: the earlier look.
         after: the later look at the same node.
     """
+    key = (growth, id(before))
+    known = after.kept.get(key)
+    if known is None:
+        known = after.kept[key] = (before, _growth(before, after))  # it holds the look, so that the id stays its own
+    found: Mapping[CounterKey, Growth] = known[1]
+    return found
+
+
+def _growth(before: Hardware, after: Hardware) -> Mapping[CounterKey, Growth]:
     seconds = after.time - before.time
     if seconds <= 0 or before.boot_id != after.boot_id:
         return {}

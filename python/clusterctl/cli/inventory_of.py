@@ -25,11 +25,13 @@ def inventory_of(
     'clusterctl doctor' fills the ledger. A part that left is shown with the day on which it was last seen. No host is
     asked.
     """
-    from clusterctl.model.parts import PartLedger  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.model.parts import PartLedger  # noqa: PLC0415
     from clusterctl.state import hardware_looks, paths  # noqa: PLC0415
     from clusterctl.support.errors import ConfigError  # noqa: PLC0415
 
     inventory = options.sources(named, more)
+    ansible_inventory.refuse_missing(inventory)
     stays = hardware_looks.ledger(paths.cluster_id(inventory)).of_host(host)
     if not stays:
         raise ConfigError(

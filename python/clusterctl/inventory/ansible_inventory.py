@@ -52,6 +52,19 @@ def load(given: AnyInventory, options: InventoryOptions | None = None, *, rememb
     return found.inventory() if options.limit is None else found.limited(options, remembered=remembered)
 
 
+def refuse_missing(sources: InventorySources) -> None:
+    """Refuse an inventory that is not there.
+
+    Raises:
+        ConfigError: it names the file.
+    """
+    for path in sources.paths:
+        if not path.exists():
+            raise ConfigError(
+                f"The inventory {path} does not exist; 'clusterctl init {path}' writes a commented example."
+            )
+
+
 def read(given: AnyInventory, options: InventoryOptions, *, remembered: bool = False) -> ReadInventory:
     """Read an inventory as :func:`load` does, to be taken with all of its hosts or without some of them.
 
@@ -59,11 +72,7 @@ def read(given: AnyInventory, options: InventoryOptions, *, remembered: bool = F
         ConfigError: as for :func:`load`.
     """
     sources = InventorySources.of(given)
-    for path in sources.paths:
-        if not path.exists():
-            raise ConfigError(
-                f"The inventory {path} does not exist; 'clusterctl init {path}' writes a commented example."
-            )
+    refuse_missing(sources)
     everything = _listing(sources, options, limit=None, remembered=remembered)
     names = _host_names(everything)
     if not names:

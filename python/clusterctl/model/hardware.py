@@ -113,10 +113,16 @@ class Hardware(Fact):
             found.setdefault((one.kind, one.name), {})[one.device] = one.value
         return found
 
+    @cached_property
+    def kept(self) -> dict[object, Any]:
+        """What was computed of this look and is asked for again; a key names the computation and its input."""
+        return {}
+
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy, which makes an index of its own."""
         copied = super().model_copy(update=update, deep=deep)
-        copied.__dict__.pop("indexed", None)
+        for name in ("indexed", "kept"):
+            copied.__dict__.pop(name, None)
         return copied
 
     def devices(self, kind: str) -> tuple[str, ...]:

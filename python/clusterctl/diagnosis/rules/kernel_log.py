@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.diagnosis import xid_catalogue
+from clusterctl.diagnosis.rules import link_counters
 from clusterctl.model.findings import Finding
 from clusterctl.support.words import and_more
 
@@ -77,7 +78,10 @@ class _Event(NamedTuple):
 def findings(view: View) -> Iterator[Finding]:
     """Return one finding for each kind of event that hardware or memory must be cured of."""
     for host, looks in view.hardware.items():
+        counted = link_counters.flapping(looks)
         for event in _events(looks.now):
+            if event.source == "link" and counted.intersection(event.devices):
+                continue  # its counter tells it, with how fast it grows
             yield from _xid(host, event) if event.source == "xid" else _fault(host, event)
 
 

@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 
 ORDER = 71
 _SHOWN = 4
+_LOSSES = {key: LIMITS[key] for key in (("interface", "carrier_changes"), ("rdma_port", "link_downed"))}
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+
+
+def flapping(looks: HardwareLooks) -> set[str]:
+    """Return the interfaces and RDMA devices of which the findings of this module tell that their link was lost."""
+    unused = _unused(looks)
+    return {device.partition("/")[0] for kind, device, name in _above(looks, _LOSSES) if (kind, device) not in unused}
 
 
 def findings(view: View) -> Iterator[Finding]:
