@@ -92,26 +92,32 @@ def test_what_cannot_be_judged_is_said(text: bytes, words: str) -> None:
     assert words in heard.finish()
 
 
-# A rank that loads its batch and then waits at a barrier; the slow one loads for three times as long.
+# A rank that loads its batch and then waits at a barrier, until that closes; the slow one loads for longer.
 RANK = """
 import os, socket, sys, time
 from clusterctl import pace
 slow, port = int(sys.argv[1]), int(sys.argv[2])
 with socket.create_connection(("127.0.0.1", port)) as barrier:
-    end = time.monotonic() + 9
-    while time.monotonic() < end:
+    while True:
         pace.step()
-        time.sleep(0.06 if int(os.environ["RANK"]) == slow else 0.02)
+        time.sleep(0.12 if int(os.environ["RANK"]) == slow else 0.02)
         with pace.waiting():
-            barrier.sendall(b"x")
-            if not barrier.recv(1):
+            try:
+                barrier.sendall(b"x")
+                if not barrier.recv(1):
+                    break
+            except OSError:
                 break
 """
 
 
+ENOUGH = 10  # reports of each rank, one a second
+
+
 def stepping_together(slow: int, ranks: int = 4) -> Heard:
-    """Run processes in lock-step, and hear what they write to their standard error."""
+    """Run processes in lock-step, and hear what they write to their standard error, until each has reported enough."""
     heard, lock = Heard(), threading.Lock()
+    reports = dict.fromkeys(range(ranks), 0)
     environment = {"PYTHONPATH": str(content.role_files("validation") / "pace"), "CLUSTERCTL_PACE": "1"}
     with socket.create_server(("127.0.0.1", 0)) as server:
         words = [sys.executable, "-S", "-c", RANK, str(slow), str(server.getsockname()[1])]
@@ -121,15 +127,17 @@ def stepping_together(slow: int, ranks: int = 4) -> Heard:
         ]
         connections = [server.accept()[0] for _ in started]
 
-    def listen(process: subprocess.Popen[bytes]) -> None:
+    def listen(rank: int, process: subprocess.Popen[bytes]) -> None:
         for line in process.stderr or ():
             with lock:
                 heard.taker("stderr", line)
+                reports[rank] += 1
 
-    listeners = [threading.Thread(target=listen, args=(process,)) for process in started]
+    listeners = [threading.Thread(target=listen, args=each) for each in enumerate(started)]
     for listener in listeners:
         listener.start()
-    while all(connection.recv(1) for connection in connections):
+    while min(reports.values()) < ENOUGH:
+        assert all(connection.recv(1) for connection in connections)
         for connection in connections:
             connection.sendall(b"x")
     for connection in connections:
