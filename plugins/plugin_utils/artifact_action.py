@@ -15,6 +15,7 @@ from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import package_failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -90,7 +91,8 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
         result = action.run(task_vars=task_vars)
         # also after a failure, in which some may have come
         after = self._call("package_install", {"name": packages, "phase": "after", "before": before}, task_vars)
-        complaint = str(result.get("msg") or "no reason was given") if result.get("failed") else ""
+        said = str(result.get("msg") or "no reason was given") if result.get("failed") else ""
+        complaint = package_failure.told(said)
         return list(after["came"]), complaint
 
     def _when_packages_are_free(self, packages: list[str], task_vars: dict[str, Any]) -> list[str]:
