@@ -302,6 +302,8 @@ def _reason(night: Night) -> str:
         words += [culprit.words for culprit in night.proof.culprits[:2]] or [
             f"{bad.check}: {bad.reason}" for bad in night.proof.bad[:2]
         ]
+    if night.proof is not None and (part := policy.part_of(night.proof)):
+        words.append(part)
     if night.drift is not None and (night.drift.hosts or night.drift.problem):
         words.append(f"drift: {policy.words_of(night.drift)}")
     return "; ".join(words)

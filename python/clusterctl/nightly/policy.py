@@ -46,6 +46,7 @@ def proof_of(record: ValidationRecord) -> Proof:
         bad=bad,
         culprits=tuple(culprit for check in record.checks for culprit in check.culprits),
         checks=len(record.checks),
+        hosts=record.hosts,
         left_out=record.left_out,
         skew="; ".join(check.reason for check in bad if check.check == _SKEW),
     )
@@ -160,6 +161,15 @@ def change(before: Sequence[str], now: Sequence[str]) -> str:
             *([f"gone: {_some(gone)}"] if gone else []),
         ]
     )
+
+
+def part_of(proof: Proof) -> str:
+    """Return which part of the nodes a night is about, '' where it is about all of them."""
+    if not proof.left_out:
+        return ""
+    part = f"{len(proof.hosts)} of {len(proof.hosts) + len(proof.left_out)} nodes, {nodeset.folded(proof.hosts)}"
+    told = and_more([f"{name} ({why})" for name, why in proof.left_out.items()], _MOST_NAMED, "; ")
+    return f"{part}; left out: {told}"
 
 
 def words_of(drift: Drift) -> str:

@@ -113,7 +113,7 @@ class BadCheck(Record):
 class Proof(Record):
     """The result of the validation of a night; the whole record lies in its ``folder``.
 
-    ``left_out`` has the reason of each node that took no part, because it was busy or not in its turn.
+    ``hosts`` took part. ``left_out`` has the reason of each node that did not, because it was busy or not in its turn.
     """
 
     run_id: str
@@ -122,6 +122,7 @@ class Proof(Record):
     bad: tuple[BadCheck, ...] = ()
     culprits: tuple[Culprit, ...] = ()
     checks: int = 0
+    hosts: tuple[str, ...] = ()
     left_out: dict[str, str] = Field(default_factory=dict)
     skew: str = ""  # how the software of the nodes differs; empty where it does not, or was not compared
 

@@ -113,6 +113,8 @@ class _NightRun:
         record = None
         try:
             record = self._patiently(self._validate)
+            for note in record.notes:
+                self._tell(f"Note: {note}")
             drift = self._drift()
             proof = policy.proof_of(record)
             self._update(outcome="done", proof=proof, drift=drift, verdict=policy.verdict_of(proof, drift))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
@@ -24,7 +25,6 @@ from clusterctl.validation.checks import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from datetime import datetime
 
     from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.results import ValidationEvent, ValidationRecord
@@ -42,13 +42,18 @@ _OTHER_USERS = (job_login.CLUSTER_USER, job_login.MESH_USER)
 class Choice:
     """The nodes that may take part by NodeName, their hosts in the inventory, and what to ask Slurm for.
 
-    ``left_out`` has the reason of each node that takes no part because it is busy, or not in its turn.
+    ``left_out`` has the reason of each host that takes no part because it is busy, or not in its turn.
     """
 
     nodes: Mapping[str, SlurmNode]
     hosts: Mapping[str, Host]
     request: SlurmRequest
     left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the hosts that may take part, as the record has them."""
+        return [_name(node, self.hosts) for node in self.nodes]
 
 
 def validate(
@@ -79,8 +84,10 @@ def validate(
     if wish.by_srun:
         refuse_without_pmix(wish.mpi, slurm.mpi_types(), slurm.place)
     sources = known.sources if known is not None else _sources(slurm.cluster_name(), wish.partition)
-    last = proofs.read(paths.cluster_id(sources)) if options.skip_busy else None
-    chosen = choose(slurm.nodes(wish.partition), known, wish, options.inventory.limit, last)
+    turns = proofs.turns(paths.cluster_id(sources)) if options.skip_busy else None
+    chosen = choose(slurm.nodes(wish.partition), known, wish, options.inventory.limit, turns)
+    if options.skip_busy:
+        proofs.take_turns(paths.cluster_id(sources), chosen.names, datetime.now(timezone.utc))
     options = replace(options, left_out=chosen.left_out)
 
     def tell(words: str) -> None:
@@ -127,7 +134,7 @@ def choose(
     known: Inventory | None,
     wish: SlurmWish,
     limit: str | None = None,
-    last: Mapping[str, datetime] | None = None,
+    turns: Mapping[str, datetime] | None = None,
 ) -> Choice:
     """Choose the nodes that may take part, and say what to ask Slurm for.
 
@@ -136,7 +143,7 @@ def choose(
         known: the inventory; None takes the nodes that Slurm names.
         wish: how Slurm is asked.
         limit: names of nodes, where Slurm names them; an inventory is limited already.
-        last: when each node was last proved, where busy nodes are left out; None leaves out none.
+        turns: when each host had its last turn, where busy nodes are left out; None leaves out none.
 
     Raises:
         ConfigError: Slurm does not know a host, or the limit leaves none.
@@ -146,8 +153,8 @@ def choose(
     if known is None:
         candidates = list(limited(found, limit))
         hosts: dict[str, Host] = {}
-        if last is not None:
-            return _asked(*_taking_turns(candidates, wish, last), hosts, found, wish)
+        if turns is not None:
+            return _asked(*_taking_turns(candidates, hosts, wish, turns), hosts, found, wish)
         usable = [node for node in candidates if node.is_usable]
         if candidates and not usable:
             raise ValidationCouldNotRunError(_unusable(candidates))
@@ -155,8 +162,8 @@ def choose(
     else:
         pairs = _matched(known.selected_hosts, found, where)
         candidates, hosts = [node for node, _ in pairs], {node.name: host for node, host in pairs}
-        if last is not None:
-            return _asked(*_taking_turns(candidates, wish, last), hosts, found, wish)
+        if turns is not None:
+            return _asked(*_taking_turns(candidates, hosts, wish, turns), hosts, found, wish)
         unusable = [node for node in candidates if not node.is_usable]
         if unusable and wish.nodes is None:
             raise ValidationCouldNotRunError(_unusable(unusable))
@@ -165,16 +172,22 @@ def choose(
 
 
 def _taking_turns(
-    candidates: Sequence[SlurmNode], wish: SlurmWish, last: Mapping[str, datetime]
+    candidates: Sequence[SlurmNode], hosts: Mapping[str, Host], wish: SlurmWish, turns: Mapping[str, datetime]
 ) -> tuple[list[SlurmNode], dict[str, str]]:
-    """Return the idle nodes, of more than are wanted those whose last proof is the oldest, and why others stay out."""
-    left_out = {node.name: node.at_work for node in candidates if node.at_work}
-    idle = [node for node in candidates if not node.at_work]
+    """Return the idle nodes, of more than are wanted those whose turn is the oldest, and why other hosts stay out."""
+    by_host = {_name(node.name, hosts): node for node in candidates}
+    left_out = {name: node.at_work for name, node in by_host.items() if node.at_work}
+    idle = [name for name in by_host if name not in left_out]
     if not idle:
         raise idle_part.all_busy(left_out)
-    in_turn = set(oldest_first((node.name for node in idle), last)[: wish.nodes])
-    left_out.update({node.name: "idle; its last proof is newer" for node in idle if node.name not in in_turn})
-    return [node for node in idle if node.name in in_turn], left_out
+    in_turn = set(oldest_first(idle, turns)[: wish.nodes])
+    left_out.update({name: "idle; its turn comes later" for name in idle if name not in in_turn})
+    return [by_host[name] for name in idle if name in in_turn], left_out
+
+
+def _name(node: str, hosts: Mapping[str, Host]) -> str:
+    """Return the name that a record has for a node of Slurm: that of its host, where an inventory names it."""
+    return hosts[node].name if node in hosts else node
 
 
 def _asked(

@@ -80,6 +80,14 @@ def test_of_whom_a_check_is_certain() -> None:
     ]
 
 
+def test_the_part_that_a_night_is_about() -> None:
+    record = a_record(Verdict.PASS).model_copy(update={"hosts": ("n1", "n2")})
+    assert policy.part_of(policy.proof_of(record)) == ""
+    busy = record.model_copy(update={"left_out": {"n3": "allocated", "n4": "drained: fan, 2 rpm"}})
+    told = "2 of 4 nodes, n[1-2]; left out: n3 (allocated); n4 (drained: fan, 2 rpm)"
+    assert policy.part_of(policy.proof_of(busy)) == told
+
+
 def test_what_has_drifted() -> None:
     hosts = (
         run_record.HostSummary(host="n1", outcome="changed", changes=("/etc/nccl.conf",)),

@@ -253,7 +253,7 @@ def test_busy_nodes_are_left_out_by_name_with_their_state(known: Inventory | Non
         via_slurm.choose([BUSY[0], BUSY[2]], None, SlurmWish(), None, {})
 
 
-def test_of_more_idle_nodes_than_are_wanted_those_are_taken_whose_last_proof_is_the_oldest() -> None:
+def test_of_more_idle_nodes_than_are_wanted_those_are_taken_whose_last_turn_is_the_oldest() -> None:
     last = {f"node{number}": NOW - timedelta(days=number) for number in (1, 2, 4)}
     chosen = via_slurm.choose(FOUND, None, SlurmWish(nodes=2), None, last)
     assert set(chosen.request.nodelist) == {"node3", "node4"}  # node3 was never proved
@@ -267,6 +267,15 @@ def test_over_a_week_of_nights_every_node_has_its_turn() -> None:
         chosen = via_slurm.choose(FOUND, None, SlurmWish(nodes=2), None, last)
         last |= dict.fromkeys(chosen.request.nodelist, NOW + timedelta(days=night))
     assert set(last) == {"node1", "node2", "node3", "node4"}
+
+
+def test_turns_are_kept_by_the_names_of_the_inventory_which_may_be_other_names_than_slurm_s() -> None:
+    names = [f"{node.name}.site" for node in FOUND]
+    known = Inventory(SOURCES, tuple(Host(name, "x") for name in names), tuple(names), "")
+    chosen = via_slurm.choose(BUSY, known, SlurmWish(nodes=1), None, {"node2.site": NOW})
+    assert (chosen.request.nodelist, chosen.names) == (("node4",), ["node4.site"])
+    assert chosen.left_out["node1.site"] == "allocated"
+    assert "turn" in chosen.left_out["node2.site"]
 
 
 def test_fewer_idle_nodes_than_are_wanted_are_proved_all_the_same() -> None:
