@@ -248,3 +248,47 @@ def foreign_mpirun(cluster: Cluster, node: str, folder: str) -> contextlib.Abstr
         f"cp -a /etc/environment {folder}/environment && sed -i 's#^PATH=\"\\?#&{folder}:#' /etc/environment"
     )
     return changed(cluster, node, forth, f"cat {folder}/environment > /etc/environment; rm -r {folder}")
+
+
+_DEAD = """
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+device = os.open("/dev/fuse", os.O_RDWR)
+space = os.open(f"/proc/{sys.argv[1]}/ns/mnt", os.O_RDONLY)
+folder = sys.argv[2].encode()
+assert libc.setns(space, 0x20000) == 0, os.strerror(ctypes.get_errno())
+os.makedirs(folder, exist_ok=True)
+options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+assert libc.mount(b"dead", folder, b"fuse.dead", 0, options) == 0, os.strerror(ctypes.get_errno())
+print("mounted", flush=True)
+sys.stdin.read()
+os.close(device)
+libc.umount2(folder, 2)
+os.rmdir(folder)
+"""
+
+
+@contextlib.contextmanager
+def dead_file_system(cluster: Cluster, node: str, folder: str) -> Iterator[None]:
+    """Mount a FUSE file system in a node that never answers, as one whose server is gone."""
+    command = [*cluster.engine.prefix, "python3", "-c", _DEAD, cluster.first_process(node), folder]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        assert server.stdout.readline() == "mounted\n"
+        try:
+            yield
+        finally:
+            server.stdin.close()
+            server.wait(30)
+
+
+@contextlib.contextmanager
+def little_memory(cluster: Cluster, node: str, bound: int) -> Iterator[None]:
+    """Let a node take so many bytes of memory; beyond them the kernel kills."""
+    container = cluster.box.node(node).container
+    cluster.engine.run("update", "--memory", str(bound), "--memory-swap", str(bound), container)
+    try:
+        yield
+    finally:
+        cluster.engine.run("update", "--memory", str(1 << 40), "--memory-swap", str(1 << 40), container)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from enum import Enum
 from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
@@ -105,6 +106,28 @@ def run(
         bool, typer.Option("--print", help="Show the command for the launch node, and run nothing.")
     ] = False,
     gate: Annotated[bool, typer.Option("--gate/--no-gate", help="Refuse nodes that differ.")] = True,
+    watch: Annotated[
+        bool, typer.Option("--watch/--no-watch", help="Name the node that stops a silent job of several nodes.")
+    ] = True,
+    stall_after: Annotated[
+        float,
+        typer.Option("--stall-after", metavar="SECONDS", help="So long may a job be silent before it is looked at."),
+    ] = 300.0,
+    exclude: Annotated[
+        str, typer.Option("--exclude", metavar="HOSTS", help="Run without these hosts, such as node7,node9.")
+    ] = "",
+    restarts: Annotated[
+        int,
+        typer.Option(
+            "--restart-without-suspects",
+            metavar="N",
+            min=0,
+            help="End a job that stands still; start it again so often.",
+        ),
+    ] = 0,
+    search: Annotated[
+        bool, typer.Option("--search", help="Where no node is suspected, run on halves of the nodes to find it.")
+    ] = False,
     limit: options.Limit = None,
     extra_vars: options.ExtraVars = None,
     vault_id: options.VaultId = None,
@@ -118,6 +141,7 @@ def run(
     wrong usage or a failed node, 4 for a node that does not answer, 10 for nodes that differ. 124 after --timeout, 130
     after Ctrl-C.
     """
+    from clusterctl.jobs import relaunch  # noqa: PLC0415 - see cli.main: --help stays quick
     from clusterctl.jobs import run as jobs  # noqa: PLC0415 - see cli.main: --help stays quick
     from clusterctl.launch.compose import Wish  # noqa: PLC0415
     from clusterctl.launch.path_wish import PathWish  # noqa: PLC0415
@@ -130,6 +154,9 @@ def run(
         raise ConfigError("There is no program to start; name it behind '--', as in: -- ./program --its-option.")
     if timeout is not None and not 0 < timeout < float("inf"):
         raise typer.BadParameter("a deadline is a positive number of seconds", param_hint="--timeout")
+    if not 0 < stall_after < float("inf"):
+        raise typer.BadParameter("it is a positive number of seconds", param_hint="--stall-after")
+    limit = _without(exclude, limit)
     asked = jobs.RunOptions(
         wish=Wish(
             program=tuple(program),
@@ -151,15 +178,33 @@ def run(
         prefix=prefix.value,
         gate=gate,
         timeout_s=timeout,
+        watch=watch,
+        stall_after_s=stall_after,
     )
     if show:
         sys.stdout.write(jobs.shown(inventory, asked, _tell) + "\n")
         return ExitCode.OK
+    again = restarts or search
+    if again and (pace or not watch):
+        raise typer.BadParameter(
+            "it needs the watch, and goes without --pace", param_hint="--search, --restart-without-suspects"
+        )
     if pace:
         from clusterctl.jobs import pace as paced  # noqa: PLC0415
 
         return paced.run(inventory, asked, _take, _tell)
+    if again:
+        return relaunch.run(inventory, asked, relaunch.RelaunchOptions(restarts, search), _take, _tell)
     return jobs.run(inventory, asked, _take, _tell)
+
+
+def _without(exclude: str, limit: str | None) -> str | None:
+    """Return a ``--limit`` that leaves out some hosts."""
+    names = [name.strip() for name in re.split(r",(?![^\[]*\])", exclude) if name.strip()]
+    bad = [name for name in names if name.startswith(("!", "&", "@", "~"))]
+    if bad:
+        raise typer.BadParameter(f"'{bad[0]}' is not the name of a host", param_hint="--exclude")
+    return ",".join([limit or "all", *(f"!{name}" for name in names)]) if names else limit
 
 
 def _parameters(words: Iterable[str]) -> dict[str, str]:

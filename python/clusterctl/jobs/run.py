@@ -15,19 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.diagnosis import skew, training_stack
 from clusterctl.inventory import ansible_inventory
+from clusterctl.jobs import program
 from clusterctl.jobs.launcher_noise import NoiseFilter
 from clusterctl.jobs.prefixer import Prefixer
-from clusterctl.launch import compose, environment, mpirun_job, torchrun
+from clusterctl.jobs.watch import STALL_AFTER_S
+from clusterctl.jobs.watched_run import RunEnd, StoodStillError, WatchedNodes, WatchedRun
+from clusterctl.launch import compose, environment, mpirun_job
 from clusterctl.launch.compose import Launcher, Wish
 from clusterctl.model import fabric, job_login
 from clusterctl.model.facts import slots_of
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
 from clusterctl.remote import facts, ssh, supervised_job, sync
+from clusterctl.state import paths
 from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode, HostFailedError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from clusterctl.jobs.prefixer import Prefix, Take
     from clusterctl.launch.compose import LaunchPlan
@@ -66,12 +70,16 @@ class RunOptions:
     prefix: Prefix = "none"
     gate: bool = True
     timeout_s: float | None = None
+    watch: bool = True
+    stall_after_s: float = STALL_AFTER_S
+    ends_at_stall: bool = False
 
 
 @dataclass(frozen=True)
 class _JobTeam:
     """The nodes of the job; the launch node is one of them."""
 
+    cluster: Inventory
     hosts: Mapping[str, Host]
     facts: Mapping[str, NodeFacts]
     users: Mapping[str, str | None]
@@ -97,6 +105,11 @@ def shown(inventory: AnyInventory, options: RunOptions, tell: Callable[[str], No
 
 
 def run(inventory: AnyInventory, options: RunOptions, take: Take, tell: Callable[[str], None]) -> int:
+    """Run the user's program and return its exit code; see :func:`run_watched`."""
+    return run_watched(inventory, options, take, tell).code
+
+
+def run_watched(inventory: AnyInventory, options: RunOptions, take: Take, tell: Callable[[str], None]) -> RunEnd:
     """Run the user's program and stay until nothing of it is left.
 
     Args:
@@ -106,7 +119,8 @@ def run(inventory: AnyInventory, options: RunOptions, take: Take, tell: Callable
         tell: gets sentences for the user.
 
     Returns:
-        The job's own exit code; 128 and its number where a signal ended the launcher; 124 after the deadline.
+        How it ended. The code is the job's own; 128 and its number where a signal ended the launcher; 124 after the
+        deadline, or where the job stood still and was ended.
 
     Raises:
         ConfigError: something asked for cannot be, and nothing was started.
@@ -122,7 +136,7 @@ def run(inventory: AnyInventory, options: RunOptions, take: Take, tell: Callable
         plan = _plan(team, started, tell, job_id)
         if options.sync is not None:
             _sync(team, options.sync, started.copied_to, tell)
-        _refuse_missing(team, started.wish)
+        program.refuse_missing(team.logins, team.facts, team.launch_node, started.wish)
         first = team.facts[team.launch_node]
         session = {name: value for name, value in first.environment.items() if name in environment.ALWAYS}
         spec = supervised_job.JobSpec(
@@ -137,11 +151,41 @@ def run(inventory: AnyInventory, options: RunOptions, take: Take, tell: Callable
         prefixer = Prefixer(plan.hosts, options.prefix, take) if plan.tags else None
         others = [team.login(name) for name in team.hosts if name != team.launch_node]
         quiet = NoiseFilter(prefixer or take)
-        outcome = supervised_job.run(team.login(team.launch_node), spec, peers=others, on_data=quiet)
-        quiet.end()
-        if prefixer is not None:
-            prefixer.end()
-    return _concluded(outcome, team.launch_node, options, tell)
+        with _watched(team, options, plan, job_id, tell) as watch:
+            try:
+                outcome = supervised_job.run(
+                    team.login(team.launch_node),
+                    spec,
+                    peers=others,
+                    on_data=quiet if watch is None else watch.through(quiet),
+                    on_poll=None if watch is None else watch.poll,
+                )
+            except StoodStillError:
+                return RunEnd(TIMED_OUT, tuple(team.hosts), watch.suspects if watch else (), stood_still=True)
+            quiet.end()
+            if prefixer is not None:
+                prefixer.end()
+            if watch is not None and outcome.ending == "exited" and outcome.rc != 0:
+                watch.died()
+    code = _concluded(outcome, team.launch_node, options, tell)
+    return RunEnd(code, tuple(team.hosts), watch.suspects if watch is not None and code else ())
+
+
+def _watched(
+    team: _JobTeam, options: RunOptions, plan: LaunchPlan, job: str, tell: Callable[[str], None]
+) -> contextlib.AbstractContextManager[WatchedRun | None]:
+    if not options.watch or (len(team.hosts) == 1 and not options.ends_at_stall):  # nobody waits for another node
+        return contextlib.nullcontext()
+    own = options.wish.launcher is Launcher.TORCHRUN  # it numbers its ranks itself
+    nodes = WatchedNodes(
+        cluster=paths.cluster_id(team.cluster.sources),
+        hosts=team.cluster.selected_hosts,
+        facts=team.facts,
+        logins=team.logins,
+        ranks=() if own else plan.hosts[: options.wish.ranks],
+        control=team.control,
+    )
+    return contextlib.closing(WatchedRun(job, nodes, options.stall_after_s, tell, ends=options.ends_at_stall))
 
 
 # --- the nodes --------------------------------------------------------------------------------------------------------
@@ -162,7 +206,7 @@ def _team(inventory: AnyInventory, options: RunOptions, tell: Callable[[str], No
         _refuse_unprovisioned(cluster, nodes)
         _gate(cluster, nodes, options, tell)
         _refuse_strangers(nodes)
-        yield _JobTeam(hosts, nodes, users, launch_node, control)
+        yield _JobTeam(cluster, hosts, nodes, users, launch_node, control)
 
 
 def _ours(host: Host) -> Host:
@@ -278,7 +322,7 @@ def _copied_to(team: _JobTeam, folder: Path, remote_dir: str) -> str:
     if asked.startswith("/"):
         return os.path.normpath(asked)
     looks = supervised_job.look(team.logins, (), {})
-    _refuse_silent(looks)
+    program.refuse_silent(looks)
     homes: dict[str, list[str]] = {}
     for one in looks:
         homes.setdefault(one.folder, []).append(one.host)
@@ -331,53 +375,6 @@ def _sync(team: _JobTeam, folder: Path, target: str, tell: Callable[[str], None]
     count = sync.copy(place, target, team.logins, has_rsync)
     files = "1 file" if count == 1 else f"{count} files"
     tell(f"{files} of {place} copied to {target} on {folded(team.hosts)}.")
-
-
-def _refuse_missing(team: _JobTeam, wish: Wish) -> None:
-    """Find out which nodes lack the program, its script or the folder, before anything is started."""
-    program = compose.with_python(wish.program, team.facts[team.launch_node].layout)
-    names = [
-        *([] if wish.launcher is Launcher.TORCHRUN and program[0] in {"-m", torchrun.script(program)} else [program[0]])
-    ]
-    script = torchrun.script(program)
-    names += [_here(script)] if script and _here(script) not in names else []
-    paths = {name: node.environment.get("PATH", "") for name, node in team.facts.items()}
-    looks = supervised_job.look(team.logins, names, paths, wish.directory)
-    _refuse_silent(looks)
-    adrift = [one.host for one in looks if not one.has_folder]
-    if adrift:
-        raise ConfigError(
-            f"The folder {wish.directory} is not on {folded(adrift)}; --sync copies one to all nodes, --chdir names "
-            "another."
-        )
-    for name in names:
-        missing = [one.host for one in looks if not one.found.get(name)]
-        blocked = [one.host for one in looks if one.found.get(name) and name == program[0] and name not in one.runs]
-        if missing or blocked:
-            raise ConfigError(_missing_words(name, missing, blocked, looks))
-
-
-def _refuse_silent(looks: Sequence[supervised_job.Look]) -> None:
-    silent = [one for one in looks if one.problem]
-    if silent:
-        raise UnreachableError("; ".join(f"{one.host}: {one.problem}" for one in silent[:_MOST_NAMED]) + ".")
-
-
-def _here(name: str) -> str:
-    """Return a script's name as a path, since Python does not look into PATH."""
-    return name if "/" in name else f"./{name}"
-
-
-def _missing_words(
-    name: str, missing: Sequence[str], blocked: Sequence[str], looks: Sequence[supervised_job.Look]
-) -> str:
-    if not missing:
-        return f"{name} is not executable on {folded(blocked)}; run 'chmod +x' there, or name its interpreter first."
-    where = "the PATH of the nodes' sessions" if "/" not in name else f"{looks[0].folder}"
-    looked = "" if name.startswith("/") else f" (looked in {where})"
-    if len(missing) < len(looks):
-        return f"{name} is missing on {folded(missing)}{looked}; --sync DIR copies your code to all nodes."
-    return f"{name} is missing on all nodes{looked}; give its full path, or copy it there with --sync DIR."
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------

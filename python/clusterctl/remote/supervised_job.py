@@ -165,6 +165,7 @@ def run(
     on_line: Callable[[OutputLine], None] | None = None,
     on_data: Callable[[str, bytes], None] | None = None,
     stop: threading.Event | None = None,
+    on_poll: Callable[[], None] | None = None,
 ) -> JobOutcome:
     """Run the command and stay until nothing of it is left.
 
@@ -178,6 +179,7 @@ def run(
         on_line: called with every line of output as it comes.
         on_data: called with the output's bytes as they come, and its stream; nothing of it is kept then.
         stop: once it is set, the job is ended as by an interrupt, for Ctrl-C reaches only the main thread.
+        on_poll: called some times a second while the job runs; it must not wait. What it raises ends the job.
 
     Raises:
         StoppedError: ``stop`` was set, and nothing of the job is left.
@@ -202,6 +204,8 @@ def run(
     def meanwhile() -> None:
         if stop is not None and stop.is_set():
             raise StoppedError
+        if on_poll is not None:
+            on_poll()
         if spec.stacks and answers.late:
             stacks.take(process)
 

@@ -73,6 +73,11 @@ def proofs_file(cluster: str) -> Path:
     return cluster_dir(cluster) / "proofs.json"
 
 
+def stalls_dir(cluster: str) -> Path:
+    """What was seen of jobs of one cluster that stood still, a file each."""
+    return cluster_dir(cluster) / "stalls"
+
+
 def hardware_dir(cluster: str) -> Path:
     """The looks at the hardware of the nodes of one cluster, a file each."""
     return cluster_dir(cluster) / "hardware"

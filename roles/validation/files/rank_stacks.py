@@ -1,8 +1,8 @@
 """Report where the ranks of a job are now on this node: ``rank_stacks.py JOB`` prints one JSON line in a few seconds.
 
 The kernel's view of a rank comes first (``kernel``). The rank's own Python stack follows, if it is a rank of ours
-(``faulthandler``, see ``rank_program.py``). Then comes the stack of ``py-spy``, or else of ``gdb``, where the tool is
-installed and permitted. No process is ended, and ranks continue.
+(``faulthandler``, see ``rank_program.py``). Then comes the stack of ``py-spy``, ``eu-stack`` or ``gdb``, the first of
+them that is installed and permitted. No process is ended, and ranks continue.
 """
 
 from __future__ import annotations
@@ -63,6 +63,11 @@ def working_ranks(job: str) -> dict[int, int]:
     watchers = {parent_of(pid) for pid in found}
     leaves = sorted((rank, pid) for pid, rank in found.items() if pid not in watchers)
     return {pid: rank for rank, pid in leaves[:MOST_RANKS]}
+
+
+def state_of(pid: int) -> str:
+    """Return the letter of a process's state, empty when it is gone."""
+    return "".join(text(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1])
 
 
 def kernel(pid: int) -> str:
@@ -132,8 +137,12 @@ def tool(name: str) -> str:
 def with_tool(name: str, program: str, pid: int, end: float) -> str:
     """Return the stack that a tool takes of a process, empty where it may not, or has no time left."""
     argv = [program, "dump", "--nonblocking", "--pid", str(pid)]
-    if name == "gdb":
-        frames = f"thread apply all backtrace {MOST_FRAMES}"
+    if name == "py-spy --native":
+        argv = [program, "dump", "--native", "--pid", str(pid)]
+    elif name == "eu-stack":
+        argv = [program, "-n", str(MOST_FRAMES), "-p", str(pid)]
+    elif name == "gdb":
+        frames = f"thread apply all -ascending backtrace {MOST_FRAMES}"  # the main thread first
         argv = [program, "-nx", "-batch", "-iex", "set debuginfod enabled off", "-p", str(pid), "-ex", frames]
     left = end - time.monotonic()
     if left <= 0:
@@ -144,26 +153,34 @@ def with_tool(name: str, program: str, pid: int, end: float) -> str:
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    begin = re.search(r"^#0 |^Thread ", done.stdout, re.MULTILINE)  # what stands before it is about the tool
+    begin = re.search(r"^#0 |^Thread |^TID ", done.stdout, re.MULTILINE)  # what stands before it is about the tool
     return done.stdout[begin.start() :].strip() if begin else ""
 
 
-def stacks(job: str, limit_s: float = LIMIT_S) -> list[dict[str, object]]:
-    """Return the stacks of a job's ranks on this node, in the order of the ranks."""
+def stacks(job: str, limit_s: float = LIMIT_S, ranks: dict[int, int] | None = None) -> list[dict[str, object]]:
+    """Return the stacks of a job's ranks on this node, in the order of the ranks.
+
+    Args:
+        job: the job's id.
+        limit_s: for all of them together.
+        ranks: the rank of each process to look at; by default those that :func:`working_ranks` finds.
+    """
     end = time.monotonic() + limit_s
-    ranks = working_ranks(job)
+    ranks = working_ranks(job) if ranks is None else ranks
     known = {pid: ("kernel", [kernel(pid)]) for pid in ranks}
     for pid, found in own(list(ranks), job).items():
         known[pid] = ("faulthandler", [*known[pid][1], found])
     unseen = list(ranks)
-    for name in ("py-spy", "gdb"):
-        program = tool(name)
+    for name in ("py-spy --native", "py-spy", "eu-stack", "gdb"):
+        program = tool(name.partition(" ")[0])
         if not program:
             continue
+        # A tool that stops the process waits for ever for one that is stopped or in an uninterruptible wait.
+        able = [pid for pid in unseen if name == "py-spy" or state_of(pid) not in {"T", "t", "D"}]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            answers = {pid: pool.submit(with_tool, name, program, pid, end) for pid in unseen}
+            answers = {pid: pool.submit(with_tool, name, program, pid, end) for pid in able}
         seen = {pid: answer.result() for pid, answer in answers.items() if answer.result()}
-        known.update({pid: (name, [*known[pid][1], found]) for pid, found in seen.items()})
+        known.update({pid: (name.partition(" ")[0], [*known[pid][1], found]) for pid, found in seen.items()})
         unseen = [pid for pid in unseen if pid not in seen]
     told = {pid: (name, "\n\n".join(part for part in parts if part)) for pid, (name, parts) in known.items()}
     return [

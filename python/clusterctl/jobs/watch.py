@@ -1,0 +1,229 @@
+"""Watch a running job: notice that it stands still, and find out which rank or node is the cause.
+
+While the job prints, this costs nothing: the watch keeps the time of the last output. A silent job is looked at twice,
+in one trip to each node: after half of the patience, and when it is over. Stacks are taken at the second look and a
+few seconds later, and the two must agree. A job that stands still is told and goes on; it is never ended here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from clusterctl.analysis import rank_places, stall
+from clusterctl.analysis.rank_places import Place
+from clusterctl.model.nodeset import folded
+from clusterctl.model.stall import StallRecord
+from clusterctl.remote import rank_look
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from clusterctl.model.stall import NodeLook, StallVerdict
+    from clusterctl.remote.supervised_job import JobLogin
+
+STALL_AFTER_S = 300.0
+_BETWEEN_S = 4.0  # the two looks with stacks
+_LOST = "did not answer"
+# What Horovod's stall inspector prints (horovod/common/stall_inspector.cc), behind mpirun's tag or without one.
+_STALL_WORDS = re.compile(rb"(?:\[[^\]]*\](?:<\w+>:?)?\s*)*(?:.*stall_inspector\.cc|Missing ranks:|\d+: \[)")
+
+
+@dataclass(frozen=True)
+class WatchedJob:
+    """What the watch knows of a job.
+
+    Attributes:
+        job: its id.
+        logins: its nodes.
+        ranks: the node of each rank, empty where the launcher alone knows.
+        addresses: the name of the node that has an address.
+    """
+
+    job: str
+    logins: Sequence[JobLogin]
+    ranks: Sequence[str]
+    addresses: Mapping[str, str]
+
+
+class Watch:
+    """The watch over one job. Its methods are called from the thread that reads the output, and never wait."""
+
+    def __init__(
+        self,
+        job: WatchedJob,
+        stall_after_s: float,
+        facts: Callable[[Sequence[str]], Sequence[str]],
+        broken: Callable[[], Sequence[tuple[str, str]]],
+        on_stall: Callable[[StallRecord], None],
+    ) -> None:
+        """Begin to count from now.
+
+        Args:
+            job: the job.
+            stall_after_s: how long a job may be silent, in seconds.
+            facts: reads what the hardware of some nodes tells, a sentence each; it may take seconds.
+            broken: has the nodes connect to each other, and returns source and target of what failed, in seconds.
+            on_stall: gets what was found, once for each silence.
+        """
+        self._job, self._patience = job, stall_after_s
+        self._facts, self._broken, self._on_stall = facts, broken, on_stall
+        self._heard = time.monotonic()
+        self._noticed = 0.0
+        self._half: tuple[NodeLook, ...] = ()
+        self._running: Future[tuple[NodeLook, ...]] | None = None
+        self._ending: Future[StallRecord | None] | None = None
+        self._told = False
+        self._pool = ThreadPoolExecutor(1)
+        self._closed = threading.Event()
+
+    def heard(self, data: bytes) -> None:
+        """Note that the job has printed something; Horovod's own words about a stall are none of it."""
+        if all(_STALL_WORDS.match(line) for line in data.splitlines() if line.strip()):
+            return
+        self._heard = time.monotonic()
+        self._half, self._told = (), False
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether a stall was told and the job has not printed since."""
+        return self._told
+
+    def poll(self) -> None:
+        """Look at the nodes when it is time, and tell what a look has found."""
+        now = time.monotonic()
+        if self._ending is not None:
+            if self._ending.done():
+                self._conclude(self._ending.result())
+            return
+        if self._running is not None:
+            if self._running.done():
+                self._half, self._running = self._running.result(), None
+            return
+        silent = now - self._heard
+        if self._told or silent < self._patience / 2:
+            return
+        if not self._half:
+            self._running = self._pool.submit(self._look, stacks=False)
+        elif silent >= self._patience or _has_lost_ranks(self._half, self._job.ranks):
+            self._noticed = now
+            self._ending = self._pool.submit(self._examine, self._half, silent)
+
+    def close(self) -> None:
+        """End the watch; what is under way is not waited for."""
+        self._closed.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _conclude(self, record: StallRecord | None) -> None:
+        self._ending = None
+        if self._heard > self._noticed:  # it spoke while it was looked at
+            return
+        if record is None:
+            self._heard, self._half = time.monotonic(), ()
+            return
+        self._told = True
+        self._on_stall(record)
+
+    def _look(self, *, stacks: bool) -> tuple[NodeLook, ...]:
+        return rank_look.looks(self._job.logins, self._job.job, stacks=stacks)
+
+    def _examine(self, half: tuple[NodeLook, ...], silent_s: float) -> StallRecord | None:
+        began = time.monotonic()
+        first = self._look(stacks=True)
+        if sum(_moved(half, first)) * 2 > max(1, len(_moved(half, first))):
+            return None  # most ranks have exchanged data since the patience was half over
+        if self._closed.wait(_BETWEEN_S):
+            return None
+        second = self._look(stacks=True)
+        verdict = verdict_of(self._job, half, first, second)
+        if verdict is None:
+            return None
+        if not verdict.hosts and verdict.cause in {"network", "not known"}:
+            with contextlib.suppress(OSError, ValueError):
+                verdict = stall.after_probe(verdict, self._broken())
+        found: Sequence[str] = ()
+        with contextlib.suppress(OSError, ValueError):
+            found = self._facts(verdict.hosts) if verdict.hosts else ()
+        return StallRecord(
+            job=self._job.job,
+            at=datetime.now(timezone.utc),
+            silent_s=round(silent_s, 1),
+            named_s=round(time.monotonic() - began, 1),
+            verdict=verdict,
+            facts=tuple(found),
+            looks=(*first, *second),
+        )
+
+
+def verdict_of(
+    job: WatchedJob, half: Sequence[NodeLook], first: Sequence[NodeLook], second: Sequence[NodeLook]
+) -> StallVerdict | None:
+    """Return who keeps a job from going on; None if it goes on.
+
+    Args:
+        job: the job.
+        half: an earlier look, whose ranks should still be there.
+        first: a look with stacks.
+        second: a later one.
+    """
+    before = {(look.host, rank.pid): (look, rank) for look in first for rank in look.ranks}
+    places = [
+        {(look.host, stack.pid): rank_places.place(stack.text) for look in looks for stack in look.stacks}
+        for looks in (first, second)
+    ]
+    sights = []
+    for look in second:
+        for rank in look.ranks:
+            key = (look.host, rank.pid)
+            old_look, old = before.get(key, (look, rank))
+            span = look.at - old_look.at
+            sights.append(
+                stall.RankSight(
+                    rank=rank.rank,
+                    host=look.host,
+                    state=rank.state,
+                    cpu_share=(rank.cpu_s - old.cpu_s) / span if span > 0 else 0.0,
+                    moved=rank.moved_bytes - old.moved_bytes,
+                    now=places[1].get(key, Place()),
+                    before=places[0].get(key, Place()),
+                    file=rank.file if rank.file == old.file else "",
+                    silent_hosts=tuple(job.addresses[peer] for peer in rank.silent_peers if peer in job.addresses),
+                )
+            )
+    silent = [look.host for look in second if look.problem and _LOST in look.problem]
+    seen = {rank.rank: look.host for look in half for rank in look.ranks}
+    expected = {**seen, **dict(enumerate(job.ranks))}
+    return stall.judge(sights, missing=missing_ranks(second, expected), silent=silent)
+
+
+def missing_ranks(looks: Sequence[NodeLook], expected: Mapping[int, str]) -> dict[int, str]:
+    """Return the node of each rank that should run on a node that answers, and does not run there."""
+    there = {(look.host, rank.rank) for look in looks for rank in look.ranks if rank.state not in "ZX"}
+    answered = {look.host for look in looks if not look.problem}
+    return {rank: host for rank, host in expected.items() if host in answered and (host, rank) not in there}
+
+
+def _has_lost_ranks(looks: Sequence[NodeLook], ranks: Sequence[str]) -> bool:
+    lost = missing_ranks(looks, dict(enumerate(ranks)))
+    return bool(lost) and len(lost) < len(ranks)
+
+
+def _moved(first: Sequence[NodeLook], second: Sequence[NodeLook]) -> list[bool]:
+    before = {(look.host, rank.pid): rank.moved_bytes for look in first for rank in look.ranks}
+    return [
+        rank.moved_bytes - before[look.host, rank.pid] > stall.LEAST_MOVED
+        for look in second
+        for rank in look.ranks
+        if (look.host, rank.pid) in before
+    ]
+
+
+def how_to_go_on(verdict: StallVerdict) -> str:
+    """Return what to do next, in a sentence; '' where no node is the cause."""
+    return f"To run without it: --exclude {folded(verdict.hosts)}." if verdict.hosts else ""

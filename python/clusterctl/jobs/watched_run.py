@@ -1,0 +1,167 @@
+"""The watch of ``clusterctl run``: tells the user who stops the job, keeps the record, and repeats it at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from clusterctl.analysis import rank_deaths
+from clusterctl.jobs import suspects
+from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on
+from clusterctl.model import fabric
+from clusterctl.remote import network_probe
+from clusterctl.state import stalls
+from clusterctl.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from clusterctl.jobs.prefixer import Take
+    from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.hosts import Host
+    from clusterctl.model.stall import StallRecord
+    from clusterctl.remote.supervised_job import JobLogin
+
+_CONNECT_S = 2.0
+_TAIL = 16 * 1024  # bytes of the output that the launcher's last words fit into
+
+
+@dataclass(frozen=True)
+class WatchedNodes:
+    """The nodes of a job.
+
+    Attributes:
+        cluster: the cluster's id.
+        hosts: the hosts as the inventory has them, with ``become`` where root may be asked.
+        facts: by host name.
+        logins: how the job's user is reached.
+        ranks: the node of each rank, as far as it is known before the start.
+        control: folder of shared connections.
+    """
+
+    cluster: str
+    hosts: Sequence[Host]
+    facts: Mapping[str, NodeFacts]
+    logins: Sequence[JobLogin]
+    ranks: Sequence[str]
+    control: Path
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """How a run ended: the exit code, and what its watch knows."""
+
+    code: int
+    hosts: tuple[str, ...]
+    suspects: tuple[str, ...] = ()
+    stood_still: bool = False
+
+
+class StoodStillError(Exception):
+    """The job stood still, and the user wants it ended then."""
+
+
+class WatchedRun:
+    """One job under a watch."""
+
+    def __init__(
+        self, job: str, nodes: WatchedNodes, stall_after_s: float, tell: Callable[[str], None], *, ends: bool = False
+    ) -> None:
+        """Begin to watch.
+
+        Args:
+            job: the job's id.
+            nodes: where it runs.
+            stall_after_s: how long it may be silent, in seconds.
+            tell: gets sentences for the user.
+            ends: a job that stands still is ended.
+        """
+        self._ends = ends
+        self.stood_still = False
+        self.suspects: tuple[str, ...] = ()
+        self._job, self._nodes, self._tell = job, nodes, tell
+        addresses = {
+            address.address: name
+            for name, node in nodes.facts.items()
+            for interface in node.interfaces
+            for address in interface.addresses
+            if interface.kind != "loopback"
+        }
+        watched = WatchedJob(job, nodes.logins, nodes.ranks, addresses)
+        self._watch = Watch(watched, stall_after_s, self._facts, self._broken, self._stalled)
+        self._tail = bytearray()
+        self._found: StallRecord | None = None
+        self._kept = ""
+
+    def through(self, take: Take) -> Take:
+        """Return a taker of output that the watch hears as well."""
+
+        def both(stream: str, data: bytes) -> None:
+            self._watch.heard(data)
+            self._tail += data
+            del self._tail[:-_TAIL]
+            take(stream, data)
+
+        return both
+
+    def poll(self) -> None:
+        """Let the watch look whether it is time.
+
+        Raises:
+            StoodStillError: the job stands still and is to be ended.
+        """
+        self._watch.poll()
+        if self._ends and self.stood_still:
+            raise StoodStillError
+
+    def close(self) -> None:
+        """End the watch, and say once more what it has found if the job has not gone on since."""
+        self._watch.close()
+        if self._found is not None and self._watch.stands_still and not self._ends:
+            tail = f" Its record: {self._kept}." if self._kept else ""
+            self._tell(f"The job stood still: {_words(self._found)}{tail}")
+
+    def died(self) -> None:
+        """Say which rank a signal ended, where the launcher told of one, and what its node knows of the reason."""
+        death = rank_deaths.first_death(self._tail.decode("utf-8", "replace"))
+        if death is None:
+            return
+        login = next((one for one in self._nodes.logins if death.host in self._names(one.host.name)), None)
+        facts = self._facts([login.host.name]) if login is not None else ()
+        self.suspects = (login.host.name,) if login is not None else ()
+        sentence = suspects.death_words(death, login, self._job, facts)
+        cure = f" To run without it: --exclude {login.host.name}." if login is not None else ""
+        self._tell(f"{sentence}{_beside(facts)}.{cure}")
+
+    def _names(self, host: str) -> set[str]:
+        node = self._nodes.facts[host]
+        return {host, node.hostname, node.hostname.partition(".")[0]}
+
+    def _facts(self, names: Sequence[str]) -> Sequence[str]:
+        hosts = [host for host in self._nodes.hosts if host.name in names]
+        return suspects.facts_of(hosts, self._nodes.facts, self._nodes.control)
+
+    def _broken(self) -> Sequence[tuple[str, str]]:
+        there = [replace(host, become=False) for host in self._nodes.hosts]
+        found = fabric.candidates(self._nodes.facts)
+        tried = network_probe.probe(there, found, timeout_s=_CONNECT_S, control_dir=self._nodes.control)
+        return [(one.source, one.target) for one in tried if one.kind not in {"ok", "error"}]
+
+    def _stalled(self, record: StallRecord) -> None:
+        self._found, self.stood_still, self.suspects = record, True, record.verdict.hosts
+        end = "The job is ended." if self._ends else "The job is not ended."
+        self._tell(f"No output for {record.silent_s:.0f} s: {_words(record)} {end}")
+        try:
+            self._kept = str(stalls.keep(self._nodes.cluster, record))
+        except (ConfigError, OSError) as error:
+            self._tell(f"What was seen is not kept: {error}")
+
+
+def _words(record: StallRecord) -> str:
+    cure = how_to_go_on(record.verdict)
+    return f"{record.verdict.sentence}{_beside(record.facts)}.{' ' if cure else ''}{cure}"
+
+
+def _beside(facts: Sequence[str]) -> str:
+    return "".join(f"; {fact}" for fact in facts)

@@ -1,0 +1,59 @@
+"""A job that does not go on: what was seen of its ranks, which of them are the cause, and how to go on."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+from clusterctl.model.base import Fact, Record
+from clusterctl.model.job_outcome import Stack
+
+StallCause: TypeAlias = Literal[
+    "silent node", "dead rank", "stopped rank", "file", "network", "elsewhere", "other call", "not known"
+]
+
+
+class RankState(Fact):
+    """What /proc told of a rank: times in seconds since its start, bytes since its start."""
+
+    pid: int
+    rank: int
+    state: str  # a letter of proc_pid_stat(5)
+    cpu_s: float
+    moved_bytes: int
+    command: str = ""
+    file: str = ""  # that a system call waits for, with the type of its file system
+    silent_peers: tuple[str, ...] = ()  # addresses that do not acknowledge what was sent
+
+
+class NodeLook(Fact):
+    """One look at the ranks on a node; ``problem`` says why there is none. ``at`` is by the node's steady clock."""
+
+    host: str
+    at: float = 0.0
+    ranks: tuple[RankState, ...] = ()
+    stacks: tuple[Stack, ...] = ()
+    memory_kills: int = -1  # of the control group since it was made; -1 where it is hidden
+    problem: str = ""
+
+
+class StallVerdict(Record):
+    """Who keeps a job from going on; without hosts it is not known."""
+
+    cause: StallCause
+    sentence: str
+    hosts: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+
+
+class StallRecord(Record):
+    """Everything that was seen when a job did not go on; a file in the state folder."""
+
+    schema_version: Literal[1] = 1
+    job: str
+    at: datetime
+    silent_s: float  # seconds without output when it was noticed
+    named_s: float  # seconds from then until the cause was named
+    verdict: StallVerdict
+    facts: tuple[str, ...] = ()  # of the suspects' hardware, a sentence each
+    looks: tuple[NodeLook, ...] = ()

@@ -1,0 +1,212 @@
+"""Look at the ranks of a job on this node: ``rank_look.py JOB [--stacks]`` prints one JSON line; nothing is changed.
+
+Each rank has its state, its CPU time, the bytes that it has read and written, the file that it waits for, and the peers
+that do not acknowledge what it has sent. ``--stacks`` adds the stacks that ``rank_stacks.py`` takes. The answer
+also counts the kills for lack of memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import json
+import os
+import re
+import signal
+import struct
+import sys
+import time
+from pathlib import Path
+
+import job_members
+import rank_stacks
+
+STACKS_S = 12.0  # for all of a node's ranks together
+MOST_RANKS = 64
+MOST_PATH = 512
+_TICKS = os.sysconf("SC_CLK_TCK")
+# System calls of x86-64 and of the generic table (arm64) that wait for a file: by number, the kind of their argument.
+_CALLS = {
+    "x86_64": {0: "fd", 1: "fd", 17: "fd", 18: "fd", 19: "fd", 20: "fd", 74: "fd", 75: "fd", 5: "fd", 217: "fd"}
+    | {2: "path", 4: "path", 6: "path", 257: "at", 262: "at", 332: "at"},
+    "aarch64": {63: "fd", 64: "fd", 65: "fd", 66: "fd", 67: "fd", 68: "fd", 82: "fd", 83: "fd", 80: "fd", 61: "fd"}
+    | {56: "at", 79: "at", 291: "at"},
+}.get(os.uname().machine, {})
+_RETRANSMITS = "01"  # the timer of a socket in /proc/net/tcp (Documentation/networking/proc_net_tcp.rst)
+_LEAST_TRIES = 2
+_WRAPPERS = re.compile(r"(?:ba|da|z)?sh|env|time|timeout|numactl|nice|stdbuf|catchsegv|orted|prted|prterun|mpirun")
+
+
+def ranks_of(job: str) -> dict[int, int]:
+    """Return the process of each rank and its number.
+
+    A wrapper (a shell, ``torchrun``) is passed over for the program that it started. A helper that the program started,
+    such as a worker of a data loader, is not a rank.
+    """
+    pids = job_members.members(job)
+    elastic = [pid for pid in pids if b"TORCHELASTIC_RUN_ID=" in job_members.read_bytes(f"/proc/{pid}/environ")]
+    found = {pid: rank for pid in elastic or pids if (rank := rank_stacks.rank_of(pid)) is not None}
+    parents = {pid: rank_stacks.parent_of(pid) for pid in found}
+    chosen: dict[int, int] = {}
+    for pid, rank in sorted(found.items()):
+        if found.get(parents[pid]) == rank:
+            continue  # it was started by another process of this rank
+        place = pid
+        while _WRAPPERS.fullmatch(_name(place)):
+            children = [child for child, parent in parents.items() if parent == place and found[child] == rank]
+            if not children:
+                break
+            place = min(children)
+        if not _WRAPPERS.fullmatch(_name(place)) or rank not in chosen.values():
+            chosen[place] = rank
+    return dict(sorted(chosen.items(), key=lambda item: item[1])[:MOST_RANKS])
+
+
+def _name(pid: int) -> str:
+    return rank_stacks.text(f"/proc/{pid}/comm").strip()
+
+
+def look(pid: int, rank: int, unacknowledged: dict[int, str]) -> dict[str, object]:
+    """Return what /proc tells of a rank."""
+    fields = rank_stacks.text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    moved = re.findall(r"^[rw]char: (\d+)", rank_stacks.text(f"/proc/{pid}/io"), re.MULTILINE)
+    peers = sorted({unacknowledged[inode] for inode in _sockets(pid) if inode in unacknowledged})
+    return {
+        "pid": pid,
+        "rank": rank,
+        "state": fields[0] if fields else "X",
+        "cpu_s": (int(fields[11]) + int(fields[12])) / _TICKS if fields else 0.0,
+        "moved_bytes": sum(map(int, moved)),
+        "command": job_members.command_of(pid)[:80],
+        "file": file_of(pid),
+        "silent_peers": peers,
+    }
+
+
+def _sockets(pid: int) -> list[int]:
+    found = []
+    try:
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            word = re.fullmatch(r"socket:\[(\d+)\]", str(path.readlink()))
+            found += [int(word.group(1))] if word else []
+    except OSError:
+        pass
+    return found
+
+
+def file_of(pid: int) -> str:
+    """Return the file or folder for which a thread of a process waits in a system call, empty without one."""
+    for task in sorted(Path(f"/proc/{pid}/task").glob("[0-9]*")):
+        words = rank_stacks.text(f"{task}/syscall").split()
+        if not words or not words[0].isdigit() or int(words[0]) not in _CALLS:
+            continue
+        kind, arguments = _CALLS[int(words[0])], [int(word, 16) for word in words[1:3]]
+        name = _open_file(pid, arguments[0]) if kind == "fd" else _argument(pid, arguments[kind == "at"])
+        if name.startswith("/") and not name.startswith(("/dev/", "/proc/")):
+            return f"{name}{_file_system(pid, name)}"
+    return ""
+
+
+def _open_file(pid: int, number: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/fd/{number}").readlink())  # the kernel answers; the file system is not asked
+    except OSError:
+        return ""
+
+
+def _argument(pid: int, address: int) -> str:
+    """Return a path that a process has in its memory."""
+    try:
+        descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
+    except OSError:
+        return ""
+    try:
+        data = b""
+        while b"\0" not in data and len(data) < MOST_PATH:
+            data += os.pread(descriptor, 64, address + len(data)) or b"\0"
+        return data.partition(b"\0")[0].decode("utf-8", "replace")
+    except (OSError, OverflowError):
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+def _file_system(pid: int, name: str) -> str:
+    """Return ``(TYPE)`` of the file system that holds a path, by the longest mount point."""
+    best, kind = "", ""
+    for line in rank_stacks.text(f"/proc/{pid}/mountinfo").splitlines():
+        before, _unused, after = line.partition(" - ")
+        point = before.split()[4] if len(before.split()) > 4 else ""  # noqa: PLR2004 - proc_pid_mountinfo(5)
+        inside = name == point or name.startswith(point.rstrip("/") + "/")
+        if point and inside and len(point) >= len(best):
+            best, kind = point, after.split(" ")[0]
+    return f" ({kind})" if kind else ""
+
+
+def unacknowledged_sockets() -> dict[int, str]:
+    """Return the address of the other end of each socket that sends the same data again and again, by inode."""
+    found = {}
+    for name in ("tcp", "tcp6"):
+        for line in rank_stacks.text(f"/proc/self/net/{name}").splitlines()[1:]:
+            words = line.split()
+            timer, tries = words[5].partition(":")[0], int(words[6], 16)
+            if timer == _RETRANSMITS and tries >= _LEAST_TRIES:
+                found[int(words[9])] = _address(words[2].partition(":")[0])
+    return found
+
+
+def _address(word: str) -> str:
+    """Return an address of /proc/net/tcp, which has words of 32 bits in the order of this machine."""
+    parts = [struct.pack("=I", int(word[at : at + 8], 16)) for at in range(0, len(word), 8)]
+    found = ipaddress.ip_address(b"".join(parts))
+    mapped = getattr(found, "ipv4_mapped", None)
+    return str(mapped or found)
+
+
+def memory_kills() -> int:
+    """Return how many processes of this control group the kernel has killed for lack of memory, -1 if it is hidden."""
+    for line in rank_stacks.text("/proc/self/cgroup").splitlines():
+        _number, controllers, path = line.split(":", 2)
+        names = (f"/sys/fs/cgroup{path}/memory.events", "/sys/fs/cgroup/memory.events")
+        if controllers == "memory":
+            root = "/sys/fs/cgroup/memory"
+            names = (f"{root}{path}/memory.oom_control", f"{root}/memory.oom_control")
+        elif controllers:
+            continue
+        for name in names:
+            count = re.search(r"^oom_kill (\d+)", rank_stacks.text(name), re.MULTILINE)
+            if count:
+                return int(count.group(1))
+    return -1
+
+
+def answer(job: str, with_stacks: bool) -> dict[str, object]:
+    """Return all that is known of a job's ranks on this node."""
+    chosen = ranks_of(job)
+    silent = unacknowledged_sockets()
+    found: dict[str, object] = {
+        "event": "ranks",
+        "at": time.monotonic(),
+        "ranks": [look(pid, rank, silent) for pid, rank in chosen.items()],
+        "memory_kills": memory_kills(),
+    }
+    if with_stacks:
+        found["stacks"] = rank_stacks.stacks(job, STACKS_S, chosen)
+    return found
+
+
+def main() -> int:
+    """Answer with one line."""
+    parser = argparse.ArgumentParser(description="Say what the ranks of a job do on this node.")
+    parser.add_argument("job", help="the job's id")
+    parser.add_argument("--stacks", action="store_true", help="take their stacks too")
+    arguments = parser.parse_args()
+    if not job_members.JOB_ID.fullmatch(arguments.job):
+        parser.error("the job id is malformed")
+    signal.alarm(int(STACKS_S) + 5)
+    print(json.dumps(answer(arguments.job, arguments.stacks)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

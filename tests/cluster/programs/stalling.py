@@ -1,0 +1,101 @@
+"""A training loop that one rank leaves in the middle: STACK is mpi, torch or horovod, FAULT what that rank does."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+STACK, FAULT, CULPRIT, AT = os.environ["STACK"], os.environ["FAULT"], int(os.environ["CULPRIT"]), 8
+
+if STACK == "mpi":
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    rank = world.rank
+
+    def all_reduce() -> None:
+        world.allreduce(1.0)
+
+    def broadcast() -> None:
+        world.bcast(None, root=0)
+else:
+    import torch
+    import torch.utils.data
+
+    if STACK == "torch":
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+
+        def all_reduce() -> None:
+            dist.all_reduce(torch.ones(1 << 10))
+
+        def broadcast() -> None:
+            dist.broadcast(torch.ones(1 << 10), 0)
+    else:
+        import horovod.torch as hvd
+
+        hvd.init()
+        rank = hvd.rank()
+
+        def all_reduce() -> None:
+            hvd.allreduce(torch.ones(1 << 10), name="gradient")
+
+        def broadcast() -> None:
+            hvd.broadcast(torch.ones(1 << 10), 0, name="weights")
+
+
+def endless_loop() -> None:
+    while True:
+        pass
+
+
+def read_file() -> None:
+    Path("/dead/data.bin").read_bytes()
+
+
+def fill_memory() -> None:
+    kept = []
+    while True:
+        kept.append(b"x" * (16 << 20))
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def load_batch() -> None:
+    if STACK == "mpi":
+        time.sleep(900)
+        return
+
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, _index: int) -> float:
+            time.sleep(900)
+            return 1.0
+
+    next(iter(torch.utils.data.DataLoader(Slow(), num_workers=1 if FAULT == "slow loader's worker" else 0)))
+
+
+FAULTS = {
+    "endless loop": endless_loop,
+    "dead file": read_file,
+    "out of memory": fill_memory,
+    "SIGSTOP": stop,
+    "another collective": broadcast,
+    "slow loader": load_batch,
+}
+
+for step in range(100000):
+    if rank == CULPRIT and step == AT and FAULT in FAULTS:
+        FAULTS[FAULT]()
+    all_reduce()
+    if rank == 0:
+        sys.stdout.write(f"step {step}\n")
+        sys.stdout.flush()
+    time.sleep(0.1)

@@ -1,0 +1,138 @@
+"""The judgement on a silent job: named rightly, or honestly not known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from clusterctl.analysis.rank_places import Place
+from clusterctl.analysis.stall import RankSight, after_probe, judge
+
+WAITING = Place("all_reduce", "step (train.py:30)")
+MOVED = 10 << 20
+
+
+def ranks(count: int = 8, **more: object) -> list[RankSight]:
+    found = [RankSight(rank, f"node{rank // 2 + 1}", now=WAITING, before=WAITING) for rank in range(count)]
+    return [replace(one, **more) for one in found]  # type: ignore[arg-type]
+
+
+def with_one(number: int, **more: object) -> list[RankSight]:
+    found = ranks()
+    found[number] = replace(found[number], **more)  # type: ignore[arg-type]
+    return found
+
+
+def at(where: str) -> dict[str, Place]:
+    return {"now": Place(where=where), "before": Place(where=where)}
+
+
+@pytest.mark.parametrize(
+    ("seen", "cause", "hosts", "sentence"),
+    [
+        (
+            with_one(5, cpu_share=1.0, **at("spin (train.py:3)")),
+            "elsewhere",
+            ("node3",),
+            "node3 rank 5 is in spin (train.py:3), 7 others wait in all_reduce",
+        ),
+        (
+            with_one(5, **at("DataLoader.__next__")),
+            "elsewhere",
+            ("node3",),
+            "node3 rank 5 is in DataLoader.__next__, 7 others wait in all_reduce",
+        ),
+        (
+            with_one(2, state="T", **at("step (train.py:9)")),
+            "stopped rank",
+            ("node2",),
+            "node2 rank 2 is stopped (a signal, such as SIGSTOP), 7 others wait in all_reduce",
+        ),
+        (
+            with_one(2, state="D", file="/data/x (fuse.dead)", now=Place(), before=Place()),
+            "file",
+            ("node2",),
+            "node2 rank 2 waits for the file /data/x (fuse.dead), 7 others wait in all_reduce",
+        ),
+        (
+            with_one(7, now=Place("broadcast", "s (t.py:4)"), before=Place("broadcast", "s (t.py:4)")),
+            "other call",
+            ("node4",),
+            "node4 rank 7 waits in broadcast at s (t.py:4), 7 others wait in step (train.py:30)",
+        ),
+        (
+            [replace(one, silent_hosts=("node2",) if one.host != "node2" else ("node1", "node3")) for one in ranks()],
+            "network",
+            ("node2",),
+            None,
+        ),
+        (with_one(5, cpu_share=1.0, now=Place(), before=Place()), "elsewhere", ("node3",), None),
+        (ranks(), "not known", (), None),
+        (ranks(now=Place(), before=Place()), "not known", (), None),
+    ],
+)
+def test_who_stops_a_job(seen: list[RankSight], cause: str, hosts: tuple[str, ...], sentence: str | None) -> None:
+    found = judge(seen)
+    assert found is not None
+    assert (found.cause, found.hosts) == (cause, hosts)
+    assert sentence in {None, found.sentence}
+
+
+def test_a_link_with_two_ends_names_neither() -> None:
+    seen = [replace(one, silent_hosts=("node2",) if one.host == "node1" else ()) for one in ranks(4)]
+    found = judge(seen)
+    assert found is not None
+    assert (found.cause, found.hosts) == ("network", ())
+    assert "which end is the cause is not known" in found.sentence
+
+
+def test_connections_that_fail_name_the_node_that_all_of_them_have() -> None:
+    found = judge(ranks())
+    assert found is not None
+    named = after_probe(found, [("node1", "node3"), ("node2", "node3"), ("node4", "node3")])
+    assert (named.cause, named.hosts) == ("network", ("node3",))
+    assert named.sentence.startswith("node3 cannot be connected with node[1-2,4] any more; the cause is not known")
+    assert after_probe(found, [("node1", "node3")]) == found, "either end may be it"
+    assert after_probe(found, [("node1", "node2"), ("node3", "node4")]) == found
+    assert after_probe(found, []) == found
+
+
+def test_calls_that_a_library_makes_out_of_one_are_no_other_call() -> None:
+    """mpi4py's allreduce of objects: the root receives, the others wait for its broadcast."""
+    root = Place("MPI_Recv", "all_reduce (train.py:16)")
+    rest = Place("MPI_Bcast", "all_reduce (train.py:16)")
+    other = Place("MPI_Bcast", "broadcast (train.py:19)")
+    seen = [replace(one, now=rest, before=rest) for one in ranks()]
+    seen[0] = replace(seen[0], now=root, before=root)
+    found = judge(seen)
+    assert found is not None
+    assert (found.cause, found.hosts) == ("not known", ())
+    seen[5] = replace(seen[5], now=other, before=other)
+    found = judge(seen)
+    assert found is not None
+    assert (found.cause, found.ranks) == ("other call", (5,))
+
+
+def test_halves_in_two_calls_are_both_told_and_none_is_blamed() -> None:
+    other = Place("broadcast", "step (train.py:31)")
+    found = judge([replace(one, now=other, before=other) if one.rank < 4 else one for one in ranks()])
+    assert found is not None
+    assert found.hosts == ()
+    assert "ranks 0, 1, 2 and 3 in step (train.py:31)" in found.sentence
+
+
+def test_a_job_that_goes_on_is_left_alone() -> None:
+    assert judge(ranks(moved=MOVED)) is None, "data goes between the ranks"
+    assert judge(ranks(cpu_share=1.0, **at("compute (train.py:3)"))) is None, "all compute"
+    assert judge(ranks(before=Place("all_reduce", "step (train.py:33)"))) is None, "they were elsewhere"
+    assert judge([]) is None
+
+
+def test_a_rank_that_ended_and_a_node_that_does_not_answer_come_first() -> None:
+    found = judge(ranks()[1:], missing={0: "node1"})
+    assert found is not None
+    assert (found.cause, found.hosts, found.ranks) == ("dead rank", ("node1",), (0,))
+    assert found.sentence == "node1 rank 0 has ended, 7 others wait in all_reduce"
+    found = judge(ranks()[:6], silent=["node4"])
+    assert found is not None
+    assert found.sentence == "node4 does not answer, 6 others wait in all_reduce"

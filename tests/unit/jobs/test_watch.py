@@ -1,0 +1,114 @@
+"""The watch over real processes of this machine, which stand for the ranks of a job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on
+from local_jobs import GONE, HERE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.model.stall import StallRecord
+
+RANK = "import time\nwhile True: time.sleep(60)"
+CHATTY = "import time\nwhile True: time.sleep(0.01); open('/dev/null', 'wb', buffering=0).write(bytes(1 << 16))"
+
+
+@contextlib.contextmanager
+def ranks(job: str, count: int, program: str = RANK) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start processes that carry a job's id, each through a shell as launchers do."""
+    started = [
+        subprocess.Popen(
+            ["sh", "-c", f'"{sys.executable}" -c "$0"; true', program],
+            env={**os.environ, "CLUSTERCTL_JOB": job, "OMPI_COMM_WORLD_RANK": str(rank)},
+            start_new_session=True,
+        )
+        for rank in range(count)
+    ]
+    try:
+        yield started
+    finally:
+        for one in started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(one.pid, signal.SIGKILL)
+            one.wait()
+
+
+def program_of(shell: subprocess.Popen[bytes]) -> int:
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        children = subprocess.run(["pgrep", "-P", str(shell.pid)], capture_output=True, text=True, check=False).stdout
+        if children:
+            return int(children.split()[0])
+        time.sleep(0.05)
+    raise AssertionError("the shell has started nothing")
+
+
+def watched(job: str, *, logins: object = (HERE,), count: int = 3, wait_s: float = 60) -> list[StallRecord]:
+    found: list[StallRecord] = []
+    asked: list[tuple[str, ...]] = []
+
+    def facts(hosts: object) -> list[str]:
+        asked.append(tuple(hosts))  # type: ignore[arg-type]
+        return ["node1: Xid 79"]
+
+    watch = Watch(WatchedJob(job, logins, ("node1",) * count, {}), 1.0, facts, list, found.append)  # type: ignore[arg-type]
+    end = time.monotonic() + wait_s
+    while not found and time.monotonic() < end:
+        watch.poll()
+        time.sleep(0.05)
+    assert watch.stands_still == bool(found)
+    watch.heard(b"[1,0]<stderr>:Missing ranks:\n0: [allreduce.a]\n")
+    assert watch.stands_still == bool(found), "Horovod's complaint is no sign of life"
+    watch.heard(b"step 3\n")
+    assert not watch.stands_still
+    watch.close()
+    return found
+
+
+def test_a_stopped_rank_is_named_with_the_facts_of_its_node() -> None:
+    job = f"unit-watch-stop-{os.getpid()}"
+    with ranks(job, 3) as started:
+        os.kill(program_of(started[1]), signal.SIGSTOP)
+        (found,) = watched(job)
+    assert (found.verdict.cause, found.verdict.hosts, found.verdict.ranks) == ("stopped rank", ("node1",), (1,))
+    assert found.verdict.sentence.startswith("node1 rank 1 is stopped (a signal, such as SIGSTOP), 2 others wait")
+    assert found.facts == ("node1: Xid 79",)
+    assert how_to_go_on(found.verdict) == "To run without it: --exclude node1."
+    assert {rank.rank for look in found.looks for rank in look.ranks} == {0, 1, 2}
+
+
+def test_a_rank_that_ended_is_named_before_the_patience_is_over() -> None:
+    job = f"unit-watch-dead-{os.getpid()}"
+    with ranks(job, 3) as started:
+        for one in started:
+            program_of(one)
+        os.killpg(started[2].pid, signal.SIGKILL)
+        started[2].wait()
+        (found,) = watched(job)
+    assert (found.verdict.cause, found.verdict.ranks) == ("dead rank", (2,))
+    assert found.verdict.sentence.startswith("node1 rank 2 has ended, 2 others wait")
+
+
+def test_a_node_that_cannot_be_asked_is_part_of_the_record() -> None:
+    job = f"unit-watch-gone-{os.getpid()}"
+    with ranks(job, 3):
+        (found,) = watched(job, logins=(HERE, GONE))
+    assert found.verdict.hosts == ()
+    assert any("No route to host" in look.problem for look in found.looks)
+
+
+@pytest.mark.parametrize("program", [CHATTY])
+def test_a_silent_job_that_moves_data_goes_on(program: str) -> None:
+    job = f"unit-watch-busy-{os.getpid()}"
+    with ranks(job, 3, program):
+        assert watched(job, wait_s=6) == []
