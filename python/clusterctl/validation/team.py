@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.launch import hostfile, mpirun, mpirun_job
+from clusterctl.model import fabric
 from clusterctl.model.facts import usable_cores
 from clusterctl.remote import supervised_job
 from clusterctl.validation.checks import base, network
@@ -17,6 +18,21 @@ if TYPE_CHECKING:
     from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Host
+
+
+def rdma_ports(node: NodeFacts) -> tuple[str, ...]:
+    """Return the RDMA ports that jobs can use, ``mlx5_0:1``: those that are up, of the fastest rate and kind."""
+    usable = [port for port in fabric.rdma(node) if port.usable and port.state == "ACTIVE"]
+    if not usable:
+        return ()
+    best = max(usable, key=lambda port: (port.rate_gbps or 0.0, port.link_layer == "InfiniBand"))
+    kind = (best.rate_gbps, best.link_layer)
+    return tuple(f"{port.device}:{port.port}" for port in usable if (port.rate_gbps, port.link_layer) == kind)
+
+
+def nccl_settings(node: NodeFacts) -> dict[str, str]:
+    """Return where a node sets NCCL's variables, by their names."""
+    return {one.name: one.source for one in node.parameters if one.name.startswith("NCCL_")}
 
 
 @dataclass(frozen=True)
@@ -87,6 +103,9 @@ class Team:
             cores={name: usable_cores(node.facts) for name, node in nodes.items()},
             machines={name: node.facts.boot_id for name, node in nodes.items() if node.facts.boot_id},
             stack={name: node.stack for name, node in nodes.items()},
+            rdma={name: ports for name, node in nodes.items() if (ports := rdma_ports(node.facts))},
+            gpus={name: node.facts.gpus[0].name for name, node in nodes.items() if node.facts.gpus},
+            settings={name: nccl_settings(node.facts) for name, node in nodes.items()},
             fabric={name: way for name, node in nodes.items() if (way := network.path(node.facts))},
         )
 

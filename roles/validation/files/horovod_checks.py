@@ -385,7 +385,8 @@ def main() -> int:
     sweep_checks.add_options(parser)
     language_model.add_options(parser)
     parser.add_argument("--devices", default="cpu", choices=["cpu", "cpu,cuda"], help="where tensors are")
-    return rank_program.run(parser.parse_args(), work)
+    arguments = parser.parse_args()
+    return rank_program.run(arguments, work, nccl="cuda" in arguments.devices, counts=True)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Iterator
 
 import mapped_files
+import port_counters
 import rank_program
 
 PREFIX = Path(__file__).absolute().parents[2]  # this lies in its libexec/clusterctl
@@ -34,8 +35,6 @@ AT_ONCE = 16  # pieces that a rank has under way
 COUNTED = 0.9  # share of the bytes after which the counters are not waited for any more
 LAG_S = 2.0  # some cards renew their counters once a second
 MOST_CARRIERS = 10  # a node may have hundreds of interfaces; the ones with the most traffic are reported
-LOOPBACK = "772"  # ARPHRD_LOOPBACK of the kernel
-SYS = Path("/sys/class")
 
 
 class Bench:
@@ -205,7 +204,7 @@ def network(bench: Bench) -> None:
     exchange(bench, [(source, target, 1) for source, target, _unused in routes])  # opens the connections
     here = nodes[bench.host]
     speaks = bench.rank == here[0]
-    before = counters(SYS) if speaks else {}
+    before = port_counters.counters(port_counters.SYS) if speaks else {}
     bench.doing("the barrier before the exchange")
     bench.comm.Barrier()
     exchange(bench, routes)
@@ -217,12 +216,12 @@ def network(bench: Bench) -> None:
     bench.doing("the counters of the interfaces")
     risen = settled(before, sent, received)
     bench.figures.update(sent_bytes=sent, received_bytes=received)
-    related = relations(SYS)
+    related = port_counters.relations(port_counters.SYS)
     for name in worth_telling(risen, related):
         bench.figures[f"{name}_rx_bytes"], bench.figures[f"{name}_tx_bytes"] = risen[name]
         if related.get(name):
             bench.facts[name] = related[name]
-    bench.facts["rdma"] = " ".join(active_ports(SYS))
+    bench.facts["rdma"] = " ".join(port_counters.active_ports(port_counters.SYS))
     bench.facts["pml"] = pml()
 
 
@@ -264,7 +263,7 @@ def settled(before: dict[str, tuple[int, int]], sent: int, received: int) -> dic
     """Return by how much the counters rose, as soon as all together show the exchange, or after a while."""
     end = time.monotonic() + LAG_S
     while True:
-        now = counters(SYS)
+        now = port_counters.counters(port_counters.SYS)
         risen = {name: (now[name][0] - old[0], now[name][1] - old[1]) for name, old in before.items() if name in now}
         rx, tx = (sum(pair[way] for pair in risen.values()) for way in (0, 1))
         if (rx >= COUNTED * received and tx >= COUNTED * sent) or time.monotonic() > end:
@@ -278,59 +277,6 @@ def worth_telling(risen: dict[str, tuple[int, int]], related: dict[str, str]) ->
     knotted = [name for name in order if related.get(name)]
     plain = [name for name in order if not related.get(name) and sum(risen[name])]
     return [*knotted[:MOST_CARRIERS], *plain[:MOST_CARRIERS]]
-
-
-def counters(root: Path) -> dict[str, tuple[int, int]]:
-    """Return the bytes that every interface and every RDMA port of a node has received and sent.
-
-    Ports are named ``mlx5_0/1``; what InfiniBand calls data is counted in words of four bytes.
-    """
-    found = {}
-    for interface in root.glob("net/*"):
-        if read(interface / "type") != LOOPBACK:
-            pair = [read(interface / "statistics" / name) for name in ("rx_bytes", "tx_bytes")]
-            if all(text.isdigit() for text in pair):
-                found[interface.name] = (int(pair[0]), int(pair[1]))
-    for port in root.glob("infiniband/*/ports/*"):
-        pair = [read(port / "counters" / name) for name in ("port_rcv_data", "port_xmit_data")]
-        if all(text.isdigit() for text in pair):
-            found[port_name(port)] = (4 * int(pair[0]), 4 * int(pair[1]))
-    return found
-
-
-def relations(root: Path) -> dict[str, str]:
-    """Return what bytes of a carrier are counted on as well.
-
-    For an interface these are those below it (a bond's or bridge's members, what a VLAN lies on): ``over eth1 eth2``;
-    for an RDMA port the link layer and its network interfaces: ``InfiniBand ib0``.
-    """
-    found = {}
-    for interface in root.glob("net/*"):
-        below = sorted(entry.name.partition("_")[2] for entry in interface.glob("lower_*"))
-        found[interface.name] = f"over {' '.join(below)}" if below else ""
-    for port in root.glob("infiniband/*/ports/*"):
-        names = {read(entry) for entry in port.glob("gid_attrs/ndevs/*")} - {""}
-        names |= {entry.name for entry in (port.parent.parent / "device" / "net").glob("*")} if not names else set()
-        found[port_name(port)] = " ".join([read(port / "link_layer"), *sorted(names)])
-    return found
-
-
-def active_ports(root: Path) -> list[str]:
-    """Return the RDMA ports that can carry something."""
-    return sorted(port_name(port) for port in root.glob("infiniband/*/ports/*") if "ACTIVE" in read(port / "state"))
-
-
-def port_name(port: Path) -> str:
-    """Return ``mlx5_0/1`` for a port's folder."""
-    return f"{port.parent.parent.name}/{port.name}"
-
-
-def read(path: Path) -> str:
-    """Return a small file's text, empty where the kernel has none."""
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def pml() -> str:

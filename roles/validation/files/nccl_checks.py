@@ -260,7 +260,7 @@ def main() -> int:
         voice = rank_program.Voice(
             arguments.check, int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         )
-    return rank_program.run(arguments, work, voice)
+    return rank_program.run(arguments, work, voice, nccl=True, counts=True)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,9 @@ lines, each with ``"clusterctl": 1`` and an ``event``:
              for another rank.
 ``held_back`` For how long this node's control group held it back since the rank's start, by the kernel's count: at
              every sign of life and at the end, from the first rank of a node, if it was held back at all.
+``nccl_path`` What NCCL's log says of the way that the rank's connections take (``nccl_log.py``), where NCCL is used.
+``carried``  By how much the node's counters of interfaces and RDMA ports rose during the check (``port_counters.py``),
+             and the settings that choose an interface; from the first rank of a node, in programs that ask for it.
 ``mapped``   The sha256 of MPI's libraries that the rank has mapped, and which of them are not as installed; from the
              first rank of a node, in the check ``hello``.
 ``measured`` A measurement with every sample; see ``measure.py``.
@@ -43,10 +46,12 @@ from pathlib import Path
 from typing import Any, Callable, Sequence
 
 import control_group
+import nccl_log
+import port_counters
 import scratch_folder
+from rank_findings import TEXT_LIMIT, Findings, shortened
 
-MOST_PROBLEMS = 4  # a line stays below what a pipe writes in one piece
-TEXT_LIMIT = 160
+CHOOSE_INTERFACE = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA")
 MIG = "MIG-"  # begin of the name of an instance of a GPU in MIG mode
 POLL_S = 0.02
 ALARM_GRACE_S = 30  # a rank that is still left (its node was frozen) ends itself this long after the deadline
@@ -149,56 +154,6 @@ class Board:
         self.page[0] = 1
 
 
-class Findings:
-    """Compare answers with what they must be."""
-
-    def __init__(self) -> None:
-        """Begin with nothing compared."""
-        self.compared = 0
-        self.wrong = 0
-        self.problems: list[dict[str, str]] = []
-
-    def array(self, what: str, got: Any, expected: Any, part: int = 0, tolerance: float = 0.0) -> None:
-        """Compare two numpy arrays value by value.
-
-        Args:
-            what: the operation, in words.
-            got: what came.
-            expected: what had to come.
-            part: so many values each came from one rank.
-            tolerance: by so much times the expected value it may be missed; not-a-number always is.
-        """
-        self.compared += int(expected.size)
-        if got.shape != expected.shape or got.dtype != expected.dtype:
-            self.note(what, [list(expected.shape), str(expected.dtype)], [list(got.shape), str(got.dtype)])
-            return
-        right = abs(got - expected) <= tolerance * abs(expected) if tolerance else got == expected
-        different = (~right).reshape(-1).nonzero()[0]
-        if different.size:
-            first = int(different[0])
-            place = f"value {first % part} from rank {first // part}" if part else f"value {first}"
-            where = f"{what}, {place} ({different.size} of {expected.size} wrong)"
-            self.note(where, expected.reshape(-1)[first].item(), got.reshape(-1)[first].item())
-
-    def value(self, what: str, got: object, expected: object) -> None:
-        """Compare two Python objects."""
-        self.compared += 1
-        if got != expected:
-            self.note(what, expected, got)
-
-    def near(self, what: str, got: float, expected: float, tolerance: float) -> None:
-        """Compare two numbers that may differ by ``tolerance`` times the expected one; not-a-number is near nothing."""
-        self.compared += 1
-        if not abs(got - expected) <= tolerance * abs(expected):
-            self.note(what, f"{expected!r} within {tolerance:g} of it", got)
-
-    def note(self, what: str, expected: object, got: object) -> None:
-        """Keep the first few wrong answers and count the rest."""
-        self.wrong += 1
-        if len(self.problems) < MOST_PROBLEMS:
-            self.problems.append({"what": what, "expected": shortened(expected), "got": shortened(got)})
-
-
 class Rank:
     """The state of one rank: its identity, its present step, and its findings.
 
@@ -206,8 +161,18 @@ class Rank:
     files of ``libraries``, names such as ``libmpi``, which are looked up at the end of the check.
     """
 
-    def __init__(self, voice: Voice, board: Board, arguments: argparse.Namespace) -> None:
-        """Begin with nothing found."""
+    def __init__(
+        self,
+        voice: Voice,
+        board: Board,
+        arguments: argparse.Namespace,
+        log: nccl_log.Log | None = None,
+        *,
+        counts: bool = False,
+    ) -> None:
+        """Begin with nothing found; ``log`` is NCCL's, and ``counts`` asks for the node's counters."""
+        self.log, self.counts = log, counts and is_first_of_node()
+        self.before: dict[str, tuple[int, int]] = {}
         self.voice, self.board, self.arguments = voice, board, arguments
         self.rank, self.size = voice.rank, voice.size
         self.findings = Findings()
@@ -227,6 +192,17 @@ class Rank:
         """Note that everything is up; the seconds of the check count from here."""
         now = time.monotonic()
         self.init_s, self.began = round(now - self.began, 6), now
+        if self.counts:
+            self.before = port_counters.counters(port_counters.SYS)
+
+    def tell_path(self) -> None:
+        """Print which way NCCL's connections took, and what the node's counters saw since :meth:`begin`."""
+        found = nccl_log.told(self.log.lines()) if self.log is not None else {}
+        if found:
+            self.voice.say("nccl_path", **found)
+        if self.before:
+            settings = {name: shortened(os.environ[name]) for name in CHOOSE_INTERFACE if name in os.environ}
+            self.voice.say("carried", ports=port_counters.told(self.before), settings=settings)
 
     def attempt(self, check: Callable[[], None]) -> bool:
         """Run the check and print this rank's result; whether the check came to its end.
@@ -241,6 +217,8 @@ class Rank:
             place = traceback.extract_tb(problem.__traceback__)[-1]
             where = f"{Path(place.filename).name}, line {place.lineno}"
             self.findings.note(self.board.step, "an answer", f"{type(problem).__name__}: {problem} ({where})")
+        with contextlib.suppress(OSError):
+            self.tell_path()
         mapped = {name: mapped_library(name) for name in self.libraries}
         result(
             self.voice,
@@ -294,12 +272,6 @@ def world_problem(rank: Rank) -> None:
         rank.findings.note(WORLD, str(rank.voice.size), str(rank.size))
 
 
-def shortened(value: object) -> str:
-    """Return a value as text of bounded length."""
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
-
-
 def mapped_library(name: str) -> str:
     """Return the real path of the library ``name.so…`` that this process has mapped, empty if it has not."""
     wanted = re.compile(rf"/{re.escape(name)}\.so[^/]*$")
@@ -323,7 +295,12 @@ def result(voice: Voice, findings: Findings, **figures: Any) -> None:
 
 
 def watch(
-    voice: Voice, worker: int, board: Board, heartbeat_s: float, look: Callable[[int], bool] | None = None
+    voice: Voice,
+    worker: int,
+    board: Board,
+    heartbeat_s: float,
+    look: Callable[[int], bool] | None = None,
+    log: nccl_log.Log | None = None,
 ) -> int:
     """Wait for the working process, and speak for it where it cannot.
 
@@ -335,12 +312,14 @@ def watch(
         board: what it is busy with.
         heartbeat_s: seconds between two signs of life.
         look: looks at the working process again and again, until it returns True.
+        log: NCCL's log, whose warnings go into the job's output.
     """
     count = HeldBack(voice)
     beat_at = time.monotonic() + heartbeat_s
     while True:
         pid, status = os.waitpid(worker, os.WNOHANG)
         if pid:
+            pass_on(log)
             code = farewell(voice, status, board)
             count.tell()
             return code
@@ -349,9 +328,16 @@ def watch(
         if time.monotonic() >= beat_at:
             beat_at += heartbeat_s
             count.tell()
+            pass_on(log)
             if not is_stopped(worker):  # a stopped worker gives no sign of life
                 voice.beat(board.step)
         time.sleep(POLL_S)
+
+
+def pass_on(log: nccl_log.Log | None) -> None:
+    """Print what NCCL has written since the last time, as far as it belongs into the job's output."""
+    if log is not None:
+        os.write(2, "".join(f"{line}\n" for line in log.fresh()).encode())
 
 
 class HeldBack:
@@ -452,6 +438,9 @@ def run(
     work: Callable[[Rank], int],
     voice: Voice | None = None,
     look: Callable[[int], bool] | None = None,
+    *,
+    nccl: bool = False,
+    counts: bool = False,
 ) -> int:
     """Report that this rank is up, then run ``work`` in a child and watch it.
 
@@ -460,19 +449,22 @@ def run(
         work: does the check, prints the result (:meth:`Rank.attempt`) and returns the exit code, or exits with it.
         voice: this rank's voice; None takes rank and size from mpirun's environment.
         look: looks at the child again and again, until it returns True.
+        nccl: whether the ranks use NCCL, whose log tells the way of its connections.
+        counts: whether the node's counters of interfaces and RDMA ports are told.
     """
     voice = voice or Voice(arguments.check)
     board = Board()
     board.step = "the start of the program"
     voice.say("started", pid=os.getpid())
     be_modest()
+    log = nccl_log.Log(os.environ) if nccl else None
     worker = os.fork()
     signal.alarm(int(arguments.deadline + ALARM_GRACE_S))  # in both, and it survives an exec
     if worker:
-        return watch(voice, worker, board, arguments.heartbeat, look)
+        return watch(voice, worker, board, arguments.heartbeat, look, log)
     end_with_parent()
     tell_stack_when_asked()
-    return work(Rank(voice, board, arguments))
+    return work(Rank(voice, board, arguments, log, counts=counts))
 
 
 if __name__ == "__main__":

@@ -280,7 +280,7 @@ def main() -> int:
     voice = rank_program.Voice(arguments.check, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mouth:
         mouth.sendto(str(voice.rank).encode(), handover["socket"])
-    return rank_program.run(arguments, work, voice)
+    return rank_program.run(arguments, work, voice, nccl=arguments.backend == "nccl", counts=True)
 
 
 if __name__ == "__main__":

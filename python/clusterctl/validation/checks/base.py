@@ -43,6 +43,9 @@ class Site:
         machines: an id of each node's machine. Containers of one machine have the same id and share its cores.
         stack: what each node has for training.
         layout: where the software lies on the nodes.
+        rdma: the RDMA ports of each node that are up and of its fastest kind, ``mlx5_0:1``.
+        gpus: the name of each node's GPUs, as the driver tells it.
+        settings: where each node sets NCCL's variables: a file, or "environment".
         fabric: the interfaces of each node that must carry jobs; a node without a fabric record is left out.
     """
 
@@ -56,6 +59,9 @@ class Site:
     stack: Mapping[str, NodeStack] = field(default_factory=dict)
     fabric: Mapping[str, FabricPath] = field(default_factory=dict)
     layout: Layout = DEFAULT_LAYOUT
+    rdma: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gpus: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def placement(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from clusterctl.model.results import Figure, Verdict
 from clusterctl.model.units import size_words, value_words
 from clusterctl.suite import MeasuringOptions
 from clusterctl.suite.values import MIB, OPERATIONS, Operations, Sizes
-from clusterctl.validation.checks import base, blame, bus_bandwidth, horovod, judging, nccl, rank_output
+from clusterctl.validation.checks import base, blame, bus_bandwidth, horovod, judging, nccl, nccl_path, rank_output
 from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ class NcclSweep(_Sweep):
             return judgement
         players = [report for report in judgement.ranks if "points" in report.facts]
         shared = next((report.facts["shared"] for report in players if "shared" in report.facts), "")
-        return with_figures(judgement, site, outcome, self.options.confidence, players, shared)
+        found = with_figures(judgement, site, outcome, self.options.confidence, players, shared)
+        return nccl_path.judged(found, site, outcome)
 
 
 @dataclass(frozen=True)

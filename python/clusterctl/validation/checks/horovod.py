@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from clusterctl.model.results import Measurement, Verdict
 from clusterctl.suite import CheckOptions
 from clusterctl.suite.values import Count, Share
-from clusterctl.validation.checks import base, blame, judging, scaling, stack_needs
+from clusterctl.validation.checks import base, blame, judging, nccl_path, scaling, stack_needs
 from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ class Horovod:
                 reason = f"tensors {_CALLED[device]} were carried by {words} and not by {wanted}: {operations}"
                 return base.fail(judgement, reason, site.slots)
             carriers.append(f"{wanted} {_CALLED[device]}" if device == "cuda" else wanted)
-        return base.passed(judgement, f"{judgement.reason} over {' and '.join(carriers)}")
+        judgement = base.passed(judgement, f"{judgement.reason} over {' and '.join(carriers)}")
+        return nccl_path.judged(judgement, site, outcome)
 
 
 def carried_by(report: RankReport, device: str) -> set[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from clusterctl.model import nodeset
 from clusterctl.model.findings import majority
 from clusterctl.model.results import Measurement, Verdict
-from clusterctl.validation.checks import base, blame, judging
+from clusterctl.validation.checks import base, blame, judging, nccl_path
 from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Nccl:
             return judgement
         version = judgement.ranks[0].facts.get("nccl_version", "")
         reason = "; ".join(_words(site, judgement.ranks, version, bare(judgement.ranks)))
-        return base.passed(judgement, reason, *_figures(judgement.ranks))
+        return nccl_path.judged(base.passed(judgement, reason, *_figures(judgement.ranks)), site, outcome)
 
 
 NCCL = Nccl()

@@ -130,18 +130,24 @@ def reading(report: RankReport) -> Reading:
     """Return what a node's first rank read from the counters, with every byte counted once."""
     figures = report.figures
     names = [name.removesuffix(_RX) for name in figures if name.endswith(_RX)]
-    counted = [_carrier(name, figures[name + _RX], figures[name + _TX], report.facts.get(name, "")) for name in names]
+    counted = [carrier(name, figures[name + _RX], figures[name + _TX], report.facts.get(name, "")) for name in names]
     return Reading(
         host=report.host,
         sent_bytes=figures["sent_bytes"],
         received_bytes=figures.get("received_bytes", 0.0),
         pml=report.facts.get("pml", ""),
         active=tuple(report.facts.get("rdma", "").split()),
-        carriers=tuple(_own(carrier, counted) for carrier in counted),
+        carriers=without_doubles(counted),
     )
 
 
-def _carrier(name: str, rx_bytes: float, tx_bytes: float, words: str) -> Carrier:
+def without_doubles(counted: Sequence[Carrier]) -> tuple[Carrier, ...]:
+    """Return carriers whose bytes are counted once: on a bond, and not on its members as well."""
+    return tuple(_own(one, counted) for one in counted)
+
+
+def carrier(name: str, rx_bytes: float, tx_bytes: float, words: str) -> Carrier:
+    """Return a carrier; ``words`` are those of ``port_counters.relations`` on the node."""
     first, _, below = words.partition(" ")
     return Carrier(name, rx_bytes, tx_bytes, tuple(below.split()), "" if first in {"", "over"} else first)
 
@@ -164,14 +170,14 @@ def _lies_on(upper: Carrier, lower: Carrier) -> bool:
     return lower.name in upper.below and upper.link_layer != "InfiniBand"
 
 
-def _of_fabric(fabric: base.FabricPath, found: Reading) -> tuple[Carrier, ...]:
+def of_fabric(fabric: base.FabricPath, carriers: Sequence[Carrier]) -> tuple[Carrier, ...]:
     """Return the carriers of the fabric: its interfaces, and the RDMA ports behind them."""
     behind = set(fabric.interfaces)
-    for _ in found.carriers:  # a VLAN on a bond on two ports: as deep as there are carriers, at most
-        behind |= {name for carrier in found.carriers if carrier.name in behind for name in carrier.below}
+    for _ in carriers:  # a VLAN on a bond on two ports: as deep as there are carriers, at most
+        behind |= {name for carrier in carriers if carrier.name in behind for name in carrier.below}
     return tuple(
         carrier
-        for carrier in found.carriers
+        for carrier in carriers
         if carrier.name in fabric.interfaces or (carrier.is_rdma and behind & set(carrier.below))
     )
 
@@ -188,7 +194,7 @@ def _fault(site: base.Site, found: Reading) -> _Fault | None:
     """Find what is wrong with the carriers of a node's bytes."""
     fabric = site.fabric.get(found.host)
     if fabric is not None:
-        right = _of_fabric(fabric, found)
+        right = of_fabric(fabric, found.carriers)
         others = [carrier for carrier in found.carriers if carrier not in right]
         meant = f"{_names(fabric.interfaces)} ({', '.join(fabric.cidrs)})"
         if found.share(right) < CARRIED:
@@ -243,7 +249,7 @@ def _failed(judgement: base.Judgement, faults: dict[Reading, _Fault]) -> base.Ju
 def _carriers(site: base.Site, found: Reading) -> tuple[str, ...]:
     """Return the names of the carriers of a node's bytes, on the fabric where the node has one."""
     fabric = site.fabric.get(found.host)
-    chosen = found.carriers if fabric is None else _of_fabric(fabric, found)
+    chosen = found.carriers if fabric is None else of_fabric(fabric, found.carriers)
     alone = [carrier.name for carrier in chosen if found.share([carrier]) >= CARRIED]
     if alone or found.share(chosen) < CARRIED:
         return tuple(alone)

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 # A rank's line begins with one of two keys; mpirun may join lines of two ranks or put words before them.
 _BEGIN = re.compile(r'\{"(?:clusterctl|rank)"')
-ABOUT_NODES = frozenset({"held_back", "mapped"})  # events that say nothing of the rank that prints them
+ABOUT_NODES = frozenset(
+    {"held_back", "mapped", "nccl_path", "carried"}
+)  # events that say nothing of the rank that prints them
 _DECODER = json.JSONDecoder()
 LOAD, CPUS = "load_processes", "load_cpus"  # of a rank's machine, in its signs of life
 

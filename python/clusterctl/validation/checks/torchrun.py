@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.model.results import Measurement, Verdict
-from clusterctl.validation.checks import base, blame, judging, scaling, stack_needs
+from clusterctl.validation.checks import base, blame, judging, nccl_path, scaling, stack_needs
 from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class TorchrunCheck:
             Measurement(name="loss", value=told["loss"], unit="1"),
             Measurement(name="single_process_loss", value=told["single_process_loss"], unit="1"),
         )
-        return replace(judgement, figures=found)
+        return nccl_path.judged(replace(judgement, figures=found), site, outcome)
 
 
 def _backend(site: base.Site) -> str:

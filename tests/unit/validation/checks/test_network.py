@@ -219,7 +219,9 @@ def tree(root: Path, files: Mapping[str, str]) -> Path:
     return root
 
 
-def test_counters_and_relations_are_read_as_the_kernel_writes_them(program: ModuleType, tmp_path: Path) -> None:
+def test_counters_and_relations_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None:
+    program = node_programs.load("port_counters")
+
     def interface(name: str, received: int, sent: int, kind: int = 1) -> dict[str, str]:
         statistics = f"net/{name}/statistics"
         return {

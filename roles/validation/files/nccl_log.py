@@ -1,0 +1,166 @@
+"""Have NCCL write its log into memory, pass its warnings on, and tell in one line which way its connections take.
+
+NCCL's user guide, "Environment Variables", has NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE; "Troubleshooting" has
+the lines. The watching process makes the memory file before the working one exists, so warnings of a rank that hangs or
+dies are not lost. A NCCL_DEBUG_FILE of the user stays; then nothing is told.
+
+It needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from typing import Any, Iterable, Iterator, MutableMapping
+
+LEVEL, SUBSYSTEMS, FILE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"
+TALKATIVE = ("INFO", "ABORT", "TRACE")
+WANTED = "INIT,ENV,NET,GRAPH"
+BLOCK = 1 << 16
+MOST_BYTES = 1 << 24  # of a log that is read; NCCL writes some kilobytes for each rank
+MOST_HCAS, MOST_NAMED, MOST_TEXT = 40, 12, 40  # what a line tells stays below what a pipe writes in one piece
+
+_SAID = re.compile(r"NCCL (INFO|WARN) (.*)")
+_NETWORK = re.compile(r"Using network (.+)")
+_USING = re.compile(r"NET/(IB|Socket) : Using (.+)")
+_ENTRY = re.compile(r"\[(\d+)\](\S+?)(?:/(IB|RoCE|Ethernet))?(?=\s|$)")
+_SOCKET = re.compile(r"\[\d+\]([^:\s]+):\S+<\d+>")
+_ENDS = r"\d+\[[^\]]*\] -> \d+\[[^\]]*\]"
+_CHANNEL = re.compile(rf"Channel \d+(?:/\d+)? ?: {_ENDS}(?: \[(send|receive)\])? via (\S+(?: \S+)*)")
+_MERGED = re.compile(r"NET/IB : Made virtual device \[(\d+)\] name=(\S+)")
+_SET = re.compile(r"(NCCL_[A-Z0-9_]+) set by environment to (.*?)\.?$")
+_DIRECT = re.compile(r"NET/(\S+) : GPU Direct RDMA (Enabled|Disabled) for HCA (\d+) '([^']+)'")
+_NO_DEVICE = "NET/IB : No device found"
+_VERSION = re.compile(r"NCCL version (\d+(?:\.\d+)+)")
+
+
+class Log:
+    """NCCL's log of one rank, in memory that this process shares with its children."""
+
+    def __init__(self, environment: MutableMapping[str, str]) -> None:
+        """Set the variables by which NCCL writes it."""
+        self.handle = -1
+        self.asked = environment.get(LEVEL, "").upper() in TALKATIVE  # the user wants to read all of it
+        self._told, self._rest = 0, b""
+        if environment.get(FILE):
+            return
+        self.handle = os.memfd_create("clusterctl_nccl", 0)
+        environment[FILE] = f"/proc/self/fd/{self.handle}"
+        if not self.asked:
+            environment[LEVEL] = "INFO"
+            environment[SUBSYSTEMS] = WANTED
+
+    def fresh(self) -> Iterator[str]:
+        """Yield the lines since the last call that belong into the job's output: warnings, or all on request."""
+        while self.handle >= 0:
+            data = os.pread(self.handle, BLOCK, self._told)
+            self._told += len(data)
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                text = line.decode("utf-8", "replace")
+                if self.asked or " NCCL WARN " in text:
+                    yield text
+            if len(data) < BLOCK:
+                return
+
+    def lines(self) -> list[str]:
+        """Return all that NCCL has written until now."""
+        if self.handle < 0:
+            return []
+        text = b""
+        while len(text) < MOST_BYTES:
+            data = os.pread(self.handle, BLOCK, len(text))
+            if not data:
+                break
+            text += data
+        return text.decode("utf-8", "replace").splitlines()
+
+
+def told(lines: Iterable[str]) -> dict[str, Any]:
+    """Return what a log says of the way that NCCL's connections take; {} for a log without a word of NCCL.
+
+    Returns:
+        ``network`` is NCCL's name of it. ``hcas`` are the RDMA ports that it opened, ``mlx5_0:1/RoCE``, and
+        ``interfaces`` those for its sockets. ``ways`` counts connections by their way, ``NET/IB/0/GDRDMA`` or
+        ``P2P/CUMEM``. ``settings`` were set by somebody, ``direct`` is GPUDirect by HCA, ``no_device``: no RDMA port
+        was found that it could use. ``rings``: its rings are connected. ``version`` is that of NCCL.
+    """
+    found = _Found()
+    for line in lines:
+        match = _SAID.search(line)
+        if match:
+            found.take(match.group(2).strip())
+        elif _VERSION.search(line):
+            found.version = str(_VERSION.search(line).group(1))  # type: ignore[union-attr]
+    return found.answer()
+
+
+class _Found:
+    def __init__(self) -> None:
+        self.some = self.no_device = self.rings = False
+        self.network = self.version = ""
+        self.hcas: dict[int, str] = {}
+        self.interfaces: list[str] = []
+        self.ways: Counter[str] = Counter()
+        self.settings: dict[str, str] = {}
+        self.direct: dict[str, bool] = {}
+
+    def take(self, text: str) -> None:
+        """Take what one line says."""
+        self.some = True
+        self.no_device |= text.startswith(_NO_DEVICE)
+        self.rings |= text.startswith("Connected all rings")
+        for pattern, take in (
+            (_NETWORK, self._network),
+            (_USING, self._using),
+            (_MERGED, self._merged),
+            (_SET, self._set),
+            (_DIRECT, self._direct),
+            (_CHANNEL, self._channel),
+        ):
+            match = pattern.match(text)
+            if match:
+                take(*match.groups())
+
+    def _network(self, name: str) -> None:
+        self.network = name
+
+    def _using(self, kind: str, rest: str) -> None:
+        if kind == "Socket":
+            self.interfaces = _SOCKET.findall(rest)
+        else:
+            ports = rest.partition(";")[0]
+            self.hcas.update({int(at): f"{name}/{layer}" for at, name, layer in _ENTRY.findall(ports) if layer})
+
+    def _merged(self, at: str, name: str) -> None:
+        self.hcas[int(at)] = name
+
+    def _set(self, name: str, value: str) -> None:
+        if name not in {LEVEL, SUBSYSTEMS, FILE}:
+            self.settings[name] = value
+
+    def _direct(self, _kind: str, state: str, _at: str, name: str) -> None:
+        self.direct[name] = state == "Enabled"
+
+    def _channel(self, _side: str | None, way: str) -> None:
+        self.ways[way] += 1
+
+    def answer(self) -> dict[str, Any]:
+        """Return what was found, cut to what one line may tell."""
+        if not self.some:
+            return {}
+        ways = dict(self.ways.most_common(MOST_NAMED))
+        return {
+            "network": self.network[:MOST_TEXT],
+            "hcas": {str(at): name[:MOST_TEXT] for at, name in sorted(self.hcas.items())[:MOST_HCAS]},
+            "interfaces": [name[:MOST_TEXT] for name in self.interfaces[:MOST_NAMED]],
+            "ways": {way[:MOST_TEXT]: count for way, count in ways.items()},
+            "settings": {
+                name[:MOST_TEXT]: value[:MOST_TEXT] for name, value in list(self.settings.items())[:MOST_NAMED]
+            },
+            "direct": {name[:MOST_TEXT]: on for name, on in list(self.direct.items())[:MOST_NAMED]},
+            "no_device": self.no_device,
+            "rings": self.rings,
+            "version": self.version,
+        }

@@ -1,0 +1,375 @@
+"""The way that traffic took: NCCL's log read by the node's own program, the counters, and the verdicts over both."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from clusterctl.model.job_outcome import JobOutcome, OutputLine
+from clusterctl.model.results import Verdict
+from clusterctl.validation.checks import base, nccl_path
+from node_programs import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[4]
+LOGS = ROOT / "tests" / "data" / "nccl_log"
+NODES = ("node1", "node2", "node3")
+PASSED = base.Judgement(Verdict.PASS, "4 ranks on 2 nodes")
+
+
+def site(*ports: str, fabric: str = "eth0", **changed: Any) -> base.Site:
+    return base.Site(
+        version="5.0.7",
+        slots=dict.fromkeys(NODES, 2),
+        names={name: name for name in NODES},
+        fabric=dict.fromkeys(NODES, base.FabricPath((fabric,))),
+        rdma=dict.fromkeys(NODES, ports) if ports else {},
+        **changed,
+    )
+
+
+def told(log: str) -> dict[str, Any]:
+    found: dict[str, Any] = load("nccl_log").told((LOGS / f"{log}.log").read_text().splitlines())
+    return found
+
+
+def line(event: str, host: str, **values: Any) -> OutputLine:
+    words = {"clusterctl": 1, "event": event, "check": "nccl", "rank": NODES.index(host), "host": host, **values}
+    text = json.dumps(words)
+    assert len(text) < 4096, "a line is written in one piece"
+    return OutputLine("stdout", 1.0, text)
+
+
+def judged(where: base.Site, *logs: str, more: tuple[OutputLine, ...] = ()) -> base.Judgement:
+    lines = [line("nccl_path", host, **told(log)) for host, log in zip(NODES, logs, strict=False)]
+    return nccl_path.judged(PASSED, where, JobOutcome("exited", 1.0, lines=(*lines, *more)))
+
+
+def test_what_a_log_says() -> None:
+    assert told("ib-direct") == {
+        "network": "IB",
+        "hcas": {"0": "mlx5_0:1/RoCE", "1": "mlx5_1:1/RoCE"},
+        "interfaces": [],
+        "ways": {"NET/IB/0/GDRDMA": 1, "NET/IB/1/GDRDMA": 1, "P2P/CUMEM/read": 1, "NET/IB/1(1)/GDRDMA": 1},
+        "settings": {"NCCL_IB_GID_INDEX": "3"},
+        "direct": {"mlx5_0": True, "mlx5_1": True},
+        "no_device": False,
+        "rings": True,
+        "version": "2.24.3",
+    }
+    old = told("old-form")
+    assert (old["hcas"], old["interfaces"], old["version"]) == ({"0": "mlx5_0:1/IB"}, ["ib0"], "2.8.4")
+    assert old["ways"] == {"NET/IB/0/GDRDMA": 1, "direct shared memory": 1, "SHM/direct/direct": 1}
+    assert told("plugin")["network"] == "AWS Libfabric"
+    assert load("nccl_log").told(["no word of it", ""]) == {}
+
+
+def test_a_log_of_any_length_is_told_in_one_piece() -> None:
+    begin = "node1:1:2 [0] NCCL INFO "
+    many = [f"{begin}Channel 00/0 : 0[0] -> {n}[0] [send] via NET/IB/{n}/{'x' * 300}" for n in range(500)]
+    many += [f"{begin}NCCL_SETTING_{'A' * n} set by environment to {'y' * 900}." for n in range(200)]
+    many += [begin + "NET/IB : Using " + " ".join(f"[{n}]mlx5_{n}:1/RoCE" for n in range(99))]
+    found = load("nccl_log").told(many)
+    assert len(found["ways"]) == load("nccl_log").MOST_NAMED
+    assert len(json.dumps(found)) < 4000
+
+
+def test_a_right_way_stays_a_pass_and_is_told() -> None:
+    found = judged(site("mlx5_0:1", "mlx5_1:1"), *["ib-direct"] * 3)
+    assert found.verdict is Verdict.PASS
+    assert found.reason == "4 ranks on 2 nodes; NCCL goes over IB (mlx5_0:1, mlx5_1:1) with GPUDirect RDMA"
+    assert judged(site(), *["socket-no-device"] * 3).reason.endswith("; NCCL goes over Socket (eth0)")
+    assert judged(site("efa0:1"), *["plugin"] * 3).reason.endswith("NCCL goes over AWS Libfabric with GPUDirect RDMA")
+    assert judged(site("mlx5_0:1")) == PASSED, "no log, no word"
+
+
+@pytest.mark.parametrize(
+    ("log", "ports", "hosts", "words"),
+    [
+        (
+            "socket-disabled",
+            ("mlx5_0:1", "mlx5_1:1"),
+            NODES,
+            (
+                "node[1-3]: NCCL goes over sockets on eth0 although mlx5_0:1, mlx5_1:1 are up, by NCCL_IB_DISABLE=1 of "
+                "/etc/nccl.conf; take that setting away"
+            ),
+        ),
+        (
+            "socket-no-device",
+            ("mlx5_0:1",),
+            NODES,
+            (
+                "node[1-3]: NCCL goes over sockets on eth0 although mlx5_0:1 is up; it found no RDMA port that it can "
+                "use; see that libibverbs and its driver are installed, and that jobs may open /dev/infiniband"
+            ),
+        ),
+        (
+            "socket-docker",
+            (),
+            NODES,
+            (
+                "node[1-3]: NCCL's sockets go over docker0, not over eth0, by NCCL_SOCKET_IFNAME=docker0; "
+                "set NCCL_SOCKET_IFNAME to =eth0"
+            ),
+        ),
+        (
+            "ib-left-out",
+            ("mlx5_0:1", "mlx5_1:1"),
+            NODES,
+            (
+                "node[1-3]: NCCL leaves out mlx5_1:1 of 2 ports that are up, by NCCL_IB_HCA==mlx5_0:1; take "
+                "that setting away, or name all ports in it"
+            ),
+        ),
+        (
+            "ib-one-rail",
+            ("mlx5_0:1", "mlx5_1:1", "mlx5_2:1", "mlx5_3:1"),
+            NODES,
+            (
+                "node[1-3]: NCCL uses mlx5_2:1 alone of 4 ports that are up, by NCCL_CROSS_NIC=2; take that "
+                "setting away, or name all ports in it"
+            ),
+        ),
+        (
+            "ib-indirect",
+            ("mlx5_0:1", "mlx5_1:1"),
+            NODES,
+            (
+                "node[1-3]: GPUDirect RDMA is off for mlx5_0, mlx5_1; load the module nvidia_peermem, or a "
+                "driver and a kernel with DMA-BUF; see that ACS and IOMMU are off"
+            ),
+        ),
+        (
+            "old-form",
+            ("mlx5_0:1",),
+            NODES,
+            (
+                "node[1-3]: GPUs of the node exchange through its memory, not directly, by NCCL_P2P_DISABLE=1; "
+                "take that setting away"
+            ),
+        ),
+    ],
+)
+def test_each_wrong_way_names_nodes_port_and_setting(
+    log: str, ports: tuple[str, ...], hosts: tuple[str, ...], words: str
+) -> None:
+    where = site(*ports, settings={host: {"NCCL_IB_DISABLE": "/etc/nccl.conf"} for host in NODES})
+    found = judged(where, log, log, log)
+    assert (found.verdict, found.hosts, found.reason) == (Verdict.FAIL, hosts, words)
+    assert [culprit.nodes for culprit in found.culprits] == [(host,) for host in hosts]
+    assert all(culprit.cure and culprit.quantity == "path" for culprit in found.culprits)
+
+
+def test_one_node_of_three_is_named_alone() -> None:
+    found = judged(site("mlx5_0:1", "mlx5_1:1"), "ib-direct", "socket-disabled", "ib-direct")
+    assert found.hosts == ("node2",)
+    quiet = told("ib-indirect") | {"direct": {}}
+    lines = [line("nccl_path", "node1", **told("ib-direct")), line("nccl_path", "node2", **quiet)]
+    found = nccl_path.judged(PASSED, site("mlx5_0:1", "mlx5_1:1"), JobOutcome("exited", 1.0, lines=tuple(lines)))
+    assert found.hosts == ("node2",), "its neighbours have GPUDirect"
+    assert found.reason.startswith("node2: GPUDirect RDMA is off for mlx5_0:1, mlx5_1:1; load")
+
+
+def test_what_cannot_be_expected_is_no_fault() -> None:
+    ports = ("mlx5_0:1", "mlx5_1:1")
+    assert judged(site(), *["socket-disabled"] * 3).verdict is Verdict.PASS, "no RDMA port is up"
+    cards = dict.fromkeys(NODES, "NVIDIA GeForce RTX 4090")
+    assert judged(site(*ports, gpus=cards), *["ib-indirect"] * 3).verdict is Verdict.PASS
+    one = replace(site(*ports), slots={"node1": 2})
+    assert judged(one, "socket-disabled") == PASSED, "one node has no way to others"
+    failed = replace(PASSED, verdict=Verdict.FAIL)
+    outcome = JobOutcome("exited", 1.0, lines=(line("nccl_path", "node1", **told("socket-disabled")),))
+    assert nccl_path.judged(failed, site(*ports), outcome) == failed
+
+
+def carried(host: str, rows: dict[str, list[object]], **settings: str) -> OutputLine:
+    return line("carried", host, ports=rows, settings=settings)
+
+
+def test_traffic_outside_the_cluster_s_network_names_interface_and_setting() -> None:
+    rows: dict[str, list[object]] = {"eth1": [9 << 20, 8 << 20, ""], "eth0": [1 << 20, 0, ""], "lo9": [0, 0, ""]}
+    lines = tuple(carried(host, rows, GLOO_SOCKET_IFNAME="eth1") for host in NODES[:2])
+    found = nccl_path.judged(PASSED, site(), JobOutcome("exited", 1.0, lines=lines))
+    assert found.hosts == NODES[:2]
+    assert found.reason == (
+        "node[1-2]: 17.0 MiB of 18.0 MiB went over eth1, not over eth0 (GLOO_SOCKET_IFNAME=eth1); set "
+        "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to eth0, or provision it again (role fabric)"
+    )
+    alone = nccl_path.judged(PASSED, site(), JobOutcome("exited", 1.0, lines=lines[:1]))
+    assert alone == PASSED, "a file server of one node is no path of a job"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"eth1": [1 << 18, 1 << 18, ""], "eth0": [0, 0, ""]},  # too little to tell
+        {"eth1": [8 << 20, 0, ""], "eth0": [9 << 20, 9 << 20, ""]},  # less than the network's
+        {"bond0": [9 << 20, 9 << 20, "over eth0 eth1"], "eth0": [9 << 20, 0, ""], "eth1": [0, 9 << 20, ""]},
+        {"mlx5_0/1": [9 << 30, 9 << 30, "Ethernet eth0"], "eth0": [1 << 10, 0, ""]},
+    ],
+)
+def test_counters_that_are_right(rows: dict[str, list[object]]) -> None:
+    fabric = "bond0" if "bond0" in rows else "eth0"
+    lines = tuple(carried(host, rows) for host in NODES)
+    assert nccl_path.judged(PASSED, site(fabric=fabric), JobOutcome("exited", 1.0, lines=lines)) == PASSED
+
+
+STRANGE = [None, 7, "x", [], [["a"]], {"a": 1}, {"0": None}, {"eth1": [1, "2", 3]}, {"9" * 9: []}]
+
+
+@pytest.mark.parametrize("value", STRANGE)
+def test_lines_of_another_form_are_passed_over(value: object) -> None:
+    names = ("network", "hcas", "interfaces", "ways", "settings", "direct", "no_device")
+    lines = [line("nccl_path", "node1", **dict.fromkeys(names, value)), line("carried", "node2", ports=value)]
+    found = nccl_path.judged(PASSED, site("mlx5_0:1"), JobOutcome("exited", 1.0, lines=tuple(lines)))
+    assert found.verdict in {Verdict.PASS, Verdict.FAIL}
+
+
+# --- the node's own programs ---
+
+WORKER = """\
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import nccl_log, rank_program
+def work(rank):
+    def check():
+        rank.begin()
+        rank.findings.compared += 1
+        with open(os.environ["NCCL_DEBUG_FILE"], "w") as log:  # as NCCL does
+            log.write(open(sys.argv[2]).read() + "node1:1:2 [0] NCCL WARN something is odd\\n")
+            log.flush()
+            if len(sys.argv) > 3:
+                os.kill(os.getpid(), 9)
+    return 0 if rank.attempt(check) else 1
+arguments = rank_program.parser("", ("nccl",)).parse_args(["--check", "nccl"])
+sys.exit(rank_program.run(arguments, work, nccl=True, counts=True))
+"""
+
+
+def worked(*more: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", WORKER, str(ROOT / "roles/validation/files"), str(LOGS / "ib-direct.log"), *more]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
+    return subprocess.run(words, env=clean | environment, capture_output=True, text=True, check=False, timeout=60)
+
+
+def events(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    return {event["event"]: event for event in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.programs
+def test_a_rank_tells_its_way_and_passes_warnings_on() -> None:
+    done = worked()
+    found = events(done)
+    assert found["nccl_path"]["network"] == "IB"
+    assert found["result"]["ok"]
+    assert 0 < len(found["carried"]["ports"]) <= load("port_counters").MOST_CARRIERS
+    assert "lo" not in found["carried"]["ports"]
+    assert done.stderr.splitlines() == ["node1:1:2 [0] NCCL WARN something is odd"]
+
+
+@pytest.mark.programs
+def test_the_warnings_of_a_rank_that_dies_are_not_lost() -> None:
+    done = worked("die")
+    assert "NCCL WARN something is odd" in done.stderr
+    assert "nccl_path" not in events(done)
+
+
+@pytest.mark.programs
+def test_a_user_s_own_wishes_for_the_log_stay(tmp_path: Path) -> None:
+    assert "NCCL INFO Connected all rings" in worked(NCCL_DEBUG="INFO").stderr
+    kept = tmp_path / "log"
+    done = worked(NCCL_DEBUG_FILE=str(kept))
+    assert "nccl_path" not in events(done)
+    assert "Connected all rings" in kept.read_text()
+
+
+# --- real counters: two network namespaces with two networks between them ---
+
+SENDER = """\
+import os, socket, sys
+sys.path.insert(0, sys.argv[1])
+import rank_program
+PIECE, PIECES = bytes(1 << 16), 64
+def work(rank):
+    def check():
+        rank.begin()
+        if rank.rank == 0:
+            with socket.create_server((sys.argv[2], 4711)) as server:
+                peer = server.accept()[0]
+                left = len(PIECE) * PIECES
+                while left:
+                    left -= len(peer.recv(1 << 16))
+                peer.sendall(PIECE * PIECES)
+        else:
+            while True:
+                try:
+                    peer = socket.create_connection((sys.argv[2], 4711), timeout=20)
+                    break
+                except ConnectionRefusedError:
+                    pass
+            peer.sendall(PIECE * PIECES)
+            left = len(PIECE) * PIECES
+            while left:
+                left -= len(peer.recv(1 << 16))
+        rank.findings.compared += 1
+    return 0 if rank.attempt(check) else 1
+arguments = rank_program.parser("", ("torchrun",)).parse_args(["--check", "torchrun"])
+number = int(sys.argv[3])
+voice = rank_program.Voice("torchrun", number, 2)
+voice.host = f"node{number + 1}"
+sys.exit(rank_program.run(arguments, work, voice, counts=True))
+"""
+
+
+@pytest.fixture
+def spaces() -> Iterator[list[str]]:
+    """Two network namespaces with eth0 and eth1 each, of this test alone."""
+    names = [f"cc-path-{os.getpid()}-{number}" for number in range(2)]
+    commands = [["ip", "netns", "add", name] for name in names]
+    for number in range(2):
+        ends = [f"eth{number}", "netns", names[0]], [f"eth{number}", "netns", names[1]]
+        commands.append(["ip", "link", "add", *ends[0], "type", "veth", "peer", "name", *ends[1]])
+        for place, name in enumerate(names):
+            inside = ["ip", "-n", name]
+            commands.append([*inside, "addr", "add", f"10.233.{number}.{place + 1}/24", "dev", f"eth{number}"])
+            commands.append([*inside, "link", "set", f"eth{number}", "up"])
+    try:
+        for command in commands:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                pytest.skip(f"network namespaces cannot be made here: {done.stderr.strip()}")
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes network namespaces")
+@pytest.mark.parametrize(("number", "verdict"), [(0, Verdict.PASS), (1, Verdict.FAIL)])
+def test_the_kernel_s_own_counters_tell_a_wrong_interface(spaces: list[str], number: int, verdict: Verdict) -> None:
+    programs = str(ROOT / "roles/validation/files")
+    running = [
+        subprocess.Popen(
+            ["ip", "netns", "exec", name, sys.executable, "-c", SENDER, programs, f"10.233.{number}.1", str(rank)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "GLOO_SOCKET_IFNAME": f"eth{number}"},
+        )
+        for rank, name in enumerate(spaces)
+    ]
+    lines = [OutputLine("stdout", 1.0, text) for one in running for text in one.communicate(timeout=60)[0].splitlines()]
+    found = nccl_path.judged(PASSED, site(), JobOutcome("exited", 1.0, lines=tuple(lines)))
+    assert found.verdict is verdict, lines
+    if verdict is Verdict.FAIL:
+        assert found.hosts == NODES[:2]
+        assert "MiB went over eth1, not over eth0 (GLOO_SOCKET_IFNAME=eth1)" in found.reason
