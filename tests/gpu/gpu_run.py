@@ -29,10 +29,10 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = "roles/validation/files"
@@ -43,6 +43,15 @@ import nccl_library  # noqa: E402
 import nccl_timing  # noqa: E402
 from rank_program import CheckError  # noqa: E402
 
+sys.path.insert(0, str(ROOT / "plugins" / "module_utils"))
+
+from node_probe import gpu as gpu_facts  # noqa: E402 - it lies in the folder above, as those below
+from node_probe import rdma as rdma_facts  # noqa: E402
+from node_probe import topology as numa_nodes  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 NOTHING_TO_RUN = 3
 TOTAL_S = 560.0  # ten minutes, and room to write the report
 END_S = 10.0  # from a polite end to a kill
@@ -50,6 +59,21 @@ LEAST_S = 20.0  # a part with less time left is not begun
 MOST_LINES = 60
 SHARING_SINCE = (2, 30, 3)
 SWEEP = ("--sizes", "8,4096,1048576,67108864,1073741824", "--budget", "0.5")
+# What leaves NCCL one way (its user guide, "Environment Variables"), and how its log then begins the way of each
+# connection. NVLink SHARP is left out, since it would join GPUs beside these ways.
+WAYS: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
+    "nvlink": ("NVLink", {"NCCL_P2P_LEVEL": "NVL", "NCCL_SHM_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}, ("P2P",)),
+    "pcie": (
+        "PCIe and main memory",
+        {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"},
+        ("SHM", "direct shared memory"),
+    ),
+    "nic": (
+        "the network",
+        {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"},
+        ("NET/",),
+    ),
+}
 PYTHONS = ("python3", str(ROOT / ".venv" / "bin" / "python"), "/usr/local/python_env/bin/python")
 CLUSTER_NCCL = "/usr/local/nccl/lib/libnccl.so.2"
 
@@ -145,6 +169,8 @@ class Part:
     deadline_s: float = 0.0
     handover: tuple[str, ...] = ()  # the options of torch_checks, which its workers get from their node's process
     skip: str = ""
+    ways: tuple[str, ...] = ()  # how NCCL's log may begin the way of a connection
+    reads: str = ""  # "dcgm": the output is that of dcgmi
 
 
 @dataclass(frozen=True)
@@ -160,6 +186,7 @@ class Done:
     ranks: tuple[dict[str, Any], ...] = ()
     lines: tuple[str, ...] = ()
     measured: tuple[dict[str, Any], ...] = ()
+    took: tuple[str, ...] = ()  # the ways that NCCL's connections took, by its own log
 
 
 # --- what is here -----------------------------------------------------------------------------------------------------
@@ -284,6 +311,26 @@ def nccl_part(machine: Machine, name: str, title: str, ranks: int, *more: str, c
     return Part(name, title, ranks, argv, {}, deadline)
 
 
+def way_parts(machine: Machine, ranks: int) -> list[Part]:
+    """Return the same sweep over one way at a time, which tells the slow one; NCCL's log proves that it took it."""
+    parts = []
+    for name, (title, settings, begins) in WAYS.items():
+        part = nccl_part(machine, f"nccl-{name}", f"NCCL over {title} alone", ranks, *SWEEP, check="nccl_sweep")
+        if ranks == 1:
+            part = Part(part.name, part.title, skip="it needs two GPUs")
+        parts.append(part if part.skip else replace(part, environment={**part.environment, **settings}, ways=begins))
+    return parts
+
+
+def dcgm_part() -> Part:
+    """Return the quick level of NVIDIA's own diagnostics, where DCGM is installed."""
+    title = "NVIDIA's own diagnostics (dcgmi diag), level 1"
+    found = shutil.which("dcgmi")
+    if not found:
+        return Part("dcgm-diag", title, skip="DCGM is not installed")
+    return Part("dcgm-diag", title, argv=(found, "diag", "-r", "1", "-j"), deadline_s=120.0, reads="dcgm")
+
+
 def torch_part(machine: Machine, name: str, title: str, ranks: int) -> Part:
     """Return the torchrun check over nccl with so many ranks."""
     if not machine.interpreter.torch_nccl:
@@ -332,6 +379,8 @@ def planned(machine: Machine) -> list[Part]:
     parts.append(horovod_part(machine, "horovod", "Horovod's collectives", ranks))
     parts.append(horovod_part(machine, "horovod_sweep", "Horovod's collectives over message sizes", ranks, *SWEEP))
     parts.append(horovod_part(machine, "training", "a language model under Horovod, 1 process against all", ranks))
+    parts += way_parts(machine, gpus)
+    parts.append(dcgm_part())
     return parts
 
 
@@ -393,6 +442,8 @@ def drain(ears: socket.socket) -> None:
 
 def judged(part: Part, output: str, code: int | None, seconds: float, *, in_time: bool = True) -> Done:
     """Return the verdict over what a part printed."""
+    if part.reads == "dcgm":
+        return diagnosed(part, output, code, seconds, in_time=in_time)
     events, lines = read(output)
     last = {event["rank"]: event for event in events}
     results = {event["rank"]: event for event in events if event.get("event") == "result"}
@@ -414,6 +465,11 @@ def judged(part: Part, output: str, code: int | None, seconds: float, *, in_time
         reason = f"every answer was right, but it {'ended with code ' + str(code) if in_time else 'did not end'}"
     else:
         verdict, reason = "PASS", praise(list(results.values()))
+    took = tuple(dict.fromkeys(way for event in events for way in event.get("ways", ())))
+    other = [way for way in took if not way.startswith(part.ways)]
+    if verdict == "PASS" and part.ways and (other or not took):
+        how = f"its connections took {', '.join(other[:4])}" if other else "NCCL's log names no way"
+        verdict, reason = "SKIP", f"{how}, so this way was not measured alone"
     command = " ".join(str(Path(token).name) if token.startswith("/") else token for token in part.argv)
     kept = tuple(
         {name: value for name, value in results[rank].items() if name not in DROPPED} for rank in sorted(results)
@@ -424,8 +480,42 @@ def judged(part: Part, output: str, code: int | None, seconds: float, *, in_time
         if event.get("event") == "measured"
     )
     return Done(
-        part.name, part.title, verdict, reason, round(seconds, 1), command, kept, tuple(lines[-MOST_LINES:]), seen
+        part.name, part.title, verdict, reason, round(seconds, 1), command, kept, tuple(lines[-MOST_LINES:]), seen, took
     )
+
+
+def diagnosed(part: Part, output: str, code: int | None, seconds: float, *, in_time: bool) -> Done:
+    """Return the verdict over what dcgmi printed. Its form is not fixed, so a failed test counts wherever it stands."""
+    lines = tuple(output.splitlines()[-MOST_LINES:])
+    try:
+        tests = list(statuses(json.loads(output[output.index("{") :]), "")) if in_time else []
+    except ValueError:
+        tests = []
+    failed = list(dict.fromkeys(name for name, status in tests if status.startswith("Fail")))
+    passed = sum(1 for _, status in tests if status == "Pass")
+    if failed:
+        verdict, reason = "FAIL", f"these tests failed: {', '.join(failed)}"
+    elif not tests:
+        verdict = "ERROR"
+        reason = f"it gave no readable answer ({f'code {code}' if in_time else f'not within {seconds:.0f} s'})"
+        reason += f": {lines[-1]}" if lines else ""
+    else:
+        skipped = len(tests) - passed
+        verdict, reason = "PASS", f"{passed} tests passed{f', {skipped} did not run' if skipped else ''}"
+    return Done(part.name, part.title, verdict, reason, round(seconds, 1), " ".join(part.argv), (), lines)
+
+
+def statuses(value: Any, name: str) -> Iterator[tuple[str, str]]:
+    """Yield each status below a value, with the name of the nearest test."""
+    if isinstance(value, list):
+        for one in value:
+            yield from statuses(one, name)
+    elif isinstance(value, dict):
+        name = str(value.get("name") or name)
+        if isinstance(value.get("status"), str):
+            yield name, value["status"]
+        for one in value.values():
+            yield from statuses(one, name)
 
 
 DROPPED = ("clusterctl", "event", "check", "host")
@@ -475,6 +565,7 @@ def record(machine: Machine, parts: list[Done], when: datetime) -> dict[str, Any
         "machine": {
             "gpus": list(machine.gpus),
             "gpu_details": details(),
+            "topology": topology(),
             "cuda_driver": machine.cuda_driver,
             "system": platform.platform(),
             "processors": os.cpu_count(),
@@ -502,9 +593,33 @@ def details() -> list[str]:
     return []
 
 
+def topology() -> dict[str, Any]:
+    """Return where cores, GPUs and RDMA ports lie, as the probe of ``clusterctl`` reads it; without serial numbers."""
+    found: dict[str, Any] = {"numa": numa_nodes.numa()["numa"]}
+    kept = ("bus", "name", "numa", "pci_path")
+    found["gpus"] = [{name: one[name] for name in kept} for one in gpu_facts.gpus("")["gpus"]]
+    found["rdma"] = [{name: one[name] for name in kept[1:]} for one in rdma_facts.rdma()["rdma"]]
+    return found
+
+
 def verdict(parts: list[Done]) -> str:
     """Return the worst verdict; SKIP only where everything was skipped."""
     return next((word for word in ("FAIL", "ERROR", "PASS") if word in {part.verdict for part in parts}), "SKIP")
+
+
+def by_way(found: dict[str, Any]) -> list[str]:
+    """Return the largest allreduce over each way, which tells the slow one; nothing where one way was measured."""
+    rows = []
+    for part in found["parts"]:
+        ranks = len([rank for rank in part["ranks"] if "aside" not in rank["facts"]])
+        sized = [one for one in part["measured"] if one.get("operation") == "allreduce" and "bytes" in one]
+        if part["verdict"] == "PASS" and sized and ranks > 1:
+            most = max(sized, key=lambda one: int(one["bytes"]))
+            bus = most["bytes"] / statistics.median(most["samples"]) * nccl_timing.bus_factor("allreduce", ranks)
+            took = ", ".join(part["took"][:4]) or "not told"
+            rows.append(f"| {part['name']} | {took} | {most['bytes']} | {bus / 1e9:.4g} |")
+    head = ["", "## Ways", "", "| part | way of NCCL | bytes | bus bandwidth of allreduce, GB/s |", "|---|---|---|---|"]
+    return [*head, *rows] if len(rows) > 1 else []
 
 
 def page(found: dict[str, Any]) -> str:
@@ -529,6 +644,7 @@ def page(found: dict[str, Any]) -> str:
     for part in found["parts"]:
         reason = part["reason"].replace("|", "\\|")
         lines.append(f"| {part['name']}: {part['title']} | {part['verdict']} | {part['seconds']:g} | {reason} |")
+    lines += by_way(found)
     for part in found["parts"]:
         more = swept(part)
         lines += figures(part) or (["", f"## {part['name']}"] if more else [])

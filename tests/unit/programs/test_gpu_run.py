@@ -107,7 +107,12 @@ def test_one_gpu_is_shared_as_its_nccl_allows(gpu: ModuleType, able: object) -> 
         "horovod",
         "horovod_sweep",
         "training",
+        "nccl-nvlink",
+        "nccl-pcie",
+        "nccl-nic",
+        "dcgm-diag",
     ]
+    assert parts["nccl-nic"].skip == "it needs two GPUs"
     assert (parts["nccl"].ranks, parts["nccl-shared"].ranks, parts["torchrun"].ranks) == (1, 2, 1)
     assert "--pretend-hosts" not in parts["nccl-shared"].argv
     assert parts["torchrun-shared"].skip == "PyTorch's NCCL 2.29.7 refuses that; 2.30.3 and later allow it"
@@ -121,9 +126,12 @@ def test_one_gpu_is_shared_as_its_nccl_allows(gpu: ModuleType, able: object) -> 
 def test_several_gpus_have_a_rank_each_and_mpirun_starts_them_where_it_can(gpu: ModuleType, able: object) -> None:
     whole = dataclasses.replace(able, horovod=True, mpi4py=True, torch_gpus=8)
     parts = {part.name: part for part in gpu.planned(machine(gpu, whole, gpus=8, mpirun="/opt/mpi/bin/mpirun"))}
-    assert {name: part.ranks for name, part in parts.items()} == dict.fromkeys(
-        ("nccl", "nccl-sweep", "torchrun", "horovod", "horovod_sweep", "training"), 8
+    ways = ("nccl-nvlink", "nccl-pcie", "nccl-nic")
+    assert {name: part.ranks for name, part in parts.items() if name != "dcgm-diag"} == dict.fromkeys(
+        ("nccl", "nccl-sweep", "torchrun", "horovod", "horovod_sweep", "training", *ways), 8
     )
+    assert parts["nccl-nic"].environment["NCCL_SHM_DISABLE"] == "1"
+    assert set(gpu.root_may()) <= set(parts["nccl-pcie"].environment)
     assert parts["nccl"].argv[:4] == ("/opt/mpi/bin/mpirun", "-np", "8", "--oversubscribe")
     assert "--launcher" not in parts["nccl"].argv
     assert parts["torchrun"].argv[1:3] == ("-m", "torch.distributed.run")
@@ -173,6 +181,95 @@ def test_what_was_printed_is_judged(gpu: ModuleType, name: str, code: int, verdi
     done = gpu.judged(gpu.Part(name, name, 2), captured(name), code, 9.0)
     assert done.verdict == verdict
     assert words in done.reason
+
+
+def swept(*ways: str) -> str:
+    head = {"clusterctl": 1, "check": "nccl_sweep", "host": "gpu1"}
+    result = {"event": "result", "ok": True, "compared": 9, "wrong": 0, "problems": [], "facts": {}, "figures": {}}
+    time = {"quantity": "time", "unit": "s", "operation": "allreduce", "bytes": 1 << 30, "samples": [0.02]}
+    path = {"event": "nccl_path", "ways": dict.fromkeys(ways, 2)} if ways else {"event": "waiting"}
+    events = [head | path | {"rank": 0}, head | time | {"event": "measured", "rank": 0}]
+    events += [head | result | {"rank": rank} for rank in range(2)]
+    return "\n".join(json.dumps(event) for event in events)
+
+
+@pytest.mark.parametrize(
+    ("part", "ways", "verdict", "words"),
+    [
+        ("nccl-nvlink", ("P2P/CUMEM", "P2P/IPC/read"), "PASS", "2 ranks, 18 values right"),
+        ("nccl-nvlink", ("NET/Socket/0",), "SKIP", "its connections took NET/Socket/0, so this way was not measured"),
+        ("nccl-pcie", ("SHM/direct/direct",), "PASS", "2 ranks"),
+        ("nccl-nic", ("NET/IB/0/GDRDMA", "SHM/direct/direct"), "SKIP", "its connections took SHM/direct/direct, so"),
+        ("nccl-nic", (), "SKIP", "NCCL's log names no way, so this way was not measured alone"),
+    ],
+)
+def test_a_way_counts_only_where_nccl_s_log_says_that_it_was_taken(
+    gpu: ModuleType, able: object, part: str, ways: tuple[str, ...], verdict: str, words: str
+) -> None:
+    parts = {one.name: one for one in gpu.planned(machine(gpu, able, gpus=2))}
+    done = gpu.judged(parts[part], swept(*ways), 0, 9.0)
+    assert (done.verdict, done.took) == (verdict, ways)
+    assert done.reason.startswith(words)
+    failed = gpu.judged(parts[part], swept(*ways), 1, 9.0)
+    assert failed.verdict == "FAIL", "a wrong end is no skip"
+
+
+def test_the_slow_way_stands_in_a_table(gpu: ModuleType, able: object) -> None:
+    parts = {one.name: one for one in gpu.planned(machine(gpu, able, gpus=2))}
+    both = {"nccl-nvlink": "P2P/CUMEM", "nccl-nic": "NET/IB/0/GDRDMA"}
+    done = [gpu.judged(parts[name], swept(way), 0, 9.0) for name, way in both.items()]
+    when = gpu.datetime(2026, 2, 3, tzinfo=gpu.timezone.utc)
+    text = gpu.page(gpu.record(machine(gpu, able, gpus=2), done, when))
+    assert "| nccl-nvlink | P2P/CUMEM | 1073741824 | 53.69 |" in text
+    assert "| nccl-nic | NET/IB/0/GDRDMA | 1073741824 | 53.69 |" in text
+    assert "## Ways" not in gpu.page(gpu.record(machine(gpu, able, gpus=2), done[:1], when))
+
+
+DIAGNOSED = {
+    "DCGM Diagnostic": {
+        "test_categories": [
+            {"category": "Deployment", "tests": [{"name": "software", "results": [{"status": "Pass"}]}]},
+            {"category": "Hardware", "tests": [{"name": "memory", "results": [{"gpu_id": "0", "status": "Pass"}]}]},
+        ]
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("output", "verdict", "reason"),
+    [
+        (json.dumps(DIAGNOSED), "PASS", "2 tests passed"),
+        (json.dumps(DIAGNOSED).replace('"Pass"', '"Skip"', 1), "PASS", "1 tests passed, 1 did not run"),
+        (
+            "a banner\n" + json.dumps(DIAGNOSED).replace('"Pass"}]}]}]', '"Fail"}]}]}]'),
+            "FAIL",
+            "these tests failed: memory",
+        ),
+        ("Error: unable to connect", "ERROR", "it gave no readable answer (code 0): Error: unable to connect"),
+        ("", "ERROR", "it gave no readable answer (code 0)"),
+        ('{"status": 7}', "ERROR", 'it gave no readable answer (code 0): {"status": 7}'),
+    ],
+)
+def test_nvidia_s_own_diagnostics_are_read_in_any_form(gpu: ModuleType, output: str, verdict: str, reason: str) -> None:
+    """The JSON is composed: DCGM's reference of dcgmi diag says that its form is not fixed."""
+    done = gpu.judged(gpu.Part("dcgm-diag", "dcgm", argv=("dcgmi",), reads="dcgm"), output, 0, 1.0)
+    assert (done.verdict, done.reason) == (verdict, reason)
+
+
+def test_dcgmi_is_run_where_it_is_installed(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpu.dcgm_part().skip == "DCGM is not installed"
+    tool = tmp_path / "dcgmi"
+    tool.write_text(f"#!/bin/sh\ntest \"$*\" = 'diag -r 1 -j' && echo '{json.dumps(DIAGNOSED)}'\n")
+    tool.chmod(0o755)
+    done = gpu.run(gpu.dcgm_part(), 100.0)
+    assert (done.verdict, done.reason) == ("PASS", "2 tests passed")
+
+
+def test_the_record_has_the_places_of_cores_and_devices_and_no_serial_number(gpu: ModuleType) -> None:
+    found = gpu.topology()
+    assert found["numa"][0]["cores"]
+    assert not [name for one in (*found["gpus"], *found["rdma"]) for name in one if "uuid" in name or "guid" in name]
 
 
 def test_a_rank_without_a_result_fails_though_the_others_are_right(gpu: ModuleType) -> None:
