@@ -75,6 +75,14 @@ def test_what_stops_jobs_is_an_error_with_its_source(name: str, value: str, word
     assert "/etc/environment" in found.cure
 
 
+def test_a_copied_exclusion_in_a_file_is_named_with_the_file() -> None:
+    place = "/home/cluster/.openmpi/mca-params.conf"
+    (found,) = registry.diagnose(seen(node3=setting("btl_tcp_if_exclude", "lo,docker0", place)))
+    assert (found.severity, found.hosts) == ("error", ("node3",))
+    assert found.cause.startswith(f"btl_tcp_if_exclude = lo,docker0 ({place}) contradicts btl_tcp_if_include")
+    assert place in found.cure
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
