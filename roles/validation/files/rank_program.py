@@ -47,6 +47,7 @@ from typing import Any, Callable, Sequence
 
 import control_group
 import nccl_log
+import nccl_ras
 import port_counters
 import scratch_folder
 from rank_findings import TEXT_LIMIT, Findings, shortened
@@ -301,6 +302,7 @@ def watch(
     heartbeat_s: float,
     look: Callable[[int], bool] | None = None,
     log: nccl_log.Log | None = None,
+    ask_s: float = float("inf"),
 ) -> int:
     """Wait for the working process, and speak for it where it cannot.
 
@@ -313,7 +315,9 @@ def watch(
         heartbeat_s: seconds between two signs of life.
         look: looks at the working process again and again, until it returns True.
         log: NCCL's log, whose warnings go into the job's output.
+        ask_s: after so many seconds without an end, NCCL's RAS is asked how the job stands.
     """
+    ask_at = time.monotonic() + ask_s
     count = HeldBack(voice)
     beat_at = time.monotonic() + heartbeat_s
     while True:
@@ -325,6 +329,9 @@ def watch(
             return code
         if look is not None and look(worker):
             look = None
+        if time.monotonic() >= ask_at:
+            ask_at = float("inf")
+            nccl_ras.tell()
         if time.monotonic() >= beat_at:
             beat_at += heartbeat_s
             count.tell()
@@ -461,7 +468,8 @@ def run(
     worker = os.fork()
     signal.alarm(int(arguments.deadline + ALARM_GRACE_S))  # in both, and it survives an exec
     if worker:
-        return watch(voice, worker, board, arguments.heartbeat, look, log)
+        ask_s = nccl_ras.ASKED_AT * arguments.deadline if nccl and voice.rank == 0 else float("inf")
+        return watch(voice, worker, board, arguments.heartbeat, look, log, ask_s)
     end_with_parent()
     tell_stack_when_asked()
     return work(Rank(voice, board, arguments, log, counts=counts))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -290,6 +292,61 @@ def test_a_user_s_own_wishes_for_the_log_stay(tmp_path: Path) -> None:
     done = worked(NCCL_DEBUG_FILE=str(kept))
     assert "nccl_path" not in events(done)
     assert "Connected all rings" in kept.read_text()
+
+
+# --- NCCL's RAS ---
+
+# Composed after NCCL's user guide, "Troubleshooting", "RAS".
+RAS = """\
+NCCL version 2.24.3 compiled with CUDA 12.8
+
+Job summary
+===========
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      4          8            1         32       32
+
+Errors
+======
+
+INCOMPLETE
+  Missing communicator data from 1 job process
+  Process 3487984 on node 172.16.64.213 managing GPU 5
+"""
+
+
+@pytest.fixture
+def listener() -> Iterator[str]:
+    """An address where NCCL's RAS would answer once; the answer is the text above."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with server.accept()[0] as peer:
+                assert peer.recv(100) == b"verbose status\n"
+                peer.sendall(RAS.encode())
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        thread.join(10)
+
+
+def test_nccl_is_asked_how_a_job_stands_that_does_not_end(listener: str) -> None:
+    slow = WORKER.replace("rank.begin()", "rank.begin(); import time; time.sleep(2.5)")
+    slow = slow.replace('"--check", "nccl"]', '"--check", "nccl", "--deadline", "1"]')
+    words = [sys.executable, "-c", slow, str(ROOT / "roles/validation/files"), str(LOGS / "ib-direct.log")]
+    given = {**os.environ, "NCCL_RAS_ADDR": listener}
+    done = subprocess.run(words, env=given, capture_output=True, text=True, check=False, timeout=60)
+    said = [text for text in done.stderr.splitlines() if text.startswith("NCCL RAS: ")]
+    assert "NCCL RAS:   Missing communicator data from 1 job process" in said
+    assert "NCCL RAS:   Process 3487984 on node 172.16.64.213 managing GPU 5" in said
+    assert len(said) == len([text for text in RAS.splitlines() if text])
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "", "[::1]:99999999", "host.invalid:28028"])
+def test_where_nobody_listens_nothing_is_said(address: str) -> None:
+    assert load("nccl_ras").answer({"NCCL_RAS_ADDR": address}, 1.0) == []
 
 
 # --- real counters: two network namespaces with two networks between them ---
