@@ -51,8 +51,8 @@ def ensure_key(home: str, name: str, comment: str, *, check: bool) -> Dict[str, 
         if not check and not half:
             raise NoKeyError(f"ssh-keygen cannot read {private}, which it has just made; check the file system.")
         if not check:
-            atomic_file.write(public, f"{half} {comment}\n")
-    elif read(public) != f"{half} {comment}\n":
+            _publish(public, f"{half} {comment}\n")
+    elif not _is_half(read(public), half):
         work.do(f"wrote {public} anew", lambda: atomic_file.write(public, f"{half} {comment}\n"))
     real = Path(os.path.realpath(folder))  # the folder may be a link of the user's own
     paths = [] if check else [folder, real / name, real / f"{name}.pub"]
@@ -80,6 +80,23 @@ def rotated(home: str, name: str, comment: str, rotation: str, *, check: bool) -
     }
 
 
+def _publish(public: Path, line: str) -> None:
+    """Write the public half unless another node of a shared home has written it, whose comment then stays."""
+    with tempfile.TemporaryDirectory(prefix=".clusterctl-", dir=public.parent) as scratch:
+        fresh = Path(scratch, public.name)
+        atomic_file.write(fresh, line)
+        try:
+            os.link(fresh, public)
+        except FileExistsError:
+            if not _is_half(read(public), line):
+                atomic_file.write(public, line)
+
+
+def _is_half(text: str, half: str) -> bool:
+    """Whether a public file is one line with this type and key; each node of a shared home has its own comment."""
+    return text.count("\n") == 1 and text.endswith("\n") and text.split()[:2] == half.split()[:2]
+
+
 def _switch(waiting: Path, private: Path) -> None:
     with suppress(FileNotFoundError):
         private.with_name(f"{private.name}-cert.pub").unlink(missing_ok=True)  # it is of the old key
@@ -89,7 +106,7 @@ def _switch(waiting: Path, private: Path) -> None:
 
 def _ensure_folder(folder: Path, work: Work) -> None:
     if not folder.is_dir():
-        work.do(f"created {folder}", lambda: folder.mkdir(mode=0o700))
+        work.do(f"created {folder}", lambda: folder.mkdir(mode=0o700, exist_ok=True))
         return
     mode = stat.S_IMODE(folder.stat().st_mode)
     if mode & GROUP_OR_OTHERS_WRITE:

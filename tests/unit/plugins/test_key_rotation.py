@@ -42,6 +42,44 @@ def test_the_next_mesh_key_waits_until_it_is_switched_to(tmp_path: Path) -> None
     assert rotated(tmp_path, "switch")["changes"] == [], "there is no next key to switch to"
 
 
+def test_nodes_that_share_a_home_have_one_key_and_leave_each_other_s_files_alone(tmp_path: Path) -> None:
+    first = user_key.ensure_key(str(tmp_path), NAME, COMMENT, check=False)
+    second = user_key.ensure_key(str(tmp_path), NAME, "clusterctl:node2", check=False)
+    again = user_key.ensure_key(str(tmp_path), NAME, COMMENT, check=False)
+    assert first["changes"]
+    assert (second["changes"], again["changes"]) == ([], [])
+    assert {found["public_key"] for found in (second, again)} == {first["public_key"]}
+    assert first["watch"] == second["watch"] == again["watch"], "no node sees drift"
+
+
+def test_two_nodes_that_make_the_key_of_a_shared_home_at_once_end_with_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other node makes folder and key between this one's look and its work."""
+    mkdir, other = Path.mkdir, "clusterctl:node2"
+
+    def both(folder: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        mkdir(folder, mode)
+        monkeypatch.setattr(Path, "mkdir", mkdir)
+        user_key.ensure_key(str(tmp_path), NAME, other, check=False)
+        mkdir(folder, mode, parents, exist_ok)
+
+    monkeypatch.setattr(Path, "mkdir", both)
+    mine = user_key.ensure_key(str(tmp_path), NAME, COMMENT, check=False)
+    assert mine["public_key"] == user_key.ensure_key(str(tmp_path), NAME, other, check=False)["public_key"]
+    assert (tmp_path / ".ssh" / f"{NAME}.pub").read_text(encoding="utf-8") == f"{mine['public_key']} {other}\n"
+    assert names(tmp_path / ".ssh") == {NAME, f"{NAME}.pub"}
+
+
+def test_a_public_half_of_another_key_is_written_anew(tmp_path: Path) -> None:
+    half = rotated(tmp_path, "")["public_key"]
+    public = tmp_path / ".ssh" / f"{NAME}.pub"
+    for damaged in ("", f"{half}", f"ssh-ed25519 AAAA {COMMENT}\n", f"{half}\n{half}\n"):
+        public.write_text(damaged, encoding="utf-8")
+        assert rotated(tmp_path, "")["changes"] == [f"wrote {public} anew"]
+        assert public.read_text(encoding="utf-8") == f"{half} {COMMENT}\n"
+
+
 def test_a_check_makes_and_switches_nothing(tmp_path: Path) -> None:
     rotated(tmp_path, "")
     assert "created" in rotated(tmp_path, "stage", check=True)["changes"][0]
