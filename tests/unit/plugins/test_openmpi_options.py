@@ -181,3 +181,23 @@ def test_another_prefix_has_a_key_and_folders_of_its_own() -> None:
     for unset in ("/usr/local", "", None):
         inputs = made("__openmpi_inputs", openmpi_version="5.0.7", cluster_prefix=unset, **given)
         assert artifact.artifact_key(inputs) == KEYS["5.0.7"]
+
+
+@pytest.mark.parametrize(
+    ("platform", "expected"),
+    [
+        ("debian-11-x86_64-glibc2.31-py3.9", "CFLAGS=-O2"),
+        ("debian-13-x86_64-glibc2.41-py3.13", "CFLAGS=-O2"),
+        ("debian-forky-x86_64-glibc2.43-py3.14", "CFLAGS=-O2 -fno-speculatively-call-stored-functions"),
+        ("debian-14-aarch64-glibc2.43-py3.14", "CFLAGS=-O2 -fno-speculatively-call-stored-functions"),
+    ],
+)
+def test_gcc_16_gets_the_flag_without_which_it_refuses_the_source(platform: str, expected: str) -> None:
+    options = made(
+        "__openmpi_configure_argv",
+        openmpi_version="5.0.7",
+        openmpi_cflags="-O2",
+        openmpi_node={"platform": platform},
+        openmpi_members=[],
+    )
+    assert [option for option in options if option.startswith("CFLAGS=")] == [expected]
