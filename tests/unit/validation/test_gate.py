@@ -44,7 +44,8 @@ def test_what_a_node_lacks_is_said() -> None:
 
 
 def test_the_watched_programs_are_those_that_the_role_brings() -> None:
-    there = {path.name for path in content.role_files("validation").iterdir() if path.is_file()}
+    files = content.role_files("validation")
+    there = {str(path.relative_to(files)) for path in files.rglob("*.py")}
     assert there == set(content.node_programs())
     host = Host(name="node1", address="192.0.2.1", variables={"cluster_prefix": "/opt/cluster"})
     assert {entry["path"] for entry in gate.watch_entries(host)} == {

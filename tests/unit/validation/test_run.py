@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import factory
@@ -20,6 +19,8 @@ from clusterctl.validation import run as validation
 from clusterctl.validation.checks import base, registry
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from clusterctl.model.facts import NodeFacts
     from clusterctl.remote import supervised_job
 
@@ -95,10 +96,10 @@ def provisioned(name: str, pytorch: str) -> NodeFacts:
     there[0] |= {"version": "5.0.7"}
     if pytorch:
         there[1] |= {"inputs": {"framework": {"name": "pytorch", "version": pytorch, "cuda": "", "nccl": ""}}}
-    files = content.role_files("validation")
+    files, programs = content.role_files("validation"), content.node_programs()
     watch = [
-        {"path": entry["path"], "sha256": hashlib.sha256((files / Path(entry["path"]).name).read_bytes()).hexdigest()}
-        for entry in gate.watch_entries(Host("node1", "10.0.0.1"))
+        {"path": entry["path"], "sha256": hashlib.sha256((files / name).read_bytes()).hexdigest()}
+        for name, entry in zip(programs, gate.watch_entries(Host("node1", "10.0.0.1")), strict=True)
     ]
     return node(name, artifacts=there, watch=watch)
 
