@@ -56,6 +56,9 @@ def test_a_supervisor_told_to_end_ends_its_job() -> None:
     process.stdin.write(json.dumps({"job": name, "argv": STUBBORN, "deadline_s": 60}).encode() + b"\n")
     process.stdin.flush()
     process.stdout.readline()
+    end = time.monotonic() + 15
+    while not carrying("term") and time.monotonic() < end:  # the kernel shows the variables a moment after the exec
+        time.sleep(0.05)
     assert carrying("term")
     process.send_signal(signal.SIGTERM)
     events = [json.loads(line) for line in process.stdout]
