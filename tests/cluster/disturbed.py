@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import planting
 from clusterctl.state import paths
 
 if TYPE_CHECKING:
@@ -166,14 +167,14 @@ class Cluster:
     def plant(self, fault: str, node: str) -> None:
         if "cut" in fault:
             self.on(node, "pkill -KILL -f '^sshd: .*(@notty|\\[priv\\])' || :")
-        self._tell_podman(fault, node, killed="kill", frozen="pause")
+        container = self.sandbox.node(node).container
+        if "killed" in fault:
+            self.podman.run("kill", container)
+        if "frozen" in fault:
+            planting.freeze(self.podman, container)
 
     def heal(self, fault: str, node: str) -> None:
-        self._tell_podman(fault, node, killed="start", frozen="unpause")
-
-    def _tell_podman(self, fault: str, node: str, **commands: str) -> None:
-        """Run podman's command for each word that a fault names."""
-        for word, command in commands.items():
+        for word, command in (("killed", "start"), ("frozen", "unpause")):
             if word in fault:
                 self.podman.run(command, self.sandbox.node(node).container)
 

@@ -5,18 +5,33 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from clusterctl.support.errors import HostFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from clusterctl.sandbox.podman import Podman
     from validated import Cluster
 
 FLIP = Path(__file__).with_name("flip.c")
 OPENMPI = "/usr/local/openmpi"
 PYTHON = "/usr/local/python_env/bin/python"
+_TRIES = 5
 TMP = "/tmp"  # noqa: S108 - the folder of a node
+
+
+def freeze(engine: Podman, container: str) -> None:
+    """Freeze a container; runc gives up where the processes in it start others, and the next try finds them."""
+    for _try in range(_TRIES - 1):
+        with contextlib.suppress(HostFailedError):
+            engine.run("pause", container)
+            return
+        time.sleep(0.3)
+    engine.run("pause", container)
 
 
 @contextlib.contextmanager

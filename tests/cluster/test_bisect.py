@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
 
-DEADLINE_S = 12.0  # a healthy check takes two to four seconds, and this one passes four times
+DEADLINE_S = 20.0  # a healthy check takes two to four seconds, and this one passes four times
 # The rank on the node goes on giving signs of life and never enters the collective, so that all others wait for it and
 # nothing tells it from them.
 NEVER_ENTERS = """

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import planting
 import pytest
 from clusterctl import sandbox as sandboxes
 from clusterctl.sandbox import podman
@@ -143,7 +144,7 @@ def test_up_again_changes_nothing_and_mends_what_is_broken(sandbox: Start, engin
 
     engine.run("kill", box.nodes[0].container)
     engine.run("rm", "--force", "--time", "0", box.nodes[1].container)
-    engine.run("pause", box.nodes[2].container)
+    planting.freeze(engine, box.nodes[2].container)
     assert [node.state for node in sandboxes.status(box.name).nodes] == ["stopped", "missing", "stopped"]
     grown = sandbox("mend", nodes=4)
     assert [node.state for node in sandboxes.status(box.name).nodes] == ["running"] * 4

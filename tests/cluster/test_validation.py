@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+import planting
 import pytest
 from clusterctl.model.results import CheckFinished, Verdict
 from clusterctl.validation import run as validation
@@ -97,7 +98,7 @@ def test_a_node_that_freezes_is_named_and_the_rest_goes_on_without_it(cluster: C
     def freeze(event: ValidationEvent) -> None:
         if getattr(event, "check", "") == "broadcast" and "ranks up" in getattr(event, "text", "") and not frozen:
             frozen.append(container)
-            cluster.engine.run("pause", container)
+            planting.freeze(cluster.engine, container)
 
     frozen: list[str] = []
     try:
@@ -171,7 +172,7 @@ def test_a_changed_program_is_not_trusted(cluster: Cluster) -> None:
 
 def test_a_node_that_is_down_is_named_and_the_rest_is_proved(cluster: Cluster) -> None:
     container = cluster.box.node("node1").container  # the one that mpirun would be started on
-    cluster.engine.run("pause", container)
+    planting.freeze(cluster.engine, container)
     try:
         record = cluster.validate("hello")
     finally:

@@ -191,7 +191,7 @@ FAULTS = (
         _of(planting.lost_in_a_collective, "node6", NEVER_ENTERS, back="unpause"),
         ("allreduce", "gather"),
         at="allreduce",
-        act=_run("pause", "node6"),
+        act=lambda cluster: planting.freeze(cluster.engine, cluster.box.node("node6").container),
     ),
     Fault(
         CPU,
