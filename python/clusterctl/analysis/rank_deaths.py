@@ -9,10 +9,21 @@ from dataclasses import dataclass
 _MPIRUN = re.compile(
     r"process rank (?P<rank>\d{1,9}) with PID \d+ on node (?P<host>\S+) exited on\s+signal (?P<by>\d+)"
 )
+# torchrun's words about the worker of its node that ended first.
 _TORCHRUN = re.compile(
-    r"Root Cause[^\n]*\n(?:[^\n]*\n){1,6}?\s*host\s*: (?P<host>\S+)[^\n]*\n\s*rank\s*: (?P<rank>\d+) [^\n]*\n"
-    r"\s*exitcode\s*: -(?P<by>\d+) "
+    r"Root Cause[^\n]*\n(?:[^\n]*\n){1,6}?(?:\s*host\s*: (?P<host>\S+)[^\n]*\n)?\s*rank\s*: (?P<rank>\d+) [^\n]*\n"
+    r"\s*exitcode\s*: (?P<code>-?\d+) [^\n]*?(?:\((?P<signal>SIG\w+)\))?\s*\n"
 )
+
+
+@dataclass(frozen=True)
+class WorkerEnd:
+    """The end of a worker as the torchrun of its node tells it; ``code`` is negative and ``signal`` set by a signal."""
+
+    rank: int
+    host: str
+    code: int
+    signal: str
 
 
 @dataclass(frozen=True)
@@ -25,15 +36,22 @@ class RankDeath:
 
     @property
     def words(self) -> str:
-        """How it ended, such as ``was killed by SIGKILL``."""
+        """How it ended, such as ``was ended by SIGKILL``."""
         names = {known.value: known.name for known in signal.Signals}
         return f"was ended by {names.get(self.signal, f'signal {self.signal}')}"
 
 
+def torchrun_ends(output: str) -> tuple[WorkerEnd, ...]:
+    """Return the worker that each torchrun names as the first that ended, in the order of the output."""
+    found = _TORCHRUN.finditer(f"{output}\n")
+    return tuple(WorkerEnd(int(end["rank"]), end["host"] or "", int(end["code"]), end["signal"] or "") for end in found)
+
+
 def first_death(output: str) -> RankDeath | None:
     """Return the rank whose death ended the job; None where the launcher tells of none."""
-    for pattern in (_TORCHRUN, _MPIRUN):
-        text = output if pattern is _TORCHRUN else " ".join(output.split())
-        if found := pattern.search(text):
-            return RankDeath(int(found["rank"]), found["host"], int(found["by"]))
+    for end in torchrun_ends(output):
+        if end.host and end.code < 0:
+            return RankDeath(end.rank, end.host, -end.code)
+    if found := _MPIRUN.search(" ".join(output.split())):
+        return RankDeath(int(found["rank"]), found["host"], int(found["by"]))
     return None

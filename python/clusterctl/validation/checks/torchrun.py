@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from clusterctl.analysis import rank_deaths
 from clusterctl.model.results import Measurement, Verdict
 from clusterctl.validation.checks import base, blame, judging, nccl_path, scaling, stack_needs
 from clusterctl.validation.checks.registration import Registration
@@ -13,12 +13,6 @@ from clusterctl.validation.checks.registration import Registration
 if TYPE_CHECKING:
     from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
-
-# torchrun's words about the worker that ended first.
-_ROOT_CAUSE = re.compile(
-    r"Root Cause[^\n]*\n(?:[^\n]*\n){1,6}?\s*rank\s*: (?P<rank>\d+) [^\n]*\n\s*exitcode\s*: (?P<code>-?\d+) [^\n]*?"
-    r"(?:\((?P<signal>SIG\w+)\))?\s*\n"
-)
 
 
 @dataclass(frozen=True)
@@ -85,14 +79,14 @@ def _with_root_cause(judgement: base.Judgement, outcome: JobOutcome) -> base.Jud
     wrong = [report for report in judgement.ranks if report.state == "answered" and not report.ok]
     if not all(blame.lost_a_peer(report) for report in wrong):
         return judgement
-    said = "\n".join(line.text for line in outcome.lines if line.stream == "stderr") + "\n"
+    said = "\n".join(line.text for line in outcome.lines if line.stream == "stderr")
     others = {report.rank: report for report in judgement.ranks if report not in wrong}
-    ends = [match for match in _ROOT_CAUSE.finditer(said) if int(match["rank"]) in others]
+    ends = [end for end in rank_deaths.torchrun_ends(said) if end.rank in others]
     if not ends:
         return judgement
-    found = min(ends, key=lambda match: match["signal"] in {None, "SIGTERM"})  # those may be ended by what came first
-    report = others[int(found["rank"])]
-    how = f"was killed by {found['signal']}" if found["signal"] else f"ended with code {found['code']}"
+    found = min(ends, key=lambda end: end.signal in {"", "SIGTERM"})  # those may be ended by what came first
+    report = others[found.rank]
+    how = f"was killed by {found.signal}" if found.signal else f"ended with code {found.code}"
     return base.fail(
         judgement, f"rank {report.rank} on {report.host} {how}, and torchrun ended the others", [report.host]
     )
