@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 
 import pytest
@@ -90,6 +91,23 @@ def test_a_fault_in_training_fails_and_names_who(name: str, check: str, hosts: t
     assert judgement.verdict is Verdict.FAIL
     assert re.search(words, judgement.reason), judgement.reason
     assert judgement.hosts == hosts
+
+
+def test_a_worker_that_lost_its_peer_is_not_blamed_although_its_torchrun_names_it_first() -> None:
+    whole = captured_outcome("torchrun-killed-5.0.7")
+    first = next(number for number, line in enumerate(whole.lines) if "Root Cause" in line.text)
+    block = [dataclasses.replace(line, at_s=6.0) for line in whole.lines[first : first + 8]]
+    later = {"rank      : 2 ": "rank      : 4 ", "host      : node2": "host      : node3", "-9 ": "1 ", "(SIGKILL)": ""}
+    for old, new in later.items():
+        block = [dataclasses.replace(line, text=line.text.replace(old, new)) for line in block]
+    problem = {"what": "step 3", "expected": "an answer", "got": "RuntimeError: Connection closed by peer"}
+    said = {"clusterctl": 1, "event": "result", "check": "torchrun", "rank": 4, "host": "node3", "ok": False}
+    said |= {"compared": 0, "wrong": 1, "problems": [problem]}
+    answer = dataclasses.replace(whole.lines[first], stream="stdout", at_s=6.0, text=json.dumps(said))
+    lines = (*whole.lines[:first], answer, *block, *whole.lines[first:])
+    judgement = registry.select(["torchrun"])[0].judge(training_site(), dataclasses.replace(whole, lines=lines))
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node2",)), judgement.reason
+    assert judgement.reason == "rank 2 on node2 was killed by SIGKILL, and torchrun ended the others"
 
 
 def test_answers_that_nobody_knows_the_carrier_of_fail() -> None:
