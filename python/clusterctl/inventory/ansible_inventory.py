@@ -121,15 +121,16 @@ class ReadInventory:
         """Return the inventory with the hosts that the limit of these options selects.
 
         Raises:
-            ConfigError: the limit selects no host.
+            ConfigError: the limit selects no host, or a part of it matches none.
         """
+        names, shown = [host.name for host in self.hosts], str(options.limit)
+        its_hosts = f"its hosts are: {and_more(names, _MOST_NAMED)}."
+        if (part := nodeset.unmatched(shown, names, _group_names(self._listing))) not in {"", shown}:
+            raise ConfigError(f"{part!r} of the limit {shown!r} matches no host of {self._sources}; {its_hosts}")
         limit = nodeset.ansible_pattern(str(options.limit), groups=self._listing.keys())
         selected = _host_names(_listing(self._sources, options, limit=limit, remembered=remembered))
         if not selected:
-            shown = and_more([host.name for host in self.hosts], _MOST_NAMED)
-            raise ConfigError(
-                f"The limit '{options.limit}' matches no host of {self._sources}; its hosts are: {shown}."
-            )
+            raise ConfigError(f"The limit {shown!r} matches no host of {self._sources}; {its_hosts}")
         return dataclasses.replace(self.inventory(), selected=tuple(selected), limit=limit)
 
     def _digest(self, without: Collection[str]) -> str:
@@ -200,6 +201,12 @@ def _parse_failure(sources: InventorySources, limit: str | None, stderr: str) ->
     if "values to unpack" in cause:  # how Ansible 2.19 puts a section header without its closing bracket
         cause = "a section header lacks its closing ']'"
     return f"The inventory {sources} cannot be parsed: {cause[:400] or 'ansible-inventory gave no reason'}."
+
+
+def _group_names(listing: dict[str, Any]) -> set[str]:
+    """Return the groups; one without a host or a variable stands only among the children of another."""
+    bodies = [body for body in listing.values() if isinstance(body, dict)]
+    return {*listing, "ungrouped", *(str(child) for body in bodies for child in body.get("children", ()))}
 
 
 def _host_names(listing: dict[str, Any]) -> list[str]:

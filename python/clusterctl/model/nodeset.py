@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fnmatch
 import re
 from typing import TYPE_CHECKING
 
@@ -86,10 +88,36 @@ def ansible_pattern(limit: str, groups: Collection[str]) -> str:
     """
     if "[" not in limit:
         return limit
-    commas = [part.strip() for part in _COMMA_OUTSIDE.split(limit)]
-    parts = commas if len(commas) > 1 else _COLON_PARTS.findall(limit)
+    parts = _parts(limit)
     found = [_for_ansible(part, groups) for part in parts]
     return ",".join(found) if found != parts else limit
+
+
+def _parts(limit: str) -> list[str]:
+    commas = [part.strip() for part in _COMMA_OUTSIDE.split(limit)]
+    return commas if len(commas) > 1 else _COLON_PARTS.findall(limit)
+
+
+def unmatched(limit: str, hosts: Collection[str], groups: Collection[str]) -> str:
+    """Return the first part of a ``--limit`` that names no host and no group, without its sign; empty if each does.
+
+    Ansible ignores such a part: ``all,!nod7`` would select all hosts. A range counts if one of its hosts is there.
+    """
+    known = frozenset((*hosts, *groups, "all"))
+    return next((name for part in _parts(limit) if (name := part.lstrip("!&")) and not _matches(name, known)), "")
+
+
+def _matches(name: str, known: frozenset[str]) -> bool:
+    if name in known or name.startswith("@"):  # a file of names, which Ansible reads
+        return True
+    if name.startswith("~"):
+        with contextlib.suppress(re.error):  # Ansible refuses it
+            return any(map(re.compile(name[1:]).match, known))
+        return True
+    if (match := _BRACKETED.fullmatch(name)) is not None:
+        names = None if match["head"] in known else expanded(name)
+        return names is None or not known.isdisjoint(names)
+    return any(fnmatch.fnmatchcase(one, name) for one in known)
 
 
 def _for_ansible(part: str, groups: Collection[str]) -> str:

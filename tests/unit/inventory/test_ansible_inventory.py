@@ -71,6 +71,32 @@ def test_limit(tmp_path: Path) -> None:
         ansible_inventory.load(path, InventoryOptions(limit="nobody"))
 
 
+@pytest.mark.parametrize(
+    ("limit", "part"),
+    [
+        ("all,!node7", "node7"),
+        ("all:!node7", "node7"),
+        ("node1,node7", "node7"),
+        ("node1,&racks", "racks"),
+        ("node1,!node[7-9]", "node[7-9]"),
+        ("all,!gpu*", "gpu*"),
+        ("all,!~gpu.*", "~gpu.*"),
+    ],
+)
+def test_each_part_of_a_limit_matches_a_host(tmp_path: Path, limit: str, part: str) -> None:
+    path = write(tmp_path, "i.ini", "[nodes]\nnode[1:3]\n[empty]\n")
+    with pytest.raises(ConfigError, match=f"'{re.escape(part)}' of the limit .* matches no host .*node1, node2, node3"):
+        ansible_inventory.load(path, InventoryOptions(limit=limit))
+
+
+@pytest.mark.parametrize("limit", ["all,!empty", "all:!empty", "@{file}", "nodes[0:2],!~empty|gpu", "nod*:empty"])
+def test_a_group_without_hosts_may_be_a_part_of_a_limit(tmp_path: Path, limit: str) -> None:
+    file = write(tmp_path, "names", "node1\nnode2\nnode3\n")
+    path = write(tmp_path, "i.ini", "[nodes]\nnode[1:3]\n[empty]\n")
+    found = ansible_inventory.load(path, InventoryOptions(limit=limit.format(file=file)))
+    assert list(found.selected) == ["node1", "node2", "node3"]
+
+
 def test_only_a_login_password_or_another_connection_is_beyond_plain_ssh(tmp_path: Path) -> None:
     path = write(
         tmp_path,
