@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from clusterctl.analysis.step_pace import Pace, StepReport
     from clusterctl.jobs.prefixer import Take
-    from clusterctl.jobs.run import RunOptions
+    from clusterctl.jobs.run import RankPlaces, RunOptions
     from clusterctl.model.hosts import AnyInventory
 
 _MARK = b"clusterctl-pace "
@@ -48,7 +48,7 @@ def run(inventory: AnyInventory, options: RunOptions, take: Take, tell: Callable
     """
     taker = PaceTaker(take, tell)
     try:
-        code = jobs.run(inventory, options, taker, tell)
+        code = jobs.run(inventory, options, taker, tell, taker.know)
     finally:
         taker.flush()
     taker.conclude()
@@ -71,6 +71,11 @@ class PaceTaker:
         self._new = 0
         self._unnumbered = 0
         self._told: frozenset[int] = frozenset()
+        self._places = jobs.RankPlaces((), {})
+
+    def know(self, places: RankPlaces) -> None:
+        """Learn where the ranks are; before that, a node has the name that it calls itself."""
+        self._places = places
 
     def __call__(self, stream: str, data: bytes) -> None:
         """Take some output; what may become a report waits for its end."""
@@ -113,7 +118,8 @@ class PaceTaker:
         if not rank.isdigit() or int(steps) == 0 or len(self._reports) > _MOST_RANKS:
             self._unnumbered += 1
             return
-        report = step_pace.StepReport(int(rank), host, int(steps), float(whole_s), float(waited_s))
+        node = self._places.node(int(rank), host)
+        report = step_pace.StepReport(int(rank), node, int(steps), float(whole_s), float(waited_s))
         self._reports.setdefault(report.rank, deque(maxlen=_KEPT)).append(report)
         self._new += 1
         if self._new >= _JUDGED_EVERY * len(self._reports):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _LONG_ENOUGH = 3  # times the patience: a half that runs so long without a stall goes on
+_LONGER = 1.5  # times the run that stopped: a half gets so long to come as far as that one
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,11 @@ def relaunched(
     """
     out: tuple[str, ...] = ()
     for left in range(asked.restarts, -1, -1):
+        began = time.monotonic()
         ending = start(_without(options, out))
         suspects = ending.suspects
         if not suspects and ending.stood_still and asked.search:
-            suspects = _searched(start, options, ending.hosts, tell)
+            suspects = _Search(start, options, time.monotonic() - began, tell).among(ending.hosts)
         if not suspects or not left:
             return ending.code
         out = (*out, *suspects)
@@ -66,33 +70,96 @@ def relaunched(
     return ending.code
 
 
-def _searched(
-    start: Callable[[RunOptions], RunEnd], options: RunOptions, hosts: Sequence[str], tell: Callable[[str], None]
-) -> tuple[str, ...]:
+class _Search:
     """Run the program on halves of the nodes, and on halves of a half that stops, until single nodes are left."""
-    found: list[str] = []
-    groups = [list(hosts)]
-    while groups:
-        group = groups.pop(0)
-        if len(group) == 1:
-            found += group
-            continue
-        middle = (len(group) + 1) // 2
-        for half in (group[:middle], group[middle:]):
-            tell(f"Search: starting on {folded(half)}.")
-            ending = start(_only(options, half))
-            if ending.suspects:
-                found += ending.suspects
-            elif ending.stood_still or ending.code not in {0, jobs.TIMED_OUT}:
-                groups.append(half)
-            else:
-                tell(f"Search: the program {'goes on' if ending.code else 'ends well'} on {folded(half)}.")
-    named = tuple(dict.fromkeys(found))
-    if named and len(named) < len(hosts):
-        tell(f"Search: the program stops on {folded(named)}. To run without it: --exclude {folded(named)}.")
-        return named
-    tell("Search: no node stops the program by itself; the cause is not known.")
-    return ()
+
+    def __init__(
+        self, start: Callable[[RunOptions], RunEnd], options: RunOptions, stopped_s: float, tell: Callable[[str], None]
+    ) -> None:
+        """Begin with no run.
+
+        Args:
+            start: runs the program once.
+            options: of the run that stopped.
+            stopped_s: how long that run took.
+            tell: gets sentences for the user.
+        """
+        self._start, self._options, self._tell = start, options, tell
+        self._enough_s = max(_LONG_ENOUGH * options.stall_after_s, _LONGER * stopped_s)
+        self._runs, self._hosts = 0, 0
+
+    def among(self, hosts: Sequence[str]) -> tuple[str, ...]:
+        """Return the nodes on which the program stops, and tell where the cause is if it is no single node."""
+        self._hosts = len(hosts)
+        most = most_runs(self._hosts)
+        found: list[str] = []
+        groups = [tuple(hosts)]
+        while groups and self._runs + 2 <= most:
+            group = groups.pop(0)
+            if len(group) == 1:
+                found += group
+                continue
+            middle = (len(group) + 1) // 2
+            halves = (group[:middle], group[middle:])
+            endings = [self._run(half) for half in halves]
+            stopped = [half for half, one in zip(halves, endings, strict=True) if one.stood_still and not one.suspects]
+            found += [name for one in endings for name in one.suspects]
+            groups += stopped
+            if not stopped and not any(one.suspects for one in endings):
+                self._tell(f"Search: {_boundary(halves, endings)}.")
+        found += [group[0] for group in groups if len(group) == 1]
+        left = [name for group in groups if len(group) > 1 for name in group]
+        return self._concluded(tuple(dict.fromkeys(found)), left)
+
+    def _run(self, half: Sequence[str]) -> RunEnd:
+        self._tell(f"Search: starting on {folded(half)}.")
+        self._runs += 1
+        ranks = self._options.wish.ranks
+        share = None if ranks is None else max(1, ranks * len(half) // self._hosts)
+        options = replace(self._options, wish=replace(self._options.wish, ranks=share), timeout_s=self._enough_s)
+        ending = self._start(_only(options, half))
+        if not ending.stood_still and not ending.suspects:
+            self._tell(f"Search: the program {_end_words(ending)} on {folded(half)}.")
+        return ending
+
+    def _concluded(self, named: tuple[str, ...], left: Sequence[str]) -> tuple[str, ...]:
+        if left:
+            self._tell(f"Search: ended after {self._runs} runs; it was not searched further among {folded(left)}.")
+        if named and len(named) < self._hosts:
+            self._tell(f"Search: the program stops on {folded(named)}. To run without it: --exclude {folded(named)}.")
+            return named
+        self._tell("Search: no node stops the program by itself; the cause is not known.")
+        return ()
+
+
+def most_runs(hosts: int) -> int:
+    """Return how many runs a search takes at most: enough for two bad nodes among so many, each in its own half."""
+    return max(2, 4 * math.ceil(math.log2(max(2, hosts))) - 2)
+
+
+def _boundary(halves: Sequence[Sequence[str]], endings: Sequence[RunEnd]) -> str:
+    """Return what is known of a group that stops while its halves do not."""
+    first, second = (folded(half) for half in halves)
+    failed = [ending for ending in endings if not _goes_on(ending)]
+    if failed:
+        return (
+            f"the program failed where it should have been looked at (code {failed[0].code}); it may not run on so "
+            f"few nodes, so nothing is known of {first} and {second}"
+        )
+    return (
+        f"the program stops on {first} and {second} together, and on neither alone; look at what lies between them, "
+        "such as a switch or a firewall, or at a fault that needs as many ranks"
+    )
+
+
+def _goes_on(ending: RunEnd) -> bool:
+    return ending.code in {0, jobs.TIMED_OUT}
+
+
+def _end_words(ending: RunEnd) -> str:
+    if not _goes_on(ending):
+        return f"fails with code {ending.code}"
+    return "goes on" if ending.code else "ends well"
 
 
 def _without(options: RunOptions, out: Sequence[str]) -> RunOptions:
@@ -101,9 +168,7 @@ def _without(options: RunOptions, out: Sequence[str]) -> RunOptions:
 
 def _only(options: RunOptions, hosts: Sequence[str]) -> RunOptions:
     launch_node = options.launch_node if options.launch_node in hosts else None
-    enough = _LONG_ENOUGH * options.stall_after_s
-    timeout_s = enough if options.timeout_s is None else min(enough, options.timeout_s)
-    return replace(_limited(options, hosts), launch_node=launch_node, timeout_s=timeout_s)
+    return replace(_limited(options, hosts), launch_node=launch_node)
 
 
 def _limited(options: RunOptions, parts: Sequence[str]) -> RunOptions:

@@ -11,48 +11,38 @@ import os
 import secrets
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis import skew, training_stack
-from clusterctl.inventory import ansible_inventory
+from clusterctl.diagnosis import training_stack
 from clusterctl.jobs import program
+from clusterctl.jobs import team as team_of_job
 from clusterctl.jobs.launcher_noise import NoiseFilter
 from clusterctl.jobs.prefixer import Prefixer
 from clusterctl.jobs.watch import STALL_AFTER_S
 from clusterctl.jobs.watched_run import RunEnd, StoodStillError, WatchedNodes, WatchedRun
 from clusterctl.launch import compose, environment, mpirun_job
 from clusterctl.launch.compose import Launcher, Wish
-from clusterctl.model import fabric, job_login
 from clusterctl.model.facts import slots_of
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
-from clusterctl.remote import facts, ssh, supervised_job, sync
+from clusterctl.remote import supervised_job, sync
 from clusterctl.state import paths
-from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode, HostFailedError, UnreachableError
+from clusterctl.support.errors import ConfigError, HostFailedError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from clusterctl.jobs.prefixer import Prefix, Take
+    from clusterctl.jobs.team import JobTeam
     from clusterctl.launch.compose import LaunchPlan
     from clusterctl.model.facts import NodeFacts
-    from clusterctl.model.hosts import AnyInventory, Host, Inventory
+    from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.job_outcome import JobOutcome
 
 TIMED_OUT = 124  # as timeout(1) has it
 _SIGNALLED = 128
-_OPENMPI = "openmpi"
-_PROBE_TIMEOUT_S = 30.0
 _MOST_NAMED = 6
 _IN_HOME = "clusterctl"  # the folder of copied code, in the home of the job's user
-_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")  # so that nobody waits for a frozen node
-_INPUTS = {"openmpi": ["configure"]}
-
-
-class GateError(ClusterctlError):
-    """The nodes differ in what a job must not find different (exit 10)."""
-
-    exit_code = ExitCode.VALIDATION_FAILED
 
 
 @dataclass(frozen=True)
@@ -75,41 +65,49 @@ class RunOptions:
     ends_at_stall: bool = False
 
 
-@dataclass(frozen=True)
-class _JobTeam:
-    """The nodes of the job; the launch node is one of them."""
-
-    cluster: Inventory
-    hosts: Mapping[str, Host]
-    facts: Mapping[str, NodeFacts]
-    users: Mapping[str, str | None]
-    launch_node: str
-    control: Path
-
-    def login(self, name: str) -> supervised_job.JobLogin:
-        return supervised_job.JobLogin(self.hosts[name], self.users[name], self.control)
-
-    @property
-    def logins(self) -> list[supervised_job.JobLogin]:
-        return [self.login(name) for name in self.hosts]
-
-
 def shown(inventory: AnyInventory, options: RunOptions, tell: Callable[[str], None]) -> str:
     """Return the launch line as it can be pasted on the launch node; nothing is started or copied.
 
     Raises:
         ClusterctlError: as :func:`run`.
     """
-    with _team(inventory, options, tell) as team:
+    with team_of_job.gathered(inventory, _of_team(options), tell) as team:
         return _plan(team, _started(team, options), tell).shown()
 
 
-def run(inventory: AnyInventory, options: RunOptions, take: Take, tell: Callable[[str], None]) -> int:
+@dataclass(frozen=True)
+class RankPlaces:
+    """Where the ranks of a job are, by the inventory's names.
+
+    ``nodes`` has the node of each rank where the launcher is told it, and ``hostnames`` the node that calls itself so.
+    """
+
+    nodes: tuple[str, ...]
+    hostnames: Mapping[str, str]
+
+    def node(self, rank: int, hostname: str) -> str:
+        """Return the node of a rank, and what it calls itself where the node is not known."""
+        return self.nodes[rank] if rank < len(self.nodes) else self.hostnames.get(hostname, hostname)
+
+
+def run(
+    inventory: AnyInventory,
+    options: RunOptions,
+    take: Take,
+    tell: Callable[[str], None],
+    placed: Callable[[RankPlaces], None] | None = None,
+) -> int:
     """Run the user's program and return its exit code; see :func:`run_watched`."""
-    return run_watched(inventory, options, take, tell).code
+    return run_watched(inventory, options, take, tell, placed).code
 
 
-def run_watched(inventory: AnyInventory, options: RunOptions, take: Take, tell: Callable[[str], None]) -> RunEnd:
+def run_watched(
+    inventory: AnyInventory,
+    options: RunOptions,
+    take: Take,
+    tell: Callable[[str], None],
+    placed: Callable[[RankPlaces], None] | None = None,
+) -> RunEnd:
     """Run the user's program and stay until nothing of it is left.
 
     Args:
@@ -117,6 +115,7 @@ def run_watched(inventory: AnyInventory, options: RunOptions, take: Take, tell: 
         options: what the user asked for.
         take: gets the output as it comes, ``stdout`` or ``stderr`` and bytes; nothing of it is kept here.
         tell: gets sentences for the user.
+        placed: gets where the ranks are, before the program starts.
 
     Returns:
         How it ended. The code is the job's own; 128 and its number where a signal ended the launcher; 124 after the
@@ -130,12 +129,14 @@ def run_watched(inventory: AnyInventory, options: RunOptions, take: Take, tell: 
     """
     for word in options.wish.exported:
         environment.parse(word)
-    with _team(inventory, options, tell) as team:
+    with team_of_job.gathered(inventory, _of_team(options), tell) as team:
         job_id = f"run-{secrets.token_hex(6)}"
         started = _started(team, options)
         plan = _plan(team, started, tell, job_id)
         if options.sync is not None:
             _sync(team, options.sync, started.copied_to, tell)
+        if placed is not None:
+            placed(_places(team, options, plan))
         program.refuse_missing(team.logins, team.facts, team.launch_node, started.wish)
         first = team.facts[team.launch_node]
         session = {name: value for name, value in first.environment.items() if name in environment.ALWAYS}
@@ -171,115 +172,34 @@ def run_watched(inventory: AnyInventory, options: RunOptions, take: Take, tell: 
     return RunEnd(code, tuple(team.hosts), watch.suspects if watch is not None and code else ())
 
 
+def _of_team(options: RunOptions) -> team_of_job.TeamOptions:
+    return team_of_job.TeamOptions(options.inventory, options.launch_node, options.gate)
+
+
+def _places(team: JobTeam, options: RunOptions, plan: LaunchPlan) -> RankPlaces:
+    """Return the place of each rank; a name that two nodes call themselves by tells nothing."""
+    own = options.wish.launcher is Launcher.TORCHRUN  # it numbers its ranks itself
+    called: dict[str, list[str]] = {}
+    for name, node in team.facts.items():
+        called.setdefault(node.hostname.partition(".")[0], []).append(name)
+    only = {hostname: names[0] for hostname, names in called.items() if len(names) == 1}
+    return RankPlaces(() if own else tuple(plan.hosts[: options.wish.ranks]), only)
+
+
 def _watched(
-    team: _JobTeam, options: RunOptions, plan: LaunchPlan, job: str, tell: Callable[[str], None]
+    team: JobTeam, options: RunOptions, plan: LaunchPlan, job: str, tell: Callable[[str], None]
 ) -> contextlib.AbstractContextManager[WatchedRun | None]:
     if not options.watch or (len(team.hosts) == 1 and not options.ends_at_stall):  # nobody waits for another node
         return contextlib.nullcontext()
-    own = options.wish.launcher is Launcher.TORCHRUN  # it numbers its ranks itself
     nodes = WatchedNodes(
         cluster=paths.cluster_id(team.cluster.sources),
         hosts=team.cluster.selected_hosts,
         facts=team.facts,
         logins=team.logins,
-        ranks=() if own else plan.hosts[: options.wish.ranks],
+        ranks=_places(team, options, plan).nodes,
         control=team.control,
     )
     return contextlib.closing(WatchedRun(job, nodes, options.stall_after_s, tell, ends=options.ends_at_stall))
-
-
-# --- the nodes --------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _team(inventory: AnyInventory, options: RunOptions, tell: Callable[[str], None]) -> Any:
-    """Yield the nodes, looked at and found fit, with shared connections that end afterwards."""
-    cluster = ansible_inventory.load(inventory, options.inventory, remembered=True)
-    hosts = {host.name: _ours(host) for host in cluster.selected_hosts}
-    launch_node = options.launch_node or next(iter(hosts))
-    if launch_node not in hosts:
-        names = ", ".join(list(hosts)[:_MOST_NAMED]) + (" and more" if len(hosts) > _MOST_NAMED else "")
-        raise ConfigError(f"The launch node '{launch_node}' is not among the selected hosts: {names}.")
-    with ssh.control_folder() as control:
-        nodes = _look(cluster, hosts, control)
-        users = {name: job_login.through_sudo(hosts[name], node) for name, node in nodes.items()}
-        _refuse_unprovisioned(cluster, nodes)
-        _gate(cluster, nodes, options, tell)
-        _refuse_strangers(nodes)
-        yield _JobTeam(cluster, hosts, nodes, users, launch_node, control)
-
-
-def _ours(host: Host) -> Host:
-    if not host.by_ssh:
-        raise ConfigError(
-            f"{host.name} is not reached by plain ssh with a key, which a job needs: {host.not_by_ssh}. Give it a "
-            "key, or leave it out with --limit."
-        )
-    return replace(job_login.job_host(host), ssh_args=(*host.ssh_args, *_ALIVE))  # what ranks will see
-
-
-def _look(cluster: Inventory, hosts: Mapping[str, Host], control: Path) -> dict[str, NodeFacts]:
-    probe = facts.gather(
-        hosts.values(),
-        watch={name: supervised_job.watch_entries(host) for name, host in hosts.items()},
-        artifacts=[
-            {**entry, "inputs": [*entry.get("inputs", ()), *_INPUTS.get(str(entry["name"]), ())]}
-            for entry in training_stack.ARTIFACTS
-        ],
-        libraries=training_stack.LIBRARIES,
-        timeout_s=_PROBE_TIMEOUT_S,
-        control_dir=control,
-    )
-    if probe.failures:
-        whys = [failure.message for failure in probe.failures.values()]
-        more = f" And {len(whys) - _MOST_NAMED} more nodes." if len(whys) > _MOST_NAMED else ""
-        left = "" if len(whys) == len(hosts) else " A run without them: --limit."
-        raise UnreachableError(" ".join(whys[:_MOST_NAMED]) + more + left)
-    return {host.name: probe.facts[host.name] for host in cluster.selected_hosts}
-
-
-def _refuse_unprovisioned(cluster: Inventory, nodes: Mapping[str, NodeFacts]) -> None:
-    layout = next(iter(nodes.values())).layout
-    wanted = supervised_job.digests(supervised_job.SUPERVISOR_FILES, layout)
-    bare, other = [], []
-    for name, node in nodes.items():
-        if not node.artifact(_OPENMPI).ok:
-            bare.append(name)
-        elif not wanted.items() <= {str(entry.get("path")): entry.get("sha256") for entry in node.watch}.items():
-            other.append(name)
-    cure = f"run 'clusterctl provision {cluster.sources.shown}' first."
-    if bare:
-        why = nodes[bare[0]].artifact(_OPENMPI).problem or f"{layout.openmpi} does not exist"
-        raise ConfigError(f"Open MPI of clusterctl is missing on {folded(bare)} ({why}); {cure}")
-    if other:
-        raise ConfigError(f"{next(iter(wanted))} on {folded(other)} is not this clusterctl's; {cure}")
-
-
-def _gate(cluster: Inventory, nodes: Mapping[str, NodeFacts], options: RunOptions, tell: Callable[[str], None]) -> None:
-    if not options.gate or len(nodes) < 2:  # noqa: PLR2004 - one node cannot differ
-        return
-    aligned = {host.name: str(host.variables.get("nccl_align", "framework")) for host in cluster.selected_hosts}
-    found = skew.skew(nodes, aligned)
-    errors = [finding for finding in found if finding.severity == "error"]
-    for finding in found:
-        if not errors and finding.severity != "error":
-            tell(f"Note: {folded(finding.hosts)}: {finding.cause}; {finding.cure}.")
-    if errors:
-        words = "; ".join(f"{folded(one.hosts)}: {one.cause} ({one.cure})" for one in errors[:_MOST_NAMED])
-        raise GateError(f"The nodes differ: {words}. --no-gate runs it nevertheless.")
-
-
-def _refuse_strangers(nodes: Mapping[str, NodeFacts]) -> None:
-    """Refuse nodes that have no network in common; where the role fabric has been, it has proven one."""
-    if len(nodes) < 2 or all(node.fabric for node in nodes.values()):  # noqa: PLR2004 - one node needs none
-        return
-    found = fabric.candidates(nodes)
-    if not found.networks:
-        lines = "\n".join(f"  {line}" for line in fabric.matrix(found))
-        raise ConfigError(
-            "The nodes have no network in common; give each an address of its own in one, or choose nodes by --limit:\n"
-            + lines
-        )
 
 
 # --- the line ---------------------------------------------------------------------------------------------------------
@@ -293,7 +213,7 @@ class _Started:
     copied_to: str = ""
 
 
-def _started(team: _JobTeam, options: RunOptions) -> _Started:
+def _started(team: JobTeam, options: RunOptions) -> _Started:
     """Settle where the program starts: in the folder asked for, else in the copied one, else in the home.
 
     Raises:
@@ -313,7 +233,7 @@ def _is_below(copied_to: str, wish: Wish) -> bool:
     return bool(copied_to) and not wish.directory.startswith("/")
 
 
-def _copied_to(team: _JobTeam, folder: Path, remote_dir: str) -> str:
+def _copied_to(team: JobTeam, folder: Path, remote_dir: str) -> str:
     """Return the absolute path on the nodes: ``remote_dir``, or ``clusterctl/NAME`` in the home of the job's user."""
     place = _absolute(folder)
     if not place.is_dir():
@@ -336,7 +256,7 @@ def _absolute(folder: Path) -> Path:
     return Path(os.path.abspath(folder))  # noqa: PTH100 - a link keeps the name that the user typed
 
 
-def _plan(team: _JobTeam, started: _Started, tell: Callable[[str], None], job_id: str = "") -> LaunchPlan:
+def _plan(team: JobTeam, started: _Started, tell: Callable[[str], None], job_id: str = "") -> LaunchPlan:
     _refuse_without_stack(team.facts, started.wish.launcher)
     members = {
         name: mpirun_job.member(node, slots_of(host := team.hosts[name], node), team.users[name], host.cluster_address)
@@ -368,7 +288,7 @@ def _refuse_without_stack(nodes: Mapping[str, NodeFacts], launcher: Launcher) ->
 # --- the program ------------------------------------------------------------------------------------------------------
 
 
-def _sync(team: _JobTeam, folder: Path, target: str, tell: Callable[[str], None]) -> None:
+def _sync(team: JobTeam, folder: Path, target: str, tell: Callable[[str], None]) -> None:
     place = _absolute(folder)
     paths = {name: node.environment.get("PATH", "") for name, node in team.facts.items()}
     has_rsync = {one.host: bool(one.found.get("rsync")) for one in supervised_job.look(team.logins, ["rsync"], paths)}

@@ -51,7 +51,8 @@ def death_words(death: RankDeath, login: JobLogin | None, job: str, facts: Seque
         job: the job's id.
         facts: what :func:`facts_of` returned for the node.
     """
-    sentence = f"{death.host} rank {death.rank} {death.words}"
+    node = death.host if login is None else login.host.name
+    sentence = f"{node} rank {death.rank} {death.words}"
     if any("ran out of memory" in fact for fact in facts):
         return f"{sentence}: the kernel's log tells of a kill for lack of memory"
     kills = 0

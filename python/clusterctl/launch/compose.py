@@ -32,6 +32,9 @@ _TORCH_PORT = 29500  # PyTorch's own default, for a line that is shown and not r
 # PRRTE 3.0 (Open MPI 5.0.7) loses the end of a rank that comes before its node has reported the launch, and then waits
 # for ever: seen in 3 % of all starts of `hostname` on four nodes, and never in 200 with half of this wait.
 _SETTLED = ("/bin/sh", "-c", 'sleep 0.2; exec "$0" "$@"')
+# The text is constant; the folder comes to it as $0. A node's own session may have a PYTHONPATH, which stays first.
+_PACED = ("/bin/sh", "-c", 'PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$0"; export PYTHONPATH; exec "$@"')
+_PACE = "CLUSTERCTL_PACE=1"
 _TEMPORARY = "/tmp"  # noqa: S108 - the name that every node knows
 
 
@@ -113,7 +116,7 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: Wish, job: st
     first = members[launch_node]
     slots = hostfile.ordered({name: member.slots for name, member in members.items()}, launch_node)
     session = first.facts.environment
-    exported = environment.with_pace(wish.exported, wish.caller, first.facts.layout) if wish.pace else wish.exported
+    exported = (*wish.exported, _PACE) if wish.pace else wish.exported
     variables = environment.of_job(exported, wish.caller, session)
     mca = _without_collision(members, wish.mca)
     notes = (_LEFT_OUT,) if mca != wish.mca else ()
@@ -126,7 +129,7 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: Wish, job: st
         members,
         slots,
         mpirun_job.MpirunJob(
-            program=program,
+            program=(*_paced(wish, first.facts.layout), *program),
             job=job,
             ranks=wish.ranks,
             per_node=wish.launcher is Launcher.TORCHRUN,
@@ -179,6 +182,11 @@ def _without_collision(members: Mapping[str, Member], mca: Mapping[str, str]) ->
                 f"network that you want with --mca {_INCLUDED}, or with fabric_interfaces for the whole cluster."
             )
     return {name: value for name, value in mca.items() if name != _EXCLUDED}
+
+
+def _paced(wish: Wish, layout: Layout) -> tuple[str, ...]:
+    """Return what stands before the program so that its Python finds ``clusterctl.pace``."""
+    return (*_PACED, layout.pace) if wish.pace else ()
 
 
 def with_python(program: tuple[str, ...], layout: Layout) -> tuple[str, ...]:
@@ -260,7 +268,7 @@ def _horovodrun(
             version=first.version,
             horovodrun=first.facts.layout.horovodrun,
             slots={called[name]: count for name, count in slots.items()},
-            program=(*path.before, *program),
+            program=(*_paced(wish, first.facts.layout), *path.before, *program),
             job=job,
             ranks=wish.ranks,
             interfaces=tuple(names) if len(names) == 1 and all(fabrics) and len(slots) > 1 else (),

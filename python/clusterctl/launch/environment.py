@@ -11,8 +11,6 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from clusterctl.model.layout import Layout
-
 ALWAYS = ("PATH", "LD_LIBRARY_PATH")
 NCCL_PREFIX = "NCCL_"
 
@@ -91,20 +89,6 @@ def of_job(
             variable = parse(f"{variable.name}={given[variable.name]}")
         found[variable.name] = variable
     return tuple(found.values())
-
-
-def with_pace(asked: Sequence[str], caller: Mapping[str, str], layout: Layout) -> tuple[str, ...]:
-    """Return the values of ``-x`` with those that a program needs for ``clusterctl.pace``.
-
-    Its folder goes behind the folders of a PYTHONPATH among ``asked``; another argument is as in :func:`of_job`.
-
-    Raises:
-        ConfigError: one of ``asked`` is malformed.
-    """
-    given = next((one for text in reversed(asked) if (one := parse(text)).name == "PYTHONPATH"), None)
-    value = "" if given is None else caller.get("PYTHONPATH", "") if given.value is None else given.value
-    path = f"{value}:{layout.pace}" if value else layout.pace
-    return (*asked, f"PYTHONPATH={path}", "CLUSTERCTL_PACE=1")
 
 
 def beside(variables: Iterable[Variable]) -> dict[str, str]:

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from clusterctl.jobs.pace import PaceTaker
+from clusterctl.jobs.run import RankPlaces
 from clusterctl.support import content
 
 
@@ -67,6 +68,23 @@ def test_the_late_rank_is_told_once_while_the_job_runs_and_at_its_end() -> None:
     assert heard.told[0].startswith("Pace: rank 2 on node3 (80.")
     assert heard.finish() == f"Pace: 4 ranks, 100 ms a step, own part 20.5 ms to 80.5 ms; {late}"
     assert heard.output == {"stdout": b"", "stderr": b""}
+
+
+@pytest.mark.parametrize(
+    ("places", "node"),
+    [
+        (RankPlaces(("a", "b", "gpu-c", "d"), {}), "gpu-c"),
+        (RankPlaces((), {"node3": "gpu-c"}), "gpu-c"),
+        (RankPlaces((), {"node1": "gpu-a"}), "node3"),
+    ],
+)
+def test_a_late_rank_is_named_by_the_inventorys_name_of_its_node(places: RankPlaces, node: str) -> None:
+    heard = Heard()
+    heard.taker.know(places)
+    for turn in range(20):
+        for rank in range(4):
+            heard.taker("stderr", report(rank, 0.02 + 0.0001 * (7 * turn * (rank + 1) % 11) + 0.06 * (rank == 2)))
+    assert f"rank 2 on {node} (" in heard.finish()
 
 
 def test_healthy_ranks_are_told_with_how_finely_they_were_judged() -> None:

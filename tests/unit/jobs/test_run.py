@@ -8,6 +8,7 @@ from clusterctl.jobs import run
 from clusterctl.launch.compose import Wish
 from clusterctl.model import facts
 from clusterctl.remote import supervised_job
+from clusterctl.support.errors import ClusterctlError
 from factory import provisioned
 from launching import Site
 
@@ -180,6 +181,6 @@ def test_endings_become_codes() -> None:
     assert code(ending="deadline") == 124
     assert told == ["The job had not ended after 5 s and was ended."]
     for ending, number in (("lost", 4), ("not_started", 2), ("stopped", 2)):
-        with pytest.raises(run.ClusterctlError) as caught:
+        with pytest.raises(ClusterctlError) as caught:
             code(ending=ending, problem="why")
         assert caught.value.exit_code == number

@@ -91,3 +91,20 @@ def test_torchrun_places_its_processes_by_itself() -> None:
     members = {"node1": Member(provisioned("node1"), 2, "5.0.7")}
     with pytest.raises(ConfigError, match="torchrun starts its processes by itself"):
         compose.compose(members, "node1", Wish(("x",), launcher=Launcher.TORCHRUN, path=PathWish(bind=Bind.CORE)))
+
+
+@pytest.mark.parametrize("launcher", list(Launcher))
+@pytest.mark.parametrize(("session", "path"), [({}, ""), ({"PYTHONPATH": "/site/a b:$HOME"}, "/site/a b:$HOME:")])
+def test_the_folder_of_pace_goes_behind_the_python_path_that_a_node_has(
+    launcher: Launcher, session: dict[str, str], path: str
+) -> None:
+    members = {name: Member(provisioned(name, number), 2, "5.0.7") for number, name in enumerate(NODES, 1)}
+    plan = compose.compose(members, "node1", Wish(("./a.py",), launcher, pace=True), "run-0123456789ab")
+    assert not [word for word in (*plan.argv, *plan.environment) if word.startswith("PYTHONPATH=/")]
+    folder = members["node1"].facts.layout.pace
+    at = plan.argv.index(folder)
+    show = ("sh", "-c", 'printf "%s\\n" "$PYTHONPATH" "$0"', "the program's word")
+    done = subprocess.run([*plan.argv[at - 3 : at + 1], *show], env=session, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"{path}{folder}", "the program's word"]
+    words = (*plan.argv, *(f"{name}={value}" for name, value in plan.environment.items()))
+    assert "CLUSTERCTL_PACE=1" in words

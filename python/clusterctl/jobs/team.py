@@ -1,0 +1,161 @@
+"""The nodes of a job: read from the inventory, looked at, and refused where they would hurt it."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from clusterctl.diagnosis import skew, training_stack
+from clusterctl.inventory import ansible_inventory
+from clusterctl.model import fabric, job_login
+from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.nodeset import folded
+from clusterctl.remote import facts, ssh, supervised_job
+from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.hosts import AnyInventory, Host, Inventory
+
+_OPENMPI = "openmpi"
+_PROBE_TIMEOUT_S = 30.0
+_MOST_NAMED = 6
+_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")  # so that nobody waits for a frozen node
+_INPUTS = {"openmpi": ["configure"]}
+
+
+class GateError(ClusterctlError):
+    """The nodes differ in what a job must not find different (exit 10)."""
+
+    exit_code = ExitCode.VALIDATION_FAILED
+
+
+@dataclass(frozen=True)
+class TeamOptions:
+    """Which nodes of the inventory, where the job is launched (None: on the first), and whether they may not differ."""
+
+    inventory: InventoryOptions = field(default_factory=InventoryOptions)
+    launch_node: str | None = None
+    gate: bool = True
+
+
+@dataclass(frozen=True)
+class JobTeam:
+    """The nodes of the job; the launch node is one of them."""
+
+    cluster: Inventory
+    hosts: Mapping[str, Host]
+    facts: Mapping[str, NodeFacts]
+    users: Mapping[str, str | None]
+    launch_node: str
+    control: Path
+
+    def login(self, name: str) -> supervised_job.JobLogin:
+        """Return how the job's user is reached on a node."""
+        return supervised_job.JobLogin(self.hosts[name], self.users[name], self.control)
+
+    @property
+    def logins(self) -> list[supervised_job.JobLogin]:
+        """How the job's user is reached on each node."""
+        return [self.login(name) for name in self.hosts]
+
+
+@contextlib.contextmanager
+def gathered(inventory: AnyInventory, asked: TeamOptions, tell: Callable[[str], None]) -> Iterator[JobTeam]:
+    """Yield the nodes, looked at and found fit, with shared connections that end afterwards.
+
+    Raises:
+        ConfigError: a node cannot take part.
+        GateError: the nodes differ.
+        UnreachableError: a node does not answer.
+    """
+    cluster = ansible_inventory.load(inventory, asked.inventory, remembered=True)
+    hosts = {host.name: _ours(host) for host in cluster.selected_hosts}
+    launch_node = asked.launch_node or next(iter(hosts))
+    if launch_node not in hosts:
+        names = ", ".join(list(hosts)[:_MOST_NAMED]) + (" and more" if len(hosts) > _MOST_NAMED else "")
+        raise ConfigError(f"The launch node '{launch_node}' is not among the selected hosts: {names}.")
+    with ssh.control_folder() as control:
+        nodes = _look(cluster, hosts, control)
+        users = {name: job_login.through_sudo(hosts[name], node) for name, node in nodes.items()}
+        _refuse_unprovisioned(cluster, nodes)
+        _gate(cluster, nodes, asked, tell)
+        _refuse_strangers(nodes)
+        yield JobTeam(cluster, hosts, nodes, users, launch_node, control)
+
+
+def _ours(host: Host) -> Host:
+    if not host.by_ssh:
+        raise ConfigError(
+            f"{host.name} is not reached by plain ssh with a key, which a job needs: {host.not_by_ssh}. Give it a "
+            "key, or leave it out with --limit."
+        )
+    return replace(job_login.job_host(host), ssh_args=(*host.ssh_args, *_ALIVE))  # what ranks will see
+
+
+def _look(cluster: Inventory, hosts: Mapping[str, Host], control: Path) -> dict[str, NodeFacts]:
+    probe = facts.gather(
+        hosts.values(),
+        watch={name: supervised_job.watch_entries(host) for name, host in hosts.items()},
+        artifacts=[
+            {**entry, "inputs": [*entry.get("inputs", ()), *_INPUTS.get(str(entry["name"]), ())]}
+            for entry in training_stack.ARTIFACTS
+        ],
+        libraries=training_stack.LIBRARIES,
+        timeout_s=_PROBE_TIMEOUT_S,
+        control_dir=control,
+    )
+    if probe.failures:
+        whys = [failure.message for failure in probe.failures.values()]
+        more = f" And {len(whys) - _MOST_NAMED} more nodes." if len(whys) > _MOST_NAMED else ""
+        left = "" if len(whys) == len(hosts) else " A run without them: --limit."
+        raise UnreachableError(" ".join(whys[:_MOST_NAMED]) + more + left)
+    return {host.name: probe.facts[host.name] for host in cluster.selected_hosts}
+
+
+def _refuse_unprovisioned(cluster: Inventory, nodes: Mapping[str, NodeFacts]) -> None:
+    layout = next(iter(nodes.values())).layout
+    wanted = supervised_job.digests(supervised_job.SUPERVISOR_FILES, layout)
+    bare, other = [], []
+    for name, node in nodes.items():
+        if not node.artifact(_OPENMPI).ok:
+            bare.append(name)
+        elif not wanted.items() <= {str(entry.get("path")): entry.get("sha256") for entry in node.watch}.items():
+            other.append(name)
+    cure = f"run 'clusterctl provision {cluster.sources.shown}' first."
+    if bare:
+        why = nodes[bare[0]].artifact(_OPENMPI).problem or f"{layout.openmpi} does not exist"
+        raise ConfigError(f"Open MPI of clusterctl is missing on {folded(bare)} ({why}); {cure}")
+    if other:
+        raise ConfigError(f"{next(iter(wanted))} on {folded(other)} is not this clusterctl's; {cure}")
+
+
+def _gate(cluster: Inventory, nodes: Mapping[str, NodeFacts], asked: TeamOptions, tell: Callable[[str], None]) -> None:
+    if not asked.gate or len(nodes) < 2:  # noqa: PLR2004 - one node cannot differ
+        return
+    aligned = {host.name: str(host.variables.get("nccl_align", "framework")) for host in cluster.selected_hosts}
+    found = skew.skew(nodes, aligned)
+    errors = [finding for finding in found if finding.severity == "error"]
+    for finding in found:
+        if not errors and finding.severity != "error":
+            tell(f"Note: {folded(finding.hosts)}: {finding.cause}; {finding.cure}.")
+    if errors:
+        words = "; ".join(f"{folded(one.hosts)}: {one.cause} ({one.cure})" for one in errors[:_MOST_NAMED])
+        raise GateError(f"The nodes differ: {words}. --no-gate runs it nevertheless.")
+
+
+def _refuse_strangers(nodes: Mapping[str, NodeFacts]) -> None:
+    """Refuse nodes that have no network in common; where the role fabric has been, it has proven one."""
+    if len(nodes) < 2 or all(node.fabric for node in nodes.values()):  # noqa: PLR2004 - one node needs none
+        return
+    found = fabric.candidates(nodes)
+    if not found.networks:
+        lines = "\n".join(f"  {line}" for line in fabric.matrix(found))
+        raise ConfigError(
+            "The nodes have no network in common; give each an address of its own in one, or choose nodes by --limit:\n"
+            + lines
+        )
