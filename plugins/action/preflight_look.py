@@ -8,6 +8,9 @@ from typing import Any
 
 from ansible.errors import AnsibleError  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import preloaded
+
+preloaded.load()  # this is the action of the first task
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
