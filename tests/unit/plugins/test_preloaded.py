@@ -23,7 +23,6 @@ def test_the_first_action_loads_the_filters_for_all_workers() -> None:
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     loaded = json.loads(done.stdout)
-    ours = {f"ansible_collections.clusterctl.hpc.plugins.filter.{name}" for name in ("artifact", "stack")} <= set(
-        loaded
-    )
+    ours = {f"ansible_collections.clusterctl.hpc.plugins.filter.{name}" for name in ("artifact", "stack")}
+    assert ours <= set(loaded)
     assert any(name.startswith("ansible.plugins.test.") for name in loaded)
