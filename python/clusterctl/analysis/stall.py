@@ -17,6 +17,7 @@ from clusterctl.model.stall import StallVerdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from clusterctl.analysis.flight_records import Behind
     from clusterctl.model.stall import StallCause
 
 IDLE_SHARE = 0.05  # of a core
@@ -64,7 +65,11 @@ class RankSight:
 
 
 def judge(
-    ranks: Sequence[RankSight], *, missing: Mapping[int, str] | None = None, silent: Sequence[str] = ()
+    ranks: Sequence[RankSight],
+    *,
+    missing: Mapping[int, str] | None = None,
+    silent: Sequence[str] = (),
+    behind: Behind | None = None,
 ) -> StallVerdict | None:
     """Return who keeps the job from going on; None while nothing shows that it stands still.
 
@@ -72,6 +77,7 @@ def judge(
         ranks: the ranks that were seen twice.
         missing: the node of each rank that should be there and is not, on nodes that answer.
         silent: nodes that do not answer.
+        behind: the ranks for which others wait by PyTorch's flight recorder.
     """
     if silent and len(silent) * 2 <= len({one.host for one in ranks}) + len(silent) and ranks:
         named = tuple(silent)
@@ -87,7 +93,14 @@ def judge(
         return StallVerdict(cause="dead rank", sentence=words, hosts=hosts, ranks=tuple(sorted(gone)))
     if not _stands_still(ranks):
         return None
-    return _odd(ranks) or _network(ranks) or _other_call(ranks) or _not_known(ranks)
+    return (
+        _halted(ranks)
+        or _behind(ranks, behind)
+        or _elsewhere(ranks)
+        or _network(ranks)
+        or _other_call(ranks)
+        or _not_known(ranks)
+    )
 
 
 def _stands_still(ranks: Sequence[RankSight]) -> bool:
@@ -101,19 +114,39 @@ def _stands_still(ranks: Sequence[RankSight]) -> bool:
     return bool(waiting) or halted or all(one.cpu_share < IDLE_SHARE for one in ranks)
 
 
-def _odd(ranks: Sequence[RankSight]) -> StallVerdict | None:
-    """Name the ranks that do not wait for others; no more than half of all, and others wait."""
+def _halted(ranks: Sequence[RankSight]) -> StallVerdict | None:
+    """Name the ranks that are stopped or wait for a file, if they are no more than half of all."""
     tests: tuple[tuple[StallCause, Callable[[RankSight], bool], Callable[[RankSight], str]], ...] = (
         ("stopped rank", lambda one: one.state in _STOPPED, lambda _one: "is stopped (a signal, such as SIGSTOP)"),
         ("file", lambda one: bool(one.file) and not one.waits, lambda one: f"waits for the file {one.file}"),
-        ("elsewhere", lambda one: one.now.known and not one.waits, lambda one: f"is in {one.now.where}"),
     )
     for cause, test, words in tests:
         found = [one for one in ranks if test(one)]
         others = [one for one in ranks if not test(one)]
-        sure = any(one.waits for one in others) or cause != "elsewhere"
-        if found and len(found) <= len(others) and sure:
+        if found and len(found) <= len(others):
             return _named(cause, found, others, words)
+    return None
+
+
+def _behind(ranks: Sequence[RankSight], behind: Behind | None) -> StallVerdict | None:
+    """Name the ranks for which others wait by the flight recorder, with the place where each of them is."""
+    found = [one for one in ranks if behind is not None and one.rank in behind.ranks]
+    others = [one for one in ranks if one not in found]
+    if behind is None or len(found) != len(behind.ranks) or not others:
+        return None
+    return _named("behind", found, others, lambda one: f"{behind.words}{_and_where(one)}", behind.call)
+
+
+def _and_where(one: RankSight) -> str:
+    return f" and is in {one.now.where}" if one.now.where else ""
+
+
+def _elsewhere(ranks: Sequence[RankSight]) -> StallVerdict | None:
+    """Name the ranks that do not wait for others; no more than half of all, and others wait."""
+    found = [one for one in ranks if one.now.known and not one.waits]
+    others = [one for one in ranks if one not in found]
+    if found and len(found) <= len(others) and any(one.waits for one in others):
+        return _named("elsewhere", found, others, lambda one: f"is in {one.now.where}")
     busy = [one for one in ranks if one.cpu_share > BUSY_SHARE and not one.waits]
     idle = [one for one in ranks if one.cpu_share < IDLE_SHARE]
     if busy and len(busy) < len(idle) and len(busy) + len(idle) == len(ranks):

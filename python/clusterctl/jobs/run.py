@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis import training_stack
-from clusterctl.jobs import program
+from clusterctl.jobs import flight, program
 from clusterctl.jobs import team as team_of_job
 from clusterctl.jobs.launcher_noise import NoiseFilter
 from clusterctl.jobs.prefixer import Prefixer
@@ -129,9 +129,12 @@ def run_watched(
     """
     for word in options.wish.exported:
         environment.parse(word)
-    with team_of_job.gathered(inventory, _of_team(options), tell) as team:
+    with team_of_job.gathered(inventory, _of_team(options), tell) as team, contextlib.ExitStack() as kept:
         job_id = f"run-{secrets.token_hex(6)}"
         started = _started(team, options)
+        if options.watch:
+            recorder = kept.enter_context(flight.recorded(team, started.wish, job_id, tell))
+            started = replace(started, wish=replace(started.wish, exported=(*started.wish.exported, *recorder)))
         plan = _plan(team, started, tell, job_id)
         if options.sync is not None:
             _sync(team, options.sync, started.copied_to, tell)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis import rank_places, stall
+from clusterctl.analysis import flight_records, rank_places, stall
 from clusterctl.analysis.rank_places import Place
 from clusterctl.model.nodeset import folded
 from clusterctl.model.stall import StallRecord
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 STALL_AFTER_S = 300.0
 _BETWEEN_S = 4.0  # the two looks with stacks
+_FRESH_S = 60.0  # of a flight record: the look before has asked for it
 _LOST = "did not answer"
 # What Horovod's stall inspector prints (horovod/common/stall_inspector.cc), behind mpirun's tag or without one.
 _STALL_WORDS = re.compile(rb"(?:\[[^\]]*\](?:<\w+>:?)?\s*)*(?:.*stall_inspector\.cc|Missing ranks:|\d+: \[)")
@@ -199,7 +200,13 @@ def verdict_of(
     silent = [look.host for look in second if look.problem and _LOST in look.problem]
     seen = {rank.rank: look.host for look in half for rank in look.ranks}
     expected = {**seen, **dict(enumerate(job.ranks))}
-    return stall.judge(sights, missing=missing_ranks(second, expected), silent=silent)
+    flights = {record.rank: record.groups for look in second for record in look.flights if record.age_s < _FRESH_S}
+    return stall.judge(
+        sights,
+        missing=missing_ranks(second, expected),
+        silent=silent,
+        behind=flight_records.behind(flights),
+    )
 
 
 def missing_ranks(looks: Sequence[NodeLook], expected: Mapping[int, str]) -> dict[int, str]:

@@ -9,7 +9,7 @@ from clusterctl.model.base import Fact, Record
 from clusterctl.model.job_outcome import Stack
 
 StallCause: TypeAlias = Literal[
-    "silent node", "dead rank", "stopped rank", "file", "network", "elsewhere", "other call", "not known"
+    "silent node", "dead rank", "stopped rank", "file", "behind", "network", "elsewhere", "other call", "not known"
 ]
 
 
@@ -26,6 +26,27 @@ class RankState(Fact):
     silent_peers: tuple[str, ...] = ()  # addresses that do not acknowledge what was sent
 
 
+class FlightGroup(Fact):
+    """How far a rank is in a process group of PyTorch: its last call, and the first one that has not ended (or -1)."""
+
+    group: str
+    meaning: str = ""
+    last: int
+    last_call: str = ""
+    waits: int = -1
+    call: str = ""
+    sizes: str = ""  # of the tensors, where they have to be the same on all ranks
+
+
+class FlightLook(Fact):
+    """What PyTorch's flight recorder wrote of a rank ``age_s`` seconds ago; ``problem`` says why it is not readable."""
+
+    rank: int
+    age_s: float
+    groups: tuple[FlightGroup, ...] = ()
+    problem: str = ""
+
+
 class NodeLook(Fact):
     """One look at the ranks on a node; ``problem`` says why there is none. ``at`` is by the node's steady clock."""
 
@@ -33,6 +54,7 @@ class NodeLook(Fact):
     at: float = 0.0
     ranks: tuple[RankState, ...] = ()
     stacks: tuple[Stack, ...] = ()
+    flights: tuple[FlightLook, ...] = ()
     memory_kills: int = -1  # of the control group since it was made; -1 where it is hidden
     problem: str = ""
 

@@ -1,8 +1,8 @@
 """Look at the ranks of a job on this node: ``rank_look.py JOB [--stacks]`` prints one JSON line; nothing is changed.
 
 Each rank has its state, its CPU time, the bytes that it has read and written, the file that it waits for, and the peers
-that do not acknowledge what it has sent. ``--stacks`` adds the stacks that ``rank_stacks.py`` takes. The answer
-also counts the kills for lack of memory.
+that do not acknowledge what it has sent. ``--stacks`` adds the stacks that ``rank_stacks.py`` takes, and what
+PyTorch's flight recorder tells (``flight_record.py``). The answer also counts the kills for lack of memory.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+import flight_record
 import job_members
 import rank_stacks
 
@@ -192,6 +193,10 @@ def answer(job: str, with_stacks: bool) -> dict[str, object]:
     }
     if with_stacks:
         found["stacks"] = rank_stacks.stacks(job, STACKS_S, chosen)
+        # A rank takes a second or two to write its record, so each look reads what the one before has asked for.
+        found["flights"] = [record for rank in chosen.values() if (record := flight_record.read(job, rank))]
+        for rank in chosen.values():
+            flight_record.request(job, rank)
     return found
 
 

@@ -1,0 +1,63 @@
+"""The variables with which PyTorch's flight recorder writes a record on request, and the jobs that get them.
+
+A rank with NCCL writes what TORCH_NCCL_DEBUG_INFO_PIPE_FILE asks for into the file of TORCH_FR_DUMP_TEMP_FILE
+(https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html). Before PyTorch 2.9 the buffer and the file
+have names with NCCL in them; later releases warn of these. Gloo's calls are recorded too, but not written.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from clusterctl.launch.compose import Launcher
+
+if TYPE_CHECKING:
+    from clusterctl.launch.compose import Wish
+
+CALLS = 2000  # the size that PyTorch's tutorial recommends, and the default of later releases
+_PYTHON = frozenset({"python", "python3", "-m"})
+_RENAMED = (2, 9)
+# Whoever sets one of these has plans of his own.
+NAMES = frozenset(
+    {
+        "TORCH_FR_BUFFER_SIZE",
+        "TORCH_FR_DUMP_TEMP_FILE",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+    }
+)
+
+
+def is_for(wish: Wish) -> bool:
+    """Whether a job's ranks run in the cluster's own Python, with no setting of the user's for the recorder.
+
+    In a container the folder of the pipe may be missing, and PyTorch ends a rank that cannot make its pipe.
+    """
+    first = wish.program[0] if wish.program else ""
+    runs_python = first in _PYTHON or (wish.launcher is Launcher.TORCHRUN and first.endswith(".py"))
+    return runs_python and not {word.partition("=")[0] for word in wish.exported} & NAMES
+
+
+def exported(folder: str, release: str) -> tuple[str, ...]:
+    """Return the values of ``-x`` for a job.
+
+    Args:
+        folder: a private folder that every node has.
+        release: of PyTorch, such as ``2.13.0``.
+    """
+    is_new = _numbers(release) >= _RENAMED
+    size = "TORCH_FR_BUFFER_SIZE" if is_new else "TORCH_NCCL_TRACE_BUFFER_SIZE"
+    file = "TORCH_FR_DUMP_TEMP_FILE" if is_new else "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+    return (
+        f"{size}={CALLS}",
+        f"{file}={folder}/record_",
+        f"TORCH_NCCL_DEBUG_INFO_PIPE_FILE={folder}/pipe_",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT=1",  # without it the pipe is looked at every eight minutes, with it every second
+    )
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in itertools.takewhile(str.isdigit, release.split(".")))

@@ -1,0 +1,200 @@
+"""Records of PyTorch's flight recorder on a node.
+
+They are composed as torch/csrc/distributed/c10d/FlightRecorderDetail.hpp of PyTorch writes them.
+
+PyTorch pickles plain values with protocol 2. ``process_group`` is a pair of name and meaning, ``state`` one of
+scheduled, started and completed, and ``profiling_name`` the library and the call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from clusterctl.analysis.flight_records import Behind, behind
+from clusterctl.model.stall import FlightGroup
+from clusterctl.support import content
+from factory import DATA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FILES = content.role_files("validation")
+JOB = f"unit-flight-{os.getpid()}"
+sys.path.insert(0, str(FILES))
+import flight_record  # noqa: E402 - a program of the nodes, which lies beside its modules
+
+
+def entry(number: int, state: str = "completed", call: str = "nccl:all_reduce", **more: Any) -> dict[str, Any]:
+    return {
+        "frames": [{"name": "all_reduce", "filename": "distributed_c10d.py", "line": 2696}],
+        "record_id": number,
+        "pg_id": 0,
+        "process_group": ("0", "default_pg"),
+        "collective_seq_id": number,
+        "p2p_seq_id": 0,
+        "op_id": number,
+        "profiling_name": call,
+        "time_created_ns": 1,
+        "input_sizes": [[1024]],
+        "input_dtypes": ["Float"],
+        "output_sizes": [[1024]],
+        "output_dtypes": ["Float"],
+        "state": state,
+        "time_discovered_started_ns": None,
+        "time_discovered_completed_ns": None,
+        "retired": state == "completed",
+        "timeout_ms": 600000,
+        "is_p2p": False,
+        **more,
+    }
+
+
+def record(*entries: dict[str, Any], version: str = "2.10") -> bytes:
+    return pickle.dumps({"version": version, "pg_config": {}, "pg_status": {}, "entries": list(entries)}, protocol=2)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    assert flight_record.make(JOB) == ""
+    yield flight_record.folder(JOB)
+    flight_record.remove(JOB)
+
+
+def test_a_record_tells_the_last_call_of_each_group_and_the_first_that_has_not_ended(folder: Path) -> None:
+    other = entry(3, "started", "nccl:broadcast", process_group=("1", "tensor"))
+    (folder / "record_5").write_bytes(record(entry(7), entry(8, "started"), entry(9, "scheduled"), other))
+    found = flight_record.read(JOB, 5)
+    assert found is not None
+    assert found["groups"] == [
+        {
+            "group": "0",
+            "meaning": "default_pg",
+            "last": 9,
+            "last_call": "all_reduce",
+            "waits": 8,
+            "call": "all_reduce",
+            "sizes": "[[1024]]",
+        },
+        {
+            "group": "1",
+            "meaning": "tensor",
+            "last": 3,
+            "last_call": "broadcast",
+            "waits": 3,
+            "call": "broadcast",
+            "sizes": "[[1024]]",
+        },
+    ]
+    assert 0 <= found["age_s"] < 600
+    assert flight_record.read(JOB, 6) is None
+
+
+def test_what_pytorch_itself_wrote_names_the_rank_that_has_not_called(folder: Path) -> None:
+    found = {}
+    for rank in range(3):
+        shutil.copy(DATA / "flight" / f"record_{rank}", folder)
+        record = flight_record.read(JOB, rank)
+        assert record is not None
+        found[rank] = tuple(FlightGroup(**one) for one in record["groups"])
+    assert behind(found) == Behind((2,), "has not called all_reduce #5", "all_reduce #5")
+
+
+def test_a_call_that_stays_open_behind_one_that_has_ended_is_not_waited_in(folder: Path) -> None:
+    (folder / "record_0").write_bytes(record(entry(1), entry(2, "scheduled"), entry(3)))
+    found = flight_record.read(JOB, 0)
+    assert found is not None
+    assert "waits" not in found["groups"][0]
+
+
+class Nasty:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.system, ("touch /tmp/clusterctl-pickle-was-run",))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (pickle.dumps({"version": "2.1", "entries": [Nasty()]}, protocol=2), "the record names posix.system"),
+        (b"cposix\nsystem\n(S'true'\ntR.", "the record names posix.system"),
+        (record(entry(1))[:-30], ""),
+        (b"", ""),
+        (b"\x80\x02garbage", ""),
+        (record(entry(1), version="3.0"), "its format 3.0 is unknown"),
+        (pickle.dumps([1, 2], protocol=2), "it has another form"),
+        (pickle.dumps({"version": "2.1", "entries": [{}]}, protocol=2), "it has another form"),
+        (record(entry("x")), ""),  # type: ignore[arg-type]
+    ],
+)
+def test_a_record_that_is_no_record_is_a_problem_and_runs_nothing(folder: Path, data: bytes, words: str) -> None:
+    (folder / "record_0").write_bytes(data)
+    found = flight_record.read(JOB, 0)
+    assert found is not None
+    assert words in found["problem"]
+    assert "groups" not in found
+    json.dumps(found)
+    assert not Path("/tmp/clusterctl-pickle-was-run").exists()  # noqa: S108 - where it would lie
+
+
+def test_a_record_behind_a_link_is_not_read(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "else").write_bytes(record(entry(1)))
+    (folder / "record_0").symlink_to(tmp_path / "else")
+    assert flight_record.read(JOB, 0) is None
+
+
+def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:
+    place = flight_record.folder(f"{JOB}-link")
+    place.symlink_to(tmp_path)
+    try:
+        assert "belongs to somebody else" in flight_record.make(f"{JOB}-link")
+        assert not flight_record.remove(f"{JOB}-link")
+        assert tmp_path.exists()
+    finally:
+        place.unlink()
+    place = flight_record.folder(f"{JOB}-open")
+    place.mkdir()
+    place.chmod(0o755)
+    try:
+        assert "belongs to somebody else" in flight_record.make(f"{JOB}-open")
+    finally:
+        place.rmdir()
+
+
+def test_a_rank_is_asked_through_its_pipe(folder: Path) -> None:
+    """A rank makes the pipe and opens it as struct DumpPipe of ProcessGroupNCCL.hpp does."""
+    assert not flight_record.request(JOB, 3), "no rank listens"
+    pipe = folder / "pipe_3.pipe"
+    os.mkfifo(pipe)
+    assert not flight_record.request(JOB, 3), "a pipe without a reader makes nobody wait"
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert flight_record.request(JOB, 3)
+        assert os.read(reader, 128)
+    finally:
+        os.close(reader)
+    pipe.unlink()
+    pipe.write_bytes(b"")
+    assert not flight_record.request(JOB, 3), "a file is not written to"
+    assert pipe.read_bytes() == b""
+
+
+@pytest.mark.programs
+def test_the_program_makes_and_removes_the_folder() -> None:
+    def call(word: str) -> dict[str, Any]:
+        command = [sys.executable, str(FILES / "flight_record.py"), f"{JOB}-program", word]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return dict(json.loads(done.stdout))
+
+    place = flight_record.folder(f"{JOB}-program")
+    assert call("--make") == {"event": "made", "folder": str(place), "problem": ""}
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert call("--make")["problem"] == "", "two nodes may share the folder"
+    assert call("--remove") == {"event": "removed", "removed": True}
+    assert call("--remove") == {"event": "removed", "removed": False}
