@@ -10,9 +10,9 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
 # What the sandbox and the tests need; podman's helpers are named since nothing recommended is installed. Of systemd, tests
-# need systemd-analyze alone; the package does not replace the init of a machine.
+# need systemd-analyze alone; the package does not replace the init of a machine. docker-registry holds shared caches of tests.
 PACKAGES := podman runc crun netavark aardvark-dns iptables nftables catatonit mmdebstrap iproute2 openssh-client python3-venv cron gcc libc6-dev \
-    systemd strace
+    systemd strace docker-registry
 # The browser that looks at the report's page; Debian's names, and needed only where none is on PATH.
 BROWSER_PACKAGES := chromium chromium-driver
 DEMO := demo

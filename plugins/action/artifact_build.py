@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Make sure that the controller's cache has an artifact: look it up, or have the host build it and fetch the pack."""
+"""Make sure that the controller's cache has an artifact: from there, from a shared cache, or built by the host."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action imp
     ModuleFailedError,
 )
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache, CachedArtifact
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.shared_cache import SharedCache
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,6 +79,10 @@ class ActionModule(ArtifactActionBase):
             if not self._task.check_mode:
                 accepted.accept(name, version, key, str(found.artifact.record["manifest_sha256"]))
             return {**answer, "cached": True, "path": str(found.artifact.path)}
+        if not self._task.check_mode and (taken := self._from_shared(cache, name, version, key, variables)):
+            accepted.accept(name, version, key, str(taken.record["manifest_sha256"]))
+            pulled = {"changed": True, "changes": [f"took {name} {version} from the shared cache"]}
+            return {**answer, **pulled, "cached": True, "path": str(taken.path)}
         if self._task.check_mode:
             seen = self._call("artifact_build", _phase(arguments, host, key, "inspect"), variables)
             would = f"copy {name} {version} from" if seen["ready"] else f"build {name} {version} on"
@@ -96,6 +101,21 @@ class ActionModule(ArtifactActionBase):
                 self._note(host, f"{found.damaged}: thrown away, made again")
                 cache.throw_away(name, version, key)
             return {**answer, **self._make(arguments, variables, cache, accepted, key)}
+
+    def _from_shared(
+        self, cache: ArtifactCache, name: str, version: str, key: str, variables: Mapping[str, Any]
+    ) -> CachedArtifact | None:
+        """Bring a pack from the shared cache; None where it has none, or none that may be taken."""
+        shared = SharedCache.of(lambda variable: self._templar.template(variables.get(variable) or ""))
+        if shared is None:
+            return None
+        self._note(self._host(variables), f"looking for {name} {version} in the shared cache")
+        problem = shared.pull(tree_name(name, version, key), cache.folder.parent)
+        if problem:
+            self._warnings.append(f"{name} {version} is not taken from the shared cache, and built here: {problem}")
+            self._note(self._host(variables), self._warnings[-1])
+            return None
+        return cache.lookup(name, version, key).artifact
 
     def _make(
         self, arguments: dict[str, Any], variables: dict[str, Any], cache: ArtifactCache, accepted: Accepted, key: str

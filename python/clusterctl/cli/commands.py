@@ -20,6 +20,7 @@ COMMANDS = {
     "remove": Command("remove", "remove", "Take nodes out of the cluster, also dead ones."),
     "uninstall": Command("uninstall", "uninstall", "Put every node back to what it was before the first provision."),
     "gc": Command("gc", "gc", "Remove old versions of artifacts from nodes and from the cache."),
+    "cache": Command("cache", "app", "Share compiled software with other controllers, signed."),
     "replace": Command("replace", "replace", "Take a machine that was installed anew into the cluster again."),
     "rotate": Command("rotate", "rotate", "Give all nodes new mesh keys or host keys."),
     "validate": Command("validate", "validate", "Prove the cluster again and name what is wrong."),

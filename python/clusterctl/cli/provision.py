@@ -70,6 +70,22 @@ def provision(
     private_key: options.PrivateKey = None,
     ca_passphrase_file: change.CaPassphraseFile = None,
     ask_ca_passphrase: change.AskCaPassphrase = False,
+    cache: Annotated[
+        str,
+        typer.Option(
+            "--cache",
+            metavar="WHERE",
+            help="A shared cache to look into before something is compiled. Default: cluster_cache of the inventory.",
+        ),
+    ] = "",
+    cache_signers: Annotated[
+        str,
+        typer.Option(
+            "--cache-signers",
+            metavar="FILE",
+            help="Whose packs are taken. Default: cluster_cache_signers, or ~/.config/clusterctl/allowed_signers.",
+        ),
+    ] = "",
     yes: change.Yes = False,
     no_validate: Annotated[bool, typer.Option("--no-validate", help="Leave out the validation afterwards.")] = False,
     adopt: change.Adopt = False,
@@ -82,6 +98,7 @@ def provision(
     is left alone, so the command can be repeated at any time, also after an interruption.
     """
     from clusterctl.provisioning import run as provisioning  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.provisioning.shared_cache import SharedCache  # noqa: PLC0415 - the same
 
     inventory = options.sources(named, more)
     most_failed, batch_size = _amount("--max-fail", max_fail, least=0), _amount("--batch", batch, least=1)
@@ -102,6 +119,7 @@ def provision(
         batch=batch_size,
         become_password=asked.become_password,
         ca_passphrase=change.ca_passphrase(ca_passphrase_file, ask=ask_ca_passphrase),
+        cache=SharedCache(cache, cache_signers),
         adopt=adopt,
         take_lock=take_lock,
         argv=asked.argv,

@@ -33,6 +33,8 @@ _READ = (
     "ansible_become",
     "ansible_become_user",
     "cluster_address",
+    "cluster_cache",
+    "cluster_cache_signers",
     "cluster_port",
     "cluster_prefix",
     "fabric_cidr",

@@ -19,6 +19,7 @@ from clusterctl.provisioning.host_run import PREFLIGHT, AskingObserver, HostRequ
 from clusterctl.provisioning.look import EVERY_SLICE, plain, state_of
 from clusterctl.provisioning.members import still_removed
 from clusterctl.provisioning.preview import Preview, preview
+from clusterctl.provisioning.shared_cache import NO_SHARED_CACHE, SharedCache
 from clusterctl.provisioning.tally import Tally
 from clusterctl.state import artifacts, locks, runs, snapshots
 from clusterctl.state import software as kept
@@ -47,6 +48,7 @@ class ProvisionRequest(HostRequest):
     while_busy: bool = False  # switch links also where jobs run
     max_fail: partial.Amount | None = None  # None: the others finish, however many hosts fail
     batch: partial.Amount | None = None  # None: all hosts at once
+    cache: SharedCache = NO_SHARED_CACHE  # in place of the inventory's
 
     @property
     def content(self) -> tuple[int, ...]:
@@ -117,6 +119,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         self._extra_vars = extra_vars  # their digest
         self._smaller = smaller  # see plan.Cluster
         self._only_meeting: frozenset[str] = frozenset()  # the hosts that do not play all roles
+        self._shared = request.cache.of(cluster.hosts)
         self._held = Held(kept.hold(run.record.cluster_id), cluster.sources)
         self.told = self._held.told
 
@@ -147,8 +150,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         """Decide, ask the user, and change the hosts."""
         selected, request = self.cluster.selected, self.request
         lacking = self._held.problems(selected, probe.facts, before)
-        if not request.while_busy:
-            lacking += self._held.jobs(selected, probe.facts)
+        lacking += [] if request.while_busy else self._held.jobs(selected, probe.facts)
         if lacking:
             return self.refuse(lacking)
         self.certificates.refuse_lost(probe.facts)
@@ -157,10 +159,9 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             return self.nothing_to_do(others="Nothing to do on the other hosts: they are as the last run left them.")
         if not request.check:
             self.certificates.refuse_unready(selected)
-        ahead = preview(self.cluster.sources, selected, probe.facts, reasons, artifacts.cached())
+        ahead = preview(self.cluster.sources, selected, probe.facts, reasons, self._shared.at_hand(self.observer))
         if stop := self._begin(self._held.preview(ahead)):
             return stop
-
         self.run.update(reasons=reasons, drifted=drifted)
         links = self._held.links(selected, probe.facts)
         if request.batch is not None and not request.check:
@@ -288,8 +289,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             if end.status != "successful":
                 return end
         own: dict[str, Any] = {"preflight_distrusted": self._distrusted(before)}
-        if self._only_meeting:
-            own |= meeting.variables(self.cluster.selected, self._only_meeting, before)
+        own |= meeting.variables(self.cluster.selected, self._only_meeting, before) if self._only_meeting else {}
         return self._play(limit=limit, tags=self.request.tags, known_members=before.members, variables=own)
 
     def _write_set(self, probe: Probe) -> None:
@@ -336,7 +336,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             known["preflight_left_out"] = left_out
         skip_tags = (*self.request.skip_tags, *self._held.skip_tags)
         allowed = {} if self._still_allowed is None else {"provision_max_failed": self._still_allowed}
-        own = {"software_while_busy": self.request.while_busy}
+        own = {"software_while_busy": self.request.while_busy, **self._shared.variables}
         variables = {**known, **allowed, **own, **(variables or {})}
         return self.play(name, limit=limit, tags=tags, skip_tags=skip_tags, variables=variables)
 

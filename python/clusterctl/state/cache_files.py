@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable
     from pathlib import Path
 
-_PACK = re.compile(r"(?P<base>.+-[0-9a-f]{16})\.(?:json|tar\.zst|tar\.gz|tar\.gz\.json)")
+_PACK = re.compile(r"(?P<base>.+-[0-9a-f]{16})\.(?:json|signed|tar\.zst|tar\.gz|tar\.gz\.json)")
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 
 

@@ -40,6 +40,21 @@ def state_dir() -> PathSetting:
     return _xdg("XDG_STATE_HOME", ".local/state")
 
 
+def config_dir() -> PathSetting:
+    """What the user wrote for all clusters: the site's signing key, and whose packs of a shared cache are taken."""
+    return _xdg("XDG_CONFIG_HOME", ".config")
+
+
+def allowed_signers() -> Path:
+    """The sites whose packs of a shared cache are taken, in the format of ssh-keygen."""
+    return config_dir().value / "allowed_signers"
+
+
+def signing_key() -> Path:
+    """The private key of this site, which signs what goes into a shared cache."""
+    return config_dir().value / "signing_key"
+
+
 # --- folders and files of the state -----------------------------------------------------------------------------------
 
 

@@ -23,7 +23,8 @@ class ExitCode(IntEnum):
     UNREACHABLE = 4
     """A host did not answer or refused the login, also where `--skip-unreachable` left it out."""
     VALIDATION_FAILED = 10
-    """A validation failed, `doctor` has findings, `drift` found a difference, or a night is bad or was missed."""
+    """A validation failed, `doctor` has findings, `drift` found a difference, or a night is bad or was missed.
+    A shared cache holds something damaged, unsigned, or signed by a stranger."""
     VALIDATION_ERROR = 11
     """The checks could not run, so there is no verdict."""
     INTERRUPTED = 130
@@ -60,6 +61,12 @@ class UnreachableError(ClusterctlError):
     """A host did not answer or refused the login (exit 4)."""
 
     exit_code = ExitCode.UNREACHABLE
+
+
+class RefusedContentError(ClusterctlError):
+    """Content of a cache is damaged, unsigned, or signed by a stranger; nothing of it was taken (exit 10)."""
+
+    exit_code = ExitCode.VALIDATION_FAILED
 
 
 class ValidationCouldNotRunError(ClusterctlError):

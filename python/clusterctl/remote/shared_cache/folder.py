@@ -1,0 +1,129 @@
+"""A shared cache in a folder: of this machine, of a network file system, or of what a web server serves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING
+
+from clusterctl.model.shared_cache import INDEX, EntryName, blob_path, index_bytes, is_sha256
+from clusterctl.remote.shared_cache.store import not_there
+from clusterctl.state import cache_entries, files, locks
+from clusterctl.support.errors import ConfigError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from collections.abc import Set as AbstractSet
+    from pathlib import Path
+
+    from clusterctl.model.shared_cache import Statement
+
+_READABLE = 0o644
+_INDEX_PATIENCE_S = 30.0
+
+
+class FolderStore:
+    """A folder; every file in it is whole, because it got its name by a rename or a link."""
+
+    def __init__(self, root: Path) -> None:
+        """Use a folder, which the first push makes."""
+        self.root = root
+        self.where = str(root)
+
+    def names(self) -> list[EntryName]:
+        """See :class:`SharedStore`."""
+        if not self.root.is_dir():
+            raise ConfigError(f"There is no folder {self.root}; correct the path, or push to it first.")
+        found = []
+        for path in self.root.glob("entries/*/*.json"):
+            with contextlib.suppress(ValueError):
+                found.append(EntryName.parse(f"{path.parent.name}/{path.stem}"))
+        return sorted(found)
+
+    def envelope(self, name: EntryName) -> bytes | None:
+        """See :class:`SharedStore`."""
+        try:
+            return (self.root / name.path).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def content(self, statement: Statement) -> Iterator[bytes]:
+        """See :class:`SharedStore`."""
+        try:
+            yield from cache_entries.chunks_of(self._blob(statement.sha256))
+        except FileNotFoundError:
+            raise not_there(self.where, statement) from None
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def has_content(self, statement: Statement) -> bool:
+        """See :class:`SharedStore`."""
+        with contextlib.suppress(OSError):
+            return self._blob(statement.sha256).stat().st_size == statement.size
+        return False
+
+    def put(self, statement: Statement, content: Path, envelope: bytes, *, replace: bool) -> bool:
+        """See :class:`SharedStore`."""
+        blob, entry = self._blob(statement.sha256), self.root / statement.entry.path
+        try:
+            for folder in (blob.parent, entry.parent):
+                folder.mkdir(parents=True, exist_ok=True)
+            if not self.has_content(statement):
+                with files.replacing(blob, _READABLE) as stream:
+                    for chunk in cache_entries.chunks_of(content):
+                        stream.write(chunk)
+            if replace:
+                files.write_atomically(entry, envelope, _READABLE)
+                return True
+            return _write_new(entry, envelope)
+        except PermissionError as error:
+            raise ConfigError(f"{error.filename or self.root} cannot be written; push as a user who may.") from None
+
+    def finish(self) -> None:
+        """See :class:`SharedStore`; the index is for readers over HTTP, who cannot list a folder."""
+        with locks.held(self.root / ".index.lock", "clusterctl cache", patience_s=_INDEX_PATIENCE_S):
+            files.write_atomically(self.root / INDEX, index_bytes(self.names()), _READABLE)
+
+    def remove(self, name: EntryName) -> None:
+        """See :class:`SharedStore`."""
+        (self.root / name.path).unlink(missing_ok=True)
+
+    def sweep(self, wanted: AbstractSet[str], before: float) -> int:
+        """See :class:`SharedStore`."""
+        freed = 0
+        for path in self.root.glob("blobs/sha256/*"):
+            state = path.lstat()
+            if is_sha256(path.name) and path.name not in wanted and state.st_mtime < before:
+                path.unlink(missing_ok=True)
+                freed += state.st_size
+        return freed
+
+    def written(self, name: EntryName) -> float | None:
+        """See :class:`SharedStore`."""
+        with contextlib.suppress(OSError):
+            return (self.root / name.path).stat().st_mtime
+        return None
+
+    def _blob(self, sha256: str) -> Path:
+        return self.root / blob_path(sha256)
+
+    def _unreadable(self, error: OSError) -> UnreachableError:
+        return UnreachableError(
+            f"{error.filename or self.root} cannot be read ({error.strerror}); mend that and retry."
+        )
+
+
+def _write_new(path: Path, content: bytes) -> bool:
+    """Write a file under a name that is free; False where it is taken, also by another machine at this moment."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{time.monotonic_ns()}")
+    try:
+        files.write_atomically(beside, content, _READABLE)
+        path.hardlink_to(beside)
+    except FileExistsError:
+        return False
+    finally:
+        beside.unlink(missing_ok=True)
+    return True

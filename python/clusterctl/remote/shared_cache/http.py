@@ -1,0 +1,158 @@
+"""A shared cache on any HTTP server, to read: 'cache serve', or a web server over the folder of a push."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import os
+import socket
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import quote, urlsplit
+
+from clusterctl.model.shared_cache import (
+    INDEX,
+    LARGEST_ENVELOPE,
+    LARGEST_INDEX,
+    EntryName,
+    Statement,
+    blob_path,
+    index_names,
+)
+from clusterctl.remote.shared_cache.store import PASSWORD, USER, not_there, read_only, refused_login
+from clusterctl.support.errors import ConfigError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from collections.abc import Set as AbstractSet
+    from pathlib import Path
+
+_TIMEOUT_S = 30.0  # without a byte
+_CHUNK = 1 << 20
+_DENIED = frozenset({401, 403, 407})
+_NOT_FOUND = frozenset({404, 410})
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def login(host: str, *, encrypted: bool) -> tuple[str, str] | None:
+    """Return user and password for a server from the environment; None without them.
+
+    Raises:
+        ConfigError: they would go through a network in clear text.
+    """
+    user, password = os.environ.get(USER, ""), os.environ.get(PASSWORD, "")
+    if not user and not password:
+        return None
+    if not encrypted and host not in LOOPBACK:
+        raise ConfigError(
+            f"{USER} and {PASSWORD} would reach {host} in clear text; use an address with TLS, or unset them."
+        )
+    return user, password
+
+
+class HttpStore:
+    """The files of a folder store below an address."""
+
+    def __init__(self, url: str) -> None:
+        """Use an address, with http:// or https:// and without a password.
+
+        Raises:
+            ConfigError: a password would go out in clear text.
+        """
+        self.where = url.rstrip("/")
+        parts = urlsplit(url)
+        found = login(parts.hostname or "", encrypted=parts.scheme == "https")
+        self._login = "" if found is None else base64.b64encode(":".join(found).encode()).decode()
+
+    def names(self) -> list[EntryName]:
+        """See :class:`SharedStore`."""
+        data = self._read(INDEX, LARGEST_INDEX)
+        if data is None:
+            raise ConfigError(
+                f"{self.where} has no {INDEX}, so it is not a shared cache; correct the address, or push to the folder"
+                " that this server serves."
+            )
+        try:
+            return index_names(data)
+        except ValueError as error:
+            raise ConfigError(f"{self.where}/{INDEX} is not an index of a shared cache ({error}).") from None
+
+    def envelope(self, name: EntryName) -> bytes | None:
+        """See :class:`SharedStore`."""
+        return self._read(name.path, LARGEST_ENVELOPE)
+
+    def content(self, statement: Statement) -> Iterator[bytes]:
+        """See :class:`SharedStore`."""
+        with self._opened(blob_path(statement.sha256)) as answer:
+            if answer is None:
+                raise not_there(self.where, statement)
+            with contextlib.suppress(OSError, http.client.HTTPException):  # the reader sees what is missing
+                while chunk := answer.read(_CHUNK):
+                    yield chunk
+
+    def has_content(self, statement: Statement) -> bool:
+        """See :class:`SharedStore`."""
+        with self._opened(blob_path(statement.sha256), "HEAD") as answer:
+            return answer is not None and answer.headers.get("Content-Length") == str(statement.size)
+
+    def put(self, _statement: Statement, _content: Path, _envelope: bytes, *, replace: bool) -> NoReturn:  # noqa: ARG002 - the face of a store
+        """See :class:`SharedStore`."""
+        raise read_only(self.where)
+
+    def finish(self) -> None:
+        """See :class:`SharedStore`."""
+        raise read_only(self.where)
+
+    def remove(self, _name: EntryName) -> NoReturn:
+        """See :class:`SharedStore`."""
+        raise read_only(self.where)
+
+    def sweep(self, _wanted: AbstractSet[str], _before: float) -> NoReturn:
+        """See :class:`SharedStore`."""
+        raise read_only(self.where)
+
+    def written(self, _name: EntryName) -> float | None:
+        """See :class:`SharedStore`."""
+        return None
+
+    def _read(self, path: str, most: int) -> bytes | None:
+        with self._opened(path) as answer:
+            if answer is None:
+                return None
+            try:
+                data: bytes = answer.read(most + 1)
+            except (OSError, http.client.HTTPException) as error:
+                raise self._silent(error) from None
+        if len(data) > most:
+            raise UnreachableError(f"{self.where}/{path} has more than {most} bytes; this is not a shared cache.")
+        return data
+
+    @contextlib.contextmanager
+    def _opened(self, path: str, method: str = "GET") -> Iterator[http.client.HTTPResponse | None]:
+        request = urllib.request.Request(f"{self.where}/{quote(path)}", method=method)  # noqa: S310 - http and https alone
+        if self._login:
+            request.add_unredirected_header("Authorization", f"Basic {self._login}")  # another server does not get it
+        try:
+            answer = urllib.request.urlopen(request, timeout=_TIMEOUT_S)  # noqa: S310 - as above
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code in _NOT_FOUND:
+                yield None
+                return
+            if error.code in _DENIED:
+                cure = f"set {USER} and {PASSWORD} in the environment"
+                raise refused_login(self.where, str(error.code), cure) from None
+            raise UnreachableError(f"{self.where} answered {error.code} for {path}; look at that server.") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise self._silent(error) from None
+        with answer:
+            yield answer
+
+    def _silent(self, error: BaseException) -> UnreachableError:
+        cause = getattr(error, "reason", error)
+        words = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+        if isinstance(cause, socket.timeout | TimeoutError):
+            words = f"no byte for {_TIMEOUT_S:g} s"
+        return UnreachableError(f"{self.where} cannot be reached ({words}); check the address and the network.")

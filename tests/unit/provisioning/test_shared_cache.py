@@ -1,0 +1,104 @@
+"""The shared cache of a run: by option or inventory, and the pull in place of a compile."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.shared_cache import SharedCache as OfTheCollection
+from clusterctl.model.hosts import Host
+from clusterctl.provisioning.shared_cache import SharedCache
+from clusterctl.support.errors import ConfigError
+from shared_caches import PLATFORM, Site
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen (package openssh-client)"),
+]
+
+
+class Phases:
+    """Hears of phases."""
+
+    def __init__(self) -> None:
+        """Nothing is heard yet."""
+        self.heard: list[str] = []
+
+    def phase(self, text: str) -> None:
+        self.heard.append(text)
+
+    def event(self, _event: object) -> None:
+        raise AssertionError
+
+    def stopping(self, _requests: int) -> None:
+        raise AssertionError
+
+
+@pytest.fixture
+def second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A controller that trusts the one that pushed to ``shared``; this process is that controller."""
+    first = Site(tmp_path / "first")
+    first.has("openmpi", b"whole")
+    first.has_lock()
+    assert first.run("push", tmp_path / "shared").returncode == 0
+    site = Site(tmp_path / "second").trusts(first)
+    for name, value in site.variables().items():
+        monkeypatch.setenv(name, value)
+    return site
+
+
+def host(name: str, **variables: str) -> Host:
+    return Host(name, name, variables=dict(variables))
+
+
+def test_the_option_stands_above_the_inventory(second: Site, tmp_path: Path) -> None:
+    hosts = [host("node1", cluster_cache="/from/inventory"), host("node2", cluster_cache="/from/inventory")]
+    assert SharedCache().of(hosts).where == "/from/inventory"
+    assert SharedCache(str(tmp_path)).of(hosts).where == str(tmp_path)
+    assert SharedCache().of([host("node1")]).variables == {}
+    with pytest.raises(ConfigError, match="cluster_cache is '/a' on node1 and '' on node2"):
+        SharedCache().of([host("node1", cluster_cache="/a"), host("node2")])
+    second.signers.unlink()
+    with pytest.raises(ConfigError, match="file of allowed signers"):
+        SharedCache("/a").of(hosts)
+
+
+def test_locks_come_first_and_packs_count_as_built(second: Site, tmp_path: Path) -> None:
+    phases = Phases()
+    assert SharedCache(str(tmp_path / "shared")).at_hand(phases) == {("openmpi", PLATFORM)}
+    assert [path.name for path in second.cache.glob("locks/*.json")] == ["python_env-b0edc0a9ee959033.json"]
+    assert list(second.cache.glob("artifacts/*")) == []
+
+
+@pytest.mark.usefixtures("second")
+def test_a_shared_cache_that_does_not_answer_is_left_out() -> None:
+    phases = Phases()
+    assert SharedCache("http://127.0.0.1:9/x").at_hand(phases) == frozenset()
+    assert phases.heard[-1].startswith("the shared cache is left out: http://127.0.0.1:9/x cannot be reached")
+
+
+def test_the_collection_takes_a_pack_or_says_why_not(second: Site, tmp_path: Path) -> None:
+    shared = str(tmp_path / "shared")
+    variables = {**SharedCache(shared).variables}
+    assert variables["cluster_cache_program"] == [sys.executable, "-m", "clusterctl"]
+    cache = OfTheCollection.of(lambda name: variables.get(name, ""))
+    assert cache is not None
+    tree = next(second.root.parent.glob("first/cache/clusterctl/artifacts/*.json")).stem
+    assert cache.pull("openmpi-9.9-0123456789abcdef", second.cache) == ""
+    assert second.litter() == []
+    second.trusts(second)
+    assert "does not allow" in cache.pull(tree, second.cache)
+    assert second.litter() == []
+    second.signers.write_text(
+        f"first {(tmp_path / 'first/config/clusterctl/signing_key.pub').read_text('utf-8')}", encoding="utf-8"
+    )
+    assert cache.pull(tree, second.cache) == ""
+    assert (second.cache / "artifacts" / f"{tree}.tar.zst").read_bytes() == b"whole"
+    assert "no program 'clusterctl'" in dataclasses.replace(cache, program=()).pull(tree, second.cache)
+    assert OfTheCollection.of(lambda _name: "") is None

@@ -1,0 +1,319 @@
+"""A shared cache in S3-compatible storage (moto) and in a real OCI registry (Debian's docker-registry)."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+from typing import TYPE_CHECKING
+
+import pytest
+from clusterctl.model import shared_cache
+from shared_caches import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen (package openssh-client)"),
+]
+
+CONTENT = os.urandom(40 << 20)  # more than one part of an upload
+SMALL = b"small" * 1000
+# of the password 'secret', by bcrypt
+HTPASSWD = "user:$2b$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n"
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Site:
+    """A controller with two packs and a lock."""
+    site = Site(tmp_path / "first", as_installed(tmp_path))
+    site.has("openmpi", CONTENT)
+    site.has("mpi4py", SMALL)
+    site.has_lock()
+    return site
+
+
+@pytest.fixture
+def second(tmp_path: Path, first: Site) -> Site:
+    """A controller that trusts the first and has nothing."""
+    return Site(tmp_path / "second", as_installed(tmp_path)).trusts(first)
+
+
+def as_installed(folder: Path) -> dict[str, str]:
+    """Return an environment without the formats of jsonschema, which oras does not bring and which take seconds."""
+    place = folder / "path"
+    place.mkdir(exist_ok=True)
+    (place / "rfc3987_syntax.py").write_text("raise ImportError\n", encoding="utf-8")
+    return {"PYTHONPATH": str(place)}
+
+
+@pytest.fixture
+def bucket(first: Site, second: Site) -> Iterator[tuple[str, int]]:
+    """A bucket on a server of this machine: its address as a shared cache, and the server's port."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        _, port = server.get_host_and_port()
+        base = f"http://127.0.0.1:{port}"
+        told(f"{base}/moto-api/reset")
+        told(f"{base}/packs", method="PUT")
+        for site in (first, second):
+            site.environment |= {
+                "AWS_ENDPOINT_URL": base,
+                "AWS_ACCESS_KEY_ID": "key",
+                "AWS_SECRET_ACCESS_KEY": "hidden-secret",
+                "AWS_REGION": "us-east-1",
+            }
+        yield "s3://packs/site/one", port
+    finally:
+        server.stop()
+
+
+def told(url: str, data: bytes = b"", method: str = "POST") -> None:
+    """Tell moto's server something."""
+    asked = urllib.request.Request(url, data, {"Content-Type": "text/plain"}, method=method)  # noqa: S310 - of this machine
+    urllib.request.urlopen(asked).close()  # noqa: S310 - of this machine
+
+
+@contextlib.contextmanager
+def registry(folder: Path, *, login: bool = False, delete: bool = True) -> Iterator[int]:
+    """Run a registry at a free port, with or without a login."""
+    program = shutil.which("docker-registry")
+    if program is None:
+        pytest.skip("needs the package docker-registry; 'make system' installs it")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder.mkdir()
+    (folder / "htpasswd").write_text(HTPASSWD, encoding="utf-8")
+    config = {
+        "version": 0.1,
+        "log": {"level": "error"},
+        "storage": {"filesystem": {"rootdirectory": str(folder / "data")}, "delete": {"enabled": delete}},
+        "http": {"addr": f"127.0.0.1:{port}"},
+        **({"auth": {"htpasswd": {"realm": "site", "path": str(folder / "htpasswd")}}} if login else {}),
+    }
+    (folder / "config.yml").write_text(json.dumps(config), encoding="utf-8")
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([program, "serve", str(folder / "config.yml")], stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            time.sleep(0.02)
+        assert process.poll() is None, (folder / "log").read_text(encoding="utf-8")
+        yield port
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+@contextlib.contextmanager
+def dropping(port: int, *, answers: int | None = None, requests: int | None = None) -> Iterator[int]:
+    """Pass connections on to a port, and cut each of them after so many bytes of answers or of requests."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def carry(client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", port)) as server:
+            threading.Thread(target=_copy, args=(client, server, requests), daemon=True).start()
+            _copy(server, client, answers)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=carry, args=(listening.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        listening.close()
+
+
+def _copy(source: socket.socket, target: socket.socket, most: int | None) -> None:
+    seen = 0
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+            seen += len(data)
+            if most is not None and seen > most:
+                break
+        for side in (source, target):
+            side.shutdown(socket.SHUT_RDWR)
+
+
+def round_trip(first: Site, second: Site, where: str) -> None:
+    """Push, push again, pull, pull again, list, verify."""
+    done = first.run("push", where)
+    assert (done.returncode, "3 pushed" in done.stderr) == (0, True), done.stderr
+    again = first.run("push", where)
+    assert "0 pushed (0 B), 3 there already." in again.stderr, again.stderr
+    done = second.run("pull", where)
+    assert (done.returncode, "3 pulled" in done.stderr) == (0, True), done.stderr
+    names = {path.name for path in first.cache.glob("*/*") if not path.name.endswith("lock")}
+    for name in names:
+        mine, theirs = (next(site.cache.glob(f"*/{name}")) for site in (first, second))
+        if name.endswith(".json") and "lock" not in mine.parent.name:
+            assert json.loads(mine.read_text("utf-8")) == json.loads(theirs.read_text("utf-8"))
+        else:
+            assert mine.read_bytes() == theirs.read_bytes()
+    assert "3 here already" in second.run("pull", where).stderr
+    done = second.run("verify", where)
+    assert (done.returncode, "3 sound" in done.stderr) == (0, True), done.stderr
+    assert len(json.loads(second.run("list", where, "--format", "json").stdout)["entries"]) == 3
+
+
+def refused(site: Site, where: str, words: str, code: int, **variables: str) -> None:
+    done = site.run("pull", where, "openmpi", **variables)
+    told = [line for line in done.stderr.splitlines() if line.startswith("clusterctl: ")]
+    assert (done.returncode, len(told)) == (code, 1), done.stderr
+    assert words in told[0]
+    assert "secret" not in done.stderr
+    assert site.litter() == []
+
+
+# --- S3 ---------------------------------------------------------------------------------------------------------------
+
+
+def test_s3_carries_packs_and_serves_readers_over_http(first: Site, second: Site, bucket: tuple[str, int]) -> None:
+    where, port = bucket
+    round_trip(first, second, where)
+    shutil.rmtree(second.cache)
+    everybody = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::packs/*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [everybody]}).encode()
+    told(f"http://127.0.0.1:{port}/packs?policy", policy, "PUT")
+    assert second.run("pull", f"http://127.0.0.1:{port}/packs/site/one").returncode == 0
+
+
+def test_s3_entries_are_collected(first: Site, second: Site, bucket: tuple[str, int]) -> None:
+    where, _ = bucket
+    first.run("push", where)
+    assert first.trusts(first).run("gc", where, "--keep", "1", "--yes").returncode == 0
+    assert len(json.loads(first.run("list", where, "--format", "json").stdout)["entries"]) == 3
+    assert second.run("pull", where).returncode == 0
+
+
+def test_s3_that_drops_the_line_leaves_nothing(first: Site, second: Site, bucket: tuple[str, int]) -> None:
+    where, port = bucket
+    first.run("push", where)
+    with dropping(port, answers=2 << 20) as cut:
+        refused(second, where, "broke off after", 4, AWS_ENDPOINT_URL=f"http://127.0.0.1:{cut}")
+
+
+def test_s3_that_refuses_the_keys_is_told(second: Site, bucket: tuple[str, int]) -> None:
+    where, port = bucket
+    told(f"http://127.0.0.1:{port}/moto-api/reset-auth", b"0")
+    try:
+        refused(second, where, "refused the login (403); set AWS_ACCESS_KEY_ID", 4)
+    finally:
+        told(f"http://127.0.0.1:{port}/moto-api/reset-auth", b"1000000000")
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "words", "variables"),
+    [
+        ("s3://nowhere/x", 1, "does not exist; make it, or correct its name", {}),
+        ("s3://packs/x", 4, "cannot be used", {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}),
+        ("s3://packs/x", 1, "has no TLS", {"AWS_ENDPOINT_URL": "http://storage.example.org:9000"}),
+    ],
+)
+@pytest.mark.usefixtures("bucket")
+def test_s3_that_is_not_there_is_told(
+    second: Site, where: str, code: int, words: str, variables: dict[str, str]
+) -> None:
+    refused(second, where, words, code, **variables)
+
+
+# --- OCI --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_registry_carries_packs(first: Site, second: Site, tmp_path: Path) -> None:
+    with registry(tmp_path / "registry") as port:
+        where = f"oci+http://127.0.0.1:{port}/site/packs"
+        round_trip(first, second, where)
+        tags = json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/site/packs/tags/list"))["tags"]
+        tag = next(tag for tag in tags if tag.startswith("pack-openmpi"))
+        asked = urllib.request.Request(f"http://127.0.0.1:{port}/v2/site/packs/manifests/{tag}")
+        asked.add_header("Accept", "application/vnd.oci.image.manifest.v1+json")
+        manifest = json.load(urllib.request.urlopen(asked))  # noqa: S310 - the same
+        assert f"sha256:{hashlib.sha256(CONTENT).hexdigest()}" in {layer["digest"] for layer in manifest["layers"]}
+        assert manifest["artifactType"].startswith("application/vnd.clusterctl.")
+        first.has("mpi4py", b"changed")
+        assert first.trusts(first).run("gc", where, "--keep", "1", "--yes").returncode == 0
+
+
+def test_a_registry_with_a_login(first: Site, second: Site, tmp_path: Path) -> None:
+    good = {"CLUSTERCTL_CACHE_USER": "user", "CLUSTERCTL_CACHE_PASSWORD": "secret"}
+    with registry(tmp_path / "registry", login=True) as port:
+        where = f"oci+http://127.0.0.1:{port}/packs"
+        refused(second, where, "refused the login (401)", 4)
+        refused(second, where, "refused the login (401)", 4, **{**good, "CLUSTERCTL_CACHE_PASSWORD": "secret2"})
+        denied = first.run("push", where)
+        assert (denied.returncode, "refused the login (401)" in denied.stderr) == (4, True), denied.stderr
+        first.environment |= good
+        second.environment |= good
+        round_trip(first, second, where)
+
+
+def test_a_registry_that_drops_the_line_leaves_nothing(first: Site, second: Site, tmp_path: Path) -> None:
+    with registry(tmp_path / "registry") as port:
+        assert first.run("push", f"oci+http://127.0.0.1:{port}/packs").returncode == 0
+        with dropping(port, answers=2 << 20) as cut:
+            refused(second, f"oci+http://127.0.0.1:{cut}/packs", "broke off after", 4)
+
+
+def test_a_push_into_a_registry_that_drops_the_line_shows_nothing(first: Site, second: Site, tmp_path: Path) -> None:
+    first.trusts(first)
+    with registry(tmp_path / "registry") as port:
+        with dropping(port, requests=2 << 20) as cut:
+            done = first.run("push", f"oci+http://127.0.0.1:{cut}/packs", "openmpi")
+        assert done.returncode == 4, done.stderr
+        assert "Traceback" not in done.stderr
+        where = f"oci+http://127.0.0.1:{port}/packs"
+        assert json.loads(first.run("list", where, "--format", "json").stdout)["entries"] == []
+        round_trip(first, second, where)
+
+
+def test_a_registry_that_removes_nothing_is_told(first: Site, tmp_path: Path) -> None:
+    with registry(tmp_path / "registry", delete=False) as port:
+        where = f"oci+http://127.0.0.1:{port}/packs"
+        assert first.trusts(first).run("push", where).returncode == 0
+        inputs = {"platform": "debian-12-x86_64-glibc2.36-py3.11", "variant": "newer"}
+        key = shared_cache.key_of(inputs)
+        path = next(first.cache.glob("artifacts/mpi4py-*.json"))
+        record = {**json.loads(path.read_text("utf-8")), "inputs": inputs, "key": key}
+        path.with_name(f"mpi4py-1.0-{key}.json").write_text(json.dumps(record), encoding="utf-8")
+        shutil.copyfile(path.with_suffix(".tar.zst"), path.with_name(f"mpi4py-1.0-{key}.tar.zst"))
+        assert first.run("push", where).returncode == 0
+        done = first.run("gc", where, "--keep", "1", "--yes")
+        assert (done.returncode, "deleting is switched off" in done.stderr) == (1, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "words"),
+    [
+        ("oci+http://127.0.0.1:9/packs", 4, "cannot be reached"),
+        ("oci+http://127.0.0.1:9", 1, "names no repository"),
+    ],
+)
+def test_a_registry_that_is_not_there_is_told(second: Site, where: str, code: int, words: str) -> None:
+    refused(second, where, words, code)
+
+
+@pytest.mark.parametrize(("where", "library"), [("s3://packs/x", "obstore"), ("oci://registry/packs", "oras")])
+def test_a_library_that_is_missing_is_named(second: Site, tmp_path: Path, where: str, library: str) -> None:
+    hidden = tmp_path / "hidden" / library
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").write_text("raise ImportError\n", encoding="utf-8")
+    refused(second, where, f"needs the library {library}; install clusterctl[cache]", 1, PYTHONPATH=str(hidden.parent))
