@@ -1,8 +1,9 @@
 """The variables with which PyTorch's flight recorder writes a record on request, and the jobs that get them.
 
 A rank with NCCL writes what TORCH_NCCL_DEBUG_INFO_PIPE_FILE asks for into the file of TORCH_FR_DUMP_TEMP_FILE
-(https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html). Before PyTorch 2.9 the buffer and the file
-have names with NCCL in them; later releases warn of these. Gloo's calls are recorded too, but not written.
+(https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html). The buffer and the file have older names
+with NCCL in them. By their headers, PyTorch 2.8 makes no pipe without the older name of the buffer, and 2.13 warns of
+that name and needs none. Gloo's calls are recorded too, but not written.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 CALLS = 2000  # the size that PyTorch's tutorial recommends, and the default of later releases
 _PYTHON = frozenset({"python", "python3", "-m"})
-_RENAMED = (2, 9)
+_RENAMED = (2, 13)
 # Whoever sets one of these has plans of his own.
 NAMES = frozenset(
     {

@@ -86,6 +86,7 @@ def test_the_rank_that_has_not_called_is_named_although_all_look_alike() -> None
     ("release", "names"),
     [
         ("2.13.0", {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"}),
+        ("2.12.0", {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}),
         ("2.8.0+cu126", {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}),
     ],
 )
