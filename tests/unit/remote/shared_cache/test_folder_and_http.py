@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from clusterctl.model import shared_cache
+from clusterctl.state import cache_files
 from shared_caches import PLATFORM, Site
 
 if TYPE_CHECKING:
@@ -181,6 +182,23 @@ def test_a_pack_that_is_built_while_the_server_runs_is_served(first: Site, secon
         first.has("mpi4py", b"later")
         assert second.run("pull", url, "mpi4py").returncode == 0
     assert [path.read_bytes() for path in second.cache.glob("artifacts/*.tar.zst")] == [b"later"]
+
+
+@pytest.mark.usefixtures("shared")
+def test_a_signed_statement_goes_with_its_pack(first: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(first.root / "cache"))
+    pack = next(file for file in cache_files.found() if file.kind == "pack")
+    assert {path.suffix for path in pack.paths} == {".json", ".zst", ".signed"}
+    gone, _ = cache_files.remove([pack])
+    assert (gone, [name for name in first.litter() if name.startswith("openmpi")]) == ([pack], [])
+
+
+def test_a_pack_of_ones_own_stays(first: Site, second: Site, shared: Path) -> None:
+    own = second.has("openmpi", b"another build of the same key")
+    assert "1 here already" in second.run("pull", shared, "openmpi").stderr
+    assert own.read_bytes() == b"another build of the same key"
+    assert second.run("verify").returncode == 0
+    assert pack_of(first).read_bytes() == CONTENT
 
 
 def test_names_and_platforms_choose(first: Site, second: Site, shared: Path) -> None:
