@@ -181,10 +181,9 @@ def _shared(
 
 @pytest.fixture(scope="module")
 def torch_litter(stack_cluster: Cluster) -> Iterator[None]:
-    """Remove what PyTorch itself leaves in /tmp wherever it is started: torchrun's logs and the compiler's cache."""
+    """Remove what PyTorch itself leaves in /tmp at the end of a module."""
     yield
-    for node in stack_cluster.box.nodes:
-        stack_cluster.on(node.name, "sh", "-c", "rm -rf /tmp/torchelastic_* /tmp/torchinductor_*")
+    stack_cluster.remove_torch_litter()
 
 
 @pytest.fixture(scope="module", autouse=True)

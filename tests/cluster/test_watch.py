@@ -34,7 +34,9 @@ PYSPY = "/usr/local/bin/py-spy"
 HOST, CULPRIT = "node3", 4
 STALL_AFTER_S = 10
 FAULTS = ("endless loop", "dead file", "out of memory", "SIGSTOP", "another collective", "firewall", "slow loader")
-WORDS = re.compile(r"clusterctl: (?:No output for \d+ s: (?P<stall>.*)|(?P<died>\S+ rank \d+ was ended by .*))")
+WORDS = re.compile(
+    r"clusterctl: (?:No output for \d+ s: (?P<stall>.*)|(?P<died>\S+ (?:rank \d+ was ended by|lost \d+ process) .*))"
+)
 NAMED = re.compile(r"--exclude (?P<host>[^\s.]+)")
 
 
@@ -143,6 +145,7 @@ def test_each_planted_cause_is_named_rightly_or_is_not_known(cluster: Cluster) -
             row = f"{one.stack:8} {one.fault:19} {one.verdict:10} {one.seconds:5.1f} s  {one.sentence[:150]}"
             sys.stdout.write(f"{row}\n")
             sys.stdout.flush()
+            cluster.remove_torch_litter()
             assert cluster.is_clean()
     assert len(NODES) * 2 > CULPRIT
     wrong = [one for one in found if one.verdict == "wrongly"]

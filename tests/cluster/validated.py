@@ -190,6 +190,11 @@ class Cluster:
             lambda node: [f"{node}: {line}" for line in self.on(node, "sh", "-c", script).splitlines()], nodes
         )
 
+    def remove_torch_litter(self) -> None:
+        """Remove what PyTorch itself leaves in /tmp wherever it is started: torchrun's logs, the compiler's cache."""
+        for node in self.box.nodes:
+            self.on(node.name, "sh", "-c", "rm -rf /tmp/torchelastic_* /tmp/torchinductor_*")
+
     def is_clean(self, nodes: tuple[str, ...] = NODES, within_s: float = 15) -> bool:
         """Wait until nothing of a job is left on the nodes; fail with what it is and how old it is."""
         began = time.monotonic()

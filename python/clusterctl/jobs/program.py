@@ -20,14 +20,19 @@ if TYPE_CHECKING:
 _MOST_NAMED = 6
 
 
-def refuse_missing(logins: Sequence[JobLogin], nodes: Mapping[str, NodeFacts], launch_node: str, wish: Wish) -> None:
-    """Refuse nodes that lack the program, its script or the folder.
+def refuse_missing(
+    logins: Sequence[JobLogin], nodes: Mapping[str, NodeFacts], launch_node: str, wish: Wish
+) -> dict[str, int]:
+    """Refuse nodes that lack the program, its script or the folder; return what the kernel has killed on each so far.
 
     Args:
         logins: the nodes of the job.
         nodes: their facts.
         launch_node: one of them.
         wish: what the user asked for.
+
+    Returns:
+        The processes that were killed for lack of memory, by host; -1 where the count is hidden.
 
     Raises:
         ConfigError: something is missing; the sentence says where and what to do.
@@ -53,6 +58,7 @@ def refuse_missing(logins: Sequence[JobLogin], nodes: Mapping[str, NodeFacts], l
         blocked = [one.host for one in looks if one.found.get(name) and name == program[0] and name not in one.runs]
         if missing or blocked:
             raise ConfigError(_missing_words(name, missing, blocked, looks))
+    return {one.host: one.memory_kills for one in looks}
 
 
 def refuse_silent(looks: Sequence[Look]) -> None:

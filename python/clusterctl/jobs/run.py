@@ -140,7 +140,7 @@ def run_watched(
             _sync(team, options.sync, started.copied_to, tell)
         if placed is not None:
             placed(_places(team, options, plan))
-        program.refuse_missing(team.logins, team.facts, team.launch_node, started.wish)
+        kills = program.refuse_missing(team.logins, team.facts, team.launch_node, started.wish)
         first = team.facts[team.launch_node]
         session = {name: value for name, value in first.environment.items() if name in environment.ALWAYS}
         spec = supervised_job.JobSpec(
@@ -155,7 +155,7 @@ def run_watched(
         prefixer = Prefixer(plan.hosts, options.prefix, take) if plan.tags else None
         others = [team.login(name) for name in team.hosts if name != team.launch_node]
         quiet = NoiseFilter(prefixer or take)
-        with _watched(team, options, plan, job_id, tell) as watch:
+        with _watched(team, options, plan, _WatchedStart(job_id, kills), tell) as watch:
             try:
                 outcome = supervised_job.run(
                     team.login(team.launch_node),
@@ -189,8 +189,16 @@ def _places(team: JobTeam, options: RunOptions, plan: LaunchPlan) -> RankPlaces:
     return RankPlaces(() if own else tuple(plan.hosts[: options.wish.ranks]), only)
 
 
+@dataclass(frozen=True)
+class _WatchedStart:
+    """The id of a job, and how many processes each node had killed for lack of memory before it."""
+
+    job: str
+    memory_kills: Mapping[str, int]
+
+
 def _watched(
-    team: JobTeam, options: RunOptions, plan: LaunchPlan, job: str, tell: Callable[[str], None]
+    team: JobTeam, options: RunOptions, plan: LaunchPlan, start: _WatchedStart, tell: Callable[[str], None]
 ) -> contextlib.AbstractContextManager[WatchedRun | None]:
     if not options.watch or (len(team.hosts) == 1 and not options.ends_at_stall):  # nobody waits for another node
         return contextlib.nullcontext()
@@ -201,8 +209,9 @@ def _watched(
         logins=team.logins,
         ranks=_places(team, options, plan).nodes,
         control=team.control,
+        memory_kills=start.memory_kills,
     )
-    return contextlib.closing(WatchedRun(job, nodes, options.stall_after_s, tell, ends=options.ends_at_stall))
+    return contextlib.closing(WatchedRun(start.job, nodes, options.stall_after_s, tell, ends=options.ends_at_stall))
 
 
 # --- the line ---------------------------------------------------------------------------------------------------------

@@ -12,12 +12,13 @@ import re
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import flight_records, rank_places, stall
 from clusterctl.analysis.rank_places import Place
+from clusterctl.jobs import suspects
 from clusterctl.model.nodeset import folded
 from clusterctl.model.stall import StallRecord
 from clusterctl.remote import rank_look
@@ -45,12 +46,14 @@ class WatchedJob:
         logins: its nodes.
         ranks: the node of each rank, empty where the launcher alone knows.
         addresses: the name of the node that has an address.
+        memory_kills: the processes that each node had killed for lack of memory before the job, -1 where it is hidden.
     """
 
     job: str
     logins: Sequence[JobLogin]
     ranks: Sequence[str]
     addresses: Mapping[str, str]
+    memory_kills: Mapping[str, int] = field(default_factory=dict)
 
 
 class Watch:
@@ -151,13 +154,15 @@ class Watch:
         found: Sequence[str] = ()
         with contextlib.suppress(OSError, ValueError):
             found = self._facts(verdict.hosts) if verdict.hosts else ()
+        kills = suspects.grown({look.host: look.memory_kills for look in second}, self._job.memory_kills)
+        told = [suspects.killed_words({name: count}) for name, count in kills.items() if name in verdict.hosts]
         return StallRecord(
             job=self._job.job,
             at=datetime.now(timezone.utc),
             silent_s=round(silent_s, 1),
             named_s=round(time.monotonic() - began, 1),
             verdict=verdict,
-            facts=tuple(found),
+            facts=(*told, *found),
             looks=(*first, *second),
         )
 
@@ -233,4 +238,9 @@ def _moved(first: Sequence[NodeLook], second: Sequence[NodeLook]) -> list[bool]:
 
 def how_to_go_on(verdict: StallVerdict) -> str:
     """Return what to do next, in a sentence; '' where no node is the cause."""
-    return f"To run without it: --exclude {folded(verdict.hosts)}." if verdict.hosts else ""
+    return go_without(verdict.hosts) if verdict.hosts else ""
+
+
+def go_without(hosts: Sequence[str]) -> str:
+    """Return how to run without some nodes, in a sentence."""
+    return f"To run without {'it' if len(hosts) == 1 else 'them'}: --exclude {folded(hosts)}."

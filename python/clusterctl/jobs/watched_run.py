@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import rank_deaths
 from clusterctl.jobs import suspects
-from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on
+from clusterctl.jobs.watch import Watch, WatchedJob, go_without, how_to_go_on
 from clusterctl.model import fabric
 from clusterctl.remote import network_probe
 from clusterctl.state import stalls
@@ -38,6 +38,7 @@ class WatchedNodes:
         logins: how the job's user is reached.
         ranks: the node of each rank, as far as it is known before the start.
         control: folder of shared connections.
+        memory_kills: the processes that each node had killed for lack of memory before the job, -1 where it is hidden.
     """
 
     cluster: str
@@ -46,6 +47,7 @@ class WatchedNodes:
     logins: Sequence[JobLogin]
     ranks: Sequence[str]
     control: Path
+    memory_kills: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class WatchedRun:
             for address in interface.addresses
             if interface.kind != "loopback"
         }
-        watched = WatchedJob(job, nodes.logins, nodes.ranks, addresses)
+        watched = WatchedJob(job, nodes.logins, nodes.ranks, addresses, nodes.memory_kills)
         self._watch = Watch(watched, stall_after_s, self._facts, self._broken, self._stalled)
         self._tail = bytearray()
         self._found: StallRecord | None = None
@@ -123,16 +125,25 @@ class WatchedRun:
             self._tell(f"The job stood still: {_words(self._found)}{tail}")
 
     def died(self) -> None:
-        """Say which rank a signal ended, where the launcher told of one, and what its node knows of the reason."""
+        """Say which rank a signal ended or which node lacked memory, where the launcher or a node tells of one.
+
+        A rank that loses its peer may end before the launcher hears of that one. So the nodes' own counts of kills for
+        lack of memory go before the launcher's words.
+        """
         death = rank_deaths.first_death(self._tail.decode("utf-8", "replace"))
-        if death is None:
-            return
-        login = next((one for one in self._nodes.logins if death.host in self._names(one.host.name)), None)
-        facts = self._facts([login.host.name]) if login is not None else ()
-        self.suspects = (login.host.name,) if login is not None else ()
-        sentence = suspects.death_words(death, login, self._job, facts)
-        cure = f" To run without it: --exclude {login.host.name}." if login is not None else ""
-        self._tell(f"{sentence}{_beside(facts)}.{cure}")
+        killed = suspects.killed_since(self._nodes.logins, self._job, self._nodes.memory_kills)
+        login = next((one for one in self._nodes.logins if death and death.host in self._names(one.host.name)), None)
+        named = login.host.name if login is not None else ""
+        if killed and named not in killed:
+            self.suspects = tuple(killed)
+            told = suspects.killed_words(killed)
+            self._tell(f"{told}. {go_without(self.suspects)}")
+        elif death is not None:
+            facts = self._facts([named]) if named else ()
+            self.suspects = (named,) if named else ()
+            sentence = suspects.death_words(death, named, killed.get(named, 0), facts)
+            cure = f" {go_without(self.suspects)}" if named else ""
+            self._tell(f"{sentence}{_beside(facts)}.{cure}")
 
     def _names(self, host: str) -> set[str]:
         node = self._nodes.facts[host]

@@ -33,7 +33,14 @@ if TYPE_CHECKING:
 
 SUPERVISOR = "job_supervisor.py"
 # The program and what it imports, and what the user's program may import.
-SUPERVISOR_FILES = (SUPERVISOR, "job_members.py", "job_request.py", "scratch_folder.py", "pace/clusterctl/pace.py")
+SUPERVISOR_FILES = (
+    SUPERVISOR,
+    "job_members.py",
+    "job_request.py",
+    "memory_kills.py",
+    "scratch_folder.py",
+    "pace/clusterctl/pace.py",
+)
 STACKS = "rank_stacks.py"
 
 _END_WAIT_S = 25.0  # TERM, KILL, the node's own sweep and that of its peers have their own, shorter limits
@@ -101,7 +108,8 @@ class JobSpec:
 class Look:
     """Where a node has the files it was asked for.
 
-    ``found`` is by what was asked for, empty where it is missing; ``runs`` are those that may be executed. ``problem``
+    ``found`` is by what was asked for, empty where it is missing; ``runs`` are those that may be executed.
+    ``memory_kills`` counts what the kernel has killed for lack of memory so far, -1 where that is hidden. ``problem``
     says why the node could not be asked.
     """
 
@@ -110,6 +118,7 @@ class Look:
     runs: frozenset[str] = frozenset()
     folder: str = ""
     has_folder: bool = False
+    memory_kills: int = -1
     problem: str = ""
 
 
@@ -310,11 +319,11 @@ def _sweep_one(login: JobLogin, job: str, session: str) -> Sweep:
 
 
 def _look_of(name: str, answer: Mapping[str, Any]) -> Look:
-    found, runs = answer["found"], answer["runs"]
-    if not isinstance(found, dict) or not isinstance(runs, list):
+    found, runs, kills = answer["found"], answer["runs"], answer.get("memory_kills", -1)
+    if not isinstance(found, dict) or not isinstance(runs, list) or not isinstance(kills, int):
         return Look(name, problem=_UNREADABLE)
     places = {asked: str(place) for asked, place in found.items()}
-    return Look(name, places, frozenset(map(str, runs)), str(answer["folder"]), bool(answer["is"]))
+    return Look(name, places, frozenset(map(str, runs)), str(answer["folder"]), bool(answer["is"]), kills)
 
 
 def _stdin(process: subprocess.Popen[bytes]) -> IO[bytes]:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import memory_kills
 from job_members import JOB_ID
 
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -66,8 +67,7 @@ def look() -> int:
         here = [str(place) for place in places if place.is_file() and ("/" in name or os.access(place, os.X_OK))]
         found[name] = here[0] if here else ""
     runs = [name for name, place in found.items() if place and os.access(place, os.X_OK)]
-    print(
-        json.dumps({"event": "looked", "found": found, "runs": runs, "folder": str(folder), "is": folder.is_dir()}),
-        flush=True,
-    )
+    place = {"folder": str(folder), "is": folder.is_dir()}
+    kills = memory_kills.count()  # those before the job
+    print(json.dumps({"event": "looked", "found": found, "runs": runs, **place, "memory_kills": kills}), flush=True)
     return 0

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import flight_record
 import job_members
+import memory_kills
 import rank_stacks
 
 STACKS_S = 12.0  # for all of a node's ranks together
@@ -164,23 +165,6 @@ def _address(word: str) -> str:
     return str(mapped or found)
 
 
-def memory_kills() -> int:
-    """Return how many processes of this control group the kernel has killed for lack of memory, -1 if it is hidden."""
-    for line in rank_stacks.text("/proc/self/cgroup").splitlines():
-        _number, controllers, path = line.split(":", 2)
-        names = (f"/sys/fs/cgroup{path}/memory.events", "/sys/fs/cgroup/memory.events")
-        if controllers == "memory":
-            root = "/sys/fs/cgroup/memory"
-            names = (f"{root}{path}/memory.oom_control", f"{root}/memory.oom_control")
-        elif controllers:
-            continue
-        for name in names:
-            count = re.search(r"^oom_kill (\d+)", rank_stacks.text(name), re.MULTILINE)
-            if count:
-                return int(count.group(1))
-    return -1
-
-
 def answer(job: str, with_stacks: bool) -> dict[str, object]:
     """Return all that is known of a job's ranks on this node."""
     chosen = ranks_of(job)
@@ -189,7 +173,7 @@ def answer(job: str, with_stacks: bool) -> dict[str, object]:
         "event": "ranks",
         "at": time.monotonic(),
         "ranks": [look(pid, rank, silent) for pid, rank in chosen.items()],
-        "memory_kills": memory_kills(),
+        "memory_kills": memory_kills.count(),
     }
     if with_stacks:
         found["stacks"] = rank_stacks.stacks(job, STACKS_S, chosen)
