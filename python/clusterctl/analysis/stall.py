@@ -164,7 +164,8 @@ def _network(ranks: Sequence[RankSight]) -> StallVerdict | None:
     if len(common) == 1 and len(links) > 1:
         (host,) = common
         mine = tuple(sorted(one.rank for one in ranks if one.host == host))
-        words = f"{host} does not get or acknowledge what others send over the network ({told}), {_rest(ranks)}"
+        others = [one for one in ranks if one.host != host]
+        words = f"{host} does not get or acknowledge what others send over the network ({told}), {_rest(others)}"
         return StallVerdict(cause="network", sentence=words, hosts=(host,), ranks=mine)
     if len({one.host for one in ranks}) == 2 or len(links) == 1:  # noqa: PLR2004 - the two ends of the one link
         words = f"data between {told} is not acknowledged, {_rest(ranks)}; which end is the cause is not known"
