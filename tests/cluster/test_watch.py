@@ -108,7 +108,7 @@ def run(cluster: Cluster, stack: str, fault: str) -> Told:
         end = time.monotonic() + 200
         is_closed = False
         while process.poll() is None and time.monotonic() < end:
-            if any(WORDS.match(line) for _, line in lines):
+            if any(WORDS.search(line) for _, line in lines):
                 break
             if fault == "firewall" and not is_closed and any(line == "step 8" for _, line in lines):
                 is_closed = True
@@ -119,7 +119,7 @@ def run(cluster: Cluster, stack: str, fault: str) -> Told:
             process.terminate()
         process.wait(120)
         reader.join(30)
-    told = next(((at, match) for at, line in lines if (match := WORDS.match(line))), None)
+    told = next(((at, match) for at, line in lines if (match := WORDS.search(line))), None)
     output = [line for _, line in lines]
     assert told is not None, "\n".join(output[-40:])
     at, match = told

@@ -64,8 +64,10 @@ def at(where: str) -> dict[str, Place]:
             [replace(one, silent_hosts=("node2",) if one.host != "node2" else ("node1", "node3")) for one in ranks()],
             "network",
             ("node2",),
-            "node2 does not get or acknowledge what others send over the network (node1-node2; node2-node3; "
-            "node2-node4), 6 others wait in all_reduce",
+            (
+                "node2 does not get or acknowledge what others send over the network (node1-node2; node2-node3; "
+                "node2-node4), 6 others wait in all_reduce"
+            ),
         ),
         (with_one(5, cpu_share=1.0, now=Place(), before=Place()), "elsewhere", ("node3",), None),
         (ranks(), "not known", (), None),
