@@ -8,15 +8,26 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from clusterctl.model.slurm_wish import SlurmWish
+from clusterctl.validation import run as validation
+from clusterctl.validation import via_slurm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from clusterctl.model.results import ValidationRecord
     from validated import Cluster
 
 SUBMIT = "node1"  # Slurm's controller runs there
 EMPTY_WITHIN_S = 20.0
 _AS_USER = ("runuser", "-u", "cluster", "--")
+
+
+def by_srun(cluster: Cluster, *checks: str, mpi: str = "pmix") -> ValidationRecord:
+    """Validate in an allocation whose ranks are started by srun."""
+    wish = SlurmWish(submit_host=SUBMIT, launcher="srun", mpi=mpi)
+    given = validation.ValidationOptions(checks=checks, remembered=False, search=False, via=wish)
+    return via_slurm.validate(cluster.box.inventory, given, wish)
 
 
 def queue(cluster: Cluster) -> list[str]:

@@ -10,21 +10,17 @@ import pytest
 from clusterctl.diagnosis import doctor
 from clusterctl.launch import submission
 from clusterctl.model.results import Verdict
-from clusterctl.model.slurm_wish import SlurmWish
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
-from clusterctl.validation import run as validation
-from clusterctl.validation import via_slurm
+from slurm_nodes import SUBMIT, by_srun
 from validated import Cluster, result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clusterctl import sandbox as sandboxes
-    from clusterctl.model.results import ValidationRecord
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]  # a sandbox of its own
 
-SUBMIT = "node1"
 NODES = ("node1", "node2")
 TIMES = 10
 HELLO = "/usr/local/openmpi/libexec/clusterctl-hello"
@@ -39,12 +35,6 @@ def cluster(sandbox: Callable[..., sandboxes.Sandbox]) -> Cluster:
     found = Cluster(sandbox("srun", nodes=len(NODES), extras=("slurm",)))
     found.provision()
     return found
-
-
-def by_srun(cluster: Cluster, *checks: str, mpi: str = "pmix") -> ValidationRecord:
-    wish = SlurmWish(submit_host=SUBMIT, launcher="srun", mpi=mpi)
-    given = validation.ValidationOptions(checks=checks, remembered=False, search=False, via=wish)
-    return via_slurm.validate(cluster.box.inventory, given, wish)
 
 
 def test_ranks_are_one_world_through_pmix(cluster: Cluster) -> None:
@@ -92,5 +82,17 @@ def test_a_missing_library_is_named_by_validate_and_by_doctor(cluster: Cluster) 
         (named,) = (one for one in doctor.examine(cluster.box.inventory).findings if one.check == "slurm pmix")
     for words in (found.reason, f"{named.cause}; {named.cure}"):
         assert f"opens {LIBRARY}, which is missing" in words
+        assert "restart slurmd" in words
+    assert (found.verdict, named.hosts) == (Verdict.ERROR, ("node2",))
+
+
+def test_a_pmix_of_another_release_is_named_by_validate_and_by_doctor(cluster: Cluster) -> None:
+    """Slurm's plugin is built for PMIx 4, and its link leads to the PMIx 5 that Open MPI brings."""
+    forth = f"mv {LIBRARY} {LIBRARY}.aside && ln -s {planting.OPENMPI}/lib/libpmix.so.2 {LIBRARY}"
+    with planting.changed(cluster, "node2", forth, f"mv {LIBRARY}.aside {LIBRARY}"):
+        found = result(by_srun(cluster, "hello"), "hello")
+        (named,) = (one for one in doctor.examine(cluster.box.inventory).findings if one.check == "slurm pmix")
+    for words in (found.reason, f"{named.cause}; {named.cure}"):
+        assert f"needs PMIx 4, and {LIBRARY} is PMIx 5." in words
         assert "restart slurmd" in words
     assert (found.verdict, named.hosts) == (Verdict.ERROR, ("node2",))
