@@ -76,7 +76,12 @@ def _default(host: str, node: NodeFacts, slurm: SlurmSettings) -> Iterator[Findi
         cause = f"{where}, and {has}: srun starts no rank"
         yield Finding(CHECK, "error", (host,), cause, f"install that plugin, or change {slurm.mpi_default_by}")
     elif not slurm.mpi_default.startswith("pmix") and node.pmix.is_external:
-        cause = f"{where}, so plain srun starts each rank as a world of size 1; this Open MPI was built for srun"
+        installed = artifact(node, "openmpi")
+        refuses = installed is not None and installed.version.startswith(
+            "4.1."
+        )  # seen with 4.1.4: each rank ends with 1
+        then = "starts no rank" if refuses else "starts each rank as a world of size 1"
+        cause = f"{where}, so plain srun {then}; this Open MPI was built for srun"
         cure = f"{_set_default(slurm)}, or start jobs by 'srun --mpi=pmix'"
         yield Finding(CHECK, "warning", (host,), cause, cure)
 

@@ -86,6 +86,12 @@ def test_a_default_without_pmix_is_a_finding_where_open_mpi_was_built_for_srun(d
     assert notes == []
 
 
+def test_open_mpi_4_1_does_not_start_alone_where_srun_has_started_it() -> None:
+    record = node(slurm(plugin(), mpi_default="none"), pmix="/opt/pmix", own="", version="4.1.4")
+    ((_, cause, _),), _ = told(record)
+    assert "so plain srun starts no rank" in cause
+
+
 def test_a_default_without_pmix_is_a_note_where_jobs_may_use_mpirun() -> None:
     findings, notes = told(node(slurm(plugin(), mpi_default="none"), own="4.2.2"))
     assert findings == []
