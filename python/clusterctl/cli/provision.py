@@ -100,6 +100,10 @@ def provision(
     from clusterctl.provisioning import run as provisioning  # noqa: PLC0415 - see cli.main: --help stays quick
     from clusterctl.provisioning.shared_cache import SharedCache  # noqa: PLC0415 - the same
 
+    if cache:  # a password in it must not reach the record
+        from clusterctl.remote.shared_cache import place  # noqa: PLC0415 - see cli.main
+
+        place.refuse(cache)
     inventory = options.sources(named, more)
     most_failed, batch_size = _amount("--max-fail", max_fail, least=0), _amount("--batch", batch, least=1)
     asked = change.asked(limit, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)

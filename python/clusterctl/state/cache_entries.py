@@ -113,7 +113,12 @@ def take(cache: Path, statement: Statement, envelope: Envelope, chunks: Iterable
     """
     name = statement.entry
     folder = cache / _FOLDERS[name.kind]
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (PermissionError, NotADirectoryError, FileExistsError) as error:
+        raise ConfigError(
+            f"The cache folder {cache} cannot be written ({error.strerror}); set XDG_CACHE_HOME to another."
+        ) from None
     ending = ".tar.zst" if name.kind == "pack" else ".json"
     target, record = folder / f"{name.name}{ending}", folder / f"{name.name}.json"
     with _alone(folder, name):
@@ -163,7 +168,13 @@ def _refuse_other(what: str, statement: Statement, size: int, sha256: str) -> No
 def _alone(folder: Path, name: EntryName) -> Iterator[None]:
     """Hold the lock under which the collection builds a pack, or writes a lock of wheels."""
     lock = f".{name.name}.lock" if name.kind == "pack" else f".{name.name}.json.flock"
-    with (folder / lock).open("w") as stream:
+    try:
+        stream = (folder / lock).open("w")
+    except PermissionError as error:
+        raise ConfigError(
+            f"The cache folder {folder} cannot be written ({error.strerror}); set XDG_CACHE_HOME to another."
+        ) from None
+    with stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 

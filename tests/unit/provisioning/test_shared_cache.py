@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.shared_cache import
 from clusterctl.model.hosts import Host
 from clusterctl.provisioning.shared_cache import SharedCache
 from clusterctl.support.errors import ConfigError
-from shared_caches import PLATFORM, Site
+from shared_caches import PLATFORM, PROGRAM, Site
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,3 +103,13 @@ def test_the_collection_takes_a_pack_or_says_why_not(second: Site, tmp_path: Pat
     assert (second.cache / "artifacts" / f"{tree}.tar.zst").read_bytes() == b"whole"
     assert "no program 'clusterctl'" in dataclasses.replace(cache, program=()).pull(tree, second.cache)
     assert OfTheCollection.of(lambda _name: "") is None
+
+
+def test_an_address_with_a_password_reaches_no_record(second: Site, tmp_path: Path) -> None:
+    inventory = tmp_path / "inventory.ini"
+    inventory.write_text("node1 ansible_host=127.0.0.1 ansible_port=9\n", encoding="utf-8")
+    argv = [PROGRAM, "provision", str(inventory), "--yes", "--cache", "https://user:hidden@cache.example.org/x"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=second.variables())
+    assert (done.returncode, "carries a user, a password or a query" in done.stderr) == (1, True), done.stderr
+    kept = [path for path in second.root.rglob("*") if path.is_file() and b"hidden" in path.read_bytes()]
+    assert (kept, "hidden" in done.stderr) == ([], False)

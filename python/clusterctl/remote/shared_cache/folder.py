@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.model.shared_cache import INDEX, EntryName, blob_path, index_bytes, is_sha256
 from clusterctl.remote.shared_cache.store import not_there
-from clusterctl.state import cache_entries, files, locks
+from clusterctl.state import cache_entries, files
 from clusterctl.support.errors import ConfigError, UnreachableError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clusterctl.model.shared_cache import Statement
 
 _READABLE = 0o644
-_INDEX_PATIENCE_S = 30.0
+_TRIES = 5
 
 
 class FolderStore:
@@ -68,7 +68,7 @@ class FolderStore:
     def put(self, statement: Statement, content: Path, envelope: bytes, *, replace: bool) -> bool:
         """See :class:`SharedStore`."""
         blob, entry = self._blob(statement.sha256), self.root / statement.entry.path
-        try:
+        with self._writing():
             for folder in (blob.parent, entry.parent):
                 folder.mkdir(parents=True, exist_ok=True)
             if not self.has_content(statement):
@@ -79,17 +79,20 @@ class FolderStore:
                 files.write_atomically(entry, envelope, _READABLE)
                 return True
             return _write_new(entry, envelope)
-        except PermissionError as error:
-            raise ConfigError(f"{error.filename or self.root} cannot be written; push as a user who may.") from None
 
     def finish(self) -> None:
-        """See :class:`SharedStore`; the index is for readers over HTTP, who cannot list a folder."""
-        with locks.held(self.root / ".index.lock", "clusterctl cache", patience_s=_INDEX_PATIENCE_S):
-            files.write_atomically(self.root / INDEX, index_bytes(self.names()), _READABLE)
+        """See :class:`SharedStore`; the index is for readers over HTTP. It is written until it names what is there."""
+        for _ in range(_TRIES):
+            names = self.names()
+            with self._writing():
+                files.write_atomically(self.root / INDEX, index_bytes(names), _READABLE)
+            if self.names() == names:
+                return
 
     def remove(self, name: EntryName) -> None:
         """See :class:`SharedStore`."""
-        (self.root / name.path).unlink(missing_ok=True)
+        with self._writing():
+            (self.root / name.path).unlink(missing_ok=True)
 
     def sweep(self, wanted: AbstractSet[str], before: float) -> int:
         """See :class:`SharedStore`."""
@@ -97,7 +100,8 @@ class FolderStore:
         for path in self.root.glob("blobs/sha256/*"):
             state = path.lstat()
             if is_sha256(path.name) and path.name not in wanted and state.st_mtime < before:
-                path.unlink(missing_ok=True)
+                with self._writing():
+                    path.unlink(missing_ok=True)
                 freed += state.st_size
         return freed
 
@@ -106,6 +110,17 @@ class FolderStore:
         with contextlib.suppress(OSError):
             return (self.root / name.path).stat().st_mtime
         return None
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Name the path that cannot be written; a full disk is told elsewhere, in the same words for all commands."""
+        try:
+            yield
+        except (PermissionError, NotADirectoryError, FileExistsError) as error:
+            place = error.filename or self.root
+            raise ConfigError(
+                f"{place} cannot be written ({error.strerror}); push as a user who may, or to another folder."
+            ) from None
 
     def _blob(self, sha256: str) -> Path:
         return self.root / blob_path(sha256)

@@ -145,7 +145,7 @@ class HttpStore:
                 cure = f"set {USER} and {PASSWORD} in the environment"
                 raise refused_login(self.where, str(error.code), cure) from None
             raise UnreachableError(f"{self.where} answered {error.code} for {path}; look at that server.") from None
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:  # a host name may be none
             raise self._silent(error) from None
         with answer:
             yield answer

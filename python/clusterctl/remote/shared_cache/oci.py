@@ -204,7 +204,8 @@ class OciStore:
             registry.auth.set_basic_auth(*found)
         elif self._encrypted or bare in LOOPBACK:
             own = os.environ.get("REGISTRY_AUTH_FILE", "")  # of podman
-            registry.auth.load_configs(registry.get_container(f"{self._host}/x"), [own] if own else None)
+            with self._asked():
+                registry.auth.load_configs(registry.get_container(f"{self._host}/x"), [own] if own else None)
         return registry
 
     def _manifest(self, name: EntryName) -> dict[str, Any] | None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _CHUNK = 4 << 20
 _TRIES = 2
 _PATIENCE = timedelta(seconds=20)
+_SILENCE = timedelta(seconds=30)  # without a byte
+_WHOLE = timedelta(hours=6)  # of one request
 _MOST_REASON = 200
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _DENIED = re.compile(r"status code: 40[13]\b")  # of a list, for which the library has no error of its own
@@ -46,7 +48,7 @@ class S3Store:
         keyless = not (os.environ.get("AWS_ACCESS_KEY_ID") or os.environ.get("AWS_PROFILE"))
         config: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
         config |= {"skip_signature": True} if keyless and endpoint else {}
-        options: dict[str, Any] = {"timeout": timedelta(hours=1), "connect_timeout": _PATIENCE}
+        options: dict[str, Any] = {"timeout": _WHOLE, "read_timeout": _SILENCE, "connect_timeout": _PATIENCE}
         if endpoint.startswith("http://"):
             _refuse_clear_text(endpoint)
             options["allow_http"] = True
