@@ -45,7 +45,7 @@ class FolderStore:
         """See :class:`SharedStore`."""
         try:
             return (self.root / name.path).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise self._unreadable(error) from None
