@@ -64,7 +64,7 @@ def grown(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
 def killed_words(killed: Mapping[str, int]) -> str:
     """Return a sentence about the nodes that lacked memory."""
     told = [f"{name} lost {_processes(count)}" for name, count in killed.items()]
-    return f"{and_more(told, _MOST)} to the kernel, for lack of memory"
+    return f"{and_more(told, _MOST)} to the kernel while the job ran, for lack of memory"
 
 
 def _processes(count: int) -> str:

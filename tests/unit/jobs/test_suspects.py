@@ -13,8 +13,11 @@ def test_counts_that_grew_are_those_that_were_known_before() -> None:
 
 
 def test_a_node_that_lost_processes_is_told() -> None:
-    assert suspects.killed_words({"node3": 1}) == "node3 lost 1 process to the kernel, for lack of memory"
-    words = "node3 lost 1 process, node4 lost 2 processes to the kernel, for lack of memory"
+    assert (
+        suspects.killed_words({"node3": 1})
+        == "node3 lost 1 process to the kernel while the job ran, for lack of memory"
+    )
+    words = "node3 lost 1 process, node4 lost 2 processes to the kernel while the job ran, for lack of memory"
     assert suspects.killed_words({"node3": 1, "node4": 2}) == words
 
 
