@@ -60,8 +60,16 @@ def prepare(
     options: LaunchOptions,
     tell: Callable[[str], None],
     environment: Mapping[str, str] | None = None,
+    before: Callable[[Sequence[str], str], Sequence[str]] | None = None,
 ) -> allocation_line.AllocationPlan:
     """Decide what this process becomes, and change nothing.
+
+    Args:
+        program: what the user names.
+        options: what the user asks for.
+        tell: gets sentences while this waits.
+        environment: of this process.
+        before: returns what each worker starts in place of the program, which it gets with the chosen Python.
 
     Raises:
         ConfigError: the variables, an option or the program are wrong, the master's name means nothing here, or there
@@ -69,7 +77,8 @@ def prepare(
         HostFailedError: this machine could not be looked at.
     """
     known = os.environ if environment is None else environment
-    _refuse_program(program)
+    if program or before is None:
+        _refuse_program(program)
     nccl_options.refuse(options.nccl)
     where = scheduler_env.place(
         known,
@@ -83,7 +92,7 @@ def prepare(
         where,
         machine,
         known,
-        program,
+        program if before is None else before(program, python),
         python=python,
         nproc_per_node=options.nproc_per_node,
         nccl=options.nccl,
@@ -96,15 +105,24 @@ def become(plan: allocation_line.AllocationPlan, environment: Mapping[str, str] 
     Raises:
         ConfigError: it cannot be started.
     """
-    known = os.environ if environment is None else environment
-    job = {name: value for name, value in known.items() if name not in plan.dropped}
-    job |= {setting.name: setting.value for setting in plan.settings}
+    job = environment_of(plan, os.environ if environment is None else environment)
     sys.stdout.flush()
     sys.stderr.flush()
     try:
         os.execvpe(plan.argv[0], list(plan.argv), job)  # noqa: S606 - an argv list, and no shell
     except OSError as error:
-        raise ConfigError(f"{plan.argv[0]} cannot be started: {error.strerror}; name another with --python.") from None
+        raise not_started(plan, error) from None
+
+
+def environment_of(plan: allocation_line.AllocationPlan, known: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the job."""
+    job = {name: value for name, value in known.items() if name not in plan.dropped}
+    return job | {setting.name: setting.value for setting in plan.settings}
+
+
+def not_started(plan: allocation_line.AllocationPlan, error: OSError) -> ConfigError:
+    """Return the sentence for a Python that does not start."""
+    return ConfigError(f"{plan.argv[0]} cannot be started: {error.strerror}; name another with --python.")
 
 
 def _refuse_program(program: Sequence[str]) -> None:

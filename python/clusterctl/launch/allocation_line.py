@@ -64,6 +64,8 @@ class AllocationPlan:
     settings: tuple[EnvironmentSetting, ...]
     dropped: tuple[str, ...]
     notes: tuple[str, ...]
+    where: RankPlace
+    machine: LocalMachine
 
 
 def plan(
@@ -111,7 +113,7 @@ def plan(
         *_findings(where, machine),
         *(f"{name} is taken away, for it asks torchrun for another rendezvous" for name in dropped),
     ]
-    return AllocationPlan(tuple(argv), settings, dropped, tuple(notes))
+    return AllocationPlan(tuple(argv), settings, dropped, tuple(notes), where, machine)
 
 
 def processes(machine: LocalMachine, environment: Mapping[str, str], asked: int | None = None) -> tuple[int, str]:
@@ -206,22 +208,26 @@ def _of_the_user(ports: Sequence[LocalRdmaPort], nccl: nccl_options.NcclOptions)
     return options
 
 
+def serving(ports: Sequence[LocalRdmaPort]) -> list[LocalRdmaPort]:
+    """Return the RDMA ports that NCCL can use, of the link layer of the fastest."""
+    usable = [port for port in ports if port.is_active and not port.problem]
+    if not usable:
+        return []
+    fastest = max(usable, key=lambda port: (port.rate_gbps or 0.0, port.link_layer == "InfiniBand"))
+    return [port for port in usable if port.link_layer == fastest.link_layer]
+
+
 def _devices(ports: Sequence[LocalRdmaPort]) -> list[EnvironmentSetting]:
     """Name the RDMA ports for NCCL, but only where it would otherwise take one that does not serve.
 
     NCCL takes every active port by itself, and a list that is not needed is a common cause of failure.
     """
-    active = [port for port in ports if port.is_active]
-    usable = [port for port in active if not port.problem]
-    if not usable:
-        return []
-    fastest = max(usable, key=lambda port: (port.rate_gbps or 0.0, port.link_layer == "InfiniBand"))
-    chosen = [port for port in usable if port.link_layer == fastest.link_layer]
-    left = [port for port in active if port not in chosen]
-    if not left:
+    chosen = serving(ports)
+    left = [port for port in ports if port.is_active and port not in chosen]
+    if not chosen or not left:
         return []
     reasons = [
-        f"{port.device} port {port.number} {port.problem or f'is {port.link_layer}, not {fastest.link_layer}'}"
+        f"{port.device} port {port.number} {port.problem or f'is {port.link_layer}, not {chosen[0].link_layer}'}"
         for port in left
     ]
     names = ",".join(f"{port.device}:{port.number}" for port in chosen)

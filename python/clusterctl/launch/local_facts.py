@@ -70,7 +70,7 @@ class LocalFacts:
     """The part of a node's record that decides what a pod becomes; ``rdma`` is as the probe wrote it.
 
     ``instances`` are the names of the MIG instances that jobs can use here, and ``cut_gpus`` the GPUs that have them.
-    ``empty_gpus`` are in MIG mode and have none.
+    ``empty_gpus`` are in MIG mode and have none. ``nccl_settings`` says by name where a variable of NCCL is set.
     """
 
     cores: int
@@ -84,6 +84,7 @@ class LocalFacts:
     instances: tuple[str, ...] = ()
     cut_gpus: int = 0
     empty_gpus: int = 0
+    nccl_settings: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> LocalFacts:
@@ -122,6 +123,11 @@ class LocalFacts:
             instances=tuple(name for names in cut for name in names),
             cut_gpus=len(cut),
             empty_gpus=sum(1 for gpu in gpus if gpu.get("unusable") == "mig"),
+            nccl_settings={
+                name: _get(entry, "source", str, "")
+                for entry in _dicts(record, "parameters")
+                if (name := _get(entry, "name", str)).startswith("NCCL_")
+            },
         )
 
 

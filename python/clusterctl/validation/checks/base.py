@@ -13,20 +13,13 @@ from clusterctl.validation.checks import startup
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from clusterctl.analysis.carriers import FabricPath
     from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.culprits import Culprit
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import Figure, Measurement, PairMatrix, RankReport
 
 BEATS = 15  # signs of life that a waiting rank gives within the deadline
-
-
-@dataclass(frozen=True)
-class FabricPath:
-    """The interfaces of a node that reach the cluster's networks, the chosen one first, and these networks."""
-
-    interfaces: tuple[str, ...]
-    cidrs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

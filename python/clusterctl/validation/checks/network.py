@@ -6,6 +6,7 @@ import ipaddress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from clusterctl.analysis.carriers import Carrier, FabricPath, carrier, of_fabric, without_doubles
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Measurement, Verdict
 from clusterctl.validation.checks import base, judging
@@ -26,26 +27,6 @@ _TOLD = 0.05  # a carrier with a smaller share is not named
 _RX, _TX = "_rx_bytes", "_tx_bytes"
 _MIB = 2**20
 _MOST_NAMED = 3
-
-
-@dataclass(frozen=True)
-class Carrier:
-    """An interface or an RDMA port of a node, and by how much its counters rose.
-
-    ``below`` are the interfaces that count an interface's bytes as well (a bond's members); of an RDMA port they are
-    its network interfaces.
-    """
-
-    name: str
-    rx_bytes: float
-    tx_bytes: float
-    below: tuple[str, ...] = ()
-    link_layer: str = ""
-
-    @property
-    def is_rdma(self) -> bool:
-        """Whether it is an RDMA port."""
-        return bool(self.link_layer)
 
 
 @dataclass(frozen=True)
@@ -113,7 +94,7 @@ class NetworkCheck:
         )
 
 
-def path(node: NodeFacts) -> base.FabricPath | None:
+def path(node: NodeFacts) -> FabricPath | None:
     """Return the interfaces of a node's fabric: the recorded one, and those with an address in its networks."""
     if node.fabric is None or not node.fabric.interface:
         return None
@@ -123,7 +104,7 @@ def path(node: NodeFacts) -> base.FabricPath | None:
         return any(ipaddress.ip_address(address) in network for network in networks)
 
     more = [entry.name for entry in node.interfaces if any(inside(address.address) for address in entry.addresses)]
-    return base.FabricPath(base.unique((node.fabric.interface, *more)), node.fabric.cidrs)
+    return FabricPath(base.unique((node.fabric.interface, *more)), node.fabric.cidrs)
 
 
 def reading(report: RankReport) -> Reading:
@@ -138,47 +119,6 @@ def reading(report: RankReport) -> Reading:
         pml=report.facts.get("pml", ""),
         active=tuple(report.facts.get("rdma", "").split()),
         carriers=without_doubles(counted),
-    )
-
-
-def without_doubles(counted: Sequence[Carrier]) -> tuple[Carrier, ...]:
-    """Return carriers whose bytes are counted once: on a bond, and not on its members as well."""
-    return tuple(_own(one, counted) for one in counted)
-
-
-def carrier(name: str, rx_bytes: float, tx_bytes: float, words: str) -> Carrier:
-    """Return a carrier; ``words`` are those of ``port_counters.relations`` on the node."""
-    first, _, below = words.partition(" ")
-    return Carrier(name, rx_bytes, tx_bytes, tuple(below.split()), "" if first in {"", "over"} else first)
-
-
-def _own(carrier: Carrier, counted: Sequence[Carrier]) -> Carrier:
-    """Return the carrier without the bytes of carriers above it."""
-    above = [other for other in counted if _lies_on(other, carrier)]
-    rx = carrier.rx_bytes - sum(other.rx_bytes for other in above)
-    tx = carrier.tx_bytes - sum(other.tx_bytes for other in above)
-    return Carrier(carrier.name, max(0.0, rx), max(0.0, tx), carrier.below, carrier.link_layer)
-
-
-def _lies_on(upper: Carrier, lower: Carrier) -> bool:
-    """Whether the lower carrier counts the bytes of the upper one as well.
-
-    IP over InfiniBand goes through the port. RDMA over Ethernet bypasses the interface, or is counted there, too.
-    """
-    if lower.link_layer == "InfiniBand":
-        return upper.name in lower.below
-    return lower.name in upper.below and upper.link_layer != "InfiniBand"
-
-
-def of_fabric(fabric: base.FabricPath, carriers: Sequence[Carrier]) -> tuple[Carrier, ...]:
-    """Return the carriers of the fabric: its interfaces, and the RDMA ports behind them."""
-    behind = set(fabric.interfaces)
-    for _ in carriers:  # a VLAN on a bond on two ports: as deep as there are carriers, at most
-        behind |= {name for carrier in carriers if carrier.name in behind for name in carrier.below}
-    return tuple(
-        carrier
-        for carrier in carriers
-        if carrier.name in fabric.interfaces or (carrier.is_rdma and behind & set(carrier.below))
     )
 
 

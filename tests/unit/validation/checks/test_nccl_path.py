@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from clusterctl.analysis.carriers import FabricPath
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import base, nccl_path
@@ -32,7 +33,7 @@ def site(*ports: str, fabric: str = "eth0", **changed: Any) -> base.Site:
         version="5.0.7",
         slots=dict.fromkeys(NODES, 2),
         names={name: name for name in NODES},
-        fabric=dict.fromkeys(NODES, base.FabricPath((fabric,))),
+        fabric=dict.fromkeys(NODES, FabricPath((fabric,))),
         rdma=dict.fromkeys(NODES, ports) if ports else {},
         **changed,
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import node_programs
 import pytest
+from clusterctl.analysis.carriers import FabricPath
 from clusterctl.model.facts import NodeFacts
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import Verdict
@@ -23,11 +24,11 @@ ROOT = Path(__file__).parents[4]
 MPI = "/usr/local/openmpi-5.0.7-ccfb70564932dd67"
 FIRST, SECOND = "10.90.7.0/24", "10.213.7.0/24"
 MIB = 2**20
-ETH0 = base.FabricPath(("eth0",), (FIRST,))
-ETH1 = base.FabricPath(("eth1",), (SECOND,))
+ETH0 = FabricPath(("eth0",), (FIRST,))
+ETH1 = FabricPath(("eth1",), (SECOND,))
 
 
-def site(fabric: base.FabricPath | None, nodes: tuple[str, ...] = ("node1", "node2"), slots: int = 1) -> base.Site:
+def site(fabric: FabricPath | None, nodes: tuple[str, ...] = ("node1", "node2"), slots: int = 1) -> base.Site:
     return base.Site(
         version="5.0.7",
         slots=dict.fromkeys(nodes, slots),
@@ -37,7 +38,7 @@ def site(fabric: base.FabricPath | None, nodes: tuple[str, ...] = ("node1", "nod
     )
 
 
-def captured(name: str, fabric: base.FabricPath | None) -> base.Judgement:
+def captured(name: str, fabric: FabricPath | None) -> base.Judgement:
     where = site(fabric, ("node1", "node2", "node3", "node4"), 2)
     return NetworkCheck().judge(where, captured_outcome(f"network-{name}-5.0.7"))
 
@@ -51,7 +52,7 @@ def said(counted: Mapping[str, float], pml: str = "ob1", **facts: str) -> dict[s
     }
 
 
-def judged(fabric: base.FabricPath | None, *nodes: dict[str, Any]) -> base.Judgement:
+def judged(fabric: FabricPath | None, *nodes: dict[str, Any]) -> base.Judgement:
     names = tuple(f"node{number}" for number in range(1, len(nodes) + 1))
     lines = []
     for rank, (host, words) in enumerate(zip(names, nodes, strict=True)):
@@ -126,7 +127,7 @@ def test_counters_that_show_nothing_are_a_fault_of_the_fabric_and_else_no_proof(
 def test_a_byte_that_is_counted_below_as_well_is_not_wrong(
     interface: str, counted: dict[str, float], relations: dict[str, str]
 ) -> None:
-    fabric = base.FabricPath((interface,), (FIRST,))
+    fabric = FabricPath((interface,), (FIRST,))
     judgement = judged(fabric, *[said(counted, **relations)] * 2)
     assert judgement.verdict is Verdict.PASS, judgement.reason
     assert judgement.reason.endswith(f"went over {interface}, the fabric")
@@ -200,7 +201,7 @@ def test_a_record_means_every_interface_in_its_networks() -> None:
     ]
     assert path(NodeFacts.model_validate(node)) is None
     node["fabric"] = {"cidrs": ["10.7.0.0/24", "10.9.0.0/24"], "interface": "eth2", "address": "10.9.0.5"}
-    assert path(NodeFacts.model_validate(node)) == base.FabricPath(("eth2", "eth1"), ("10.7.0.0/24", "10.9.0.0/24"))
+    assert path(NodeFacts.model_validate(node)) == FabricPath(("eth2", "eth1"), ("10.7.0.0/24", "10.9.0.0/24"))
 
 
 # --- the node's program -----------------------------------------------------------------------------------------------

@@ -1,0 +1,292 @@
+"""The way that a job's traffic took: NCCL's own log, and the counters of interfaces and RDMA ports around the job.
+
+A fall back to sockets where RDMA is up, ports that are left out, GPUDirect that is off, or an interface outside the
+cluster's network is a fault. It names the node, the port and the setting. A log that says nothing proves nothing.
+
+``clusterctl launch`` imports this module, so it needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from clusterctl.analysis.carriers import Carrier, FabricPath, carrier, of_fabric, without_doubles
+from clusterctl.support.words import and_more
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+_NET, _IB, _SOCKET, _DIRECT = "NET/", "NET/IB", "NET/Socket", "GDRDMA"
+_LEAST_BYTES = 2**20  # of a node's traffic; less says nothing of the way that a job takes
+_MOSTLY = 0.5  # of a node's traffic
+_MOST_NAMED, _MOST_PORTS = 4, 8
+_NO_GPUDIRECT = "GeForce"  # NVIDIA's documentation of GPUDirect RDMA names data-centre and workstation GPUs alone
+_SOCKET_NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+class PathSite(Protocol):
+    """What is known of the nodes by their names: ranks, RDMA ports, GPUs, and where NCCL's variables are set."""
+
+    @property
+    def slots(self) -> Mapping[str, int]:
+        """Ranks of each node."""
+
+    @property
+    def rdma(self) -> Mapping[str, tuple[str, ...]]:
+        """The RDMA ports of each node that are up and of its fastest kind, ``mlx5_0:1``."""
+
+    @property
+    def gpus(self) -> Mapping[str, str]:
+        """The name of each node's GPUs."""
+
+    @property
+    def settings(self) -> Mapping[str, Mapping[str, str]]:
+        """Where each node sets NCCL's variables: a file, or "environment"."""
+
+    @property
+    def fabric(self) -> Mapping[str, FabricPath]:
+        """The interfaces of each node that must carry jobs; a node without a fabric record is left out."""
+
+
+@dataclass(frozen=True)
+class NcclPath:
+    """What NCCL's log says on one node, of all its ranks together."""
+
+    network: str = ""
+    ports: tuple[str, ...] = ()  # mlx5_0:1, in the order of NCCL's numbers
+    numbers: Mapping[int, str] = field(default_factory=dict)
+    interfaces: tuple[str, ...] = ()
+    ways: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    not_direct: tuple[str, ...] = ()
+    no_device: bool = False
+
+    def via(self, begin: str) -> tuple[str, ...]:
+        """Return the ways between nodes that begin so."""
+        return tuple(way for way in self.ways if way.startswith(begin))
+
+    @property
+    def is_socket(self) -> bool:
+        """Whether connections between nodes go over sockets."""
+        return bool(self.via(_SOCKET)) or (self.network == "Socket" and not self.via(_NET))
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """The RDMA ports that carry connections."""
+        found = {int(number): None for way in self.via(_IB) if (number := _number(way)).isdigit()}
+        return _unique(self.numbers[number] for number in sorted(found) if number in self.numbers)
+
+
+@dataclass(frozen=True)
+class PathFault:
+    """A wrong way: the nodes, what is wrong, and what to do."""
+
+    hosts: tuple[str, ...]
+    words: str
+    cure: str
+
+
+def praise(paths: Mapping[str, NcclPath]) -> str:
+    """Return the way in words, '' where the log says nothing of one."""
+    ways = {one.network for one in paths.values() if one.network}
+    if len(ways) != 1:
+        return ""
+    name = next(iter(ways))
+    over = _unique(port for one in paths.values() for port in one.used)
+    over = over or _unique(name for one in paths.values() if one.is_socket for name in one.interfaces)
+    direct = all(any(_DIRECT in way for way in one.via(_NET)) for one in paths.values())
+    words = f"NCCL goes over {name}" + (f" ({', '.join(over[:_MOST_PORTS])})" if over else "")
+    return f"{words} with GPUDirect RDMA" if direct else words
+
+
+def nccl_faults(site: PathSite, paths: Mapping[str, NcclPath]) -> Iterator[PathFault]:
+    """Yield the wrong ways of NCCL, by its own words."""
+    for host, one in paths.items():
+        up = site.rdma.get(host, ())
+        if one.is_socket:
+            if up:
+                yield _fell_back(site, host, one, up)
+            yield from _wrong_interface(site, host, one)
+        elif one.via(_IB):
+            yield from _left_out(site, host, one, up, paths)
+            yield from _indirect(site, host, one, paths)
+        off = _setting(site, host, one, {"NCCL_P2P_DISABLE": ("0",)})
+        if off and any(way.startswith("SHM") for way in one.ways):
+            words = "GPUs of the node exchange through its memory, not directly"
+            yield PathFault((host,), f"{words}, by {off}", "take that setting away")
+
+
+def carrier_faults(site: PathSite, events: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[PathFault]:
+    """Yield nodes whose counters rose mostly outside the cluster's network; one node alone may have served files.
+
+    Args:
+        site: the nodes.
+        events: each with its node: what ``port_counters.py`` told there, and the settings that choose interfaces.
+    """
+    wrong: dict[str, PathFault] = {}
+    for host, event in events:
+        fabric, carriers = site.fabric.get(host), _carriers(event.get("ports"))
+        if fabric is None or host not in site.slots:
+            continue
+        own = without_doubles(carriers)
+        chosen = {one.name for one in of_fabric(fabric, own)}
+        others = [one for one in own if one.name not in chosen]
+        total = sum(one.rx_bytes + one.tx_bytes for one in own)
+        aside = sum(one.rx_bytes + one.tx_bytes for one in others)
+        if not others or aside < max(_LEAST_BYTES, _MOSTLY * total):
+            continue
+        most = max(others, key=lambda one: one.rx_bytes + one.tx_bytes)
+        given = event.get("settings")
+        told = [f"{name}={given[name]}" for name in _SOCKET_NAMES if isinstance(given, dict) and given.get(name)]
+        words = f"{aside / 2**20:.1f} MiB of {total / 2**20:.1f} MiB went over {most.name}, not over"
+        words += f" {fabric.interfaces[0]}"
+        words += f" ({', '.join(told)})" if told else ""
+        cure = f"set {' and '.join(_SOCKET_NAMES)} to {fabric.interfaces[0]}, or provision it again (role fabric)"
+        wrong[host] = PathFault((host,), words, cure)
+    if len(wrong) > 1:
+        yield from wrong.values()
+
+
+# --- one fault each ---------------------------------------------------------------------------------------------------
+
+
+def _fell_back(site: PathSite, host: str, one: NcclPath, up: Sequence[str]) -> PathFault:
+    ways = {"NCCL_IB_DISABLE": ("0",), "NCCL_NET": ("IB", "ib"), "NCCL_IB_HCA": (), "NCCL_NET_PLUGIN": ()}
+    why = _setting(site, host, one, ways)
+    over = f" on {', '.join(one.interfaces[:_MOST_NAMED])}" if one.interfaces else ""
+    words = f"NCCL goes over sockets{over} although {_named(up)} {'is' if len(up) == 1 else 'are'} up"
+    if why:
+        return PathFault((host,), f"{words}, by {why}", "take that setting away")
+    if one.no_device:
+        cure = "see that libibverbs and its driver are installed, and that jobs may open /dev/infiniband"
+        return PathFault((host,), f"{words}; it found no RDMA port that it can use", cure)
+    return PathFault((host,), words, "read NCCL's log with NCCL_DEBUG=INFO")
+
+
+def _wrong_interface(site: PathSite, host: str, one: NcclPath) -> Iterator[PathFault]:
+    fabric = site.fabric.get(host)
+    wrong = [name for name in one.interfaces if fabric is not None and name not in fabric.interfaces]
+    if fabric is not None and wrong:
+        why = _setting(site, host, one, {"NCCL_SOCKET_IFNAME": ()})
+        words = f"NCCL's sockets go over {', '.join(wrong[:_MOST_NAMED])}, not over {fabric.interfaces[0]}"
+        words += f", by {why}" if why else ""
+        yield PathFault((host,), words, f"set NCCL_SOCKET_IFNAME to ={fabric.interfaces[0]}")
+
+
+def _left_out(
+    site: PathSite, host: str, one: NcclPath, up: Sequence[str], paths: Mapping[str, NcclPath]
+) -> Iterator[PathFault]:
+    opened = {_device(name) for port in one.ports for name in port.split("+")}
+    missing = [port for port in up if opened and _device(port) not in opened]
+    cure = "take that setting away, or name all ports in it"
+    if missing:
+        why = _setting(site, host, one, {"NCCL_IB_HCA": ()})
+        words = f"NCCL leaves out {_named(missing)} of {len(up)} ports that are up{f', by {why}' if why else ''}"
+        yield PathFault((host,), words, cure if why else "see whether these ports have the cluster's network or P_Key")
+        return
+    alike = [other for name, other in paths.items() if len(site.rdma.get(name, ())) == len(up)]
+    most = max((len(other.used) for other in alike), default=0)
+    used = len(one.used)
+    if len(up) > 1 and used and (used < most or (used == 1 and site.slots[host] > 1)):
+        why = _setting(site, host, one, {"NCCL_IB_HCA": (), "NCCL_CROSS_NIC": (), "NCCL_TOPO_FILE": ()})
+        words = f"NCCL uses {_named(one.used)} alone of {len(up)} ports that are up{f', by {why}' if why else ''}"
+        yield PathFault(
+            (host,), words, cure if why else "compare the PCI topology with other nodes ('nvidia-smi topo -m')"
+        )
+
+
+def _indirect(site: PathSite, host: str, one: NcclPath, paths: Mapping[str, NcclPath]) -> Iterator[PathFault]:
+    if any(_DIRECT in way for way in one.via(_IB)):
+        return
+    if _NO_GPUDIRECT in site.gpus.get(host, ""):
+        return
+    over = _named(one.used or one.ports)
+    why = _setting(
+        site, host, one, {"NCCL_NET_GDR_LEVEL": (), "NCCL_DMABUF_ENABLE": ("1",), "NCCL_IB_CUDA_SUPPORT": ("1",)}
+    )
+    if why:
+        yield PathFault((host,), f"GPUDirect RDMA is off for {over}, by {why}", "take that setting away")
+    elif one.not_direct or any(_DIRECT in way for other in paths.values() for way in other.via(_IB)):
+        cure = "load the module nvidia_peermem, or a driver and a kernel with DMA-BUF; see that ACS and IOMMU are off"
+        yield PathFault((host,), f"GPUDirect RDMA is off for {_named(one.not_direct) or over}", cure)
+
+
+def _setting(site: PathSite, host: str, one: NcclPath, names: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the first of these settings that somebody made, with its place; ``names`` have their harmless values."""
+    for name, harmless in names.items():
+        if name in one.settings and one.settings[name] not in harmless:
+            place = site.settings.get(host, {}).get(name, "")
+            return f"{name}={one.settings[name]}{f' of {place}' if place else ''}"
+    return ""
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def together(found: Sequence[PathFault]) -> list[PathFault]:
+    """Return each fault once, with all nodes that have it."""
+    hosts: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for one in found:
+        hosts[one.words, one.cure] += one.hosts
+    return [PathFault(tuple(names), words, cure) for (words, cure), names in hosts.items()]
+
+
+def joined(events: Sequence[Mapping[str, Any]]) -> NcclPath:
+    """Return what the ranks of one node told; a part of another form is passed over."""
+    numbers: dict[int, str] = {}
+    ways: dict[str, int] = defaultdict(int)
+    settings: dict[str, str] = {}
+    interfaces: list[str] = []
+    closed: list[str] = []
+    for event in events:
+        for number, name in _pairs(event.get("hcas")):
+            if number.isascii() and number.isdigit() and len(number) < _MOST_NAMED:
+                numbers[int(number)] = str(name).partition("/")[0]
+        for way, count in _pairs(event.get("ways")):
+            ways[way] += count if type(count) is int else 0
+        settings |= {name: str(value) for name, value in _pairs(event.get("settings"))}
+        listed = event.get("interfaces")
+        interfaces += [str(name) for name in listed] if isinstance(listed, list) else []
+        closed += [name for name, on in _pairs(event.get("direct")) if on is False]
+    return NcclPath(
+        network=next((str(event["network"]) for event in events if event.get("network")), ""),
+        ports=_unique(numbers[number] for number in sorted(numbers)),
+        numbers=numbers,
+        interfaces=_unique(interfaces),
+        ways=dict(ways),
+        settings=settings,
+        not_direct=_unique(name for name in closed if not name.startswith("lo")),
+        no_device=any(event.get("no_device") is True for event in events),
+    )
+
+
+def _pairs(value: Any) -> list[tuple[str, Any]]:
+    return list(value.items()) if isinstance(value, dict) else []
+
+
+def _carriers(value: Any) -> list[Carrier]:
+    found = []
+    for name, row in _pairs(value):
+        if isinstance(row, list) and len(row) == 3 and all(type(n) is int and n >= 0 for n in row[:2]):  # noqa: PLR2004
+            found.append(carrier(name, row[0], row[1], str(row[2])))
+    return found
+
+
+def _number(way: str) -> str:
+    """Return the number of the device in a way such as ``NET/IB/0(1)/GDRDMA``."""
+    parts = way.split("/")
+    return parts[2].partition("(")[0] if len(parts) > 2 else ""  # noqa: PLR2004 - NET, the network, the number
+
+
+def _device(port: str) -> str:
+    return port.partition(":")[0]
+
+
+def _named(ports: Iterable[str]) -> str:
+    return and_more(tuple(ports), _MOST_NAMED)
+
+
+def _unique(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(words))
