@@ -6,10 +6,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import pwd
 import stat
 
 from . import library_cache
 from .artifacts import MARKER, Verifier
+from .identity import ActingAs
 from .reading import Json, group_name, sha256, user_name
 
 _MOST_LINKS = 40  # as many as Linux follows in one path
@@ -79,6 +81,22 @@ def watch_state(path: str, kind: str = "", marker: str = "", verifier: Verifier 
     if passed:
         return {"path": path, "kind": "link", "target": passed}
     try:
+        return _state_at(path, kind, marker)
+    except PermissionError:
+        owner = _owner_of_what_refuses(path)
+        if owner is None:
+            raise
+        with ActingAs(owner):
+            return _state_at(path, kind, marker)
+
+
+def _state_at(path: str, kind: str, marker: str) -> Json:
+    """Return the state of the path itself, with the identity that the process has.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    try:
         status = os.lstat(path)
         if stat.S_ISLNK(status.st_mode):
             return {"path": path, "kind": "link", "target": os.readlink(path)}
@@ -98,6 +116,21 @@ def watch_state(path: str, kind: str = "", marker: str = "", verifier: Verifier 
     elif stat.S_ISREG(status.st_mode):
         state.update({"kind": "block", "marker": block} if block else {"kind": "file"}, sha256=digest)
     return state
+
+
+def _owner_of_what_refuses(path: str) -> pwd.struct_passwd | None:
+    """Return the user on whose home root is refused, as on a server that squashes root; None where that is not so."""
+    if os.geteuid() != 0:
+        return None
+    while path != "/":
+        try:
+            uid = os.lstat(path).st_uid
+            return pwd.getpwuid(uid) if uid else None
+        except OSError:
+            path = os.path.dirname(path)
+        except KeyError:
+            return None
+    return None
 
 
 def _own_digest(path: str, marker: str) -> str:

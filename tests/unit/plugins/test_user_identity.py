@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pwd
 import shutil
 import stat
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -330,3 +332,26 @@ def test_of_a_users_file_of_any_size_the_begin_is_read(home: Home) -> None:
     with home.keys.open("wb") as stream:
         stream.truncate(1 << 32)
     assert len(reading.read_text_of_user(str(home.keys), home.user)) <= 1 << 22
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv takes root's right to pass over modes")
+def test_a_path_on_a_home_that_refuses_root_is_looked_at_as_its_owner(home: Home) -> None:
+    """Without two capabilities, root is refused as by a server that squashes it."""
+    path = home.path / "mine"
+    path.write_text("text", encoding="utf-8")
+    os.chown(path, home.user.pw_uid, home.user.pw_gid)
+    home.path.chmod(0o700)
+    look = (
+        "import json, os, sys\n"
+        "from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state\n"
+        "try: os.lstat(sys.argv[1]); print('not refused')\n"
+        "except PermissionError: print(json.dumps(path_state.watch_state(sys.argv[1])), os.geteuid())"
+    )
+    rights = "-dac_override,-dac_read_search"
+    argv = ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}", sys.executable, "-c", look, str(path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
+    answer, _, euid = done.stdout.rpartition(" ")
+    assert euid.strip() == "0", done.stdout + done.stderr
+    assert json.loads(answer) == path_state.watch_state(str(path))
+    assert json.loads(answer)["sha256"]
