@@ -87,7 +87,8 @@ def judge(reports: Sequence[Mapping[str, Any]]) -> ProofVerdict:
     """
     silent = [one for one in reports if one.get("state") == NO_WORD]
     broken = [one for one in reports if one.get("state") not in {ANSWERED, NO_WORD}]
-    if broken:
+    died = any(one.get("state") == DIED for one in broken)
+    if broken and (died or not silent):  # ranks that waited for a silent one in vain have failed, too
         return _fail(_of_broken(broken))
     if silent:
         words = f"no word came from {_ranks(silent)}; start 'clusterctl launch --prove' on every node of the job"

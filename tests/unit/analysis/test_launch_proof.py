@@ -108,7 +108,8 @@ def test_traffic_over_the_wrong_interface_is_named() -> None:
         (("answered", "no word"), 11, "no word came from rank 1 on pod-1; start 'clusterctl launch --prove' on every"),
         (("stuck", "stuck"), 10, "rank 0 on pod-0, rank 1 on pod-1 did not come back from all_reduce"),
         (("stuck", "died"), 10, "rank 1 on pod-1 ended in all_reduce: signal 11"),
-        (("raised", "no word"), 10, "rank 0 on pod-0 failed in all_reduce: signal 11"),
+        (("raised", "no word"), 11, "no word came from rank 1 on pod-1"),
+        (("died", "no word"), 10, "rank 0 on pod-0 ended in all_reduce: signal 11"),
         (("nonsense", "stuck"), 10, "rank 1 on pod-1 did not come back"),
     ],
 )
