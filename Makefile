@@ -237,3 +237,4 @@ NOISE ?=
 test-sim: venv  ## Simulated clusters of known truth: what is found, who is blamed wrongly; minutes, not part of 'test'
 	cd tests/sim && ../../$(BIN)/python detection.py $(if $(NOISE),--measured $(NOISE)) \
 	    --out ../../docs/measured/detection-$$(date -u +%Y-%m-%d).txt
+	cd tests/sim && ../../$(BIN)/python measured_on.py --out ../../docs/measured/measured-on-$$(date -u +%Y-%m-%d).txt

@@ -113,6 +113,18 @@ def measure(cluster: Cluster, rng: np.random.Generator) -> PairMatrix:
     )
 
 
+def measure_on(
+    cluster: Cluster, links: NDArray[np.int64], repeats: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Return further samples of some links, as logarithms of which large ones are bad: a column for each repeat."""
+    plan = cluster.plan
+    shape = (links.size, repeats)
+    logs = cluster.steady[links][:, None] + rng.normal(0, plan.noise, shape)
+    late = rng.random(shape) < plan.late
+    logs[late] += rng.exponential(plan.late_by, int(late.sum()))
+    return logs
+
+
 def _pairs(plan: Plan, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     if not plan.rounds:
         first, second = np.triu_indices(plan.nodes, 1)

@@ -125,8 +125,8 @@ def among_links(matrix: PairMatrix, policy: OutlierPolicy) -> tuple[Culprit, ...
         scale = known.scale_of(fitted)
         nodes = bad_nodes(fitted, table, scale, policy)
         single = bad_links(fitted, table, scale, policy)
-    return tuple(_node(matrix, one, fitted) for one in significance.by_score(nodes)) + tuple(
-        _pair(matrix, one, fitted, int(table.first[one.at]), int(table.second[one.at]))
+    return tuple(node_culprit(matrix, one, fitted) for one in significance.by_score(nodes)) + tuple(
+        pair_culprit(matrix, one, fitted, int(table.first[one.at]), int(table.second[one.at]))
         for one in significance.by_score(single)
     )
 
@@ -244,7 +244,8 @@ def _figure(figure: Figure, one: significance.Outlier, expected: float, tested: 
     )
 
 
-def _node(matrix: PairMatrix, one: significance.Outlier, fitted: Fit) -> Culprit:
+def node_culprit(matrix: PairMatrix, one: significance.Outlier, fitted: Fit) -> Culprit:
+    """Return the node as a culprit, beside the level of the fit."""
     expected = math.exp(culprit_words.sign(matrix.better) * fitted.level)
     ratio = math.exp(culprit_words.sign(matrix.better) * one.distance)
     name = matrix.nodes[one.at]
@@ -261,7 +262,8 @@ def _node(matrix: PairMatrix, one: significance.Outlier, fitted: Fit) -> Culprit
     )
 
 
-def _pair(matrix: PairMatrix, one: significance.Outlier, fitted: Fit, first: int, second: int) -> Culprit:
+def pair_culprit(matrix: PairMatrix, one: significance.Outlier, fitted: Fit, first: int, second: int) -> Culprit:
+    """Return the link between two nodes as a culprit, beside what its ends make of it."""
     sign = culprit_words.sign(matrix.better)
     expected = math.exp(sign * (fitted.level + fitted.nodes[first] + fitted.nodes[second]))
     ratio = math.exp(sign * one.distance)

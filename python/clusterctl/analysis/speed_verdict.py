@@ -98,6 +98,32 @@ def confirmed(
     return judged.model_copy(update={"reason": judged.reason + seen})
 
 
+def settled(first: CheckResult, assessed: CheckResult, named: Sequence[Culprit], policy: OutlierPolicy) -> CheckResult:
+    """Return a run whose suspects were measured on: blamed for those that the test named, and for nothing else.
+
+    Args:
+        first: the run, not assessed.
+        assessed: the same, assessed.
+        named: whom the sequential test named.
+        policy: when a node or a link stands out.
+    """
+    return _with_fineness(_judged(first, assessed.comparisons, tuple(named)), policy)
+
+
+def with_named(result: CheckResult, named: Sequence[Culprit]) -> CheckResult:
+    """Return an assessed run that is blamed for these culprits as well, unless it ended badly by itself."""
+    if not named or not (result.verdict is Verdict.PASS or suspects(result)):
+        return result
+    from clusterctl.analysis import agreement  # noqa: PLC0415 - numpy, for runs that measure
+
+    return _judged(result, result.comparisons, agreement.merge((*result.culprits, *named)))
+
+
+def failed_comparisons(result: CheckResult) -> bool:
+    """Whether a figure of an assessed run is beyond its reference."""
+    return bool(_failed(result.comparisons))
+
+
 def _compared(result: CheckResult, references: Callable[[Figure], Reference | None] | None) -> Iterable[Comparison]:
     """Yield the figures that have a reference beside it.
 
@@ -122,7 +148,7 @@ def _culprits(result: CheckResult, policy: OutlierPolicy) -> tuple[Culprit, ...]
     groups, within = _by_node(result), _within(result, policy)
     found = [one for group in groups for one in outliers.among_nodes(group, within)]
     for matrix in result.matrices:
-        found += [one for one in outliers.among_links(matrix, within) if not _is_a_round(matrix, one)]
+        found += [one for one in outliers.among_links(matrix, within) if not is_a_round(matrix, one)]
         found += one_way.among_directions(matrix, within)
     found += missing_links.links(result.matrices)
     found += packet_loss.links(result.figures, result.matrices)
@@ -147,7 +173,7 @@ def _with_fineness(result: CheckResult, policy: OutlierPolicy) -> CheckResult:
     return result.model_copy(update={"fineness": found, "reason": reason})
 
 
-def _is_a_round(matrix: PairMatrix, culprit: Culprit) -> bool:
+def is_a_round(matrix: PairMatrix, culprit: Culprit) -> bool:
     """Whether what a pair of four nodes shows is shown by the other two nodes as well, at the same time.
 
     The two pairs play one round of the tournament, so what slows both down is the moment: four containers of one

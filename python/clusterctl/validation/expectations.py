@@ -56,11 +56,11 @@ class Expectations:
         sources = self._sources(found)
         if found.verdict is results.Verdict.PASS:
             self._note_silent(found, sources)
-        return speed_verdict.assess(found, self._policy(), sources)
+        return speed_verdict.assess(found, self.policy, sources)
 
     def confirmed(self, first: CheckResult, second: CheckResult) -> CheckResult:
         """Return the second run of a check; it is blamed only for what the first run shows as well."""
-        return speed_verdict.confirmed(first, second, self._policy(), self._sources(second))
+        return speed_verdict.confirmed(first, second, self.policy, self._sources(second))
 
     def _note_silent(self, found: CheckResult, sources: references.Sources) -> None:
         """Note the user's references that match no figure, since their author relies on them.
@@ -85,7 +85,9 @@ class Expectations:
             )
             self.notes += [] if words in self.notes else [words]  # a check may be assessed more than once
 
-    def _policy(self) -> OutlierPolicy:
+    @property
+    def policy(self) -> OutlierPolicy:
+        """When a node or a link stands out."""
         from clusterctl.analysis.outliers import OutlierPolicy  # noqa: PLC0415 - numpy, for runs that measure
 
         wanted = self._suite.outliers

@@ -14,6 +14,9 @@ So the lower rank measures both directions apart, by one clock. The first byte o
 message follows. The tournament is played several times, each time with a part of the budget. A short disturbance then
 affects only a part of a pair's samples.
 
+The controller may ask for some pairs again (``--rounds``). Then these are played ``--repeats`` times. Each
+time makes one sample, the median of as many measurements as a whole tournament takes of a pair.
+
 For TCP, the kernel counts for each connection how many segments it sends and how many of them it sends again. It also
 counts those that the receiver says it got twice; these were late and not lost. That tells lost packets from a slow
 link, even where the median does not show them. Every rank prints the sums of its connections. It prints a peer's counts
@@ -22,6 +25,7 @@ where some segments were lost; the controller decides whether these are too many
 
 from __future__ import annotations
 
+import base64
 import collections
 import os
 import random
@@ -29,6 +33,7 @@ import socket
 import struct
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any, Iterator, Mapping, Sequence
 
@@ -52,6 +57,7 @@ TRIES = 200
 # tcpi_total_retrans, tcpi_data_segs_out and tcpi_dsack_dups in Linux's struct tcp_info, 32 bits each
 SENT_AGAIN_AT, SENT_AT, TWICE_AT = 100, 156, 216
 FEWEST_LOST = 3  # segments; a link with fewer is not printed
+MOST_PLAN = 16 << 20  # bytes of rounds that are asked for
 PERIOD = 251  # a prime, so a power of two of bytes is never whole periods
 
 
@@ -117,6 +123,27 @@ def matched(ranks: list[int], played: set[int], circle: int) -> list[tuple[int, 
     return []
 
 
+def asked_for(text: str, size: int) -> list[list[tuple[int, int]]]:
+    """Return the rounds that the controller asks for: ``0-1,2-3;0-2``, compressed and in base 64.
+
+    Raises:
+        ValueError: they are not rounds of disjoint pairs of this many ranks.
+    """
+    unpacker = zlib.decompressobj()
+    plain = unpacker.decompress(base64.b64decode(text, validate=True), MOST_PLAN).decode("ascii")
+    rounds = []
+    for part in plain.split(";"):
+        pairs = []
+        for pair in part.split(","):
+            first, second = (int(word) for word in pair.split("-"))
+            pairs.append((first, second))
+        ranks = [rank for pair in pairs for rank in pair]
+        if any(not 0 <= first < second < size for first, second in pairs) or len(set(ranks)) < len(ranks):
+            raise ValueError(f"--rounds asks for a round that {size} ranks cannot play: {part[:80]}")
+        rounds.append(pairs)
+    return rounds
+
+
 def waves(pairs: Sequence[tuple[int, int]], cores: Mapping[str, int], machines: Sequence[str]) -> Iterator[Any]:
     """Split a round so that on a machine of several ranks no more are busy at once than it has cores.
 
@@ -150,7 +177,9 @@ class Bench:
         """Allocate and touch the buffers, so that no sample pays for it; nothing is begun after ``deadline``."""
         self.mpi, self.numpy, self.rank, self.comm = mpi, numpy, rank, mpi.COMM_WORLD
         self.options, self.deadline = rank.arguments, deadline
-        self.budget_s = self.options.budget / PASSES
+        self.passes = self.options.repeats or PASSES
+        self.parts = 1 if self.options.repeats else PASSES  # of what is measured of a pair; a repeat measures all of it
+        self.budget_s = self.options.budget / self.parts
         self.sizes = [("latency", size) for size in self.options.latency]
         self.sizes += [("bandwidth", size) for size in self.options.bandwidth]
         largest = max([1, *(size for _unused, size in self.sizes)])
@@ -161,7 +190,7 @@ class Bench:
         """Share a round's budget among its waves, and make all fit into the time that there is."""
         part = max(LEAST_PART, rounds / max(1, waves))
         left = SHARE * (self.deadline - time.monotonic())
-        self.budget_s = min(self.budget_s * part, max(0.0, left) / max(1, PASSES * waves * len(self.sizes)))
+        self.budget_s = min(self.budget_s * part, max(0.0, left) / max(1, self.passes * waves * len(self.sizes)))
 
     def meet(self, pair: tuple[int, int], names: Sequence[str], turns: int) -> list[tuple[str, int, list[Any]]]:
         """Measure all sizes with a partner; what was found, on the lower rank alone.
@@ -196,8 +225,8 @@ class Bench:
         take = self.round_trips if quantity == "latency" else self.streams
         sampling = measure.Sampling(
             warmup=WARMUP,
-            at_least=AT_LEAST,
-            at_most=AT_MOST,
+            at_least=AT_LEAST * PASSES // self.parts,
+            at_most=AT_MOST * PASSES // self.parts,
             budget_s=self.budget_s,
             confidence=self.options.confidence,
             precision=self.options.precision,
@@ -299,9 +328,10 @@ def play(bench: Bench) -> None:
     machines = [place for _unused, place, _unused in about]
     shared = {place for place, count in collections.Counter(machines).items() if count > 1}
     cores = {place: 2 * options.at_once or count for _unused, place, count in about if place in shared}
-    rounds = comm.bcast(tournament(rank.size, options.max_rounds) if rank.rank == 0 else None)
+    asked = asked_for(options.rounds, rank.size) if options.rounds else tournament(rank.size, options.max_rounds)
+    rounds = comm.bcast(asked if rank.rank == 0 else None)
     once = [(number, wave) for number, pairs in enumerate(rounds, 1) for wave in waves(pairs, cores, machines)]
-    turns = once * PASSES
+    turns = once * bench.passes
     bench.plan(len(rounds), len(once))
     bench.wait_for_all("the start")
     began, processors = time.monotonic(), measure.CpuWatch()
@@ -309,7 +339,8 @@ def play(bench: Bench) -> None:
     for turn, (number, wave) in enumerate(turns):
         for pair in wave:
             if rank.rank in pair:
-                for quantity, size, trips in bench.meet(pair, names, len(turns) - turn):
+                for quantity, size, taken in bench.meet(pair, names, len(turns) - turn):
+                    trips = taken if bench.parts == PASSES else [middle(taken)]
                     found.setdefault((pair[1], quantity, size), []).extend(trips)
                 if turn >= len(turns) - len(once):
                     tell(rank, names[pair[1]], {key[1:]: found[key] for key in found if key[0] == pair[1]})
@@ -317,7 +348,12 @@ def play(bench: Bench) -> None:
     measuring_s = round(time.monotonic() - began, 6)
     processors.report(rank)
     tell_losses(bench, names)
-    rank.figures.update(measuring_s=measuring_s, rounds=len(rounds), waves=len(once), passes=PASSES)
+    rank.figures.update(measuring_s=measuring_s, rounds=len(rounds), waves=len(once), passes=bench.passes)
+
+
+def middle(trips: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the medians there and back."""
+    return measure.median([there for there, _unused in trips]), measure.median([back for _unused, back in trips])
 
 
 def tell(rank: rank_program.Rank, peer: str, found: Mapping[tuple[str, int], Sequence[tuple[float, float]]]) -> None:
@@ -405,6 +441,10 @@ def main() -> int:
     parser.add_argument("--confidence", type=float, default=0.95, help="of the interval of each median")
     parser.add_argument("--precision", type=float, default=0.02, help="half width of the interval that is enough")
     parser.add_argument("--max-rounds", type=int, default=0, help="so many of the tournament's rounds; 0 for all")
+    parser.add_argument(
+        "--rounds", default="", help="the rounds that the controller asks for, instead of the tournament"
+    )
+    parser.add_argument("--repeats", type=int, default=0, help="how often these are played")
     parser.add_argument("--at-once", type=int, default=0, help="pairs at once where nodes share a machine; 0 by cores")
     return rank_program.run(parser.parse_args(), work)
 

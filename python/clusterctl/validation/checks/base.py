@@ -11,13 +11,13 @@ from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import startup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from clusterctl.analysis.carriers import FabricPath
     from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.culprits import Culprit
     from clusterctl.model.job_outcome import JobOutcome
-    from clusterctl.model.results import Figure, Measurement, PairMatrix, RankReport
+    from clusterctl.model.results import CheckResult, Figure, Measurement, PairMatrix, RankReport
 
 BEATS = 15  # signs of life that a waiting rank gives within the deadline
 
@@ -127,6 +127,21 @@ class Placed(Protocol):
 
     def ranks_on(self, site: Site) -> Mapping[str, int]:
         """Return the ranks of each node, in hostfile order."""
+
+
+@runtime_checkable
+class MeasuresOn(Check, Protocol):
+    """A check whose undecided pairs are measured on in further jobs."""
+
+    @property
+    def measure_on(self) -> float:
+        """The share of the check's deadline that this may take, 0 for none."""
+
+    def round_s(self, result: CheckResult) -> float | None:
+        """Return the seconds that a round of one size took, None where the result does not tell."""
+
+    def measuring_on(self, about: tuple[str, int], rounds: Sequence[Sequence[tuple[int, int]]], repeats: int) -> Check:
+        """Return the check that measures these pairs of nodes alone, each so many times, with one quantity and size."""
 
 
 def placed(check: Check, site: Site) -> Site:

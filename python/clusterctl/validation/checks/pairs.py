@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import statistics
+import zlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,7 @@ from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Figure, Measurement, PairMatrix, Verdict
 from clusterctl.model.units import size_words, value_words
 from clusterctl.suite import MeasuringOptions
-from clusterctl.suite.values import MIB, Count, PairSizes, Seconds
+from clusterctl.suite.values import MIB, Count, PairSizes, Seconds, Share
 from clusterctl.validation.checks import base, judging, rank_output
 from clusterctl.validation.checks.registration import Registration
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
+    from clusterctl.model.results import CheckResult
 
 # The step of a hung pair is its name, made of the host names that nodes give themselves.
 _STUCK = re.compile(r"pair \S+, (?P<size>\d+ (?:B|KiB|MiB))")
@@ -31,13 +34,31 @@ _BUDGETS = 3.0  # what a pair may take, in budgets, since a slow link needs more
 class PairsOptions(MeasuringOptions):
     """All pairs of nodes; ``budget_s`` is for one pair and one size.
 
-    ``max_rounds`` None plays the whole tournament; a number plays only so many of its rounds.
+    ``max_rounds`` None plays the whole tournament; a number plays only so many of its rounds. ``measure_on`` is the
+    share of the check's deadline for measuring undecided pairs on.
     """
 
     budget_s: Seconds = 0.1
     latency_bytes: PairSizes = (1, 64, 4096)
     bandwidth_bytes: PairSizes = (65536, MIB, 8 * MIB)
     max_rounds: Count | None = None
+    measure_on: Share = 0.0
+
+
+@dataclass(frozen=True)
+class Further:
+    """What is measured on: one quantity and size, in these rounds of pairs of nodes by number, so many times."""
+
+    quantity: str
+    size_bytes: int
+    rounds: tuple[tuple[tuple[int, int], ...], ...]
+    repeats: int
+
+    @property
+    def words(self) -> str:
+        """The rounds as the program of the nodes reads them."""
+        plain = ";".join(",".join(f"{first}-{second}" for first, second in pairs) for pairs in self.rounds)
+        return base64.b64encode(zlib.compress(plain.encode("ascii"))).decode("ascii")
 
 
 @dataclass(frozen=True)
@@ -49,6 +70,24 @@ class Pairs:
     title: str = "latency and bandwidth between all pairs of nodes"
     deadline_s: float = 60.0
     per_node: bool = True
+    further: Further | None = None  # None plays the tournament
+
+    @property
+    def measure_on(self) -> float:
+        """The share of the deadline for measuring undecided pairs on."""
+        return self.options.measure_on
+
+    def round_s(self, result: CheckResult) -> float | None:
+        """Return the seconds that a round of one size took, None where the result does not tell."""
+        told = result.ranks[0].figures if result.ranks else {}
+        sizes = len(self.options.latency_bytes) + len(self.options.bandwidth_bytes)
+        if told.get("measuring_s", 0.0) <= 0 or told.get("rounds", 0.0) < 1 or not sizes:
+            return None
+        return told["measuring_s"] / told["rounds"] / sizes
+
+    def measuring_on(self, about: tuple[str, int], rounds: Sequence[Sequence[tuple[int, int]]], repeats: int) -> Pairs:
+        """Return the check that measures these pairs alone."""
+        return replace(self, further=Further(*about, tuple(tuple(pairs) for pairs in rounds), repeats))
 
     def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI is on every node that takes part
         """Return an empty string, since every node can take part."""
@@ -61,6 +100,8 @@ class Pairs:
         """
         if self.options.deadline_s is not None:
             return 0.0
+        if self.further is not None:
+            return _BUDGETS * len(self.further.rounds) * self.further.repeats * self.options.budget_s
         count = len(site.slots)
         rounds = min(count, self.options.max_rounds or count)
         sizes = len(self.options.latency_bytes) + len(self.options.bandwidth_bytes)
@@ -68,24 +109,28 @@ class Pairs:
 
     def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
         """Return the argv of a node's process."""
-        options = self.options
+        options, further = self.options, self.further
+        sizes = {"latency": options.latency_bytes, "bandwidth": options.bandwidth_bytes}
+        more: tuple[str, ...] = ("--max-rounds", str(options.max_rounds or 0))
+        if further is not None:
+            sizes = {"latency": (), "bandwidth": (), further.quantity: (further.size_bytes,)}
+            more = ("--rounds", further.words, "--repeats", str(further.repeats))
         return base.rank_program(
             site,
             "pair_checks.py",
             self.name,
             deadline_s,
             "--latency",
-            ",".join(str(size) for size in options.latency_bytes),
+            ",".join(str(size) for size in sizes["latency"]),
             "--bandwidth",
-            ",".join(str(size) for size in options.bandwidth_bytes),
+            ",".join(str(size) for size in sizes["bandwidth"]),
             "--budget",
             f"{options.budget_s:g}",
             "--confidence",
             f"{options.confidence:g}",
             "--precision",
             f"{options.precision:g}",
-            "--max-rounds",
-            str(options.max_rounds or 0),
+            *more,
         )
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
@@ -93,6 +138,8 @@ class Pairs:
         site = base.one_a_node(site)
         judgement = _name_the_stuck(judging.judge(site, outcome))
         measured = rank_output.read(outcome.lines, site.placement, site.names).measured
+        if self.further is not None:
+            return _of_repeats(judgement, tuple(site.slots), measured)
         matrices = tuple(_matrices(tuple(site.slots), measured))
         confidence = self.options.confidence
         figures = tuple(figure for matrix in matrices for figure in _figures(matrix, confidence))
@@ -108,6 +155,24 @@ class Pairs:
         told = judgement.ranks[0].figures
         more = [Measurement(name="measuring", value=told["measuring_s"], unit="s")] if "measuring_s" in told else []
         return base.passed(judgement, f"{judgement.reason}; {_words(matrices)}", *more)
+
+
+def _of_repeats(
+    judgement: base.Judgement, nodes: Sequence[str], measured: Iterable[rank_output.Measured]
+) -> base.Judgement:
+    """Return the judgement with a matrix of each repeat, in order; of a pair each sample is of one repeat."""
+    links = [one for one in measured if one.size_bytes is not None]
+    repeats = max((len(one.samples) for one in links), default=0)
+    found = [
+        matrix
+        for at in range(repeats)
+        for matrix in _matrices(
+            nodes, [one.model_copy(update={"samples": (one.samples[at],)}) for one in links if at < len(one.samples)]
+        )
+    ]
+    if judgement.verdict is Verdict.PASS and not found:
+        return replace(judgement, verdict=Verdict.ERROR, reason="the time was too short to measure any pair on")
+    return replace(judgement, matrices=tuple(found))
 
 
 def _name_the_stuck(judgement: base.Judgement) -> base.Judgement:
@@ -257,6 +322,7 @@ CHECKS = (
             ),
             "nightly": PairsOptions(budget_s=0.2, max_rounds=128),
             "full": PairsOptions(
+                measure_on=0.2,
                 budget_s=1.0,
                 precision=0.01,
                 latency_bytes=(1, 8, 64, 512, 4096),

@@ -15,7 +15,7 @@ from clusterctl.analysis import outliers, packet_loss
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import base
-from clusterctl.validation.checks.pairs import Pairs, PairsOptions
+from clusterctl.validation.checks.pairs import Further, Pairs, PairsOptions
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -258,3 +258,23 @@ def test_the_user_s_options_reach_the_program(program: ModuleType) -> None:
     assert program.sizes(words["--latency"]) == [1, 64]
     assert (words["--bandwidth"], words["--max-rounds"], words["--budget"]) == ("65536", "3", "0.25")
     assert program.size_words(65536) == "64 KiB"
+
+
+# --- pairs that are asked for ----------------------------------------------------------------------------------------
+
+
+def test_the_program_reads_the_rounds_that_the_controller_asks_for(program: ModuleType) -> None:
+    rounds = (((0, 1), (2, 3)), ((0, 2), (1, 3)))
+    text = Further("bandwidth", MIB, rounds, 3).words
+    assert program.asked_for(text, 4) == [list(pairs) for pairs in rounds]
+    with pytest.raises(ValueError, match="asks for a round that 3 ranks cannot play: 0-1,2-3"):
+        program.asked_for(text, 3)
+    with pytest.raises(ValueError, match="cannot play: 0-1,1-2"):
+        program.asked_for(Further("bandwidth", MIB, (((0, 1), (1, 2)),), 3).words, 4)
+
+
+def test_all_pairs_of_600_nodes_fit_into_one_argument_of_a_program(program: ModuleType) -> None:
+    rounds = tuple(tuple(pairs) for pairs in program.tournament(600))
+    assert len(Further("bandwidth", MIB, rounds, 1).words) < 1 << 20
+    some = Further("bandwidth", MIB, rounds[:64], 1).words
+    assert len(some) < 1 << 17  # the longest argument that Linux takes
