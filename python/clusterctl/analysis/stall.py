@@ -143,7 +143,9 @@ def _and_where(one: RankSight) -> str:
 
 def _elsewhere(ranks: Sequence[RankSight]) -> StallVerdict | None:
     """Name the ranks that do not wait for others; no more than half of all, and others wait."""
-    found = [one for one in ranks if one.now.known and not one.waits]
+    # A tool that could not read the library's frames shows the line alone; where others wait, it waits too.
+    lines = {one.now.where for one in ranks if one.waits and one.now.has_line}
+    found = [one for one in ranks if one.now.known and not one.waits and one.now.where not in lines]
     others = [one for one in ranks if one not in found]
     if found and len(found) <= len(others) and any(one.waits for one in others):
         return _named("elsewhere", found, others, lambda one: f"is in {one.now.where}")

@@ -139,3 +139,12 @@ def test_a_rank_that_ended_and_a_node_that_does_not_answer_come_first() -> None:
     found = judge(ranks()[:6], silent=["node4"])
     assert found is not None
     assert found.sentence == "node4 does not answer, 6 others wait in all_reduce"
+
+
+def test_a_rank_at_the_line_where_others_wait_is_not_blamed_for_a_stack_without_the_librarys_frames() -> None:
+    seen = with_one(5, cpu_share=1.0, **at("spin (train.py:3)"))
+    seen[2] = replace(seen[2], **at("step (train.py:30)"))  # type: ignore[arg-type]
+    found = judge(seen)
+    assert found is not None
+    assert found.hosts == ("node3",)
+    assert found.sentence == "node3 rank 5 is in spin (train.py:3), 7 others wait, 6 of them in all_reduce"
