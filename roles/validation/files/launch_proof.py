@@ -194,7 +194,7 @@ def agreed(torch: Any, place: Place, folder: Path, seconds: float) -> int:
     os.close(writer)
     os.environ.clear()
     os.environ.update(surroundings)
-    whole = seconds + GRACE_S
+    whole, began = seconds + GRACE_S, time.monotonic()
     host = socket.gethostname()
     store = place.store(torch, whole)
     store.set(f"hello/{place.rank}", json.dumps({"host": host}))
@@ -203,7 +203,7 @@ def agreed(torch: Any, place: Place, folder: Path, seconds: float) -> int:
         report["node"] = json.loads((folder / NODE).read_text(encoding="utf-8"))
     store.set(f"report/{place.rank}", json.dumps(report))
     if place.rank == 0:
-        written(folder / REPORTS, collected(store, place.size, whole))
+        written(folder / REPORTS, collected(store, place.size, began + whole - time.monotonic()))
         verdict = verdict_of(folder)
         store.set("verdict", json.dumps(verdict))
     else:
