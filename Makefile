@@ -10,9 +10,9 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
 # What the sandbox and the tests need; podman's helpers are named since nothing recommended is installed. Of systemd, tests
-# need systemd-analyze alone; the package does not replace the init of a machine. docker-registry holds shared caches of tests.
+# need systemd-analyze alone; the package does not replace the init of a machine.
 PACKAGES := podman runc crun netavark aardvark-dns iptables nftables catatonit mmdebstrap iproute2 openssh-client python3-venv cron gcc libc6-dev \
-    systemd strace docker-registry
+    systemd strace
 # The browser that looks at the report's page; Debian's names, and needed only where none is on PATH.
 BROWSER_PACKAGES := chromium chromium-driver
 DEMO := demo
@@ -84,8 +84,15 @@ lint: venv  ## ruff, mypy, yamllint, ansible-lint
 docs: venv  ## Build the documentation site into build/site, without a network; a dead link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# Tests keep shared caches in it. Its package is unpacked and not installed, since it would start a service on this machine.
+REGISTRY := build/registry
+$(REGISTRY)/usr/bin/docker-registry: | system
+	@mkdir -p $(REGISTRY)
+	@cd $(REGISTRY) && { apt-get -qq -o APT::Sandbox::User=root download docker-registry && dpkg-deb --extract docker-registry_*.deb .; } \
+	    || echo "The package docker-registry cannot be had, so the tests that need it skip." >&2
+
 .PHONY: unit
-unit: venv  ## Tests that need no node; four at a time, since many wait for a process
+unit: venv $(REGISTRY)/usr/bin/docker-registry  ## Tests that need no node; four at a time, since many wait for a process
 	$(BIN)/pytest tests/unit tests/rehearsal -n 4 --dist worksteal -q
 
 ON_NODES := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q --durations=60 -m 'not long'
