@@ -92,20 +92,38 @@ def _started(plan: allocation_line.AllocationPlan, folder: Path, tell: Callable[
         )
     except OSError as error:
         raise in_allocation.not_started(plan, error) from None
+    refused_at: float | None = None
     try:
         while child.poll() is None:
             if not (folder / _VERDICT).exists() and (folder / _REPORTS).exists():
                 _judge(folder, tell)
+            if refused_at is None and _refused(folder):
+                refused_at = time.monotonic()
+            if refused_at is not None and time.monotonic() - refused_at > _END_S:
+                _end(child)  # it waits at its exit for a node that proves nothing
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
-        child.terminate()
-        try:
-            child.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
+        _end(child)
         raise
     code = child.returncode
     return code if code >= 0 else 128 - code
+
+
+def _refused(folder: Path) -> bool:
+    """Return whether there is a verdict by which the program does not start."""
+    try:
+        return bool(node_json.loads((folder / _VERDICT).read_bytes())["code"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.terminate()
+    try:
+        child.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def _judge(folder: Path, tell: Callable[[str], None]) -> None:
