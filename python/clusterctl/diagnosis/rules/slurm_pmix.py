@@ -76,11 +76,8 @@ def _default(host: str, node: NodeFacts, slurm: SlurmSettings) -> Iterator[Findi
         cause = f"{where}, and {has}: srun starts no rank"
         yield Finding(CHECK, "error", (host,), cause, f"install that plugin, or change {slurm.mpi_default_by}")
     elif not slurm.mpi_default.startswith("pmix") and node.pmix.is_external:
-        installed = artifact(node, "openmpi")
-        refuses = installed is not None and installed.version.startswith(
-            "4.1."
-        )  # seen with 4.1.4: each rank ends with 1
-        then = "starts no rank" if refuses else "starts each rank as a world of size 1"
+        # Each rank of a 4.1.4 that was built so ends with 1.
+        then = "starts no rank" if _is_41(node) else "starts each rank as a world of size 1"
         cause = f"{where}, so plain srun {then}; this Open MPI was built for srun"
         cure = f"{_set_default(slurm)}, or start jobs by 'srun --mpi=pmix'"
         yield Finding(CHECK, "warning", (host,), cause, cure)
@@ -108,6 +105,11 @@ def _without_pmix(node: NodeFacts) -> str:
     )
 
 
+def _is_41(node: NodeFacts) -> bool:
+    installed = artifact(node, "openmpi")
+    return installed is not None and installed.version.startswith("4.1.")
+
+
 def _set_default(slurm: SlurmSettings) -> str:
     place = slurm.conf or "slurm.conf"
     return "unset SLURM_MPI_TYPE" if slurm.mpi_default_by != "MpiDefault" else f"set MpiDefault=pmix in {place}"
@@ -117,9 +119,7 @@ def _two_releases(node: NodeFacts) -> str:
     """Say that Slurm's PMIx and Open MPI's are of two major releases, '' if they are not."""
     if node.slurm is None or node.pmix.built_with != "internal":
         return ""
-    installed = artifact(node, "openmpi")
-    is_41 = installed is not None and installed.version.startswith("4.1.")
-    own = node.pmix.own or (_OWN_OF_41 if is_41 else "")
+    own = node.pmix.own or (_OWN_OF_41 if _is_41(node) else "")
     served = next((plugin.version for plugin in node.slurm.plugins if plugin.version), "")
     if not own or not served or own.partition(".")[0] == served.partition(".")[0]:
         return ""
