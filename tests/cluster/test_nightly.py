@@ -14,7 +14,7 @@ from clusterctl.inventory import ansible_inventory
 from clusterctl.model import hosts
 from clusterctl.nightly import cron, scheduler, storage
 from clusterctl.state import locks, paths
-from nights import Nights
+from nightly_runs import Nights
 from validated import CLUSTERCTL
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from clusterctl.model.drains import DrainWish
 from clusterctl.model.slurm_wish import SlurmWish
 from clusterctl.state import paths, proofs
-from nights import Nights
+from nightly_runs import Nights
 from slurm_nodes import SUBMIT, drained, is_empty, states, with_job
 from validated import NODES
 
