@@ -41,6 +41,7 @@ sys.path.insert(0, str(ROOT / PROGRAMS))
 import cuda_driver  # noqa: E402 - it lies in the folder above, as those below
 import nccl_library  # noqa: E402
 import nccl_timing  # noqa: E402
+import nccl_ways  # noqa: E402
 from rank_program import CheckError  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "plugins" / "module_utils"))
@@ -59,21 +60,6 @@ LEAST_S = 20.0  # a part with less time left is not begun
 MOST_LINES = 60
 SHARING_SINCE = (2, 30, 3)
 SWEEP = ("--sizes", "8,4096,1048576,67108864,1073741824", "--budget", "0.5")
-# What leaves NCCL one way (its user guide, "Environment Variables"), and how its log then begins the way of each
-# connection. NVLink SHARP is left out, since it would join GPUs beside these ways.
-WAYS: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
-    "nvlink": ("NVLink", {"NCCL_P2P_LEVEL": "NVL", "NCCL_SHM_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}, ("P2P",)),
-    "pcie": (
-        "PCIe and main memory",
-        {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"},
-        ("SHM", "direct shared memory"),
-    ),
-    "nic": (
-        "the network",
-        {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"},
-        ("NET/",),
-    ),
-}
 PYTHONS = ("python3", str(ROOT / ".venv" / "bin" / "python"), "/usr/local/python_env/bin/python")
 CLUSTER_NCCL = "/usr/local/nccl/lib/libnccl.so.2"
 
@@ -314,7 +300,7 @@ def nccl_part(machine: Machine, name: str, title: str, ranks: int, *more: str, c
 def way_parts(machine: Machine, ranks: int) -> list[Part]:
     """Return the same sweep over one way at a time, which tells the slow one; NCCL's log proves that it took it."""
     parts = []
-    for name, (title, settings, begins) in WAYS.items():
+    for name, (title, settings, begins) in nccl_ways.WAYS.items():
         part = nccl_part(machine, f"nccl-{name}", f"NCCL over {title} alone", ranks, *SWEEP, check="nccl_sweep")
         if ranks == 1:
             part = Part(part.name, part.title, skip="it needs two GPUs")

@@ -9,6 +9,7 @@ from clusterctl.model import units
 if TYPE_CHECKING:
     from clusterctl.model.results import Better, Figure, PairMatrix, Unit
 
+_SPELT = {"nvlink": "NVLink", "pcie": "PCIe", "nic": "NIC"}
 _MANY_TIMES = 2.0  # from here on a ratio is said as such, below it in per cent
 
 
@@ -20,7 +21,7 @@ def what(of: Figure | PairMatrix) -> str:
 
 def quantity(name: str, size_bytes: int | None) -> str:
     """Return a quantity with the size of its messages, where it has one."""
-    words = name.replace("_", " ")
+    words = " ".join(_SPELT.get(word, word) for word in name.split("_"))
     return words if size_bytes is None else f"{words} of {units.size_words(size_bytes)}"
 
 

@@ -29,7 +29,7 @@ def check_names() -> str:
     from clusterctl.diagnosis.training_stack import NodeStack  # noqa: PLC0415 - see cli.main
     from clusterctl.validation.checks import registry  # noqa: PLC0415 - see cli.main
 
-    checks = registry.select(None)
+    checks = registry.select(list(registry.registrations()))
     everywhere = [check.name for check in checks if not check.absent(NodeStack())]
     with_stack = [check.name for check in checks if check.absent(NodeStack())]
     return f"{', '.join(everywhere)} (MPI); {', '.join(with_stack)} (where they are installed)"

@@ -33,7 +33,8 @@ class Declaration:
         order: its place among the checks of a run; a check with a lower number runs earlier.
         options: the model of its options.
         measures: the unit of each quantity that a reference can name.
-        in_smoke: whether the suite smoke runs it; nightly and full run every check.
+        in_smoke: whether the suite smoke runs it; nightly and full run every check that is not on request.
+        on_request: whether only a suite file or ``--checks`` runs it, and no built-in suite.
         tuned: its options in a built-in suite, where they differ from the defaults of the model.
     """
 
@@ -42,6 +43,7 @@ class Declaration:
     options: type[CheckOptions] = CheckOptions
     measures: Mapping[str, Unit] = field(default_factory=dict)
     in_smoke: bool = False
+    on_request: bool = False
     tuned: Mapping[BuiltinName, CheckOptions] = field(default_factory=dict)
 
 
@@ -70,13 +72,18 @@ class Catalogue:
             checks={
                 one.name: one.tuned.get(name) or one.options()
                 for one in self.checks.values()
-                if one.in_smoke or name != "smoke"
+                if not one.on_request and (one.in_smoke or name != "smoke")
             },
         )
 
     def ordered(self, options: Mapping[str, CheckOptions]) -> dict[str, CheckOptions]:
         """Return options in the order in which the checks run."""
         return {name: options[name] for name in self.checks if name in options}
+
+    def options(self, name: str) -> CheckOptions:
+        """Return the options of a check that a suite does not run, those of nightly."""
+        one = self.checks[name]
+        return one.tuned.get("nightly") or one.options()
 
     def builtin(self, name: str) -> Suite:
         """Return a built-in suite.

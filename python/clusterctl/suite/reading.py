@@ -107,7 +107,7 @@ class SuiteFile:
             if options is False:
                 found.pop(name, None)
                 continue
-            before = found.get(name) or self._known.suites["nightly"].checks[name]
+            before = found.get(name) or self._known.options(name)
             given_options = (
                 {} if options in (None, True) else self._mapping(place, options, f"'{name}' (or true, or false)")
             )

@@ -1,4 +1,4 @@
-"""The checks ``nccl`` and ``nccl_sweep``: prove that NCCL gives right answers on the GPUs, and measure its speed.
+"""The checks of NCCL by its own calls: prove that it gives right answers on the GPUs, and measure its speed.
 
 mpirun starts the ranks, and mpi4py carries NCCL's unique id. On a machine without MPI, torchrun starts them, and
 PyTorch's TCPStore carries the id. Every rank prints its findings as JSON lines; ``rank_program.py`` explains them.
@@ -13,7 +13,8 @@ PyTorch's TCPStore carries the id. Every rank prints its findings as JSON lines;
 4. Time and bus bandwidth are measured as nccl-tests does (``nccl_timing.py``).
 
 ``nccl_sweep`` does steps 1 and 2. Then it measures more sizes and operations and watches the GPUs' clocks
-(``nccl_sweep.py``). The checks need numpy, CUDA's driver (``cuda_driver.py``) and the libnccl under test.
+(``nccl_sweep.py``). ``nccl_nvlink``, ``nccl_pcie`` and ``nccl_nic`` do steps 1 and 2 with one rank per GPU, and measure
+one way alone (``nccl_ways.py``). The checks need numpy, CUDA's driver (``cuda_driver.py``) and the libnccl under test.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import nccl_ways
 import rank_program
 import sweep_checks
 from cuda_driver import Cuda
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-CHECKS = ("nccl", "nccl_sweep")
+CHECKS = ("nccl", "nccl_sweep", *nccl_ways.CHECKS)
 PREFIX = Path(__file__).absolute().parents[2]  # this lies in its libexec/clusterctl
 INSTALLED = f"{PREFIX}/nccl/lib/libnccl.so.2"
 PROOF = f"{PREFIX}/nccl/libexec/clusterctl-nccl-check"
@@ -71,20 +73,25 @@ def prove_nccl(report: rank_program.Rank, ranks: Mpi | Store) -> None:
     places = gpu_places(report, ranks, nccl, cuda)
     if not places:
         return
-    most = MOST_SHARING if nccl.code >= SHARING_SINCE or report.arguments.pretend_hosts else 1
+    one_way = report.arguments.check in nccl_ways.CHECKS
+    shares = nccl.code >= SHARING_SINCE or report.arguments.pretend_hosts
+    most = MOST_SHARING if shares and not one_way else 1
     members = crew(places, most)
     side = ranks.among(members)
     if cuda is None:
         return
     if ranks.rank not in members:
-        limit = f"no more than {most} a GPU"
-        report.facts["aside"] = f"NCCL {nccl.version}: {mig_limit(nccl) if instance() else limit}"
+        limit = mig_limit(nccl) if instance() else f"no more than {most} a GPU"
+        report.facts["aside"] = limit if one_way else f"NCCL {nccl.version}: {limit}"
         return
     gpus = len({places[member] for member in members})
     if gpus < len(members):
         report.facts["shared"] = f"{len(members)} ranks on {gpus} GPU{'s' if gpus > 1 else ''}"
     set_environment(report)
     cuda.open(local_rank() % cuda.count)
+    if one_way:
+        nccl_ways.go(report, nccl, cuda, side, [places[member].partition(" ")[0] for member in members])
+        return
     team = Communicator(nccl, cuda, side, report)
     if report.arguments.check == "nccl_sweep":
         sweep(report, team)
@@ -144,7 +151,7 @@ def mig_limit(nccl: Nccl) -> str:
 
 
 def set_environment(report: rank_program.Rank) -> None:
-    """Set what NCCL reads when the first communicator begins; what the user has set stays."""
+    """Set what NCCL reads when the first communicator begins; what the user has set stays, but for one way alone."""
     if "mig_instance" in report.facts:
         os.environ.setdefault("NCCL_MNNVL_ENABLE", "0")  # MIG has no NVLink between instances
     if "shared" in report.facts:
@@ -152,6 +159,8 @@ def set_environment(report: rank_program.Rank) -> None:
             os.environ.setdefault(name, value)
     if report.arguments.pretend_hosts:
         os.environ["NCCL_HOSTID"] = f"clusterctl-{report.rank}"
+    if report.arguments.check in nccl_ways.CHECKS:
+        os.environ.update(nccl_ways.WAYS[report.arguments.check[len(nccl_ways.BEGIN) :]].settings)
     os.environ.setdefault("NCCL_DEBUG", "WARN")  # the warnings before an error go into the log
 
 

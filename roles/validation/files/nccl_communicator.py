@@ -62,10 +62,14 @@ class Communicator:
         self.nccl.look_for_trouble(self.handle)
 
     def leave(self) -> None:
+        """End the communicator when all ranks are done with it, and close the GPU."""
+        self.disband()
+        self.cuda.close()
+
+    def disband(self) -> None:
         """End the communicator when all ranks are done with it."""
         self.ranks.gathered(0)
         self.nccl("ncclCommDestroy", self.handle)
-        self.cuda.close()
 
     def exchange(self, count: int, number: int, target: int, source: int) -> None:
         """Send and receive at once; one after the other would hang."""

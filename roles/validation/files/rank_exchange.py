@@ -28,7 +28,11 @@ class Mpi:
 
     def among(self, members: Sequence[int]) -> Mpi:
         """Return the group of these ranks; all ranks call it, and the others get the group of the others."""
-        return Mpi(self._comm.Split(int(self.rank not in members), self.rank))
+        return self.apart(int(self.rank not in members))
+
+    def apart(self, number: int) -> Mpi:
+        """Return the group of the ranks that give the same number; all ranks call it."""
+        return Mpi(self._comm.Split(number, self.rank))
 
 
 class Store:
@@ -53,6 +57,12 @@ class Store:
         """Return the group of these ranks, or for another rank the group of the others."""
         side = [rank for rank in range(self.size) if (rank in members) == (self.rank in members)]
         return Store(self._store, side.index(self.rank), len(side), f"{self._prefix}/{self.rank in members}")
+
+    def apart(self, number: int) -> Store:
+        """Return the group of the ranks that give the same number; all ranks call it."""
+        everybody = self.gathered(number)
+        side = [rank for rank, given in enumerate(everybody) if given == number]
+        return Store(self._store, side.index(self.rank), len(side), f"{self._prefix}/{self._turn}-{number}")
 
 
 def local_rank() -> int:

@@ -234,9 +234,14 @@ class Sweep:
                 sampling.add(max(times))
         if not self.is_first or not sampling.values:
             return first_s
+        self.tell(point, sampling.values)
+        return sampling.samples.median
+
+    def tell(self, point: Point, samples: Sequence[float]) -> None:
+        """Print the figures of a point; ``samples`` are the seconds of one operation."""
         measure.say(
             self.report.voice,
-            sampling.values,
+            samples,
             quantity="time",
             unit="s",
             better="lower",
@@ -244,7 +249,6 @@ class Sweep:
             backend=self.backend.name,
             bytes=point.size_bytes,
         )
-        return sampling.samples.median
 
     def prove(self, point: Point) -> None:
         """Run an operation once and compare what arrived; it opens the connections, too."""

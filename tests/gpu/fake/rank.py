@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "roles" / "validation" / "fil
 import nccl_answers
 import nccl_checks
 import nccl_timing
+import nccl_ways
 import rank_exchange
 import rank_program
 
@@ -49,4 +50,7 @@ if __name__ == "__main__":
     os.environ["LOCAL_RANK"] = os.environ["RANK"]
     arguments = nccl_checks.parsed()
     voice = rank_program.Voice(arguments.check, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-    sys.exit(rank_program.run(arguments, work, voice))
+    if "FAKE_HOSTS" in os.environ:
+        voice.host = os.environ["FAKE_HOSTS"].split(",")[voice.rank]
+    one_way = arguments.check in nccl_ways.CHECKS
+    sys.exit(rank_program.run(arguments, work, voice, nccl=one_way))

@@ -137,9 +137,9 @@ class Pairs:
         measured = rank_output.read(outcome.lines, site.placement, site.names).measured
         if self.further is not None:
             return _of_repeats(judgement, tuple(site.slots), measured)
-        matrices = tuple(_matrices(tuple(site.slots), measured))
+        matrices = tuple(matrices_of(tuple(site.slots), measured))
         confidence = self.options.confidence
-        figures = tuple(figure for matrix in matrices for figure in _figures(matrix, confidence))
+        figures = tuple(figure for matrix in matrices for figure in figures_of(matrix, confidence))
         judgement = replace(judgement, matrices=matrices, figures=(*figures, *_losses(measured)))
         if judgement.verdict is not Verdict.PASS:
             return judgement
@@ -163,7 +163,7 @@ def _of_repeats(
     found = [
         matrix
         for at in range(repeats)
-        for matrix in _matrices(
+        for matrix in matrices_of(
             nodes, [one.model_copy(update={"samples": (one.samples[at],)}) for one in links if at < len(one.samples)]
         )
     ]
@@ -195,7 +195,7 @@ def _name_the_stuck(judgement: base.Judgement) -> base.Judgement:
     return base.fail(judgement, f"stuck: {'; '.join(words)}{others}", [report.host for report in stuck])
 
 
-def _matrices(nodes: Sequence[str], measured: Iterable[rank_output.Measured]) -> Iterable[PairMatrix]:
+def matrices_of(nodes: Sequence[str], measured: Iterable[rank_output.Measured]) -> Iterable[PairMatrix]:
     """Return a matrix for each quantity and size, in the order in which they were measured."""
     place = {name: number for number, name in enumerate(nodes)}
     groups: dict[tuple[str, int], dict[tuple[int, int], rank_output.Measured]] = {}
@@ -236,7 +236,7 @@ def _directions(
     return found
 
 
-def _figures(matrix: PairMatrix, confidence: float) -> Iterable[Figure]:
+def figures_of(matrix: PairMatrix, confidence: float, backend: str = "mpi") -> Iterable[Figure]:
     """Return the median of all links, and of each node's links: what the history keeps.
 
     Their samples are the medians of the links in the matrix.
@@ -252,7 +252,7 @@ def _figures(matrix: PairMatrix, confidence: float) -> Iterable[Figure]:
     for nodes, values in groups.items():
         yield Figure(
             quantity=matrix.quantity,
-            backend="mpi",
+            backend=backend,
             size_bytes=matrix.size_bytes,
             nodes=nodes,
             unit=matrix.unit,

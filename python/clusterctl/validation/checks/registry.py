@@ -55,8 +55,7 @@ def select(names: Sequence[str] | None, suite: Suite | None = None) -> tuple[Che
     Raises:
         ConfigError: a name is unknown, and the message gives the nearest one; or the list of names is empty.
     """
-    nightly = catalogue().builtin("nightly")
-    suite = suite or nightly
+    suite = suite or catalogue().builtin("nightly")
     if names is None:
         return build(suite)
     known = [*GATE, *registrations(), *(check.name for check in suite.external)]
@@ -68,6 +67,6 @@ def select(names: Sequence[str] | None, suite: Suite | None = None) -> tuple[Che
         if name not in known:
             hint = nearest(name, known, "the checks are:")
             raise ConfigError(f"Unknown check '{name}'; {hint}")
-    chosen = {name: suite.checks.get(name) or nightly.checks[name] for name in registrations() if name in names}
+    chosen = {name: suite.checks.get(name) or catalogue().options(name) for name in registrations() if name in names}
     external = tuple(check for check in suite.external if check.name in names)
     return build(suite.model_copy(update={"checks": chosen, "external": external}))

@@ -592,3 +592,57 @@ def test_a_sweep_without_a_gpu_is_skipped_with_the_words_of_the_nccl_check(stand
     judgement = NcclSweep().judge(place, JobOutcome("exited", 9.0, 9.0, rc=0, lines=tuple(lines)))
     assert judgement.verdict is Verdict.SKIP
     assert judgement.reason.startswith("no GPU on node1; NCCL 2.32.3 loads there (")
+
+
+# --- one way of NCCL alone --------------------------------------------------------------------------------------------
+
+WAY = ("--operations", "allreduce", "--sizes", "65536", "--budget", "0.05", "--precision", "0.5")
+
+
+def of_way(
+    stand_ins: Path, store: Path, way: str, hosts: str, **environment: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return what the ranks said in the end, and what they measured; the stand-in's log obeys the variables."""
+    lines: list[OutputLine] = []
+    size = len(hosts.split(","))
+    surroundings = {"FAKE_GPUS": str(size), "FAKE_HOSTS": hosts, **environment}
+    ranks = played(stand_ins, store, size, "--check", f"nccl_{way}", *WAY, lines=lines, **surroundings)
+    assert [one["problems"] for one in ranks] == [[]] * size
+    events = [json.loads(line.text) for line in lines if line.text.startswith("{")]
+    return ranks, [event for event in events if event["event"] == "measured"]
+
+
+@pytest.mark.parametrize(
+    ("way", "environment", "took", "other"),
+    [
+        ("nvlink", {}, "P2P/CUMEM", ""),
+        ("nvlink", {"FAKE_NVLINK": "0"}, "NET/Socket/0", "NET/Socket/0"),
+        ("pcie", {"NCCL_P2P_DISABLE": "0"}, "SHM/direct/direct", ""),  # the way's own variable wins over the user's
+    ],
+)
+def test_inside_nodes_each_node_measures_its_own_gpus(
+    stand_ins: Path, tmp_path: Path, way: str, environment: dict[str, str], took: str, other: str
+) -> None:
+    ranks, measured = of_way(stand_ins, tmp_path, way, "a,a,b,b,c", **environment)
+    assert [(one["host"], one["quantity"], one["bytes"], one["algorithm"]) for one in measured] == [
+        (host, f"{way}_bandwidth", 65536, "2 x Fake GPU 0" if host == "a" else "2 x Fake GPU 2") for host in "ab"
+    ]
+    assert all("peer" not in one and min(one["samples"]) > 0 for one in measured)
+    assert {(one["facts"]["took"], one["facts"]["took_other"]) for one in ranks[:4]} == {(took, other)}
+    assert (ranks[4]["facts"]["no_way"], "way" in ranks[4]["facts"]) == ("one GPU on the node", False)
+
+
+def test_between_nodes_each_pair_measures_with_all_of_its_gpus(stand_ins: Path, tmp_path: Path) -> None:
+    ranks, measured = of_way(stand_ins, tmp_path, "nic", "a,b,b,c")
+    assert sorted((one["host"], one["peer"]) for one in measured) == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert {(one["facts"]["took"], one["facts"]["took_other"]) for one in ranks} == {("NET/Socket/0", "")}
+    (tmp_path / "alone").mkdir()
+    ranks, measured = of_way(stand_ins, tmp_path / "alone", "nic", "a,a")
+    assert ({one["facts"]["no_way"] for one in ranks}, measured) == ({"one node"}, [])
+
+
+def test_pairs_of_many_nodes_play_some_rounds_in_which_every_node_meets_as_many() -> None:
+    ways = load("nccl_ways")
+    found = ways.rounds("nic", [f"node{rank // 2}" for rank in range(64)])
+    assert (len(found), {len(group) for groups in found for group in groups}) == (ways.MOST_ROUNDS, {4})
+    assert all(sorted(rank for group in groups for rank in group) == list(range(64)) for groups in found)
