@@ -90,21 +90,23 @@ class NcclWay:
         judgement = collectives.blame_own_buffer(nccl.judged(site, outcome))
         if judgement.verdict is not Verdict.PASS:
             return judgement
-        others = _other_ways(judgement.ranks)
+        is_network, others = self.way == "nic", _other_ways(judgement.ranks)
         alone = tuple(node for node in _playing(judgement.ranks) if node not in others)
-        odd = _without_what_neighbours_have(site, alone, others) if self.way != "nic" else ()
+        odd = _without_what_neighbours_have(site, alone, others) if not is_network else ()
         if odd:
             words = f"{_TITLES[self.way]} does not carry NCCL on {nodeset.folded(odd)}, where it took {others[odd[0]]}"
             alike = [node for node in alone if _kind(site, node) == _kind(site, odd[0])]
             return base.fail(judgement, f"{words}; it does on {nodeset.folded(alike)} with the same GPUs", odd)
         left_out = _left_out(self.way, judgement.ranks, others)
-        if not alone:
+        if len(alone) < (2 if is_network else 1):
             reason = f"{_TITLES[self.way]} was not measured: {'; '.join(left_out) or 'no rank had a GPU of its own'}"
             return replace(judgement, verdict=Verdict.SKIP, reason=reason)
         measured = [
             one
             for one in rank_output.read(outcome.lines, site.placement, site.names).measured
-            if one.quantity == self.quantity and one.host in alone and (one.peer or one.host) in alone
+            if one.quantity == self.quantity
+            and one.host in alone
+            and (one.peer in alone if is_network else not one.peer)
         ]
         found = self._with_figures(judgement, alone, measured)
         known = {name for figure in found.figures for name in figure.nodes}

@@ -175,9 +175,20 @@ def test_what_cannot_be_measured_is_said() -> None:
         Verdict.SKIP,
         "the network was not measured: there is no second node (node1)",
     )
+    shared = inside("nic", close_to(0, NODES[:2]), node2={"took": "SHM/direct", "took_other": "SHM/direct"})
+    assert (shared.verdict, shared.reason) == (
+        Verdict.SKIP,
+        "the network was not measured: NCCL took SHM/direct (node2)",
+    )
     late = inside("pcie", {"node1": 3.0e10, "node2": 0})
     assert (late.verdict, late.hosts) == (Verdict.ERROR, ("node2",))
     assert late.reason == "time or memory was too short to measure PCIe and main memory of node2"
+
+
+def test_a_figure_of_two_nodes_is_none_of_a_way_inside_a_node() -> None:
+    strange = bandwidth("nvlink", 0, 3.0e11, *NODES[:2])
+    found = judged("nvlink", NODES[:2], strange, *results("nvlink", NODES[:2]))
+    assert (found.verdict, found.hosts, found.figures) == (Verdict.ERROR, NODES[:2], ())
 
 
 def test_without_a_gpu_it_is_skipped_with_the_words_of_the_nccl_check() -> None:
