@@ -111,9 +111,7 @@ class Statement:
             ValueError: it is not a statement of this schema, or its parts contradict each other.
         """
         try:
-            fields = json.loads(data)
-            if fields["schema"] != SCHEMA:
-                raise ValueError(f"it has schema {fields['schema']}, and this clusterctl knows {SCHEMA}")
+            fields = _fields(data)
             entry = EntryName(fields["kind"], str(fields["name"]))
             found = Statement(entry, str(fields["platform"]), fields["sha256"], fields["size"], fields["record"])
             problem = _contradiction(found, fields["key"])
@@ -209,12 +207,18 @@ class Envelope:
             ValueError: the content is not an envelope.
         """
         try:
-            fields = json.loads(data)
-            if fields["schema"] != SCHEMA:
-                raise ValueError(f"it has schema {fields['schema']}, and this clusterctl knows {SCHEMA}")
+            fields = _fields(data)
             return Envelope(str(fields["statement"]).encode(), str(fields.get("signature") or ""))
         except _UNREADABLE as error:
             raise ValueError(str(error) if isinstance(error, ValueError) else "a part of it is missing") from None
+
+
+def _fields(data: bytes) -> Any:
+    """Return what a file of a shared cache says, if its schema is known."""
+    fields = json.loads(data)
+    if fields["schema"] != SCHEMA:
+        raise ValueError(f"it has schema {fields['schema']}, and this clusterctl knows {SCHEMA}")
+    return fields
 
 
 def index_bytes(names: list[EntryName]) -> bytes:
@@ -229,9 +233,6 @@ def index_names(data: bytes) -> list[EntryName]:
         ValueError: the content is not an index.
     """
     try:
-        fields = json.loads(data)
-        if fields["schema"] != SCHEMA:
-            raise ValueError(f"it has schema {fields['schema']}, and this clusterctl knows {SCHEMA}")
-        return sorted({EntryName.parse(str(text)) for text in fields["entries"]})
+        return sorted({EntryName.parse(str(text)) for text in _fields(data)["entries"]})
     except _UNREADABLE as error:
         raise ValueError(str(error) if isinstance(error, ValueError) else "a part of it is missing") from None

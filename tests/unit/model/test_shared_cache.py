@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import artifact_key
 from clusterctl.model import shared_cache
 from clusterctl.model.shared_cache import EntryName, Envelope, Statement
+from clusterctl.support import content
+
+sys.path.insert(0, str(content.collections_path()))
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import artifact_key
 
 INPUTS = {"platform": "debian-12", "configure": ["--prefix=/usr/local/ä"], "recipe": 1, "none": None, "yes": True}
 
