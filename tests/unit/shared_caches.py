@@ -112,3 +112,41 @@ class Site:
     def litter(self) -> list[str]:
         """Return the names of all files of the cache but locks; a pack that was not taken leaves none."""
         return sorted(path.name for path in self.cache.glob("*/*") if not path.name.endswith("lock"))
+
+
+def round_trip(first: Site, second: Site, where: str) -> None:
+    """Push, push again, pull, pull again, list, verify."""
+    done = first.run("push", where)
+    assert (done.returncode, "3 pushed" in done.stderr) == (0, True), done.stderr
+    again = first.run("push", where)
+    assert "0 pushed (0 B), 3 there already." in again.stderr, again.stderr
+    done = second.run("pull", where)
+    assert (done.returncode, "3 pulled" in done.stderr) == (0, True), done.stderr
+    names = {path.name for path in first.cache.glob("*/*") if not path.name.endswith("lock")}
+    for name in names:
+        mine, theirs = (next(site.cache.glob(f"*/{name}")) for site in (first, second))
+        if name.endswith(".json") and "lock" not in mine.parent.name:
+            assert json.loads(mine.read_text("utf-8")) == json.loads(theirs.read_text("utf-8"))
+        else:
+            assert mine.read_bytes() == theirs.read_bytes()
+    assert "3 here already" in second.run("pull", where).stderr
+    done = second.run("verify", where)
+    assert (done.returncode, "3 sound" in done.stderr) == (0, True), done.stderr
+    assert len(json.loads(second.run("list", where, "--format", "json").stdout)["entries"]) == 3
+
+
+def refused(site: Site, where: str, words: str, code: int, **variables: str) -> None:
+    done = site.run("pull", where, "openmpi", **variables)
+    told = [line for line in done.stderr.splitlines() if line.startswith("clusterctl: ")]
+    assert (done.returncode, len(told)) == (code, 1), done.stderr
+    assert words in told[0]
+    assert "secret" not in done.stderr
+    assert site.litter() == []
+
+
+def as_installed(folder: Path) -> dict[str, str]:
+    """Return an environment without the formats of jsonschema, which oras does not bring and which take seconds."""
+    place = folder / "path"
+    place.mkdir(exist_ok=True)
+    (place / "rfc3987_syntax.py").write_text("raise ImportError\n", encoding="utf-8")
+    return {"PYTHONPATH": str(place)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _READABLE = 0o644
 _TRIES = 5
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class FolderStore:
@@ -113,13 +115,20 @@ class FolderStore:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Name the path that cannot be written; a full disk is told elsewhere, in the same words for all commands."""
+        """Name the path that cannot be written, and the disk that is full: it is often of another machine."""
         try:
             yield
         except (PermissionError, NotADirectoryError, FileExistsError) as error:
             place = error.filename or self.root
             raise ConfigError(
                 f"{place} cannot be written ({error.strerror}); push as a user who may, or to another folder."
+            ) from None
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            raise ConfigError(
+                f"The disk of {self.root} is full; make room there, or run 'clusterctl cache gc {self.root}', and push"
+                " again."
             ) from None
 
     def _blob(self, sha256: str) -> Path:

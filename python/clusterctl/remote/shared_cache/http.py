@@ -21,7 +21,15 @@ from clusterctl.model.shared_cache import (
     blob_path,
     index_names,
 )
-from clusterctl.remote.shared_cache.store import PASSWORD, USER, not_there, read_only, refused_login
+from clusterctl.remote.shared_cache.store import (
+    CERTIFICATE,
+    PASSWORD,
+    USER,
+    not_there,
+    read_only,
+    refused_login,
+    untrusted,
+)
 from clusterctl.support.errors import ConfigError, UnreachableError
 
 if TYPE_CHECKING:
@@ -152,6 +160,8 @@ class HttpStore:
 
     def _silent(self, error: BaseException) -> UnreachableError:
         cause = getattr(error, "reason", error)
+        if CERTIFICATE in str(cause):
+            return untrusted(self.where)
         words = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
         if isinstance(cause, socket.timeout | TimeoutError):
             words = f"no byte for {_TIMEOUT_S:g} s"

@@ -6,19 +6,20 @@ import contextlib
 import hashlib
 import json
 import os
+import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 from clusterctl.model.shared_cache import LARGEST_ENVELOPE, EntryName, Statement, is_sha256
 from clusterctl.remote.shared_cache.http import LOOPBACK, login
-from clusterctl.remote.shared_cache.store import PASSWORD, USER, not_there, refused_login
+from clusterctl.remote.shared_cache.store import CERTIFICATE, PASSWORD, USER, not_there, refused_login, untrusted
 from clusterctl.support import held_files
 from clusterctl.support.errors import ClusterctlError, ConfigError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from collections.abc import Set as AbstractSet
-    from pathlib import Path
 
 ARTIFACT = "application/vnd.clusterctl.artifact.v1"
 ENVELOPE = "application/vnd.clusterctl.statement.v1+json"
@@ -187,17 +188,17 @@ class OciStore:
         prefix = "https" if self._encrypted else "http"
         bare = self._host.rpartition(":")[0] or self._host
         found = login(bare, encrypted=self._encrypted)
-        requests = self._requests
+        requests, trusted = self._requests, _authorities()
         try:
-            with requests.get(f"{prefix}://{self._host}/v2/", timeout=_TIMEOUT_S) as answer:
+            with requests.get(f"{prefix}://{self._host}/v2/", timeout=_TIMEOUT_S, verify=trusted) as answer:
                 wants = answer.headers.get("Www-Authenticate", "").lower()
         except (requests.RequestException, ValueError) as error:
             raise self._silent(error) from None
-        registry = Registry(
-            self._host, insecure=not self._encrypted, auth_backend="basic" if wants.startswith("basic") else "token"
-        )
+        backend = "basic" if wants.startswith("basic") else "token"
+        registry = Registry(self._host, insecure=not self._encrypted, tls_verify=trusted, auth_backend=backend)
         # the library would try five times within two minutes, also where a login is refused
-        registry.do_request = Registry.do_request.__wrapped__.__get__(registry)
+        once = Registry.do_request.__wrapped__.__get__(registry)
+        registry.do_request = once if backend == "basic" else _with_tokens(once, registry)
         for scheme in ("http://", "https://"):
             registry.session.mount(scheme, _patient(requests))
         if found is not None:
@@ -206,6 +207,10 @@ class OciStore:
             own = os.environ.get("REGISTRY_AUTH_FILE", "")  # of podman
             with self._asked():
                 registry.auth.load_configs(registry.get_container(f"{self._host}/x"), [own] if own else None)
+        password = getattr(registry.auth, "_basic_auth", None)
+        if backend == "basic" and password:
+            # the library would first send each part of an upload without it, and a registry then ends the connection
+            registry.session.headers["Authorization"] = f"Basic {password}"
         return registry
 
     def _manifest(self, name: EntryName) -> dict[str, Any] | None:
@@ -272,14 +277,49 @@ class OciStore:
             raise UnreachableError(f"{self.where} could not be used ({words}); look at its log.") from None
 
     def _silent(self, error: BaseException) -> UnreachableError:
+        if CERTIFICATE in str(error):
+            return untrusted(self.where)
         words = "no answer in time" if isinstance(error, self._requests.Timeout) else type(error).__name__
         return UnreachableError(f"{self.where} cannot be reached ({words}); check the address and the network.")
 
 
+def _authorities() -> str | bool:
+    """Return the certificates that this machine trusts, as other programs use them; the library has its own list."""
+    if not os.environ.get("SSL_CERT_FILE") and (
+        os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+    ):
+        return True  # the library reads these
+    paths = ssl.get_default_verify_paths()
+    if paths.cafile:
+        return paths.cafile
+    return paths.capath if paths.capath and any(Path(paths.capath).iterdir()) else True
+
+
+def _with_tokens(once: Callable[..., Any], registry: Any) -> Callable[..., Any]:
+    """Ask for a new token where a registry refuses the one at hand: it may be for reading alone, or too old."""
+
+    def request(*arguments: Any, **options: Any) -> Any:
+        answer = once(*arguments, **options)
+        if answer.status_code not in _DENIED:
+            return answer
+        registry.auth.token = None
+        if options.get("headers"):
+            options["headers"] = {k: v for k, v in options["headers"].items() if k != "Authorization"}
+        return once(*arguments, **options)
+
+    return request
+
+
 def _patient(requests: Any) -> Any:
     class Patient(requests.adapters.HTTPAdapter):  # type: ignore[misc] # known at run time alone
-        def send(self, *arguments: Any, **options: Any) -> Any:
-            return super().send(*arguments, **{**options, "timeout": options.get("timeout") or _TIMEOUT_S})
+        def send(self, request: Any, *arguments: Any, **options: Any) -> Any:
+            there = urlsplit(request.url)
+            sent = str(request.headers.get("Authorization", ""))
+            if sent.startswith("Basic ") and there.scheme == "http" and there.hostname not in LOOPBACK:
+                raise ConfigError(
+                    f"The registry sends the login to {there.hostname} in clear text; use one whose login has TLS."
+                )
+            return super().send(request, *arguments, **{**options, "timeout": options.get("timeout") or _TIMEOUT_S})
 
     return Patient()
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.shared_cache import EntryName, Statement
 
+CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"  # in what OpenSSL says
 USER, PASSWORD = "CLUSTERCTL_CACHE_USER", "CLUSTERCTL_CACHE_PASSWORD"
 
 
@@ -86,4 +87,12 @@ def not_there(where: str, statement: Statement) -> UnreachableError:
     """Return the error for an entry whose content is missing."""
     return UnreachableError(
         f"{where} names {statement.entry.name} and does not have its content; push it again with --replace."
+    )
+
+
+def untrusted(where: str) -> UnreachableError:
+    """Return the error of a server whose certificate no authority of this machine signed."""
+    return UnreachableError(
+        f"{where} cannot be used, because its certificate is not trusted; name the file of its authority in"
+        " SSL_CERT_FILE."
     )

@@ -408,22 +408,37 @@ def test_a_damaged_pack_is_not_pushed_and_the_others_are(first: Site, tmp_path: 
     assert first.run("verify").returncode == 10
 
 
-def test_a_full_disk_is_told_before_anything_is_written(second: Site, shared: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a small file system")
-    small = tmp_path / "small"
-    small.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)]
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("this machine mounts no tmpfs")
     try:
-        done = second.run("pull", shared, "openmpi", "--into", small)
-        assert (done.returncode, "disk of this machine is full" in done.stderr) == (1, True), done.stderr
-        assert [path.name for path in small.glob("*/*") if not path.name.endswith(".lock")] == []
-        pushed = second.trusts(second).run("pull", shared, "openmpi")  # also where the shared cache is full
-        assert pushed.returncode == 10
+        yield folder
     finally:
-        subprocess.run(["umount", str(small)], check=True)
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_is_told_before_anything_is_written(second: Site, shared: Path, small: Path) -> None:
+    done = second.run("pull", shared, "openmpi", "--into", small)
+    assert (done.returncode, "disk of this machine is full" in done.stderr) == (1, True), done.stderr
+    assert [path.name for path in small.glob("*/*") if not path.name.endswith(".lock")] == []
+
+
+def test_a_push_onto_a_full_disk_leaves_what_is_whole(first: Site, second: Site, small: Path) -> None:
+    done = first.run("push", small)
+    told = [line for line in done.stderr.splitlines() if line.startswith("clusterctl: ")]
+    assert (done.returncode, len(told), "Traceback" in done.stderr) == (1, 1, False), done.stderr
+    assert f"The disk of {small} is full; make room there" in told[0]
+    assert [path for path in small.rglob("*") if path.name.startswith(".")] == []
+    first.run("push", small, "mpi4py")
+    done = second.run("pull", small)
+    assert (done.returncode, "openmpi" in done.stderr) == (0, False), done.stderr
 
 
 def test_what_a_stranger_pushed_is_replaced_on_demand_alone(first: Site, shared: Path, tmp_path: Path) -> None:

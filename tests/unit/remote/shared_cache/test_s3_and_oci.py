@@ -8,19 +8,18 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import threading
-import time
 import urllib.request
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.model import shared_cache
-from shared_caches import Site
+from registries import registry
+from shared_caches import Site, as_installed, refused, round_trip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.programs,
@@ -29,8 +28,6 @@ pytestmark = [
 
 CONTENT = os.urandom(40 << 20)  # more than one part of an upload
 SMALL = b"small" * 1000
-# of the password 'secret', by bcrypt
-HTPASSWD = "user:$2b$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n"
 
 
 @pytest.fixture
@@ -47,14 +44,6 @@ def first(tmp_path: Path) -> Site:
 def second(tmp_path: Path, first: Site) -> Site:
     """A controller that trusts the first and has nothing."""
     return Site(tmp_path / "second", as_installed(tmp_path)).trusts(first)
-
-
-def as_installed(folder: Path) -> dict[str, str]:
-    """Return an environment without the formats of jsonschema, which oras does not bring and which take seconds."""
-    place = folder / "path"
-    place.mkdir(exist_ok=True)
-    (place / "rfc3987_syntax.py").write_text("raise ImportError\n", encoding="utf-8")
-    return {"PYTHONPATH": str(place)}
 
 
 @pytest.fixture
@@ -83,41 +72,6 @@ def told(url: str, data: bytes = b"", method: str = "POST") -> None:
     """Tell moto's server something."""
     asked = urllib.request.Request(url, data, {"Content-Type": "text/plain"}, method=method)  # noqa: S310 - of this machine
     urllib.request.urlopen(asked).close()  # noqa: S310 - of this machine
-
-
-@contextlib.contextmanager
-def registry(folder: Path, *, login: bool = False, delete: bool = True) -> Iterator[int]:
-    """Run a registry at a free port, with or without a login."""
-    unpacked = Path(__file__).parents[4] / "build/registry/usr/bin/docker-registry"
-    program = str(unpacked) if unpacked.is_file() else shutil.which("docker-registry")
-    if program is None:
-        pytest.skip("needs the program docker-registry; 'make unit' gets it")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    folder.mkdir()
-    (folder / "htpasswd").write_text(HTPASSWD, encoding="utf-8")
-    config = {
-        "version": 0.1,
-        "log": {"level": "error"},
-        "storage": {"filesystem": {"rootdirectory": str(folder / "data")}, "delete": {"enabled": delete}},
-        "http": {"addr": f"127.0.0.1:{port}"},
-        **({"auth": {"htpasswd": {"realm": "site", "path": str(folder / "htpasswd")}}} if login else {}),
-    }
-    (folder / "config.yml").write_text(json.dumps(config), encoding="utf-8")
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([program, "serve", str(folder / "config.yml")], stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and process.poll() is None:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-            time.sleep(0.02)
-        assert process.poll() is None, (folder / "log").read_text(encoding="utf-8")
-        yield port
-    finally:
-        process.terminate()
-        process.wait(timeout=20)
 
 
 @contextlib.contextmanager
@@ -152,36 +106,6 @@ def _copy(source: socket.socket, target: socket.socket, most: int | None) -> Non
                 break
         for side in (source, target):
             side.shutdown(socket.SHUT_RDWR)
-
-
-def round_trip(first: Site, second: Site, where: str) -> None:
-    """Push, push again, pull, pull again, list, verify."""
-    done = first.run("push", where)
-    assert (done.returncode, "3 pushed" in done.stderr) == (0, True), done.stderr
-    again = first.run("push", where)
-    assert "0 pushed (0 B), 3 there already." in again.stderr, again.stderr
-    done = second.run("pull", where)
-    assert (done.returncode, "3 pulled" in done.stderr) == (0, True), done.stderr
-    names = {path.name for path in first.cache.glob("*/*") if not path.name.endswith("lock")}
-    for name in names:
-        mine, theirs = (next(site.cache.glob(f"*/{name}")) for site in (first, second))
-        if name.endswith(".json") and "lock" not in mine.parent.name:
-            assert json.loads(mine.read_text("utf-8")) == json.loads(theirs.read_text("utf-8"))
-        else:
-            assert mine.read_bytes() == theirs.read_bytes()
-    assert "3 here already" in second.run("pull", where).stderr
-    done = second.run("verify", where)
-    assert (done.returncode, "3 sound" in done.stderr) == (0, True), done.stderr
-    assert len(json.loads(second.run("list", where, "--format", "json").stdout)["entries"]) == 3
-
-
-def refused(site: Site, where: str, words: str, code: int, **variables: str) -> None:
-    done = site.run("pull", where, "openmpi", **variables)
-    told = [line for line in done.stderr.splitlines() if line.startswith("clusterctl: ")]
-    assert (done.returncode, len(told)) == (code, 1), done.stderr
-    assert words in told[0]
-    assert "secret" not in done.stderr
-    assert site.litter() == []
 
 
 # --- S3 ---------------------------------------------------------------------------------------------------------------
