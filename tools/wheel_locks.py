@@ -51,16 +51,19 @@ LOCKS = ROOT / "plugins" / "plugin_utils" / "wheels" / "locks"
 ROLES = ("mpi4py", "horovod", "nccl", "python_env")
 INDEX = "https://pypi.org/simple"
 
-# Debian 11, Ubuntu 22.04, Debian 12, Ubuntu 24.04, Debian 13, and the newest Python.
+# Debian 11, Ubuntu 22.04, Debian 12, Ubuntu 24.04, Debian 13, and the newest Python. Python 3.13 has an older C library
+# as well, since python_env_python: managed brings it to all of them.
 PLATFORMS = (
     ("3.9", "x86_64", "2.31"),
     ("3.10", "x86_64", "2.35"),
     ("3.11", "x86_64", "2.36"),
     ("3.12", "x86_64", "2.39"),
+    ("3.13", "x86_64", "2.31"),
     ("3.13", "x86_64", "2.41"),
     ("3.14", "x86_64", "2.43"),
     ("3.11", "aarch64", "2.36"),
     ("3.12", "aarch64", "2.39"),
+    ("3.13", "aarch64", "2.31"),
     ("3.13", "aarch64", "2.41"),
 )
 

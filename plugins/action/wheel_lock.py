@@ -59,7 +59,8 @@ class ActionModule(ArtifactActionBase):
         for platform, wanted in by_platform.items():
             requirements = parse_requirements([*common, *(wanted.get("requirements") or [])], variable)
             choice = Choice.of(wanted.get("first_of") or [], choice_variable)
-            pinned = store.lock(name, Target.of(platform), requirements, variable, choice)
+            target = Target.of(str(wanted.get("target") or platform))
+            pinned = store.lock(name, target, requirements, variable, choice)
             wheels[platform] = [asdict(wheel) for wheel in pinned]
             if wanted.get("otherwise") and choice.taken(pinned) > 0:
                 notes.append(f"{platform}: {wanted['otherwise']}")

@@ -126,6 +126,18 @@ def framework_release(framework: str, platform: str, build: str, version: str = 
     }
 
 
+def platform_with_python(platform: str, version: str) -> str:
+    """Return a platform's id with another Python; the same id where the version is empty.
+
+    Args:
+        platform: the platform's id, which names the node's own Python.
+        version: a release of Python, of which the first two numbers count.
+    """
+    if not version:
+        return platform
+    return re.sub(r"-py3\.\d+(?=-|$)", f"-py{'.'.join(version.split('.')[:2])}", platform, count=1)
+
+
 def platform_wishes(
     members: Sequence[Mapping[str, Any]], wishes: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
@@ -238,5 +250,6 @@ class FilterModule:
             "frameworks_by_platform": frameworks_by_platform,
             "gpus_left_idle": gpus_left_idle,
             "platform_cuda": platform_cuda,
+            "platform_with_python": platform_with_python,
             "platform_wishes": platform_wishes,
         }

@@ -42,6 +42,7 @@ options:
       - V(first_of) is a list of lists of requirements in the order of preference. The first list that the index has is
         taken. An index that does not answer is an error.
       - V(otherwise) is the warning for a list other than the first one.
+      - V(target) is the platform id that the wheels must fit, where the environment has another Python than the node.
     type: dict
     default: {}
   cache_dir:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proves that the cluster's Python is the one that runs and that its framework computes; no GPU is needed.
 
-Usage: PYTHON - LINK FRAMEWORK VERSION <environment_check.py
+Usage: PYTHON - LINK FRAMEWORK VERSION INTERPRETER <environment_check.py
 
-FRAMEWORK is pytorch, tensorflow or empty, VERSION the one that its wheel was pinned with. Prints one JSON line and
+FRAMEWORK is pytorch, tensorflow or empty, VERSION the one that its wheel was pinned with. INTERPRETER is the prefix of
+the Python that the environment was made of; empty takes any. Prints one JSON line and
 exits 0, or exits 1 with a sentence on standard error. A framework whose NCCL is the cluster's is not loaded before that
 is there.
 """
@@ -77,7 +78,7 @@ def awaited_nccl(link: str) -> str:
     return ""
 
 
-def prove(link: str, framework: str, version: str) -> dict[str, object]:
+def prove(link: str, framework: str, version: str, interpreter: str = "") -> dict[str, object]:
     """Return what was found.
 
     Raises:
@@ -87,6 +88,8 @@ def prove(link: str, framework: str, version: str) -> dict[str, object]:
 
     if sys.prefix != link:
         raise WrongError(f"{link}/bin/python runs in {sys.prefix}.")
+    if interpreter and sys.base_prefix != interpreter:
+        raise WrongError(f"{link}/bin/python is the Python in {sys.base_prefix}, not the managed one in {interpreter}.")
     found: dict[str, object] = {"numpy": np.__version__, "path": np.__file__, "trace": TRACE, "gradient": GRADIENT}
     awaited = awaited_nccl(link)
     if awaited:
@@ -114,7 +117,7 @@ def prove(link: str, framework: str, version: str) -> dict[str, object]:
 def main() -> int:
     """Say what was found or what is wrong."""
     try:
-        print(json.dumps(prove(*sys.argv[1:4])), flush=True)
+        print(json.dumps(prove(*sys.argv[1:5])), flush=True)
     except WrongError as error:
         print(error, file=sys.stderr, flush=True)
         return 1

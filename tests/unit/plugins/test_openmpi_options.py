@@ -8,52 +8,23 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible import template
-from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar
 from ansible_collections.clusterctl.hpc.plugins.filter import artifact as artifact_filters
 from ansible_collections.clusterctl.hpc.plugins.filter import openmpi_pmix
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
 from clusterctl.support import content
+from role_templates import rendered, variables_of
 
-REASON = (
-    "ansible-core 2.17 and 2.18 find filters of a collection by other means; test_controllers.py provisions with them"
-)
-_jinja_plugins = pytest.importorskip("ansible._internal._templating._jinja_plugins", reason=REASON)
-
-OURS = {
-    f"clusterctl.hpc.{name}": function
-    for module in (artifact_filters, openmpi_pmix)
-    for name, function in module.FilterModule().filters().items()
-}
 ROLE = content.root() / "roles" / "openmpi"
 FILES = ("defaults/main.yml", "vars/main.yml", "vars/Debian.yml")
 TASKS = ("install.yml", "fortran.yml")
 
 
-def trusted(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: trusted(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [trusted(one) for one in value]
-    return template.trust_as_template(value) if isinstance(value, str) else value
-
-
 def made(expression: str, **given: Any) -> Any:
-    variables: dict[str, Any] = {}
-    for name in FILES:
-        variables |= yaml.safe_load(Path(ROLE, name).read_text(encoding="utf-8"))
+    variables = variables_of("openmpi", FILES)
     hello = Path(ROLE, "files", "hello.c").read_text(encoding="utf-8").rstrip()  # as the lookup 'file' reads it
     variables["__openmpi_own_inputs"]["hello"] = hashlib.sha256(hello.encode()).hexdigest()
     variables |= {"openmpi_ucx": "never", "openmpi_cuda": "never", "openmpi_pmix": "internal", **given}
-    with pytest.MonkeyPatch.context() as patch:  # the filters of this checkout, without Ansible's finder of collections
-        load = _jinja_plugins.JinjaPluginIntercept.__getitem__
-        patch.setattr(
-            _jinja_plugins.JinjaPluginIntercept,
-            "__getitem__",
-            lambda self, name: OURS[name] if name in OURS else load(self, name),
-        )
-        return Templar(DataLoader(), variables=trusted(variables)).template(trusted(f"{{{{ {expression} }}}}"))
+    return rendered(expression, variables, (artifact_filters, openmpi_pmix))
 
 
 @pytest.mark.parametrize("version", ["5.0.7", "4.1.4"])
