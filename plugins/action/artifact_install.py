@@ -3,14 +3,26 @@
 
 from __future__ import annotations
 
+import copy
+import shlex
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, artifact_key, plain
+from ansible.constants import DEFAULT_LOCAL_TMP
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
+    ArtifactError,
+    artifact_key,
+    plain,
+    tree_name,
+)
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import artifact_chain
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import DamagedPackError, content_digest
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import (
+    SHARED,
     ArtifactActionBase,
     ModuleFailedError,
+    pushed_name,
 )
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache, CachedArtifact
 
@@ -55,18 +67,37 @@ class ActionModule(ArtifactActionBase):
             return {"changed": False, **state}
         if self._task.check_mode:
             return {"changed": True, **state}
+        given = {**base, "phase": "apply", "pack": None, "lost": seen["lost"]}
+        return self._apply(arguments, given, seen, variables)
+
+    def _apply(
+        self, arguments: dict[str, Any], given: dict[str, Any], seen: dict[str, Any], variables: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Bring the pack where the host needs it, and have the host install it."""
         pushed: list[str] = []
+        key, host = given["key"], given["host"]
         cache = ArtifactCache(Path(str(arguments["cache_dir"])))
-        artifact = self._cached(arguments, key, host, cache) if seen["needs_pack"] else None
+        artifact: CachedArtifact | None = None
         try:
-            pack = self._bring(arguments, artifact, seen, pushed, cache) if artifact else None
+            given["pack"] = self._brought(arguments, key, seen, pushed, cache, variables)
+            if given["pack"]:
+                try:
+                    self._restore(seen["needs_packages"], variables)
+                    return self._call("artifact_install", given, variables)
+                except ModuleFailedError as error:
+                    if not error.result.get("not_whole"):
+                        raise
+                    self._note(host, f"{error} The controller sends it anew.")
+            if seen["needs_pack"]:
+                artifact = self._cached(arguments, key, host, cache)
+                given["pack"] = self._bring(arguments, artifact, seen, pushed, cache)
             self._restore(seen["needs_packages"], variables)
-            given = {**base, "phase": "apply", "pack": pack, "lost": seen["lost"]}
             return self._call("artifact_install", given, variables)
         except DamagedPackError as error:
             raise ArtifactError(_judged(cache, artifact, f"{host}: {error}")) from error
         except ModuleFailedError as error:
             if error.result.get("bad_pack"):
+                artifact = artifact or self._cached(arguments, key, host, cache)
                 error.result["msg"] = _judged(cache, artifact, str(error))
             raise
         finally:
@@ -98,16 +129,110 @@ class ActionModule(ArtifactActionBase):
         pushed: list[str],
         cache: ArtifactCache,
     ) -> dict[str, Any]:
+        """Copy the pack to the host, and return what the module needs to know of it."""
         artifact = cached if seen["zstd"] else cache.gzip_of(cached)
-        folder = str(arguments.get("push_dir", "/var/tmp"))  # noqa: S108 - see the module
-        pushed.append(self._push(artifact.path, folder))
-        return {
-            "path": pushed[0],
-            "sha256": artifact.sha256,
-            "compression": "zst" if seen["zstd"] else "gz",
-            "manifest_sha256": artifact.record["manifest_sha256"],
-            "inputs": artifact.record["inputs"],
-        }
+        pushed.append(self._push(artifact.path, str(arguments.get("push_dir", SHARED))))
+        return {"path": pushed[0], **_described(artifact, zstd=seen["zstd"])}
+
+    def _brought(
+        self,
+        arguments: dict[str, Any],
+        key: str,
+        seen: dict[str, Any],
+        pushed: list[str],
+        cache: ArtifactCache,
+        variables: dict[str, Any],
+    ) -> dict[str, Any] | None:
+        """Return the pack that came to the host by a chain of nodes; None where the controller is to send it."""
+        if not seen["needs_pack"]:
+            return None
+        host, name, version = self._host(variables), str(arguments["name"]), str(arguments["version"])
+        settings = artifact_chain.Settings.of(variables, self._templar.template)
+        if not settings.suffice(cache.pack_path(name, version, key), variables.get("ansible_play_hosts") or ()):
+            return None
+        tree = tree_name(name, version, key)
+        meeting = artifact_chain.Meeting(Path(DEFAULT_LOCAL_TMP), f"{tree}-{'zst' if seen['zstd'] else 'gz'}")
+        with meeting.held() as known:
+            if host in known["brought"]:
+                pushed.append(known["brought"][host])
+                return {"path": pushed[0], **known["pack"]}
+            artifact = self._cached(arguments, key, host, cache)
+            artifact = artifact if seen["zstd"] else cache.gzip_of(artifact)
+            nodes = artifact_chain.nodes_of(host, variables, known, artifact)
+            tried = host in known["tried"] or known["heads"] >= artifact_chain.MOST_HEADS
+            if tried or len(nodes) + 1 < settings.min_hosts:
+                return None
+            known["heads"] += 1
+            known["pack"] = _described(artifact, zstd=seen["zstd"])
+            pushed.append(self._lead(arguments, artifact, settings, nodes, known, tree, variables))
+            return {"path": pushed[0], **known["pack"]}
+
+    def _lead(
+        self,
+        arguments: dict[str, Any],
+        artifact: CachedArtifact,
+        settings: artifact_chain.Settings,
+        nodes: list[artifact_chain.Node],
+        known: dict[str, Any],
+        tree: str,
+        variables: dict[str, Any],
+    ) -> str:
+        """Copy the pack to this host while it passes it on to the others, and return the path of its own copy."""
+        host, what = self._host(variables), f"{arguments['name']} {arguments['version']}"
+        folders = artifact_chain.folders(str(arguments.get("push_dir", SHARED)))
+        name = pushed_name(artifact.path)
+        paths = [f"{folder}/{name}" for folder in folders]
+        user = artifact_chain.mesh_user(variables, str(self._play_context.remote_user or ""))
+        given = {"root": arguments.get("root", "/usr/local"), "tree": tree, "folders": folders, "paths": paths}
+        asked = artifact_chain.request(host, user, artifact, settings, nodes, given)
+        self._note(host, f"passes {what} on to {len(nodes)} more nodes in a chain")
+        connection = copy.copy(self._connection)
+        copying = artifact_chain.Copying(lambda: self._push_as(connection, artifact.path, paths))
+        try:
+            with self._notes_from(host, asked["progress"]):
+                said = self._call("artifact_spread", asked, variables)
+        except ModuleFailedError as error:
+            own = copying.path()  # where it failed as well, another host may begin a chain
+            self._note(host, f"{error} The controller sends {what} to the other hosts.")
+            known["tried"] += [node.name for node in nodes]
+            return own
+        told = artifact_chain.told(said, nodes, folders)
+        known["brought"].update(told.brought)
+        known["tried"] += told.left_out
+        self._note(host, f"{len(told.brought)} more nodes got {what} in {told.seconds:.1f} s, from node to node")
+        for node, why in told.failed.items():
+            self._note(node, f"the chain leaves it out, so the controller sends it {what}: {why}")
+        for node in told.slow:
+            self._note(node, f"took {what} so slowly that the chain went around it")
+        return copying.path()
+
+    def _push_as(self, connection: Any, local: Path, paths: list[str]) -> str:
+        """Copy a file of the controller to the first of these paths that the login user may write, and return it."""
+        reasons = []
+        for path in paths:
+            quoted = shlex.quote(path)
+            # the user of the mesh reads it; what it unpacks to is readable for everybody as well
+            code, _unused, said = connection.exec_command(f"touch {quoted} && chmod 0644 {quoted}", sudoable=False)
+            if code == 0:
+                try:
+                    connection.put_file(str(local), path)
+                except AnsibleConnectionFailure:
+                    raise
+                except AnsibleError as error:
+                    self._drop([path])  # which ends the chain
+                    raise ArtifactError(f"{local.name} could not be copied to the host ({error}).") from error
+                return path
+            reasons.append(said.decode(errors="replace").strip() if isinstance(said, bytes) else str(said).strip())
+        raise ArtifactError(f"{local.name} could not be copied to the host ({'; '.join(reasons)}).")
+
+
+def _described(artifact: CachedArtifact, *, zstd: bool) -> dict[str, Any]:
+    return {
+        "sha256": artifact.sha256,
+        "compression": "zst" if zstd else "gz",
+        "manifest_sha256": artifact.record["manifest_sha256"],
+        "inputs": artifact.record["inputs"],
+    }
 
 
 def _judged(cache: ArtifactCache, artifact: CachedArtifact | None, why: str) -> str:

@@ -156,6 +156,10 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
 _NAMED_LIBRARIES = 5
 
 
+class NotWholeError(ArtifactError):
+    """The copy of the pack on this host is missing or is not what the controller has."""
+
+
 def make_folders(root: str) -> None:
     """Make the folder of the artifacts and what is missing on the way to it; ``uninstall`` removes them again.
 
@@ -333,12 +337,16 @@ class Install:
             shutil.rmtree(aside, ignore_errors=True)
 
     def _extract(self, pack: Dict[str, Any], partial: str) -> None:
-        with closing(pushed_file.PushedFile(pack["path"])) as packed:
+        try:
+            pushed = pushed_file.PushedFile(pack["path"])
+        except (ArtifactError, OSError) as error:
+            raise NotWholeError(f"{self.host}: {error}") from error
+        with closing(pushed) as packed:
             complaint = pack_extract.extract(packed, pack["compression"], partial)
             if disk_error.is_full(complaint, self.p["root"]):
                 raise self._full()
             if not packed.is_whole(pack["sha256"]):
-                raise ArtifactError(f"{self.host}: the pack of {self.base} arrived damaged; run again.")
+                raise NotWholeError(f"{self.host}: the pack of {self.base} arrived damaged; run again.")
         if complaint:
             raise BadPackError(f"{self.host}: {self.base} could not be unpacked: {complaint.splitlines()[0]}")
 
@@ -413,6 +421,8 @@ def main() -> None:
             module.exit_json(**install.apply())
     except BadPackError as error:
         module.fail_json(msg=str(error), bad_pack=True)
+    except NotWholeError as error:
+        module.fail_json(msg=str(error), not_whole=True)
     except ArtifactError as error:
         module.fail_json(msg=str(error))
     except OSError as error:

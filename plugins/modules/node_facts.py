@@ -137,7 +137,11 @@ node:
     environment: {description: "PATH and LD_LIBRARY_PATH of a non-interactive session, where set.", type: dict}
     environment_source: {description: "ssh session, process or after sudo.", type: str}
     user: {description: "name, uid, home and sudo of the login user; sudo is null when it was not asked.", type: dict}
-    job_user: {description: "name, uid (-1 if missing), home, shell, has_home, sudo of the jobs' account.", type: dict}
+    job_user:
+      description: >-
+        name, uid (-1 if missing), home, shell, has_home, home_answers (its file system does not hang) and sudo of the
+        jobs' account.
+      type: dict
     ssh: {description: "host_keys (type and key, ed25519 first) and port of the ssh daemon.", type: dict}
     known_hosts: {description: "has_mesh, has_authority, and own_names: the names of the node's own lines.", type: dict}
     parameters: {description: "Settings of Open MPI, UCX and NCCL by others: name, value, source.", type: list}

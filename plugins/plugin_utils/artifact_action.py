@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 _NOTE_PERIOD_S = 2.0
 _PACKAGE_LOCK_S = 600.0  # unattended upgrades take minutes
 _LOCK_POLL_S = 3.0
-_SHARED = "/var/tmp"  # noqa: S108 - only random names are used in it
+SHARED = "/var/tmp"  # noqa: S108 - only random names are used in it
+
+
+def pushed_name(local: Path) -> str:
+    """Return a new name for a copy on a host; leftovers of such names are removed."""
+    return f"clusterctl-push-{secrets.token_hex(8)}-{local.name}"
 
 
 class ModuleFailedError(Exception):
@@ -125,8 +130,8 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
             folder: where it should go; one that the login user may not write to is passed over for /var/tmp.
         """
         reasons = []
-        for place in dict.fromkeys([folder, _SHARED]):
-            remote = f"{place}/clusterctl-push-{secrets.token_hex(8)}-{local.name}"
+        for place in dict.fromkeys([folder, SHARED]):
+            remote = f"{place}/{pushed_name(local)}"
             try:
                 self._connection.put_file(str(local), remote)
             except AnsibleConnectionFailure:

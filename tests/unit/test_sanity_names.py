@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+import yaml
 from clusterctl.support import content
 
 if TYPE_CHECKING:
@@ -68,3 +69,19 @@ def test_programs_of_roles_are_started_by_the_python_that_the_role_names() -> No
     programs = [path for path in packed() if "roles" in path.parts]
     assert programs
     assert [path for path in programs if path.read_bytes().startswith(b"#!") or path.stat().st_mode & 0o111] == []
+
+
+KEYS_OF_A_VALUE = {"choices", "contains", "description", "elements", "returned", "sample", "type", "version_added"}
+
+
+def test_values_of_modules_are_described_by_known_keys() -> None:
+    """A comma in a description of one line would end it, and the rest would be a key of its own."""
+    found = []
+    for path in sorted((content.root() / "plugins" / "modules").glob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "RETURN":
+                values = yaml.safe_load(ast.literal_eval(node.value)) or {}
+                found += [
+                    f"{path.name}: {name}: {key}" for name in values for key in set(values[name]) - KEYS_OF_A_VALUE
+                ]
+    assert found == []

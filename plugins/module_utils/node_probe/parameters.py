@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of Open MPI, PRRTE, PMIx, UCX and NCCL, in their files and in the variables of a session."""
+"""Settings of Open MPI, PRRTE, PMIx, UCX, NCCL and Gloo, in their files and in the variables of a session."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
+from .environment_file import read_environment_file
 from .reading import Json, read_text, read_text_of_user
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ _OTHER_FILES = ("pmix-mca-params.conf", "openmpi-mca-params-override.conf")
 _HOME_FILES = (".openmpi/mca-params.conf", ".prte/mca-params.conf", ".pmix/mca-params.conf", ".nccl.conf")
 _BEGIN, _END = "# BEGIN clusterctl ", "# END clusterctl "
 _PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "NCCL_", "UCX_")
-_VARIABLES = ("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX", "LD_PRELOAD")
+_ENVIRONMENT = "/etc/environment"
+_VARIABLES = ("GLOO_SOCKET_IFNAME", "OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX", "LD_PRELOAD")
 
 
 def parameters(variables: dict[str, str], home: str, user: pwd.struct_passwd | None, root: str) -> Json:
@@ -43,8 +45,13 @@ def parameters(variables: dict[str, str], home: str, user: pwd.struct_passwd | N
         found += [{"name": name, "value": value, "source": path} for name, value in others]
         if path in of_fabric:
             files.append({"path": path, "exists": bool(text) or os.path.exists(path), "own": own})
+    of_file = read_environment_file(read_text(_ENVIRONMENT, ""))
     found += [
-        {"name": name, "value": variables[name], "source": "environment"}
+        {
+            "name": name,
+            "value": variables[name],
+            "source": _ENVIRONMENT if of_file.get(name) == variables[name] else "environment",
+        }
         for name in sorted(variables)
         if name.startswith(_PREFIXES) or name in _VARIABLES
     ]

@@ -152,10 +152,17 @@ def _own_digest(path: str, marker: str) -> str:
         os.close(handle)
 
 
-def watch_states(entries: list[Json], verifier: Verifier | None = None) -> list[Json]:
-    """Return the present state of every entry, of which ``path``, ``kind`` and ``marker`` are read."""
+def watch_states(
+    entries: list[Json], verifier: Verifier | None = None, silent: frozenset[str] | set[str] = frozenset()
+) -> list[Json]:
+    """Return the present state of every entry, of which ``path``, ``kind`` and ``marker`` are read.
+
+    An entry in one of the ``silent`` folders, whose file systems do not answer, gets the kind ``silent``.
+    """
     return [
-        watch_state(str(entry["path"]), str(entry.get("kind", "")), str(entry.get("marker", "")), verifier)
+        {"path": str(entry["path"]), "kind": "silent"}
+        if os.path.dirname(str(entry["path"])) in silent
+        else watch_state(str(entry["path"]), str(entry.get("kind", "")), str(entry.get("marker", "")), verifier)
         for entry in entries
     ]
 

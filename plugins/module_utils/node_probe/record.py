@@ -7,9 +7,12 @@ still reach the reader.
 
 from __future__ import annotations
 
+import os
+
 from . import (
     artifacts,
     cpu_quota,
+    frozen,
     gpu,
     known_hosts,
     launch_programs,
@@ -34,8 +37,13 @@ from .reading import Json
 SCHEMA_VERSION = 1
 
 
-def sections(request: Json, session: login_session.Session) -> list[tuple]:
-    """Return the sections in their order: name, the function that answers, and what replaces a failed answer."""
+def sections(
+    request: Json, session: login_session.Session, silent: frozenset[str] | set[str] = frozenset()
+) -> list[tuple]:
+    """Return the sections in their order: name, the function that answers, and what replaces a failed answer.
+
+    Nothing below the ``silent`` folders is looked at, because their file systems do not answer.
+    """
     variables = session.variables
     python = {"version": "", "executable": "", "has_packaging": False}
     cuda = {
@@ -49,6 +57,7 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
     tools = {"gcc": False, "make": False, "zstd": False, "nvcc": False, "ucx": False}
     quota = {"group": "", "cores": None, "throttled_periods": 0, "throttled_s": 0.0}
     uid, home = user.uid_and_home()
+    home = "" if home in silent else home
     login_user = user.login_user()
     root = str(request.get("prefix") or prefix.DEFAULT)
     verifier = artifacts.Verifier(request.get("content"))
@@ -83,7 +92,7 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
             lambda: user.user(bool(request.get("check_sudo"))),
             {"user": {"name": "", "uid": -1, "home": "", "sudo": None}},
         ),
-        ("job_user", lambda: user.job_user(request.get("job_user")), {"job_user": None}),
+        ("job_user", lambda: user.job_user(request.get("job_user"), silent), {"job_user": None}),
         (
             "ssh",
             lambda: ssh_daemon.ssh_daemon(variables.get("SSH_CONNECTION", "")),
@@ -110,7 +119,7 @@ def sections(request: Json, session: login_session.Session) -> list[tuple]:
         ("libraries", lambda: libraries.libraries(asked, library_path, root), {"libraries": []}),
         (
             "watch",
-            lambda: {"watch": path_state.watch_states(request.get("watch") or [], verifier)},
+            lambda: {"watch": path_state.watch_states(request.get("watch") or [], verifier, silent)},
             {"watch": []},
         ),
     ]
@@ -157,7 +166,10 @@ def collect(request: Json) -> Json:
     """
     facts: Json = {"schema_version": SCHEMA_VERSION}
     problems: list[str] = []
-    for name, answer, fallback in sections(request, login_session.Session(request.get("session"))):
+    folders = [os.path.dirname(str(entry["path"])) for entry in request.get("watch") or []]
+    silent = frozen.frozen_paths([*user.homes(request.get("job_user")), *folders])
+    problems += [f"storage: {path} is on a file system that does not answer" for path in sorted(silent)]
+    for name, answer, fallback in sections(request, login_session.Session(request.get("session")), silent):
         try:
             facts.update(answer())
         except Exception as error:  # noqa: BLE001 - one failed section leaves the others alone

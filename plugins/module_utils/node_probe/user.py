@@ -19,19 +19,21 @@ def user(check_sudo: bool) -> Json:
     return {"user": {"name": entry.pw_name, "uid": entry.pw_uid, "home": entry.pw_dir, "sudo": can}}
 
 
-def job_user(name: str | None) -> Json:
+def job_user(name: str | None, frozen: frozenset[str] | set[str] = frozenset()) -> Json:
     """Return the account that jobs run as: the named one, '' for the login user; None if it was not asked for.
 
     ``uid`` is -1 if the account is missing. ``has_home`` tells whether its home is there; an automounter mounts it for
-    that question. ``sudo`` tells whether it may do everything as root without a password;
-    None if sudo does not say.
+    that question. ``home_answers`` is false where the home is one of the ``frozen`` paths. ``sudo`` tells whether the
+    account may do everything as root without a password; None if sudo does not say.
     """
     if name is None:
         return {"job_user": None}
     try:
         entry = pwd.getpwnam(name) if name else _entry()
     except KeyError:
-        return {"job_user": {"name": name, "uid": -1, "home": "", "shell": "", "has_home": False, "sudo": False}}
+        missing = {"name": name, "uid": -1, "home": "", "shell": "", "has_home": False, "home_answers": True}
+        return {"job_user": {**missing, "sudo": False}}
+    answers = entry.pw_dir not in frozen
     can = True if entry.pw_uid == 0 else sudo_rights.ask(entry.pw_name)
     return {
         "job_user": {
@@ -39,10 +41,20 @@ def job_user(name: str | None) -> Json:
             "uid": entry.pw_uid,
             "home": entry.pw_dir,
             "shell": entry.pw_shell,
-            "has_home": os.path.isdir(entry.pw_dir),
+            "has_home": answers and os.path.isdir(entry.pw_dir),
+            "home_answers": answers,
             "sudo": can,
         }
     }
+
+
+def homes(job_user_name: str | None) -> list[str]:
+    """Return the homes of the login user and, if it was asked for, of the account that jobs run as."""
+    own = uid_and_home()[1]
+    try:
+        return [own, pwd.getpwnam(job_user_name).pw_dir] if job_user_name else [own]
+    except KeyError:
+        return [own]
 
 
 def login_user() -> pwd.struct_passwd | None:

@@ -84,7 +84,7 @@ def _root(host: str, node: Mapping[str, Any]) -> Iterable[Problem]:
 
 
 def _job_user(host: str, node: Mapping[str, Any]) -> Iterable[Problem]:
-    """Refuse an account for jobs that is root's, cannot log in or lacks its home; it is looked at with cluster_user."""
+    """Refuse an account for jobs that is root's, cannot log in, or has no home that answers."""
     user = node.get("job_user") or {}
     if not user or user["uid"] < 0:  # the role ssh_mesh makes it
         return
@@ -101,14 +101,19 @@ def _job_user(host: str, node: Mapping[str, Any]) -> Iterable[Problem]:
 
 
 def without_home(user: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the problem and the cure of an account whose home is missing; two times '' where it is there.
+    """Return the problem and the cure of an account whose home is missing or hangs; two times '' where it is there.
 
     Args:
         user: the account for jobs as a node's facts have it.
     """
-    if user["uid"] < 0 or user.get("has_home", True):
+    if user["uid"] < 0:
         return "", ""
     name = user["name"]
+    if not user.get("home_answers", True):
+        cure = "mend its file server, which /proc/mounts names, or mount it anew"
+        return f"the home {user['home']} of user {name} is on a file system that does not answer", cure
+    if user.get("has_home", True):
+        return "", ""
     cure = f"make or mount it; where the first login makes homes (pam_mkhomedir), run 'su - {name} -c true' as root"
     return f"the home {user['home']} of user {name} is missing", cure
 

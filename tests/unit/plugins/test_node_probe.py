@@ -732,7 +732,7 @@ def test_settings_inside_and_outside_of_our_blocks() -> None:
     assert parameters.read_settings(text) == ({"a": "1", "b": "2=3"}, [("btl", "self"), ("NCCL_X", "y")])
 
 
-def test_settings_of_a_home_and_of_a_session_are_found(tmp_path: Path) -> None:
+def test_settings_of_a_home_and_of_a_session_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".openmpi").mkdir()
     (tmp_path / ".openmpi" / "mca-params.conf").write_text("btl = ^tcp\n", encoding="utf-8")
     found = parameters.parameters(
@@ -744,6 +744,13 @@ def test_settings_of_a_home_and_of_a_session_are_found(tmp_path: Path) -> None:
         {"name": "NCCL_DEBUG", "value": "INFO", "source": "environment"},
         {"name": "OPAL_PREFIX", "value": "/opt", "source": "environment"},
     ]
+    monkeypatch.setattr(parameters, "_ENVIRONMENT", str(tmp_path / "environment"))
+    (tmp_path / "environment").write_text('GLOO_SOCKET_IFNAME="eth1"\nNCCL_DEBUG=WARN\n', encoding="utf-8")
+    given = {"NCCL_DEBUG": "INFO", "GLOO_SOCKET_IFNAME": "eth1"}
+    found = parameters.parameters(given, str(tmp_path), None, "/usr/local")
+    places = {one["name"]: one["source"] for one in found["parameters"]}
+    assert places["GLOO_SOCKET_IFNAME"] == str(tmp_path / "environment")
+    assert places["NCCL_DEBUG"] == "environment", "a start-up file has changed it since"
     assert next(entry["path"] for entry in found["parameter_files"]) == "/etc/clusterctl/fabric.json"
 
 

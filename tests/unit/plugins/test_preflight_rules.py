@@ -138,6 +138,14 @@ class TestNode:
         assert (found.check, found.problem) == ("cluster_user", "the home /people/mpi of user mpi is missing")
         assert "su - mpi -c true" in found.cure
 
+    def test_an_account_whose_home_hangs_is_refused_and_not_called_missing(self) -> None:
+        account = {"name": "mpi", "uid": 1001, "shell": "/bin/bash", "home": "/nfs/mpi"}
+        facts = node(job_user={**account, "has_home": False, "home_answers": False})
+        (found,) = rules.node_problems("n1", facts, LIMITS, builder=False)
+        words = "the home /nfs/mpi of user mpi is on a file system that does not answer"
+        assert (found.check, found.problem) == ("cluster_user", words)
+        assert found.cure == "mend its file server, which /proc/mounts names, or mount it anew"
+
     @pytest.mark.parametrize("account", [None, {"uid": -1, "shell": ""}, {"uid": 1001, "shell": "/bin/bash"}])
     def test_an_account_that_is_missing_or_fit_is_no_problem(self, account: dict[str, Any] | None) -> None:
         facts = node(job_user=account and {"name": "mpi", **account})

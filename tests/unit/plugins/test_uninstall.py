@@ -345,6 +345,7 @@ WRITES = {
     "artifact_collect": "removes",
     "artifact_link": "links that trees_and_links finds",
     "artifact_pack": "packs below FOLDERS",
+    "artifact_spread": "a line of progress beside the pushed pack, which its run removes",
     "archive_unpack": "the build folder, or the controller",
     "audit_file": "the audit file below FOLDERS",
     "authority": "the folder of the authority on the controller",

@@ -1,0 +1,82 @@
+"""A file system that does not answer is told apart from a folder that is missing, and the probe goes on without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import frozen
+from clusterctl.support import content
+
+LOCAL = """\
+22 1 0:20 / / rw,relatime - ext4 /dev/vda rw
+24 22 0:22 / /proc rw - proc proc rw
+25 24 0:35 / /proc/sys/fs/binfmt_misc rw - autofs systemd-1 rw,fd=29
+26 22 0:5 / /dev rw - devtmpfs devtmpfs rw
+30 22 0:27 / /run/user/1000/gvfs rw - fuse.gvfsd-fuse gvfsd-fuse rw
+31 22 0:28 / /scratch rw shared:1 master:2 - xfs /dev/vdb rw
+"""
+
+# In a mount namespace of its own: a FUSE file system that never answers, and what the probe says of two homes.
+DEAD = """
+import ctypes, json, os, pwd, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.unshare(0x20000) or libc.mount(b"none", b"/", None, 0x4c000, None):
+    sys.exit(77)
+device = os.open("/dev/fuse", os.O_RDWR)
+dead, alive = sys.argv[1], sys.argv[2]
+options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+if libc.mount(b"dead", dead.encode(), b"fuse.dead", 0, options):
+    sys.exit(77)
+from node_probe import frozen, record
+
+frozen.frozen_paths.__defaults__ = (0.5,)
+homes = {"ada": dead + "/ada", "grace": alive, "late": alive + "/late"}
+pwd.getpwnam = lambda name: pwd.struct_passwd((name, "x", 20002, 20002, "", homes[name], "/bin/bash"))
+watch = [{"path": dead + "/ada/.ssh/id", "kind": "file"}, {"path": alive + "/file", "kind": "file"}]
+print(json.dumps({name: record.collect({"job_user": name, "watch": watch}) for name in homes}))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def test_only_file_systems_that_wait_for_a_server_are_asked() -> None:
+    assert not frozen.has_server(LOCAL)
+    for kind in ("nfs4", "fuse.sshfs", "lustre", "autofs", "cifs", "one-of-tomorrow"):
+        assert frozen.has_server(f"{LOCAL}40 22 0:44 / /home rw - {kind} server:/home rw\n")
+
+
+def test_what_is_missing_has_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frozen, "has_server", lambda _text: True)
+    assert frozen.frozen_paths(["/", "/no/such/folder", "relative"]) == set()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/fuse").exists(), reason="root alone mounts FUSE")
+def test_the_probe_goes_on_where_a_home_hangs(tmp_path: Path) -> None:
+    dead, alive = tmp_path / "dead", tmp_path / "alive"
+    dead.mkdir()
+    alive.mkdir()
+    (alive / "file").touch()
+    utils = str(content.root() / "plugins" / "module_utils")
+    done = subprocess.run(
+        [sys.executable, "-c", DEAD, str(dead), str(alive)],
+        env={**os.environ, "PYTHONPATH": utils},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    if done.returncode == 77:
+        pytest.skip("this machine mounts no FUSE in a namespace of its own")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    homes = {name: (it["job_user"]["has_home"], it["job_user"]["home_answers"]) for name, it in found.items()}
+    assert homes == {"ada": (False, False), "grace": (True, True), "late": (False, True)}
+    assert [entry["kind"] for entry in found["ada"]["watch"]] == ["silent", "file"]
+    assert f"storage: {dead}/ada is on a file system that does not answer" in found["ada"]["problems"]
+    assert f"storage: {dead}/ada is on a file system that does not answer" not in found["grace"]["problems"]
