@@ -51,6 +51,16 @@ class FromSize:
 
 
 @dataclass(frozen=True)
+class Across:
+    """What lies between two racks is bad: every job with nodes of both fails."""
+
+    rack: frozenset[int]
+
+    def hits(self, nodes: Sequence[int]) -> bool:
+        return 0 < len(self.rack & set(nodes)) < len(set(nodes))
+
+
+@dataclass(frozen=True)
 class Several:
     """Any of several faults."""
 

@@ -37,6 +37,10 @@ class Plan:
     late_by: float = 0.3  # mean of the exponential distribution of its logarithm
     between_nodes: float = 0.005  # what healthy nodes differ by
     rounds: int = 0  # sampled rounds of the tournament; 0 is all pairs
+    racks: int = field(default=0, repr=False)  # as many of equal size; links between them are slow
+    lossy_ways: int = field(default=0, repr=False)  # links that lose packets in one direction
+    loss: float = field(default=0.02, repr=False)  # of the segments of a lossy way
+    loss_slows: float = field(default=0.4, repr=False)  # mean logarithm by which the loss slows that way in a run
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,9 @@ class Cluster:
     bad_links: frozenset[tuple[int, int]]
     slow_way: NDArray[np.float64]  # what the first direction is worse by, negative for the second one
     bad_ways: frozenset[tuple[int, int]]  # sender and receiver
+    of_nodes: NDArray[np.float64]  # what the links of each node are worse by
+    rack_of: NDArray[np.int64]  # of each node, 0 where there are no racks
+    lossy: NDArray[np.int64]  # links whose first direction loses packets
 
 
 def build(plan: Plan, rng: np.random.Generator) -> Cluster:
@@ -70,6 +77,11 @@ def build(plan: Plan, rng: np.random.Generator) -> Cluster:
     steady[bad_links] += slow
     slow_way = np.zeros(first.size)
     slow_way[bad_ways] = slow * rng.choice([-1, 1], size=bad_ways.size)
+    rack_of = np.zeros(plan.nodes, dtype=np.int64)
+    if plan.racks:
+        rack_of[rng.permutation(plan.nodes)] = np.arange(plan.nodes) * plan.racks // plan.nodes
+        steady[rack_of[first] != rack_of[second]] += slow
+    lossy = rng.choice(healthy, size=plan.lossy_ways, replace=False) if plan.lossy_ways else np.zeros(0, np.int64)
     ends = [(int(first[link]), int(second[link])) for link in bad_ways]
     return Cluster(
         plan=plan,
@@ -82,6 +94,9 @@ def build(plan: Plan, rng: np.random.Generator) -> Cluster:
         bad_ways=frozenset(
             pair if slow_way[link] > 0 else pair[::-1] for pair, link in zip(ends, bad_ways, strict=True)
         ),
+        of_nodes=per_node,
+        rack_of=rack_of,
+        lossy=lossy,
     )
 
 
@@ -96,6 +111,8 @@ def measure(cluster: Cluster, rng: np.random.Generator) -> PairMatrix:
     apart = rng.spawn(1)[0].normal(0, plan.own * plan.noise, logs.size)
     forward = logs + apart + np.maximum(cluster.slow_way, 0)
     backward = logs - apart + np.maximum(-cluster.slow_way, 0)
+    if cluster.lossy.size:
+        forward[cluster.lossy] += rng.exponential(plan.loss_slows, cluster.lossy.size)
     # A record's tuples are checked one by one; half a million of them are no part of what is examined here.
     return PairMatrix.model_construct(
         quantity="bandwidth",
@@ -123,6 +140,16 @@ def measure_on(
     late = rng.random(shape) < plan.late
     logs[late] += rng.exponential(plan.late_by, int(late.sum()))
     return logs
+
+
+def unplayed(cluster: Cluster, pair: tuple[int, int], rng: np.random.Generator) -> float:
+    """Return the bandwidth of a pair that a sampled tournament left out; a slow link is always among the played."""
+    worse = cluster.of_nodes[list(pair)].sum() + rng.normal(0, cluster.plan.noise)
+    if cluster.rack_of[pair[0]] != cluster.rack_of[pair[1]]:
+        worse -= np.log1p(-cluster.plan.slowdown)
+    if rng.random() < cluster.plan.late:
+        worse += rng.exponential(cluster.plan.late_by)
+    return float(LEVEL * np.exp(-worse))
 
 
 def _pairs(plan: Plan, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -24,8 +24,8 @@ def merge(culprits: Iterable[Culprit]) -> tuple[Culprit, ...]:
     """Fold what several quantities and sizes say into one culprit for each node, link and direction, worst first.
 
     The strongest evidence speaks for all. A link is left out where one of its ends is named as a node, unless the same
-    matrix names both: then the link is slow beyond what the node explains. A link that is slow in one direction is
-    named with that direction alone.
+    matrix names both: then the link is slow beyond what the node explains. The kernel's count of lost packets names its
+    link whatever speeds say of the ends. A link that is slow in one direction is named with that direction alone.
     """
     every = _directed(culprits)
     nodes = {name for one in every if one.kind == "node" for name in one.nodes}
@@ -33,7 +33,7 @@ def merge(culprits: Iterable[Culprit]) -> tuple[Culprit, ...]:
     kept: dict[tuple[str, object], list[Culprit]] = {}
     for one in every:
         ends = [name for name in one.nodes if name in nodes] if one.kind in _LINKS else []
-        if all((name, one.quantity, one.size_bytes) in both for name in ends):
+        if one.quantity == packet_loss.SENT_AGAIN or all((name, one.quantity, one.size_bytes) in both for name in ends):
             kept.setdefault((one.kind, _who(one)), []).append(one)
     return tuple(sorted((_folded(group) for group in kept.values()), key=_badness, reverse=True))
 
@@ -66,6 +66,8 @@ def _directed(culprits: Iterable[Culprit]) -> tuple[Culprit, ...]:
 
 def _who(one: Culprit) -> object:
     """Return what tells the nodes of a culprit from those of others: in order for one way, else as a set."""
+    if one.kind == "boundary":
+        return frozenset(map(frozenset, one.groups))
     return one.nodes if one.kind == "one_way" else frozenset(one.nodes)
 
 
@@ -80,7 +82,7 @@ def confirm(
     """
     first, second = _undirected(first, second), _undirected(second, first)
     found: list[Culprit] = []
-    for kind in ("node", *_LINKS, "together"):
+    for kind in ("boundary", "node", *_LINKS, "together"):
         before = {_who(one): one for one in first if one.kind == kind}
         after = [one for one in second if one.kind == kind]
         both = [(before[_who(one)], one) for one in after if _who(one) in before]
@@ -143,9 +145,14 @@ def _folded(group: Sequence[Culprit]) -> Culprit:
     others = list(dict.fromkeys(also))
     verb = "is" if len(others) == 1 else "are"
     words = f"{strongest.words} (so {verb} {', '.join(others)})" if others else strongest.words
+    changed: dict[str, object] = {"words": words}
     if lost and strongest.quantity != packet_loss.SENT_AGAIN:
-        words = f"{lost[0]}; {words.partition(': ')[2]}"
-    return strongest.model_copy(update={"words": words})
+        changed = {"words": f"{lost[0]}; {words.partition(': ')[2]}"}
+        if (
+            strongest.kind in _LINKS
+        ):  # losses slow a link by another amount in each run, so two runs need not agree on it
+            changed["ratio"] = None
+    return strongest.model_copy(update=changed)
 
 
 def _badness(one: Culprit) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis import group_launchers
+from clusterctl.analysis import group_flaky, group_launchers
 from clusterctl.analysis.group_trials import cut
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from clusterctl.analysis.group_launchers import Steps
     from clusterctl.analysis.group_trials import Blamed, Group, GroupTrials
 
-AGAIN = 3  # so often a fault that stays away is asked to come again
-_AGAIN_HALVES = 6  # and so often the halves of those who were always there
+AGAIN = 3  # so often both ends of a pair pass with other partners
 _SHOWN = 8
 _NOBODY = "it fails on every node that was tried alone, so it is no single node's fault: look at what they share"
 _OTHERS = "each of them passes with others"
@@ -346,39 +345,21 @@ class GroupStrategy:
     # --- faults that come now and then --------------------------------------------------------------------------------
 
     def _comes_again(self, group: Group) -> Steps[bool]:
-        """Launch a group that failed once more; where it passes, a few times more, and then the search is over."""
-        for _ in range(AGAIN):
+        """Launch a group that failed once more; where it passes, until a flaky fault would have come again."""
+        for _ in range(group_flaky.COMES_AGAIN):
             if (yield from self._try(group))[0]:
                 return True
         self._blamed.conclude(f"it did not come again in {len(self._trials)} launches")
         return False
 
     def _flaky(self) -> Steps[None]:
-        """Find one node whose fault comes now and then: only what fails proves something."""
+        """Find a boundary, or one node whose fault comes now and then."""
         self._blamed.clear()
         self._open = []
-        while len(suspects := self._trials.in_every_failure(self._all)) > 1:
-            others = [node for node in self._all if node not in suspects]
-            half, lent = (len(suspects) + 1) // 2, len(others) // 2
-            halves = (*suspects[:half], *others[:lent]), (*suspects[half:], *others[lent:])
-            for _ in range(_AGAIN_HALVES):
-                if any((yield from self._try(*halves))):
-                    break
-            else:
-                among = self._blamed.named(suspects)
-                self._blamed.conclude(f"it came now and then and then stayed away; who was always there: {among}")
-                return
-        if not suspects:
-            self._blamed.conclude("it comes now and then, and no node was in all launches that failed")
+        if (yield from group_flaky.boundary(self._all, self._blamed, self._try, self._shortest)):
+            self._blamed.conclude()
             return
-        partners = cycle([node for node in reversed(self._all) if node not in suspects] or [suspects[0]])
-        for _ in range(AGAIN):
-            if (yield from self._try(tuple(dict.fromkeys((suspects[0], next(partners))))))[0]:
-                self._blamed.add("node", suspects)
-                self._blamed.conclude()
-                return
-        name = self._names[suspects[0]]
-        self._blamed.conclude(f"{name} was in all launches that failed, but then it did not come again")
+        self._blamed.conclude((yield from group_flaky.search(self._all, self._trials, self._blamed, self._try)))
 
     # --- launches -----------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clusterctl.analysis import group_flaky
 from clusterctl.analysis.group_strategy import GroupStrategy
 from clusterctl.analysis.group_trials import Blamed, GroupTrials
 
@@ -42,7 +43,8 @@ class GroupSearch:
 
         Args:
             nodes: at least one, each once; neighbours stay in one group as long as possible.
-            limit: launches that may not be exceeded; None is three times the bound and twelve.
+            limit: launches that may not be exceeded; None is three times the bound, twelve, and
+                those for a fault that comes now and then.
             launcher: the node that launched the job, and launches every group; None is the first.
 
         Raises:
@@ -55,7 +57,7 @@ class GroupSearch:
         self._names = tuple(nodes)
         self._launcher = self._names.index(launcher) if launcher is not None else 0
         self.bound = bound(len(nodes))
-        self.limit = _MANY * self.bound + _CHECKS if limit is None else limit
+        self.limit = _MANY * self.bound + _CHECKS + group_flaky.most_launches(len(nodes)) if limit is None else limit
         self._trials = GroupTrials()
         self._blamed = Blamed(self._names, self._trials)
         self._strategy = GroupStrategy(self._names, self._trials, self._blamed, self.limit, self._launcher)

@@ -67,6 +67,11 @@ class GroupTrials:
         counted = (*self._seen, *(one for one in self._by_others if one[1]))
         return [failed for mask, failed in counted if mask & wanted == wanted]
 
+    def with_some_of(self, one: Group, other: Group) -> list[bool]:
+        """Return for each launch with nodes of both groups whether it failed."""
+        sides = _mask(one), _mask(other)
+        return [failed for mask, failed in self._seen if mask & sides[0] and mask & sides[1]]
+
     def without(self, groups: Iterable[Group]) -> list[bool]:
         """Return for each launch that held none of the groups as a whole whether it failed."""
         every = [_mask(group) for group in groups]
@@ -101,8 +106,13 @@ class Blamed:
         """
         self._names, self._trials = names, trials
         self._found: list[_Blame] = []
+        self._sides: tuple[Group, Group] | None = None
         self.nodes: set[int] = set()
         self.words = ""
+
+    def add_boundary(self, one: Group, other: Group) -> None:
+        """Blame what lies between two groups of nodes, and no node."""
+        self._sides = one, other
 
     def add(self, kind: CulpritKind, group: Group, more: str = "") -> None:
         """Blame a group of nodes; ``more`` is said after the evidence."""
@@ -130,15 +140,18 @@ class Blamed:
 
     def clear(self) -> None:
         """Take every blame back."""
-        self._found, self.nodes = [], set()
+        self._found, self.nodes, self._sides = [], set(), None
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
         """The culprits with the evidence as it is now."""
-        return tuple(
+        found = [
             Culprit(kind=one.kind, nodes=tuple(self._names[node] for node in one.nodes), words=self._evidence(one))
             for one in self._found
-        )
+        ]
+        if self._sides is not None:
+            found.append(self._boundary(*self._sides))
+        return tuple(found)
 
     def named(self, group: Iterable[int]) -> str:
         """Return the names of a group's nodes, folded."""
@@ -148,11 +161,22 @@ class Blamed:
         """End with these words after those of the culprits."""
         found = [culprit.words for culprit in self.culprits]
         without = self._trials.without(one.group for one in self._found)
-        if found and without:
+        if self._found and without:
             found.append(f"{without.count(False)} of {len(without)} launches without passed")
         if not found and not words:
             words = f"it did not come again in {len(self._trials)} launches"
         self.words = "; ".join([*found, words] if words else found)
+
+    def _boundary(self, one: Group, other: Group) -> Culprit:
+        both = self._trials.with_some_of(one, other)
+        groups = tuple(tuple(self._names[node] for node in group) for group in (one, other))
+        return Culprit(
+            kind="boundary",
+            nodes=(*groups[0], *groups[1]),
+            groups=groups,
+            words=f"between {self.named(one)} and {self.named(other)}: both pass by themselves, and {sum(both)} of "
+            f"{len(both)} launches with nodes of both failed; look at what lies between them: a switch or its uplink",
+        )
 
     def _evidence(self, one: _Blame) -> str:
         having = self._trials.with_all_of(one.group)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -38,12 +39,17 @@ class ProofVerdict:
 
 @dataclass(frozen=True)
 class NodeWord:
-    """What a node's own ``clusterctl launch`` knows: ports that are up, GPUs, and where its settings are made."""
+    """What a node's own ``clusterctl launch`` knows: ports that are up, GPUs, and where its settings are made.
+
+    ``fabric`` are the interfaces that must carry the job. ``is_recorded``: the role ``fabric`` has proven them. Else it
+    is the one that leads to node 0.
+    """
 
     rdma: tuple[str, ...] = ()
     gpu_devices: int = 0
     settings: Mapping[str, str] | None = None
     fabric: FabricPath | None = None
+    is_recorded: bool = True
 
     @classmethod
     def of(cls, record: Any) -> NodeWord:
@@ -57,6 +63,7 @@ class NodeWord:
             gpu_devices=count if type(count) is int else 0,
             settings={str(k): str(v) for k, v in settings.items()} if isinstance(settings, dict) else {},
             fabric=FabricPath(listed) if listed else None,
+            is_recorded=not (isinstance(fabric, dict) and fabric.get("recorded") is False),
         )
 
     @property
@@ -67,7 +74,7 @@ class NodeWord:
             "rdma": list(self.rdma),
             "gpu_devices": self.gpu_devices,
             "settings": dict(self.settings or {}),
-            "fabric": {"interfaces": interfaces},
+            "fabric": {"interfaces": interfaces, "recorded": self.is_recorded},
         }
 
 
@@ -104,12 +111,14 @@ def _of_ways(reports: Sequence[Mapping[str, Any]]) -> ProofVerdict:
     for one in reports:
         hosts[_host(one)].append(one)
     nodes = {host: NodeWord.of(next((r["node"] for r in told if r.get("node")), None)) for host, told in hosts.items()}
+    carried = [(host, r["carried"]) for host, told in hosts.items() for r in told if isinstance(r.get("carried"), dict)]
+    chosen = not any(node.is_recorded for node in nodes.values()) and _is_deliberate(hosts, carried)
     site = _Site(
         slots={host: len(told) for host, told in hosts.items()},
         rdma={host: node.rdma for host, node in nodes.items() if node.rdma},
         gpus={host: name for host, told in hosts.items() if (name := str(told[0].get("gpu") or ""))},
         settings={host: node.settings or {} for host, node in nodes.items()},
-        fabric={host: node.fabric for host, node in nodes.items() if node.fabric is not None},
+        fabric={host: node.fabric for host, node in nodes.items() if node.fabric is not None and not chosen},
     )
     blind = [host for host, node in nodes.items() if node.gpu_devices and host not in site.gpus]
     if blind:
@@ -117,11 +126,16 @@ def _of_ways(reports: Sequence[Mapping[str, Any]]) -> ProofVerdict:
         found = f"PyTorch finds no GPU on {_named(blind)}, which has {nodes[blind[0]].gpu_devices}: {_short(why)}"
         return _fail(found)
     paths = {host: joined(said) for host, told in hosts.items() if (said := [r["path"] for r in told if r.get("path")])}
-    carried = [(host, r["carried"]) for host, told in hosts.items() for r in told if isinstance(r.get("carried"), dict)]
     faults = together([*nccl_faults(site, paths), *carrier_faults(site, carried)])
     if faults:
         return _fail(*map(_sentence, faults))
     return ProofVerdict(ExitCode.OK, (f"proof {_proved(reports, site, paths)}",))
+
+
+def _is_deliberate(hosts: Iterable[str], carried: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:
+    """Whether every node has the same settings of interfaces: a pod's user may want another network for the job."""
+    told = {host: json.dumps(event.get("settings"), sort_keys=True) for host, event in carried}
+    return len(set(told.values())) == 1 and set(hosts) <= told.keys()
 
 
 def _proved(reports: Sequence[Mapping[str, Any]], site: _Site, paths: Mapping[str, NcclPath]) -> str:

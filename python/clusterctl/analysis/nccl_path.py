@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _NET, _IB, _SOCKET, _DIRECT = "NET/", "NET/IB", "NET/Socket", "GDRDMA"
 _LEAST_BYTES = 2**20  # of a node's traffic; less says nothing of the way that a job takes
 _MOSTLY = 0.5  # of a node's traffic
+_PARTLY = 0.1  # of a node's traffic, where a setting of the node itself chose the way
 _MOST_NAMED, _MOST_PORTS = 4, 8
 _NO_GPUDIRECT = "GeForce"  # NVIDIA's documentation of GPUDirect RDMA names data-centre and workstation GPUs alone
 _SOCKET_NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -43,7 +44,7 @@ class PathSite(Protocol):
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, str]]:
-        """Where each node sets NCCL's variables: a file, or "environment"."""
+        """Where each node sets variables of NCCL and Gloo: a file, or "environment"."""
 
     @property
     def fabric(self) -> Mapping[str, FabricPath]:
@@ -119,34 +120,55 @@ def nccl_faults(site: PathSite, paths: Mapping[str, NcclPath]) -> Iterator[PathF
 
 
 def carrier_faults(site: PathSite, events: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[PathFault]:
-    """Yield nodes whose counters rose mostly outside the cluster's network; one node alone may have served files.
+    """Yield nodes whose counters rose outside the cluster's network.
+
+    A node whose own setting chose that way is at fault, and the others only follow it. Without such a setting, one node
+    alone may have served files.
 
     Args:
         site: the nodes.
         events: each with its node: what ``port_counters.py`` told there, and the settings that choose interfaces.
     """
-    wrong: dict[str, PathFault] = {}
+    chosen, astray = {}, {}
     for host, event in events:
-        fabric, carriers = site.fabric.get(host), _carriers(event.get("ports"))
+        fabric, own = site.fabric.get(host), without_doubles(_carriers(event.get("ports")))
         if fabric is None or host not in site.slots:
             continue
-        own = without_doubles(carriers)
-        chosen = {one.name for one in of_fabric(fabric, own)}
-        others = [one for one in own if one.name not in chosen]
-        total = sum(one.rx_bytes + one.tx_bytes for one in own)
-        aside = sum(one.rx_bytes + one.tx_bytes for one in others)
-        if not others or aside < max(_LEAST_BYTES, _MOSTLY * total):
+        right = {one.name for one in of_fabric(fabric, own)}
+        others = [one for one in own if one.name not in right]
+        total, aside = sum(map(_bytes, own)), sum(map(_bytes, others))
+        if not others or aside < _LEAST_BYTES:
             continue
-        most = max(others, key=lambda one: one.rx_bytes + one.tx_bytes)
+        most = max(others, key=_bytes)
         given = event.get("settings")
-        told = [f"{name}={given[name]}" for name in _SOCKET_NAMES if isinstance(given, dict) and given.get(name)]
+        told = {name: given[name] for name in _SOCKET_NAMES if isinstance(given, dict) and given.get(name)}
+        guilty = [name for name, value in told.items() if _takes(name, str(value), most.name)]
         words = f"{aside / 2**20:.1f} MiB of {total / 2**20:.1f} MiB went over {most.name}, not over"
         words += f" {fabric.interfaces[0]}"
-        words += f" ({', '.join(told)})" if told else ""
         cure = f"set {' and '.join(_SOCKET_NAMES)} to {fabric.interfaces[0]}, or provision it again (role fabric)"
-        wrong[host] = PathFault((host,), words, cure)
-    if len(wrong) > 1:
-        yield from wrong.values()
+        if guilty and aside >= _PARTLY * total:
+            by = " and ".join(f"{name}={told[name]}{_of(site, host, name)}" for name in guilty)
+            cure = f"set {' and '.join(guilty)} to {fabric.interfaces[0]}, or take that setting away"
+            chosen[host] = PathFault((host,), f"{words}, by {by}", cure)
+        elif aside >= _MOSTLY * total:
+            astray[host] = PathFault((host,), words, cure)
+    if chosen:
+        yield from chosen.values()
+    elif len(astray) > 1:
+        yield from astray.values()
+
+
+def _bytes(one: Carrier) -> float:
+    return one.rx_bytes + one.tx_bytes
+
+
+def _takes(name: str, value: str, interface: str) -> bool:
+    """Whether a variable chooses an interface: NCCL takes prefixes, ``=`` whole names and ``^`` all others."""
+    if name.startswith("NCCL_") and value.startswith("^"):
+        return not _takes(name, value[1:], interface)
+    whole = value.startswith("=") or not name.startswith("NCCL_")
+    words = [word.partition(":")[0] for word in value.lstrip("=").split(",") if word]
+    return any(interface == word if whole else interface.startswith(word) for word in words)
 
 
 # --- one fault each ---------------------------------------------------------------------------------------------------
@@ -217,9 +239,14 @@ def _setting(site: PathSite, host: str, one: NcclPath, names: Mapping[str, tuple
     """Return the first of these settings that somebody made, with its place; ``names`` have their harmless values."""
     for name, harmless in names.items():
         if name in one.settings and one.settings[name] not in harmless:
-            place = site.settings.get(host, {}).get(name, "")
-            return f"{name}={one.settings[name]}{f' of {place}' if place else ''}"
+            return f"{name}={one.settings[name]}{_of(site, host, name)}"
     return ""
+
+
+def _of(site: PathSite, host: str, name: str) -> str:
+    """Return the place of a setting, such as ' of /etc/nccl.conf'; '' where it is not known."""
+    place = site.settings.get(host, {}).get(name, "")
+    return f" of {place}" if place else ""
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

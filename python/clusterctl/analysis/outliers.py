@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clusterctl.analysis import culprit_words, link_model, robust_stats, significance, small_samples
+from clusterctl.analysis import boundary, culprit_words, link_model, robust_stats, significance, small_samples
 from clusterctl.analysis.link_model import Fit
 from clusterctl.analysis.link_values import LinkValues, parameters
 from clusterctl.model.culprits import Culprit
@@ -112,11 +112,15 @@ def among_links(matrix: PairMatrix, policy: OutlierPolicy) -> tuple[Culprit, ...
 
     A node is named when the median of its links is slow. A link (``pair``) is named when it is slow beside the other
     links of its two ends. With fewer than four nodes no node can be told from a link, so only links are named; of two
-    nodes nothing is.
+    nodes nothing is. Groups of nodes that are slow towards each other come first, and explain their links.
     """
     known = LinkValues.of(matrix)
     if known is None:
         return ()
+    found = boundary.find(known, policy)
+    between = boundary.culprit(matrix, known, found) if found is not None else None
+    if found is not None:
+        known = boundary.without(known, found)
     table, logs = known.table, known.logs
     if known.is_small:
         fitted, nodes, single = _of_few(known, policy)
@@ -125,9 +129,13 @@ def among_links(matrix: PairMatrix, policy: OutlierPolicy) -> tuple[Culprit, ...
         scale = known.scale_of(fitted)
         nodes = bad_nodes(fitted, table, scale, policy)
         single = bad_links(fitted, table, scale, policy)
-    return tuple(node_culprit(matrix, one, fitted) for one in significance.by_score(nodes)) + tuple(
-        pair_culprit(matrix, one, fitted, int(table.first[one.at]), int(table.second[one.at]))
-        for one in significance.by_score(single)
+    return (
+        *((between,) if between is not None else ()),
+        *(node_culprit(matrix, one, fitted) for one in significance.by_score(nodes)),
+        *(
+            pair_culprit(matrix, one, fitted, int(table.first[one.at]), int(table.second[one.at]))
+            for one in significance.by_score(single)
+        ),
     )
 
 
@@ -136,7 +144,7 @@ def finest_link(matrix: PairMatrix, policy: OutlierPolicy) -> tuple[float | None
 
     They are the thresholds of :func:`among_links` turned around; None where it names no link or no node.
     """
-    known = LinkValues.of(matrix)
+    known = boundary.explained(LinkValues.of(matrix), policy)
     if known is None:
         return None, None
     table = known.table

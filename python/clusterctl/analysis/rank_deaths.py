@@ -1,10 +1,14 @@
-"""Read the end of a job's output: which rank a signal ended, as mpirun or torchrun tells it."""
+"""Read the end of a job's output: which rank a signal ended, and which node ranks of others have lost."""
 
 from __future__ import annotations
 
 import re
 import signal
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _MPIRUN = re.compile(
     r"process rank (?P<rank>\d{1,9}) with PID \d+ on node (?P<host>\S+) exited on\s+signal (?P<by>\d+)"
@@ -14,6 +18,10 @@ _TORCHRUN = re.compile(
     r"Root Cause[^\n]*\n(?:[^\n]*\n){1,6}?(?:\s*host\s*: (?P<host>\S+)[^\n]*\n)?\s*rank\s*: (?P<rank>\d+) [^\n]*\n"
     r"\s*exitcode\s*: (?P<code>-?\d+) [^\n]*?(?:\((?P<signal>SIG\w+)\))?\s*\n"
 )
+# In the words of PRRTE for a rank that called MPI_Abort, in its help-prun.txt.
+_ABORTED = re.compile(r'due to process rank \d{1,9} with PID \d+ on node (?P<host>\S+) calling "abort"')
+# Open MPI (help-mpi-btl-tcp.txt, "peer hung up") and Gloo (gloo/transport/tcp/pair.cc).
+_LOST_PEER = re.compile(r"Peer host: +(?P<host>[^\s\]>]+)|Connection closed by peer \[(?P<address>[0-9a-fA-F:.]+)\]")
 
 
 @dataclass(frozen=True)
@@ -55,3 +63,29 @@ def first_death(output: str) -> RankDeath | None:
     if found := _MPIRUN.search(" ".join(output.split())):
         return RankDeath(int(found["rank"]), found["host"], int(found["by"]))
     return None
+
+
+def first_lost_peer(output: str, names: Mapping[str, str]) -> str:
+    """Return the node of the first peer that ranks say they have lost, empty without one.
+
+    Only the first counts: when the launcher ends the others, they lose each other too.
+    """
+    for match in _LOST_PEER.finditer(output):
+        name = names.get(match["host"] or match["address"], "")
+        if name:
+            return name
+    return ""
+
+
+def lost_before_abort(output: str, names: Mapping[str, str]) -> str:
+    """Return the node of a rank that ended before another node's rank aborted; empty where the output tells no such.
+
+    A rank that loses its peer may abort before mpirun hears how the peer ended. mpirun then names the wrong rank.
+
+    Args:
+        output: the end of the job's output.
+        names: the node of each name and address that the output may use.
+    """
+    aborted = _ABORTED.search(" ".join(output.split()))
+    lost = first_lost_peer(output, names)
+    return lost if aborted and names.get(aborted["host"], "") not in {"", lost} else ""

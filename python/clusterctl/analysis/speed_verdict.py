@@ -211,7 +211,7 @@ def _judged(result: CheckResult, comparisons: tuple[Comparison, ...], culprits: 
     if not culprits and not failed:
         return result.model_copy(update=added)
     named = [one.words for one in culprits] + [one.words for one in failed]
-    hosts = [host for one in culprits for host in one.nodes] + [host for one in failed for host in one.figure.nodes]
+    hosts = [host for one in culprits for host in one.blamed] + [host for one in failed for host in one.figure.nodes]
     return result.model_copy(
         update={
             **added,

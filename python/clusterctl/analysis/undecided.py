@@ -25,8 +25,13 @@ _FEWEST_NODES = 4  # fewer have too few links to tell a node from a link
 
 
 def chosen(assessed: CheckResult) -> tuple[PairMatrix, ...]:
-    """Return the matrices to measure on: of each quantity the one that names somebody, else of bandwidth the finest."""
+    """Return the matrices to measure on: of each quantity the one that names somebody, else of bandwidth the finest.
+
+    Where groups of nodes are slow towards each other, a second run has to confirm that, and single links wait for it.
+    """
     found: list[PairMatrix] = []
+    if any(one.kind == "boundary" for one in assessed.culprits):
+        return ()
     for quantity in dict.fromkeys(matrix.quantity for matrix in assessed.matrices):
         usable = [
             one

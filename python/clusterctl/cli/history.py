@@ -76,6 +76,8 @@ def _show(found: History, check: str | None) -> None:
         _show_trends(console, found.trends)
     else:
         _show_changes(console, found.trends)
+    for words in found.drifts:
+        console.print(words, markup=False, soft_wrap=output.keeps_lines())
     if found.total > len(found.runs):
         console.print(f"{output.plural(found.total, 'run')} are kept; --last shows more of them.")
     if found.baseline is not None and not found.baseline.run_id:

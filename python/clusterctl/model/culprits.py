@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
+from clusterctl.model import nodeset
 from clusterctl.model.base import Record
 
 
@@ -12,10 +13,11 @@ class Culprit(Record):
     """Who stands out, by how much, and what shows it.
 
     Attributes:
-        kind: ``node``, ``pair`` (of nodes), ``one_way`` (a pair in one direction only), or ``together`` (only when all
-            take part at once).
+        kind: ``node``, ``pair`` (of nodes), ``one_way`` (a pair in one direction only), ``together`` (only when all
+            take part at once), or ``boundary`` (what lies between groups of nodes; no node is to blame).
         nodes: one name for a node, two for a pair, sender and receiver for one way, the smallest set that shows it
             otherwise.
+        groups: the groups of nodes on the sides of a boundary, empty otherwise.
         quantity: what was measured, empty where a job hung or crashed.
         ratio: measured over expected (0.1: a tenth of its neighbours), None where nothing was measured.
         score: robust modified z-score, None where there is none.
@@ -25,8 +27,9 @@ class Culprit(Record):
         since: the first of the consecutive runs that named it, None where this is the first.
     """
 
-    kind: Literal["node", "pair", "one_way", "together"]
+    kind: Literal["node", "pair", "one_way", "together", "boundary"]
     nodes: tuple[str, ...]
+    groups: tuple[tuple[str, ...], ...] = ()
     quantity: str = ""
     size_bytes: int | None = None
     ratio: float | None = None
@@ -35,6 +38,16 @@ class Culprit(Record):
     words: str
     cure: str = ""
     since: datetime | None = None
+
+    @property
+    def blamed(self) -> tuple[str, ...]:
+        """The nodes that are at fault; none where it is what lies between groups of them."""
+        return () if self.kind == "boundary" else self.nodes
+
+    @property
+    def sides(self) -> str:
+        """The groups on the sides of a boundary, ``node[1-4] | node[5-8]``; empty for the other kinds."""
+        return " | ".join(map(nodeset.folded, self.groups))
 
 
 class Fineness(Record):

@@ -264,17 +264,20 @@ class CheckResult(Record):
         if not self.is_bad:
             return ()
         culprits = (*self.culprits, *(self.search.culprits if self.search else ()))
-        found = [node for one in culprits for node in one.nodes]
+        found = [node for one in culprits for node in one.blamed]
         found += [node for one in self.comparisons if one.verdict is Verdict.FAIL for node in one.figure.nodes]
-        if not found and not self.next_step:
+        if not found and not culprits and not self.next_step:
             found = list(self.hosts)
         return tuple(dict.fromkeys(found))
 
     @property
     def named_words(self) -> str:
-        """The named nodes, or "not known" with the next step; empty where the check is not bad."""
+        """The named nodes, or groups of nodes, or "not known" with the next step; empty where the check is not bad."""
         if not self.is_bad:
             return ""
+        between = [f"between {one.sides}" for one in self.culprits if one.sides]
+        if between:
+            return " ".join((*self.named, *between))
         step = f", next step: {self.next_step}" if self.next_step else ""
         return " ".join(self.named) or f"not known{step}"
 

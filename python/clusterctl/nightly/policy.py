@@ -114,7 +114,10 @@ def state_of(night: Night) -> tuple[str, ...]:
     found: set[str] = set()
     if night.proof is not None:
         found |= {f"{bad.check} {bad.verdict.value} {' '.join(sorted(bad.certain))}".strip() for bad in night.proof.bad}
-        found |= {f"{one.kind} {' '.join(sorted(one.nodes))} {one.quantity}".strip() for one in night.proof.culprits}
+        found |= {
+            f"{one.kind} {one.sides or ' '.join(sorted(one.nodes))} {one.quantity}".strip()
+            for one in night.proof.culprits
+        }
     if night.drift is not None:
         found |= {f"drift {host.host}" for host in night.drift.hosts}
         found |= {"drift unknown"} if night.drift.problem else set()

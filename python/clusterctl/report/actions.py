@@ -59,11 +59,10 @@ class Action:
 
 def of(record: ValidationRecord) -> tuple[Action, ...]:
     """Return the actions after this run; none where every check passed."""
-    grouped: dict[tuple[str, tuple[str, ...]], list[_Found]] = {}
+    grouped: dict[tuple[str, str], list[_Found]] = {}
     for check in record.checks:
         for culprit in culprits(check):
-            nodes = culprit.nodes if culprit.kind == "one_way" else tuple(sorted(culprit.nodes))
-            grouped.setdefault((culprit.kind, nodes), []).append((check, culprit))
+            grouped.setdefault((culprit.kind, names(culprit)), []).append((check, culprit))
     named = sorted(grouped.values(), key=lambda found: -max(badness(culprit) for _, culprit in found))
     covered = {check.check for found in named for check, _ in found}
     rest = [check for check in record.checks if check.is_bad and check.check not in covered]
@@ -124,13 +123,16 @@ def _of_check(check: CheckResult) -> Action:
 
 
 def names(culprit: Culprit) -> str:
-    """Return the nodes of a culprit, folded; of a link that fails one way, sender and receiver."""
+    """Return the nodes of a culprit, folded: sender and receiver of one way, and the groups beside a boundary."""
     if culprit.kind == "one_way":
         return " → ".join(culprit.nodes)
+    if culprit.sides:
+        return culprit.sides
     return nodeset.folded(culprit.nodes)
 
 
 _PATH_ADVICE = {
+    "boundary": "Check what lies between the groups: the uplinks of their switches, the ports and cables in between.",
     "pair": "Check the path between the two nodes: cables, switch ports, routes. Each does well with the others.",
     "one_way": "Check this direction of the path: a filter rule, a route or a damaged fibre. The way back does well.",
     "together": "No node shows it alone: check what they share, such as a switch or a limit on connections.",

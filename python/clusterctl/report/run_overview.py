@@ -13,7 +13,7 @@ from clusterctl.model import nodeset
 from clusterctl.model.base import Record
 from clusterctl.model.hosts import InventorySources
 from clusterctl.model.results import Trend, Verdict
-from clusterctl.report import run_resolver
+from clusterctl.report import run_resolver, slow_nodes
 from clusterctl.state import history as run_history
 from clusterctl.state.history import Baseline
 from clusterctl.support.words import and_more
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from clusterctl.state.history import StoredResult, StoredRun
 
 _MOST_NAMED = 8
+_OF_ALL = ("together", "boundary")  # kinds of culprits that blame no node
 
 
 class HistoryLine(Record):
@@ -41,7 +42,11 @@ class HistoryLine(Record):
 
 
 class History(Record):
-    """The runs of a cluster, oldest first; ``total`` counts the kept runs, ``trends`` are of the last run."""
+    """The runs of a cluster, oldest first.
+
+    ``total`` counts the kept runs, ``trends`` are of the last run. ``drifts`` says who became a little slower over all
+    runs, or after how many more runs that would show.
+    """
 
     cluster: str
     inventory: str
@@ -49,6 +54,7 @@ class History(Record):
     baseline: Baseline | None
     runs: tuple[HistoryLine, ...]
     trends: tuple[Trend, ...] = ()
+    drifts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -79,6 +85,7 @@ def overview(given: AnyInventory, check: str | None = None, last: int | None = N
             baseline=history.baseline(cluster),
             runs=lines if last is None else lines[-last:],
             trends=history.trends(cluster, record, noise=trend.noise_of(suite.HistoryOptions())),
+            drifts=slow_nodes.sentences(history, cluster, record),
             notes=tuple(history.warnings),
         )
 
@@ -148,7 +155,7 @@ class _LastKnown:
         self._verdicts[one.check] = one.verdict
         if one.verdict is Verdict.ERROR:
             return
-        named = {nodeset.folded(culprit.nodes) for culprit in one.culprits if culprit.kind != "together"}
+        named = {nodeset.folded(culprit.nodes) for culprit in one.culprits if culprit.kind not in _OF_ALL}
         earlier = self._culprits.get(one.check, set())
         new, gone = sorted(named - earlier), sorted(earlier - named)
         if new:

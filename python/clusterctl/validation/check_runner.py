@@ -158,7 +158,7 @@ class CheckRunner:
             lambda words: self._tell(CheckProgress(check.name, words)),
             launcher=team.launch_node,
         )
-        blamed = tuple(dict.fromkeys(name for culprit in search.culprits for name in culprit.nodes))
+        blamed = tuple(dict.fromkeys(name for culprit in search.culprits for name in culprit.blamed))
         return result.model_copy(
             update={
                 "search": search,

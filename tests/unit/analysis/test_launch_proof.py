@@ -97,8 +97,23 @@ def test_traffic_over_the_wrong_interface_is_named() -> None:
     word = NodeWord(fabric=FabricPath(("eth0",)))
     verdict = judge(reports(word=word, backend="gloo", gpu="", carried=carried))
     assert (
-        "pod-0, pod-1: 80.0 MiB of 80.0 MiB went over eth1, not over eth0 (GLOO_SOCKET_IFNAME=eth1)"
+        "pod-0, pod-1: 80.0 MiB of 80.0 MiB went over eth1, not over eth0, by GLOO_SOCKET_IFNAME=eth1"
         in (verdict.lines[0])
+    )
+
+
+def test_pods_without_a_record_are_held_to_the_interface_that_leads_to_node_0() -> None:
+    """A user may choose another network for all pods; one pod that differs is at fault."""
+    word = NodeWord(fabric=FabricPath(("eth0",)), is_recorded=False, settings={"GLOO_SOCKET_IFNAME": "environment"})
+    ports = {"eth0": [1000, 1000, ""], "eth1": [40 << 20, 40 << 20, ""]}
+    found = reports(word=word, backend="gloo", gpu="")
+    for one in found:
+        one["carried"] = {"ports": ports, "settings": {"GLOO_SOCKET_IFNAME": "eth1"}}
+    assert judge(found).may_start
+    found[0]["carried"]["settings"] = {"GLOO_SOCKET_IFNAME": "eth0"}
+    assert judge(found).lines[0] == (
+        "proof FAIL: pod-1: 80.0 MiB of 80.0 MiB went over eth1, not over eth0, by GLOO_SOCKET_IFNAME=eth1 of "
+        "environment; set GLOO_SOCKET_IFNAME to eth0, or take that setting away"
     )
 
 

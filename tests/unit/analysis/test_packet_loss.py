@@ -144,6 +144,24 @@ def test_it_says_why_where_the_links_are_slow_as_well() -> None:
     assert found.words == ("node2: packets are lost, 5 % of the TCP segments on its links to node[1,3-4]; slow")
 
 
+def test_a_lossy_link_is_confirmed_though_the_losses_slow_it_by_another_amount_in_each_run() -> None:
+    def run(ratio: float) -> tuple[Culprit, ...]:
+        slow = Culprit(
+            kind="pair",
+            nodes=("node2", "node4"),
+            quantity="bandwidth",
+            size_bytes=64,
+            ratio=ratio,
+            score=9.0,
+            words="x: y",
+        )
+        return agreement.merge([*packet_loss.links(figures((2, 4)), [matrix(4)]), slow])
+
+    (found,) = agreement.confirm(run(0.9), run(0.3))
+    assert found.nodes == ("node2", "node4")
+    assert "packets are lost" in found.words
+
+
 def test_the_way_that_loses_packets_is_the_culprit_where_the_way_back_is_the_slower_one() -> None:
     words = "node4 to node2: bandwidth that way is 60 % below the way back's"
     back = Culprit(

@@ -55,6 +55,19 @@ def test_a_link_that_fails_one_way_names_sender_and_receiver_in_order() -> None:
     assert all("direction" in one.advice for one in todo)
 
 
+def test_a_boundary_shows_its_groups_and_two_cuts_of_the_same_nodes_are_two_actions() -> None:
+    cuts = ((("node1", "node2"), ("node3", "node4")), (("node1", "node4"), ("node2", "node3")))
+    both = tuple(
+        Culprit(
+            kind="boundary", nodes=(*one, *other), groups=(one, other), quantity=quantity, words="slow between them"
+        )
+        for (one, other), quantity in zip(cuts, ("bandwidth", "latency"), strict=True)
+    )
+    check = PAIRS.model_copy(update={"culprits": both})
+    assert [one.nodes for one in actions.of(record((check,)))] == ["node[1-2] | node[3-4]", "node[1,4] | node[2-3]"]
+    assert check.named == ()
+
+
 def test_a_culprit_that_is_not_known_is_a_next_step_and_blames_nobody() -> None:
     check = CheckResult(
         check="hello",

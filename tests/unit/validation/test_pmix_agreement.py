@@ -38,10 +38,14 @@ def test_the_types_of_srun() -> None:
 @pytest.mark.parametrize(
     ("wanted", "listed", "says"),
     [
-        ("none", LISTED, ["'srun --mpi=none'", "world of size 1", "--mpi pmix or pmix_v4"]),
-        ("pmi2", LISTED, ["'srun --mpi=pmi2'", "world of size 1"]),
+        ("none", LISTED, ["'srun --mpi=none'", "no rank of Open MPI 4.1", "--mpi pmix or pmix_v4"]),
+        ("pmi2", LISTED, ["'srun --mpi=pmi2'", "starts each rank as a world of size 1"]),
         ("pmix_v5", LISTED, ["login", "no type 'pmix_v5'", "pmix or pmix_v4"]),
-        ("pmix", LISTED_BEFORE, ["login", "no PMIx plugin", "openmpi, none, pmi2", "leave --launcher srun out"]),
+        (
+            "pmix",
+            LISTED_BEFORE,
+            ["login", "no PMIx plugin", "no rank of Open MPI 4.1", "none, pmi2", "leave --launcher srun out"],
+        ),
         ("pmix", "", ["no PMIx plugin", "has none"]),
     ],
 )

@@ -1,6 +1,6 @@
 """Ranks that MPI started alone: each is a world of size 1, ends with code 0, and has proved nothing.
 
-srun does so without PMIx, and where Slurm's PMIx and Open MPI's do not meet.
+srun does so to Open MPI 5.0 without PMIx, and where Slurm's PMIx and Open MPI's do not meet.
 """
 
 from __future__ import annotations

@@ -38,7 +38,8 @@ class Site:
         layout: where the software lies on the nodes.
         rdma: the RDMA ports of each node that are up and of its fastest kind, ``mlx5_0:1``.
         gpus: the name of each node's GPUs, as the driver tells it.
-        settings: where each node sets NCCL's variables: a file, or "environment".
+        settings: where each node sets variables of NCCL and Gloo: a file, or "environment".
+        mpi_networks: the settings of others by which each node's Open MPI chooses networks: value and place by name.
         fabric: the interfaces of each node that must carry jobs; a node without a fabric record is left out.
     """
 
@@ -55,6 +56,7 @@ class Site:
     rdma: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     gpus: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    mpi_networks: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
 
     @property
     def placement(self) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ def explained(result: CheckResult, held: Sequence[HeldBack]) -> CheckResult:
     words = and_more((one.words for one in held), _MOST_NAMED, "; ")
     others = tuple(culprit for culprit in result.culprits if not set(culprit.nodes) & set(names))
     is_wrong = any(report.wrong and report.compared for report in result.ranks)
-    blamed = dict.fromkeys((*(result.hosts if is_wrong else ()), *names, *(n for one in others for n in one.nodes)))
+    blamed = dict.fromkeys((*(result.hosts if is_wrong else ()), *names, *(n for one in others for n in one.blamed)))
     return result.model_copy(
         update={
             "verdict": result.verdict if result.verdict is Verdict.ERROR else Verdict.FAIL,

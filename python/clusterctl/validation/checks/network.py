@@ -27,6 +27,7 @@ _TOLD = 0.05  # a carrier with a smaller share is not named
 _RX, _TX = "_rx_bytes", "_tx_bytes"
 _MIB = 2**20
 _MOST_NAMED = 3
+CHOOSING = ("btl_tcp_if_include", "btl_tcp_if_exclude")  # parameters by which Open MPI chooses TCP's networks
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class NetworkCheck:
             return base.fail(judgement, f"no counters came from {folded(unread)}", unread)
         faults = {found: fault for found in readings if (fault := _fault(site, found)) is not None}
         if faults:
-            return _failed(judgement, faults)
+            return _failed(judgement, _at_fault(site, faults))
         carriers = {found: _carriers(site, found) for found in readings}
         if not all(carriers.values()):
             silent = folded([found.host for found, names in carriers.items() if not names])
@@ -128,6 +129,7 @@ class _Fault:
 
     what: str
     figures: str
+    by: str = ""
 
 
 def _fault(site: base.Site, found: Reading) -> _Fault | None:
@@ -150,6 +152,32 @@ def _fault(site: base.Site, found: Reading) -> _Fault | None:
         what = f"UCX was chosen, and not all of what was sent went over RDMA, {_names(found.active)}"
         return _Fault(what, _counted(found, (_names(found.active), ports), _most(found, others)))
     return None
+
+
+def _at_fault(site: base.Site, faults: dict[Reading, _Fault]) -> dict[Reading, _Fault]:
+    """Return the faults of nodes whose own settings chose another network; of all nodes where no node has one.
+
+    Ranks on the other nodes only follow: they reach such a node by the addresses that it announces.
+    """
+    by = {found: _chosen_by(site, found) for found in faults if found.pml != "ucx"}
+    guilty = {found: replace(faults[found], by=words) for found, words in by.items() if words}
+    return guilty or faults
+
+
+def _chosen_by(site: base.Site, found: Reading) -> str:
+    """Return the settings of a node by which Open MPI takes another network than the fabric, '' without one."""
+    fabric = site.fabric.get(found.host)
+    given = site.mpi_networks.get(found.host, {})
+    if fabric is None:
+        return ""
+    right = {*fabric.interfaces, *fabric.cidrs}
+    told = []
+    for name, (value, place) in given.items():
+        words = {word.strip() for word in value.split(",")} - {""}
+        wrong = bool(words & right) if name.endswith("exclude") else not words <= right
+        if words and wrong:
+            told.append(f"{name}={value} of {place}")
+    return " and ".join(told)
 
 
 def _names(names: Iterable[str]) -> str:
@@ -175,13 +203,14 @@ def _counted(found: Reading, right: tuple[str, Sequence[Carrier]], others: Seque
 
 def _failed(judgement: base.Judgement, faults: dict[Reading, _Fault]) -> base.Judgement:
     """Name every node once; nodes with the same fault share the figures of the first. All figures are evidence."""
-    alike: dict[str, list[Reading]] = {}
+    alike: dict[tuple[str, str], list[Reading]] = {}
     for found, fault in faults.items():
-        alike.setdefault(fault.what, []).append(found)
+        alike.setdefault((fault.what, fault.by), []).append(found)
     words = []
-    for what, group in alike.items():
+    for (what, by), group in alike.items():
         whose = f" on {group[0].host}" if len(group) > 1 else ""
-        words.append(f"{folded([found.host for found in group])}: {what}: {faults[group[0]].figures}{whose}")
+        why = f", by {by}; take that setting away" if by else ""
+        words.append(f"{folded([found.host for found in group])}: {what}: {faults[group[0]].figures}{whose}{why}")
     failed = base.fail(judgement, "; ".join(words), [found.host for found in faults])
     return replace(failed, evidence=tuple(f"{found.host}: {fault.figures}" for found, fault in faults.items()))
 

@@ -54,6 +54,14 @@ def test_a_pass_becomes_a_fail_and_slow_links_of_the_node_follow_from_the_quota(
     assert again.reason.startswith(f"{WORDS}; pairs is FAIL; raise")
 
 
+def test_groups_that_are_slow_towards_each_other_stay_and_no_node_of_them_is_blamed() -> None:
+    sides = (("node3", "node4"), ("node5", "node6"))
+    between = Culprit(kind="boundary", nodes=(*sides[0], *sides[1]), groups=sides, words="slow between them")
+    suspect = factory.check(verdict=Verdict.FAIL, hosts=(), culprits=(between,))
+    again = held_back.explained(suspect, held_back.found([line()], SITE))
+    assert (again.hosts, len(again.culprits)) == (("node2",), 2)
+
+
 def test_wrong_answers_keep_their_node() -> None:
     wrong = factory.ranks("node1", "node2", ok=False, compared=9, wrong=1)
     result = factory.check(verdict=Verdict.FAIL, hosts=("node1",), ranks=wrong)

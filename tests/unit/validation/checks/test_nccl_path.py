@@ -204,11 +204,45 @@ def test_traffic_outside_the_cluster_s_network_names_interface_and_setting() -> 
     found = nccl_path.judged(PASSED, site(), JobOutcome("exited", 1.0, lines=lines))
     assert found.hosts == NODES[:2]
     assert found.reason == (
-        "node[1-2]: 17.0 MiB of 18.0 MiB went over eth1, not over eth0 (GLOO_SOCKET_IFNAME=eth1); set "
-        "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to eth0, or provision it again (role fabric)"
+        "node[1-2]: 17.0 MiB of 18.0 MiB went over eth1, not over eth0, by GLOO_SOCKET_IFNAME=eth1; set "
+        "GLOO_SOCKET_IFNAME to eth0, or take that setting away"
     )
-    alone = nccl_path.judged(PASSED, site(), JobOutcome("exited", 1.0, lines=lines[:1]))
+    without = tuple(carried(host, rows) for host in NODES[:2])
+    found = nccl_path.judged(PASSED, site(), JobOutcome("exited", 1.0, lines=without))
+    assert "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to eth0, or provision it again" in found.reason
+    alone = nccl_path.judged(PASSED, site(), JobOutcome("exited", 1.0, lines=without[:1]))
     assert alone == PASSED, "a file server of one node is no path of a job"
+
+
+def test_the_node_whose_setting_chose_the_way_is_named_and_not_those_that_follow() -> None:
+    rows: dict[str, list[object]] = {"eth1": [9 << 20, 8 << 20, ""], "eth0": [1 << 20, 0, ""]}
+    part: dict[str, list[object]] = {"eth1": [3 << 20, 3 << 20, ""], "eth0": [9 << 20, 9 << 20, ""]}
+    places = {"node2": {"GLOO_SOCKET_IFNAME": "/etc/environment"}}
+    for own in (rows, part):
+        lines = (carried("node1", rows, GLOO_SOCKET_IFNAME="eth0"), carried("node2", own, GLOO_SOCKET_IFNAME="eth1"))
+        outcome = JobOutcome("exited", 1.0, lines=lines)
+        found = nccl_path.judged(PASSED, replace(site(), settings=places), outcome)
+        assert found.hosts == ("node2",)
+        assert "went over eth1, not over eth0, by GLOO_SOCKET_IFNAME=eth1 of /etc/environment; set" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "guilty"),
+    [
+        ("NCCL_SOCKET_IFNAME", "eth", True),
+        ("NCCL_SOCKET_IFNAME", "=eth1", True),
+        ("NCCL_SOCKET_IFNAME", "=eth", False),
+        ("NCCL_SOCKET_IFNAME", "^eth0,docker", True),
+        ("NCCL_SOCKET_IFNAME", "^eth1", False),
+        ("GLOO_SOCKET_IFNAME", "eth0,eth1", True),
+        ("GLOO_SOCKET_IFNAME", "eth", False),
+    ],
+)
+def test_a_setting_is_blamed_for_interfaces_that_it_chooses(name: str, value: str, guilty: bool) -> None:
+    rows: dict[str, list[object]] = {"eth1": [9 << 20, 9 << 20, ""], "eth0": [0, 0, ""]}
+    lines = (carried("node1", rows, **{name: value}),)
+    found = nccl_path.judged(PASSED, site(), JobOutcome("exited", 1.0, lines=lines))
+    assert (found.verdict is Verdict.FAIL) is guilty
 
 
 @pytest.mark.parametrize(
@@ -430,4 +464,4 @@ def test_the_kernel_s_own_counters_tell_a_wrong_interface(spaces: list[str], num
     assert found.verdict is verdict, lines
     if verdict is Verdict.FAIL:
         assert found.hosts == NODES[:2]
-        assert "MiB went over eth1, not over eth0 (GLOO_SOCKET_IFNAME=eth1)" in found.reason
+        assert "MiB went over eth1, not over eth0, by GLOO_SOCKET_IFNAME=eth1" in found.reason

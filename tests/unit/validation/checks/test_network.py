@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,14 +53,14 @@ def said(counted: Mapping[str, float], pml: str = "ob1", **facts: str) -> dict[s
     }
 
 
-def judged(fabric: FabricPath | None, *nodes: dict[str, Any]) -> base.Judgement:
+def judged(fabric: FabricPath | None, *nodes: dict[str, Any], where: base.Site | None = None) -> base.Judgement:
     names = tuple(f"node{number}" for number in range(1, len(nodes) + 1))
     lines = []
     for rank, (host, words) in enumerate(zip(names, nodes, strict=True)):
         head = {"clusterctl": 1, "event": "result", "check": "network", "rank": rank, "host": host, "ok": True}
         more = {"compared": 9, "wrong": 0, "library_path": f"{MPI}/lib/libmpi.so.40.40.7"}
         lines.append(OutputLine("stdout", 1.0, json.dumps({**head, **more, **words})))
-    return NetworkCheck().judge(site(fabric, names), JobOutcome("exited", 2.0, rc=0, lines=tuple(lines)))
+    return NetworkCheck().judge(where or site(fabric, names), JobOutcome("exited", 2.0, rc=0, lines=tuple(lines)))
 
 
 def test_what_carried_a_job_is_told_where_no_fabric_is_recorded() -> None:
@@ -103,6 +104,25 @@ def test_only_the_node_that_is_wrong_is_named() -> None:
     assert judgement.reason.startswith(
         "node2: not all of what was sent went over the fabric, eth0 (10.90.7.0/24): of 64"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "guilty"),
+    [
+        ("OMPI_MCA_btl_tcp_if_include", "eth1", True),
+        ("btl_tcp_if_include", SECOND, True),
+        ("btl_tcp_if_include", f"eth0, {FIRST}", False),
+        ("btl_tcp_if_exclude", "lo,eth0", True),
+        ("btl_tcp_if_exclude", "lo,docker0", False),
+    ],
+)
+def test_the_node_whose_setting_chose_the_network_is_named_with_it(name: str, value: str, guilty: bool) -> None:
+    lines = said({"eth0": 0.1, "eth1": 64.2})
+    where = replace(site(ETH0), mpi_networks={"node2": {name: (value, "/etc/environment")}})
+    judgement = judged(ETH0, lines, lines, where=where)
+    assert judgement.hosts == (("node2",) if guilty else ("node1", "node2"))
+    told = f"by eth1 64.2 and 64.2, by {name}={value} of /etc/environment; take that setting away"
+    assert judgement.reason.endswith(told) is guilty
 
 
 def test_counters_that_show_nothing_are_a_fault_of_the_fabric_and_else_no_proof() -> None:

@@ -1,0 +1,92 @@
+"""Read NCCL's RAS: which processes of a job have launched fewer collectives than the others, or do not answer it.
+
+The text is that of ``verbose status`` (NCCL 2.24 and later, src/ras/client_support.cc). Ranks there are those of a
+communicator; a process is known by its number and its node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.analysis.flight_records import Behind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+_COMMUNICATOR = re.compile(r"#(?P<name>\d+-\d+) \([0-9a-f]+\) (?P<error>[A-Z]+)$")
+_KIND = re.compile(r"\s+Communicator ranks have different (?P<kind>\w+) operation counts$")
+_SOME = re.compile(r"\s+(?P<ranks>\d+) ranks have (?:launched up to operation (?P<number>\d+)|not launched any operat)")
+_ONE = re.compile(r"\s+Rank \d+ has (?:launched up to operation (?P<number>\d+)|not launched any operations) -- ")
+_PROCESS = re.compile(r"managed by process (?P<pid>\d+) on node (?P<node>\S+)$")
+_SILENT = re.compile(r"\s+Process (?P<pid>\d+) on node (?P<node>\S+) managing GPU")
+
+
+@dataclass(frozen=True)
+class _Launched:
+    """How many processes have launched so many operations of a kind, and those of them that are named."""
+
+    number: int
+    ranks: int
+    processes: tuple[tuple[str, int], ...] = ()
+
+
+def behind(lines: Iterable[str], rank_of: Callable[[str, int], int | None], ranks: int) -> Behind | None:
+    """Return the few ranks for which the others wait; None where RAS sets none apart.
+
+    Args:
+        lines: the answer.
+        rank_of: returns the job's rank of a process, by node as RAS names it and process number.
+        ranks: how many the job has.
+    """
+    text = list(lines)
+    found = [few for kind, launched in _counts(text) if (few := _fewest(kind, launched, rank_of)) is not None]
+    if len({one.ranks for one in found}) == 1 and len(found[0].ranks) * 2 < ranks:
+        return found[0]
+    silent = [rank_of(match["node"], int(match["pid"])) for line in text if (match := _SILENT.match(line))]
+    named = tuple(sorted({rank for rank in silent if rank is not None}))
+    if found or None in silent or not named or len(named) * 2 >= ranks:
+        return None
+    return Behind(named, "does not answer NCCL's RAS", "")
+
+
+def _counts(lines: Sequence[str]) -> list[tuple[str, list[_Launched]]]:
+    """Return, for each communicator and kind of operation, how far its processes are."""
+    found: list[tuple[str, list[_Launched]]] = []
+    inside = False
+    for line in lines:
+        if match := _KIND.match(line):
+            found.append((match["kind"], []))
+            inside = True
+        elif _COMMUNICATOR.match(line) or not line.startswith(" "):
+            inside = False
+        elif inside:
+            _add(found[-1][1], line)
+    return found
+
+
+def _add(launched: list[_Launched], line: str) -> None:
+    process = _PROCESS.search(line)
+    named = ((process["node"], int(process["pid"])),) if process else ()
+    if match := _SOME.match(line):
+        launched.append(_Launched(int(match["number"] or 0), int(match["ranks"])))
+    elif match := _ONE.match(line):
+        launched.append(_Launched(int(match["number"] or 0), 1, named))
+    elif named and launched:
+        last = launched[-1]
+        launched[-1] = _Launched(last.number, last.ranks, (*last.processes, *named))
+
+
+def _fewest(kind: str, launched: Sequence[_Launched], rank_of: Callable[[str, int], int | None]) -> Behind | None:
+    """Return the processes that have launched less than the most common number, where all of them are named."""
+    if not launched:
+        return None
+    number = Counter({one.number: one.ranks for one in launched}).most_common(1)[0][0]
+    few = [one for one in launched if one.number < number]
+    ranks = [rank_of(*process) for one in few for process in one.processes]
+    if not few or None in ranks or len(ranks) != sum(one.ranks for one in few):
+        return None
+    known = tuple(sorted({rank for rank in ranks if rank is not None}))
+    return Behind(known, f"has not launched {kind} #{number}, by NCCL's RAS", f"{kind} #{number}")
