@@ -1,4 +1,4 @@
-"""Ranks that srun starts through Slurm's PMIx, and the mismatches by which each rank would be a world of size 1."""
+"""Ranks that srun starts through Slurm's PMIx, and the mismatches by which each rank would be alone."""
 
 from __future__ import annotations
 

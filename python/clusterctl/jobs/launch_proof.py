@@ -68,11 +68,14 @@ def run(
 def word_of(machine: allocation_line.LocalMachine) -> launch_proof.NodeWord:
     """Return what the verdict has to know of this machine."""
     record = machine.node.fabric
+    recorded = record.interface if record is not None else ""
+    name = recorded or allocation_line.interface_to(machine.node, machine.master_addresses)[0]
     return launch_proof.NodeWord(
         rdma=tuple(f"{port.device}:{port.number}" for port in allocation_line.serving(machine.rdma)),
         gpu_devices=machine.gpu_devices,
-        settings=machine.node.nccl_settings,
-        fabric=FabricPath((record.interface,), record.cidrs) if record is not None and record.interface else None,
+        settings=machine.node.path_settings,
+        fabric=FabricPath((name,)) if name else None,
+        is_recorded=bool(recorded),
     )
 
 
@@ -104,7 +107,8 @@ def _started(plan: allocation_line.AllocationPlan, folder: Path, tell: Callable[
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
         _end(child)
-        raise
+        if not _refused(folder):
+            raise  # behind a verdict, it is a scheduler that ends the rest of the job: the verdict is the answer
     code = child.returncode
     return code if code >= 0 else 128 - code
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launch.compose import Wish
     from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.memory_kills import MemoryKills
     from clusterctl.remote.supervised_job import JobLogin, Look
 
 _MOST_NAMED = 6
@@ -22,7 +23,7 @@ _MOST_NAMED = 6
 
 def refuse_missing(
     logins: Sequence[JobLogin], nodes: Mapping[str, NodeFacts], launch_node: str, wish: Wish
-) -> dict[str, int]:
+) -> dict[str, MemoryKills]:
     """Refuse nodes that lack the program, its script or the folder; return what the kernel has killed on each so far.
 
     Args:
@@ -32,7 +33,7 @@ def refuse_missing(
         wish: what the user asked for.
 
     Returns:
-        The processes that were killed for lack of memory, by host; -1 where the count is hidden.
+        What was killed for lack of memory before, by host.
 
     Raises:
         ConfigError: something is missing; the sentence says where and what to do.
@@ -58,7 +59,7 @@ def refuse_missing(
         blocked = [one.host for one in looks if one.found.get(name) and name == program[0] and name not in one.runs]
         if missing or blocked:
             raise ConfigError(_missing_words(name, missing, blocked, looks))
-    return {one.host: one.memory_kills for one in looks}
+    return {one.host: one.memory for one in looks}
 
 
 def refuse_silent(looks: Sequence[Look]) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.job_outcome import JobOutcome
+    from clusterctl.model.memory_kills import MemoryKills
 
 TIMED_OUT = 124  # as timeout(1) has it
 _SIGNALLED = 128
@@ -191,10 +192,10 @@ def _places(team: JobTeam, options: RunOptions, plan: LaunchPlan) -> RankPlaces:
 
 @dataclass(frozen=True)
 class _WatchedStart:
-    """The id of a job, and how many processes each node had killed for lack of memory before it."""
+    """The id of a job, and what each node had killed for lack of memory before it."""
 
     job: str
-    memory_kills: Mapping[str, int]
+    memory: Mapping[str, MemoryKills]
 
 
 def _watched(
@@ -209,7 +210,7 @@ def _watched(
         logins=team.logins,
         ranks=_places(team, options, plan).nodes,
         control=team.control,
-        memory_kills=start.memory_kills,
+        memory=start.memory,
     )
     return contextlib.closing(WatchedRun(start.job, nodes, options.stall_after_s, tell, ends=options.ends_at_stall))
 

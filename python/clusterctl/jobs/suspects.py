@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clusterctl.analysis import memory_blame
 from clusterctl.diagnosis import hardware
 from clusterctl.diagnosis.rules import registry
 from clusterctl.diagnosis.rules.evidence import View
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from clusterctl.analysis.memory_blame import MemoryBlame, NodeLoss, Tie
     from clusterctl.analysis.rank_deaths import RankDeath
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Host
+    from clusterctl.model.memory_kills import MemoryKills
     from clusterctl.remote.supervised_job import JobLogin
 
 _MOST = 6  # sentences
@@ -43,46 +46,64 @@ def facts_of(hosts: Sequence[Host], nodes: Mapping[str, NodeFacts], control: Pat
     return (*told[:_MOST], *([] if told else [word for word in unseen if "kernel log" in word][:1]))
 
 
-def killed_since(logins: Sequence[JobLogin], job: str, before: Mapping[str, int]) -> dict[str, int]:
-    """Return how many processes the kernel has killed for lack of memory since the job began, by node that has some.
+def lost_since(logins: Sequence[JobLogin], job: str, before: Mapping[str, MemoryKills]) -> dict[str, NodeLoss]:
+    """Return what the kernel has killed for lack of memory since the job began, by node that has some.
 
     Args:
         logins: the nodes.
         job: the job's id.
-        before: their counts before the job, -1 where it is hidden.
+        before: what it had killed before the job.
     """
-    counts = {look.host: look.memory_kills for look in rank_look.looks(logins, job, stacks=False)}
-    return grown(counts, before)
+    now = {look.host: look.memory for look in rank_look.looks(logins, job)}
+    return memory_blame.losses(before, now)
 
 
-def grown(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
-    """Return by how much counts have grown that were and are known; one that was reset has not."""
-    known = {name: count - before[name] for name, count in now.items() if before.get(name, -1) >= 0}
-    return {name: count for name, count in known.items() if count > 0}
+def lost_words(name: str, loss: NodeLoss, tie: Tie | None) -> str:
+    """Return what a node lost to the kernel, and what ties that to the job."""
+    whose = {"log": " of the job", "group": " of the job's user"}.get(tie or "", "")
+    why = {
+        "worker": ", and a rank there lost a worker of its data loader",
+        "peers": ", and ranks lost their peer there",
+    }
+    names = sorted({kill.name for kill in loss.log or () if kill.name}) if tie == "log" else []
+    program = f" ({and_more(names, _MOST)})" if names else ""
+    lost = f"{name} lost {_processes(loss.count)}{whose}{program} to the kernel while the job ran, for lack of memory"
+    return f"{lost}{why.get(tie or '', '')}"
 
 
-def killed_words(killed: Mapping[str, int]) -> str:
-    """Return a sentence about the nodes that lacked memory."""
-    told = [f"{name} lost {_processes(count)}" for name, count in killed.items()]
-    return f"{and_more(told, _MOST)} to the kernel while the job ran, for lack of memory"
+def ours_words(blamed: MemoryBlame, lost: Mapping[str, NodeLoss]) -> str:
+    """Return a sentence about the nodes that lost processes of the job."""
+    return and_more([lost_words(name, lost[name], tie) for name, tie in blamed.ours.items()], _MOST)
+
+
+def others_words(blamed: MemoryBlame, lost: Mapping[str, NodeLoss]) -> str:
+    """Return a sentence about the nodes whose lost processes nothing ties to the job."""
+    told = and_more([f"{_processes(lost[name].count)} on {name}" for name in blamed.others], _MOST)
+    return f"While the job ran, the kernel killed {told} for lack of memory; nothing tells that it was the job's."
 
 
 def _processes(count: int) -> str:
     return "1 process" if count == 1 else f"{count} processes"
 
 
-def death_words(death: RankDeath, node: str, killed: int, facts: Sequence[str]) -> str:
+def death_words(death: RankDeath, node: str, killed: int | None, facts: Sequence[str]) -> str:
     """Return a sentence about a rank that a signal ended, with what its node knows of the reason.
 
     Args:
         death: what the launcher told.
         node: the inventory's name of its node, empty where the launcher's name for it is unknown.
-        killed: how many processes the kernel has killed on the node for lack of memory since the job began.
+        killed: how many processes of the job the kernel has killed on the node for lack of memory; None if that is
+            hidden, and the log of a whole day is asked.
         facts: what :func:`facts_of` returned for the node.
     """
     sentence = f"{node or death.host} rank {death.rank} {death.words}"
-    if any("ran out of memory" in fact for fact in facts):
-        return f"{sentence}: the kernel's log tells of a kill for lack of memory"
-    if killed > 0:
+    if killed:
         return f"{sentence}: the kernel has killed {_processes(killed)} of its control group for lack of memory"
+    if killed is None and any("ran out of memory" in fact for fact in facts):
+        return f"{sentence}: the kernel's log tells of a kill for lack of memory"
     return f"{sentence}; who sent it is not known"
+
+
+def peer_words(node: str) -> str:
+    """Return a sentence about a node whose rank was lost by ranks of other nodes."""
+    return f"Ranks of other nodes lost a rank on {node}, and one of them aborted; how that rank ended is not known"

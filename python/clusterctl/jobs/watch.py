@@ -11,12 +11,13 @@ import contextlib
 import re
 import threading
 import time
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis import flight_records, rank_places, stall
+from clusterctl.analysis import flight_records, memory_blame, nccl_ras, rank_places, stall
 from clusterctl.analysis.rank_places import Place
 from clusterctl.jobs import suspects
 from clusterctl.model.nodeset import folded
@@ -26,11 +27,16 @@ from clusterctl.remote import rank_look
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from clusterctl.analysis.flight_records import Behind
+    from clusterctl.model.memory_kills import MemoryKills
     from clusterctl.model.stall import NodeLook, StallVerdict
+    from clusterctl.remote.rank_look import Stacks
     from clusterctl.remote.supervised_job import JobLogin
 
 STALL_AFTER_S = 300.0
 _BETWEEN_S = 4.0  # the two looks with stacks
+_FACTS_BY_S = 25.0  # since the stall was noticed: facts stand beside the sentence, and do not hold it up for long
+_LEAST_FACTS_S = 3.0
 _FRESH_S = 60.0  # of a flight record: the look before has asked for it
 _LOST = "did not answer"
 # What Horovod's stall inspector prints (horovod/common/stall_inspector.cc), behind mpirun's tag or without one.
@@ -46,14 +52,14 @@ class WatchedJob:
         logins: its nodes.
         ranks: the node of each rank, empty where the launcher alone knows.
         addresses: the name of the node that has an address.
-        memory_kills: the processes that each node had killed for lack of memory before the job, -1 where it is hidden.
+        memory: what each node had killed for lack of memory before the job.
     """
 
     job: str
     logins: Sequence[JobLogin]
     ranks: Sequence[str]
     addresses: Mapping[str, str]
-    memory_kills: Mapping[str, int] = field(default_factory=dict)
+    memory: Mapping[str, MemoryKills] = field(default_factory=dict)
 
 
 class Watch:
@@ -81,6 +87,7 @@ class Watch:
         self._heard = time.monotonic()
         self._noticed = 0.0
         self._half: tuple[NodeLook, ...] = ()
+        self.seen: dict[str, set[int]] = {}  # the processes of ranks, by node, as far as a look was taken
         self._running: Future[tuple[NodeLook, ...]] | None = None
         self._ending: Future[StallRecord | None] | None = None
         self._told = False
@@ -114,7 +121,7 @@ class Watch:
         if self._told or silent < self._patience / 2:
             return
         if not self._half:
-            self._running = self._pool.submit(self._look, stacks=False)
+            self._running = self._pool.submit(self._look, "none")
         elif silent >= self._patience or _has_lost_ranks(self._half, self._job.ranks):
             self._noticed = now
             self._ending = self._pool.submit(self._examine, self._half, silent)
@@ -134,28 +141,41 @@ class Watch:
         self._told = True
         self._on_stall(record)
 
-    def _look(self, *, stacks: bool) -> tuple[NodeLook, ...]:
-        return rank_look.looks(self._job.logins, self._job.job, stacks=stacks)
+    def _killed(self, verdict: StallVerdict, looks: Sequence[NodeLook]) -> list[str]:
+        """Return what the named nodes lost to the kernel; where all ranks are there, only what was surely the job's."""
+        lost = memory_blame.losses(self._job.memory, {look.host: look.memory for look in looks})
+        blamed = memory_blame.blame(lost, "", {}, self.seen)
+        dead = verdict.cause == "dead rank"
+        named = [name for name in lost if name in verdict.hosts and (name in blamed.ours or dead)]
+        return [suspects.lost_words(name, lost[name], blamed.ours.get(name)) for name in named]
+
+    def _look(self, stacks: Stacks) -> tuple[NodeLook, ...]:
+        found = rank_look.looks(self._job.logins, self._job.job, stacks)
+        for look in found:
+            self.seen.setdefault(look.host, set()).update(rank.pid for rank in look.ranks)
+        return found
 
     def _examine(self, half: tuple[NodeLook, ...], silent_s: float) -> StallRecord | None:
         began = time.monotonic()
-        first = self._look(stacks=True)
+        first = self._look("full")
         if sum(_moved(half, first)) * 2 > max(1, len(_moved(half, first))):
             return None  # most ranks have exchanged data since the patience was half over
-        if self._closed.wait(_BETWEEN_S):
-            return None
-        second = self._look(stacks=True)
-        verdict = verdict_of(self._job, half, first, second)
-        if verdict is None:
-            return None
-        if not verdict.hosts and verdict.cause in {"network", "not known"}:
-            with contextlib.suppress(OSError, ValueError):
-                verdict = stall.after_probe(verdict, self._broken())
-        found: Sequence[str] = ()
-        with contextlib.suppress(OSError, ValueError):
-            found = self._facts(verdict.hosts) if verdict.hosts else ()
-        kills = suspects.grown({look.host: look.memory_kills for look in second}, self._job.memory_kills)
-        told = [suspects.killed_words({name: count}) for name, count in kills.items() if name in verdict.hosts]
+        # What takes seconds is asked while the second look waits, for the suspects of the first.
+        early = verdict_of(self._job, half, first, first)
+        ahead = _Ahead(early, self._facts, self._broken)
+        try:
+            if self._closed.wait(_BETWEEN_S):
+                return None
+            second = self._look("quick")
+            verdict = verdict_of(self._job, half, first, second)
+            if verdict is None:
+                return None
+            if _needs_probe(verdict):
+                verdict = stall.after_probe(verdict, ahead.broken())
+            found = ahead.facts(verdict.hosts, max(_LEAST_FACTS_S, _FACTS_BY_S - (time.monotonic() - began)))
+        finally:
+            ahead.close()
+        told = self._killed(verdict, second)
         return StallRecord(
             job=self._job.job,
             at=datetime.now(timezone.utc),
@@ -165,6 +185,55 @@ class Watch:
             facts=(*told, *found),
             looks=(*first, *second),
         )
+
+
+class _Ahead:
+    """What is asked of nodes before the suspects are sure: their hardware, or which of them do not connect."""
+
+    def __init__(
+        self,
+        early: StallVerdict | None,
+        facts: Callable[[Sequence[str]], Sequence[str]],
+        broken: Callable[[], Sequence[tuple[str, str]]],
+    ) -> None:
+        self._read, self._probe = facts, broken
+        self._pool = ThreadPoolExecutor(2)
+        self._hosts = early.hosts if early is not None else ()
+        self._found = self._pool.submit(self._read, self._hosts) if self._hosts else None
+        self._tried = self._pool.submit(self._probe) if early is not None and _needs_probe(early) else None
+
+    def facts(self, hosts: Sequence[str], within_s: float) -> Sequence[str]:
+        """Return what the hardware of some nodes tells, or that it did not answer in time."""
+        if not hosts:
+            return ()
+        if self._found is None or tuple(hosts) != tuple(self._hosts):
+            self._found = self._pool.submit(self._read, hosts)
+        try:
+            return self._found.result(within_s)
+        except futures.TimeoutError:
+            return (f"the hardware of {folded(hosts)} was not looked at: no answer in time",)
+        except (OSError, ValueError):
+            return ()
+
+    def broken(self) -> Sequence[tuple[str, str]]:
+        """Return source and target of connections that failed."""
+        self._tried = self._tried or self._pool.submit(self._probe)
+        with contextlib.suppress(OSError, ValueError):
+            return self._tried.result()
+        return ()
+
+    def close(self) -> None:
+        """Wait for nothing."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _needs_probe(verdict: StallVerdict) -> bool:
+    return not verdict.hosts and verdict.cause in {"network", "not known"}
+
+
+def _seen_again(first: Place, second: Place) -> Place:
+    """Return the second place, with the call of the first where a quick stack shows only that it is the same line."""
+    return first if first.call and not second.call and first.where == second.where else second
 
 
 def verdict_of(
@@ -196,7 +265,7 @@ def verdict_of(
                     state=rank.state,
                     cpu_share=(rank.cpu_s - old.cpu_s) / span if span > 0 else 0.0,
                     moved=rank.moved_bytes - old.moved_bytes,
-                    now=places[1].get(key, Place()),
+                    now=_seen_again(places[0].get(key, Place()), places[1].get(key, Place())),
                     before=places[0].get(key, Place()),
                     file=rank.file if rank.file == old.file else "",
                     silent_hosts=tuple(job.addresses[peer] for peer in rank.silent_peers if peer in job.addresses),
@@ -210,8 +279,19 @@ def verdict_of(
         sights,
         missing=missing_ranks(second, expected),
         silent=silent,
-        behind=flight_records.behind(flights),
+        behind=flight_records.behind(flights) or _behind_by_ras(job, second),
     )
+
+
+def _behind_by_ras(job: WatchedJob, looks: Sequence[NodeLook]) -> Behind | None:
+    """Return the ranks for which others wait by NCCL's RAS, which knows them by address and process number."""
+    ranks = {(look.host, rank.pid): rank.rank for look in looks for rank in look.ranks}
+
+    def rank_of(node: str, pid: int) -> int | None:
+        return ranks.get((job.addresses.get(node, node), pid))
+
+    told = (nccl_ras.behind(look.ras, rank_of, len(ranks)) for look in looks if look.ras)
+    return next((one for one in told if one is not None), None)
 
 
 def missing_ranks(looks: Sequence[NodeLook], expected: Mapping[int, str]) -> dict[int, str]:

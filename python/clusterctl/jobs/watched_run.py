@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis import rank_deaths
+from clusterctl.analysis import memory_blame, rank_deaths
 from clusterctl.jobs import suspects
 from clusterctl.jobs.watch import Watch, WatchedJob, go_without, how_to_go_on
 from clusterctl.model import fabric
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from clusterctl.analysis.memory_blame import MemoryBlame, NodeLoss
     from clusterctl.jobs.prefixer import Take
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Host
+    from clusterctl.model.memory_kills import MemoryKills
     from clusterctl.model.stall import StallRecord
     from clusterctl.remote.supervised_job import JobLogin
 
@@ -38,7 +40,7 @@ class WatchedNodes:
         logins: how the job's user is reached.
         ranks: the node of each rank, as far as it is known before the start.
         control: folder of shared connections.
-        memory_kills: the processes that each node had killed for lack of memory before the job, -1 where it is hidden.
+        memory: what each node had killed for lack of memory before the job.
     """
 
     cluster: str
@@ -47,7 +49,7 @@ class WatchedNodes:
     logins: Sequence[JobLogin]
     ranks: Sequence[str]
     control: Path
-    memory_kills: Mapping[str, int] = field(default_factory=dict)
+    memory: Mapping[str, MemoryKills] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,14 +85,14 @@ class WatchedRun:
         self.stood_still = False
         self.suspects: tuple[str, ...] = ()
         self._job, self._nodes, self._tell = job, nodes, tell
-        addresses = {
+        self._addresses = {
             address.address: name
             for name, node in nodes.facts.items()
             for interface in node.interfaces
             for address in interface.addresses
             if interface.kind != "loopback"
         }
-        watched = WatchedJob(job, nodes.logins, nodes.ranks, addresses, nodes.memory_kills)
+        watched = WatchedJob(job, nodes.logins, nodes.ranks, self._addresses, nodes.memory)
         self._watch = Watch(watched, stall_after_s, self._facts, self._broken, self._stalled)
         self._tail = bytearray()
         self._found: StallRecord | None = None
@@ -127,27 +129,43 @@ class WatchedRun:
     def died(self) -> None:
         """Say which rank a signal ended or which node lacked memory, where the launcher or a node tells of one.
 
-        A rank that loses its peer may end before the launcher hears of that one. So the nodes' own counts of kills for
-        lack of memory go before the launcher's words.
+        A rank that loses its peer may end before the launcher hears of that one. So a kill for lack of memory goes
+        before the launcher's words, where it was surely one of the job's processes.
         """
-        death = rank_deaths.first_death(self._tail.decode("utf-8", "replace"))
-        killed = suspects.killed_since(self._nodes.logins, self._job, self._nodes.memory_kills)
-        login = next((one for one in self._nodes.logins if death and death.host in self._names(one.host.name)), None)
-        named = login.host.name if login is not None else ""
-        if killed and named not in killed:
-            self.suspects = tuple(killed)
-            told = suspects.killed_words(killed)
-            self._tell(f"{told}. {go_without(self.suspects)}")
+        output = self._tail.decode("utf-8", "replace")
+        death = rank_deaths.first_death(output)
+        lost = suspects.lost_since(self._nodes.logins, self._job, self._nodes.memory)
+        names = self._names()
+        blamed = memory_blame.blame(lost, output, names, self._watch.seen)
+        named = names.get(death.host, "") if death else ""
+        if blamed.ours and named not in blamed.ours:
+            self.suspects = tuple(blamed.ours)
+            self._tell(f"{suspects.ours_words(blamed, lost)}. {go_without(self.suspects)}")
         elif death is not None:
             facts = self._facts([named]) if named else ()
             self.suspects = (named,) if named else ()
-            sentence = suspects.death_words(death, named, killed.get(named, 0), facts)
+            sentence = suspects.death_words(death, named, self._killed(named, blamed, lost), facts)
             cure = f" {go_without(self.suspects)}" if named else ""
             self._tell(f"{sentence}{_beside(facts)}.{cure}")
+        elif lost_on := rank_deaths.lost_before_abort(output, names):
+            self.suspects = (lost_on,)
+            facts = self._facts([lost_on])
+            self._tell(f"{suspects.peer_words(lost_on)}{_beside(facts)}. {go_without(self.suspects)}")
+        if blamed.others:
+            self._tell(f"Note: {suspects.others_words(blamed, lost)}")
 
-    def _names(self, host: str) -> set[str]:
-        node = self._nodes.facts[host]
-        return {host, node.hostname, node.hostname.partition(".")[0]}
+    def _killed(self, name: str, blamed: MemoryBlame, lost: Mapping[str, NodeLoss]) -> int | None:
+        """Return how many processes of the job the kernel has killed on a node, None where it hides that."""
+        if name in blamed.ours:
+            return lost[name].count
+        return 0 if name in self._nodes.memory and self._nodes.memory[name].all >= 0 else None
+
+    def _names(self) -> dict[str, str]:
+        """Return the node of each name and address by which programs call it."""
+        found = dict(self._addresses)
+        for name, node in self._nodes.facts.items():
+            found.update(dict.fromkeys((node.hostname.partition(".")[0], node.hostname, name), name))
+        return found
 
     def _facts(self, names: Sequence[str]) -> Sequence[str]:
         hosts = [host for host in self._nodes.hosts if host.name in names]

@@ -101,7 +101,7 @@ class CpuQuota(Fact):
 
 
 class Parameter(Fact):
-    """A setting of Open MPI, PRRTE, PMIx, UCX or NCCL of others; ``source`` is a file, or "environment"."""
+    """A setting of Open MPI, PRRTE, PMIx, UCX, NCCL or Gloo of others; ``source`` is a file, or "environment"."""
 
     name: str
     value: str
@@ -202,8 +202,8 @@ class User(Fact):
 class JobUser(Fact):
     """The account that jobs run as.
 
-    ``uid`` is -1 if the account is missing. ``has_home``: its home is there. ``sudo``: it may do everything as root
-    without a password, None where sudo does not say.
+    ``uid`` is -1 if the account is missing. ``has_home``: its home is there. ``home_answers``: the file system of
+    its home does not hang. ``sudo``: it may do everything as root without a password, None where sudo does not say.
     """
 
     name: str
@@ -211,6 +211,7 @@ class JobUser(Fact):
     home: str = ""
     shell: str = ""
     has_home: bool = True
+    home_answers: bool = True
     sudo: bool | None = None
 
     @property

@@ -29,7 +29,7 @@ root_reach = _rules.root_reach
 
 
 def without_home(user: JobUser) -> tuple[str, str]:
-    """Return the problem and the cure of an account whose home is missing; two times '' where it is there."""
+    """Return the problem and the cure of an account whose home is missing or hangs; two times '' where it is there."""
     found: tuple[str, str] = content.module_util("preflight_rules").without_home(user.model_dump())
     return found
 

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from clusterctl.model.base import Fact, Record
 from clusterctl.model.job_outcome import Stack
+from clusterctl.model.memory_kills import MemoryKills
 
 StallCause: TypeAlias = Literal[
     "silent node", "dead rank", "stopped rank", "file", "behind", "network", "elsewhere", "other call", "not known"
@@ -55,7 +56,8 @@ class NodeLook(Fact):
     ranks: tuple[RankState, ...] = ()
     stacks: tuple[Stack, ...] = ()
     flights: tuple[FlightLook, ...] = ()
-    memory_kills: int = -1  # of the control group since it was made; -1 where it is hidden
+    ras: tuple[str, ...] = ()  # what NCCL's RAS says of the job, in lines
+    memory: MemoryKills = MemoryKills()
     problem: str = ""
 
 

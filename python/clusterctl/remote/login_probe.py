@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from clusterctl.remote import python, reach
@@ -79,7 +79,8 @@ class LoginReport:
 
     ``mesh`` tells whether the role ssh_mesh has run there. Without a mesh, ``keyless`` means that the user has no key,
     so no login was tried. ``stopped_early`` means that two logins were refused, and the others not tried. ``untried``
-    counts the logins for which time ran out. ``problem`` says why there is no answer.
+    counts the logins for which time ran out. ``problem`` says why there is no answer. ``targets`` are the nodes that it
+    was asked to log in to.
     """
 
     mesh: bool = False
@@ -90,6 +91,7 @@ class LoginReport:
     keyless: bool = False
     clock: Clock | None = None
     problem: str = ""
+    targets: tuple[str, ...] = ()
 
 
 def gather(
@@ -123,7 +125,8 @@ def gather(
                 "clock": _CLOCK_ROUNDS,
             }
             async with turn:
-                return await _ask(login, request, timeout_s, control_dir)
+                report = await _ask(login, request, timeout_s, control_dir)
+            return replace(report, targets=tuple(to.name for to in login.targets))
 
         return await asyncio.gather(*(one(login) for login in logins))
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from clusterctl.model import fabric
 from clusterctl.model.fabric import PairResult
 from clusterctl.remote import python, reach
+from clusterctl.support import open_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -57,6 +58,9 @@ def probe(
     Returns:
         A result for every pair and network, also for those that came through. A node that gives no answer has the
         result ``error`` in all its pairs; it raises nothing.
+
+    Raises:
+        ConfigError: this process may not open so many files.
     """
     names = [host.name for host in hosts]
     taking_part = {name for network in candidates.networks for name in network.addresses}
@@ -65,6 +69,7 @@ def probe(
     asked = [host for host in hosts if host.name in taking_part]
     if len(asked) < 2 or not candidates.networks:  # noqa: PLR2004 - a pair has two ends
         return ()
+    open_files.allow_for(len(asked))  # all probes run at the same time
     if only is None:
         plan = fabric.pairs([name for name in names if name in taking_part], seed)
     else:

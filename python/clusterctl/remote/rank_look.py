@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pydantic import ValidationError
 
@@ -16,32 +16,35 @@ if TYPE_CHECKING:
 
     from clusterctl.remote.supervised_job import JobLogin
 
+Stacks: TypeAlias = Literal["none", "quick", "full"]
+
 PROGRAM = "rank_look.py"
+_OPTIONS: dict[Stacks, tuple[str, ...]] = {"none": (), "quick": ("--stacks", "--quick"), "full": ("--stacks",)}
 _CONNECT_S = 5
 _LOOK_S = 10.0
 _STACKS_S = 20.0  # the program's own limit is shorter
 
 
-def looks(logins: Sequence[JobLogin], job: str, *, stacks: bool) -> tuple[NodeLook, ...]:
+def looks(logins: Sequence[JobLogin], job: str, stacks: Stacks = "none") -> tuple[NodeLook, ...]:
     """Look at every node; a node that does not answer has a look that says so.
 
     Args:
         logins: the nodes of the job.
         job: the job's id.
-        stacks: also take the stacks of the ranks, which takes some seconds.
+        stacks: also take the stacks of the ranks, which takes some seconds; the quick ones lack a library's functions.
     """
     if not logins:
         return ()
     at_once = max(1, min(reach.at_once(login.host for login in logins), len(logins)))
     with ThreadPoolExecutor(at_once) as pool:
-        return tuple(pool.map(lambda login: _look(login, job, stacks=stacks), logins))
+        return tuple(pool.map(lambda login: _look(login, job, stacks), logins))
 
 
-def _look(login: JobLogin, job: str, *, stacks: bool) -> NodeLook:
+def _look(login: JobLogin, job: str, stacks: Stacks) -> NodeLook:
     name = login.host.name
-    remote = [login.host.python, login.host.layout.program(PROGRAM), job, *(["--stacks"] if stacks else [])]
+    remote = [login.host.python, login.host.layout.program(PROGRAM), job, *_OPTIONS[stacks]]
     argv = login.command(remote, connect_timeout_s=_CONNECT_S)
-    reply = python.ask(argv, b"", _STACKS_S if stacks else _LOOK_S, {"ranks", "at"})
+    reply = python.ask(argv, b"", _LOOK_S if stacks == "none" else _STACKS_S, {"ranks", "at"})
     if reply.answer is None:
         return NodeLook(host=name, problem=reply.problem)
     try:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl.model.job_outcome import Ending, JobOutcome, OutputLine, Stack, Sweep
+from clusterctl.model.memory_kills import MemoryKills
 from clusterctl.remote import bounded, python, reach
 from clusterctl.remote.supervisor_answers import SupervisorAnswers, sweep_of
 from clusterctl.support import content
@@ -109,8 +110,7 @@ class Look:
     """Where a node has the files it was asked for.
 
     ``found`` is by what was asked for, empty where it is missing; ``runs`` are those that may be executed.
-    ``memory_kills`` counts what the kernel has killed for lack of memory so far, -1 where that is hidden. ``problem``
-    says why the node could not be asked.
+    ``memory`` tells what the kernel has killed so far. ``problem`` says why the node could not be asked.
     """
 
     host: str
@@ -118,7 +118,7 @@ class Look:
     runs: frozenset[str] = frozenset()
     folder: str = ""
     has_folder: bool = False
-    memory_kills: int = -1
+    memory: MemoryKills = field(default_factory=MemoryKills)
     problem: str = ""
 
 
@@ -319,11 +319,12 @@ def _sweep_one(login: JobLogin, job: str, session: str) -> Sweep:
 
 
 def _look_of(name: str, answer: Mapping[str, Any]) -> Look:
-    found, runs, kills = answer["found"], answer["runs"], answer.get("memory_kills", -1)
-    if not isinstance(found, dict) or not isinstance(runs, list) or not isinstance(kills, int):
+    found, runs = answer["found"], answer["runs"]
+    if not isinstance(found, dict) or not isinstance(runs, list):
         return Look(name, problem=_UNREADABLE)
     places = {asked: str(place) for asked, place in found.items()}
-    return Look(name, places, frozenset(map(str, runs)), str(answer["folder"]), bool(answer["is"]), kills)
+    memory = MemoryKills.of(answer.get("memory"))
+    return Look(name, places, frozenset(map(str, runs)), str(answer["folder"]), bool(answer["is"]), memory)
 
 
 def _stdin(process: subprocess.Popen[bytes]) -> IO[bytes]:

@@ -68,6 +68,6 @@ def look() -> int:
         found[name] = here[0] if here else ""
     runs = [name for name, place in found.items() if place and os.access(place, os.X_OK)]
     place = {"folder": str(folder), "is": folder.is_dir()}
-    kills = memory_kills.count()  # those before the job
-    print(json.dumps({"event": "looked", "found": found, "runs": runs, **place, "memory_kills": kills}), flush=True)
+    memory = memory_kills.look()  # before the job
+    print(json.dumps({"event": "looked", "found": found, "runs": runs, **place, "memory": memory}), flush=True)
     return 0

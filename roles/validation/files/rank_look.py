@@ -1,8 +1,9 @@
-"""Look at the ranks of a job on this node: ``rank_look.py JOB [--stacks]`` prints one JSON line; nothing is changed.
+"""Look at the ranks of a job on this node: ``rank_look.py JOB [--stacks [--quick]]`` prints one JSON line.
 
-Each rank has its state, its CPU time, the bytes that it has read and written, the file that it waits for, and the peers
-that do not acknowledge what it has sent. ``--stacks`` adds the stacks that ``rank_stacks.py`` takes, and what
-PyTorch's flight recorder tells (``flight_record.py``). The answer also counts the kills for lack of memory.
+It changes nothing. Each rank has its state, its CPU time, the bytes that it has read and written, the file that it
+waits for, and the peers that do not acknowledge what it has sent. ``--stacks`` adds the stacks that ``rank_stacks.py``
+takes, and what PyTorch's flight recorder (``flight_record.py``) and NCCL's RAS tell (``nccl_ras.py``). The answer also
+tells of kills for lack of memory.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ import signal
 import struct
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import flight_record
 import job_members
 import memory_kills
+import nccl_ras
 import rank_stacks
 
 STACKS_S = 12.0  # for all of a node's ranks together
 MOST_RANKS = 64
+MOST_RAS_LINES = 200
+_RAS_S = 8.0
 MOST_PATH = 512
 _TICKS = os.sysconf("SC_CLK_TCK")
 # System calls of x86-64 and of the generic table (arm64) that wait for a file: by number, the kind of their argument.
@@ -165,7 +170,20 @@ def _address(word: str) -> str:
     return str(mapped or found)
 
 
-def answer(job: str, with_stacks: bool) -> dict[str, object]:
+def ras_lines(chosen: dict[int, int]) -> list[str]:
+    """Return what NCCL's RAS says of the whole job, asked by the nodes of the first and of the last rank alone."""
+    for pid, rank in chosen.items():
+        entries = job_members.read_bytes(f"/proc/{pid}/environ").decode("utf-8", "replace").split("\0")
+        environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+        sizes = {environment.get(name) for name in ("WORLD_SIZE", "HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")}
+        if (rank == 0 or str(rank + 1) in sizes) and re.search(
+            r"/libnccl[^/\n]*\n", rank_stacks.text(f"/proc/{pid}/maps")
+        ):
+            return nccl_ras.answer(environment, _RAS_S, MOST_RAS_LINES)
+    return []
+
+
+def answer(job: str, with_stacks: bool, quick: bool = False) -> dict[str, object]:
     """Return all that is known of a job's ranks on this node."""
     chosen = ranks_of(job)
     silent = unacknowledged_sockets()
@@ -173,10 +191,13 @@ def answer(job: str, with_stacks: bool) -> dict[str, object]:
         "event": "ranks",
         "at": time.monotonic(),
         "ranks": [look(pid, rank, silent) for pid, rank in chosen.items()],
-        "memory_kills": memory_kills.count(),
+        "memory": memory_kills.look(),
     }
     if with_stacks:
-        found["stacks"] = rank_stacks.stacks(job, STACKS_S, chosen)
+        with ThreadPoolExecutor(1) as pool:  # NCCL waits some seconds for processes that hang
+            ras = pool.submit(ras_lines, chosen)
+            found["stacks"] = rank_stacks.stacks(job, STACKS_S, chosen, quick=quick)
+            found["ras"] = ras.result()
         # A rank takes a second or two to write its record, so each look reads what the one before has asked for.
         found["flights"] = [record for rank in chosen.values() if (record := flight_record.read(job, rank))]
         for rank in chosen.values():
@@ -189,11 +210,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Say what the ranks of a job do on this node.")
     parser.add_argument("job", help="the job's id")
     parser.add_argument("--stacks", action="store_true", help="take their stacks too")
+    parser.add_argument("--quick", action="store_true", help="with --stacks: Python frames alone where there are some")
     arguments = parser.parse_args()
     if not job_members.JOB_ID.fullmatch(arguments.job):
         parser.error("the job id is malformed")
     signal.alarm(int(STACKS_S) + 5)
-    print(json.dumps(answer(arguments.job, arguments.stacks)), flush=True)
+    print(json.dumps(answer(arguments.job, arguments.stacks, arguments.quick)), flush=True)
     return 0
 
 

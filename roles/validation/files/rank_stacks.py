@@ -3,6 +3,9 @@
 The kernel's view of a rank comes first (``kernel``). The rank's own Python stack follows, if it is a rank of ours
 (``faulthandler``, see ``rank_program.py``). Then comes the stack of ``py-spy``, ``eu-stack`` or ``gdb``, the first of
 them that is installed and permitted. No process is ended, and ranks continue.
+
+The functions of a library in a Python program cost a hundred times as much as its Python frames. So they are read where
+the Python frames do not name the communication, and first for ranks in different places.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ MOST_THREADS = 4
 MOST_FRAMES = 40
 TEXT_LIMIT = 6000
 AT_ONCE = 4
+# Files of the frames that name a communication, or a wait that is none.
+TELLING = re.compile(r"[ (/](?:torch/distributed/distributed_c10d\.py|horovod/|torch/utils/data/dataloader\.py)")
 # Beside the programs of PATH: a tool may have come with the cluster's own Python.
 FOLDERS = (f"{Path(__file__).absolute().parents[2]}/python_env/bin", str(Path(sys.executable).parent))
 STATES = {
@@ -157,31 +162,53 @@ def with_tool(name: str, program: str, pid: int, end: float) -> str:
     return done.stdout[begin.start() :].strip() if begin else ""
 
 
-def stacks(job: str, limit_s: float = LIMIT_S, ranks: dict[int, int] | None = None) -> list[dict[str, object]]:
+def main_thread(stack: str) -> str:
+    """Return the part of a stack of py-spy that is about the main thread; where no thread has a name, the first."""
+    parts = [part for part in re.split(r"^(?=Thread )", stack, flags=re.MULTILINE) if part]
+    return next((part for part in parts if '"MainThread"' in part.partition("\n")[0]), parts[0] if parts else "")
+
+
+def without_library(stacks_of: dict[int, str], able: list[int]) -> list[int]:
+    """Return the ranks whose Python frames do not name a communication, one of each place before the others."""
+    mains = {pid: main_thread(stacks_of.get(pid, "")).partition("\n")[2] for pid in able}
+    unclear = [pid for pid in able if not TELLING.search(mains[pid])]
+    first = {mains[pid]: pid for pid in reversed(unclear)}
+    return sorted(unclear, key=lambda pid: (first[mains[pid]] != pid, unclear.index(pid)))
+
+
+def stacks(
+    job: str, limit_s: float = LIMIT_S, ranks: dict[int, int] | None = None, *, quick: bool = False
+) -> list[dict[str, object]]:
     """Return the stacks of a job's ranks on this node, in the order of the ranks.
 
     Args:
         job: the job's id.
         limit_s: for all of them together.
         ranks: the rank of each process to look at; by default those that :func:`working_ranks` finds.
+        quick: take the Python frames alone of a program in Python.
     """
     end = time.monotonic() + limit_s
     ranks = working_ranks(job) if ranks is None else ranks
     known = {pid: ("kernel", [kernel(pid)]) for pid in ranks}
     for pid, found in own(list(ranks), job).items():
         known[pid] = ("faulthandler", [*known[pid][1], found])
-    unseen = list(ranks)
-    for name in ("py-spy --native", "py-spy", "eu-stack", "gdb"):
+    taken: dict[int, tuple[str, str]] = {}
+    for name in ("py-spy", *(() if quick else ("py-spy --native",)), "eu-stack", "gdb"):
         program = tool(name.partition(" ")[0])
         if not program:
             continue
         # A tool that stops the process waits for ever for one that is stopped or in an uninterruptible wait.
-        able = [pid for pid in unseen if name == "py-spy" or state_of(pid) not in {"T", "t", "D"}]
+        able = [pid for pid in ranks if name == "py-spy" or state_of(pid) not in {"T", "t", "D"}]
+        if name == "py-spy --native":
+            able = without_library({pid: text_of for pid, (_tool, text_of) in taken.items()}, able)
+        else:
+            able = [pid for pid in able if pid not in taken]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             answers = {pid: pool.submit(with_tool, name, program, pid, end) for pid in able}
-        seen = {pid: answer.result() for pid, answer in answers.items() if answer.result()}
-        known.update({pid: (name.partition(" ")[0], [*known[pid][1], found]) for pid, found in seen.items()})
-        unseen = [pid for pid in unseen if pid not in seen]
+        for pid, answer in answers.items():
+            if answer.result():
+                taken[pid] = (name.partition(" ")[0], answer.result())
+    known.update({pid: (name, [*known[pid][1], found]) for pid, (name, found) in taken.items()})
     told = {pid: (name, "\n\n".join(part for part in parts if part)) for pid, (name, parts) in known.items()}
     return [
         {"pid": pid, "rank": ranks[pid], "tool": name, "text": found[:TEXT_LIMIT]}

@@ -1,4 +1,4 @@
-"""A training loop that one rank leaves in the middle: STACK is mpi, torch or horovod, FAULT what that rank does."""
+"""A training loop that one rank leaves in the middle: STACK is mpi, torch or horovod, FAULT what it does at step AT."""
 
 import os
 import signal
@@ -6,7 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-STACK, FAULT, CULPRIT, AT = os.environ["STACK"], os.environ["FAULT"], int(os.environ["CULPRIT"]), 8
+STACK, FAULT, CULPRIT = os.environ["STACK"], os.environ["FAULT"], int(os.environ["CULPRIT"])
+AT = int(os.environ.get("AT", "8"))
 
 if STACK == "mpi":
     from mpi4py import MPI
@@ -66,6 +67,14 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def leave() -> None:
+    raise SystemExit(3)
+
+
+def crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
 def load_batch() -> None:
     if STACK == "mpi":
         time.sleep(900)
@@ -89,6 +98,8 @@ FAULTS = {
     "SIGSTOP": stop,
     "another collective": broadcast,
     "slow loader": load_batch,
+    "exit": leave,
+    "crash": crash,
 }
 
 for step in range(100000):

@@ -60,3 +60,31 @@ def test_torchrun_is_ended_that_waits_for_a_node_without_a_proof(proved: Any, mo
     code, said = proved(SILENT, "stay")
     assert code == 11
     assert "no word came from rank 1 on an unknown node; start 'clusterctl launch --prove' on every node" in said[0]
+
+
+def test_a_scheduler_that_ends_the_job_after_a_refusal_does_not_hide_the_verdict(
+    proved: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """srun ends the other tasks as soon as one has ended badly; each of them has the verdict by then."""
+    told: list[bool] = []
+    refused = launch_proof._refused  # noqa: SLF001 - the moment after the verdict is what this is about
+
+    def interrupted(folder: Any) -> bool:
+        if refused(folder) and not told:
+            told.append(True)
+            raise KeyboardInterrupt
+        return refused(folder)
+
+    monkeypatch.setattr(launch_proof, "_refused", interrupted)
+    code, said = proved(SILENT, "stay")
+    assert (code, len(told)) == (11, 1)
+    assert "no word came from rank 1" in said[0]
+
+
+def test_an_interrupt_before_the_verdict_is_one(proved: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch_proof, "_judge", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        proved(RIGHT, "0")

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import pytest
+from clusterctl.analysis.memory_blame import MemoryBlame, NodeLoss
 from clusterctl.analysis.rank_deaths import RankDeath
 from clusterctl.jobs import suspects
+from clusterctl.model.memory_kills import LoggedKill
 
 
-def test_counts_that_grew_are_those_that_were_known_before() -> None:
-    now = {"node1": 3, "node2": 1, "node3": 0, "node4": -1, "node5": 2}
-    assert suspects.grown(now, {"node1": 1, "node2": -1, "node3": 2, "node4": 0}) == {"node1": 2}
-
-
-def test_a_node_that_lost_processes_is_told() -> None:
+def test_what_a_node_lost_is_told_with_what_ties_it_to_the_job() -> None:
+    plain, logged = NodeLoss(1), NodeLoss(2, log=(LoggedKill(number=1, name="python"), LoggedKill(number=2)))
+    end = "to the kernel while the job ran, for lack of memory"
+    assert suspects.lost_words("node3", plain, None) == f"node3 lost 1 process {end}"
     assert (
-        suspects.killed_words({"node3": 1})
-        == "node3 lost 1 process to the kernel while the job ran, for lack of memory"
+        suspects.lost_words("node3", plain, "peers") == f"node3 lost 1 process {end}, and ranks lost their peer there"
     )
-    words = "node3 lost 1 process, node4 lost 2 processes to the kernel while the job ran, for lack of memory"
-    assert suspects.killed_words({"node3": 1, "node4": 2}) == words
+    assert suspects.lost_words("node3", logged, "log") == f"node3 lost 2 processes of the job (python) {end}"
+    blamed = MemoryBlame({"node3": "group", "node4": "log"}, ("node5",))
+    lost = {"node3": plain, "node4": logged, "node5": plain}
+    assert suspects.ours_words(blamed, lost) == (
+        f"node3 lost 1 process of the job's user {end}, node4 lost 2 processes of the job (python) {end}"
+    )
+    assert suspects.others_words(blamed, lost) == (
+        "While the job ran, the kernel killed 1 process on node5 for lack of memory; nothing tells that it was the "
+        "job's."
+    )
 
 
 @pytest.mark.parametrize(
@@ -27,15 +34,11 @@ def test_a_node_that_lost_processes_is_told() -> None:
         ("gpu-c", 0, (), "gpu-c rank 4 was ended by SIGKILL; who sent it is not known"),
         ("", 0, (), "host3 rank 4 was ended by SIGKILL; who sent it is not known"),
         ("gpu-c", 1, (), "gpu-c rank 4 was ended by SIGKILL: the kernel has killed 1 process of its control group "),
-        (
-            "gpu-c",
-            1,
-            ("gpu-c: python ran out of memory",),
-            "gpu-c rank 4 was ended by SIGKILL: the kernel's log tells ",
-        ),
+        ("gpu-c", None, ("gpu-c: the node ran out of memory",), "gpu-c rank 4 was ended by SIGKILL: the kernel's log "),
+        ("gpu-c", 0, ("gpu-c: the node ran out of memory",), "gpu-c rank 4 was ended by SIGKILL; who sent it is not"),
     ],
 )
 def test_a_death_has_the_inventorys_name_and_its_reason(
-    node: str, killed: int, facts: tuple[str, ...], words: str
+    node: str, killed: int | None, facts: tuple[str, ...], words: str
 ) -> None:
     assert suspects.death_words(RankDeath(4, "host3", 9), node, killed, facts).startswith(words)

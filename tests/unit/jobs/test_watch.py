@@ -53,7 +53,7 @@ def program_of(shell: subprocess.Popen[bytes]) -> int:
     raise AssertionError("the shell has started nothing")
 
 
-def watched(job: str, *, logins: object = (HERE,), count: int = 3, wait_s: float = 60) -> list[StallRecord]:
+def watched(job: str, *, logins: object = (HERE,), count: int = 3, wait_s: float = 240) -> list[StallRecord]:
     found: list[StallRecord] = []
     asked: list[tuple[str, ...]] = []
 

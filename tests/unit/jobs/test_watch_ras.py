@@ -1,0 +1,89 @@
+"""The watch reads NCCL's RAS: processes that have mapped a libnccl, and a TCP server that plays a composed answer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.jobs.watch import Watch, WatchedJob
+from local_jobs import HERE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.model.stall import StallRecord
+
+ANSWER = Path(__file__).parents[2] / "data" / "nccl_ras" / "one_behind.txt"
+RANK = """\
+import mmap, sys, time
+with open(sys.argv[1], "rb") as library:
+    kept = mmap.mmap(library.fileno(), 0, prot=mmap.PROT_READ)
+time.sleep(600)
+"""
+
+
+@contextlib.contextmanager
+def ras(text: list[str]) -> Iterator[tuple[str, list[bytes]]]:
+    """Answer each client with the text, as NCCL does, and keep the questions."""
+    asked: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    client = server.accept()[0]
+                except OSError:
+                    return
+                with client:
+                    asked.append(client.recv(100))
+                    client.sendall(text[0].encode())
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}", asked
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def test_the_rank_that_lags_by_nccls_own_count_is_named(tmp_path: Path) -> None:
+    job = f"unit-watch-ras-{os.getpid()}"
+    library = tmp_path / "libnccl.so.2"
+    library.write_bytes(bytes(4096))
+    text = [""]
+    started: list[subprocess.Popen[bytes]] = []
+    with ras(text) as (address, asked):
+        more = {"CLUSTERCTL_JOB": job, "WORLD_SIZE": "4", "NCCL_RAS_ADDR": address}
+        try:
+            for rank in range(4):
+                environment = {**os.environ, **more, "OMPI_COMM_WORLD_RANK": str(rank)}
+                started.append(subprocess.Popen([sys.executable, "-c", RANK, str(library)], env=environment))
+            text[0] = ANSWER.read_text().replace("{pid}", str(started[1].pid)).replace("{node}", "127.0.0.1")
+            found = stalled(job)
+        finally:
+            for one in started:
+                one.send_signal(signal.SIGKILL)
+                one.wait()
+    assert set(asked) == {b"verbose status\n"}
+    assert (found.verdict.cause, found.verdict.ranks, found.verdict.hosts) == ("behind", (1,), ("node1",))
+    assert "node1 rank 1 has not launched AllReduce #1042, by NCCL's RAS" in found.verdict.sentence
+    assert found.verdict.sentence.endswith(", 3 others wait in AllReduce #1042")
+    assert any("MISMATCH" in line for look in found.looks for line in look.ras)
+
+
+def stalled(job: str) -> StallRecord:
+    found: list[StallRecord] = []
+    job_here = WatchedJob(job, (HERE,), ("node1",) * 4, {"127.0.0.1": "node1"})
+    watch = Watch(job_here, 3.0, lambda _hosts: [], list, found.append)
+    end = time.monotonic() + 240
+    while not found and time.monotonic() < end:
+        watch.poll()
+        time.sleep(0.05)
+    watch.close()
+    (record,) = found
+    return record
