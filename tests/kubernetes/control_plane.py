@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-START_S = 120.0
+START_S = 600.0  # on a busy machine
 NAMESPACE = "ml"
 ADMIN, USER = "admin", "somebody"
 

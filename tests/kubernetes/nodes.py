@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 from control_plane import NAMESPACE, free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from control_plane import ControlPlane
     from typing_extensions import Self
@@ -36,6 +36,8 @@ _END = {"Succeeded": "JobSucceeded", "Failed": "JobFailed"}
 
 class Nodes:
     """The operator, the nodes and their log server."""
+
+    jobs = JOBS  # the jobs that the operator makes pods for
 
     def __init__(self, plane: ControlPlane, folder: Path) -> None:
         """Prepare the nodes; ``makes_pods`` False is an operator that is not there."""
@@ -93,14 +95,18 @@ class Nodes:
         self._stop.set()
         self._worker.join()
         self._server.shutdown()
-        for process in self._processes.values():
-            _kill(process)
+        for name in self._processes:
+            self._end(name)
 
     def kill(self, end: str) -> None:
         """Kill the program of a pod whose name ends so."""
-        for name, process in self._processes.items():
+        for name in self._processes:
             if name.endswith(end):
-                _kill(process)
+                self._end(name)
+
+    def _end(self, name: str) -> None:
+        """Kill the program of a pod."""
+        _kill(self._processes[name])
 
     @property
     def running(self) -> list[str]:
@@ -109,7 +115,7 @@ class Nodes:
 
     def _work(self) -> None:
         while not self._stop.wait(LOOK_S):
-            jobs = self._plane.ask("GET", JOBS).get("items", [])
+            jobs = self._plane.ask("GET", self.jobs).get("items", [])
             pods = {pod["metadata"]["name"]: pod for pod in self._plane.ask("GET", PODS).get("items", [])}
             for job in jobs:
                 self._operate(job, pods)
@@ -130,29 +136,34 @@ class Nodes:
             port = str(free_port())
             for rank, (kind, _) in enumerate(wanted):
                 self._make(job, kinds[kind]["template"], names[rank], rank, len(wanted), port)
+        self._conclude(name, names, pods)
+
+    def _conclude(self, name: str, names: Sequence[str], pods: Mapping[str, Any]) -> None:
+        """End a job with its first pod, or with one that failed."""
         phases = [pods.get(pod, {}).get("status", {}).get("phase") for pod in names]
         end = "Failed" if "Failed" in phases else phases[0] if phases else None
         if end in _END:
             died = [pod for pod, phase in zip(names, phases, strict=True) if phase == "Failed"]
             condition = {"type": end, "status": "True", "reason": _END[str(end)], "message": " ".join(died)}
-            self._plane.ask("PATCH", f"{JOBS}/{name}/status", {"status": {"conditions": [condition]}})
+            self._plane.ask("PATCH", f"{self.jobs}/{name}/status", {"status": {"conditions": [condition]}})
 
     def _make(
         self, job: Mapping[str, Any], template: Mapping[str, Any], name: str, rank: int, size: int, port: str
     ) -> None:
+        given = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(size), "RANK": str(rank)}
+        (container,) = template["spec"]["containers"]
+        variables = [*container.get("env", []), *({"name": key, "value": value} for key, value in given.items())]
+        self._create(job, template, name, {**container, "env": variables}, NODES[rank % len(NODES)])
+
+    def _create(
+        self, job: Mapping[str, Any], template: Mapping[str, Any], name: str, container: Mapping[str, Any], node: str
+    ) -> None:
+        """Create a pod that belongs to a job."""
         owner = {
             **{key: job[key] for key in ("apiVersion", "kind")},
             **{key: job["metadata"][key] for key in ("name", "uid")},
         }
-        given = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(size), "RANK": str(rank)}
-        (container,) = template["spec"]["containers"]
-        variables = [*container.get("env", []), *({"name": key, "value": value} for key, value in given.items())]
-        spec = {
-            **template["spec"],
-            "containers": [{**container, "env": variables}],
-            "nodeName": NODES[rank % len(NODES)],
-            "restartPolicy": "Never",
-        }
+        spec = {**template["spec"], "containers": [container], "nodeName": node, "restartPolicy": "Never"}
         metadata = {"name": name, "labels": template["metadata"]["labels"], "ownerReferences": [owner]}
         self._plane.ask("POST", PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
@@ -162,7 +173,7 @@ class Nodes:
         process = self._processes.get(name)
         if "deletionTimestamp" in pod["metadata"]:
             if process is not None:
-                _kill(process)
+                self._end(name)
             (self._folder / f"{name}.ended").touch()
             self._plane.ask("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
             return
@@ -179,27 +190,42 @@ class Nodes:
         name = pod["metadata"]["name"]
         (container,) = pod["spec"]["containers"]
         place = next(mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "clusterctl")
-        volume = next(volume for volume in pod["spec"]["volumes"] if volume["name"] == "clusterctl")
-        programs = self._plane.ask("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps/{volume['configMap']['name']}")
-        if not programs:
-            return  # as a kubelet waits for a volume
-        own = self._folder / "volumes" / name
-        own.mkdir(parents=True)
-        for file, text in programs["data"].items():
-            (own / file).write_text(text, encoding="utf-8")
+        own = self._volume(pod)
+        if own is None:
+            return
         top = next(parent for parent in Path(place).parents if parent.is_dir())
         script = (
             f"hostname {shlex.quote(name)} && mount -t tmpfs none {top} && mkdir -p {place} && "
             f'mount --bind {shlex.quote(str(own))} {place} && exec "$@"'
         )
         variables = {entry["name"]: entry["value"] for entry in container["env"]}
+        self._run(
+            name,
+            ["unshare", "--uts", "--mount", "sh", "-c", script, "pod", *container["command"]],
+            {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "GLOO_SOCKET_IFNAME": "lo", **variables},
+        )
+
+    def _volume(self, pod: Mapping[str, Any]) -> Path | None:
+        """Return a folder with the programs of the ConfigMap, None while there is none: a kubelet waits for it."""
+        volume = next(volume for volume in pod["spec"]["volumes"] if volume["name"] == "clusterctl")
+        programs = self._plane.ask("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps/{volume['configMap']['name']}")
+        if not programs:
+            return None
+        own = self._folder / "volumes" / pod["metadata"]["name"]
+        own.mkdir(parents=True)
+        for file, text in programs["data"].items():
+            (own / file).write_text(text, encoding="utf-8")
+        return own
+
+    def _run(self, name: str, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start the program of a pod, with its output in the pod's log."""
         with (self._folder / f"{name}.log").open("wb") as log:
             self._processes[name] = subprocess.Popen(
-                ["unshare", "--uts", "--mount", "sh", "-c", script, "pod", *container["command"]],
+                argv,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "GLOO_SOCKET_IFNAME": "lo", **variables},
+                env=environment,
                 start_new_session=True,
             )
         self._tell(name, "Running", {"running": {}})

@@ -8,56 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
-import sys
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import api_server_build
-import crds
 import pytest
-from control_plane import NAMESPACE, USER, ControlPlane, started
+from control_plane import NAMESPACE, USER, ControlPlane
+from kubernetes_commands import ROLE, command, ran, wait
 from nodes import Nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
-
-CLUSTERCTL = (sys.executable, "-m", "clusterctl")
-GONE_S = 60.0
-ROLE = [
-    {"apiGroups": ["kubeflow.org"], "resources": ["mpijobs", "pytorchjobs"], "verbs": ["create", "get", "delete"]},
-    {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create", "delete"]},
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
-    {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
-]
-
-
-@pytest.fixture(scope="session")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    if os.geteuid() != 0 or shutil.which("kubectl") is None:
-        pytest.skip("it needs root, for namespaces of pods, and kubectl")
-    try:
-        api_server_build.build()
-    except api_server_build.CannotBuildError as error:
-        pytest.skip(f"an API server cannot be had here: {error}")
-    with started(tmp_path_factory.mktemp("plane"), api_server_build.programs()) as found:
-        for kind in crds.KINDS:
-            found.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crds.definition(kind))
-        rules = {"metadata": {"name": "validate"}, "rules": ROLE}
-        top = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
-        found.ask("POST", f"{top}/roles", rules)
-        binding = {
-            "metadata": {"name": "validate"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "validate"},
-            "subjects": [{"kind": "User", "name": USER, "apiGroup": "rbac.authorization.k8s.io"}],
-        }
-        found.ask("POST", f"{top}/rolebindings", binding)
-        wait(lambda: found.ask("GET", f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs"))
-        wait(lambda: found.ask("GET", f"/apis/kubeflow.org/v2beta1/namespaces/{NAMESPACE}/mpijobs"))
-        yield found
 
 
 @pytest.fixture
@@ -73,29 +35,6 @@ def python() -> str:
     if not named:
         pytest.skip("CLUSTERCTL_TORCH_PYTHON names no interpreter with PyTorch")
     return named
-
-
-@pytest.fixture(autouse=True)
-def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
-def wait(holds: Callable[[], object], within_s: float = GONE_S) -> None:
-    until = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.3)
-
-
-def command(plane: ControlPlane, *more: str, user: str = USER, kind: str = "pytorchjob") -> list[str]:
-    given = ("--kubeconfig", str(plane.kubeconfig(user)), "--image", "a:1", "--nodes", "2", "--format", "json")
-    return [*CLUSTERCTL, "validate", "--via", kind, *given, *more]
-
-
-def ran(argv: list[str]) -> tuple[int, dict[str, Any], str]:
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert "This should not have happened" not in done.stderr
-    return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
 
 def is_empty(plane: ControlPlane) -> bool:

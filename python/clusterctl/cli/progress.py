@@ -342,7 +342,8 @@ def preview_lines(preview: Preview) -> list[str]:
         for names, hosts in preview.installs.items()
     ]
     if any(name in names for names in preview.installs for name in ALWAYS):
-        lines.append(f"            and {' and '.join(OPTIONAL.values())}, where the inventory asks for them")
+        *others, last = OPTIONAL.values()
+        lines.append(f"            and {', '.join(others)} and {last}, where the inventory asks for them")
     why: dict[str, list[str]] = {}
     for host, reason in preview.reasons.items():
         why.setdefault(reason, []).append(host)

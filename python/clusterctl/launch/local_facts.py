@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+PATH_VARIABLES = ("NCCL_", "GLOO_")  # beginnings of the names of variables that choose the way of a job
+
 
 @dataclass(frozen=True)
 class LocalAddress:
@@ -70,7 +72,8 @@ class LocalFacts:
     """The part of a node's record that decides what a pod becomes; ``rdma`` is as the probe wrote it.
 
     ``instances`` are the names of the MIG instances that jobs can use here, and ``cut_gpus`` the GPUs that have them.
-    ``empty_gpus`` are in MIG mode and have none. ``nccl_settings`` says by name where a variable of NCCL is set.
+    ``empty_gpus`` are in MIG mode and have none. ``path_settings`` says by name where a variable of NCCL or Gloo is
+    set.
     """
 
     cores: int
@@ -84,7 +87,7 @@ class LocalFacts:
     instances: tuple[str, ...] = ()
     cut_gpus: int = 0
     empty_gpus: int = 0
-    nccl_settings: Mapping[str, str] = field(default_factory=dict)
+    path_settings: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> LocalFacts:
@@ -123,10 +126,10 @@ class LocalFacts:
             instances=tuple(name for names in cut for name in names),
             cut_gpus=len(cut),
             empty_gpus=sum(1 for gpu in gpus if gpu.get("unusable") == "mig"),
-            nccl_settings={
+            path_settings={
                 name: _get(entry, "source", str, "")
                 for entry in _dicts(record, "parameters")
-                if (name := _get(entry, "name", str)).startswith("NCCL_")
+                if (name := _get(entry, "name", str)).startswith(PATH_VARIABLES)
             },
         )
 

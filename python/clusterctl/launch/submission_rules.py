@@ -68,9 +68,15 @@ def refuse(
 
 def _refuse_nccl(job: Submission, *, by_launch: bool) -> None:
     nccl_options.refuse(job.nccl)
-    if job.nccl.gid_index == nccl_options.AUTO and (job.is_idle or not by_launch):
+    launches = by_launch and not job.is_idle
+    if job.nccl.gid_index == nccl_options.AUTO and not launches:
         raise ConfigError(
             "--gid-index auto needs 'clusterctl launch' in each pod, which does not run here; give a number."
+        )
+    if job.prove and not launches:
+        raise ConfigError(
+            "--prove is a part of 'clusterctl launch', which does not run here; leave it out, or have torchrun start "
+            "the workers."
         )
     twice = nccl_options.variables(job.nccl).keys() & job.environment.keys()
     if twice:

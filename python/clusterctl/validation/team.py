@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import hostfile, mpirun, mpirun_job
+from clusterctl.launch import hostfile, local_facts, mpirun, mpirun_job
 from clusterctl.model import fabric
 from clusterctl.model.facts import usable_cores
 from clusterctl.remote import supervised_job
@@ -30,9 +30,15 @@ def rdma_ports(node: NodeFacts) -> tuple[str, ...]:
     return tuple(f"{port.device}:{port.port}" for port in usable if (port.rate_gbps, port.link_layer) == kind)
 
 
-def nccl_settings(node: NodeFacts) -> dict[str, str]:
-    """Return where a node sets NCCL's variables, by their names."""
-    return {one.name: one.source for one in node.parameters if one.name.startswith("NCCL_")}
+def path_settings(node: NodeFacts) -> dict[str, str]:
+    """Return where a node sets variables of NCCL and Gloo, by their names."""
+    return {one.name: one.source for one in node.parameters if one.name.startswith(local_facts.PATH_VARIABLES)}
+
+
+def mpi_networks(node: NodeFacts) -> dict[str, tuple[str, str]]:
+    """Return the settings of others by which Open MPI chooses networks, by their names: value and place."""
+    wanted = {prefix + name for name in network.CHOOSING for prefix in ("", "OMPI_MCA_")}
+    return {one.name: (one.value, one.source) for one in node.parameters if one.name in wanted}
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,8 @@ class Team:
             stack={name: node.stack for name, node in nodes.items()},
             rdma={name: ports for name, node in nodes.items() if (ports := rdma_ports(node.facts))},
             gpus={name: node.facts.gpus[0].name for name, node in nodes.items() if node.facts.gpus},
-            settings={name: nccl_settings(node.facts) for name, node in nodes.items()},
+            settings={name: path_settings(node.facts) for name, node in nodes.items()},
+            mpi_networks={name: mpi_networks(node.facts) for name, node in nodes.items()},
             fabric={name: way for name, node in nodes.items() if (way := network.path(node.facts))},
         )
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import job_login, nodeset
 from clusterctl.model.hosts import OF_SLURM, Host, Inventory, InventorySources, SlurmStep
+from clusterctl.model.pmix import srun_without_pmix
 from clusterctl.model.proofs import oldest_first
 from clusterctl.model.results import CheckProgress
 from clusterctl.remote import slurm_text
@@ -101,7 +102,7 @@ def validate(
 
 
 def refuse_without_pmix(wanted: str, types: Sequence[str], place: str) -> None:
-    """Refuse a type of srun that starts each rank as a world of size 1.
+    """Refuse a type of srun that does not bring ranks together.
 
     Args:
         wanted: the type that srun is to take.
@@ -115,13 +116,13 @@ def refuse_without_pmix(wanted: str, types: Sequence[str], place: str) -> None:
     shown = ", ".join(types) or "none"
     if not pmix:
         raise ValidationCouldNotRunError(
-            f"{place}: Slurm has no PMIx plugin ('srun --mpi=list' has {shown}), and without one srun starts each rank "
-            "as a world of size 1; install Slurm's plugin for PMIx, or leave --launcher srun out."
+            f"{place}: Slurm has no PMIx plugin ('srun --mpi=list' has {shown}), and without one srun "
+            f"{srun_without_pmix()}; install Slurm's plugin for PMIx, or leave --launcher srun out."
         )
     if not wanted.startswith("pmix"):
         raise ValidationCouldNotRunError(
-            f"'srun --mpi={wanted}' starts each rank as a world of size 1; give --mpi {' or '.join(pmix)}, or leave "
-            "--launcher srun out."
+            f"'srun --mpi={wanted}' {srun_without_pmix()}; give --mpi {' or '.join(pmix)}, or leave --launcher srun "
+            "out."
         )
     if wanted not in pmix:
         raise ValidationCouldNotRunError(

@@ -35,6 +35,8 @@ def test_the_command_prints_the_submission_alone() -> None:
     assert container["env"] == [{"name": "A", "value": "b=c"}]
     torchrun = render("mpijob", "--launcher", "torchrun", *common, "--", "train.py")
     assert "clusterctl" in containers(yaml.safe_load(torchrun.stdout))["Launcher"]["command"]
+    proved = render("slurm", "--name", "bert", "--nodes", "2", "--prove", "--", "train.py")
+    assert "clusterctl launch --prove -- train.py" in proved.stdout
 
 
 @pytest.mark.parametrize(
