@@ -1,23 +1,23 @@
-"""One sandbox of as many nodes as it can have, never provisioned."""
+"""One cluster of 256 nodes, never provisioned; it is made of namespaces, since as many containers are too many."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
+import netns_nodes
 import pytest
-from clusterctl import sandbox as sandboxes
-from clusterctl.sandbox.model import MAX_NODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+NODES = 256
+
 
 @pytest.fixture(scope="session")
-def many() -> Iterator[sandboxes.Sandbox]:
+def many() -> Iterator[netns_nodes.Nodes]:
     name = f"test-scale-{os.getpid()}"
-    sandboxes.down(name)
     try:
-        yield sandboxes.up(sandboxes.SandboxSpec(name=name, nodes=MAX_NODES))
+        yield netns_nodes.up(name, NODES)
     finally:
-        sandboxes.down(name)
+        netns_nodes.down(name)

@@ -11,19 +11,20 @@ from validated import Cluster, mpi_alone
 
 if TYPE_CHECKING:
     from clusterctl.model.results import ValidationRecord
-    from clusterctl.sandbox import Sandbox
+    from netns_nodes import Nodes
 
-RANKS = 128
+NODES = 64
+RANKS = 2 * NODES
 
 
 @pytest.fixture(scope="module")
-def record(many: Sandbox) -> ValidationRecord:
-    mpi_alone(many)
-    cluster = Cluster(many)
-    _, seconds = cluster.provision()
+def record(many: Nodes) -> ValidationRecord:
+    inventory = many.inventory(NODES)
+    mpi_alone(many.box)
+    _, seconds = Cluster(many.box).provision()
     options = validation.ValidationOptions(checks=("hello", "gather", "allreduce"), search=False)
-    found = validation.validate(many.inventory, options)
-    print(f"\n{len(many.nodes)} nodes: provisioned in {seconds:.0f} s")  # noqa: T201 - make test-scale shows it
+    found = validation.validate(inventory, options)
+    print(f"\n{NODES} nodes: provisioned in {seconds:.0f} s")  # noqa: T201 - make test-scale shows it
     for check in found.checks:
         print(f"{check.check} {check.verdict.value} {check.seconds:.0f} s {check.reason}")  # noqa: T201
     return found

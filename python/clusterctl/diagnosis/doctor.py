@@ -24,6 +24,7 @@ from clusterctl.model.hosts import InventoryOptions
 from clusterctl.remote import facts, firewall_look, login_probe, network_probe, ssh
 from clusterctl.state import hardware_looks, paths
 from clusterctl.state.certificates import Certificates
+from clusterctl.support import open_files
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ _FACTS_S = 30.0
 _LOGIN_S = 5
 _LOGINS_S = 15.0
 _ANSWER_S = 25.0
+# Up to so many hosts, each logs in to all others. All pairs of 256 hosts would take an hour of processor time.
+_ALL_LOGINS_UP_TO = 32
 _CONNECT_S = 5.0
 _NOT_REACHED: frozenset[FailureKind] = frozenset({"unreachable", "timeout", "refused", "host_key"})
 
@@ -65,9 +68,11 @@ def examine(
         ConfigError: the inventory or an option is wrong.
     """
     options = options or DoctorOptions()
-    cluster = ansible_inventory.load(inventory, options.inventory)
+    cluster = ansible_inventory.load(inventory, options.inventory, remembered=True)
     started = datetime.now(timezone.utc)
     hosts = cluster.selected_hosts
+    if not options.quick:
+        open_files.allow_for(len(hosts))
     name = paths.cluster_id(cluster.sources)
     past = hardware_looks.past(name, {host.name for host in hosts}, started)
     with ssh.control_folder() as control:
@@ -134,6 +139,7 @@ def as_jobs_see_it(hosts: Sequence[Host], probe: Probe, control: Path) -> tuple[
         and (node := probe.facts.get(host.name)) is not None
         and node.job_user is not None
         and node.job_user.exists
+        and node.job_user.home_answers
         and node.job_user.name != node.user.name
     }
     if not known:
@@ -210,7 +216,7 @@ def _pairs(
 
 
 def _logins(hosts: Sequence[Host], there: Sequence[Host], probe: Probe) -> list[login_probe.Login]:
-    """Return which host logs in to which: each one to all that may be up, beginning with the next in the inventory."""
+    """Return which host logs in to which of those that may be up, beginning with the next in the inventory."""
     targets = {
         host.name: login_probe.LoginTarget(host.name, host.cluster_address, _cluster_port(host))
         for host in hosts
@@ -219,14 +225,25 @@ def _logins(hosts: Sequence[Host], there: Sequence[Host], probe: Probe) -> list[
     names = list(targets)
     plan = []
     for host in there:
-        at = names.index(host.name)
-        others = tuple(targets[name] for name in names[at + 1 :] + names[:at])
+        others = tuple(targets[name] for name in login_targets(names, names.index(host.name)))
         node = probe.facts[host.name]
         if node.job_user is not None and not node.job_user.exists:  # the next provision makes it
             plan.append(login_probe.Login(host, others))
         else:
             plan.append(login_probe.Login(job_login.job_host(host), others, job_login.through_sudo(host, node)))
     return plan
+
+
+def login_targets(names: Sequence[str], at: int) -> tuple[str, ...]:
+    """Return the hosts that the one at an index logs in to: all others, or in a large cluster two of them.
+
+    The two are the next host, and the one half way round. So two different hosts log in to each, and a host with a
+    fault is told from one pair that does not get on.
+    """
+    others = (*names[at + 1 :], *names[:at])
+    if len(names) <= _ALL_LOGINS_UP_TO:
+        return others
+    return others[0], others[len(names) // 2 - 1]
 
 
 def _cluster_port(host: Host) -> int:

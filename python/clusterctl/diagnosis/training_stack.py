@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # and patterns are below the prefix of the software.
 ARTIFACTS: tuple[dict[str, Any], ...] = (
     {"name": "openmpi", "link": "openmpi"},
+    {"name": "cpython", "link": "cpython"},
     {"name": "python_env", "link": "python_env", "inputs": ["framework"]},
     {"name": "mpi4py", "link": "mpi4py", "inputs": ["openmpi"]},
     {"name": "nccl", "link": "nccl", "inputs": ["cuda", "source"]},

@@ -97,6 +97,8 @@ def _words_of_kind(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     kind = now.get("kind", "absent")
     if kind == "absent":
         return "missing in the loader's cache" if before.get("kind") == "loader" else "missing"
+    if kind == "silent":
+        return "its file system does not answer"
     where = f" to {now['target']}" if kind == "link" and "target" in now else ""
     return f"a {kind}{where}, was a {before.get('kind')}"
 

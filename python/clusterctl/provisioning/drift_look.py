@@ -40,7 +40,7 @@ def examine(request: DriftRequest) -> DriftReport:
     Raises:
         ConfigError: the inventory is wrong, another run holds a host, or no host was provisioned.
     """
-    cluster = ansible_inventory.load(request.inventory, request.options)
+    cluster = ansible_inventory.load(request.inventory, request.options, remembered=True)
     refusals.check_files(cluster, request.options)
     cluster = replace(cluster, hosts=cluster.selected_hosts)
     with locks.HostLock(cluster.hosts, _COMMAND):

@@ -7,7 +7,6 @@ import fcntl
 import json
 import math
 import os
-import resource
 import time
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -15,6 +14,7 @@ from typing import IO, TYPE_CHECKING
 
 from clusterctl.state import paths
 from clusterctl.state.runs import user_name
+from clusterctl.support import open_files
 from clusterctl.support.errors import LockedError
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import Host
 
 
-_OTHER_FILES = 512  # the pipes of 64 ssh at a time, and what Python and Ansible have open
 _ASK_AGAIN_S = 0.05
 
 
@@ -139,11 +138,11 @@ class HostLock:
 
         Raises:
             LockedError: another run has one of them.
-            ConfigError: the state folder cannot be written.
+            ConfigError: the state folder cannot be written, or this process may not open so many files.
         """
         folder = paths.private_folder(paths.locks_dir())
         places = {host.place: host.name for host in self._hosts}
-        _allow_open_files(len(places) + _OTHER_FILES)
+        open_files.allow_for(len(places))  # a lock is an open file per machine
         with contextlib.ExitStack() as taken:
             for place in sorted(places):  # one order for all, so that two runs never wait for each other crosswise
                 path = folder / f"{place.replace('/', '_').replace(':', '_')}.lock"
@@ -160,12 +159,3 @@ class HostLock:
     ) -> None:
         """Release the locks."""
         self._locks.close()
-
-
-def _allow_open_files(count: int) -> None:
-    """Raise the soft limit of open files, as far as the hard limit allows: a lock is an open file per machine."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < count:
-        wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-        with contextlib.suppress(ValueError, OSError):  # macOS has one more limit, which it does not tell
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,3 +55,12 @@ def test_a_node_is_looked_at_as_the_user_that_jobs_run_as(monkeypatch: pytest.Mo
     }
     assert seen.facts["node1"].job_user == JobUser.model_validate(account)
     assert closed == {"node2": refusal}
+
+
+def test_in_a_large_cluster_each_host_logs_in_to_two_and_two_log_in_to_each() -> None:
+    few, many = [f"n{number}" for number in range(32)], [f"n{number}" for number in range(33)]
+    assert doctor.login_targets(few, 30) == ("n31", *few[:30])
+    chosen = {name: doctor.login_targets(many, at) for at, name in enumerate(many)}
+    assert chosen["n0"] == ("n1", "n16")
+    targets = Counter(target for name, two in chosen.items() for target in {*two} - {name})
+    assert targets == dict.fromkeys(many, 2)

@@ -140,6 +140,12 @@ def unseen(view: View) -> tuple[str, ...]:
             f"Logins between nodes: {tried} of {tried + untried} were tried in the time there was, each node's "
             "neighbours first."
         )
+    fewest = min((len(report.targets) for report in view.logins.values() if report.targets), default=len(view.hosts))
+    if fewest < len(view.logins) - 1 and any(report.passed for report in view.logins.values()):
+        lines.append(
+            f"Logins between nodes: each of {len(view.logins)} nodes was asked to try {fewest} others; a fault of one "
+            "pair alone may be missed."
+        )
     early = [name for name, report in view.logins.items() if report.stopped_early]
     if early:
         lines.append(f"Logins from {nodeset.folded(early)}: stopped after two were refused.")

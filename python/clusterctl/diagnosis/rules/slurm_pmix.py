@@ -1,6 +1,7 @@
 """Do Slurm's PMIx and Open MPI's fit together, so that 'srun --mpi=pmix' starts ranks that know of each other?
 
-srun without PMIx starts every rank as a world of size 1, and the job ends with code 0.
+Without PMIx, srun starts every rank of Open MPI 5.0 as a world of size 1, and the job ends with code 0. A rank of 4.1
+ends with an error.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from clusterctl.diagnosis.skew import artifact
 from clusterctl.model import nodeset
 from clusterctl.model.findings import Finding, Severity
+from clusterctl.model.pmix import is_series_41, srun_without_pmix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -76,9 +78,7 @@ def _default(host: str, node: NodeFacts, slurm: SlurmSettings) -> Iterator[Findi
         cause = f"{where}, and {has}: srun starts no rank"
         yield Finding(CHECK, "error", (host,), cause, f"install that plugin, or change {slurm.mpi_default_by}")
     elif not slurm.mpi_default.startswith("pmix") and node.pmix.is_external:
-        # Each rank of a 4.1.4 that was built so ends with 1.
-        then = "starts no rank" if _is_41(node) else "starts each rank as a world of size 1"
-        cause = f"{where}, so plain srun {then}; this Open MPI was built for srun"
+        cause = f"{where}, so plain srun {srun_without_pmix(_openmpi(node))}; this Open MPI was built for srun"
         cure = f"{_set_default(slurm)}, or start jobs by 'srun --mpi=pmix'"
         yield Finding(CHECK, "warning", (host,), cause, cure)
 
@@ -97,17 +97,19 @@ def _without_pmix(node: NodeFacts) -> str:
     slurm = node.slurm
     if slurm is None or slurm.mpi_default.startswith("pmix") or node.pmix.is_external:
         return ""
+    then = srun_without_pmix(_openmpi(node))
     if not slurm.plugins:
-        return "Slurm has no PMIx plugin; start jobs by mpirun, since srun starts each rank as a world of size 1"
+        return f"Slurm has no PMIx plugin; start jobs by mpirun, since srun {then}"
     return (
-        f"{slurm.mpi_default_by} is {slurm.mpi_default}, so plain srun starts each rank as a world of size 1; start "
-        f"jobs by mpirun or by 'srun --mpi=pmix', or {_set_default(slurm)}"
+        f"{slurm.mpi_default_by} is {slurm.mpi_default}, so plain srun {then}; start jobs by mpirun or by "
+        f"'srun --mpi=pmix', or {_set_default(slurm)}"
     )
 
 
-def _is_41(node: NodeFacts) -> bool:
+def _openmpi(node: NodeFacts) -> str:
+    """Return the version of the installed Open MPI, '' without one."""
     installed = artifact(node, "openmpi")
-    return installed is not None and installed.version.startswith("4.1.")
+    return installed.version if installed is not None else ""
 
 
 def _set_default(slurm: SlurmSettings) -> str:
@@ -119,7 +121,7 @@ def _two_releases(node: NodeFacts) -> str:
     """Say that Slurm's PMIx and Open MPI's are of two major releases, '' if they are not."""
     if node.slurm is None or node.pmix.built_with != "internal":
         return ""
-    own = node.pmix.own or (_OWN_OF_41 if _is_41(node) else "")
+    own = node.pmix.own or (_OWN_OF_41 if is_series_41(_openmpi(node)) else "")
     served = next((plugin.version for plugin in node.slurm.plugins if plugin.version), "")
     if not own or not served or own.partition(".")[0] == served.partition(".")[0]:
         return ""

@@ -108,12 +108,13 @@ def _between(view: View, without: frozenset[str]) -> Iterator[Finding]:
             if source not in without and failure.target not in away:
                 classes[_CLASSES[failure.kind]][source, failure.target] = failure
     tried = sum(report.passed + len(report.failures) for report in view.logins.values())
+    asked = {(source, target) for source, report in view.logins.items() for target in report.targets}
     for name, failed in classes.items():
         if is_everywhere(len(failed), tried, len(view.hosts)):
             words = _last(next(iter(failed.values())).said)
             yield Finding(_check(name), "error", ends(failed), f"logins between them fail: {words}", _CURES[name])
             continue
-        blamed, rest = blame(failed, len(view.hosts))
+        blamed, rest = blame(failed, len(view.hosts), asked)
         for one in blamed:
             others = nodeset.folded(one.others)
             pair = (one.others[0], one.host) if one.role == "target" else (one.host, one.others[0])

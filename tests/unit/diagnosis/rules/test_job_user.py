@@ -82,6 +82,13 @@ def test_an_account_without_its_home_is_an_error() -> None:
     assert "su - mpi -c true" in found.cure
 
 
+def test_an_account_whose_home_hangs_is_an_error() -> None:
+    view = seen(**{**everywhere(), "node3": account(has_home=False, home_answers=False)})
+    (found,) = registry.diagnose(view)
+    assert (found.hosts, found.severity) == (("node3",), "error")
+    assert found.cause == "the home /home/mpi of user mpi is on a file system that does not answer"
+
+
 def test_a_node_that_refuses_the_account_is_named_with_the_way_to_its_keys() -> None:
     host = Host("node2", "10.0.0.2", user="mpi", variables={"cluster_user": "mpi"})
     failure = ssh_failure.classify(host, 255, "mpi@10.0.0.2: Permission denied (publickey).\n")

@@ -92,6 +92,14 @@ def test_open_mpi_4_1_does_not_start_alone_where_srun_has_started_it() -> None:
     assert "so plain srun starts no rank" in cause
 
 
+@pytest.mark.parametrize("plugins", [(), (plugin(),)])
+def test_the_notes_say_that_open_mpi_4_1_starts_no_rank(plugins: tuple[dict[str, Any], ...]) -> None:
+    findings, notes = told(node(slurm(*plugins, mpi_default="none"), own="", version="4.1.6"))
+    assert findings == []
+    assert "srun starts no rank: each ends with an error" in notes[0]
+    assert "world of size 1" not in notes[0]
+
+
 def test_a_default_without_pmix_is_a_note_where_jobs_may_use_mpirun() -> None:
     findings, notes = told(node(slurm(plugin(), mpi_default="none"), own="4.2.2"))
     assert findings == []

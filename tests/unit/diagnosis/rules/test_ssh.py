@@ -4,6 +4,7 @@ import dataclasses
 
 from clusterctl.diagnosis.rules import registry
 from clusterctl.model.facts import ProbeFailure
+from clusterctl.model.hosts import Host
 from clusterctl.remote import login_probe
 from doctor_view import NODES, failing, seen, told
 
@@ -36,3 +37,17 @@ def test_logins_to_a_node_that_is_down_say_nothing_new() -> None:
     (found,) = registry.diagnose(view)
     assert (found.check, found.hosts) == ("reachable", ("node4",))
     assert (found.cause, found.cure) == ("node4 (10.0.0.4 port 22) does not answer", "see that it is up")
+
+
+def test_a_sample_of_the_logins_names_a_node_and_says_that_it_is_a_sample() -> None:
+    view = seen()
+    near = {name: (NODES[(at + 1) % 4], NODES[(at + 2) % 4]) for at, name in enumerate(NODES)}
+    reports = {name: dataclasses.replace(one, passed=2, targets=near[name]) for name, one in view.logins.items()}
+    others = tuple(Host(f"node{number}", f"10.0.0.{number}") for number in range(5, 9))  # more hosts than were tried
+    view = dataclasses.replace(view, logins=reports, hosts=(*view.hosts, *others))
+    view = failing(view, *((name, "node4", "refused") for name in NODES[1:3]))
+    (found,) = registry.diagnose(view)
+    assert found.hosts == ("node4",)
+    assert registry.notes(view) == (
+        "Logins between nodes: each of 4 nodes was asked to try 2 others; a fault of one pair alone may be missed.",
+    )

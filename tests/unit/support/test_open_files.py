@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+ASK = """
+import resource, sys
+from clusterctl.support import open_files
+from clusterctl.support.errors import ConfigError
+soft, hard, hosts = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+try:
+    open_files.allow_for(hosts)
+except ConfigError as error:
+    print(error)
+else:
+    print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
+
+def asked(soft: int, hard: int, hosts: int) -> str:
+    argv = [sys.executable, "-c", ASK, str(soft), str(hard), str(hosts)]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_many_hosts_get_as_many_open_files_as_they_need_and_few_change_nothing() -> None:
+    assert asked(1024, 4096, 100) == "1024"
+    assert asked(1024, 4096, 256) == "1536"
+    assert asked(1024, 4096, 900) == "4096"
+
+
+def test_too_many_hosts_are_refused_with_the_number_that_is_needed() -> None:
+    assert asked(1024, 1024, 10000) == (
+        "10000 hosts need 40128 open files, and this process may have 1024; raise the hard limit (as root: 'ulimit -n "
+        "40128', or nofile in /etc/security/limits.conf), or choose fewer hosts by --limit."
+    )
