@@ -134,7 +134,7 @@ test-cuda-build: venv  ## Compile and link Horovod with NCCL against a CUDA PyTo
 	$(BIN)/pytest tests/cuda_build -q -s --durations=0
 
 .PHONY: test-scale
-test-scale: venv  ## What 64 nodes show: doctor in a minute, and 128 ranks that pass; 20 minutes, not part of 'test'
+test-scale: venv  ## What 256 nodes of namespaces show: doctor reaches all, and 128 ranks on 64 pass; 20 minutes, not part of 'test'
 	$(BIN)/pytest tests/scale -q -s --durations=0
 
 .PHONY: test-controllers
@@ -144,6 +144,13 @@ test-controllers: venv  ## Each Python and ansible-core that can be had: the whe
 .PHONY: rehearsal
 rehearsal: venv  ## Faults of hardware, planted one at a time on recorded machines: what doctor finds, and whom it blames
 	$(BIN)/python tests/rehearsal
+
+# CLUSTERS=4 builds four times as many clusters of each kind.
+CLUSTERS ?= 1
+
+.PHONY: rehearsal-performance
+rehearsal-performance: venv  ## Slow and lossy links, nodes and racks, simulated: who names them, by our rule and three usual ones; minutes
+	cd tests/sim && nice ../../$(BIN)/python verdicts.py --repeats $(CLUSTERS) --out ../../docs/measured/verdicts.md
 
 .PHONY: test-fortran
 test-fortran: venv  ## A Fortran program on two nodes of their own; without a cache, Open MPI is compiled for it
@@ -215,7 +222,7 @@ test-long: venv  ## Repetitions and long tests: interrupts $(REPEAT) times, then
 	@$(MAKE) --no-print-directory test-fuzz test-sim test-scale test-infiniband test-tensorflow test-fortran
 
 .PHONY: test-kubernetes
-test-kubernetes: venv  ## 'validate --via pytorchjob' against a real API server, compiled once from Debian's sources; root, kubectl, 15 minutes
+test-kubernetes: venv  ## 'validate --via pytorchjob' and '--via mpijob' against a real API server, compiled once from Debian's sources; root, kubectl, 15 minutes
 	$(BIN)/python tests/kubernetes/api_server_build.py
 	$(BIN)/pytest tests/kubernetes -q --durations=5
 
