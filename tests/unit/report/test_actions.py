@@ -63,9 +63,11 @@ def test_a_boundary_shows_its_groups_and_two_cuts_of_the_same_nodes_are_two_acti
         )
         for (one, other), quantity in zip(cuts, ("bandwidth", "latency"), strict=True)
     )
-    check = PAIRS.model_copy(update={"culprits": both})
+    check = PAIRS.model_copy(update={"culprits": both, "comparisons": ()})
     assert [one.nodes for one in actions.of(record((check,)))] == ["node[1-2] | node[3-4]", "node[1,4] | node[2-3]"]
     assert check.named == ()
+    # A figure of node2 alone that missed its reference still blames node2.
+    assert check.model_copy(update={"comparisons": PAIRS.comparisons}).named == ("node2",)
 
 
 def test_a_culprit_that_is_not_known_is_a_next_step_and_blames_nobody() -> None:
