@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import pwd
 
 
+_MOST_SAID = 300
+
+
 class IdentityError(Exception):
     """Work as a user failed; the message is one sentence."""
 
@@ -65,6 +68,9 @@ def in_child(user: pwd.struct_passwd, work: Callable[[], Dict[str, Any]]) -> Dic
             answer = {"failure": str(error)}
         except OSError as error:
             answer = {"failure": f"As user {user.pw_name}: {error.filename or 'a file'}: {error.strerror}."}
+        except Exception as error:  # noqa: BLE001 - the child must not go on as a second copy of the module
+            words = " ".join(f"{type(error).__name__}: {error}".split())[:_MOST_SAID]
+            answer = {"failure": f"The work as user {user.pw_name} ended with {words}."}
         with os.fdopen(sink, "w", encoding="utf-8") as stream:
             json.dump(answer, stream)
         os._exit(0)  # neither Ansible's clean-up nor its output is this child's

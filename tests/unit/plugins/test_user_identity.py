@@ -292,6 +292,15 @@ def test_the_keys_of_a_sound_home_are_found_with_their_user(home: Home) -> None:
     assert mesh_key.authorized_file(outside, "nobody", "nogroup", own=False)["user"] == ""
 
 
+def test_a_fault_of_the_child_is_told_and_the_child_ends(home: Home) -> None:
+    def work() -> dict[str, str]:
+        return {"one": {}["absent"]}
+
+    with pytest.raises(user_identity.IdentityError) as told:
+        user_identity.in_child(home.user, work)
+    assert str(told.value) == "The work as user nobody ended with KeyError: 'absent'."
+
+
 def test_a_pipe_in_place_of_the_keys_is_not_waited_for(home: Home) -> None:
     os.mkfifo(home.keys)
     assert user_identity.read_regular(str(home.keys)) is None
