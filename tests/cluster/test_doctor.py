@@ -111,13 +111,18 @@ def a_firewall(cluster: Cluster, node: str, against: str, folder: Path) -> Itera
 def another_host_key(cluster: Cluster, node: str) -> Iterator[None]:
     """Have the node's sshd show a key that nobody knows."""
     key = "/etc/ssh/ssh_host_ed25519_key"
+    # A busy machine's sshd takes seconds to read its keys anew.
+    shown = (
+        "for _ in $(seq 100); do shown=$(ssh-keyscan -t ed25519 localhost 2>/dev/null | cut -d' ' -f3);"
+        f' test "$shown" = "$(cut -d\' \' -f2 {key}.pub)" && exit; sleep 0.2; done; exit 1'
+    )
     new = f"mkdir -m 700 /root/aside && cp -a {key} {key}.pub /root/aside && rm {key} {key}.pub"
-    cluster.on(node, "sh", "-c", f"{new} && ssh-keygen -q -t ed25519 -N '' -f {key} && pkill -HUP -o sshd")
+    cluster.on(node, "sh", "-c", f"{new} && ssh-keygen -q -t ed25519 -N '' -f {key} && pkill -HUP -o sshd; {shown}")
     try:
         yield
     finally:
-        old = "cp -a /root/aside/* /etc/ssh/ && rm -r /root/aside && pkill -HUP -o sshd && sleep 1"
-        cluster.on(node, "sh", "-c", old)
+        old = "cp -a /root/aside/* /etc/ssh/ && rm -r /root/aside && pkill -HUP -o sshd"
+        cluster.on(node, "sh", "-c", f"{old}; {shown}")
 
 
 @contextlib.contextmanager
