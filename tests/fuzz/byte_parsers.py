@@ -37,6 +37,10 @@ _SUPERVISOR = b"""{"event":"started","session":"node1-1","argv":["mpirun"]}
 {"event":"swept","host":null,"killed":[{"command":"x"}],"left":[]}
 {"event":"ended","reason":"exited","seconds":1.0,"rc":0,"signal":null}
 """
+_HARDWARE = b""":1,"time":9.0,"boot_id":"b","readings":[["gpu","0000:19:00.0","on the bus",true],
+["memory","","memory in KiB",5],["rdma_port","mlx5_0/1","state","ACTIVE"],["kernel log","","xid 79",2]],
+"counters":[["rdma_port","mlx5_0/1","link_downed",1]],"events":[[1.0,"xid","0000:19:00.0","79","x"]],
+"parts":[["disk","sda","x","1",""]],"unseen":[["disks","x"]]}"""
 _MANIFEST = b'{"schema":1,"files":[["lib","d",0,"","0755"],["lib/a","f",3,"00","0644"],["b","l",0,"lib/a","0777"]]}'
 
 
@@ -83,6 +87,27 @@ def node_record() -> Callable[[bytes], object]:
 
     host = Host("node1", "192.0.2.1")
     return lambda data: facts._read(host, python.Ending(0, b'{"schema_version"' + data, ""))  # noqa: SLF001
+
+
+def hardware_record() -> Callable[[bytes], object]:
+    """Return the reader of what a node tells of its hardware, and the rules that judge it."""
+    from clusterctl.diagnosis.rules import registry
+    from clusterctl.diagnosis.rules.evidence import View
+    from clusterctl.model.hardware import Hardware, HardwareLooks
+    from clusterctl.model.hosts import Host
+    from clusterctl.remote import hardware, python
+
+    host = Host("node1", "192.0.2.1")
+
+    def read(data: bytes) -> None:
+        found = hardware._read(host, python.Ending(0, b'{"schema_version"' + data, ""))  # noqa: SLF001
+        if isinstance(found, Hardware):
+            earlier = found.model_copy(update={"time": found.time - 60.0})
+            view = View(hosts=(host,), nodes={}, hardware={"node1": HardwareLooks(now=found, first=earlier)})
+            registry.diagnose(view)
+            registry.notes(view)
+
+    return read
 
 
 def ranks() -> Callable[[bytes], object]:
@@ -153,7 +178,18 @@ def validation_record() -> Callable[[bytes], object]:
 
 PARSERS = {
     made.__name__: made
-    for made in (library_cache, job_output, supervisor, node_record, ranks, manifest, archive, zstd, validation_record)
+    for made in (
+        library_cache,
+        job_output,
+        supervisor,
+        node_record,
+        hardware_record,
+        ranks,
+        manifest,
+        archive,
+        zstd,
+        validation_record,
+    )
 }
 
 
@@ -163,6 +199,7 @@ def seed(name: str, folder: Path) -> None:
         for path in DATA.glob(pattern):
             shutil.copy(path, folder / f"{path.parent.name}-{path.name}")
     (folder / "supervisor").write_bytes(_SUPERVISOR)
+    (folder / "hardware").write_bytes(_HARDWARE.replace(b"\n", b""))
     (folder / "manifest").write_bytes(_MANIFEST)
     for mode in ("w", "w:gz", "w:bz2", "w:xz"):
         with tarfile.open(folder / mode.replace(":", "-"), mode) as bundle:

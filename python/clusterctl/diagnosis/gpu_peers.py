@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from clusterctl.diagnosis.rules.evidence import View
-    from clusterctl.model.hardware import Value
+    from clusterctl.model.readings import Value
 
 LEAST = 3  # of two that differ, neither is the odd one
 
@@ -37,9 +37,9 @@ def values(view: View, kind: str, name: str) -> dict[str, dict[tuple[str, str], 
     """Return a reading by the GPU's model, then by host and device."""
     found: dict[str, dict[tuple[str, str], Value]] = {}
     for host, looks in view.hardware.items():
-        models = looks.now.values("gpu", "model")
+        models = looks.now.texts("gpu", "model")
         for device, value in looks.now.values(kind, name).items():
-            found.setdefault(str(models.get(device, "")), {})[host, device] = value
+            found.setdefault(models.get(device, ""), {})[host, device] = value
     return found
 
 

@@ -59,8 +59,8 @@ def fabric_reader(hosts: Sequence[Host], looks: Mapping[str, HardwareLooks]) -> 
         host if looks[host.name].now.as_root else replace(host, become=False)
         for host in hosts
         if any(
-            layer == "InfiniBand" and looks[host.name].now.values("rdma_port", "state").get(port) == "ACTIVE"
-            for port, layer in looks[host.name].now.values("rdma_port", "link_layer").items()
+            layer == "InfiniBand" and looks[host.name].now.text("rdma_port", "state", port) == "ACTIVE"
+            for port, layer in looks[host.name].now.texts("rdma_port", "link_layer").items()
         )
     ]
     return min(able, key=lambda host: not looks[host.name].now.as_root, default=None)
@@ -76,7 +76,7 @@ def look_again(hosts: Sequence[Host], looks: Mapping[str, HardwareLooks], contro
     if not there:
         return dict(looks)
     later, _ = hardware.gather(there, sections=COUNTING, timeout_s=_LOOK_S, control_dir=control)
-    readers = [host for host in there if looks[host.name].now.values("fabric_link", "lanes")]
+    readers = [host for host in there if looks[host.name].now.numbers("fabric_link", "lanes")]
     if readers:
         fabric, _ = hardware.gather(readers, sections=OF_FABRIC, timeout_s=_LOOK_S, control_dir=control)
         later |= {name: later[name].with_more(more) for name, more in fabric.items() if name in later}

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from pydantic import Field, FiniteFloat
 
 from clusterctl.model.base import Fact
+from clusterctl.model.readings import Value, form_of, has_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from typing_extensions import Self
 
-Value: TypeAlias = bool | int | float | str
+_COUNT = 1 << 128  # the largest counters are those of NVMe, which have 128 bits
 
 # Sections of node_hardware that read counters; doctor runs them a second time, to see what grows.
 COUNTING: tuple[str, ...] = (
@@ -45,13 +48,13 @@ class Counter(NamedTuple):
     kind: str
     device: str
     name: str
-    value: int
+    value: Annotated[int, Field(ge=-_COUNT, le=_COUNT)]
 
 
 class Event(NamedTuple):
     """A line of a log: ``at`` in seconds since the epoch by the node's clock, ``source`` is xid, sxid and so on."""
 
-    at: float
+    at: FiniteFloat
     source: str
     device: str
     code: str
@@ -82,9 +85,9 @@ class Hardware(Fact):
     """
 
     schema_version: int
-    time: float
+    time: FiniteFloat
     boot_id: str = ""
-    uptime_s: float = 0.0
+    uptime_s: FiniteFloat = 0.0
     as_root: bool = False
     readings: tuple[HardwareReading, ...] = ()
     counters: tuple[Counter, ...] = ()
@@ -102,15 +105,50 @@ class Hardware(Fact):
         return self.model_copy(update={name: (*getattr(self, name), *getattr(other, name)) for name in names})
 
     def values(self, kind: str, name: str) -> Mapping[str, Value]:
-        """Return the readings of a name by device."""
+        """Return the readings of a name by device, for a rule that compares them; odd ones are left out."""
         return self.indexed.get((kind, name), {})
+
+    def numbers(self, kind: str, name: str) -> Mapping[str, float]:
+        """Return the readings of a name that are numbers, by device."""
+        found = self.values(kind, name).items()
+        return {device: value for device, value in found if not isinstance(value, str | bool) and _is_number(value)}
+
+    def texts(self, kind: str, name: str) -> Mapping[str, str]:
+        """Return the readings of a name that are texts, by device."""
+        return {device: value for device, value in self.values(kind, name).items() if isinstance(value, str)}
+
+    def flags(self, kind: str, name: str) -> Mapping[str, bool]:
+        """Return the readings of a name that are flags, by device."""
+        return {device: value for device, value in self.values(kind, name).items() if isinstance(value, bool)}
+
+    def number(self, kind: str, name: str, device: str = "") -> float | None:
+        """Return the number that was read of a device, None if there is none."""
+        return self.numbers(kind, name).get(device)
+
+    def text(self, kind: str, name: str, device: str = "") -> str:
+        """Return the text that was read of a device, '' if there is none."""
+        return self.texts(kind, name).get(device, "")
+
+    def flag(self, kind: str, name: str, device: str = "") -> bool | None:
+        """Return the flag that was read of a device, None if there is none."""
+        return self.flags(kind, name).get(device)
+
+    @cached_property
+    def odd(self) -> tuple[HardwareReading, ...]:
+        """The readings whose value has another form than its name says. No rule sees them; doctor notes them."""
+        return tuple(one for one in self.readings if _is_odd(one))
+
+    def odd_ones(self, kind: str, name: str) -> frozenset[str]:
+        """Return the devices of which a name was read with an odd value: the device is there, its value unknown."""
+        return frozenset(one.device for one in self.odd if (one.kind, one.name) == (kind, name))
 
     @cached_property
     def indexed(self) -> Mapping[tuple[str, str], Mapping[str, Value]]:
         """The readings by kind and name, then by device: rules ask for thousands of names of a large cluster."""
         found: dict[tuple[str, str], dict[str, Value]] = {}
         for one in self.readings:
-            found.setdefault((one.kind, one.name), {})[one.device] = one.value
+            if not _is_odd(one):
+                found.setdefault((one.kind, one.name), {})[one.device] = one.value
         return found
 
     @cached_property
@@ -121,13 +159,24 @@ class Hardware(Fact):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy, which makes an index of its own."""
         copied = super().model_copy(update=update, deep=deep)
-        for name in ("indexed", "kept"):
+        for name in ("indexed", "kept", "odd"):
             copied.__dict__.pop(name, None)
         return copied
 
     def devices(self, kind: str) -> tuple[str, ...]:
         """Return the devices of a kind of which something was read, in that order."""
         return tuple(dict.fromkeys(one.device for one in self.readings if one.kind == kind))
+
+
+def _is_number(value: float) -> bool:
+    return has_form(value, "number")
+
+
+def _is_odd(one: HardwareReading) -> bool:
+    form = form_of(one.kind, one.name)
+    if form is None:
+        return isinstance(one.value, float) and not has_form(one.value, "number")
+    return not has_form(one.value, form)
 
 
 @dataclass(frozen=True)

@@ -61,13 +61,19 @@ def keep(cluster: str, looks: Mapping[str, Hardware], at: datetime) -> None:
     if not seen:
         return
     folder = paths.private_folder(paths.hardware_dir(cluster))
-    without = {host: look.model_copy(update={"events": ()}) for host, look in seen.items()}  # the node's log has them
+    without = {host: _to_keep(look) for host, look in seen.items()}
     place = folder / f"{at.astimezone(timezone.utc).strftime(_STAMP)}{_SUFFIX}"
     files.write_atomically(place, zstandard.compress(_LOOKS.dump_json(without)))
     updated = part_ledger.updated(ledger(cluster), {host: look.parts for host, look in seen.items()}, at)
     files.write_atomically(paths.parts_file(cluster), updated.model_dump_json() + "\n")
     for old in _files(cluster)[:-KEEP]:
         old.unlink(missing_ok=True)
+
+
+def _to_keep(look: Hardware) -> Hardware:
+    """Leave out events, which the node's log has, and odd values: JSON has no NaN, and the file must stay readable."""
+    sound = tuple(one for one in look.readings if one not in look.odd)
+    return look.model_copy(update={"events": (), "readings": sound})
 
 
 def _files(cluster: str) -> list[Path]:

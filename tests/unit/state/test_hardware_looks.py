@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from clusterctl.model.hardware import Counter, Event, Hardware, Part
+from clusterctl.model.hardware import Counter, Event, Hardware, HardwareReading, Part
 from clusterctl.state import hardware_looks, paths
 
 if TYPE_CHECKING:
@@ -59,3 +59,12 @@ def test_a_node_that_could_not_be_looked_at_is_not_kept(tmp_path: Path, monkeypa
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     hardware_looks.keep("c", {"node1": Hardware(schema_version=1, time=1.0)}, NOW)
     assert hardware_looks.past("c", {"node1"}, NOW) == {}
+
+
+def test_an_odd_value_leaves_the_look_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    sound = HardwareReading("gpu", "a", "power W", 90.0)
+    odd = (HardwareReading("gpu", "b", "power W", float("nan")), HardwareReading("new", "a", "x", float("inf")))
+    hardware_looks.keep("c", {"node1": Hardware(schema_version=1, time=1.0, boot_id="b", readings=(sound, *odd))}, NOW)
+    (kept,) = hardware_looks.past("c", {"node1"}, NOW)["node1"]
+    assert kept.readings == (sound,)

@@ -20,8 +20,7 @@ def groups(view: View, least: int = LEAST) -> tuple[Mapping[str, Hardware], ...]
     """Return the last looks at nodes with equal boards, by host; groups of fewer nodes than ``least`` are left out."""
     found: dict[str, dict[str, Hardware]] = {}
     for host, looks in view.hardware.items():
-        model = str(looks.now.values("board", "model").get("", ""))
-        found.setdefault(model, {})[host] = looks.now
+        found.setdefault(looks.now.text("board", "model"), {})[host] = looks.now
     return tuple(group for group in found.values() if len(group) >= least)
 
 

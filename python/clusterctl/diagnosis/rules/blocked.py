@@ -23,10 +23,10 @@ def findings(view: View) -> Iterator[Finding]:
     """Return what blocks, and what is left in /dev/shm."""
     for host, looks in view.hardware.items():
         yield from _stuck(host, looks)
-        sizes = looks.now.values("shared memory", "stale bytes")
+        sizes = looks.now.numbers("shared memory", "stale bytes")
         for place, size in sizes.items():
-            count = looks.now.values("shared memory", "stale segments").get(place)
-            largest = looks.now.values("shared memory", "largest").get(place)
+            count = looks.now.number("shared memory", "stale segments", place)
+            largest = looks.now.text("shared memory", "largest", place)
             cause = f"ended jobs left {count} segments with {int(size) >> 20} MiB in {place}, the largest is {largest}"
             yield Finding(
                 "shared memory", "warning", (host,), cause, f"remove them: 'rm {place}/{largest}' and the like"

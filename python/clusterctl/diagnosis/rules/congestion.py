@@ -96,5 +96,5 @@ def _shares(group: Mapping[str, HardwareLooks]) -> dict[tuple[str, str, str], di
 
 def _without_pfc(looks: HardwareLooks, device: str) -> str:
     """Return the interface of a port of RoCE on which PFC is known to be off, '' if there is none."""
-    interface = str(looks.now.values("rdma_port", "interface").get(device, ""))
-    return interface if looks.now.values("lossless", "pfc").get(interface) == "off" else ""
+    interface = looks.now.text("rdma_port", "interface", device)
+    return interface if looks.now.text("lossless", "pfc", interface) == "off" else ""

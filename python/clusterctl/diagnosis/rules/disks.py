@@ -23,8 +23,8 @@ def findings(view: View) -> Iterator[Finding]:
     """Return disks that fail or are worn, and arrays that lost a member."""
     for host, looks in view.hardware.items():
         yield from _disks(host, looks)
-        there = looks.now.values("array", "members working")
-        for array, members in looks.now.values("array", "members").items():
+        there = looks.now.numbers("array", "members working")
+        for array, members in looks.now.numbers("array", "members").items():
             if there.get(array, members) != members:
                 cause = f"the array {array} has {there[array]} of {members} members"
                 yield Finding(_CHECK, "error", (host,), cause, f"replace the lost one: 'mdadm --detail /dev/{array}'")
@@ -32,17 +32,17 @@ def findings(view: View) -> Iterator[Finding]:
 
 def _disks(host: str, looks: HardwareLooks) -> Iterator[Finding]:
     seen = looks.now
-    failing = {disk for disk, healthy in seen.values("disk", "healthy").items() if healthy is False}
+    failing = {disk for disk, healthy in seen.flags("disk", "healthy").items() if healthy is False}
     for disk in sorted(failing):
         yield Finding(_CHECK, "error", (host,), f"{disk} says that it is failing (SMART)", _REPLACE)
-    for disk, bits in seen.values("disk", "critical warning").items():
+    for disk, bits in seen.numbers("disk", "critical warning").items():
         if bits and disk not in failing:
             yield Finding(_CHECK, "error", (host,), f"{disk} has the critical warning {bits} (NVMe)", _REPLACE)
-    for disk, used in seen.values("disk", "endurance used in percent").items():
-        if isinstance(used, int) and used >= _WORN:
+    for disk, used in seen.numbers("disk", "endurance used in percent").items():
+        if used >= _WORN:
             cause = f"{disk} has used {used} % of the endurance that its vendor states"
             yield Finding(_CHECK, "warning", (host,), cause, _REPLACE)
-    for disk, state in seen.values("disk", "state").items():
+    for disk, state in seen.texts("disk", "state").items():
         if state not in {"running", "live"}:
             yield Finding(_CHECK, "error", (host,), f"{disk} is in the state '{state}'", _REPLACE)
     yield from _grown(host, looks)

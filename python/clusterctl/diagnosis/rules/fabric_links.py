@@ -40,20 +40,20 @@ def findings(view: View) -> Iterator[Finding]:
 
 def _slow(hosts: Collection[str], reader: str, look: Hardware) -> Iterator[Finding]:
     """Name links that could run faster by what both ends can do, where most links of that kind do."""
-    lanes, speeds = look.values("fabric_link", "lanes"), look.values("fabric_link", "lane_gbps")
-    kinds, hints = look.values("fabric_link", "ends"), look.values("fabric_link", "could_be")
-    rates = {link: (int(lanes[link]), float(speeds[link])) for link in lanes}
-    for kind in dict.fromkeys(kinds.values()):
+    lanes, speeds = look.numbers("fabric_link", "lanes"), look.numbers("fabric_link", "lane_gbps")
+    kinds, hints = look.texts("fabric_link", "ends"), look.texts("fabric_link", "could_be")
+    rates = {link: (lanes[link], speeds[link]) for link in lanes if link in speeds and link in kinds}
+    for kind in dict.fromkeys(kinds[link] for link in rates):
         alike = {link: rate for link, rate in rates.items() if kinds[link] == kind}
         usual, number = Counter(alike.values()).most_common(1)[0]
         for link, rate in alike.items():
-            if hints[link] and rate[0] * rate[1] < usual[0] * usual[1] and number * 2 > len(alike):
+            if hints.get(link) and rate[0] * rate[1] < usual[0] * usual[1] and number * 2 > len(alike):
                 cause = f"the link of {link} runs at {_rate(rate)}, and most such links at {_rate(usual)}"
                 yield Finding("fabric", "warning", (_host(hosts, reader, link),), cause, _CURE)
 
 
-def _rate(rate: tuple[int, float]) -> str:
-    return f"{rate[0]}X {rate[1]:g} Gb/s"
+def _rate(rate: tuple[float, float]) -> str:
+    return f"{rate[0]:g}X {rate[1]:g} Gb/s"
 
 
 def _errors(hosts: Mapping[str, HardwareLooks], reader: str, looks: HardwareLooks) -> Iterator[Finding]:

@@ -31,22 +31,22 @@ def findings(view: View) -> Iterator[Finding]:
 
 def _state(host: str, looks: HardwareLooks) -> Iterator[Finding]:
     seen = looks.now
-    for place, answers in seen.values("filesystem", "answers").items():
+    for place, answers in seen.flags("filesystem", "answers").items():
         if answers is False:
-            kind = seen.values("filesystem", "type")[place]
+            kind = seen.text("filesystem", "type", place) or "of an unknown type"
             cause = f"{place} ({kind}) does not answer, and a program that touches it hangs"
             yield Finding(_CHECK, "error", (host,), cause, _DEAD.format(place=place))
-    for place, problem in seen.values("filesystem", "problem").items():
+    for place, problem in seen.texts("filesystem", "problem").items():
         yield Finding(_CHECK, "error", (host,), f"{place} answers '{problem}'", _DEAD.format(place=place))
     for free, whole, unit in (
         ("free bytes", "size in bytes", "of its space"),
         ("free inodes", "inodes", "of its inodes"),
     ):
-        sizes = seen.values("filesystem", whole)
-        for place, left in seen.values("filesystem", free).items():
+        sizes = seen.numbers("filesystem", whole)
+        for place, left in seen.numbers("filesystem", free).items():
             size = sizes.get(place, 0)
-            full = isinstance(left, int) and isinstance(size, int) and left < size * _LEAST_FREE
-            if full and place != "/" and seen.values("filesystem", "read-only").get(place) is not True:
+            full = left < size * _LEAST_FREE
+            if full and place != "/" and seen.flag("filesystem", "read-only", place) is not True:
                 cause = f"{place} has less than 1 % {unit} free"
                 yield Finding(_CHECK, "warning", (host,), cause, f"remove files in {place}")
 
@@ -54,8 +54,8 @@ def _state(host: str, looks: HardwareLooks) -> Iterator[Finding]:
 def _slow(view: View) -> Iterator[Finding]:
     times: dict[str, dict[str, float]] = {}
     for host, looks in view.hardware.items():
-        for place, seconds in looks.now.values("filesystem", "answer in s").items():
-            times.setdefault(place, {})[host] = float(seconds)
+        for place, seconds in looks.now.numbers("filesystem", "answer in s").items():
+            times.setdefault(place, {})[host] = seconds
     for place, by_host in times.items():
         usual = statistics.median(by_host.values())
         for host, seconds in by_host.items():
@@ -71,15 +71,19 @@ def _unlike(view: View) -> Iterator[Finding]:
     for group in alike.groups(view):
         states: dict[str, dict[str, str]] = {}
         for host, seen in group.items():
-            for place, remote in seen.values("filesystem", "remote").items():
-                read_only = seen.values("filesystem", "read-only").get(place)
+            for place, remote in seen.flags("filesystem", "remote").items():
+                read_only = seen.flag("filesystem", "read-only", place)
                 states.setdefault(place, {})[host] = ("remote " if remote else "") + ("ro" if read_only else "rw")
         for place, by_host in states.items():
             odd = [host for host, state in by_host.items() if state.endswith("ro")]
             if odd and len(odd) * 2 < len(by_host):
                 cure = "look in the kernel's log for errors of the disk, check the file system, and mount it again"
                 yield Finding(_CHECK, "error", tuple(odd), f"{place} is read-only, and writable on most nodes", cure)
-            missing = tuple(host for host in group if host not in by_host)
+            missing = tuple(
+                host
+                for host, seen in group.items()
+                if host not in by_host and place not in seen.odd_ones("filesystem", "remote")
+            )
             remote = any(state.startswith("remote") for state in by_host.values())
             if remote and missing and len(missing) * 2 < len(group):
                 cause = f"{place} is not mounted, and most nodes have it"

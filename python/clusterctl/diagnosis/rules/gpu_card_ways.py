@@ -60,7 +60,7 @@ def notes(view: View) -> Iterator[str]:
 
 
 def _ways(seen: Hardware) -> dict[str, int]:
-    return {gpu: _WAYS[str(way)] for gpu, way in seen.values("gpu", _READING).items() if str(way) in _WAYS}
+    return {gpu: _WAYS[way] for gpu, way in seen.texts("gpu", _READING).items() if way in _WAYS}
 
 
 def _told(ways: dict[str, int], least: int, gpus: list[str]) -> bool:

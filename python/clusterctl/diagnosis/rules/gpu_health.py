@@ -50,11 +50,11 @@ def findings(view: View) -> Iterator[Finding]:
 def _driver(view: View, host: str, seen: Hardware) -> Iterator[Finding]:
     node = view.nodes.get(host)
     told = node is not None and any(gpu.unusable == "versions" for gpu in node.gpus)  # by the rule of usable GPUs
-    if seen.values("node", "NVML") and not told:
+    if seen.text("node", "NVML") and not told:
         cause = "the driver's library is of another version than its module in the kernel (nvidia-smi: NVML mismatch)"
         cure = "restart the node, or unload the driver's modules and load them again, so that both are of one version"
         yield Finding("gpus", "error", (host,), cause, cure)
-    lost = tuple(seen.values("gpu", "lost"))
+    lost = tuple(seen.flags("gpu", "lost"))
     if lost:
         cause = f"the driver has lost the GPU {and_more(lost, _SHOWN)}: it is there, and gives no answer"
         yield Finding("gpus", "error", (host,), cause, _RESTART)
@@ -62,13 +62,13 @@ def _driver(view: View, host: str, seen: Hardware) -> Iterator[Finding]:
 
 def _states(host: str, seen: Hardware) -> Iterator[Finding]:
     for (name, value), (severity, what, cure) in _STATES.items():
-        devices = [device for device, now in seen.values("gpu", name).items() if now == value]
+        devices = [device for device, now in seen.texts("gpu", name).items() if now == value]
         if devices:
             cause = f"the GPU {and_more(devices, _SHOWN)} must be looked after: {what}"
             yield Finding("ecc", severity, (host,), cause, cure.replace("-i GPU", f"-i {devices[0]}"))
-    for device, action in seen.values("gpu", "recovery action").items():
+    for device, action in seen.texts("gpu", "recovery action").items():
         cause = f"the driver asks for '{action}' of the GPU {device} before it can be used"
-        cure = _RECOVERY.get(str(action), "drain the node, then reset the GPU")
+        cure = _RECOVERY.get(action, "drain the node, then reset the GPU")
         yield Finding("ecc", "error", (host,), cause, cure.replace("-i GPU", f"-i {device}"))
 
 
@@ -83,18 +83,18 @@ def _growing(host: str, looks: HardwareLooks) -> Iterator[Finding]:
 
 def _usual_places(view: View) -> set[str]:
     """Return the PCI addresses at which most nodes with GPUs have one."""
-    able = [looks.now.values("gpu", "on the bus") for looks in view.hardware.values()]
+    able = [looks.now.flags("gpu", "on the bus") for looks in view.hardware.values()]
     able = [places for places in able if places]
     counts = Counter(device for places in able for device in places)
     return {device for device, count in counts.items() if len(able) >= _LEAST and count * 2 > len(able)}
 
 
 def _missing(view: View, host: str, seen: Hardware, usual: set[str]) -> Iterator[Finding]:
-    own = set(seen.values("gpu", "on the bus"))
+    own = {*seen.flags("gpu", "on the bus"), *seen.odd_ones("gpu", "on the bus")}
     gone = sorted(usual - own)
     if not own or not gone:
         return
-    others = [len(looks.now.values("gpu", "on the bus")) for name, looks in view.hardware.items() if name != host]
+    others = [len(looks.now.flags("gpu", "on the bus")) for name, looks in view.hardware.items() if name != host]
     most = Counter(number for number in others if number).most_common(1)
     node = view.nodes.get(host)
     # Where the facts have the number as well, the rule of usable GPUs tells it.

@@ -72,8 +72,8 @@ def _power(view: View) -> Iterator[Finding]:
 
 def _throttled(view: View, host: str, looks: HardwareLooks) -> Iterator[Finding]:
     reasons: dict[str, list[str]] = {}
-    for device, text in looks.now.values("gpu", "throttled by").items():
-        for reason in filter(None, str(text).split(", ")):
+    for device, text in looks.now.texts("gpu", "throttled by").items():
+        for reason in filter(None, text.split(", ")):
             if reason != _POWER_CAP or _capped_alone(view, host, device):
                 reasons.setdefault(reason, []).append(device)
     if "hardware slowdown" in reasons and len(reasons) > 1:
@@ -100,10 +100,10 @@ def _slowed(looks: HardwareLooks) -> dict[str, int]:
 def _capped_alone(view: View, host: str, device: str) -> bool:
     """Whether a GPU is at its power cap and no other busy GPU of the cluster is."""
     others = [
-        str(looks.now.values("gpu", "throttled by").get(other, ""))
+        looks.now.text("gpu", "throttled by", other)
         for name, looks in view.hardware.items()
-        for other, busy in looks.now.values("gpu", "utilization").items()
-        if (name, other) != (host, device) and gpu_peers.number(busy) >= _BUSY
+        for other, busy in looks.now.numbers("gpu", "utilization").items()
+        if (name, other) != (host, device) and busy >= _BUSY
     ]
     return len(others) >= gpu_peers.LEAST and not any(_POWER_CAP in text for text in others)
 
@@ -113,7 +113,7 @@ def _holders(host: str, looks: HardwareLooks) -> Iterator[Finding]:
     words: dict[str, str] = {}
     for one in looks.now.readings:
         name, _, memory = str(one.value).rpartition(", ")
-        if one.kind == "gpu holder" and _mib(memory) >= _LEAST_HELD_MIB:
+        if one.kind == "gpu holder" and one.name.isdecimal() and _mib(memory) >= _LEAST_HELD_MIB:
             held.setdefault(one.name, []).append(one.device)
             words[one.name] = f"{name}, {memory}"
     for pid, devices in held.items():

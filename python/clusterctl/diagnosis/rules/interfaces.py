@@ -34,16 +34,16 @@ def findings(view: View) -> Iterator[Finding]:
 
 
 def _interface(device: str, looks: Mapping[str, Hardware], judged: frozenset[tuple[str, str]]) -> Iterator[Finding]:
-    up = {host: look for host, look in looks.items() if look.values("interface", "operstate").get(device) == "up"}
+    up = {host: look for host, look in looks.items() if look.text("interface", "operstate", device) == "up"}
     yield from _carrier(device, looks, list(up))
     speeds = {
         host: f"{speed} Mb/s"
         for host, look in up.items()
-        if (speed := look.values("interface", "speed").get(device)) and (host, device) not in judged
+        if (speed := look.number("interface", "speed", device)) and (host, device) not in judged
     }
     yield from compare("interfaces", "warning", f"the speed of {device}", speeds, _PORT)
     for host, look in up.items():
-        if look.values("interface", "duplex").get(device) == "half":
+        if look.text("interface", "duplex", device) == "half":
             cause = f"{device} runs in half duplex"
             yield Finding("interfaces", "warning", (host,), cause, "set both ends to negotiate by themselves")
 
@@ -51,15 +51,15 @@ def _interface(device: str, looks: Mapping[str, Hardware], judged: frozenset[tup
 def _alike(seen: Mapping[str, Hardware]) -> dict[tuple[str, str], list[str]]:
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for host, look in seen.items():
-        for device, driver in look.values("interface", "driver").items():
-            found[device, str(driver)].append(host)
+        for device, driver in look.texts("interface", "driver").items():
+            found[device, driver].append(host)
     return found
 
 
 def _carrier(device: str, looks: Mapping[str, Hardware], up: list[str]) -> Iterator[Finding]:
     for host, look in looks.items():
-        wanted = look.values("interface", "wanted_up").get(device)
-        lost = look.values("interface", "operstate").get(device) == "down"
+        wanted = look.flag("interface", "wanted_up", device)
+        lost = look.text("interface", "operstate", device) == "down"
         others = [other for other in up if other != host]
         if wanted and lost and len(others) > 1 and len(others) * 2 > len(looks):
             cause = f"{device} is switched on and has no carrier, and it is up on {nodeset.folded(others)}"
@@ -70,9 +70,9 @@ def _bonds(seen: Mapping[str, Hardware]) -> Iterator[Finding]:
     modes: dict[str, dict[str, str]] = defaultdict(dict)
     sizes: dict[str, dict[str, str]] = defaultdict(dict)
     for host, look in seen.items():
-        for bond, mode in look.values("bond", "mode").items():
-            modes[bond][host] = str(mode)
-        for bond, size in look.values("bond", "members").items():
+        for bond, mode in look.texts("bond", "mode").items():
+            modes[bond][host] = mode
+        for bond, size in look.numbers("bond", "members").items():
             sizes[bond][host] = f"{size}"
         yield from _members(host, look)
     for bond, found in modes.items():
@@ -82,11 +82,12 @@ def _bonds(seen: Mapping[str, Hardware]) -> Iterator[Finding]:
 
 
 def _members(host: str, look: Hardware) -> Iterator[Finding]:
-    bonds, grouped = look.values("bond_member", "bond"), look.values("bond_member", "in_group")
-    for member, state in look.values("bond_member", "mii_status").items():
+    bonds, grouped = look.texts("bond_member", "bond"), look.flags("bond_member", "in_group")
+    for member, state in look.texts("bond_member", "mii_status").items():
+        bond = bonds.get(member, "a bond")
         if state != "up":
-            cause = f"{member} of {bonds[member]} is {state}, so the bond has lost a link"
+            cause = f"{member} of {bond} is {state}, so the bond has lost a link"
             yield Finding("bonds", "warning", (host,), cause, "look at the cable and at the switch's port")
         elif grouped.get(member) is False:
-            cause = f"{member} of {bonds[member]} is up and outside its LACP group, so it carries nothing"
+            cause = f"{member} of {bond} is up and outside its LACP group, so it carries nothing"
             yield Finding("bonds", "warning", (host,), cause, "put both ports of the switch into one LACP group")

@@ -121,14 +121,14 @@ def _fault(host: str, event: _Event) -> Iterator[Finding]:
 
 def _events(seen: Hardware) -> Iterator[_Event]:
     """Yield the events, with all devices of a code together; disks and links stay apart."""
-    counted = {(one.device, one.name): one.value for one in seen.readings if one.kind == "kernel log"}
-    totals = {key: count for key, count in counted.items() if isinstance(count, int)}
     devices: dict[tuple[str, str, str], dict[str, list[float]]] = {}
     for event in seen.events:
         apart = event.device if event.source in ("io", "link", "aer") else ""
         devices.setdefault((event.source, event.code, apart), {}).setdefault(event.device, []).append(event.at)
     for (source, code, _apart), times in devices.items():
-        count = sum(totals.get((device, f"{source} {code}"), len(at)) for device, at in times.items())
+        count = sum(
+            int(seen.number("kernel log", f"{source} {code}", device) or len(at)) for device, at in times.items()
+        )
         last = max(max(at) for at in times.values())
         names = tuple(device for device in times if device)
         yield _Event(source, code, names or ("",), count, max(0.0, seen.time - last))

@@ -54,7 +54,7 @@ def findings(view: View) -> Iterator[Finding]:
 
 def _unused(looks: HardwareLooks) -> set[tuple[str, str]]:
     """Return the interfaces that are switched off."""
-    wanted = looks.now.values("interface", "wanted_up")
+    wanted = looks.now.flags("interface", "wanted_up")
     return {("interface", device) for device, up in wanted.items() if not up}
 
 

@@ -37,11 +37,11 @@ def _compared(group: Mapping[str, Hardware], name: str) -> Iterator[Finding]:
     values: dict[str, dict[str, str]] = defaultdict(dict)
     interfaces: dict[str, str] = {}
     for host, look in group.items():
-        settings = look.values("lossless", name)
-        for port, interface in look.values("rdma_port", "interface").items():
+        settings = look.texts("lossless", name)
+        for port, interface in look.texts("rdma_port", "interface").items():
             if interface in settings:
-                values[port][host] = str(settings[str(interface)])
-                interfaces[port] = str(interface)
+                values[port][host] = settings[interface]
+                interfaces[port] = interface
     for port, found in values.items():
         cure = f"set the same on all nodes and on the switch: {command.format(interface=interfaces[port])}"
         yield from compare("roce", "warning", f"{what} of {interfaces[port]} (RDMA {port})", found, cure)

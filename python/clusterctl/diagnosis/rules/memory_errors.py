@@ -29,9 +29,9 @@ def findings(view: View) -> Iterator[Finding]:
     cure = "look in the firmware's log for a module that failed, and seat or replace it"
     yield from alike.compare_readings(view, _CHECK, "memory", "memory modules", cure)
     for group in alike.groups(view):
-        sizes = {host: int(seen.values("memory", "memory in KiB").get("", 0)) for host, seen in group.items()}
+        sizes = {host: int(seen.number("memory", "memory in KiB") or 0) for host, seen in group.items()}
         usual = sorted(sizes.values())[len(sizes) // 2]
-        counted = {str(seen.values("memory", "memory modules").get("", "")) for seen in group.values()}
+        counted = {seen.number("memory", "memory modules") for seen in group.values()}
         for host, size in sizes.items():
             if 0 < size < usual * _LESS and len(counted) < 2:  # noqa: PLR2004 - else the modules are named above
                 cause = f"it has {size >> 20} GiB of memory, and {usual >> 20} GiB are usual on its like"

@@ -35,8 +35,8 @@ _MANAGER = (
 def findings(view: View) -> Iterator[Finding]:
     """Return links that are down, slow or failing, and a fabric that is not ready."""
     for found in gpu_peers.lower(view, "nvlink", "links up"):
-        down = view.hardware[found.host].now.values("nvlink", "links down").get(found.devices[0], "")
-        links = f" (link {', '.join(str(down).split())})" if down else ""
+        down = view.hardware[found.host].now.text("nvlink", "links down", found.devices[0])
+        links = f" (link {', '.join(down.split())})" if down else ""
         places = and_more(found.devices, _SHOWN)
         cause = f"the GPU {places} has {found.value:g} NVLinks up{links}, and most have {found.usual:g}"
         yield Finding("nvlink", "error", (found.host,), cause, _CURE)
@@ -44,10 +44,10 @@ def findings(view: View) -> Iterator[Finding]:
         places = and_more(found.devices, _SHOWN)
         cause = f"an NVLink of the GPU {places} runs at {found.value:g} GB/s, and most at {found.usual:g}"
         yield Finding("nvlink", "error", (found.host,), cause, _CURE)
-    ready = any("Completed" in looks.now.values("gpu", "fabric state").values() for looks in view.hardware.values())
+    ready = any("Completed" in looks.now.texts("gpu", "fabric state").values() for looks in view.hardware.values())
     for host, looks in view.hardware.items():
         yield from _growing(host, looks)
-        if ready or looks.now.values("node", "NVSwitches"):
+        if ready or looks.now.number("node", "NVSwitches"):
             yield from _fabric(host, looks.now)
 
 
@@ -66,11 +66,11 @@ def _growing(host: str, looks: HardwareLooks) -> Iterator[Finding]:
 
 
 def _fabric(host: str, seen: Hardware) -> Iterator[Finding]:
-    states = seen.values("gpu", "fabric state")
-    statuses = seen.values("gpu", "fabric status")
+    states = seen.texts("gpu", "fabric state")
+    statuses = seen.texts("gpu", "fabric status")
     bad: dict[str, list[str]] = {}
     for device, state in states.items():
-        status = str(statuses.get(device, "Success"))
+        status = statuses.get(device, "Success")
         if state == "Completed" and status != "Success":
             bad.setdefault(f"failed: {status}", []).append(device)
         elif state != "Completed" and seen.uptime_s > _SETTLED_S:
@@ -78,8 +78,8 @@ def _fabric(host: str, seen: Hardware) -> Iterator[Finding]:
     for state, devices in bad.items():
         cause = f"the NVLink fabric of the GPU {and_more(devices, _SHOWN)} is not ready: its registration is {state}"
         yield Finding("fabric manager", "error", (host,), cause, _MANAGER)
-    if seen.values("node", "fabric manager").get("") is False and not bad and seen.uptime_s > _SETTLED_S:
+    if seen.flag("node", "fabric manager") is False and not bad and seen.uptime_s > _SETTLED_S:
         severity: Severity = "warning" if states else "error"  # a fabric that is ready stays so until the next reset
-        switches = seen.values("node", "NVSwitches").get("", 0)
+        switches = seen.number("node", "NVSwitches") or 0
         cause = f"the fabric manager does not run, and the node has {switches} NVSwitches"
         yield Finding("fabric manager", severity, (host,), cause, _MANAGER)

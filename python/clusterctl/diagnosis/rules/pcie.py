@@ -53,7 +53,7 @@ def _links(view: View, kind: str, unit: str) -> Iterator[Finding]:
         counts = Counter(judged.values())
         for (host, device), value in judged.items():
             now = gpu_peers.number(value)
-            possible = gpu_peers.number(view.hardware[host].now.values(kind, f"PCIe {unit} possible").get(device))
+            possible = view.hardware[host].now.number(kind, f"PCIe {unit} possible", device) or 0.0
             if not 0 < now < possible:
                 continue
             alike, others = counts[value] - 1, len(judged) - 1  # among the others
@@ -69,7 +69,7 @@ def _counts(view: View, kind: str, unit: str, place: tuple[str, str]) -> bool:
     if (kind, unit) != ("gpu", "GT/s"):
         return True
     host, device = place
-    return gpu_peers.number(view.hardware[host].now.values("gpu", "utilization").get(device)) >= _BUSY
+    return (view.hardware[host].now.number("gpu", "utilization", device) or 0.0) >= _BUSY
 
 
 def _growing(host: str, looks: HardwareLooks) -> Iterator[Finding]:
@@ -95,16 +95,16 @@ def _way(view: View) -> Iterator[Finding]:
 
 
 def _turns(seen: Hardware) -> Iterator[tuple[str, str]]:
-    if not seen.values("rdma card", "PCIe lanes"):
+    if not seen.numbers("rdma card", "PCIe lanes"):
         return
-    kinds = {str(value) for value in seen.values("gpu", "IOMMU").values()} & set(_TRANSLATES)
+    kinds = set(seen.texts("gpu", "IOMMU").values()) & set(_TRANSLATES)
     if kinds:
         yield (
             f"the IOMMU translates addresses of the GPUs (type {', '.join(sorted(kinds))}), which slows GPUDirect RDMA",
             _IOMMU,
         )
-    ports = [port for port, on in seen.values("pci port", "ACS").items() if on]
+    ports = [port for port, on in seen.flags("pci port", "ACS").items() if on]
     if ports:
         yield f"ACS is on at the PCI switch ports {and_more(ports, _SHOWN)} between GPUs and RDMA cards", _ACS
-    if seen.values("node", "GPUDirect").get("") == "none":
+    if seen.text("node", "GPUDirect") == "none":
         yield "RDMA cards cannot reach the memory of GPUs: neither nvidia_peermem nor DMA-BUF is there", _PEERMEM

@@ -68,11 +68,11 @@ def _fix(name: str) -> Callable[[str], tuple[tuple[str, ...], ...]]:
 
 
 def _slow(host: str, seen: Hardware) -> Iterator[Finding]:
-    clock = str(seen.values("cpu", "clock source").get("", ""))
+    clock = seen.text("cpu", "clock source")
     if clock in _SLOW_CLOCKS:
         cause = f"the kernel reads the time from {clock}, which is slow, because it distrusts the processor's counter"
         yield Finding(_CHECK, "warning", (host,), cause, _ALIKE["clock source"])
-    driver, governor = (seen.values("cpu", name).get("") for name in ("frequency driver", "governor"))
+    driver, governor = (seen.text("cpu", name) for name in ("frequency driver", "governor"))
     if driver == "acpi-cpufreq" and governor == "powersave":
         cause = "the governor powersave keeps the processors at their lowest frequency"
         yield Finding(_CHECK, "warning", (host,), cause, _ALIKE["governor"])

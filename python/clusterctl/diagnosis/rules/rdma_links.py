@@ -49,7 +49,7 @@ def _by_port(seen: Mapping[str, Hardware], name: str) -> dict[str, dict[str, str
 
 def _missing(seen: Mapping[str, Hardware]) -> Iterator[Finding]:
     """Name devices that most nodes have; two machines with as many devices in other slots are alike."""
-    places = {host: _places(look) for host, look in seen.items()}
+    places = {host: _places(look) for host, look in seen.items() if not look.odd_ones("rdma_device", "place")}
     found = majority({host: frozenset(own) for host, own in places.items()})
     if found.usual is None:
         counts = {host: f"{len(own)} devices" for host, own in places.items()}
@@ -69,7 +69,7 @@ def _missing(seen: Mapping[str, Hardware]) -> Iterator[Finding]:
 
 def _places(look: Hardware) -> dict[str, str]:
     """Return the names of devices by their PCI address."""
-    return {str(place or device): device for device, place in look.values("rdma_device", "place").items()}
+    return {place or device: device for device, place in look.texts("rdma_device", "place").items()}
 
 
 def _firmware(seen: Mapping[str, Hardware]) -> Iterator[Finding]:
@@ -77,11 +77,11 @@ def _firmware(seen: Mapping[str, Hardware]) -> Iterator[Finding]:
     boards: dict[str, dict[str, str]] = defaultdict(dict)
     versions: dict[str, dict[tuple[str, str], str]] = defaultdict(dict)
     for host, look in seen.items():
-        firmware = look.values("rdma_device", "fw_ver")
-        for device, board in look.values("rdma_device", "board_id").items():
-            boards[device][host] = str(board)
+        firmware = look.texts("rdma_device", "fw_ver")
+        for device, board in look.texts("rdma_device", "board_id").items():
+            boards[device][host] = board
             if device in firmware:
-                versions[str(board)][host, device] = str(firmware[device])
+                versions[board][host, device] = firmware[device]
     for device, found in boards.items():
         cure = "replace the odd card, or run jobs on nodes with the same cards"
         yield from compare("rdma", "warning", f"the board of {device}", found, cure)
@@ -99,10 +99,10 @@ def _firmware(seen: Mapping[str, Hardware]) -> Iterator[Finding]:
 def _state(port: str, found: Mapping[str, str], seen: Mapping[str, Hardware]) -> Iterator[Finding]:
     active = [host for host, state in found.items() if state == "ACTIVE"]
     for host, state in found.items():
-        physical = str(seen[host].values("rdma_port", "phys_state").get(port, "unknown"))
-        layer = seen[host].values("rdma_port", "link_layer").get(port)
+        physical = seen[host].text("rdma_port", "phys_state", port) or "unknown"
+        layer = seen[host].text("rdma_port", "link_layer", port)
         if state in _WAITING and layer == "InfiniBand":
-            manager = seen[host].values("rdma_port", "sm_lid").get(port)
+            manager = seen[host].number("rdma_port", "sm_lid", port)
             why = (
                 "no subnet manager has found it (SM lid 0)"
                 if manager == 0
@@ -125,18 +125,20 @@ def _rates(seen: Mapping[str, Hardware], states: Mapping[str, Mapping[str, str]]
             yield finding
         for host, rate in rates.items():
             ports = seen[host]
-            fabric = ports.values("rdma_port", "link_layer").get(port) == "InfiniBand"
-            if fabric and ports.values("rdma_port", "width").get(port) == 1 and (host, port) not in told:
+            fabric = ports.text("rdma_port", "link_layer", port) == "InfiniBand"
+            if fabric and ports.number("rdma_port", "width", port) == 1 and (host, port) not in told:
                 cause = f"RDMA {port} runs on one lane: {rate}; a port of InfiniBand has four"
                 yield Finding("rdma", "warning", (host,), cause, _CABLE)
 
 
 def _rate(look: Hardware, port: str) -> str:
-    values = {name: look.values("rdma_port", name).get(port) for name in ("rate_gbps", "width", "generation")}
-    if values["rate_gbps"] is None:
+    if any(port in look.odd_ones("rdma_port", name) for name in ("rate_gbps", "width", "generation")):
         return ""
-    lanes = f" ({values['width']}X {values['generation'] or ''}".rstrip() + ")" if values["width"] else ""
-    return f"{values['rate_gbps']:g} Gb/s{lanes}"
+    rate, width = look.number("rdma_port", "rate_gbps", port), look.number("rdma_port", "width", port)
+    if rate is None:
+        return ""
+    lanes = f" ({width:g}X {look.text('rdma_port', 'generation', port)}".rstrip() + ")" if width else ""
+    return f"{rate:g} Gb/s{lanes}"
 
 
 def _settings(seen: Mapping[str, Hardware], states: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
@@ -146,10 +148,10 @@ def _settings(seen: Mapping[str, Hardware], states: Mapping[str, Mapping[str, st
         mtus = {host: str(seen[host].values("rdma_port", "active_mtu").get(port, "")) for host in active}
         cure = "set the MTU of the partition in the subnet manager (partitions.conf), and look at the port's own limit"
         yield from compare("rdma", "error", f"the active MTU of RDMA {port}", mtus, cure)
-        keys = {host: str(seen[host].values("rdma_port", "pkeys").get(port, "")) for host in active}
+        keys = {host: seen[host].text("rdma_port", "pkeys", port) for host in active}
         cure = "make the port a member of the same partitions in the subnet manager (partitions.conf)"
         yield from compare("rdma", "error", f"the P_Key table of RDMA {port}", keys, cure)
-        roce = {host: str(seen[host].values("rdma_port", "interface").get(port, "")) for host in active}
+        roce = {host: seen[host].text("rdma_port", "interface", port) for host in active}
         sizes = {host: str(seen[host].values("interface", "mtu").get(name, "")) for host, name in roce.items() if name}
         cure = "set the same MTU on all nodes and on the switch"
         yield from compare("rdma", "warning", f"the MTU of the interface of RDMA {port}", sizes, cure)

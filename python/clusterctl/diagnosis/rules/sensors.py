@@ -26,8 +26,8 @@ _STATES: dict[str, tuple[Severity, str]] = {
 def findings(view: View) -> Iterator[Finding]:
     """Return sensors that are not well, and events of the last day."""
     for host, looks in view.hardware.items():
-        for sensor, state in looks.now.values("sensor", "state").items():
-            word, _, value = str(state).partition(", ")
+        for sensor, state in looks.now.texts("sensor", "state").items():
+            word, _, value = state.partition(", ")
             severity, means = _STATES.get(word, ("warning", word))
             cure = "look at fans, power supplies and cooling: 'ipmitool sdr list', 'ipmitool sel elist'"
             yield Finding(_CHECK, severity, (host,), f"the sensor {sensor} is {means} ({value})", cure)

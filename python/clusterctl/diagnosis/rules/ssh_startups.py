@@ -49,8 +49,8 @@ def _low(view: View) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for host, node in view.nodes.items():
         looks = view.hardware.get(host)
-        asked = looks.now.values("sshd", "MaxStartups").get("") if looks else None
-        values = [str(asked)] if asked else node.ssh.settings.get("MaxStartups", "").split(", ")
+        asked = looks.now.text("sshd", "MaxStartups") if looks else ""
+        values = [asked] if asked else node.ssh.settings.get("MaxStartups", "").split(", ")
         value = max(values, key=_start)  # which of several lines counts depends on the release of sshd
         if 0 <= _start(value) < len(view.hosts):
             found.setdefault(value, []).append(host)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from clusterctl.model.findings import Finding
 
 ORDER = 90
+_SHOWN = 40  # letters of a value
 
 
 def findings(_view: View) -> Iterator[Finding]:
@@ -26,5 +27,8 @@ def notes(view: View) -> Iterator[str]:
     for name, looks in view.hardware.items():
         for what, why in looks.now.unseen:
             hosts.setdefault(f"{what}: {why}", []).append(name)
+        for one in looks.now.odd:
+            what = " ".join(word for word in (one.kind, one.device) if word)
+            hosts.setdefault(f"{what}: its {one.name} reads '{str(one.value)[:_SHOWN]}'", []).append(name)
     for text, names in hosts.items():
         yield f"Not looked at on {nodeset.folded(names)}: {text}."
