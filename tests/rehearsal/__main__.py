@@ -18,7 +18,7 @@ def main() -> int:
     """Print the table, and return 1 where a fault was missed or somebody else was blamed."""
     rows = rehearsal.all_rows()
     lines = ["| cause | fault | machines | found | named rightly | wrongly blamed |", "|---|---|---|---|---|---|"]
-    for fault in (*rehearsal.FAULTS, *rehearsal.SESSION_FAULTS):
+    for fault in (*rehearsal.FAULTS, *rehearsal.PAST_FAULTS, *rehearsal.SESSION_FAULTS):
         own = [row for row in rows if row.fault == fault.name]
         found, named, wrong = (
             sum(values) for values in zip(*((row.found, row.named_rightly, len(row.wrong)) for row in own), strict=True)

@@ -24,16 +24,19 @@ def _corrected(machine: Machine, look: int) -> None:
     machine.grow(f"{_DIMM}/dimm_ce_count", 40 * look)
 
 
-def _module_gone(machine: Machine, _look: int) -> None:
+def module_gone(machine: Machine, _look: int) -> None:
+    """Take a memory module out."""
     del machine.binary[f"{parts.DMI}/17-3/raw"]
 
 
-def _less_memory(machine: Machine, _look: int) -> None:
+def less_memory(machine: Machine, _look: int) -> None:
+    """Take an eighth of the memory away."""
     size = int(machine.files["/proc/meminfo"].split()[1])
     machine.add("/proc/meminfo", f"MemTotal: {size * 7 // 8} kB")
 
 
-def _powersave(machine: Machine, _look: int) -> None:
+def powersave(machine: Machine, _look: int) -> None:
+    """Set the governor powersave."""
     for number in range(4):
         machine.add(f"{parts.CPU}/cpufreq/policy{number}/scaling_governor", "powersave")
 
@@ -108,9 +111,9 @@ def _stuck(machine: Machine, _look: int) -> None:
 FAULTS: tuple[Fault, ...] = (
     Fault("uncorrected errors of a memory module", 0, _METAL, _uncorrected, "memory", ("P1-DIMMD1", "uncorrected")),
     Fault("corrected errors of a memory module above 10 a day", 0, _METAL, _corrected, "memory", ("P1-DIMMD1", "40")),
-    Fault("a memory module is gone", 0, _METAL, _module_gone, "memory", ("memory modules",)),
-    Fault("an eighth of the memory is gone", 0, ("cloud-vm",), _less_memory, "memory", ("GiB of memory",)),
-    Fault("the governor is powersave on one node", 0, _METAL, _powersave, "processors", ("governor", "powersave")),
+    Fault("a memory module is gone", 0, _METAL, module_gone, "memory", ("memory modules",)),
+    Fault("an eighth of the memory is gone", 0, ("cloud-vm",), less_memory, "memory", ("GiB of memory",)),
+    Fault("the governor is powersave on one node", 0, _METAL, powersave, "processors", ("governor", "powersave")),
     Fault("turbo is off on one node", 0, _METAL, _no_turbo, "processors", ("turbo is off",)),
     Fault("the frequency is capped on one node", 0, _METAL, _capped, "processors", ("highest frequency", "1200000")),
     Fault("the clock source is hpet", 0, _ALL, _slow_clock, "processors", ("hpet",)),

@@ -56,7 +56,8 @@ def _pfc_off_by_mlnx_qos(machine: Machine, _look: int) -> None:
     machine.replace(f"mlnx_qos -i {_INTERFACE}", "enabled     0   0   0   1", "enabled     0   0   0   0")
 
 
-def _mtu(machine: Machine, _look: int) -> None:
+def mtu(machine: Machine, _look: int) -> None:
+    """Give a port of InfiniBand a smaller MTU."""
     machine.replace("ibv_devinfo", "active_mtu:\t\t4096 (5)", "active_mtu:\t\t2048 (4)", 1)
 
 
@@ -66,19 +67,22 @@ def _gone(machine: Machine, _look: int) -> None:
     machine.links = {path: text for path, text in machine.links.items() if not path.startswith(gone)}
 
 
-def _one_lane(machine: Machine, _look: int) -> None:
+def one_lane(machine: Machine, _look: int) -> None:
+    """Let a port run on one of its four lanes."""
     speed, _, rest = machine.files[f"{_PORT}/rate"].partition(" ")
     machine.add(f"{_PORT}/rate", f"{int(speed) // 4} {rest.strip().replace('4X', '1X')}")
 
 
-def _half_the_rate(machine: Machine, _look: int) -> None:
+def half_the_rate(machine: Machine, _look: int) -> None:
+    """Let a port run at the rate of the generation before."""
     older = {"NDR": "HDR", "HDR": "EDR"}
     speed, _, rest = machine.files[f"{_PORT}/rate"].partition(" ")
     generation = rest.split()[-1].strip(")")
     machine.add(f"{_PORT}/rate", f"{int(speed) // 2} Gb/sec (4X {older[generation]})")
 
 
-def _tenth(machine: Machine, _look: int) -> None:
+def tenth(machine: Machine, _look: int) -> None:
+    """Let an Ethernet port run at a tenth of its speed."""
     machine.add(f"{NET}/eth0/speed", int(machine.files[f"{NET}/eth0/speed"]) // 10)
 
 
@@ -114,7 +118,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("Ethernet link flaps, and the kernel's log tells it", 11, _WIRED, _flaps, "links", ("eth0 by 6", "carrier")),
     Fault("Ethernet port without a carrier", 11, _WIRED, _no_carrier, "interfaces", ("eth0", "no carrier")),
     Fault("CRC errors grow", 0, _WIRED, _grows(f"{NET}/eth0/statistics/rx_crc_errors", 40), "links", ("eth0", "CRC")),
-    Fault("Ethernet port at a tenth of its speed", 0, _WIRED, _tenth, "interfaces", ("the speed of eth0",)),
+    Fault("Ethernet port at a tenth of its speed", 0, _WIRED, tenth, "interfaces", ("the speed of eth0",)),
     Fault("half duplex", 0, _WIRED, _is(f"{NET}/eth0/duplex", "half"), "interfaces", ("eth0", "half duplex")),
     Fault("member of a bond is down", 0, _BONDED, _slave_down, "bonds", ("eth1 of bond0 is down",)),
     Fault("member of a bond outside its LACP group", 0, _BONDED, _other_group, "bonds", ("eth1 of bond0", "LACP")),
@@ -199,11 +203,11 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "ECN off on one node", 10, _ROCE, _is(f"{NET}/{_INTERFACE}/ecn/roce_np/enable/3", 0), "roce", ("ECN", "is off")
     ),
-    Fault("active MTU of InfiniBand", 9, _FABRIC, _mtu, "rdma", ("active MTU of RDMA mlx5_0/1 is 2048",)),
+    Fault("active MTU of InfiniBand", 9, _FABRIC, mtu, "rdma", ("active MTU of RDMA mlx5_0/1 is 2048",)),
     Fault("MTU of RoCE", 9, _ROCE, _is(f"{NET}/{_INTERFACE}/mtu", 1500), "rdma", ("MTU", "mlx5_0/1 is 1500")),
     Fault("P_Key is missing", 12, _FABRIC, _is(f"{_PORT}/pkeys/1", "0x0000"), "rdma", ("P_Key table", "0x8001")),
-    Fault("link on one of four lanes", 0, _FABRIC, _one_lane, "rdma", ("mlx5_0/1", "1X")),
-    Fault("link of an older generation", 0, _FABRIC, _half_the_rate, "rdma", ("the rate of RDMA mlx5_0/1",)),
+    Fault("link on one of four lanes", 0, _FABRIC, one_lane, "rdma", ("mlx5_0/1", "1X")),
+    Fault("link of an older generation", 0, _FABRIC, half_the_rate, "rdma", ("the rate of RDMA mlx5_0/1",)),
     Fault(
         "firmware of one card differs",
         12,

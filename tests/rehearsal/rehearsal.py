@@ -8,13 +8,14 @@ from __future__ import annotations
 import functools
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gpu_faults
 import machine_faults
 import network_faults
+import past_faults
 import session_faults
 from clusterctl.diagnosis.rules import registry
 from clusterctl.diagnosis.rules.evidence import View
@@ -37,10 +38,13 @@ if TYPE_CHECKING:
 
 FAULTS: tuple[Fault, ...] = (*gpu_faults.FAULTS, *network_faults.FAULTS, *machine_faults.FAULTS)
 SESSION_FAULTS = session_faults.FAULTS
+PAST_FAULTS = past_faults.FAULTS
 NODES = ("node1", "node2", "node3", "node4")
 CULPRIT = session_faults.CULPRIT
 PATIENCE = 30.0  # many rehearsals run at a time
 BETWEEN_S = 60.0  # of the clock, between two looks
+PAIR = ("node2", session_faults.CULPRIT)
+DAY_S = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,27 @@ def play(fault: Fault, kind: str) -> Row:
     return _row(fault, kind, registry.diagnose(planted(fault, kind)))
 
 
+def with_past(kind: str, **changed: HardwareLooks) -> View:
+    """Return two nodes of a kind that were looked at a day ago, with other looks at one of them now."""
+    seen = {name: changed.get(name) or healthy(kind, NODES.index(name) + 1) for name in PAIR}
+    for name, looks_now in seen.items():
+        before = healthy(kind, NODES.index(name) + 1).now
+        past = before.model_copy(update={"time": before.time - DAY_S, "events": ()})
+        seen[name] = replace(looks_now, past=(past,))
+    whole = view(kind)
+    return replace(whole, hosts=tuple(host for host in whole.hosts if host.name in PAIR), hardware=seen)
+
+
+def play_past(fault: Fault, kind: str) -> Row:
+    """Plant a fault on one of two nodes that were looked at before, and return what was found.
+
+    That two nodes differ is told of both of them, which blames none.
+    """
+    changed = planted(fault, kind).hardware[CULPRIT]
+    findings = registry.diagnose(with_past(kind, **{CULPRIT: changed}))
+    return _row(fault, kind, [one for one in findings if "with no majority" not in one.cause])
+
+
 def play_session(fault: SessionFault) -> Row:
     """Plant a fault that a login shows, and return what was found."""
     return _row(fault, session_faults.KIND, registry.diagnose(fault.plant()))
@@ -125,4 +150,5 @@ def _row(fault: Fault | SessionFault, kind: str, findings: Sequence[Finding]) ->
 def all_rows() -> list[Row]:
     """Play every fault on every machine on which it can happen, and those that a login shows."""
     rows = [play(fault, kind) for fault in FAULTS for kind in fault.machines]
+    rows += [play_past(fault, kind) for fault in PAST_FAULTS for kind in fault.machines]
     return [*rows, *(play_session(fault) for fault in SESSION_FAULTS)]

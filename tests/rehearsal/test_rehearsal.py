@@ -35,6 +35,20 @@ def test_a_fault_is_found_and_blamed_on_its_node(fault: Fault, kind: str) -> Non
     assert row.wrong == ()
 
 
+@pytest.mark.parametrize("fault", rehearsal.PAST_FAULTS, ids=lambda fault: fault.name)
+def test_of_two_nodes_the_one_that_changed_is_named(fault: Fault) -> None:
+    kind = fault.machines[rehearsal.PAST_FAULTS.index(fault) % len(fault.machines)]
+    row = rehearsal.play_past(fault, kind)
+    assert (row.found, row.blamed, row.wrong) == (True, (rehearsal.CULPRIT,), ())
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_a_node_that_is_as_it_was_has_no_finding(kind: str) -> None:
+    view = rehearsal.with_past(kind)
+    assert registry.diagnose(view) == ()
+    assert not [note for note in registry.notes(view) if note.startswith("Changed")]
+
+
 @pytest.mark.parametrize("fault", rehearsal.SESSION_FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_that_a_login_shows_is_blamed_on_its_node_alone(fault: SessionFault) -> None:
     row = rehearsal.play_session(fault)

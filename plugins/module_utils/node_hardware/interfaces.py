@@ -45,6 +45,8 @@ def _interface(tree: Tree, answer: Answer, name: str) -> None:
         if number is not None and number > 0:
             answer.reading("interface", name, attribute, number)
     address = tree.text(f"{path}/address") or ""
+    if address:
+        answer.reading("interface", name, "address", address)  # says whether it is the same device as before
     place = tree.link(f"{path}/device")
     own = address and tree.number(f"{path}/addr_assign_type") == _PERMANENT
     if own and _PCI.fullmatch(place) and driver not in _VIRTUAL and ports.physical(tree, name):

@@ -56,7 +56,7 @@ _NAMES: Mapping[Form, Mapping[str, tuple[str, ...]]] = {
             "IOMMU",
             "way to the nearest RDMA card",
         ),
-        "interface": ("driver", "operstate", "duplex"),
+        "interface": ("driver", "operstate", "duplex", "address"),
         "lossless": ("pfc", "trust", "ecn_roce_np", "ecn_roce_rp"),
         "node": ("NVML", "GPUDirect"),
         "numa": ("processors",),

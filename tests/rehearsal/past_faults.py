@@ -1,0 +1,124 @@
+"""Changes since the last look at a node, on a cluster of two nodes, where neither neighbour is the usual one.
+
+What a GPU's neighbours on the node would tell is planted on all GPUs of the node.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import machine_faults
+import network_faults
+from fault import Fault
+from gpu_parts import LINKS, QUERY, cards, folder, gpus, kind_of
+from network_parts import NET, RDMA
+
+if TYPE_CHECKING:
+    from recorded_machine import Machine
+
+_SXM = ("h100-sxm", "a100-sxm")
+_GPUS = (*_SXM, "l40s-pcie")
+_METAL = (*_GPUS, "dual-rail-roce", "plain-ethernet")
+_WIRED = _METAL
+_FABRIC = _SXM
+_ROCE = ("l40s-pcie", "dual-rail-roce")
+_RDMA = (*_FABRIC, *_ROCE)
+_CHECK = "changed"
+_BEFORE = "at the last look 24 h ago"
+
+
+def _mtu_of_interface(machine: Machine, _look: int) -> None:
+    machine.add(f"{NET}/eth0/mtu", 9000)
+
+
+def _ethernet_down(machine: Machine, _look: int) -> None:
+    machine.add(f"{NET}/eth0/operstate", "down")
+    machine.add(f"{NET}/eth0/speed", -1)
+
+
+def _trust(machine: Machine, _look: int) -> None:
+    machine.replace("mlnx_qos -i ens4np0", "trust state: dscp", "trust state: pcp")
+    for tool in [tool for tool in machine.tools if tool.startswith("dcb ")]:
+        del machine.tools[tool]
+
+
+def _narrow_gpus(machine: Machine, _look: int) -> None:
+    for device in gpus(kind_of(machine)):
+        machine.add(f"{folder(machine, device)}/current_link_width", 8)
+
+
+def _slow_card(machine: Machine, _look: int) -> None:
+    machine.add(f"{folder(machine, cards(machine)[0])}/current_link_speed", "8.0 GT/s PCIe")
+
+
+def _fewer_links(machine: Machine, _look: int) -> None:
+    lines = machine.tools[LINKS].text.splitlines()
+    machine.tools[LINKS].text = "\n".join(
+        "\t Link 5: <inactive>" if line.startswith("\t Link 5: ") else line for line in lines
+    )
+
+
+def _power(machine: Machine, _look: int) -> None:
+    text = machine.tools[QUERY].text
+    power = text.partition("<current_power_limit>")[2].partition(".")[0]
+    machine.replace(QUERY, f"<current_power_limit>{power}", "<current_power_limit>200")
+
+
+def _mode(machine: Machine, _look: int) -> None:
+    machine.replace(QUERY, "<persistence_mode>Enabled", "<persistence_mode>Disabled")
+
+
+def _vbios(machine: Machine, _look: int) -> None:
+    machine.replace(QUERY, "96.00.89.00.01", "96.00.74.00.01")
+
+
+def _board(machine: Machine, _look: int) -> None:
+    machine.add("/sys/class/dmi/id/bios_version", "0.9-old")
+
+
+def _card_firmware(machine: Machine, _look: int) -> None:
+    machine.add(f"{RDMA}/mlx5_0/fw_ver", "20.28.1002")
+
+
+def _lossless_off(machine: Machine, look: int) -> None:
+    machine.replace("dcb pfc show dev ens4np0", "3:on", "3:off")
+    del look
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        "of two: Ethernet at a tenth of its speed", 0, _WIRED, network_faults.tenth, _CHECK, ("speed", "eth0", _BEFORE)
+    ),
+    Fault("of two: another MTU of an interface", 9, _WIRED, _mtu_of_interface, _CHECK, ("MTU of eth0 is 9000", "1500")),
+    Fault("of two: an interface lost its link", 11, _WIRED, _ethernet_down, _CHECK, ("eth0 is down, and was up",)),
+    Fault(
+        "of two: InfiniBand at half its rate", 0, _FABRIC, network_faults.half_the_rate, _CHECK, ("rate", "mlx5_0/1")
+    ),
+    Fault(
+        "of two: InfiniBand on one lane",
+        0,
+        _FABRIC,
+        network_faults.one_lane,
+        _CHECK,
+        ("lanes of mlx5_0/1 is 1", "was 4"),
+    ),
+    Fault("of two: another MTU of InfiniBand", 9, _FABRIC, network_faults.mtu, _CHECK, ("active MTU", "2048", "4096")),
+    Fault("of two: PFC is off", 10, _ROCE, _lossless_off, _CHECK, ("PFC of ens4np0 is off, and was 3",)),
+    Fault("of two: firmware of a card", 12, _RDMA, _card_firmware, _CHECK, ("firmware", "20.28.1002")),
+    Fault("of two: GPUs with half their lanes", 20, _GPUS, _narrow_gpus, _CHECK, ("PCIe lanes", "is 8, and was 16")),
+    Fault("of two: a card's PCIe link is slow", 20, _RDMA[:2], _slow_card, _CHECK, ("is 8, and was 32",)),
+    Fault("of two: fewer NVLinks on all GPUs", 19, _SXM, _fewer_links, _CHECK, ("NVLinks up", "and was 1")),
+    Fault("of two: a lower power limit on all GPUs", 22, _GPUS, _power, _CHECK, ("power limit", "is 200")),
+    Fault("of two: persistence mode off on all GPUs", 0, _GPUS, _mode, _CHECK, ("persistence mode", "is Disabled")),
+    Fault(
+        "of two: another VBIOS on all GPUs", 0, _GPUS, _vbios, _CHECK, ("firmware", "96.00.74.00.01, and was 96.00.89")
+    ),
+    Fault("of two: another firmware of the board", 0, _METAL, _board, _CHECK, ("firmware of the board is 0.9-old",)),
+    Fault(
+        "of two: a memory module is gone", 0, _METAL, machine_faults.module_gone, _CHECK, ("number of memory modules",)
+    ),
+    Fault("of two: an eighth of the memory is gone", 0, _METAL, machine_faults.less_memory, _CHECK, ("memory in KiB",)),
+    Fault(
+        "of two: the governor is powersave", 0, _METAL, machine_faults.powersave, _CHECK, ("'governor' is powersave",)
+    ),
+)
