@@ -129,6 +129,38 @@ def _roce(gids: list[Record]) -> Callable[[Record], None]:
     return change
 
 
+def _gid(index: int, address: str = "0a00:0001", version: str = "RoCE v2") -> Record:
+    return {"index": index, "gid": f"0000:0000:0000:0000:0000:ffff:{address}", "type": version}
+
+
+def _index(gids: list[Record]) -> Callable[[Record], None]:
+    """Give a node a GID table, and the setting that NCCL takes entry 3 of it."""
+
+    def change(record: Record) -> None:
+        _roce(gids)(record)
+        own = {"name": "NCCL_IB_GID_INDEX", "value": "3", "source": "/etc/nccl.conf"}
+        record["parameters"] = [*record.get("parameters", []), own]
+
+    return change
+
+
+def _two_networks(index: int) -> Callable[[Record], None]:
+    """Give a node a second network, and both networks to its port, one of them as entry 3."""
+
+    def change(record: Record) -> None:
+        first = record["interfaces"][0]["addresses"][0]["address"]
+        number = int(first.rpartition(".")[2])
+        storage = {"family": 4, "address": f"10.9.0.{number}", "prefix": 24, "scope": "global"}
+        record["interfaces"].append({**_DOCKER0, "name": "eth0.9", "kind": "vlan", "addresses": [storage]})
+        jobs, other = _gid(index, f"0a00:{number:04x}"), _gid(8 - index, f"0a09:{number:04x}")
+        _index([jobs, other])(record)
+
+    return change
+
+
+_FITS = [_gid(1, version="IB/RoCE v1"), _gid(3)]
+
+
 def _memlock(record: Record) -> None:
     record["limits"]["memlock"] = {"soft": 65536, "hard": 65536}
 
@@ -169,6 +201,34 @@ FAULTS = (
         _everywhere(_roce([_V2_GID]), _roce([{**_V2_GID, "type": "IB/RoCE v1"}])),
         "rdma",
         ("RoCE v2 GID",),
+    ),
+    SessionFault(
+        "the GID index names no entry",
+        8,
+        _everywhere(_index(_FITS), _index([_gid(5)])),
+        "gid index",
+        ("no entry", "=5"),
+    ),
+    SessionFault(
+        "the GID index names an entry of version 1",
+        8,
+        _everywhere(_index(_FITS), _index([_gid(3, version="IB/RoCE v1"), _gid(5)])),
+        "gid index",
+        ("v1", "mlx5_0 port 1", "NCCL_IB_GID_INDEX=5"),
+    ),
+    SessionFault(
+        "the GID index names an address of IPv6",
+        8,
+        _everywhere(_index(_FITS), _index([{**_gid(3), "gid": "fe80:0000:0000:0000:bace:f6ff:fe00:0001"}, _gid(5)])),
+        "gid index",
+        ("fe80::bace:f6ff:fe00:1", "NCCL_IB_GID_INDEX=5"),
+    ),
+    SessionFault(
+        "the GID index leads to another network",
+        8,
+        _everywhere(_two_networks(3), _two_networks(5)),
+        "gid index",
+        ("10.9.0.0/24", "10.0.0.0/24 on most"),
     ),
     SessionFault("little memory may be locked", 15, _everywhere(_roce([_V2_GID]), _memlock), "memlock", ("memlock",)),
     SessionFault("a small /dev/shm", 16, _with(_small_shm), "shared memory", ("64 MiB",)),

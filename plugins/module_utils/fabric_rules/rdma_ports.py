@@ -47,15 +47,27 @@ def _choice(device: str, port: Facts) -> RdmaChoice:
 
 def _roce_gid(port: Facts) -> Tuple[Optional[int], str, str]:
     second = [entry for entry in port.get("gids") or () if entry.get("type") == "RoCE v2"]
-    mapped = [entry for entry in second if ipaddress.IPv6Address(entry["gid"]).ipv4_mapped is not None]
+    mapped = [entry for entry in second if _ipv4(entry["gid"])]
     if not mapped:
         if second:
             return None, "", "its RoCE v2 GIDs are of IPv6 alone; give its interface an IPv4 address"
         return None, "", "it has no RoCE v2 GID; give its interface an address, and see that RoCE v2 is enabled"
     own = [entry for entry in mapped if entry.get("netdev") == port.get("netdev")]
     taken = min(own or mapped, key=lambda entry: int(entry["index"]))
-    address = ipaddress.IPv6Address(taken["gid"]).ipv4_mapped
-    return int(taken["index"]), str(taken["gid"]), f"RoCE v2 of {address} on {taken.get('netdev') or 'its interface'}"
+    return (
+        int(taken["index"]),
+        str(taken["gid"]),
+        f"RoCE v2 of {_ipv4(taken['gid'])} on {taken.get('netdev') or 'its interface'}",
+    )
+
+
+def _ipv4(gid: str) -> str:
+    """Return the IPv4 address that a GID maps, '' if it maps none or is not readable."""
+    try:
+        mapped = ipaddress.IPv6Address(gid).ipv4_mapped
+    except ValueError:
+        return ""
+    return "" if mapped is None else str(mapped)
 
 
 def nccl_pins(host: str, choices: Sequence[RdmaChoice], devices: Sequence[str], *, gid: bool) -> Dict[str, str]:
