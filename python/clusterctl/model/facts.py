@@ -101,11 +101,15 @@ class CpuQuota(Fact):
 
 
 class Parameter(Fact):
-    """A setting of Open MPI, PRRTE, PMIx, UCX, NCCL or Gloo of others; ``source`` is a file, or "environment"."""
+    """A setting of Open MPI, PRRTE, PMIx, UCX, NCCL or Gloo of others; ``source`` is a file, or "environment".
+
+    ``in_session`` is false for what a start-up file sets and a session without a terminal does not have.
+    """
 
     name: str
     value: str
     source: str
+    in_session: bool = True
 
 
 class ParameterFile(Fact):

@@ -42,6 +42,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import (
     library_cache,
     network,
     parameters,
+    shell_files,
     system,
 )
 
@@ -112,6 +113,7 @@ READERS: dict[str, tuple[Callable[[str], object], str]] = {
     "cuda header": (gpu.header_cuda_version, "#define CUDA_VERSION 13000\n"),
     "os-release": (system.read_os_release, text_of("os-release.debian12.txt")),
     "settings": (parameters.read_settings, "# BEGIN clusterctl fabric\nbtl = tcp\n# END clusterctl fabric\nx=1\n"),
+    "start-up file": (lambda text: shell_files.exports(text, bool), "export A='b c' B=1 # c\n  export A=2\n"),
     "ldd": (library_closure.parse_ldd, "\tlibmpi.so.40 => not found\n\tlibc.so.6 => /lib/libc.so.6 (0x0)\n"),
     "keys": (sshd_keys.keys_of, f"# mine\n{KEY}\n# BEGIN clusterctl ssh_mesh\nx\n# END clusterctl ssh_mesh\n"),
     "block": (sshd_keys.block_of, f"# BEGIN clusterctl ssh_mesh\n{KEY}\n# END clusterctl ssh_mesh\n"),

@@ -39,6 +39,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import (
     processes,
     record,
     scratch_space,
+    shell_files,
     ssh_daemon,
     system,
 )
@@ -750,8 +751,79 @@ def test_settings_of_a_home_and_of_a_session_are_found(tmp_path: Path, monkeypat
     found = parameters.parameters(given, str(tmp_path), None, "/usr/local")
     places = {one["name"]: one["source"] for one in found["parameters"]}
     assert places["GLOO_SOCKET_IFNAME"] == str(tmp_path / "environment")
-    assert places["NCCL_DEBUG"] == "environment", "a start-up file has changed it since"
+    debug = [one for one in found["parameters"] if one["name"] == "NCCL_DEBUG"]
+    assert debug == [  # a start-up file has changed it since
+        {"name": "NCCL_DEBUG", "value": "INFO", "source": "environment"},
+        {"name": "NCCL_DEBUG", "value": "WARN", "source": str(tmp_path / "environment"), "in_session": False},
+    ]
     assert next(entry["path"] for entry in found["parameter_files"]) == "/etc/clusterctl/fabric.json"
+
+
+def test_settings_are_found_in_every_place_and_nothing_else_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, folder = tmp_path / "home", tmp_path / "ucx"
+    for path, text in (
+        (home / ".bashrc", "export NCCL_DEBUG=INFO OMPI_TOKENS=3\nexport AWS_SECRET=hidden\nUCX_TLS=rc\n"),
+        (home / ".nccl.conf", "NCCL_ALGO=Ring\n"),
+        (home / "my-nccl.conf", "NCCL_ALGO=Tree\nPASSWORD=hidden\n"),
+        (home / "ucx.conf", "UCX_TLS=ud\nSECRET=hidden\n[Fujitsu]\nUCX_TLS=tcp\n"),
+        (folder / "ucx.conf", "UCX_LOG_LEVEL=info\n"),
+        (tmp_path / "environment", "NCCL_DEBUG=WARN\nGITHUB_TOKEN=hidden\n"),
+    ):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(parameters, "_ENVIRONMENT", str(tmp_path / "environment"))
+    variables = {
+        "NCCL_DEBUG": "INFO",
+        "OMPI_TOKENS": "4",
+        "NCCL_CONF_FILE": f"{home}/my-nccl.conf",
+        "UCX_CONFIG_DIR": str(folder),
+        "MY_PASSWORD": "hidden",
+    }
+    found = parameters.parameters(variables, str(home), None, "/nowhere")["parameters"]
+    told = {
+        (one["name"], one["value"], one["source"].removeprefix(f"{tmp_path}/"), one.get("in_session", True))
+        for one in found
+    }
+    assert told >= {
+        ("NCCL_DEBUG", "INFO", "home/.bashrc", True),
+        ("NCCL_DEBUG", "WARN", "environment", False),
+        ("OMPI_TOKENS", "4", "environment", True),
+        ("OMPI_TOKENS", "3", "home/.bashrc", False),
+        ("NCCL_ALGO", "Tree", "home/my-nccl.conf", True),
+        ("UCX_TLS", "ud", "home/ucx.conf", True),
+        ("UCX_LOG_LEVEL", "info", "ucx/ucx.conf", True),
+    }
+    assert "hidden" not in json.dumps(found)
+    assert not {entry[:2] for entry in told} & {("NCCL_ALGO", "Ring"), ("UCX_TLS", "tcp"), ("UCX_TLS", "rc")}
+
+
+@pytest.mark.parametrize(
+    ("text", "always", "maybe"),
+    [
+        ("export NCCL_A=1", {"NCCL_A": "1"}, {"NCCL_A": {"1"}}),
+        ('  export NCCL_A="1 2"', {}, {"NCCL_A": {"1 2"}}),
+        ("export NCCL_A=1\nexport NCCL_A=2", {}, {"NCCL_A": {"1", "2"}}),
+        ("declare -x NCCL_A=1 # NCCL_A=3", {"NCCL_A": "1"}, {"NCCL_A": {"1"}}),
+        ("export NCCL_A=$B\nexport NCCL_A=`b`", {}, {}),
+        ("NCCL_A=1 mpirun\n# export NCCL_A=1\nexport TOKEN=x", {}, {}),
+        ("export NCCL_A='1", {}, {}),
+        ("test -d /x && export NCCL_A=1", {}, {}),
+        ("export NCCL_A=1 && true", {}, {}),
+        ("# BEGIN clusterctl x\nexport NCCL_A=1\n# END clusterctl x", {}, {}),
+    ],
+)
+def test_exports_of_start_up_files(text: str, always: dict[str, str], maybe: dict[str, set[str]]) -> None:
+    assert shell_files.exports(text, lambda name: name.startswith("NCCL_")) == (always, maybe)
+
+
+def test_start_up_files_of_the_system_and_of_a_home_are_read(tmp_path: Path) -> None:
+    for path, text in (("etc/profile.d/nccl.sh", "export NCCL_A=1"), ("etc/profile.d/x.csh", "export NCCL_B=1")):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    found = shell_files.read_files("", None, lambda name: name.startswith("NCCL_"), str(tmp_path))
+    assert found == {"/etc/profile.d/nccl.sh": ({"NCCL_A": "1"}, {"NCCL_A": {"1"}})}
 
 
 def test_the_programs_of_a_launch_are_found_as_a_session_finds_them(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def _address(entry: Gid) -> ipaddress.IPv6Address | None:
 
 def _setting(node: NodeFacts, name: str) -> _Set:
     """Return the setting that counts: the environment, then a file of the home, then /etc/nccl.conf."""
-    found = [_Set(one.value, one.source) for one in node.parameters if one.name == name]
+    found = [_Set(one.value, one.source) for one in node.parameters if one.name == name and one.in_session]
     found += [
         _Set(file.own[name], file.path) for file in node.parameter_files if file.path == _NCCL and name in file.own
     ]

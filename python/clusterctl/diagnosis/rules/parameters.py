@@ -31,7 +31,7 @@ def findings(view: View) -> Iterator[Finding]:
     """Return settings that stop jobs or slow them down, and files of ``fabric`` that are gone."""
     nodes = view.provisioned
     for host, node in nodes.items():
-        for one in node.parameters:
+        for one in _taken(node):
             stop = _stop(one, node)
             if stop:
                 yield Finding("parameters", "error", (host,), f"{_shown(one)} {stop}", _cure(one))
@@ -47,10 +47,17 @@ def notes(view: View) -> Iterator[str]:
     having: dict[str, list[str]] = defaultdict(list)
     for host, node in view.provisioned.items():
         for one in node.parameters:
-            if not _stop(one, node) and not _slow(one, node):
+            if not one.in_session:
+                having[f"{_shown(one)}, which a session without a terminal does not take"].append(host)
+            elif not _stop(one, node) and not _slow(one, node):
                 having[_shown(one)].append(host)
     for words, hosts in having.items():
         yield f"A setting that clusterctl did not write, on {nodeset.folded(hosts)}: {words}."
+
+
+def _taken(node: NodeFacts) -> list[Parameter]:
+    """Return the settings that jobs over ssh take."""
+    return [one for one in node.parameters if one.in_session]
 
 
 def tcp_ports(nodes: Mapping[str, NodeFacts]) -> dict[str, tuple[int, int]]:
@@ -60,7 +67,7 @@ def tcp_ports(nodes: Mapping[str, NodeFacts]) -> dict[str, tuple[int, int]]:
     """
     found = {}
     for host, node in nodes.items():
-        given = {one.name.removeprefix("OMPI_MCA_"): one.value for one in node.parameters}
+        given = {one.name.removeprefix("OMPI_MCA_"): one.value for one in sorted(_taken(node), key=_rank, reverse=True)}
         first, count = given.get("btl_tcp_port_min_v4", "1024"), given.get("btl_tcp_port_range_v4", "64511")
         if (first, count) != ("1024", "64511") and first.isdigit() and count.isdigit():
             low = min(max(1024, int(first)), _LAST_PORT)
@@ -219,14 +226,12 @@ _STOPPERS: Mapping[str, Callable[[str, NodeFacts], str]] = {
 
 def _different(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     """Compare settings of NCCL, which must agree in its algorithms and buffers on all nodes."""
-    names = dict.fromkeys(
-        one.name for node in nodes.values() for one in node.parameters if one.name.startswith("NCCL_")
-    )
+    names = dict.fromkeys(one.name for node in nodes.values() for one in _taken(node) if one.name.startswith("NCCL_"))
     for name in names:
         if name in _OF_ONE_NODE or name in _STOPPERS:
             continue
         values = {
-            host: next((one.value for one in node.parameters if one.name == name), "not set")
+            host: next((one.value for one in sorted(_taken(node), key=_rank) if one.name == name), "not set")
             for host, node in nodes.items()
         }
         yield from compare("parameters", "warning", name, values, f"set {name} alike on all nodes, or nowhere")
@@ -235,16 +240,27 @@ def _different(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
 def _contradictions(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     """Name settings that two sources of a node set to different values; one that overrides clusterctl's is a note."""
     for host, node in nodes.items():
-        sources: dict[str, dict[str, str]] = defaultdict(dict)
+        sources: dict[str, dict[str, Parameter]] = defaultdict(dict)
         for one in node.parameters:
-            sources[_plain(one.name)].setdefault(one.source, one.value)
-        for name, values in sources.items():
-            if len(set(values.values())) > 1:
-                told = " and ".join(f"{value} in {_place(source)}" for source, value in sorted(values.items()))
+            sources[_plain(one.name)].setdefault(one.source, one)
+        for name, places in sources.items():
+            if len({one.value for one in places.values()}) > 1:
+                told = " and ".join(f"{one.value} in {_place(source)}" for source, one in sorted(places.items()))
+                winner = min((one for one in places.values() if one.in_session), key=_rank, default=None)
+                counts = f"; jobs over ssh take that of {_place(winner.source)}" if winner else ""
                 cure = (
                     f"keep {name} in one place; the environment counts before files, and files of a home before others"
                 )
-                yield Finding("parameters", "warning", (host,), f"{name} is {told}", cure)
+                yield Finding("parameters", "warning", (host,), f"{name} is {told}{counts}", cure)
+
+
+def _rank(one: Parameter) -> int:
+    """Return the place of a setting among those that count; lower ones count first."""
+    if one.source.endswith("-override.conf"):
+        return 0
+    if not one.source.endswith(".conf"):
+        return 1  # a variable of the session, whichever file sets it
+    return 3 if one.source.startswith(("/etc/", "/usr/")) else 2
 
 
 def _place(source: str) -> str:

@@ -176,4 +176,28 @@ def test_two_sources_of_a_node_that_contradict_each_other_are_named() -> None:
 
     (found,) = (one for one in registry.diagnose(seen(node2=change)) if " and 1 in " in one.cause)
     assert (found.check, found.severity, found.hosts) == ("parameters", "warning", ("node2",))
-    assert found.cause == ("btl_base_verbose is 0 in /home/cluster/.openmpi/mca-params.conf and 1 in the environment")
+    assert found.cause == (
+        "btl_base_verbose is 0 in /home/cluster/.openmpi/mca-params.conf and 1 in the environment; "
+        "jobs over ssh take that of the environment"
+    )
+
+
+def test_what_a_session_does_not_take_is_told_and_stops_nothing() -> None:
+    def change(record: Record) -> None:
+        record["parameters"] = [
+            {"name": "NCCL_SOCKET_IFNAME", "value": "eth9", "source": "/etc/environment", "in_session": False},
+            {"name": "NCCL_SOCKET_IFNAME", "value": "eth0", "source": "environment"},
+            {"name": "UCX_TLS", "value": "rc", "source": "/etc/profile.d/ucx.sh", "in_session": False},
+        ]
+
+    view = seen(node2=change)
+    (found,) = registry.diagnose(view)
+    assert (found.check, found.severity, found.hosts) == ("parameters", "warning", ("node2",))
+    assert found.cause == (
+        "NCCL_SOCKET_IFNAME is eth9 in /etc/environment and eth0 in the environment; "
+        "jobs over ssh take that of the environment"
+    )
+    assert (
+        "A setting that clusterctl did not write, on node2: UCX_TLS = rc (/etc/profile.d/ucx.sh), "
+        "which a session without a terminal does not take."
+    ) in registry.notes(view)

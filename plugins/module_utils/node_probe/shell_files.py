@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Variables that the start-up files of shells set, read as text: no file is run.
+
+Only names that the caller asks for are returned, since such files hold passwords and tokens as well. See bash(1),
+"INVOCATION", and zsh(1), "STARTUP/SHUTDOWN FILES".
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Callable
+
+from .reading import list_folder, read_text, read_text_of_user
+
+if TYPE_CHECKING:
+    import pwd
+
+_PROFILE_D = "/etc/profile.d"
+_SYSTEM = ("/etc/profile", "/etc/bash.bashrc", "/etc/bashrc")
+_HOME = (".profile", ".bash_profile", ".bash_login", ".bashrc")
+_ZSH = ("/etc/zsh/zshenv", "/etc/zshenv"), (".zshenv", ".zprofile", ".zshrc")
+_MOST_FILES = 200
+_EXPORTS = ("export", "declare", "typeset")
+_EXPANDS = ("$", "`")
+_BEGIN, _END = "# BEGIN clusterctl ", "# END clusterctl "
+
+
+def read_files(
+    home: str, user: pwd.struct_passwd | None, wanted: Callable[[str], bool], root: str = ""
+) -> dict[str, tuple[dict[str, str], dict[str, set[str]]]]:
+    """Return what :func:`exports` finds in the start-up files that set something, by path.
+
+    Args:
+        home: the home of the login user, '' to leave it out.
+        user: the login user, with whose identity root reads below the home.
+        wanted: whether a variable is asked for.
+        root: a folder that stands for ``/``.
+    """
+    in_zsh = bool(user) and user.pw_shell.endswith("zsh")
+    scripts = [f"{_PROFILE_D}/{name}" for name in list_folder(root + _PROFILE_D) if name.endswith(".sh")]
+    system = [*_SYSTEM, *scripts[:_MOST_FILES], *(_ZSH[0] if in_zsh else ())]
+    texts = {path: read_text(root + path, "") for path in system}
+    own = [f"{home}/{name}" for name in (*_HOME, *(_ZSH[1] if in_zsh else ())) if home]
+    texts.update({path: read_text_of_user(path, user) for path in own})
+    found = {path: exports(text, wanted) for path, text in texts.items()}
+    return {path: entry for path, entry in found.items() if entry[1]}
+
+
+def exports(text: str, wanted: Callable[[str], bool]) -> tuple[dict[str, str], dict[str, set[str]]]:
+    """Return the variables that a script sets in any case, and all values that each may get.
+
+    An indented line depends on a condition or belongs to a function. So does a name with two values. What the shell has
+    to expand is unknown. Blocks of clusterctl are left out.
+    """
+    always: dict[str, str] = {}
+    values: dict[str, set[str]] = {}
+    inside = False
+    for line in text.splitlines():
+        if line.startswith((_BEGIN, _END)):
+            inside = line.startswith(_BEGIN)
+        if inside:
+            continue
+        for name, value in _assignments(line):
+            if wanted(name):
+                values.setdefault(name, set()).add(value)
+                if not line[:1].isspace():
+                    always[name] = value
+    return {name: value for name, value in always.items() if values[name] == {value}}, values
+
+
+def _assignments(line: str) -> list[tuple[str, str]]:
+    """Return what a line exports; a line that is more than one simple command is left out."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:  # a quote that ends on another line
+        return []
+    if not words or words[0] not in _EXPORTS or any(word.rstrip(";") != word and word != words[-1] for word in words):
+        return []
+    if any(sign in words for sign in ("&&", "||", "|", ";")):
+        return []
+    words[-1] = words[-1].rstrip(";")
+    pairs = [word.partition("=") for word in words[1:] if "=" in word and not word.startswith("-")]
+    return [(name, value) for name, _sign, value in pairs if not any(sign in value for sign in _EXPANDS)]
