@@ -55,6 +55,12 @@ def _ecc_grows(machine: Machine, look: int) -> None:
         set_for(machine, victim(machine), f"<{name}>0<", f"<{name}>3<")
 
 
+def _corrected_grow(machine: Machine, look: int) -> None:
+    if look:
+        for name, count in (("dram_correctable", 900), ("sram_correctable", 30)):
+            set_for(machine, victim(machine), f"<{name}>0<", f"<{name}>{count}<")
+
+
 def _link_down(machine: Machine, _look: int) -> None:
     answer = machine.tools[LINKS]
     head, mark, rest = answer.text.partition(f"GPU {_VICTIM}: ")
@@ -358,6 +364,7 @@ _SHOWN: tuple[Fault, ...] = (
         ("SRAM",),
     ),
     Fault("uncorrectable ECC errors grow", 18, _GPUS, _ecc_grows, "ecc", ("3 more uncorrectable",)),
+    Fault("corrected ECC errors of one GPU grow", 18, _GPUS, _corrected_grow, "ecc", ("corrected 930 ECC errors",)),
     Fault("an NVLink is down", 19, _SXM, _link_down, "nvlink", ("link 5",)),
     Fault("an NVLink is slow", 19, _SXM, _link_slow, "nvlink", ("14.062 GB/s",)),
     Fault("errors of an NVLink grow", 19, _SXM, _link_errors, "nvlink", ("link 4: 17 replay",)),

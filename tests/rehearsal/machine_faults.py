@@ -9,6 +9,8 @@ import machine_parts as parts
 from fault import Fault
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from recorded_machine import Machine
 
 _METAL = ("h100-sxm", "a100-sxm", "l40s-pcie", "dual-rail-roce", "plain-ethernet")
@@ -108,9 +110,35 @@ def _stuck(machine: Machine, _look: int) -> None:
     machine.add("/proc/4711/wchan", "nfs_wait_on_request")
 
 
+def _interrupts(**grown: int) -> Callable[[Machine, int], None]:
+    """Let interrupts of machine checks grow between the two looks."""
+
+    def plant(machine: Machine, look: int) -> None:
+        count = len(machine.files[parts.INTERRUPTS].partition("\n")[0].split())
+        numbers = {"polls": 2_880} | {name: look * number for name, number in grown.items()}
+        machine.add(parts.INTERRUPTS, parts.interrupts(count, **numbers))
+
+    return plant
+
+
+def _polls(machine: Machine, look: int) -> None:
+    count = len(machine.files[parts.INTERRUPTS].partition("\n")[0].split())
+    machine.add(parts.INTERRUPTS, parts.interrupts(count, polls=2_880 + 6_000 * look))
+
+
+def _disk_link(machine: Machine, look: int) -> None:
+    machine.add(f"{parts.NVME}/aer_dev_correctable", f"RxErr {80 * look}\nTOTAL_ERR_COR {3 + 80 * look}")
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault("uncorrected errors of a memory module", 0, _METAL, _uncorrected, "memory", ("P1-DIMMD1", "uncorrected")),
     Fault("corrected errors of a memory module above 10 a day", 0, _METAL, _corrected, "memory", ("P1-DIMMD1", "40")),
+    Fault(
+        "machine check exceptions", 0, _METAL, _interrupts(exceptions=64), "machine checks", ("64 machine check exc",)
+    ),
+    Fault("corrected machine checks", 0, _METAL, _interrupts(thresholds=40), "machine checks", ("40 threshold",)),
+    Fault("machine checks are polled ever faster", 0, _METAL, _polls, "machine checks", ("machine check polls",)),
+    Fault("errors of a disk's PCIe link grow", 20, _METAL, _disk_link, "pcie", ("0000:02:00.0 had 80 more",)),
     Fault("a memory module is gone", 0, _METAL, module_gone, "memory", ("memory modules",)),
     Fault("an eighth of the memory is gone", 0, ("cloud-vm",), less_memory, "memory", ("GiB of memory",)),
     Fault("the governor is powersave on one node", 0, _METAL, powersave, "processors", ("governor", "powersave")),

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from recorded_machine import Machine
 
 CPU = "/sys/devices/system/cpu"
+INTERRUPTS = "/proc/interrupts"
+NVME = "/sys/bus/pci/devices/0000:02:00.0"
 EDAC = "/sys/devices/system/edac/mc"
 DMI = "/sys/firmware/dmi/entries"
 SMART = "smartctl --json=c -H -A /dev/nvme0n1"
@@ -49,6 +51,7 @@ def _processors(machine: Machine, sockets: int, *, virtual: bool) -> None:
         machine.add(f"/sys/devices/system/node/node{node}/cpulist", f"{first}-{last}")
     if virtual:
         return
+    machine.add(INTERRUPTS, interrupts(sockets * 32, polls=2_880))
     machine.add(f"{CPU}/smt/control", "on")
     machine.add(f"{CPU}/cpuidle/current_driver", "intel_idle")
     machine.add("/sys/module/intel_idle/parameters/max_cstate", 9)
@@ -59,6 +62,17 @@ def _processors(machine: Machine, sockets: int, *, virtual: bool) -> None:
         machine.add(f"{policy}/scaling_governor", "performance")
         machine.add(f"{policy}/energy_performance_preference", "performance")
         machine.add(f"{policy}/scaling_max_freq", 3_800_000)
+
+
+def interrupts(processors: int, *, polls: int, exceptions: int = 0, thresholds: int = 0) -> str:
+    """Return /proc/interrupts: the numbers of all processors, with the given ones on processor 0."""
+    rows = {"  0": (44, "IO-APIC    2-edge      timer"), "MCE": (exceptions, "Machine check exceptions")}
+    rows |= {"MCP": (polls, "Machine check polls"), "THR": (thresholds, "Threshold APIC interrupts")}
+    lines = ["           " + "".join(f"CPU{number:<8d}" for number in range(processors))]
+    for name, (count, words) in rows.items():
+        numbers = [count, *([polls if name == "MCP" else 0] * (processors - 1))]
+        lines.append(f"{name}: " + " ".join(f"{number:10d}" for number in numbers) + f"   {words}")
+    return "\n".join([*lines, "ERR:          0", "MIS:          0"])
 
 
 def _memory(machine: Machine, gib: int) -> None:
@@ -96,6 +110,8 @@ def _disk(machine: Machine, node: int) -> None:
     machine.add(f"{base}/serial", f"S64FNE0T{node:06d}")
     machine.add(f"{base}/firmware_rev", "GDC5902Q")
     machine.add(f"{base}/state", "live")
+    machine.add(f"{NVME}/class", "0x010802")
+    machine.add(f"{NVME}/aer_dev_correctable", f"RxErr 0\nBadTLP {node}\nTOTAL_ERR_COR {node}")
     log = {"critical_warning": 0, "percentage_used": 3, "available_spare": 100, "media_errors": node % 2}
     found = {"smart_status": {"passed": True}, "nvme_smart_health_information_log": log}
     machine.tools[SMART] = Answer(json.dumps(found))

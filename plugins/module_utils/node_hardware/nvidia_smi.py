@@ -73,6 +73,7 @@ _UNCORRECTED = (
     "dram_uncorrectable",
     "double_bit/total",
 )
+_CORRECTED = ("sram_correctable", "dram_correctable", "single_bit/total")
 _THROTTLES = {
     "hw_thermal_slowdown": "hardware thermal slowdown",
     "sw_thermal_slowdown": "software thermal slowdown",
@@ -145,10 +146,11 @@ def _count(answer: Answer, gpu: ET.Element, device: str) -> None:
         number = _number(_first(gpu, paths))
         if number is not None:
             answer.counter("gpu", device, name, int(number))
-    counts = [_number(_first(gpu, (f"ecc_errors/volatile/{name}",))) for name in _UNCORRECTED]
-    known = [count for count in counts if count is not None]
-    if known:
-        answer.counter("gpu", device, "uncorrectable ECC errors", int(sum(known)))
+    for word, names in (("uncorrectable", _UNCORRECTED), ("corrected", _CORRECTED)):
+        counts = [_number(_first(gpu, (f"ecc_errors/volatile/{name}",))) for name in names]
+        known = [count for count in counts if count is not None]
+        if known:
+            answer.counter("gpu", device, f"{word} ECC errors", int(sum(known)))
 
 
 def _first(gpu: ET.Element, paths: Iterable[str]) -> str:

@@ -20,6 +20,7 @@ _PCI = "/sys/bus/pci/devices"
 _RDMA = "/sys/class/infiniband"
 _NVIDIA = 0x10DE
 _DISPLAY = 0x03
+_BRIDGE = 0x06
 _DEEPEST = 12  # bridges above a device
 _EXTENDED = 0x100  # where extended capabilities begin; only root sees so far
 _ACS = 0x000D
@@ -38,7 +39,7 @@ def read(tree: Tree, answer: Answer, request: Json) -> None:
     there = [device for device in tree.names(_PCI) if _is_gpu(tree, device)]
     gpus = [device for device in there if tree.link(f"{_PCI}/{device}/driver") == "nvidia"]
     cards = sorted({tree.link(f"{_RDMA}/{name}/device") for name in tree.names(_RDMA)} & set(tree.names(_PCI)))
-    for device in (*gpus, *cards):
+    for device in dict.fromkeys((*gpus, *cards, *_ends(tree))):
         _errors(tree, answer, device)
     if request.get("sections") is not None:
         return
@@ -56,6 +57,13 @@ def read(tree: Tree, answer: Answer, request: Json) -> None:
         _nearest(tree, answer, gpus, cards, above)
         _access_control(tree, answer, gpus, cards, above)
         _gpudirect(tree, answer)
+
+
+def _ends(tree: Tree) -> list[str]:
+    """Return the devices at the ends of links; a bridge counts the errors of the same link once more."""
+    return [
+        name for name in tree.names(_PCI) if (tree.number(f"{_PCI}/{name}/class") or _BRIDGE << 16) >> 16 != _BRIDGE
+    ]
 
 
 def _is_gpu(tree: Tree, device: str) -> bool:

@@ -24,6 +24,7 @@ SCHEMA_VERSION = 1
 SECTIONS = (
     "kernel_log",
     "memory_errors",
+    "machine_checks",
     "processors",
     "ssh_server",
     "board",

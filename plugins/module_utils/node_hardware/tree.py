@@ -72,15 +72,15 @@ class Tree:
         data = self.data(path)
         return None if data is None else data.decode("utf-8", "replace").strip("\0 \t\r\n")
 
-    def data(self, path: str) -> bytes | None:
-        """Return the content of a file, its first MiB; None if it is missing or cannot be read."""
+    def data(self, path: str, most: int = _MOST_BYTES) -> bytes | None:
+        """Return the content of a file, its first MiB or so many bytes; None if it is missing or cannot be read."""
         self._note(path)
         try:
             handle = os.open(self.root + path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 if not stat.S_ISREG(os.fstat(handle).st_mode):
                     return None
-                return self._all(handle)
+                return self._all(handle, most)
             finally:
                 os.close(handle)
         except OSError as error:
@@ -88,14 +88,14 @@ class Tree:
             return None
 
     @staticmethod
-    def _all(handle: int) -> bytes:
-        found = b""
-        while len(found) < _MOST_BYTES:
+    def _all(handle: int, most: int) -> bytes:
+        found = bytearray()
+        while len(found) < most:
             block = os.read(handle, _BLOCK)
             if not block:
                 break
             found += block
-        return found
+        return bytes(found)
 
     def _failed(self, path: str, error: OSError) -> None:
         if error.errno not in _ABSENT and error.errno not in _UNSUPPORTED:

@@ -21,6 +21,7 @@ _COUNT = 1 << 128  # the largest counters are those of NVMe, which have 128 bits
 # Sections of node_hardware that read counters; doctor runs them a second time, to see what grows.
 COUNTING: tuple[str, ...] = (
     "memory_errors",
+    "machine_checks",
     "blocked",
     "rdma_counters",
     "interface_counters",

@@ -1,11 +1,13 @@
 """Are all GPUs there, does the driver answer, and is their memory sound?
 
 A GPU that most nodes have at the same PCI address is missing where it is not on the bus. Counters of errors are judged
-by their growth. What must be reset or replaced: NVIDIA GPU Memory Error Management, "Row Remapping" and "RMA Policy".
+by their growth. Corrected errors need no action, so they are held against those of other GPUs. What must be reset or
+replaced: NVIDIA GPU Memory Error Management, "Row Remapping" and "RMA Policy".
 """
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ from clusterctl.support.words import and_more
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from clusterctl.analysis.counter_growth import Growth
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.findings import Severity
     from clusterctl.model.hardware import Hardware, HardwareLooks
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 ORDER = 52
 _SHOWN = 4
 _LEAST = 3
+_MANY, _TIMES = 100, 10.0  # corrected errors between two looks, and as fast as the median of the other GPUs
+_WATCH = "watch it: 'nvidia-smi -q -d ECC,ROW_REMAPPER'; if rows are remapped, reset the GPU when it is free"
 _RESET = "drain the node and reset the GPU ('nvidia-smi --gpu-reset -i GPU'), or restart the node"
 _RESTART = "drain the node and restart it; if it comes back, reseat the GPU or have it replaced"
 _REPLACE = "drain the node and have the GPU replaced"
@@ -45,6 +50,7 @@ def findings(view: View) -> Iterator[Finding]:
         yield from _states(host, looks.now)
         yield from _growing(host, looks)
         yield from _missing(view, host, looks.now, usual)
+    yield from _corrected(view)
 
 
 def _driver(view: View, host: str, seen: Hardware) -> Iterator[Finding]:
@@ -79,6 +85,24 @@ def _growing(host: str, looks: HardwareLooks) -> Iterator[Finding]:
                 cause = f"the GPU {device} had {grown.grown} more uncorrectable ECC errors within {grown.seconds:.0f} s"
                 yield Finding("ecc", "error", (host,), cause, _RESET.replace("-i GPU", f"-i {device}"))
         return  # the newest earlier look tells of now
+
+
+def _corrected(view: View) -> Iterator[Finding]:
+    """Name GPUs whose corrected errors grow far faster than on most GPUs; by themselves they need nothing done."""
+    rates: dict[tuple[str, str], Growth] = {}
+    for host, looks in view.hardware.items():
+        before = next(looks.earlier(), None)
+        for (kind, device, name), grown in (growth(before, looks.now) if before else {}).items():
+            if (kind, name) == ("gpu", "corrected ECC errors"):
+                rates[host, device] = grown
+    for (host, device), one in rates.items():
+        if one.grown < _MANY or len(rates) < _LEAST:
+            continue
+        usual = statistics.median(other.per_hour for place, other in rates.items() if place != (host, device))
+        if one.per_hour <= _TIMES * usual:
+            continue
+        cause = f"the GPU {device} corrected {one.grown} ECC errors within {one.seconds:.0f} s, far more than most GPUs"
+        yield Finding("ecc", "warning", (host,), cause, _WATCH)
 
 
 def _usual_places(view: View) -> set[str]:
