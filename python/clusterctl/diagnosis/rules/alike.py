@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from clusterctl.diagnosis.skew import compare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.findings import Finding
@@ -22,6 +22,17 @@ def groups(view: View, least: int = LEAST) -> tuple[Mapping[str, Hardware], ...]
     for host, looks in view.hardware.items():
         found.setdefault(looks.now.text("board", "model"), {})[host] = looks.now
     return tuple(group for group in found.values() if len(group) >= least)
+
+
+def mtu_fix(interfaces: Iterable[str]) -> Callable[[str], tuple[tuple[str, ...], ...]]:
+    """Return what makes the command that sets the usual MTU, where the interface has the same name on all nodes."""
+    names = set(interfaces) - {""}
+
+    def commands(usual: str) -> tuple[tuple[str, ...], ...]:
+        is_one = len(names) == 1 and usual.isdecimal()
+        return tuple(("ip", "link", "set", "dev", name, "mtu", usual) for name in names) if is_one else ()
+
+    return commands
 
 
 def compare_readings(

@@ -16,6 +16,21 @@ if TYPE_CHECKING:
 
 ORDER = 77
 _SHOWN = 3
+_JOBS = (
+    "sm_segment.*",
+    "vader_segment.*",
+    "nccl-*",
+    "torch_*",
+    "ucx_*",
+    "psm2_shm*",
+    "psm_shm*",
+    "cuda.shm.*",
+    "mpich_*",
+    "osc_rdma.*",
+    "__KMP_REGISTERED_LIB*",
+)
+# It removes old files of those names that no process has open or mapped; without fuser, it removes none.
+_UNUSED = 'command -v fuser >/dev/null || exit 1; for file; do fuser -s "$file" || rm -- "$file"; done'
 _LEAST_S = 2.0  # between two looks; a busy disk keeps a reader for less
 
 
@@ -28,9 +43,15 @@ def findings(view: View) -> Iterator[Finding]:
             count = looks.now.number("shared memory", "stale segments", place)
             largest = looks.now.text("shared memory", "largest", place)
             cause = f"ended jobs left {count} segments with {int(size) >> 20} MiB in {place}, the largest is {largest}"
-            yield Finding(
-                "shared memory", "warning", (host,), cause, f"remove them: 'rm {place}/{largest}' and the like"
-            )
+            cure = f"remove them: 'rm {place}/{largest}' and the like"
+            yield Finding("shared memory", "warning", (host,), cause, cure, _removal(place))
+
+
+def _removal(place: str) -> tuple[tuple[str, ...], ...]:
+    """Return the command that removes the segments; their names are those that ``node_hardware`` looks for."""
+    names = [word for name in _JOBS for word in ("-o", "-name", name)][1:]
+    found = ("find", place, "-xdev", "-maxdepth", "1", "-type", "f", "-mmin", "+10", "(", *names, ")")
+    return ((*found, "-exec", "sh", "-c", _UNUSED, "sh", "{}", "+"),)
 
 
 def _stuck(host: str, looks: HardwareLooks) -> Iterator[Finding]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import statistics
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ ORDER = 74
 _CHECK = "file systems"
 _SLOW_S, _SLOW_TO_PEERS_S, _TIMES = 1.0, 0.2, 10.0
 _LEAST_FREE = 0.01
+_LOST = frozenset(os.strerror(number) for number in (errno.ESTALE, errno.ENOTCONN))
 _DEAD = "look at its server and network; then 'umount -l {place}' and mount it again"
 
 
@@ -37,7 +40,9 @@ def _state(host: str, looks: HardwareLooks) -> Iterator[Finding]:
             cause = f"{place} ({kind}) does not answer, and a program that touches it hangs"
             yield Finding(_CHECK, "error", (host,), cause, _DEAD.format(place=place))
     for place, problem in seen.texts("filesystem", "problem").items():
-        yield Finding(_CHECK, "error", (host,), f"{place} answers '{problem}'", _DEAD.format(place=place))
+        again = problem in _LOST and place.startswith("/")  # its server may be well: this mount is not
+        fix = (("umount", "-l", place), ("mount", place)) if again else ()
+        yield Finding(_CHECK, "error", (host,), f"{place} answers '{problem}'", _DEAD.format(place=place), fix)
     for free, whole, unit in (
         ("free bytes", "size in bytes", "of its space"),
         ("free inodes", "inodes", "of its inodes"),
@@ -87,4 +92,5 @@ def _unlike(view: View) -> Iterator[Finding]:
             remote = any(state.startswith("remote") for state in by_host.values())
             if remote and missing and len(missing) * 2 < len(group):
                 cause = f"{place} is not mounted, and most nodes have it"
-                yield Finding(_CHECK, "error", missing, cause, f"mount it: 'mount {place}'")
+                fix = (("mount", place),) if place.startswith("/") else ()
+                yield Finding(_CHECK, "error", missing, cause, f"mount it: 'mount {place}'", fix)

@@ -6,6 +6,7 @@ import ipaddress
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from clusterctl.diagnosis.rules import alike
 from clusterctl.diagnosis.rules.evidence import FEW_PAIRS, blame, ends, is_everywhere, shown
 from clusterctl.diagnosis.skew import PROVISION, compare, provisioned
 from clusterctl.model import fabric, nodeset
@@ -234,7 +235,9 @@ def _links(view: View, network: Network) -> Iterator[Finding]:
     mtus = {host: str(link.mtu) if link and link.mtu else "" for host, link in links.items()}
     what = f"of the interface in {network.key}"
     yield from compare("network", "warning", f"the speed {what}", speeds, "look at the cable and at the switch's port")
-    yield from compare("network", "warning", f"the MTU {what}", mtus, "set the same MTU on all nodes and on the switch")
+    fix = alike.mtu_fix(network.interfaces.values())
+    cure = "set the same MTU on all nodes and on the switch"
+    yield from compare("network", "warning", f"the MTU {what}", mtus, cure, fix)
 
 
 def _interface(node: NodeFacts, name: str) -> Interface | None:

@@ -82,4 +82,5 @@ def _fabric(host: str, seen: Hardware) -> Iterator[Finding]:
         severity: Severity = "warning" if states else "error"  # a fabric that is ready stays so until the next reset
         switches = seen.number("node", "NVSwitches") or 0
         cause = f"the fabric manager does not run, and the node has {switches} NVSwitches"
-        yield Finding("fabric manager", severity, (host,), cause, _MANAGER)
+        fix = (("systemctl", "enable", "--now", "nvidia-fabricmanager"),)
+        yield Finding("fabric manager", severity, (host,), cause, _MANAGER, fix)

@@ -28,6 +28,11 @@ _CHECK = "changed"
 _SHOWN = 4
 _LESS = 0.98  # of the memory of before; kernels reserve a little more or less
 _OF_GPU = ("gpu", "nvlink")
+# '@' stands for the device and '=' for the value.
+_COMMANDS = {
+    ("gpu", "power limit W"): ("nvidia-smi", "-i", "@", "-pl", "="),
+    ("interface", "mtu"): ("ip", "link", "set", "dev", "@", "mtu", "="),
+}
 _STATES = {"operstate": "up", "state": "ACTIVE"}
 _LINK = "reseat or replace the cable, and look at the port of the switch"
 _SEAT = "reseat the card and its riser or cable, and look at the slot's setting in the firmware"
@@ -121,9 +126,18 @@ def findings(view: View) -> Iterator[Finding]:
         ago = span(max(0.0, looks.now.time - looks.past[-1].time))
         for (watched, told), devices in _by_text(view, host, judged=False).items():
             of = f" of {and_more(devices, _SHOWN)}" if any(devices) else ""
-            yield Finding(
-                _CHECK, "warning", (host,), f"{watched.what}{of} {told} at the last look {ago} ago", watched.cure
-            )
+            cause = f"{watched.what}{of} {told} at the last look {ago} ago"
+            fix = tuple(command for device in devices for command in _fix(watched, device, looks.past[-1]))
+            yield Finding(_CHECK, "warning", (host,), cause, watched.cure, fix)
+
+
+def _fix(watched: _Watched, device: str, before: Hardware) -> tuple[tuple[str, ...], ...]:
+    """Return the command that sets a number as it was, for the settings that have one."""
+    value = before.number(watched.kind, watched.name, device)
+    if value is None or (watched.kind, watched.name) not in _COMMANDS:
+        return ()
+    words = {"@": device, "=": f"{value:g}"}
+    return (tuple(words.get(word, word) for word in _COMMANDS[watched.kind, watched.name]),)
 
 
 def notes(view: View) -> Iterator[str]:

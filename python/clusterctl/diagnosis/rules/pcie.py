@@ -91,7 +91,8 @@ def _way(view: View) -> Iterator[Finding]:
         for cause, cure in _turns(looks.now):
             hosts.setdefault((cause, cure), []).append(host)
     for (cause, cure), names in hosts.items():
-        yield Finding("gpudirect", "warning", tuple(names), cause, cure)
+        fix = (("modprobe", "nvidia_peermem"),) if cure == _PEERMEM else ()
+        yield Finding("gpudirect", "warning", tuple(names), cause, cure, fix)
 
 
 def _turns(seen: Hardware) -> Iterator[tuple[str, str]]:

@@ -113,7 +113,16 @@ def _state(port: str, found: Mapping[str, str], seen: Mapping[str, Hardware]) ->
         elif state != "ACTIVE" and active:
             cause = f"RDMA {port} is {state} ({physical}), and ACTIVE on {nodeset.folded(active)}"
             cure = "switch it on ('ibportstate', 'ip link set')" if physical == "Disabled" else _CABLE
-            yield Finding("rdma", "error", (host,), cause, cure)
+            fix = _switched_on(seen[host], port) if physical == "Disabled" else ()
+            yield Finding("rdma", "error", (host,), cause, cure, fix)
+
+
+def _switched_on(look: Hardware, port: str) -> tuple[tuple[str, ...], ...]:
+    """Return the command that enables a port: that of its interface, or that of its InfiniBand (ibportstate(8))."""
+    interface, (device, _, number) = look.text("rdma_port", "interface", port), port.partition("/")
+    if look.text("rdma_port", "link_layer", port) == "InfiniBand":
+        return (("ibportstate", "-C", device, "-P", number, "-D", "0", number, "enable"),)
+    return (("ip", "link", "set", "dev", interface, "up"),) if interface else ()
 
 
 def _rates(seen: Mapping[str, Hardware], states: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
@@ -154,4 +163,5 @@ def _settings(seen: Mapping[str, Hardware], states: Mapping[str, Mapping[str, st
         roce = {host: seen[host].text("rdma_port", "interface", port) for host in active}
         sizes = {host: str(seen[host].values("interface", "mtu").get(name, "")) for host, name in roce.items() if name}
         cure = "set the same MTU on all nodes and on the switch"
-        yield from compare("rdma", "warning", f"the MTU of the interface of RDMA {port}", sizes, cure)
+        what = f"the MTU of the interface of RDMA {port}"
+        yield from compare("rdma", "warning", what, sizes, cure, alike.mtu_fix(roce.values()))

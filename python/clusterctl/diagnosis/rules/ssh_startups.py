@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from clusterctl.diagnosis.rules.evidence import View
 
 ORDER = 13
+# It undoes the change where sshd does not take it. The service is ssh on Debian, and sshd elsewhere.
+_SET = (
+    'cd /etc/ssh && cp -p sshd_config sshd_config.before && sed -i "1i $0" sshd_config && '
+    "{ sshd -t || { mv sshd_config.before sshd_config; exit 1; }; } && "
+    "{ systemctl reload sshd || systemctl reload ssh; }"
+)
 _DEFAULT = 10  # OpenSSH's own start; the role environment raises a lower one to it
 
 
@@ -30,7 +36,12 @@ def findings(view: View) -> Iterator[Finding]:
                 f"{len(view.hosts)} nodes log in at once"
             )
             cure = f"{PROVISION} (role environment), or set 'MaxStartups {_enough(len(view.hosts))}' in sshd_config"
-            yield Finding("ssh", "warning", tuple(hosts), cause, cure)
+            yield Finding("ssh", "warning", tuple(hosts), cause, cure, _fix(_enough(len(view.hosts))))
+
+
+def _fix(value: str) -> tuple[tuple[str, ...], ...]:
+    """Return the command that sets it: sshd takes the first line of a name (sshd_config(5))."""
+    return (("sh", "-c", _SET, f"MaxStartups {value}"),)
 
 
 def notes(view: View) -> Iterator[str]:

@@ -1,0 +1,143 @@
+"""Cures that quote a command have a command in --fix-script, or a reason why none cures it; the commands do it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from clusterctl.diagnosis import rules
+from clusterctl.diagnosis.rules import blocked, lossless, ssh_startups
+
+QUOTED = re.compile(r"'([a-z][a-z0-9_.-]*(?: [^']+)?)'")
+# By module: the first word of a quoted command, and the reason why it has no fix; '' where it has one.
+LOOK, OTHER, RISK, MANY = "it only looks", "another machine runs it", "it ends jobs", "what to give it is not known"
+COMMANDS = {
+    "blocked": {"rm": ""},
+    "disks": {"mdadm": LOOK},
+    "file_systems": {"mount": "", "umount": ""},
+    "gid_index": {"show_gids": LOOK},
+    "gpu": {"clusterctl": OTHER, "nvidia-modprobe": MANY, "nvidia-smi": MANY},
+    "gpu_card_ways": {"nvidia-smi": LOOK},
+    "gpu_health": {"nvidia-smi": RISK},
+    "gpu_settings": {"kill": "", "nvidia-smi": ""},
+    "job_user": {"clusterctl": OTHER},
+    "kernel_log": {"cat": LOOK, "ipmitool": LOOK, "nvme": LOOK, "ras-mc-ctl": LOOK, "smartctl": LOOK},
+    "launchable": {"chmod": ""},
+    "link_counters": {"perfquery": "it is a note"},
+    "lossless": {"dcb": "", "mlnx_qos": ""},
+    "machine": {"kill": "", "mv": "provision has to follow", "swapoff": RISK},
+    "machine_checks": {"mcelog": LOOK, "ras-mc-ctl": LOOK},
+    "names": {"hostnamectl": MANY},
+    "network": {"clusterctl": OTHER},
+    "nvlink": {"journalctl": LOOK, "systemctl": ""},
+    "own_past": {"mlxconfig": RISK, "nvidia-smi": ""},
+    "parts": {"clusterctl": OTHER},
+    "pcie": {"modprobe": "", "setpci": MANY},
+    "processors": {"cpupower": "", "tuned-adm": MANY},
+    "rdma_links": {
+        "flint": MANY,
+        "ibportstate": "",
+        "ip": "",
+        "lspci": LOOK,
+        "mlxfwmanager": MANY,
+        "sminfo": LOOK,
+    },
+    "sensors": {"ipmitool": LOOK},
+    "slurm_pmix": {"ln": "Slurm has to be restarted after it", "srun": "it is how a job is started"},
+    "ssh": {"clusterctl": OTHER, "ssh": LOOK},
+}
+NO_COMMAND = {"s"}  # of an apostrophe, as in NVIDIA's
+
+
+def sources() -> dict[str, str]:
+    folder = Path(rules.__path__[0])
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))}
+
+
+def quoted(text: str) -> set[str]:
+    """Return the first words of what a module's strings quote, docstrings left out."""
+    tree = ast.parse(text)
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)]
+    skipped = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
+    skipped |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    found = {match for node in ast.walk(tree) if id(node) not in skipped for match in QUOTED.findall(words(node))}
+    return {match.partition(" ")[0] for match in found} - NO_COMMAND
+
+
+def words(node: ast.AST) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(words(part) or "{}" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def test_each_quoted_command_has_a_fix_or_a_reason() -> None:
+    assert {name: quoted(text) for name, text in sources().items() if quoted(text)} == {
+        name: set(commands) for name, commands in COMMANDS.items()
+    }
+
+
+def test_a_command_with_a_fix_stands_as_a_word_in_its_module() -> None:
+    for name, commands in COMMANDS.items():
+        module = ast.parse(sources()[name])
+        whole = {node.value for node in ast.walk(module) if isinstance(node, ast.Constant)}
+        lacking = [command for command, reason in commands.items() if not reason and command not in whole]
+        allowed = ["rm"] if name == "blocked" else []  # find runs it
+        assert lacking == allowed, name
+        importlib.import_module(f"{rules.__name__}.{name}")
+
+
+@pytest.mark.skipif(shutil.which("fuser") is None, reason="psmisc is not installed")
+def test_only_old_segments_that_nobody_uses_are_removed(tmp_path: Path) -> None:
+    names = ("nccl-used", "nccl-old", "torch_1_2", "sm_segment.node1.1", "other", "nccl-new")
+    for name in names:
+        (tmp_path / name).write_bytes(b"x" * 4096)
+        if name != "nccl-new":
+            os.utime(tmp_path / name, (time.time() - 7200,) * 2)
+    with (tmp_path / "nccl-used").open("rb"):
+        for command in blocked._removal(str(tmp_path)):  # noqa: SLF001 - what the finding carries
+            subprocess.run(command, check=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nccl-new", "nccl-used", "other"]
+
+
+def test_without_fuser_nothing_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "nccl-old").write_bytes(b"x")
+    os.utime(tmp_path / "nccl-old", (0, 0))
+    (command,) = blocked._removal(str(tmp_path))  # noqa: SLF001
+    at = command.index("sh")
+    script = [*command[:at], "/bin/sh", *command[at + 1 :]]
+    ended = subprocess.run(["/usr/bin/find", *script[1:]], env={"PATH": "/nowhere"}, check=False)
+    assert ended.returncode != 0
+    assert (tmp_path / "nccl-old").exists()
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+def test_sshd_gets_the_line_or_its_old_file(tmp_path: Path, accepts: bool) -> None:
+    before = "Port 22\nMaxStartups 2:30:4\nMatch all\n"
+    (tmp_path / "sshd_config").write_text(before, encoding="utf-8")
+    for name, code in (("sshd", 0 if accepts else 255), ("systemctl", 0)):
+        (tmp_path / name).write_text(f"#!/bin/sh\nexit {code}\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    ((shell, option, script, value),) = ssh_startups._fix("40:30:100")  # noqa: SLF001
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    words = [shell, option, script.replace("/etc/ssh", str(tmp_path)), value]
+    assert (subprocess.run(words, env=environment, check=False).returncode == 0) is accepts
+    wanted = f"MaxStartups 40:30:100\n{before}" if accepts else before
+    assert (tmp_path / "sshd_config").read_text(encoding="utf-8") == wanted
+
+
+def test_lossless_settings_are_set_with_the_tool_that_read_them() -> None:
+    commands = lossless._commands  # noqa: SLF001
+    states = ("0:off", "1:off", "2:off", "3:on", "4:off", "5:off", "6:off", "7:off")
+    assert commands("pfc", "eth1", "dcb", "3") == (("dcb", "pfc", "set", "dev", "eth1", "prio-pfc", *states),)
+    assert commands("pfc", "eth1", "mlnx_qos", "3") == (("mlnx_qos", "-i", "eth1", "--pfc", "0,0,0,1,0,0,0,0"),)
+    assert commands("trust", "eth1", "mlnx_qos", "dscp") == (("mlnx_qos", "-i", "eth1", "--trust", "dscp"),)
+    assert commands("pfc", "eth1", "dcb", "garbage") == ()
+    enabled = commands("ecn_roce_np", "eth1", "mlnx_qos", "off")
+    assert enabled[3] == ("sh", "-c", 'echo "$0" > "$1"', "0", "/sys/class/net/eth1/ecn/roce_np/enable/3")
