@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from recorded_machine import Machine
 
+    Plant = Callable[[Machine, int], None]
+
 _METAL = ("h100-sxm", "a100-sxm", "l40s-pcie", "dual-rail-roce", "plain-ethernet")
 _ALL = (*_METAL, "cloud-vm")
 _DIMM = f"{parts.EDAC}/mc0/dimm3"
@@ -77,6 +79,31 @@ def _read_only(machine: Machine, _look: int) -> None:
 def _not_mounted(machine: Machine, _look: int) -> None:
     path = "/proc/self/mounts"
     machine.files[path] = machine.files[path].replace("server:/home /home nfs4 rw,vers=4.2 0 0\n", "")
+
+
+def _home(**changed: float | bool | str) -> Plant:
+    """Let the shared file system answer in another way."""
+
+    def plant(machine: Machine, _look: int) -> None:
+        machine.calls["file_systems"]["/home"] |= changed
+
+    return plant
+
+
+def _home_gone(machine: Machine, _look: int) -> None:
+    machine.calls["file_systems"]["/home"] = {"problem": "Transport endpoint is not connected"}
+
+
+def _full(place: str, name: str) -> Plant:
+    def plant(machine: Machine, _look: int) -> None:
+        machine.calls["file_systems"][place][name] = 4096
+
+    return plant
+
+
+def _segments(machine: Machine, _look: int) -> None:
+    left = {"bytes": 33 << 20, "age in s": 9000.0, "private": True}
+    machine.calls["shared_memory"] |= {"nccl-Ab12Cd": left, "psm2_shm.1000000000009": {**left, "bytes": 40 << 20}}
 
 
 def _failing_disk(machine: Machine, _look: int) -> None:
@@ -150,6 +177,41 @@ FAULTS: tuple[Fault, ...] = (
     Fault("NUMA nodes differ", 24, ("h100-sxm", "a100-sxm", "dual-rail-roce"), _numa, "processors", ("NUMA nodes",)),
     Fault("a file system is read-only", 0, _ALL, _read_only, "file systems", ("/ is read-only",)),
     Fault("a shared file system is not mounted", 25, _ALL, _not_mounted, "file systems", ("/home is not mounted",)),
+    Fault(
+        "a shared file system is slow", 25, _ALL, _home(**{"answer in s": 1.4}), "file systems", ("/home took 1400 ms",)
+    ),
+    Fault(
+        "a shared file system is slower than on the others",
+        25,
+        _ALL,
+        _home(**{"answer in s": 0.31}),
+        "file systems",
+        ("/home took 310 ms", "4 ms are usual"),
+    ),
+    Fault(
+        "a shared file system is dead",
+        25,
+        _ALL,
+        _home(hangs=True),
+        "file systems",
+        ("/home (nfs4) does not answer", "umount -l /home"),
+    ),
+    Fault(
+        "the server of a shared file system is gone", 25, _ALL, _home_gone, "file systems", ("/home", "not connected")
+    ),
+    Fault("a scratch disk is full", 0, _ALL, _full("/scratch", "free bytes"), "file systems", ("/scratch", "space")),
+    Fault("the root disk is full", 0, _ALL, _full("/", "free bytes"), "file systems", ("/ has less than 1 %", "space")),
+    Fault(
+        "a disk has no inodes left", 0, _ALL, _full("/scratch", "free inodes"), "file systems", ("/scratch", "inodes")
+    ),
+    Fault(
+        "ended jobs left segments in /dev/shm",
+        16,
+        _ALL,
+        _segments,
+        "shared memory",
+        ("3 segments with 82 MiB", "psm2_shm.1000000000009"),
+    ),
     Fault("SMART says that a disk fails", 0, _METAL, _failing_disk, "disks", ("nvme0n1", "failing")),
     Fault("a disk is worn", 0, _METAL, _worn_disk, "disks", ("104 %",)),
     Fault("a disk is dead", 0, _METAL, _dead_disk, "disks", ("'dead'",)),

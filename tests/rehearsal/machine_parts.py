@@ -20,16 +20,20 @@ SMART = "smartctl --json=c -H -A /dev/nvme0n1"
 SDR = "ipmitool sdr list"
 SEL = "ipmitool sel elist last 50"
 MODULES = 8  # of a socket
+MOUNTS = (
+    "/dev/root / ext4 rw,relatime 0 0",
+    "tmpfs /dev/shm tmpfs rw 0 0",
+    "/dev/md0 /scratch xfs rw,relatime 0 0",
+    "server:/home /home nfs4 rw,vers=4.2 0 0",
+)
+_GIB = 1 << 30
 
 
 def add_mainboard(machine: Machine, node: int, *, sockets: int, virtual: bool = False) -> None:
     """Give a machine its board, processors, memory and disks; the node's number makes serial numbers its own."""
     _processors(machine, sockets, virtual=virtual)
     _memory(machine, sockets * (32 if virtual else 512))
-    machine.add(
-        "/proc/self/mounts",
-        "/dev/root / ext4 rw,relatime 0 0\ntmpfs /dev/shm tmpfs rw 0 0\nserver:/home /home nfs4 rw,vers=4.2 0 0",
-    )
+    _file_systems(machine, node)
     if virtual:
         machine.add("/sys/class/dmi/id/sys_vendor", "QEMU")
         machine.add("/sys/class/dmi/id/product_name", "Standard PC (Q35 + ICH9, 2009)")
@@ -77,6 +81,30 @@ def interrupts(processors: int, *, polls: int, exceptions: int = 0, thresholds: 
 
 def _memory(machine: Machine, gib: int) -> None:
     machine.add("/proc/meminfo", f"MemTotal: {gib << 20} kB\nMemFree: {gib << 19} kB\nHugePages_Total: 0")
+
+
+def _file_systems(machine: Machine, node: int) -> None:
+    """Mount a disk, a scratch disk and a shared file system, and leave a job's segments in /dev/shm that are in use."""
+    machine.add("/proc/self/mounts", "\n".join(MOUNTS))
+    for place, answer_s, gib, free in (
+        ("/", 0.0002, 440, 0.71),
+        ("/scratch", 0.0003, 890, 0.22),
+        ("/home", 0.004, 9000, 0.4),
+    ):
+        machine.calls["file_systems"][place] = {
+            "answer in s": answer_s * (1 + node / 10),
+            "size in bytes": gib * _GIB,
+            "free bytes": int(gib * _GIB * free) - node * _GIB,
+            "inodes": gib << 16,
+            "free inodes": gib << 15,
+        }
+    machine.calls["shared_memory"] = {
+        "nccl-yX2pQr": {"bytes": 9 << 20, "age in s": 86_400.0, "private": True},  # too little to be missed
+        f"sm_segment.node{node}.1000.5f0d0000.0": {"bytes": 128 << 20, "age in s": 4000.0, "private": True},
+        "postgres-cache": {"bytes": 512 << 20, "age in s": 86_400.0, "private": False},
+    }
+    segment = f"/dev/shm/sm_segment.node{node}.1000.5f0d0000.0"  # noqa: S108 - a record
+    machine.add("/proc/5012/maps", f"7f1c40000000-7f1c48000000 rw-s 00000000 00:1a 9 {segment}")
 
 
 def _board(machine: Machine, node: int, sockets: int) -> None:

@@ -6,9 +6,10 @@ A tool answers from its recorded outputs, by its arguments. What was not recorde
 from __future__ import annotations
 
 import copy
+import json
 import shlex
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +30,8 @@ class Answer:
 class Machine:
     """The files of a machine by their path, as text or as bytes, links by their path, and tools by their words.
 
-    ``events`` are lines of the kernel's log, each with its age in seconds.
+    ``events`` are lines of the kernel's log, each with its age in seconds. ``calls`` is what system calls answer to a
+    section, by path.
     """
 
     files: dict[str, str] = field(default_factory=dict)
@@ -37,6 +39,9 @@ class Machine:
     tools: dict[str, Answer] = field(default_factory=dict)
     binary: dict[str, bytes] = field(default_factory=dict)
     events: list[tuple[float, str]] = field(default_factory=list)
+    calls: dict[str, dict[str, dict[str, Any]]] = field(
+        default_factory=lambda: {"file_systems": {}, "shared_memory": {}}
+    )
     boot_id: str = BOOT
     uptime_s: float = 864_000.0
 
@@ -69,6 +74,7 @@ class Machine:
                 f"3,{number},{int((self.uptime_s - age) * 1e6)},-;{text}\n"
                 for number, (age, text) in enumerate(self.events)
             ),
+            **{f"/calls/{section}.json": json.dumps(answers) for section, answers in self.calls.items()},
             **self.files,
         }
         for path, text in files.items():

@@ -42,6 +42,7 @@ PAST_FAULTS = past_faults.FAULTS
 NODES = ("node1", "node2", "node3", "node4")
 CULPRIT = session_faults.CULPRIT
 PATIENCE = 30.0  # many rehearsals run at a time
+FILE_SYSTEM_S = 5.0
 BETWEEN_S = 60.0  # of the clock, between two looks
 PAIR = ("node2", session_faults.CULPRIT)
 DAY_S = 86_400.0
@@ -67,7 +68,7 @@ def looks(first: Machine, second: Machine) -> HardwareLooks:
     """Look at a recorded machine twice, as doctor does, with a minute between the two by the clock."""
     with tempfile.TemporaryDirectory() as folder:
         root, tools = first.write(Path(folder))
-        request = {"root": str(root), "tools": str(tools), "patience": PATIENCE}
+        request = {"root": str(root), "tools": str(tools), "patience": PATIENCE, "file_system_s": FILE_SYSTEM_S}
         before = Hardware.model_validate(record.collect(request))
         second.write_growth(root, first)
         after = Hardware.model_validate(record.collect({**request, "sections": list(COUNTING)}))

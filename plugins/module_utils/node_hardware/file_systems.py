@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """File systems: whether they answer, how fast, whether they may be written to, and what is free.
 
-Each is asked by a child process of its own, because a question to a dead server waits in the kernel for ever.
+Each is asked by a child process of its own, because a question to a dead server waits in the kernel for ever. One that
+does not answer soon waits beside the others, so that several dead ones take no longer than one.
+
+The format of the list of mounts is that of /proc/self/mounts in proc(5), which is fstab(5)'s.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import os
 import select
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from .record import Answer, Json
@@ -39,19 +42,38 @@ _REMOTE = frozenset(
 )
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "vfat"})
 _ANSWER_S = 2.0
+_SOON_S = 0.05  # then the next one is asked beside it; 60 dead ones then fit into the section's deadline
 _MOST = 60
+_HANGS = "hangs"  # of a recorded answer: there was none
 _ENTRIES = 64  # of a folder; a listing goes to the server, where statvfs may come from a cache
 
 
-def read(tree: Tree, answer: Answer, _request: Json) -> None:
+class _Question(NamedTuple):
+    place: str
+    channel: int
+    process: int
+    until: float
+
+
+def read(tree: Tree, answer: Answer, request: Json) -> None:
     """Tell of every file system that jobs could use, the remote ones last."""
     found = sorted(mounts(tree.text("/proc/self/mounts") or tree.text("/proc/mounts") or ""), key=lambda one: one[2])
+    patience = float(request.get("file_system_s") or _ANSWER_S)
+    recorded = tree.calls("file_systems")
+    open_questions: list[_Question] = []
     for place, kind, remote, options in found[:_MOST]:
         answer.reading("filesystem", place, "type", kind)
         answer.reading("filesystem", place, "remote", remote)
         answer.reading("filesystem", place, "read-only", "ro" in options)
-        if not tree.recorded:
-            _ask(place, answer)
+        if place in recorded or not tree.recorded:
+            question = _ask(place, recorded.get(place), patience)
+            if not _take(question, answer, _SOON_S):
+                open_questions.append(question)
+    for question in open_questions:
+        if not _take(question, answer, max(0.0, question.until - time.monotonic())):
+            os.kill(question.process, signal.SIGKILL)
+            os.close(question.channel)
+            answer.reading("filesystem", question.place, "answers", value=False)
     if len(found) > _MOST:
         answer.unseen("file systems", f"{len(found) - _MOST} of {len(found)} were not asked")
 
@@ -82,32 +104,43 @@ def _unescaped(text: str) -> str:
     return text
 
 
-def _ask(place: str, answer: Answer) -> None:
-    """Ask one file system in a child process, and leave it behind if it does not answer."""
+def _ask(place: str, recorded: Json | None, patience: float) -> _Question:
+    """Ask one file system in a child process. It holds no channel but its own."""
     reading, writing = os.pipe()
     process = os.fork()
     if not process:
         os.close(reading)
-        _answer(place, writing)
+        _answer(place, recorded, writing)
     os.close(writing)
-    ready = select.select([reading], [], [], _ANSWER_S)[0]
-    text = os.read(reading, 1 << 12) if ready else b""
-    os.close(reading)
-    if not ready:
-        os.kill(process, signal.SIGKILL)
-        answer.reading("filesystem", place, "answers", value=False)
-        return
-    os.waitpid(process, 0)
+    return _Question(place, reading, process, time.monotonic() + patience)
+
+
+def _take(question: _Question, answer: Answer, seconds: float) -> bool:
+    """Tell the answer if it comes within so many seconds, and return whether it came."""
+    if not select.select([question.channel], [], [], seconds)[0]:
+        return False
+    text = os.read(question.channel, 1 << 12)
+    os.close(question.channel)
+    os.waitpid(question.process, 0)
+    place = question.place
     found = json.loads(text or b'{"problem": "the question ended early"}')
     if "problem" in found:
         answer.reading("filesystem", place, "problem", found["problem"])
-        return
+        return True
     answer.reading("filesystem", place, "answers", value=True)
     for name, value in found.items():
         answer.reading("filesystem", place, name, value)
+    return True
 
 
-def _answer(place: str, channel: int) -> None:
+def _answer(place: str, recorded: Json | None, channel: int) -> None:
+    if recorded and recorded.get(_HANGS):
+        signal.pause()
+    os.write(channel, json.dumps(_state(place) if recorded is None else recorded).encode())
+    os._exit(0)
+
+
+def _state(place: str) -> Json:
     begin = time.monotonic()
     try:
         state = os.statvfs(place)
@@ -118,7 +151,7 @@ def _answer(place: str, channel: int) -> None:
                         break
         except PermissionError:
             pass  # a folder that others may not list
-        found = {
+        found: Json = {
             "answer in s": round(time.monotonic() - begin, 4),
             "size in bytes": state.f_blocks * state.f_frsize,
             "free bytes": state.f_bavail * state.f_frsize,
@@ -127,6 +160,5 @@ def _answer(place: str, channel: int) -> None:
             found["inodes"] = state.f_files
             found["free inodes"] = state.f_favail
     except OSError as error:
-        found = {"problem": os.strerror(error.errno or 0)}
-    os.write(channel, json.dumps(found).encode())
-    os._exit(0)
+        return {"problem": os.strerror(error.errno or 0)}
+    return found

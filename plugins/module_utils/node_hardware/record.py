@@ -120,6 +120,7 @@ def collect(request: Json) -> Json:
             - ``since``: seconds since the epoch; older events are left out.
             - ``root`` and ``tools``: a recorded tree and the folder of its tools, instead of this machine.
             - ``section_s`` and ``all_s``: deadlines of a section and of all sections, in seconds.
+            - ``file_system_s``: how long a file system may take to answer, in seconds; the default is 2.
             - ``patience``: by how much tools may be slower than on a machine that is not busy; the default is 1.
 
     Returns:

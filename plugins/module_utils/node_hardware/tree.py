@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import select
 import signal
@@ -66,6 +67,14 @@ class Tree:
     def recorded(self) -> bool:
         """Whether this is a recorded tree, in which system calls say nothing about the machine."""
         return bool(self.root)
+
+    def calls(self, section: str) -> dict:
+        """Return what system calls answered to a section on the recorded machine, by path.
+
+        A recorded tree has it as JSON in ``calls/SECTION.json``; {} without that file, and on this machine.
+        """
+        text = self.text(f"/calls/{section}.json") if self.root else None
+        return json.loads(text) if text else {}
 
     def text(self, path: str) -> str | None:
         """Return the text of a file without surrounding blanks, None if it is missing or cannot be read."""

@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.rules import alike
 from clusterctl.model.findings import Finding
+from clusterctl.support import content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import fitness_rules as _rules  # mypy finds it by mypy_path
+
     from clusterctl.diagnosis.rules.evidence import View
-    from clusterctl.model.hardware import HardwareLooks
+    from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.hardware import Hardware, HardwareLooks
+else:
+    _rules = content.module_util("fitness_rules")
 
 ORDER = 74
 _CHECK = "file systems"
@@ -28,6 +34,7 @@ def findings(view: View) -> Iterator[Finding]:
     """Return file systems that are dead, slow, full, read-only or not mounted."""
     for host, looks in view.hardware.items():
         yield from _state(host, looks)
+        yield from _full(host, looks.now, view.nodes.get(host))
     yield from _slow(view)
     yield from _unlike(view)
 
@@ -43,6 +50,11 @@ def _state(host: str, looks: HardwareLooks) -> Iterator[Finding]:
         again = problem in _LOST and place.startswith("/")  # its server may be well: this mount is not
         fix = (("umount", "-l", place), ("mount", place)) if again else ()
         yield Finding(_CHECK, "error", (host,), f"{place} answers '{problem}'", _DEAD.format(place=place), fix)
+
+
+def _full(host: str, seen: Hardware, node: NodeFacts | None) -> Iterator[Finding]:
+    """Report file systems that are almost full, but for those of which the rule of disks tells it."""
+    told = {disk.total_bytes for disk in (node.disk if node else ()) if _rules.disk(disk.model_dump())[0]}
     for free, whole, unit in (
         ("free bytes", "size in bytes", "of its space"),
         ("free inodes", "inodes", "of its inodes"),
@@ -51,7 +63,7 @@ def _state(host: str, looks: HardwareLooks) -> Iterator[Finding]:
         for place, left in seen.numbers("filesystem", free).items():
             size = sizes.get(place, 0)
             full = left < size * _LEAST_FREE
-            if full and place != "/" and seen.flag("filesystem", "read-only", place) is not True:
+            if full and size not in told and seen.flag("filesystem", "read-only", place) is not True:
                 cause = f"{place} has less than 1 % {unit} free"
                 yield Finding(_CHECK, "warning", (host,), cause, f"remove files in {place}")
 
