@@ -252,6 +252,57 @@ def test_what_hinders_a_launch_is_named_with_its_node(mpi_cluster: Cluster) -> N
     assert stop.startswith("btl = self (/home/cluster/.openmpi/mca-params.conf) leaves out tcp")
 
 
+# A job's segment of 64 MiB, and how long ago it was written.
+SEGMENT = "head -c 64M /dev/zero > /dev/shm/{0}; touch -d '{1}' /dev/shm/{0}"
+MAPPED = """
+import mmap, time
+with open("/dev/shm/{0}", "r+b") as file, mmap.mmap(file.fileno(), 0):
+    time.sleep(600)
+"""
+
+
+@contextlib.contextmanager
+def a_segment(cluster: Cluster, node: str, name: str, written: str, *, mapped: bool = False) -> Iterator[None]:
+    """Leave a segment of a job in a node's /dev/shm, and have a process use it if asked to."""
+    with planting.changed(cluster, node, SEGMENT.format(name, written), f"rm /dev/shm/{name}"):
+        if not mapped:
+            yield
+            return
+        start = 'setsid python3 -c "$1" >/dev/null 2>&1 & echo $!'
+        pid = cluster.on(node, "sh", "-c", start, "sh", MAPPED.format(name))
+        try:
+            yield
+        finally:
+            cluster.on(node, "kill", pid)
+
+
+@pytest.mark.long
+def test_a_dead_file_system_and_stale_segments_are_named_with_node_place_and_cure(mpi_cluster: Cluster) -> None:
+    """A segment that is in use, and one that was written just now, are left alone."""
+    with contextlib.ExitStack() as faults:
+        faults.enter_context(planting.dead_file_system(mpi_cluster, "node2", "/shared"))
+        faults.enter_context(planting.dead_file_system(mpi_cluster, "node2", "/scratch"))
+        faults.enter_context(planting.dead_file_system(mpi_cluster, "node2", "/apps"))
+        faults.enter_context(a_segment(mpi_cluster, "node1", "psm2_shm.0000000000017", "now"))
+        faults.enter_context(a_segment(mpi_cluster, "node3", "nccl-Ab12Cd", "1 hour ago"))
+        faults.enter_context(a_segment(mpi_cluster, "node4", "nccl-Ef34Gh", "1 hour ago", mapped=True))
+        found = doctor.examine(mpi_cluster.box.inventory)
+    dead = [(one.hosts, one.cause, one.cure) for one in found.findings if one.check == "file systems"]
+    assert sorted(dead) == [
+        (
+            ("node2",),
+            f"{place} (fuse.dead) does not answer, and a program that touches it hangs",
+            f"look at its server and network; then 'umount -l {place}' and mount it again",
+        )
+        for place in ("/apps", "/scratch", "/shared")
+    ]
+    assert told(found) == {("file systems", "error", ("node2",)), ("shared memory", "warning", ("node3",))}
+    assert cause(found, "shared memory", "node3") == "ended jobs left the segment nccl-Ab12Cd with 64 MiB in /dev/shm"
+    (segments,) = (one for one in found.findings if one.check == "shared memory")
+    assert segments.cure == "remove them: 'rm /dev/shm/nccl-Ab12Cd' and the like"
+    assert mpi_cluster.is_clean()
+
+
 def test_a_changed_host_key_is_named_by_who_shows_it_and_by_who_remembers_it_wrongly(mpi_cluster: Cluster) -> None:
     known = "/etc/ssh/ssh_known_hosts"
     other = mpi_cluster.on("node1", "awk", "{print $2}", "/etc/ssh/ssh_host_ed25519_key.pub")

@@ -162,6 +162,27 @@ def _power_cap(machine: Machine, _look: int) -> None:
     set_for(machine, victim(machine), f"<current_power_limit>{power}", "<current_power_limit>200")
 
 
+def _power_brake(machine: Machine, _look: int) -> None:
+    for name in ("hw_slowdown", "hw_power_brake_slowdown"):
+        element = f"<clocks_event_reason_{name}>"
+        set_for(machine, victim(machine), f"{element}Not Active", f"{element}Active")
+
+
+def _capped_alone(machine: Machine, _look: int) -> None:
+    """Keep all GPUs of the node busy, and have one at its power cap."""
+    for device in gpus(kind_of(machine)):
+        base = folder(machine, device)
+        machine.files[f"{base}/current_link_speed"] = machine.files[f"{base}/max_link_speed"]
+        set_for(machine, device, "<gpu_util>0 %<", "<gpu_util>98 %<")
+    element = "<clocks_event_reason_sw_power_cap>"
+    set_for(machine, victim(machine), f"{element}Not Active", f"{element}Active")
+
+
+def _recovery(action: str) -> Callable[[Machine, int], None]:
+    """Have the driver ask for an action, which drivers from 565 on tell."""
+    return _says("<gpu_reset_status>", f"<gpu_recovery_action>{action}</gpu_recovery_action><gpu_reset_status>")
+
+
 def _left_over(machine: Machine, _look: int) -> None:
     element = "<pid>4711</pid><type>C</type><process_name>/usr/bin/python3</process_name><used_memory>71022 MiB"
     process = f"<processes><process_info>{element}</used_memory></process_info>"
@@ -363,6 +384,34 @@ _SHOWN: tuple[Fault, ...] = (
         "ecc",
         ("SRAM",),
     ),
+    Fault(
+        "a page that waits to be retired",
+        18,
+        _GPUS,
+        _says("<pending_retirement>N/A", "<pending_retirement>Yes"),
+        "ecc",
+        ("waits to be retired", "reset"),
+    ),
+    Fault(
+        "a page that waits to be retired, told by an older driver",
+        18,
+        _GPUS,
+        _says("<pending_blacklist>N/A", "<pending_blacklist>Yes"),
+        "ecc",
+        ("waits to be retired", "reset"),
+    ),
+    Fault(
+        "a GPU that must be reset",
+        17,
+        _GPUS,
+        _says("<reset_required>No", "<reset_required>Yes"),
+        "ecc",
+        ("it must be reset", "--gpu-reset"),
+    ),
+    Fault(
+        "the driver asks for a reset", 17, _GPUS, _recovery("GPU Reset"), "ecc", ("'GPU Reset'", "--gpu-reset -i 0000:")
+    ),
+    Fault("the driver asks for a restart", 17, _GPUS, _recovery("Node Reboot"), "ecc", ("'Node Reboot'", "restart it")),
     Fault("uncorrectable ECC errors grow", 18, _GPUS, _ecc_grows, "ecc", ("3 more uncorrectable",)),
     Fault("corrected ECC errors of one GPU grow", 18, _GPUS, _corrected_grow, "ecc", ("corrected 930 ECC errors",)),
     Fault("an NVLink is down", 19, _SXM, _link_down, "nvlink", ("link 5",)),
@@ -387,6 +436,15 @@ _SHOWN: tuple[Fault, ...] = (
     Fault("a GPU that is not on the bus", 17, _GPUS, _gpu_gone, "gpus", ("not on the PCI bus",)),
     Fault("a GPU slowed down by heat", 22, _GPUS, _throttled, "throttling", ("hardware thermal slowdown",)),
     Fault("heat slows a GPU between two looks", 22, _GPUS, _throttled_between, "throttling", ("4.0 s",)),
+    Fault("the power brake slows a GPU", 22, _GPUS, _power_brake, "throttling", ("power brake", "power supplies")),
+    Fault(
+        "one busy GPU alone is at its power cap",
+        22,
+        _GPUS,
+        _capped_alone,
+        "throttling",
+        ("software power cap", "power"),
+    ),
     Fault("a power limit below the others", 22, _GPUS, _power_cap, "gpu settings", ("200 W",)),
     Fault("a process left behind holds a GPU", 23, _GPUS, _left_over, "leftovers", ("4711", "python3")),
     Fault(
@@ -412,6 +470,14 @@ _SHOWN: tuple[Fault, ...] = (
         _says("<current_mig>Disabled", "<current_mig>Enabled"),
         "gpu settings",
         ("MIG mode",),
+    ),
+    Fault(
+        "ECC is off on one GPU",
+        18,
+        _GPUS,
+        _says("<current_ecc>Enabled", "<current_ecc>Disabled"),
+        "gpu settings",
+        ("ECC of the GPU", "is Disabled", "nvidia-smi -e 1"),
     ),
     Fault("ACS is on between GPU and card", 14, _SXM, _acs, "gpudirect", ("ACS",)),
     Fault("the IOMMU translates", 14, _GPUS, _iommu, "gpudirect", ("IOMMU", "iommu=pt")),

@@ -62,6 +62,19 @@ def _huge_pages(machine: Machine, _look: int) -> None:
     machine.add("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]")
 
 
+def _reserved(machine: Machine, _look: int) -> None:
+    path = "/proc/meminfo"
+    machine.files[path] = machine.files[path].replace("HugePages_Total: 0", "HugePages_Total: 65536")
+
+
+def _shallow(machine: Machine, _look: int) -> None:
+    machine.add("/sys/module/intel_idle/parameters/max_cstate", 0)
+
+
+def _other_idle_driver(machine: Machine, _look: int) -> None:
+    machine.add(f"{parts.CPU}/cpuidle/current_driver", "acpi_idle")
+
+
 def _offline(machine: Machine, _look: int) -> None:
     machine.add(f"{parts.CPU}/offline", "5,37")
 
@@ -173,6 +186,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault("the frequency is capped on one node", 0, _METAL, _capped, "processors", ("highest frequency", "1200000")),
     Fault("the clock source is hpet", 0, _ALL, _slow_clock, "processors", ("hpet",)),
     Fault("transparent huge pages differ", 0, _ALL, _huge_pages, "processors", ("transparent huge pages",)),
+    Fault("huge pages are reserved on one node", 0, _ALL, _reserved, "processors", ("reserved huge pages", "65536")),
+    Fault("C-states are off on one node", 0, _METAL, _shallow, "processors", ("deepest C-state", "kernel parameters")),
+    Fault("another idle driver", 0, _METAL, _other_idle_driver, "processors", ("idle driver", "acpi_idle")),
     Fault("processors are offline", 0, _ALL, _offline, "processors", ("5,37",)),
     Fault("NUMA nodes differ", 24, ("h100-sxm", "a100-sxm", "dual-rail-roce"), _numa, "processors", ("NUMA nodes",)),
     Fault("a file system is read-only", 0, _ALL, _read_only, "file systems", ("/ is read-only",)),
@@ -210,7 +226,7 @@ FAULTS: tuple[Fault, ...] = (
         _ALL,
         _segments,
         "shared memory",
-        ("3 segments with 82 MiB", "psm2_shm.1000000000009"),
+        ("3 segments", "with 82 MiB", "psm2_shm.1000000000009"),
     ),
     Fault("SMART says that a disk fails", 0, _METAL, _failing_disk, "disks", ("nvme0n1", "failing")),
     Fault("a disk is worn", 0, _METAL, _worn_disk, "disks", ("104 %",)),

@@ -86,11 +86,16 @@ def tenth(machine: Machine, _look: int) -> None:
     machine.add(f"{NET}/eth0/speed", int(machine.files[f"{NET}/eth0/speed"]) // 10)
 
 
-def _pauses(machine: Machine, look: int) -> None:
-    tool = f"ethtool -S {_INTERFACE}"
-    line = next(line for line in machine.tools[tool].text.splitlines() if "rx_prio3_pause" in line)
-    head, _, value = line.partition(": ")
-    machine.replace(tool, line, f"{head}: {int(value) + 5_000_000 * look}")
+def _driver_counts(name: str, count: int) -> Plant:
+    """Let a counter of the driver grow, as ``ethtool -S`` prints it."""
+
+    def plant(machine: Machine, look: int) -> None:
+        tool = f"ethtool -S {_INTERFACE}"
+        line = next(line for line in machine.tools[tool].text.splitlines() if name in line)
+        head, _, value = line.partition(": ")
+        machine.replace(tool, line, f"{head}: {int(value) + count * look}")
+
+    return plant
 
 
 def _flaps(machine: Machine, look: int) -> None:
@@ -98,6 +103,8 @@ def _flaps(machine: Machine, look: int) -> None:
     machine.events += [(50.0 - 10 * number, "mlx5_core 0000:17:00.0 eth0: Link down") for number in range(3)]
 
 
+_pauses = _driver_counts("rx_prio3_pause", 5_000_000)
+_storm = _driver_counts("tx_pause_storm_error_events", 2)
 _no_manager = _all(
     _is(f"{_PORT}/state", "2: INIT"),
     _is(f"{_PORT}/sm_lid", "0x0"),
@@ -179,6 +186,39 @@ FAULTS: tuple[Fault, ...] = (
         "links",
         ("mlx5_0/1", "local_ack_timeout_err"),
     ),
+    Fault(
+        "connections lost since the receiver was not ready",
+        10,
+        _RDMA,
+        _grows(f"{_hw}/rnr_nak_retry_err", 2),
+        "links",
+        ("mlx5_0/1", "rnr_nak_retry_err", "the job on the other end"),
+    ),
+    Fault(
+        "connections lost after all retries",
+        10,
+        _RDMA,
+        _grows(f"{_hw}/req_transport_retries_exceeded", 3),
+        "links",
+        ("mlx5_0/1", "req_transport_retries_exceeded", "drops packets"),
+    ),
+    Fault(
+        "overruns of a port's buffer",
+        0,
+        _RDMA,
+        _grows(f"{_counters}/excessive_buffer_overrun_errors", 2),
+        "links",
+        ("mlx5_0/1", "overruns of its buffer", "flow control"),
+    ),
+    Fault("pause storm", 10, _ROCE, _storm, "links", (_INTERFACE, "pause storms", "stalls the card")),
+    Fault(
+        "the carrier is lost while a port sends",
+        11,
+        _WIRED,
+        _grows(f"{NET}/eth0/statistics/tx_carrier_errors", 40),
+        "links",
+        ("eth0", "losses of the carrier"),
+    ),
     Fault("RoCE checksum errors", 0, _ROCE, _grows(f"{_hw}/rx_icrc_encapsulated", 5), "links", ("mlx5_0/1", "ICRC")),
     Fault("loss on RoCE without PFC", 10, _ROCE, _lossy, "roce", ("mlx5_0/1 loses packets", "PFC is off")),
     Fault(
@@ -188,6 +228,14 @@ FAULTS: tuple[Fault, ...] = (
         _grows(f"{_hw}/out_of_sequence", 90_000),
         "congestion",
         ("mlx5_0/1", "out_of_sequence"),
+    ),
+    Fault(
+        "one node sends again far more often",
+        10,
+        _ROCE,
+        _grows(f"{_hw}/roce_adp_retrans", 90_000),
+        "congestion",
+        ("mlx5_0/1 loses packets", "roce_adp_retrans"),
     ),
     Fault(
         "one node sends far more congestion notes",

@@ -42,6 +42,7 @@ _DRIVER_STATISTICS = {
     "rx_prio3_pause": 81_923,
     "tx_prio3_pause": 40_112,
     "rx_prio3_discards": 0,
+    "tx_pause_storm_error_events": 0,
 }
 _COUNTERS = {
     "port_rcv_packets": 9_182_736_450,

@@ -180,6 +180,26 @@ def _leftover(record: Record) -> None:
     ]
 
 
+def _few_logins(record: Record) -> None:
+    record["ssh"]["settings"] = {"MaxStartups": "2:30:4"}
+
+
+def _contradicting(record: Record) -> None:
+    places = {"environment": "1048576", "/home/cluster/.openmpi/mca-params.conf": "65536"}
+    record["parameters"] = [
+        {"name": "btl_tcp_eager_limit", "value": value, "source": source} for source, value in places.items()
+    ]
+
+
+def _with_processors(record: Record) -> None:
+    record |= {"threads": 32, "threads_online": 32, "cores": 32}
+
+
+def _confined(record: Record) -> None:
+    """Let sessions run on half of the cores, as a cpuset or an affinity of sshd does."""
+    record["threads"], record["cores"] = record["threads_online"] // 2, record["cores"] // 2
+
+
 FAULTS = (
     SessionFault("jobs are told the network of docker0", 1, _told_docker0, "network", ("172.17.0.0/16",)),
     SessionFault("a firewall drops connections", 2, _closed("timeout"), "ports", ("time out", "firewall")),
@@ -233,6 +253,21 @@ FAULTS = (
     SessionFault("little memory may be locked", 15, _everywhere(_roce([_V2_GID]), _memlock), "memlock", ("memlock",)),
     SessionFault("a small /dev/shm", 16, _with(_small_shm), "shared memory", ("64 MiB",)),
     SessionFault("a full /dev/shm", 16, _with(_full_shm), "shared memory", ("8 of",)),
+    SessionFault("sshd lets few logins begin", 0, _with(_few_logins), "ssh", ("MaxStartups 2:30:4", "MaxStartups 10")),
+    SessionFault(
+        "two sources contradict each other",
+        0,
+        _with(_contradicting),
+        "parameters",
+        ("btl_tcp_eager_limit is 65536 in", "1048576 in the environment", "in one place"),
+    ),
+    SessionFault(
+        "sessions may use half of the cores",
+        24,
+        _everywhere(_with_processors, _confined),
+        "cores",
+        ("16 of 32 hardware threads", "affinity"),
+    ),
     SessionFault("a rank is left over", 23, _with(_leftover), "leftovers", ("4711",)),
 )
 

@@ -40,7 +40,7 @@ _WORDS = {
     "ecc": ("ecc_mode/current_ecc",),
     "remap pending": ("remapped_rows/remapped_row_pending",),
     "remap failed": ("remapped_rows/remapped_row_failure",),
-    "retirement pending": ("retired_pages/pending_retirement",),
+    "retirement pending": ("retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
     "sram threshold exceeded": ("ecc_errors/aggregate/sram_threshold_exceeded",),
     "reset required": ("gpu_reset_status/reset_required",),
     "recovery action": ("gpu_recovery_action",),

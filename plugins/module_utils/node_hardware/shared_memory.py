@@ -57,7 +57,7 @@ def _old(tree: Tree) -> dict[str, _Segment]:
             state = os.lstat(f"{_SHM}/{name}")
         except OSError:
             continue
-        if time.time() - max(state.st_mtime, state.st_ctime) > _OLD_S:
+        if time.time() - state.st_mtime > _OLD_S:
             private = state.st_uid == os.geteuid() and not state.st_mode & 0o077
             found[name] = _Segment(state.st_blocks * 512, private)
     return found

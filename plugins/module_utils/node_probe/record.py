@@ -67,7 +67,7 @@ def sections(
         ("kernel", system.kernel, {"time": 0.0, "kernel": "", "machine": ""}),
         ("software", system.software, {"distribution": system.read_os_release(""), "glibc": "", "python": python}),
         ("cuda", gpu.cuda, {"cuda": cuda}),
-        ("hardware", system.hardware, {"cores": 0, "threads": 0, "boot_id": "", **memory}),
+        ("hardware", system.hardware, {"cores": 0, "threads": 0, "threads_online": 0, "boot_id": "", **memory}),
         ("numa", topology.numa, {"numa": []}),
         (
             "prefix",

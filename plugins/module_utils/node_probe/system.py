@@ -84,7 +84,7 @@ def _has_packaging() -> bool:
 
 
 def hardware() -> Json:
-    """Return the cores that this process may use, the memory, and the id of the kernel's start.
+    """Return the cores that this process may use, the online threads, the memory, and the id of the kernel's start.
 
     Containers of one machine have the same id. They share its cores.
     """
@@ -101,6 +101,7 @@ def hardware() -> Json:
     return {
         "cores": len(cores),
         "threads": len(usable),
+        "threads_online": os.sysconf("SC_NPROCESSORS_ONLN"),
         "boot_id": read_text("/proc/sys/kernel/random/boot_id", "").strip(),
         "memory_bytes": wanted["MemTotal"],
         "swap_bytes": wanted["SwapTotal"],

@@ -298,7 +298,8 @@ class NodeFacts(Fact):
     prefix: PrefixState = PrefixState()
     cuda: Cuda = Cuda()
     cores: int
-    threads: int
+    threads: int  # of hardware, that the session may use
+    threads_online: int = 0  # of hardware; 0 where the record is older
     numa: tuple[NumaNode, ...] = ()
     boot_id: str = ""  # the same for all containers of one machine
     memory_bytes: int

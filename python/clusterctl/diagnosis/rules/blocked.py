@@ -42,7 +42,8 @@ def findings(view: View) -> Iterator[Finding]:
         for place, size in sizes.items():
             count = looks.now.number("shared memory", "stale segments", place)
             largest = looks.now.text("shared memory", "largest", place)
-            cause = f"ended jobs left {count} segments with {int(size) >> 20} MiB in {place}, the largest is {largest}"
+            what = f"the segment {largest}" if count == 1 else f"{count} segments (the largest is {largest})"
+            cause = f"ended jobs left {what} with {int(size) >> 20} MiB in {place}"
             cure = f"remove them: 'rm {place}/{largest}' and the like"
             yield Finding("shared memory", "warning", (host,), cause, cure, _removal(place))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.facts import NodeFacts
-    from clusterctl.model.hardware import Hardware, HardwareLooks
+    from clusterctl.model.hardware import HardwareLooks
 else:
     _rules = content.module_util("fitness_rules")
 
@@ -33,13 +33,17 @@ _DEAD = "look at its server and network; then 'umount -l {place}' and mount it a
 def findings(view: View) -> Iterator[Finding]:
     """Return file systems that are dead, slow, full, read-only or not mounted."""
     for host, looks in view.hardware.items():
-        yield from _state(host, looks)
-        yield from _full(host, looks.now, view.nodes.get(host))
+        yield from _state(host, looks, told=_told(view.nodes.get(host)))
     yield from _slow(view)
     yield from _unlike(view)
 
 
-def _state(host: str, looks: HardwareLooks) -> Iterator[Finding]:
+def _told(node: NodeFacts | None) -> set[int]:
+    """Return the sizes of the disks of which the rule of disks tells that little is free."""
+    return {disk.total_bytes for disk in (node.disk if node else ()) if _rules.disk(disk.model_dump())[0]}
+
+
+def _state(host: str, looks: HardwareLooks, told: set[int]) -> Iterator[Finding]:
     seen = looks.now
     for place, answers in seen.flags("filesystem", "answers").items():
         if answers is False:
@@ -50,11 +54,6 @@ def _state(host: str, looks: HardwareLooks) -> Iterator[Finding]:
         again = problem in _LOST and place.startswith("/")  # its server may be well: this mount is not
         fix = (("umount", "-l", place), ("mount", place)) if again else ()
         yield Finding(_CHECK, "error", (host,), f"{place} answers '{problem}'", _DEAD.format(place=place), fix)
-
-
-def _full(host: str, seen: Hardware, node: NodeFacts | None) -> Iterator[Finding]:
-    """Report file systems that are almost full, but for those of which the rule of disks tells it."""
-    told = {disk.total_bytes for disk in (node.disk if node else ()) if _rules.disk(disk.model_dump())[0]}
     for free, whole, unit in (
         ("free bytes", "size in bytes", "of its space"),
         ("free inodes", "inodes", "of its inodes"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.rules import launchable
 from clusterctl.diagnosis.skew import PROVISION, artifact, compare
-from clusterctl.model.findings import Finding, Severity
+from clusterctl.model.findings import Finding, Severity, majority
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
@@ -109,12 +109,28 @@ def _cores(view: View) -> Iterator[Finding]:
             cause = f"it has {slots} slots, and its control group a CPU quota of {node.cpu_quota.cores:g} cores"
             cure = "raise the quota (cpu.max, CPUQuota, or the limit of the container), or give it fewer slots"
             yield Finding("cores", "warning", (host,), cause, cure)
+    yield from _confined(view)
     smt = {
         host: "on" if node.threads > node.cores else "off"
         for host, node in view.nodes.items()
         if node.threads and node.cores
     }
     yield from compare("cores", "warning", "hyperthreading", smt, "set it alike in the firmware of all nodes")
+
+
+def _confined(view: View) -> Iterator[Finding]:
+    """Name nodes whose sessions may use fewer hardware threads than those of most nodes with as many online."""
+    alike: dict[int, dict[str, int]] = {}
+    for host, node in view.nodes.items():
+        if node.threads and node.threads_online:
+            alike.setdefault(node.threads_online, {})[host] = node.threads
+    for online, usable in alike.items():
+        usual = majority(usable).usual
+        for host, threads in usable.items():
+            if usual is not None and view.slots.get(host, 0) <= threads < usual:
+                cause = f"a session may use {threads} of {online} hardware threads, and {usual} on most nodes"
+                cure = "find what binds sshd: the affinity ('taskset -cp PID'), AllowedCPUs of its unit, or a cpuset"
+                yield Finding("cores", "warning", (host,), f"{cause}, so ranks share cores or a socket", cure)
 
 
 def clocks(found: Mapping[str, Clock]) -> Iterator[Finding]:
