@@ -24,17 +24,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 NODES = ("node1", "node2", "node3", "node4", "node5")
+FAR_NODES = ("node6", "node7")  # on the second leaf
+TRUNKS = (7, 8)
+ALL_LINKS = len(NODES) + len(FAR_NODES) + len(TRUNKS)
 LINKS = {"node3": "1xQDR", "node4": "4xSDR"}
 WAIT_S = 60.0
 NAME = "libumad2sim.so"
 
 
 def net() -> str:
-    blocks = ['Switch 8 "leaf1"']
-    blocks += [f'[{at}]\t"{node}"[1]\t# lid 0 {LINKS.get(node, "4xQDR")}' for at, node in enumerate(NODES, start=1)]
-    for at, node in enumerate(NODES, start=1):
-        blocks += ["", f'Hca 1 "{node}"', f'[1]\t"leaf1"[{at}]\t# lid 0 {LINKS.get(node, "4xQDR")}']
-    return "\n".join(blocks) + "\n"
+    """Return a leaf with five nodes, and a second one with two, joined by two links."""
+    ports = {"leaf1": dict(enumerate(NODES, start=1)), "leaf2": {4: "node6", 5: "node7"}}
+    blocks = []
+    for leaf, other in (("leaf1", "leaf2"), ("leaf2", "leaf1")):
+        blocks += [f'Switch 8 "{leaf}"']
+        blocks += [f'[{at}]\t"{node}"[1]\t# lid 0 {LINKS.get(node, "4xQDR")}' for at, node in ports[leaf].items()]
+        blocks += [f'[{at}]\t"{other}"[{at}]\t# lid 0 4xQDR' for at in TRUNKS] + [""]
+    for leaf, nodes in ports.items():
+        for at, node in nodes.items():
+            blocks += [f'Hca 1 "{node}"', f'[1]\t"{leaf}"[{at}]\t# lid 0 {LINKS.get(node, "4xQDR")}', ""]
+    return "\n".join(blocks)
 
 
 def library() -> str:
@@ -109,17 +118,21 @@ def fabric(tmp_path: Path) -> Iterator[Fabric]:
         one.end()
 
 
-def told(now: Hardware, first: Hardware | None = None) -> list[tuple[tuple[str, ...], str]]:
+def seen(look: Hardware) -> int:
+    return len(look.values("fabric_link", "lanes"))
+
+
+def told(
+    now: Hardware, first: Hardware | None = None, past: tuple[Hardware, ...] = ()
+) -> list[tuple[tuple[str, ...], str]]:
     empty = HardwareLooks(Hardware(schema_version=1, time=0))
-    looks = {**dict.fromkeys(NODES, empty), "node2": HardwareLooks(now, first=first)}
+    looks = {**dict.fromkeys((*NODES, *FAR_NODES), empty), "node2": HardwareLooks(now, first=first, past=past)}
     return [(one.hosts, one.cause) for one in fabric_links.findings(View(hosts=(), nodes={}, hardware=looks))]
 
 
 def test_slow_links_and_growing_errors_are_named_with_both_ends(fabric: Fabric) -> None:
     fabric.tell('PerformanceSet "leaf1"[5] PortCounters.SymbolErrorCounter=9')  # a total from before
-    first = fabric.until(
-        lambda look: any(one.value == 9 for one in look.counters) and len(look.devices("fabric_link")) == len(NODES)
-    )
+    first = fabric.until(lambda look: any(one.value == 9 for one in look.counters) and seen(look) == ALL_LINKS)
     slow = [
         (("node3",), "the link of leaf1 port 3 to node3 port 1 runs at 1X 10 Gb/s, and most such links at 4X 10 Gb/s"),
         (("node4",), "the link of leaf1 port 4 to node4 port 1 runs at 4X 2.5 Gb/s, and most such links at 4X 10 Gb/s"),
@@ -135,8 +148,50 @@ def test_slow_links_and_growing_errors_are_named_with_both_ends(fabric: Fabric) 
     assert sorted(told(later, first)[len(slow) :]) == grown
 
 
+def lost(now: Hardware, past: Hardware) -> list[tuple[tuple[str, ...], str]]:
+    """Return what is told besides the two slow links, which are there from the begin."""
+    return [one for one in told(now, past=(past,)) if one not in told(past)]
+
+
+def test_a_link_that_is_gone_is_named_with_the_node_at_its_end(fabric: Fabric) -> None:
+    past = fabric.until(lambda look: seen(look) == ALL_LINKS)
+    assert lost(past, past) == []
+    fabric.tell('Unlink "node6"[1]')
+    gone = fabric.until(lambda look: seen(look) == ALL_LINKS - 1)
+    words = "the link of leaf2 port 4 to node6 port 1 is gone; an earlier look saw it"
+    assert lost(gone, past) == [(("node6",), words)]
+    fabric.tell('ReLink "node6"[1]')
+    back = fabric.until(lambda look: seen(look) == ALL_LINKS)
+    assert lost(back, past) == []
+
+
+def test_a_lossy_link_is_named_with_the_node_at_its_end_and_no_counter_is_made_up(fabric: Fabric) -> None:
+    fabric.tell('PerformanceSet "leaf2"[4] PortCounters.SymbolErrorCounter=9')
+    past = fabric.until(lambda look: seen(look) == ALL_LINKS and any(one.value == 9 for one in look.counters))
+    fabric.tell('Error "leaf2"[5] 90')
+    lossy = fabric.until(lambda look: "silent" in look.values("fabric_link", "ends").values())
+    words = "the link of leaf2 port 5 to node7 port 1 is up, and what is at its other end gives no answer"
+    assert lost(lossy, past) == [(("node7",), f"{words}: it loses packets")]
+    fabric.tell('Error "leaf2"[5] 0')
+    back = fabric.until(lambda look: seen(look) == ALL_LINKS)
+    assert lost(back, past) == []
+
+
+def test_a_lossy_link_between_switches_invents_no_growth(fabric: Fabric) -> None:
+    fabric.tell('PerformanceSet "leaf2"[4] PortCounters.SymbolErrorCounter=99')
+    past = fabric.until(lambda look: seen(look) == ALL_LINKS and any(one.value == 99 for one in look.counters))
+    fabric.tell('Error "leaf2"[7] 90')
+    lossy = fabric.until(lambda look: any("gave no answer" in why for _, why in look.unseen))
+    assert not any(one.value == 0 for one in lossy.counters)
+    fabric.tell('Error "leaf2"[7] 0')
+    back = fabric.until(lambda look: seen(look) == ALL_LINKS and not look.unseen)
+    later = back.model_copy(update={"time": lossy.time + 60})
+    assert [words for _, words in told(later, lossy) if "Symbol" in words] == []
+    assert lost(back, past) == []
+
+
 def test_a_subnet_that_does_not_answer_is_a_note(fabric: Fabric) -> None:
-    fabric.until(lambda look: len(look.devices("fabric_link")) == len(NODES))
+    fabric.until(lambda look: seen(look) == ALL_LINKS)
     fabric.end()
     look = fabric.look()
     assert look.readings == look.counters == ()

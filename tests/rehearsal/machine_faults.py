@@ -202,7 +202,7 @@ FAULTS: tuple[Fault, ...] = (
         _ALL,
         _home(**{"answer in s": 0.31}),
         "file systems",
-        ("/home took 310 ms", "4 ms are usual"),
+        ("/home took 310 ms", "5 ms are usual"),
     ),
     Fault(
         "a shared file system is dead",

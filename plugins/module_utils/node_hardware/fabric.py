@@ -17,6 +17,10 @@ _LINK = re.compile(
     r'(0x[0-9a-f]+) "\s*(.*?)\s*"\s+\d+\s+(\d+)\[.*?\] ==\(\s*(\d+)X\s+([\d.]+) Gbps\s+\S+/\s*\S+?\)==>'
     r'\s+(0x[0-9a-f]+)\s+\d+\s+(\d+)\[.*?\] "\s*(.*?)\s*" \((.*)\)\s*'
 )
+# A port that is up, with something at its other end that gives no answer.
+_SILENT = re.compile(
+    r'0x[0-9a-f]+ "\s*(.*?)\s*"\s+\d+\s+(\d+)\[.*?\] ==\([^)]*Active[^)]*\)==>\s+"Port not available"\s*'
+)
 _ERRORS = re.compile(r"\s*GUID (0x[0-9a-f]+) port (\d+): (.*)")
 _ERROR = re.compile(r"\[(\w+) == (\d+)")
 _LIMITED = (
@@ -28,6 +32,7 @@ _LIMITED = (
     "LocalLinkIntegrityErrors",
     "ExcessiveBufferOverrunErrors",
 )
+_NO_ANSWER = re.compile(r"^##\s+(\d+) (?:PMA )?query failures", re.MULTILINE)
 _SUMMARY = "## Summary:"  # ibqueryerrors ends with 1 where it found errors, and with 0 where it could not look
 
 
@@ -55,11 +60,16 @@ def read(tree: Tree, answer: Answer, _request: Json) -> None:
         answer.reading("fabric_link", device, "lane_gbps", float(speed))
         answer.reading("fabric_link", device, "ends", "switches" if other[0] in switches else "adapter")
         answer.reading("fabric_link", device, "could_be", hint.strip())
+    for name, port in _SILENT.findall(output.text):
+        answer.reading("fabric_link", f"{name} port {port}", "ends", "silent")
     _counters(tree, answer, errors, ends)
 
 
 def _counters(tree: Tree, answer: Answer, tool: str, ends: dict[tuple[int, int], str]) -> None:
-    """Tell the counters of each end; a port that ibqueryerrors leaves out has none above 0."""
+    """Tell the counters of each end.
+
+    A port that ibqueryerrors leaves out has none above 0, unless a port gave no answer: then it may be that one.
+    """
     output = tree.run([tool])
     if _SUMMARY not in output.text:
         answer.unseen("counters of the InfiniBand fabric", output.problem or "ibqueryerrors gave no summary")
@@ -70,6 +80,9 @@ def _counters(tree: Tree, answer: Answer, tool: str, ends: dict[tuple[int, int],
         if row:
             values = {name: int(value) for name, value in _ERROR.findall(row.group(3))}
             told[int(row.group(1), 16), int(row.group(2))] = values
+    closed = _NO_ANSWER.search(output.text)
+    if closed:
+        answer.unseen("counters of the InfiniBand fabric", f"{closed.group(1)} ports gave no answer to ibqueryerrors")
     for end, device in ends.items():
-        for name in _LIMITED:
+        for name in _LIMITED if end in told or not closed else ():
             answer.counter("fabric_port", device, name, told.get(end, {}).get(name, 0))

@@ -1,4 +1,4 @@
-"""Links of the InfiniBand fabric that run slower than they could, and ports of switches whose errors grow."""
+"""Links of the InfiniBand fabric that are slow, silent or gone, and ports of switches whose errors grow."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ def findings(view: View) -> Iterator[Finding]:
     for reader, looks in view.hardware.items():
         yield from _slow(view.hardware, reader, looks.now)
         yield from _errors(view.hardware, reader, looks)
+        yield from _lost(view.hardware, reader, looks.now)
 
 
 def _slow(hosts: Collection[str], reader: str, look: Hardware) -> Iterator[Finding]:
@@ -54,6 +55,38 @@ def _slow(hosts: Collection[str], reader: str, look: Hardware) -> Iterator[Findi
 
 def _rate(rate: tuple[float, float]) -> str:
     return f"{rate[0]:g}X {rate[1]:g} Gb/s"
+
+
+def _lost(hosts: Mapping[str, HardwareLooks], reader: str, look: Hardware) -> Iterator[Finding]:
+    """Name links that an earlier look saw and this one does not, and ports whose other end gives no answer."""
+    links, kinds = look.numbers("fabric_link", "lanes"), look.texts("fabric_link", "ends")
+    if not links:
+        return
+    before = _before(hosts)
+    there = {end for link in links for end in _ends(link)}
+    told: set[str] = set()
+    for port in (port for port, ends in kinds.items() if ends == "silent"):
+        link = next((one for one in before if port in _ends(one)), port)
+        if link not in told:
+            told.add(link)
+            cause = f"the link of {link} is up, and what is at its other end gives no answer: it loses packets"
+            yield Finding("fabric", "error", (_host(hosts, reader, link),), cause, _CURE)
+    for link in before:
+        if link not in told and there.isdisjoint(_ends(link)):
+            cause = f"the link of {link} is gone; an earlier look saw it"
+            yield Finding("fabric", "error", (_host(hosts, reader, link),), cause, _CURE)
+
+
+def _before(hosts: Mapping[str, HardwareLooks]) -> tuple[str, ...]:
+    """Return the links of the newest of the hosts' last looks that read the fabric; one host reads it in each run."""
+    looks = [looks.past[-1] for looks in hosts.values() if looks.past]
+    seen = [(look.time, tuple(look.numbers("fabric_link", "lanes"))) for look in looks]
+    return max((one for one in seen if one[1]), default=(0.0, ()))[1]
+
+
+def _ends(link: str) -> tuple[str, ...]:
+    near, _, far = link.partition(" to ")
+    return (near, far) if far else (near,)
 
 
 def _errors(hosts: Mapping[str, HardwareLooks], reader: str, looks: HardwareLooks) -> Iterator[Finding]:
