@@ -9,11 +9,13 @@ import typer
 
 from clusterctl.cli import options, output
 from clusterctl.cli.output import VERDICT_STYLES, Format
+from clusterctl.model import nodeset
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from clusterctl.model.node_states import NodeHealth
     from clusterctl.model.results import Trend
     from clusterctl.report.run_overview import History
 
@@ -76,6 +78,7 @@ def _show(found: History, check: str | None) -> None:
         _show_trends(console, found.trends)
     else:
         _show_changes(console, found.trends)
+    _show_nodes(console, found.nodes)
     for words in found.drifts:
         console.print(words, markup=False, soft_wrap=output.keeps_lines())
     if found.total > len(found.runs):
@@ -84,6 +87,27 @@ def _show(found: History, check: str | None) -> None:
         console.print(f"References begin anew at {found.baseline.begins.astimezone():%Y-%m-%d %H:%M}.")
     for note in found.notes:
         console.print(f"Note: {note}", markup=False, soft_wrap=output.keeps_lines())
+
+
+def _show_nodes(console: Console, nodes: tuple[NodeHealth, ...]) -> None:
+    """Show the nodes that are not healthy; nodes of one reason are one line."""
+    lines: dict[str, list[str]] = {}
+    for one in nodes:
+        if one.state != "healthy":
+            lines.setdefault(_state_words(one), []).append(one.node)
+    for words, names in lines.items():
+        console.print(f"{nodeset.folded(names)} {words}.", markup=False, soft_wrap=output.keeps_lines())
+
+
+def _state_words(state: NodeHealth) -> str:
+    checks = ", ".join(state.checks)
+    if state.state == "failed":
+        return f"failed {checks} in {state.run_id}"
+    whys = [f"named by {checks} in {state.run_id}"] if checks else []
+    if state.doctor is not None:
+        found = ", ".join(state.doctor.checks)
+        whys.append(f"doctor found errors ({found}) on {state.doctor.at.astimezone():%Y-%m-%d %H:%M}")
+    return f"is not proved: {'; '.join(whys) or 'no check has passed with it'}"
 
 
 def _show_changes(console: Console, trends: tuple[Trend, ...]) -> None:

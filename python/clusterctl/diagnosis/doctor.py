@@ -22,7 +22,7 @@ from clusterctl.model.facts import Probe, ProbeFailure, slots_of
 from clusterctl.model.findings import Diagnosis
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.remote import facts, firewall_look, login_probe, network_probe, ssh
-from clusterctl.state import hardware_looks, paths
+from clusterctl.state import doctor_errors, hardware_looks, paths
 from clusterctl.state.certificates import Certificates
 from clusterctl.support import open_files
 from clusterctl.support.errors import ConfigError, ExitCode
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.fabric import Candidates, PairResult
     from clusterctl.model.facts import FailureKind, NodeFacts
+    from clusterctl.model.findings import Finding
     from clusterctl.model.hosts import AnyInventory, Host, Inventory
 
 # Together with what the controller needs they stay below a minute, even where a node hangs.
@@ -86,7 +87,8 @@ def examine(
             seen = hardware.look_again(hosts, seen, control)
     parts = {host: looks.now.parts for host, looks in seen.items()}
     view = replace(view, hardware=seen, part_changes=part_ledger.changes(hardware_looks.ledger(name), parts))
-    kept = _keep(name, view, started)
+    findings = skew.ordered((*registry.diagnose(view), *Certificates(cluster).findings(started)))
+    kept = _keep(name, view, findings, cluster, started)
     return Diagnosis(
         clusterctl_version=__version__,
         inventory=str(cluster.sources),
@@ -94,17 +96,18 @@ def examine(
         finished=datetime.now(timezone.utc),
         hosts=tuple(host.name for host in hosts),
         unreachable=tuple(name for name, failure in probe.failures.items() if failure.kind in _NOT_REACHED),
-        findings=skew.ordered((*registry.diagnose(view), *Certificates(cluster).findings(started))),
+        findings=findings,
         notes=(*registry.notes(view), *kept),
     )
 
 
-def _keep(cluster: str, view: View, at: datetime) -> tuple[str, ...]:
-    """Keep the looks for later runs, and return a note where that fails."""
+def _keep(name: str, view: View, findings: Sequence[Finding], cluster: Inventory, at: datetime) -> tuple[str, ...]:
+    """Keep the looks for later runs and the errors for the history, and return a note where that fails."""
     try:
-        hardware_looks.keep(cluster, {host: looks.now for host, looks in view.hardware.items()}, at)
+        hardware_looks.keep(name, {host: looks.now for host, looks in view.hardware.items()}, at)
+        doctor_errors.keep(name, findings, {host.name for host in cluster.hosts}, at)
     except (ConfigError, OSError) as error:
-        return (f"This look at the hardware is not kept: {error}",)
+        return (f"What this look found is not kept: {error}",)
     return ()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import Field
 
@@ -12,8 +12,10 @@ from clusterctl.analysis import trend
 from clusterctl.model import nodeset
 from clusterctl.model.base import Record
 from clusterctl.model.hosts import InventorySources
+from clusterctl.model.node_states import NodeHealth
 from clusterctl.model.results import Trend, Verdict
-from clusterctl.report import run_resolver, slow_nodes
+from clusterctl.report import node_states, run_resolver, slow_nodes
+from clusterctl.state import doctor_errors
 from clusterctl.state import history as run_history
 from clusterctl.state.history import Baseline
 from clusterctl.support.words import and_more
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from clusterctl.state.history import StoredResult, StoredRun
 
 _MOST_NAMED = 8
-_OF_ALL = ("together", "boundary")  # kinds of culprits that blame no node
 
 
 class HistoryLine(Record):
@@ -45,7 +46,7 @@ class History(Record):
     """The runs of a cluster, oldest first.
 
     ``total`` counts the kept runs, ``trends`` are of the last run. ``drifts`` says who became a little slower over all
-    runs, or after how many more runs that would show.
+    runs, or after how many more runs that would show. ``nodes`` says of each node whether it is healthy.
     """
 
     cluster: str
@@ -55,6 +56,7 @@ class History(Record):
     runs: tuple[HistoryLine, ...]
     trends: tuple[Trend, ...] = ()
     drifts: tuple[str, ...] = ()
+    nodes: tuple[NodeHealth, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -86,6 +88,7 @@ def overview(given: AnyInventory, check: str | None = None, last: int | None = N
             runs=lines if last is None else lines[-last:],
             trends=history.trends(cluster, record, noise=trend.noise_of(suite.HistoryOptions())),
             drifts=slow_nodes.sentences(history, cluster, record),
+            nodes=node_states.states(history.runs(cluster)[::-1], doctor_errors.read(cluster)),
             notes=tuple(history.warnings),
         )
 
@@ -125,6 +128,14 @@ def _lines(runs: Sequence[StoredRun], check: str | None) -> Iterator[HistoryLine
         )
 
 
+class _Named(NamedTuple):
+    """Nodes that a check named, the last run in which it did, and whether it was told that they wait for a proof."""
+
+    nodes: tuple[str, ...]
+    run_id: str
+    told: bool = False
+
+
 class _LastKnown:
     """The last known state of each check and node, from the oldest run on; a SKIP changes nothing."""
 
@@ -132,13 +143,13 @@ class _LastKnown:
         self._hosts: tuple[str, ...] | None = None
         self._versions: dict[str, str] = {}
         self._verdicts: dict[str, Verdict] = {}
-        self._culprits: dict[str, set[str]] = {}
+        self._culprits: dict[str, dict[str, _Named]] = {}
 
     def changes(self, run: StoredRun, results: Iterable[StoredResult]) -> Iterator[str]:
         """Yield each difference between this run and the last known state, in a few words."""
         for one in results:
             if one.verdict is not Verdict.SKIP:
-                yield from self._of_check(one)
+                yield from self._of_check(run, one)
         yield from self._of_nodes(run.hosts)
         for name, version in run.versions.items():
             before = self._versions.get(name, version)
@@ -146,7 +157,7 @@ class _LastKnown:
                 yield f"{name} {before} → {version}"
         self._versions.update({name: version for name, version in run.versions.items() if version})
 
-    def _of_check(self, one: StoredResult) -> Iterator[str]:
+    def _of_check(self, run: StoredRun, one: StoredResult) -> Iterator[str]:
         before = self._verdicts.get(one.check)
         if before is not None and before is not one.verdict:
             yield f"{one.check} {before.value} → {one.verdict.value}"
@@ -155,14 +166,27 @@ class _LastKnown:
         self._verdicts[one.check] = one.verdict
         if one.verdict is Verdict.ERROR:
             return
-        named = {nodeset.folded(culprit.nodes) for culprit in one.culprits if culprit.kind not in _OF_ALL}
-        earlier = self._culprits.get(one.check, set())
-        new, gone = sorted(named - earlier), sorted(earlier - named)
-        if new:
+        known = self._culprits.setdefault(one.check, {})
+        named = {
+            nodeset.folded(culprit.nodes): _Named(culprit.nodes, run.run_id)
+            for culprit in one.culprits
+            if culprit.kind not in node_states.OF_ALL
+        }
+        absent = known.keys() - named.keys()
+        proved = {name for name in absent if node_states.proves(run, one, known[name].nodes)}
+        left = {name: known[name] for name in sorted(absent - proved)}
+        if new := sorted(name for name in named if name not in known or known[name].told):
             yield f"{and_more(new, _MOST_NAMED)} named by {one.check}"
-        if gone:
-            yield f"{and_more(gone, _MOST_NAMED)} no longer named by {one.check}"
-        self._culprits[one.check] = named
+        if proved:
+            yield f"{and_more(sorted(proved), _MOST_NAMED)} no longer named by {one.check}"
+        untold: dict[str, list[str]] = {}
+        for name, last in left.items():
+            if not last.told:
+                untold.setdefault(last.run_id, []).append(name)
+        for run_id, names in untold.items():
+            yield f"{and_more(names, _MOST_NAMED)} not proved since {run_id}"
+        waiting = {name: last._replace(told=True) for name, last in left.items()}
+        self._culprits[one.check] = {**waiting, **named}
 
     def _of_nodes(self, hosts: tuple[str, ...]) -> Iterator[str]:
         if self._hosts is not None:

@@ -88,6 +88,11 @@ def proofs_file(cluster: str) -> Path:
     return cluster_dir(cluster) / "proofs.json"
 
 
+def doctor_errors_file(cluster: str) -> Path:
+    """The last errors that doctor found on each node of one cluster."""
+    return cluster_dir(cluster) / "doctor_errors.json"
+
+
 def stalls_dir(cluster: str) -> Path:
     """What was seen of jobs of one cluster that stood still, a file each."""
     return cluster_dir(cluster) / "stalls"

@@ -11,12 +11,17 @@ from clusterctl.model.results import Verdict
 
 
 class StoredResult(Record):
-    """One check of a run."""
+    """One check of a run.
+
+    ``named`` are the nodes that a bad check blames. ``apart`` are the hosts of the run that took no part in the check.
+    """
 
     check: str
     verdict: Verdict
     reason: str
     culprits: tuple[Culprit, ...] = ()
+    named: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
 
 
 class StoredRun(Record):

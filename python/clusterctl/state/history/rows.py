@@ -113,7 +113,8 @@ def insert(db: sqlite3.Connection, cluster: str, record: ValidationRecord) -> No
             if math.isfinite(figure.value)
         }
         db.execute(
-            "INSERT INTO results (run, name, verdict, layout, reason, culprits, figures) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO results (run, name, verdict, layout, reason, culprits, figures, named, apart) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 number,
                 check.check,
@@ -122,6 +123,8 @@ def insert(db: sqlite3.Connection, cluster: str, record: ValidationRecord) -> No
                 check.reason,
                 json.dumps([culprit.model_dump(mode="json") for culprit in check.culprits]),
                 packing.pack_figures(list(figures.values())),
+                json.dumps(check.named),
+                json.dumps([host for host in record.hosts if host not in record.slots or host in check.left_out]),
             ),
         )
 
@@ -156,10 +159,21 @@ def prune(db: sqlite3.Connection, cluster: str, keep_runs: int | None, keep_days
 
 
 def _results(db: sqlite3.Connection, number: int) -> tuple[StoredResult, ...]:
-    rows = db.execute("SELECT name, verdict, reason, culprits FROM results WHERE run = ? ORDER BY id", (number,))
+    rows = db.execute(
+        "SELECT name, verdict, reason, culprits, coalesce(named, '[]'), coalesce(apart, '[]') "
+        "FROM results WHERE run = ? ORDER BY id",
+        (number,),
+    )
     return tuple(
-        StoredResult(check=name, verdict=Verdict(verdict), reason=reason, culprits=culprits_of(culprits))
-        for name, verdict, reason, culprits in rows
+        StoredResult(
+            check=name,
+            verdict=Verdict(verdict),
+            reason=reason,
+            culprits=culprits_of(culprits),
+            named=tuple(json.loads(named)),
+            apart=tuple(json.loads(apart)),
+        )
+        for name, verdict, reason, culprits, named, apart in rows
     )
 
 

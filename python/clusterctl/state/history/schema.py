@@ -53,8 +53,13 @@ CREATE TABLE baselines (
   begins REAL NOT NULL
 );
 """
+# The nodes that a bad check names and those that took no part in it, as JSON; NULL where an earlier version wrote it.
+_NODES = """
+ALTER TABLE results ADD COLUMN named TEXT;
+ALTER TABLE results ADD COLUMN apart TEXT;
+"""
 # Each migrates a file from the version of its index to the next; a released one never changes.
-MIGRATIONS: tuple[str, ...] = (_TABLES, _BASELINES)
+MIGRATIONS: tuple[str, ...] = (_TABLES, _BASELINES, _NODES)
 VERSION = len(MIGRATIONS)
 _HEADER = 100  # bytes; https://www.sqlite.org/fileformat.html#the_database_header
 _MAGIC = b"SQLite format 3\0"
