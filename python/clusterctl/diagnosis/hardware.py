@@ -20,7 +20,11 @@ _SCHEMA = 1
 
 
 def look(
-    hosts: Sequence[Host], probe: Probe, past: Mapping[str, tuple[Hardware, ...]], control: Path
+    hosts: Sequence[Host],
+    probe: Probe,
+    past: Mapping[str, tuple[Hardware, ...]],
+    control: Path,
+    within_s: float = _LOOK_S,
 ) -> dict[str, HardwareLooks]:
     """Look at the hardware of every host that gave its facts, through sudo where the inventory has ``become``.
 
@@ -31,15 +35,16 @@ def look(
         probe: their facts.
         past: looks of earlier runs by host, the oldest first.
         control: folder of shared connections.
+        within_s: seconds that one trip to the hosts may take; there are at most three.
     """
     there = [host for host in hosts if host.name in probe.facts]
-    found, failures = hardware.gather(there, timeout_s=_LOOK_S, control_dir=control)
+    found, failures = hardware.gather(there, timeout_s=within_s, control_dir=control)
     refused = [
         host for host in there if host.name in failures and host.become and failures[host.name].kind == "no_sudo"
     ]
     if refused:
         plain = [replace(host, become=False) for host in refused]
-        again, still = hardware.gather(plain, timeout_s=_LOOK_S, control_dir=control)
+        again, still = hardware.gather(plain, timeout_s=within_s, control_dir=control)
         found |= again
         failures = {name: why for name, why in failures.items() if name not in again} | still
     looks = {name: HardwareLooks(record, past=past.get(name, ())) for name, record in found.items()}
@@ -49,7 +54,7 @@ def look(
     reader = fabric_reader(there, looks)
     if reader is None:
         return looks
-    seen, _ = hardware.gather([reader], sections=OF_FABRIC, timeout_s=_LOOK_S, control_dir=control)
+    seen, _ = hardware.gather([reader], sections=OF_FABRIC, timeout_s=within_s, control_dir=control)
     return looks | {name: replace(looks[name], now=looks[name].now.with_more(fabric)) for name, fabric in seen.items()}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import memory_blame
@@ -11,6 +13,7 @@ from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model.facts import Probe
 from clusterctl.model.nodeset import folded
 from clusterctl.remote import rank_look
+from clusterctl.state import hardware_looks
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
@@ -25,25 +28,77 @@ if TYPE_CHECKING:
     from clusterctl.remote.supervised_job import JobLogin
 
 _MOST = 6  # sentences
+_PEERS = 2  # with a suspect they are three, of which one can be the odd one
+_LOOK_S = 8.0  # the watch waits for all trips of a look no longer than 25 s
 
 
-def facts_of(hosts: Sequence[Host], nodes: Mapping[str, NodeFacts], control: Path) -> tuple[str, ...]:
-    """Return what is wrong with the hardware of some nodes, a sentence each; nothing where all is well.
+@dataclass(frozen=True)
+class JobNodes:
+    """The nodes of a job, for a look at some of them.
 
-    Args:
-        hosts: the suspects; one with ``become`` is asked through sudo.
-        nodes: facts of all nodes, which the rules may compare.
+    Attributes:
+        cluster: the cluster's id, whose earlier looks are compared with.
+        hosts: all hosts of the job; one with ``become`` is asked through sudo.
+        facts: by host name, from before the job.
         control: folder of shared connections.
     """
-    known = {host.name: nodes[host.name] for host in hosts if host.name in nodes}
-    looks = hardware.look(list(hosts), Probe(known, {}), {}, control)
-    findings = registry.diagnose(View(tuple(hosts), {}, hardware=looks))
-    without = set(registry.diagnose(View(tuple(hosts), {})))
-    told = [f"{folded(one.hosts)}: {one.cause} ({one.cure})" for one in findings if one not in without]
+
+    cluster: str
+    hosts: Sequence[Host]
+    facts: Mapping[str, NodeFacts]
+    control: Path
+
+
+def facts_of(names: Sequence[str], job: JobNodes) -> tuple[str, ...]:
+    """Return what is wrong with the hardware of some nodes, a sentence each; nothing where all is well.
+
+    The look is doctor's, at the suspects, at two more nodes of the job that are like them, and at the past. What is
+    found of these two is left out. A node that does not answer holds up the others for seconds only.
+
+    Args:
+        names: the suspects.
+        job: the nodes of the job.
+    """
+    asked = [host for host in job.hosts if host.name in names and host.name in job.facts]
+    if not asked:
+        return ()
+    asked += _peers(names, job)
+    there = [host.name for host in asked]
+    # What was free on a disk before the job says nothing of now: the look tells.
+    known = {name: job.facts[name].model_copy(update={"disk": ()}) for name in there}
+    past = hardware_looks.past(job.cluster, there, datetime.now(timezone.utc))
+    looks = hardware.look(asked, Probe(known, {}), past, job.control, _LOOK_S)
+    view = View(tuple(asked), known)
+    without = set(registry.diagnose(view))
+    told = []
+    for one in registry.diagnose(replace(view, hardware=looks)):
+        hosts = [host for host in one.hosts if host in names]
+        if hosts and one not in without:
+            told.append(f"{folded(hosts)}: {one.cause} ({one.cure})")
     unseen = [
-        f"{name}: {one.what} could not be read: {one.why}" for name, look in looks.items() for one in look.now.unseen
+        f"{name}: {one.what} could not be read: {one.why}"
+        for name, look in looks.items()
+        for one in look.now.unseen
+        if name in names
     ]
     return (*told[:_MOST], *([] if told else [word for word in unseen if "kernel log" in word][:1]))
+
+
+def _peers(names: Sequence[str], job: JobNodes) -> list[Host]:
+    """Return a few nodes of the job that are no suspects, those first that are like the first suspect."""
+    first = next(job.facts[name] for name in names if name in job.facts)
+    others = [host for host in job.hosts if host.name not in names and host.name in job.facts]
+    return sorted(others, key=lambda host: _kind(job.facts[host.name]) != _kind(first))[:_PEERS]
+
+
+def _kind(node: NodeFacts) -> tuple[object, ...]:
+    return (
+        node.platform,
+        node.cores,
+        len(node.gpus),
+        tuple(sorted(device.name for device in node.rdma)),
+        tuple(sorted(link.name for link in node.interfaces if link.kind == "physical")),
+    )
 
 
 def lost_since(logins: Sequence[JobLogin], job: str, before: Mapping[str, MemoryKills]) -> dict[str, NodeLoss]:
