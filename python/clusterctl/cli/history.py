@@ -81,6 +81,9 @@ def _show(found: History, check: str | None) -> None:
     _show_nodes(console, found.nodes)
     for words in found.drifts:
         console.print(words, markup=False, soft_wrap=output.keeps_lines())
+    for job in found.stopped_jobs:
+        words = f"Job of {job.at.astimezone():%Y-%m-%d %H:%M}: {job.sentence}. Its record: {job.record}"
+        console.print(words, markup=False, soft_wrap=output.keeps_lines())
     if found.total > len(found.runs):
         console.print(f"{output.plural(found.total, 'run')} are kept; --last shows more of them.")
     if found.baseline is not None and not found.baseline.run_id:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import memory_blame, rank_deaths
 from clusterctl.jobs import suspects
-from clusterctl.jobs.watch import Watch, WatchedJob, go_without, how_to_go_on
+from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on
 from clusterctl.model import fabric
+from clusterctl.model.stall import NodeKills, StallRecord, StallVerdict
 from clusterctl.remote import network_probe
 from clusterctl.state import stalls
 from clusterctl.support.errors import ConfigError
@@ -22,11 +25,11 @@ if TYPE_CHECKING:
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Host
     from clusterctl.model.memory_kills import MemoryKills
-    from clusterctl.model.stall import StallRecord
     from clusterctl.remote.supervised_job import JobLogin
 
 _CONNECT_S = 2.0
 _TAIL = 16 * 1024  # bytes of the output that the launcher's last words fit into
+_LAST_LINES = 100
 
 
 @dataclass(frozen=True)
@@ -123,36 +126,59 @@ class WatchedRun:
         """End the watch, and say once more what it has found if the job has not gone on since."""
         self._watch.close()
         if self._found is not None and self._watch.stands_still and not self._ends:
-            tail = f" Its record: {self._kept}." if self._kept else ""
-            self._tell(f"The job stood still: {_words(self._found)}{tail}")
+            self._tell(f"The job stood still: {_words(self._found)}{self._record_words()}")
 
     def died(self) -> None:
         """Say which rank a signal ended or which node lacked memory, where the launcher or a node tells of one.
 
         A rank that loses its peer may end before the launcher hears of that one. So a kill for lack of memory goes
-        before the launcher's words, where it was surely one of the job's processes.
+        before the launcher's words, where it was surely one of the job's processes. What is said is kept.
         """
+        began = time.monotonic()
         output = self._tail.decode("utf-8", "replace")
-        death = rank_deaths.first_death(output)
         lost = suspects.lost_since(self._nodes.logins, self._job, self._nodes.memory)
-        names = self._names()
-        blamed = memory_blame.blame(lost, output, names, self._watch.seen)
-        named = names.get(death.host, "") if death else ""
-        if blamed.ours and named not in blamed.ours:
-            self.suspects = tuple(blamed.ours)
-            self._tell(f"{suspects.ours_words(blamed, lost)}. {go_without(self.suspects)}")
-        elif death is not None:
-            facts = self._facts([named]) if named else ()
-            self.suspects = (named,) if named else ()
-            sentence = suspects.death_words(death, named, self._killed(named, blamed, lost), facts)
-            cure = f" {go_without(self.suspects)}" if named else ""
-            self._tell(f"{sentence}{_beside(facts)}.{cure}")
-        elif lost_on := rank_deaths.lost_before_abort(output, names):
-            self.suspects = (lost_on,)
-            facts = self._facts([lost_on])
-            self._tell(f"{suspects.peer_words(lost_on)}{_beside(facts)}. {go_without(self.suspects)}")
+        blamed = memory_blame.blame(lost, output, self._names(), self._watch.seen)
+        found = self._ended_by(output, blamed, lost)
+        if found is not None:
+            verdict, facts = found
+            self.suspects = verdict.hosts
+            record = StallRecord(
+                job=self._job,
+                at=datetime.now(timezone.utc),
+                silent_s=0.0,
+                named_s=round(time.monotonic() - began, 1),
+                verdict=verdict,
+                facts=tuple(facts),
+                kills=tuple(
+                    NodeKills(host=name, count=one.count, tie=blamed.ours.get(name, ""), log=one.log or ())
+                    for name, one in lost.items()
+                ),
+                output=tuple(output.splitlines()[-_LAST_LINES:]),
+            )
+            self._keep(record)
+            self._tell(f"{_words(record)}{self._record_words()}")
         if blamed.others:
             self._tell(f"Note: {suspects.others_words(blamed, lost)}")
+
+    def _ended_by(
+        self, output: str, blamed: MemoryBlame, lost: Mapping[str, NodeLoss]
+    ) -> tuple[StallVerdict, Sequence[str]] | None:
+        """Return who ended the job, with what the hardware of that node tells; None where nothing tells of anybody."""
+        names = self._names()
+        death = rank_deaths.first_death(output)
+        named = names.get(death.host, "") if death else ""
+        if blamed.ours and named not in blamed.ours:
+            words = suspects.ours_words(blamed, lost)
+            return StallVerdict(cause="lack of memory", sentence=words, hosts=tuple(blamed.ours)), ()
+        if death is not None:
+            facts = self._facts([named]) if named else ()
+            words = suspects.death_words(death, named, self._killed(named, blamed, lost), facts)
+            hosts = (named,) if named else ()
+            return StallVerdict(cause="killed rank", sentence=words, hosts=hosts, ranks=(death.rank,)), facts
+        if lost_on := rank_deaths.lost_before_abort(output, names):
+            words = suspects.peer_words(lost_on)
+            return StallVerdict(cause="lost rank", sentence=words, hosts=(lost_on,)), self._facts([lost_on])
+        return None
 
     def _killed(self, name: str, blamed: MemoryBlame, lost: Mapping[str, NodeLoss]) -> int | None:
         """Return how many processes of the job the kernel has killed on a node, None where it hides that."""
@@ -168,8 +194,8 @@ class WatchedRun:
         return found
 
     def _facts(self, names: Sequence[str]) -> Sequence[str]:
-        hosts = [host for host in self._nodes.hosts if host.name in names]
-        return suspects.facts_of(hosts, self._nodes.facts, self._nodes.control)
+        nodes = self._nodes
+        return suspects.facts_of(names, suspects.JobNodes(nodes.cluster, nodes.hosts, nodes.facts, nodes.control))
 
     def _broken(self) -> Sequence[tuple[str, str]]:
         there = [replace(host, become=False) for host in self._nodes.hosts]
@@ -181,10 +207,16 @@ class WatchedRun:
         self._found, self.stood_still, self.suspects = record, True, record.verdict.hosts
         end = "The job is ended." if self._ends else "The job is not ended."
         self._tell(f"No output for {record.silent_s:.0f} s: {_words(record)} {end}")
+        self._keep(record)
+
+    def _keep(self, record: StallRecord) -> None:
         try:
             self._kept = str(stalls.keep(self._nodes.cluster, record))
         except (ConfigError, OSError) as error:
             self._tell(f"What was seen is not kept: {error}")
+
+    def _record_words(self) -> str:
+        return f" Its record: {self._kept}." if self._kept else ""
 
 
 def _words(record: StallRecord) -> str:

@@ -1,4 +1,4 @@
-"""A job that does not go on: what was seen of its ranks, which of them are the cause, and how to go on."""
+"""A job that does not go on, or that a death ended: what was seen of its ranks, and which of them are the cause."""
 
 from __future__ import annotations
 
@@ -7,10 +7,21 @@ from typing import Literal, TypeAlias
 
 from clusterctl.model.base import Fact, Record
 from clusterctl.model.job_outcome import Stack
-from clusterctl.model.memory_kills import MemoryKills
+from clusterctl.model.memory_kills import LoggedKill, MemoryKills
 
 StallCause: TypeAlias = Literal[
-    "silent node", "dead rank", "stopped rank", "file", "behind", "network", "elsewhere", "other call", "not known"
+    "silent node",
+    "dead rank",
+    "stopped rank",
+    "file",
+    "behind",
+    "network",
+    "elsewhere",
+    "other call",
+    "killed rank",  # this and the next two end a job
+    "lack of memory",
+    "lost rank",
+    "not known",
 ]
 
 
@@ -61,8 +72,20 @@ class NodeLook(Fact):
     problem: str = ""
 
 
+class NodeKills(Record):
+    """How many processes the kernel of a node killed for lack of memory while a job ran.
+
+    ``tie`` is what shows that they were the job's, empty without. ``log`` has the kills of the kernel's log.
+    """
+
+    host: str
+    count: int
+    tie: Literal["log", "group", "launcher", "worker", "peers", ""] = ""
+    log: tuple[LoggedKill, ...] = ()
+
+
 class StallVerdict(Record):
-    """Who keeps a job from going on; without hosts it is not known."""
+    """Who keeps a job from going on, or who ended it; without hosts it is not known."""
 
     cause: StallCause
     sentence: str
@@ -71,13 +94,15 @@ class StallVerdict(Record):
 
 
 class StallRecord(Record):
-    """Everything that was seen when a job did not go on; a file in the state folder."""
+    """Everything that was seen when a job did not go on or a death ended it; a file in the state folder."""
 
     schema_version: Literal[1] = 1
     job: str
     at: datetime
-    silent_s: float  # seconds without output when it was noticed
-    named_s: float  # seconds from then until the cause was named
+    silent_s: float  # seconds without output when it was noticed; 0 where the job has ended
+    named_s: float  # seconds from then, or from the end of the job, until the cause was named
     verdict: StallVerdict
     facts: tuple[str, ...] = ()  # of the suspects' hardware, a sentence each
     looks: tuple[NodeLook, ...] = ()
+    kills: tuple[NodeKills, ...] = ()  # of a job that has ended
+    output: tuple[str, ...] = ()  # the last lines of a job that has ended

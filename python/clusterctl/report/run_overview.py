@@ -15,7 +15,7 @@ from clusterctl.model.hosts import InventorySources
 from clusterctl.model.node_states import NodeHealth
 from clusterctl.model.results import Trend, Verdict
 from clusterctl.report import node_states, run_resolver, slow_nodes
-from clusterctl.state import doctor_errors
+from clusterctl.state import doctor_errors, stalls
 from clusterctl.state import history as run_history
 from clusterctl.state.history import Baseline
 from clusterctl.support.words import and_more
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from clusterctl.state.history import StoredResult, StoredRun
 
 _MOST_NAMED = 8
+_STOPPED_JOBS = 3
 
 
 class HistoryLine(Record):
@@ -42,11 +43,21 @@ class HistoryLine(Record):
     changes: tuple[str, ...] = ()
 
 
+class StoppedJob(Record):
+    """A job of ``clusterctl run`` that stood still or that a death ended: when, why, and the path of its record."""
+
+    at: datetime
+    job: str
+    sentence: str
+    record: str
+
+
 class History(Record):
     """The runs of a cluster, oldest first.
 
     ``total`` counts the kept runs, ``trends`` are of the last run. ``drifts`` says who became a little slower over all
     runs, or after how many more runs that would show. ``nodes`` says of each node whether it is healthy.
+    ``stopped_jobs`` are the newest of them.
     """
 
     cluster: str
@@ -57,6 +68,7 @@ class History(Record):
     trends: tuple[Trend, ...] = ()
     drifts: tuple[str, ...] = ()
     nodes: tuple[NodeHealth, ...] = ()
+    stopped_jobs: tuple[StoppedJob, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -89,6 +101,10 @@ def overview(given: AnyInventory, check: str | None = None, last: int | None = N
             trends=history.trends(cluster, record, noise=trend.noise_of(suite.HistoryOptions())),
             drifts=slow_nodes.sentences(history, cluster, record),
             nodes=node_states.states(history.runs(cluster)[::-1], doctor_errors.read(cluster)),
+            stopped_jobs=tuple(
+                StoppedJob(at=one.at, job=one.job, sentence=one.verdict.sentence, record=str(path))
+                for path, one in stalls.newest(cluster, _STOPPED_JOBS)
+            ),
             notes=tuple(history.warnings),
         )
 

@@ -94,7 +94,7 @@ def doctor_errors_file(cluster: str) -> Path:
 
 
 def stalls_dir(cluster: str) -> Path:
-    """What was seen of jobs of one cluster that stood still, a file each."""
+    """What was seen of jobs of one cluster that stood still or that a death ended, a file each."""
     return cluster_dir(cluster) / "stalls"
 
 

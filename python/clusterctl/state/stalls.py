@@ -1,15 +1,15 @@
-"""Records of jobs that stood still, kept in the state folder."""
+"""Records of jobs that stood still or that a death ended, kept in the state folder."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clusterctl.model.stall import StallRecord
 from clusterctl.state import files, paths
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
-
-    from clusterctl.model.stall import StallRecord
 
 KEEP = 40
 
@@ -28,3 +28,12 @@ def keep(cluster: str, record: StallRecord) -> Path:
     for old in sorted(folder.glob("*.json"))[:-KEEP]:
         old.unlink(missing_ok=True)
     return path
+
+
+def newest(cluster: str, count: int) -> Iterator[tuple[Path, StallRecord]]:
+    """Yield the newest records with their paths, the oldest of them first; a damaged file is passed over."""
+    for path in sorted(paths.stalls_dir(cluster).glob("*.json"))[-count:]:
+        try:
+            yield path, StallRecord.model_validate_json(path.read_bytes())
+        except (OSError, ValueError):
+            continue
