@@ -61,3 +61,45 @@ def test_the_rank_with_the_slow_data_loader_is_named_and_no_other(
     named = {(rank, node) for line in told for rank, node in re.findall(r"rank (\d+) on (node\d)", line)}
     assert named == (set() if slow < 0 else {("5", "node3")}), told
     assert mpi_cluster.is_clean()
+
+
+# The same loop without clusterctl.pace: each rank prints what its steps took, and how long of that it waited.
+PRINTING = """\
+import sys, time
+from mpi4py import MPI
+world, slow = MPI.COMM_WORLD, int(sys.argv[1])
+for step in range(220):
+    begin = time.monotonic()
+    time.sleep(0.06 if world.rank == slow else 0.02)
+    waiting = time.monotonic()
+    total = world.allreduce(float(world.rank))
+    end = time.monotonic()
+    print(f"step {step} took {end - begin:.6f} s, waited {end - waiting:.6f} s", flush=True)
+"""
+WHOLE, WAITED = r"step (?P<step>\d+) took (?P<seconds>[\d.]+) s", r", waited (?P<waiting>[\d.]+) s"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("pattern", "named"), [(WHOLE + WAITED, {("5", "node3")}), (WHOLE, set())])
+def test_the_slow_rank_is_named_by_the_steps_that_ranks_print_with_their_waiting(
+    mpi_cluster: Cluster, tmp_path: Path, pattern: str, named: set[tuple[str, str]]
+) -> None:
+    code = tmp_path / "printing"
+    code.mkdir()
+    (code / "train.py").write_text(PRINTING)
+    words = ("--pace-pattern", pattern, "--sync", str(code), "--timeout", "90", "--", "python", "train.py", "5")
+    command = [*CLUSTERCTL, "run", str(mpi_cluster.box.inventory), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
+    finally:
+        for node in mpi_cluster.box.nodes:
+            mpi_cluster.on(node.name, "rm", "-rf", "/home/cluster/clusterctl")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 8 * 220, "the user sees every line"
+    assert done.stdout.startswith("step 0 took ")
+    print(done.stderr)  # noqa: T201 - what the user sees
+    told = [line for line in done.stderr.splitlines() if line.startswith("clusterctl: Pace: ")]
+    found = {(rank, node) for line in told for rank, node in re.findall(r"rank (\d+) on (node\d)", line)}
+    assert found == named, told
+    assert ("so nobody is named" in told[-1]) == (not named)
+    assert mpi_cluster.is_clean()

@@ -96,6 +96,12 @@ def run(
     pace: Annotated[
         bool, typer.Option("--pace", help="Name the rank whose own part of a step is late; it calls clusterctl.pace.")
     ] = False,
+    pace_pattern: Annotated[
+        str,
+        typer.Option(
+            "--pace-pattern", metavar="REGEX", help="--pace by step times that ranks print, as its group 'seconds'."
+        ),
+    ] = "",
     timeout: Annotated[
         float | None, typer.Option("--timeout", metavar="SECONDS", help="End the job then, with code 124.")
     ] = None,
@@ -156,6 +162,8 @@ def run(
         raise typer.BadParameter("a deadline is a positive number of seconds", param_hint="--timeout")
     if not 0 < stall_after < float("inf"):
         raise typer.BadParameter("it is a positive number of seconds", param_hint="--stall-after")
+    pattern = _pattern(pace_pattern)
+    pace = pace or pattern is not None
     limit = _without(exclude, limit)
     asked = jobs.RunOptions(
         wish=Wish(
@@ -192,10 +200,19 @@ def run(
     if pace:
         from clusterctl.jobs import pace as paced  # noqa: PLC0415
 
-        return paced.run(inventory, asked, _take, _tell)
+        return paced.run(inventory, asked, _take, _tell, pattern)
     if again:
         return relaunch.run(inventory, asked, relaunch.RelaunchOptions(restarts, search), _take, _tell)
     return jobs.run(inventory, asked, _take, _tell)
+
+
+def _pattern(text: str) -> re.Pattern[str] | None:
+    from clusterctl.analysis import step_lines  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    try:
+        return step_lines.compiled(text) if text else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--pace-pattern") from None
 
 
 def _without(exclude: str, limit: str | None) -> str | None:

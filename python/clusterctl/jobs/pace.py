@@ -1,15 +1,18 @@
 """``run --pace``: take the ranks' reports of their steps out of the output, and name the rank that is late.
 
 The program calls ``clusterctl.pace``. A report is a line on the standard error of the rank; the user does not see it.
+Without reports, the step times that ranks print are read (:mod:`clusterctl.jobs.printed_steps`).
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import step_pace
+from clusterctl.jobs import printed_steps
 from clusterctl.jobs import run as jobs
 from clusterctl.model import units
 from clusterctl.support.words import and_more
@@ -35,10 +38,17 @@ _MOST_RANKS = 65536
 _MOST_NAMED = 6
 
 
-def run(inventory: AnyInventory, options: RunOptions, take: Take, tell: Callable[[str], None]) -> int:
+def run(
+    inventory: AnyInventory,
+    options: RunOptions,
+    take: Take,
+    tell: Callable[[str], None],
+    pattern: re.Pattern[str] | None = None,
+) -> int:
     """Run the user's program as :func:`clusterctl.jobs.run.run`, and tell which rank is late while it runs and after.
 
-    The wish of ``options`` has ``pace``.
+    The wish of ``options`` has ``pace``. ``pattern`` reads the step times that ranks print; without it the usual lines
+    of training loops are read.
 
     Returns:
         The exit code of the job; a late rank does not change it.
@@ -46,7 +56,9 @@ def run(inventory: AnyInventory, options: RunOptions, take: Take, tell: Callable
     Raises:
         ClusterctlError: as ``clusterctl.jobs.run.run``.
     """
-    taker = PaceTaker(take, tell)
+    taker = PaceTaker(take, tell, pattern)
+    if pattern is not None:
+        options = replace(options, hear=taker.hear)
     try:
         code = jobs.run(inventory, options, taker, tell, taker.know)
     finally:
@@ -58,13 +70,15 @@ def run(inventory: AnyInventory, options: RunOptions, take: Take, tell: Callable
 class PaceTaker:
     """Pass on the output of a job without the reports of its ranks, and judge these."""
 
-    def __init__(self, take: Take, tell: Callable[[str], None]) -> None:
+    def __init__(self, take: Take, tell: Callable[[str], None], pattern: re.Pattern[str] | None = None) -> None:
         """Begin with nothing.
 
         Args:
             take: gets the output that is left.
             tell: gets sentences for the user.
+            pattern: of the step times that ranks print, None for the usual ones.
         """
+        self._printed = printed_steps.PrintedSteps(pattern)
         self._take, self._tell = take, tell
         self._held: dict[str, bytes] = {}
         self._reports: dict[int, deque[StepReport]] = {}
@@ -91,7 +105,13 @@ class PaceTaker:
         self._held[stream] = rest[cut:]
         left.append(rest[:cut])
         if whole := b"".join(left):
+            if not self._places.heard:
+                self._printed.take(stream, whole)
             self._take(stream, whole)
+
+    def hear(self, rank: int, line: bytes) -> None:
+        """Hear a line of a rank, where the launcher tells which rank prints."""
+        self._printed.hear(rank, line)
 
     def flush(self) -> None:
         """Pass on what waits."""
@@ -104,11 +124,13 @@ class PaceTaker:
         """Tell the pace of the last minutes of the job."""
         if self._unnumbered:
             self._tell("Pace: a process has no rank number in its environment, so its steps were left out.")
-        if not self._reports:
-            self._tell("Pace: no rank told of its steps; the program has to call clusterctl.pace.step() in its loop.")
-            return
-        pace = step_pace.judge(self._reports_of_all())
-        self._tell(f"Pace: {_steps(pace)}; {self._verdict(pace)}.")
+        if not self._reports and (reports := self._printed.reports(self._places.node)):
+            self._reports.update({rank: deque(each, maxlen=_KEPT) for rank, each in reports.items()})
+        if self._reports:
+            pace = step_pace.judge(self._reports_of_all())
+            self._tell(f"Pace: {_steps(pace)}; {self._verdict(pace)}.")
+        else:
+            self._tell(f"Pace: {self._printed.words()}.")
 
     def _reports_of_all(self) -> dict[int, list[StepReport]]:
         return {rank: list(each) for rank, each in sorted(self._reports.items())}

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 Prefix: TypeAlias = Literal["none", "rank", "host"]
 Take: TypeAlias = "Callable[[str, bytes], None]"
+Hear: TypeAlias = "Callable[[int, bytes], None]"  # rank and line
 
 _MOST_LINE = 64 * 1024  # bytes; a longer line is passed on in pieces
 
@@ -18,15 +19,16 @@ _MOST_LINE = 64 * 1024  # bytes; a longer line is passed on in pieces
 class Prefixer:
     """Take mpirun's tags off the lines of output, and put the rank or the node in their place."""
 
-    def __init__(self, hosts: Sequence[str], prefix: Prefix, take: Take) -> None:
+    def __init__(self, hosts: Sequence[str], prefix: Prefix, take: Take, hear: Hear | None = None) -> None:
         """Begin with nothing.
 
         Args:
             hosts: the node of each rank.
             prefix: what to begin lines with.
             take: gets what is made of them.
+            hear: gets each line of a rank as well.
         """
-        self._hosts, self._prefix, self._take = hosts, prefix, take
+        self._hosts, self._prefix, self._take, self._hear = hosts, prefix, take, hear
         self._rest: dict[str, bytes] = {"stdout": b"", "stderr": b""}
 
     def __call__(self, stream: str, data: bytes) -> None:
@@ -48,6 +50,8 @@ class Prefixer:
 
     def _line(self, line: bytes) -> bytes:
         rank, text = mpirun.untagged(line)
+        if rank is not None and self._hear is not None:
+            self._hear(rank, text)
         if rank is None or self._prefix == "none":
             return text
         name = self._hosts[rank] if self._prefix == "host" and rank < len(self._hosts) else str(rank)

@@ -32,7 +32,7 @@ from clusterctl.support.errors import ConfigError, HostFailedError, UnreachableE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from clusterctl.jobs.prefixer import Prefix, Take
+    from clusterctl.jobs.prefixer import Hear, Prefix, Take
     from clusterctl.jobs.team import JobTeam
     from clusterctl.launch.compose import LaunchPlan
     from clusterctl.model.facts import NodeFacts
@@ -50,7 +50,8 @@ _IN_HOME = "clusterctl"  # the folder of copied code, in the home of the job's u
 class RunOptions:
     """What the user asked for, apart from the parts of the launch line.
 
-    ``sync`` is a folder here, ``remote_dir`` its place on the nodes: an absolute path, or one from the home.
+    ``sync`` is a folder here, ``remote_dir`` its place on the nodes: an absolute path, or one from the home. ``hear``
+    gets each line of a rank, where the launcher tells which rank prints.
     """
 
     wish: Wish
@@ -59,6 +60,7 @@ class RunOptions:
     sync: Path | None = None
     remote_dir: str = ""
     prefix: Prefix = "none"
+    hear: Hear | None = None
     gate: bool = True
     timeout_s: float | None = None
     watch: bool = True
@@ -81,10 +83,12 @@ class RankPlaces:
     """Where the ranks of a job are, by the inventory's names.
 
     ``nodes`` has the node of each rank where the launcher is told it, and ``hostnames`` the node that calls itself so.
+    ``heard`` says whether ``RunOptions.hear`` gets the lines.
     """
 
     nodes: tuple[str, ...]
     hostnames: Mapping[str, str]
+    heard: bool = False
 
     def node(self, rank: int, hostname: str) -> str:
         """Return the node of a rank, and what it calls itself where the node is not known."""
@@ -153,7 +157,7 @@ def run_watched(
             literal=plan.literal,
             directory=started.wish.directory,
         )
-        prefixer = Prefixer(plan.hosts, options.prefix, take) if plan.tags else None
+        prefixer = Prefixer(plan.hosts, options.prefix, take, options.hear) if plan.tags else None
         others = [team.login(name) for name in team.hosts if name != team.launch_node]
         quiet = NoiseFilter(prefixer or take)
         with _watched(team, options, plan, _WatchedStart(job_id, kills), tell) as watch:
@@ -187,7 +191,8 @@ def _places(team: JobTeam, options: RunOptions, plan: LaunchPlan) -> RankPlaces:
     for name, node in team.facts.items():
         called.setdefault(node.hostname.partition(".")[0], []).append(name)
     only = {hostname: names[0] for hostname, names in called.items() if len(names) == 1}
-    return RankPlaces(() if own else tuple(plan.hosts[: options.wish.ranks]), only)
+    heard = plan.tags and options.hear is not None
+    return RankPlaces(() if own else tuple(plan.hosts[: options.wish.ranks]), only, heard)
 
 
 @dataclass(frozen=True)
@@ -232,7 +237,7 @@ def _started(team: JobTeam, options: RunOptions) -> _Started:
     Raises:
         ConfigError: the folder is not valid, or the homes of the nodes differ.
     """
-    wish = replace(options.wish, tagged=options.prefix != "none")
+    wish = replace(options.wish, tagged=options.prefix != "none" or options.hear is not None)
     copied_to = "" if options.sync is None else _copied_to(team, options.sync, options.remote_dir)
     if options.sync is None and options.remote_dir:
         raise ConfigError("--remote-dir says where --sync copies to; give it with --sync DIR.")

@@ -6,16 +6,18 @@ import sys
 import threading
 
 import pytest
+from clusterctl.analysis import step_lines
 from clusterctl.jobs.pace import PaceTaker
+from clusterctl.jobs.prefixer import Prefixer
 from clusterctl.jobs.run import RankPlaces
 from clusterctl.support import content
 
 
 class Heard:
-    def __init__(self) -> None:
+    def __init__(self, pattern: str = "") -> None:
         self.output: dict[str, bytes] = {"stdout": b"", "stderr": b""}
         self.told: list[str] = []
-        self.taker = PaceTaker(self.take, self.told.append)
+        self.taker = PaceTaker(self.take, self.told.append, step_lines.compiled(pattern) if pattern else None)
 
     def take(self, stream: str, data: bytes) -> None:
         assert data
@@ -108,6 +110,87 @@ def test_what_cannot_be_judged_is_said(text: bytes, words: str) -> None:
     heard = Heard()
     heard.taker("stderr", text)
     assert words in heard.finish()
+
+
+PRINTED = r"step (?P<step>\d+) took (?P<seconds>[\d.]+) s, waited (?P<waiting>[\d.]+) s"
+
+
+def printed(step: int, rank: int, *, late: int = -1) -> bytes:
+    own_s = 0.02 + 0.0001 * (7 * step * (rank + 1) % 11) + (0.06 if rank == late else 0)
+    return f"step {step} took 0.1000 s, waited {0.1 - own_s:.4f} s".encode()
+
+
+@pytest.mark.parametrize("late", [2, -1])
+@pytest.mark.parametrize("tag", [b"[1,%d]<stdout>: ", b"[1,%d]<stdout>:"], ids=["5.0", "4.1"])
+def test_the_rank_whose_printed_steps_wait_least_is_named_by_mpiruns_tag(late: int, tag: bytes) -> None:
+    heard = Heard(PRINTED)
+    nodes = ("node1", "node2", "gpu-c", "node4")
+    heard.taker.know(RankPlaces(nodes, {}, heard=True))
+    lines = Prefixer(nodes, "none", heard.taker, heard.taker.hear)
+    for step in range(20):
+        for rank in range(4):
+            lines("stdout", tag % rank + printed(step, rank, late=late) + b"\n")
+    told = heard.finish()
+    assert told.startswith("Pace: 4 ranks, 100 ms a step, own part 20.")
+    if late < 0:
+        assert "no rank is late" in told
+    else:
+        assert "; rank 2 on gpu-c (80." in told
+        assert told.count(" on ") == 1
+    assert heard.output["stdout"].count(b"\n") == 80, "the user sees what the ranks print"
+    assert heard.output["stdout"].startswith(b"step 0 took 0.1000 s, ")
+
+
+@pytest.mark.parametrize("form", ["[{rank}] {line}", "rank {rank}: {line}"], ids=["--prefix rank", "the group rank"])
+def test_a_rank_may_be_told_by_the_line_itself(form: str) -> None:
+    heard = Heard(r"(?:rank (?P<rank>\d+): )?" + PRINTED)
+    for step in range(20):
+        for rank in range(4):
+            line = form.format(rank=rank, line=printed(step, rank, late=3).decode())
+            heard.taker("stdout", f"{line}\n".encode())
+    assert "rank 3 on an unknown node (80." in heard.finish()
+
+
+def test_whole_step_times_name_nobody() -> None:
+    heard = Heard(r"took (?P<seconds>[\d.]+) s")
+    for step in range(20):
+        for rank in range(4):
+            heard.taker.hear(rank, printed(step, rank, late=2))
+    assert heard.finish().startswith(
+        "Pace: 100 ms a step, by 80 lines of the output; the own part of a rank is not known, so nobody is named: "
+    )
+    assert len(heard.told) == 1
+
+
+def test_printed_waiting_times_of_unknown_ranks_name_nobody() -> None:
+    heard = Heard(PRINTED)
+    for step in range(20):
+        heard.taker("stdout", printed(step, 0) + b"\n")
+    assert "these do not tell which rank printed them, so nobody is named; add the group 'rank'" in heard.finish()
+
+
+def test_a_pattern_that_finds_nothing_is_said() -> None:
+    heard = Heard(PRINTED)
+    heard.taker("stdout", b"step 3 took long\n")
+    assert heard.finish() == "Pace: no rank told of its steps: no line of the output matches --pace-pattern."
+
+
+def test_reports_of_the_module_go_before_printed_lines() -> None:
+    heard = Heard()
+    for turn in range(12):
+        for rank in range(4):
+            heard.taker("stderr", b"9.9s/it\n" + report(rank, 0.02 + 0.0001 * (7 * turn * (rank + 1) % 11)))
+    assert heard.finish().startswith("Pace: 4 ranks, 100 ms a step")
+
+
+def test_a_progress_bar_is_read_wherever_it_is_cut() -> None:
+    bar = b"\r 10%|#   | 10/100 [00:05<00:45,  2.00it/s]\r 11%|#   | 11/100 [00:05<00:45,  2.00it/s]\n"
+    for size in (1, 7, len(bar)):
+        heard = Heard()
+        for at in range(0, len(bar), size):
+            heard.taker("stderr", bar[at : at + size])
+        assert heard.finish().startswith("Pace: 500 ms a step, by 2 lines of the output; the own part")
+        assert heard.output["stderr"] == bar
 
 
 # A rank that loads its batch and then waits at a barrier, until that closes; the slow one loads for longer.

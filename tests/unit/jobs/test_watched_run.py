@@ -75,8 +75,8 @@ def test_a_killed_rank_leaves_a_record_with_the_reason_and_the_end_of_the_output
     (path,) = paths.stalls_dir("lab").iterdir()
     assert told == [
         (
-            f"node2 rank 1 was ended by SIGKILL: the kernel has killed 1 process of its control group for lack of memory; "
-            f"{FACT}. To run without it: --exclude node2. Its record: {path}."
+            "node2 rank 1 was ended by SIGKILL: the kernel has killed 1 process of its control group for lack of memory"
+            f"; {FACT}. To run without it: --exclude node2. Its record: {path}."
         )
     ]
 

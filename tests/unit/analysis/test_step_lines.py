@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+from clusterctl.analysis import step_lines
+from clusterctl.analysis.step_lines import StepLine
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        ("  3%|#         | 30/1000 [00:15<08:05,  2.00it/s, loss=2.31]", 0.5),
+        (" 50%|#####     | 5/10 [00:12<00:12,  2.50s/it]", 2.5),
+        ("157/157 [==============================] - 7s 45ms/step - loss: 0.4", 0.045),
+        ("10/20 [=========>..........] - ETA: 20s - 2s/step - loss: 0.4", 2.0),
+        ("INFO:tensorflow:global_step/sec: 12.5", 0.08),
+        (
+            " iteration 100/ 5000 | consumed samples: 800 | elapsed time per iteration (ms): 512.5 | loss: 6.1E+00",
+            0.5125,
+        ),
+        ("iter 100: loss 2.3301, time 123.45ms, mfu 12.3%", 0.12345),
+        ("step 100 loss 2.1 time 0.75 s", 0.75),
+        ("step_time=0.512s", 0.512),
+        ("Step time: 512 ms", 0.512),
+        ("batch time (ms): 80 ms", 0.08),
+    ],
+)
+def test_the_usual_lines_of_training_loops_are_read(line: str, seconds: float) -> None:
+    found = step_lines.read(line)
+    assert found is not None
+    assert (round(found.whole_s, 6), found.waited_s) == (seconds, None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "epoch 3 took 512 s",
+        "step 100 loss 2.1",
+        "time 12:30:01 step 7",
+        "0.00it/s",
+        "?it/s",
+        "copied 12.5 MB/s",
+        "Epoch: [0][10/5005]\tTime  0.512 ( 0.600)\tData  0.001 ( 0.050)",
+        "x" * 5000 + " 2.00it/s",
+    ],
+)
+def test_other_lines_tell_nothing(line: str) -> None:
+    assert step_lines.read(line) is None
+
+
+def test_the_groups_of_a_pattern_are_read_in_their_unit() -> None:
+    pattern = step_lines.compiled(r"r(?P<rank>\d+) s(?P<step>\d+): (?P<milliseconds>\S+) ms, (?P<waiting>\S+) ms")
+    assert step_lines.read("r3 s17: 500 ms, 250 ms", (pattern,)) == StepLine(0.5, 0.25, 17, 3)
+    for line in ("r3 s17: 500 ms, 900 ms", "r3 s17: 0 ms, 0 ms", "r3 s17: nan ms, 1 ms", "r3 s17: long ms, 1 ms"):
+        assert step_lines.read(line, (pattern,)) is None
+    assert step_lines.read("r3 s17: 500 ms, - ms", (pattern,)) == StepLine(0.5, None, 17, 3)
+    rate = step_lines.compiled(r"(?P<per_second>[\d.]+)/s, waited (?P<waiting>[\d.]+) s")
+    assert step_lines.read("4/s, waited 0.1 s", (rate,)) == StepLine(0.25, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("(?P<seconds>", "the regular expression is invalid: missing"),
+        ("(?P<seconds>x)(?P<seconds>y)", "the regular expression is invalid: redefinition of group name"),
+        (r"took ([\d.]+) s", "it needs one of the groups seconds, milliseconds, per_second for the time of a step"),
+        ("(?P<seconds>a)(?P<milliseconds>b)", "it needs one of the groups"),
+        ("(?P<second>a)", "the group 'second' is unknown; the groups are seconds, milliseconds"),
+    ],
+)
+def test_a_pattern_that_cannot_be_used_is_a_sentence(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=r"^(the|it) ") as raised:
+        step_lines.compiled(text)
+    assert str(raised.value).startswith(words)
