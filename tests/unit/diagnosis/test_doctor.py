@@ -2,17 +2,17 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 from clusterctl.diagnosis import doctor
+from clusterctl.diagnosis.rules import registry, ssh
+from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model.facts import JobUser, NodeFacts, Probe, ProbeFailure
 from clusterctl.model.findings import Diagnosis, Finding
 from clusterctl.model.hosts import Host
-from clusterctl.remote import facts
+from clusterctl.remote import facts, login_probe
 from doctor_view import NODES, diagnosis, record_of
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_a_record_comes_back_as_it_was() -> None:
@@ -57,10 +57,37 @@ def test_a_node_is_looked_at_as_the_user_that_jobs_run_as(monkeypatch: pytest.Mo
     assert closed == {"node2": refusal}
 
 
-def test_in_a_large_cluster_each_host_logs_in_to_two_and_two_log_in_to_each() -> None:
-    few, many = [f"n{number}" for number in range(32)], [f"n{number}" for number in range(33)]
-    assert doctor.login_targets(few, 30) == ("n31", *few[:30])
-    chosen = {name: doctor.login_targets(many, at) for at, name in enumerate(many)}
-    assert chosen["n0"] == ("n1", "n16")
-    targets = Counter(target for name, two in chosen.items() for target in {*two} - {name})
-    assert targets == dict.fromkeys(many, 2)
+def test_in_a_larger_cluster_each_host_logs_in_to_three_and_three_log_in_to_each() -> None:
+    few = [f"n{number}" for number in range(8)]
+    assert doctor.login_targets(few, 6) == ("n7", *few[:6])
+    for count in range(9, 65):
+        names = [f"n{number}" for number in range(count)]
+        tried = {(name, target) for at, name in enumerate(names) for target in doctor.login_targets(names, at)}
+        assert len(tried) == 3 * count
+        assert not tried & {(target, source) for source, target in tried}, (
+            "another pair is worth more than the way back"
+        )
+        assert Counter(target for _, target in tried) == dict.fromkeys(names, 3)
+
+
+@pytest.mark.parametrize("role", ["target", "source"])
+@pytest.mark.parametrize("count", range(9, 65))
+def test_the_fault_of_a_single_node_is_found_by_the_logins_that_are_tried(count: int, role: str) -> None:
+    names = [f"n{number}" for number in range(count)]
+    tried = {name: doctor.login_targets(names, at) for at, name in enumerate(names)}
+    for bad in names[:: max(1, count // 9)]:
+        logins = {}
+        for name, targets in tried.items():
+            failed = [target for target in targets if (name if role == "source" else target) == bad]
+            failures = tuple(login_probe.LoginFailure(target, "timeout", "timed out") for target in failed)
+            logins[name] = login_probe.LoginReport(
+                mesh=True, passed=len(targets) - len(failed), failures=failures, targets=targets
+            )
+        view = View(tuple(Host(name, name) for name in names), {}, logins=logins)
+        (found,) = ssh.findings(view)
+        assert found.hosts == (bad,)
+        (note,) = [note for note in registry.notes(view) if note.startswith("Logins between nodes")]
+        assert note == (
+            f"Logins between nodes: each of {count} nodes was asked to try 3 others; a fault of one pair alone may be "
+            "missed."
+        )
