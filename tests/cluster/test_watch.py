@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import planting
 import pytest
 import stalled_jobs
+from clusterctl.model.stall import StallRecord
 from stalled_jobs import FAULTS, NAMED, PROGRAM, STALL_AFTER_S, WORDS, Told, run
 from validated import CLUSTERCTL, NODES
 
@@ -51,6 +53,8 @@ def test_each_planted_cause_is_named_rightly_or_is_not_known(cluster: Cluster) -
             row = f"{one.stack:8} {one.fault:19} {one.verdict:10} {one.seconds:5.1f} s  {one.sentence[:150]}"
             sys.stdout.write(f"{row}\n")
             sys.stdout.flush()
+            if fault == "out of memory":
+                assert record_of(one).kills, one.sentence
             cluster.remove_torch_litter()
             assert cluster.is_clean()
     assert len(NODES) * 2 > CULPRIT
@@ -58,6 +62,12 @@ def test_each_planted_cause_is_named_rightly_or_is_not_known(cluster: Cluster) -
     assert not wrong, [one.sentence for one in wrong]
     rightly = [one for one in found if one.verdict == "rightly"]
     assert len(rightly) >= 0.9 * len(found)
+
+
+def record_of(told: Told) -> StallRecord:
+    """Return the record of a job that a death ended."""
+    _, _, path = told.sentence.partition(" Its record: ")
+    return StallRecord.model_validate_json(Path(path.removesuffix(".")).read_bytes())
 
 
 # --- a kill for lack of memory that was not the job's -----------------------------------------------------------------

@@ -8,6 +8,7 @@ import factory
 import pytest
 import rehearsal
 from clusterctl.jobs import suspects
+from clusterctl.model.facts import ProbeFailure
 from clusterctl.model.hardware import COUNTING, HardwareLooks, HardwareReading
 from clusterctl.model.hosts import Host
 from clusterctl.remote import hardware
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from clusterctl.model.facts import ProbeFailure
     from clusterctl.model.hardware import Hardware
 
 NODES = tuple(f"node{number}" for number in range(1, 5))
@@ -32,6 +32,7 @@ class Cluster:
     def __init__(self, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[str, ...]] = []
         self.looks: dict[str, HardwareLooks] = {}
+        self.silent: tuple[str, ...] = ()
         self._state = state
         monkeypatch.setattr(hardware, "gather", self._gather)
 
@@ -40,8 +41,11 @@ class Cluster:
     ) -> tuple[dict[str, Hardware], dict[str, ProbeFailure]]:
         names = tuple(host.name for host in hosts)
         self.asked.append(names)
-        assert timeout_s < 10
-        return ({} if _more.get("sections") else {name: self.looks[name].now for name in names}), {}
+        assert timeout_s <= 12
+        if _more.get("sections"):
+            return {}, {}
+        silent = {name: ProbeFailure(name, "timeout", f"{name} did not answer.") for name in self.silent}
+        return {name: self.looks[name].now for name in names if name not in silent}, silent
 
     def plant(self, kind: str, looks: HardwareLooks | None = None) -> None:
         """Have four machines of a kind, and what is planted on the suspect."""
@@ -110,6 +114,15 @@ def test_what_is_wrong_with_the_others_is_not_told(cluster: Cluster) -> None:
     other = next(name for name in NODES if name != SUSPECT)
     assert cluster.facts_of(other) == ()
     assert SUSPECT in cluster.asked[0]  # it was looked at, beside the suspect
+
+
+def test_a_silent_suspect_is_told_and_a_silent_peer_hides_nothing(cluster: Cluster) -> None:
+    cluster.plant("cloud-vm", full("cloud-vm"))
+    other = next(name for name in NODES if name != SUSPECT)
+    cluster.silent = (SUSPECT,)
+    assert cluster.facts_of(SUSPECT) == (f"{SUSPECT}: hardware could not be read: {SUSPECT} did not answer",)
+    cluster.silent = (other,)
+    assert cluster.facts_of(SUSPECT)[0].startswith(f"{SUSPECT}: / has less than 1 %")
 
 
 def test_growth_since_the_last_doctor_is_told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
