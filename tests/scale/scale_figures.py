@@ -1,12 +1,14 @@
 """What commands cost as the cluster grows: nodes out of namespaces, each command beside one `ssh node true` to each.
 
     python tests/scale/scale_figures.py measure COUNT --out FILE [--rounds N] [--pyinfra PROGRAM] [--without PART]
+    python tests/scale/scale_figures.py measure COUNT --out FILE [--rounds N] --mesh-alone
     python tests/scale/scale_figures.py table FILE
 
 `measure` makes COUNT nodes and one more, measures, writes a line of JSON for each single run, and removes the nodes.
 The cache of artifacts must hold those of MPI alone; provision one sandbox node with MPI alone before.
-`--without` leaves out a part: looks, first, settled, changed, run, join, others. `table` prints the tables, and what
-straight lines through the figures give for larger clusters.
+`--without` leaves out a part: looks, first, settled, changed, run, join, others. `--mesh-alone` gives the nodes names
+and keys of each other only, in seconds for each node, so that doctor tries logins; nothing else is measured then.
+`table` prints the tables, and what straight lines through the figures give for larger clusters.
 
 CPU seconds and memory are those of control groups: one for the command with all that it starts, one for all nodes.
 """
@@ -86,8 +88,8 @@ class Figures:
     def ours(self, what: str, verb: str, *words: str, endings: Collection[int] = (0,), count: int = 0) -> str:
         return self.measured(what, [*CLUSTERCTL, verb, self.inventory(count), *words], endings)
 
-    def provision(self, what: str, *, count: int = 0, wanted: str = "done") -> None:
-        answer = self.ours(what, "provision", "--yes", "--no-validate", "--format", "json", count=count)
+    def provision(self, what: str, *words: str, count: int = 0, wanted: str = "done") -> None:
+        answer = self.ours(what, "provision", "--yes", "--no-validate", "--format", "json", *words, count=count)
         outcome = json.loads(answer)["outcome"]
         if outcome != wanted:
             sys.exit(f"'{what}' ended as '{outcome}'")
@@ -152,6 +154,10 @@ def measure(options: argparse.Namespace) -> None:
         figures = Figures(nodes, count, options.out)
         try:
             figures.variables()
+            if options.mesh_alone:
+                figures.provision("provision of the mesh alone", "--tags", "hosts,ssh_mesh")
+                figures.looks(rounds, ", with the mesh alone")
+                return
             if "looks" in parts:
                 figures.looks(rounds, ", before the first provision")
             if "first" in parts:
@@ -195,6 +201,7 @@ def main() -> None:
     measuring.add_argument("--out", type=Path, required=True)
     measuring.add_argument("--rounds", type=int, default=3)
     measuring.add_argument("--pyinfra", default="")
+    measuring.add_argument("--mesh-alone", action="store_true")
     measuring.add_argument("--without", action="append", default=[], choices=PARTS)
     table = verbs.add_parser("table")
     table.add_argument("file", type=Path)
