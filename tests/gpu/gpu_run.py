@@ -32,13 +32,14 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = "roles/validation/files"
 sys.path.insert(0, str(ROOT / PROGRAMS))
 
 import cuda_driver  # noqa: E402 - it lies in the folder above, as those below
+import dcgm_diag  # noqa: E402
 import nccl_library  # noqa: E402
 import nccl_timing  # noqa: E402
 import nccl_ways  # noqa: E402
@@ -49,9 +50,6 @@ sys.path.insert(0, str(ROOT / "plugins" / "module_utils"))
 from node_probe import gpu as gpu_facts  # noqa: E402 - it lies in the folder above, as those below
 from node_probe import rdma as rdma_facts  # noqa: E402
 from node_probe import topology as numa_nodes  # noqa: E402
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NOTHING_TO_RUN = 3
 TOTAL_S = 560.0  # ten minutes, and room to write the report
@@ -314,7 +312,7 @@ def dcgm_part() -> Part:
     found = shutil.which("dcgmi")
     if not found:
         return Part("dcgm-diag", title, skip="DCGM is not installed")
-    return Part("dcgm-diag", title, argv=(found, "diag", "-r", "1", "-j"), deadline_s=120.0, reads="dcgm")
+    return Part("dcgm-diag", title, argv=dcgm_diag.command(found, 1), deadline_s=120.0, reads="dcgm")
 
 
 def torch_part(machine: Machine, name: str, title: str, ranks: int) -> Part:
@@ -471,37 +469,22 @@ def judged(part: Part, output: str, code: int | None, seconds: float, *, in_time
 
 
 def diagnosed(part: Part, output: str, code: int | None, seconds: float, *, in_time: bool) -> Done:
-    """Return the verdict over what dcgmi printed. Its form is not fixed, so a failed test counts wherever it stands."""
+    """Return the verdict over what dcgmi printed, as the check ``dcgm`` reads it."""
     lines = tuple(output.splitlines()[-MOST_LINES:])
     try:
-        tests = list(statuses(json.loads(output[output.index("{") :]), "")) if in_time else []
+        report = dcgm_diag.read(output) if in_time else None
     except ValueError:
-        tests = []
-    failed = list(dict.fromkeys(name for name, status in tests if status.startswith("Fail")))
-    passed = sum(1 for _, status in tests if status == "Pass")
-    if failed:
-        verdict, reason = "FAIL", f"these tests failed: {', '.join(failed)}"
-    elif not tests:
+        report = None
+    if report is None:
         verdict = "ERROR"
         reason = f"it gave no readable answer ({f'code {code}' if in_time else f'not within {seconds:.0f} s'})"
         reason += f": {lines[-1]}" if lines else ""
+    elif report.failed:
+        told = dict.fromkeys(f"{one.test} on {one.place or 'the node'} ({one.told})" for one in report.failed)
+        verdict, reason = "FAIL", f"these tests failed: {', '.join(told)}"
     else:
-        skipped = len(tests) - passed
-        verdict, reason = "PASS", f"{passed} tests passed{f', {skipped} did not run' if skipped else ''}"
+        verdict, reason = "PASS", report.counts
     return Done(part.name, part.title, verdict, reason, round(seconds, 1), " ".join(part.argv), (), lines)
-
-
-def statuses(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Yield each status below a value, with the name of the nearest test."""
-    if isinstance(value, list):
-        for one in value:
-            yield from statuses(one, name)
-    elif isinstance(value, dict):
-        name = str(value.get("name") or name)
-        if isinstance(value.get("status"), str):
-            yield name, value["status"]
-        for one in value.values():
-            yield from statuses(one, name)
 
 
 DROPPED = ("clusterctl", "event", "check", "host")

@@ -243,7 +243,7 @@ DIAGNOSED = {
         (
             "a banner\n" + json.dumps(DIAGNOSED).replace('"Pass"}]}]}]', '"Fail"}]}]}]'),
             "FAIL",
-            "these tests failed: memory",
+            "these tests failed: memory on GPU 0 (no reason was given)",
         ),
         ("Error: unable to connect", "ERROR", "it gave no readable answer (code 0): Error: unable to connect"),
         ("", "ERROR", "it gave no readable answer (code 0)"),
