@@ -12,6 +12,11 @@ PyTorch's TCPStore carries the id. Every rank prints its findings as JSON lines;
 3. Answers are compared with known ones (``nccl_answers.py``).
 4. Time and bus bandwidth are measured as nccl-tests does (``nccl_timing.py``).
 
+From NCCL 2.31 on, ``nccl`` and ``nccl_sweep`` have NCCL run its own diagnostics when the communicator begins. It prints
+their report on standard output, and the controller reads it there. The user guide has them under "Troubleshooting",
+"Diagnostics" and "RAS Diagnostics". They are left out where ranks share a GPU or have MIG instances, since the guide
+says nothing of P2P there.
+
 ``nccl_sweep`` does steps 1 and 2. Then it measures more sizes and operations and watches the GPUs' clocks
 (``nccl_sweep.py``). ``nccl_nvlink``, ``nccl_pcie`` and ``nccl_nic`` do steps 1 and 2 with one rank per GPU, and measure
 one way alone (``nccl_ways.py``). The checks need numpy, CUDA's driver (``cuda_driver.py``) and the libnccl under test.
@@ -52,6 +57,8 @@ PROOF_LIMIT_S = 60.0
 
 SHARING_SINCE = 23003  # NCCL 2.30.3: NCCL_MULTI_RANK_GPU_ENABLE
 INSTANCES_SINCE, INSTANCES_CUDA = 23100, 13  # NCCL 2.31 joins MIG instances of one GPU; its driver runs CUDA 13
+DIAGNOSTICS_SINCE = 23100
+DIAGNOSTICS = ("NCCL_RUN_DIAGNOSTICS", "NCCL_RUN_RAS_DIAGNOSTICS")
 MOST_SHARING = 4  # ranks on one GPU; without MPS they take turns, and each step of a collective waits for a turn
 SHARED_SETTINGS = {
     "NCCL_MULTI_RANK_GPU_ENABLE": "1",
@@ -88,6 +95,8 @@ def prove_nccl(report: rank_program.Rank, ranks: Mpi | Store) -> None:
     if gpus < len(members):
         report.facts["shared"] = f"{len(members)} ranks on {gpus} GPU{'s' if gpus > 1 else ''}"
     set_environment(report)
+    if not one_way:
+        ask_for_diagnostics(report, nccl, side.rank)
     cuda.open(local_rank() % cuda.count)
     if one_way:
         nccl_ways.go(report, nccl, cuda, side, [places[member].partition(" ")[0] for member in members])
@@ -162,6 +171,16 @@ def set_environment(report: rank_program.Rank) -> None:
     if report.arguments.check in nccl_ways.CHECKS:
         os.environ.update(nccl_ways.WAYS[report.arguments.check[len(nccl_ways.BEGIN) :]].settings)
     os.environ.setdefault("NCCL_DEBUG", "WARN")  # the warnings before an error go into the log
+
+
+def ask_for_diagnostics(report: rank_program.Rank, nccl: Nccl, rank: int) -> None:
+    """Have NCCL diagnose the communicator where it can, and note the rank in it, by which NCCL calls this one."""
+    report.facts["nccl_rank"] = str(rank)
+    if nccl.code < DIAGNOSTICS_SINCE or "shared" in report.facts or "mig_instance" in report.facts:
+        return
+    for name in DIAGNOSTICS:
+        os.environ.setdefault(name, "1")
+    report.facts["nccl_diagnostics"] = "asked for"
 
 
 def play(report: rank_program.Rank, team: Communicator, began: float) -> None:

@@ -34,6 +34,11 @@ def crew(places: Sequence[str], most: int) -> list[int]:
     return members
 
 
+def show_what_nccl_printed() -> None:
+    """Flush C's standard output: NCCL prints the report of its diagnostics there, and a killed rank would lose it."""
+    ctypes.CDLL(None).fflush(None)
+
+
 class Communicator:
     """The communicator, one GPU and the findings."""
 
@@ -50,6 +55,7 @@ class Communicator:
         self.report.doing("ncclCommInitRank")
         unique = self.ranks.first_says(self.nccl.unique_id().hex() if self.rank == 0 else "")
         self.handle = self.nccl.communicator(self.size, bytes.fromhex(unique), self.rank)
+        show_what_nccl_printed()
         device = self.nccl.device_of(self.handle)
         if device != self.cuda.number:
             raise CheckError(f"NCCL uses GPU {device} where this rank has opened GPU {self.cuda.number}")
@@ -70,6 +76,7 @@ class Communicator:
         """End the communicator when all ranks are done with it."""
         self.ranks.gathered(0)
         self.nccl("ncclCommDestroy", self.handle)
+        show_what_nccl_printed()
 
     def exchange(self, count: int, number: int, target: int, source: int) -> None:
         """Send and receive at once; one after the other would hang."""

@@ -5,6 +5,7 @@
  * FAKE_NCCL_VERSION  what ncclGetVersion says (23203)
  * FAKE_NCCL_FAULT    "wrong:ncclReduce@1": rank 1's answer is off by one; "nothing:…": it does nothing;
  *                    "beyond:…": it writes behind the buffer; "fail:…": it returns an error
+ * FAKE_NCCL_DIAGNOSTICS  what its own diagnostics find: "p2p" from rank 1 to rank 0, "nvlink" on rank 1; else nothing
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -156,6 +157,38 @@ static void tell_way(int rank, int other) {
     fclose(log);
 }
 
+/*
+ * The report of NCCL's own diagnostics, by its user guide and src/diagnostics/p2p.cc and src/ras/diagnostics_gpu.cc.
+ * It goes through stdio's buffer: whoever kills this process without a flush loses it.
+ */
+static void diagnose(Comm *c) {
+    const char *found = getenv("FAKE_NCCL_DIAGNOSTICS") ? getenv("FAKE_NCCL_DIAGNOSTICS") : "";
+    int edges = c->size * (c->size - 1);
+    if (c->rank || version() < 23100)
+        return;
+    if (is("NCCL_RUN_DIAGNOSTICS", "1")) {
+        printf("here:1 NCCL DIAG === NCCL Diagnostics ===\n");
+        if (!strcmp(found, "p2p"))
+            printf("here:1 NCCL DIAG [INFO] p2p: only %d/%d GPU-to-GPU peer accesses passed verification\n"
+                   "here:1 NCCL DIAG [INFO] p2p: write mismatch srcRank=1 srcCudaDev=1 srcNvmlDev=1 dstRank=0 "
+                   "dstCudaDev=0 dstNvmlDev=0 path=NVL handle=CUMEM_POSIX_FD expected=0x4000000080000001 "
+                   "got=0x0000000000000000 verify=0x0000000000000000; check the link\n", edges - 1, edges);
+        else if (edges)
+            printf("here:1 NCCL DIAG [OK]   p2p: verified P2P access in both directions between every GPU pair "
+                   "(%d peer accesses)\n", edges);
+        printf("here:1 NCCL DIAG NCCL diagnostics completed in 1.5 ms across %d ranks\n", c->size);
+    }
+    if (is("NCCL_RUN_RAS_DIAGNOSTICS", "1")) {
+        printf("here:1 NCCL DIAG === RAS Diagnostics ===\n"
+               "here:1 NCCL DIAG [OK]   ECC: no uncorrected volatile errors across %d ranks in comm 0x1234\n", c->size);
+        if (!strcmp(found, "nvlink"))
+            printf("here:1 NCCL DIAG [INFO] NVLink: inactive link(s) on rank(s) {1} across %d ranks in comm 0x1234\n",
+                   c->size);
+        printf("here:1 NCCL DIAG [INFO] Xid/SXid: no kernel-log source was available on host here\n"
+               "here:1 NCCL DIAG RAS diagnostics completed in 2.5 ms across %d ranks\n", c->size);
+    }
+}
+
 int ncclCommInitRank(Comm **comm, int size, UniqueId id, int rank) {
     Comm *c = calloc(1, sizeof *c);
     void *cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -183,6 +216,7 @@ int ncclCommInitRank(Comm **comm, int size, UniqueId id, int rank) {
         }
     if (size > 1)
         tell_way(rank, (rank + 1) % size);
+    diagnose(c);
     *comm = c;
     return 0;
 }

@@ -10,7 +10,17 @@ from clusterctl.model.results import Figure, Verdict
 from clusterctl.model.units import size_words, value_words
 from clusterctl.suite import MeasuringOptions
 from clusterctl.suite.values import MIB, OPERATIONS, Operations, Sizes
-from clusterctl.validation.checks import base, blame, bus_bandwidth, horovod, judging, nccl, nccl_path, rank_output
+from clusterctl.validation.checks import (
+    base,
+    blame,
+    bus_bandwidth,
+    horovod,
+    judging,
+    nccl,
+    nccl_diagnostics,
+    nccl_path,
+    rank_output,
+)
 from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
@@ -102,7 +112,7 @@ class NcclSweep(_Sweep):
         players = [report for report in judgement.ranks if "points" in report.facts]
         shared = next((report.facts["shared"] for report in players if "shared" in report.facts), "")
         found = with_figures(judgement, site, outcome, self.options.confidence, players, shared)
-        return nccl_path.judged(found, site, outcome)
+        return nccl_diagnostics.judged(nccl_path.judged(found, site, outcome), site, outcome)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from clusterctl.model import nodeset
 from clusterctl.model.findings import majority
 from clusterctl.model.results import Measurement, Verdict
-from clusterctl.validation.checks import base, blame, judging, nccl_path
+from clusterctl.validation.checks import base, blame, judging, nccl_diagnostics, nccl_path
 from clusterctl.validation.checks.registration import Registration
 
 if TYPE_CHECKING:
@@ -50,10 +50,11 @@ class Nccl:
         """Judge which NCCL answered, then the answers."""
         judgement = judged(site, outcome)
         if judgement.verdict is not Verdict.PASS:
-            return judgement
+            return nccl_diagnostics.judged(judgement, site, outcome)
         version = judgement.ranks[0].facts.get("nccl_version", "")
         reason = "; ".join(_words(site, judgement.ranks, version, bare(judgement.ranks)))
-        return nccl_path.judged(base.passed(judgement, reason, *_figures(judgement.ranks)), site, outcome)
+        passed = nccl_path.judged(base.passed(judgement, reason, *_figures(judgement.ranks)), site, outcome)
+        return nccl_diagnostics.judged(passed, site, outcome)
 
 
 NCCL = Nccl()

@@ -646,3 +646,78 @@ def test_pairs_of_many_nodes_play_some_rounds_in_which_every_node_meets_as_many(
     found = ways.rounds("nic", [f"node{rank // 2}" for rank in range(64)])
     assert (len(found), {len(group) for groups in found for group in groups}) == (ways.MOST_ROUNDS, {4})
     assert all(sorted(rank for group in groups for rank in group) == list(range(64)) for groups in found)
+
+
+# --- NCCL's own diagnostics -------------------------------------------------------------------------------------------
+
+
+def seen_by_the_controller(lines: list[OutputLine], ranks: int = 2) -> base.Judgement:
+    """Judge what ranks of one node printed for ``nccl``, with the stand-in as the installed NCCL."""
+    found = []
+    for line in lines:
+        event = json.loads(line.text) if line.text.startswith("{") else {}
+        if event:
+            event |= {"host": "node1", "library_path": f"{MPI}/lib/libmpi.so.40.40.7"}
+            event.get("facts", {})["nccl_installed"] = event.get("facts", {}).get("nccl_path")
+        found.append(OutputLine("stdout", 1.0, json.dumps(event) if event else line.text))
+    where = dataclasses.replace(site({"node1": GPU_NODE}), slots={"node1": ranks})
+    return NCCL.judge(where, JobOutcome("exited", 9.0, 9.0, rc=0, lines=tuple(found)))
+
+
+def test_nccl_diagnoses_itself_and_a_pass_tells_what_it_proved(stand_ins: Path, tmp_path: Path) -> None:
+    lines: list[OutputLine] = []
+    first, second = played(stand_ins, tmp_path, 2, lines=lines, FAKE_GPUS="2")
+    assert [event["facts"]["nccl_rank"] for event in (first, second)] == ["0", "1"]
+    judgement = seen_by_the_controller(lines)
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+    assert judgement.reason.endswith(
+        "; NCCL's own diagnostics: P2P is right for 2 peer accesses, no finding of 1 check"
+        "; NCCL notes: Xid/SXid: no kernel-log source was available on host here"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (
+            "p2p",
+            "node1, ranks 0, 1 (0000:01:00.0, 0000:02:00.0): NCCL's diagnostics: an access between two GPUs over NVL",
+        ),
+        ("nvlink", "node1, rank 1 (0000:02:00.0): NCCL's diagnostics: NVLinks of the GPU are not active; see "),
+    ],
+)
+def test_what_nccl_s_diagnostics_find_is_a_fail_that_names_node_rank_and_cause(
+    stand_ins: Path, tmp_path: Path, fault: str, words: str
+) -> None:
+    lines: list[OutputLine] = []
+    events = played(stand_ins, tmp_path, 3, lines=lines, FAKE_GPUS="3", FAKE_NCCL_DIAGNOSTICS=fault)
+    assert all(event["ok"] for event in events), "all answers are right"
+    judgement = seen_by_the_controller(lines, 3)
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node1",))
+    assert judgement.reason.startswith(words)
+    assert judgement.culprits[0].cure
+    assert "rank" in judgement.evidence[-1].lower()
+
+
+def test_an_older_nccl_shared_gpus_and_settings_of_the_user_are_left_alone(stand_ins: Path, tmp_path: Path) -> None:
+    for name, surroundings in {
+        "old": {"FAKE_GPUS": "2", "FAKE_NCCL_VERSION": "23007"},
+        "shared": {"FAKE_GPUS": "1"},
+        "off": {"FAKE_GPUS": "2", "NCCL_RUN_DIAGNOSTICS": "0", "NCCL_RUN_RAS_DIAGNOSTICS": "0"},
+    }.items():
+        (tmp_path / name).mkdir()
+        lines: list[OutputLine] = []
+        events = played(stand_ins, tmp_path / name, 2, lines=lines, **surroundings)
+        assert not [line for line in lines if "NCCL DIAG" in line.text], name
+        assert ("nccl_diagnostics" in events[0]["facts"]) == (name == "off")
+    assert seen_by_the_controller(lines).reason.endswith("; NCCL's own diagnostics printed nothing")
+
+
+def test_a_fail_without_a_node_takes_that_of_the_diagnostics() -> None:
+    nodes = {"node1": GPU_NODE, "node2": GPU_NODE}
+    report = (ROOT / "tests" / "data" / "nccl_diagnostics" / "nvlink.txt").read_text(encoding="utf-8").replace("6", "2")
+    hung = [OutputLine("stdout", 1.0, json.dumps({**said(rank), "event": "waiting", "s": 8.0})) for rank in range(4)]
+    outcome = JobOutcome("deadline", 9.0, 9.0, lines=(*hung, OutputLine("stdout", 2.0, report.strip())))
+    judgement = NCCL.judge(site(nodes), outcome)
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node2",))
+    assert "node2, rank 2: NCCL's diagnostics: NVLinks of the GPU are not active" in judgement.reason

@@ -1,0 +1,100 @@
+"""NCCL's own diagnostics (2.31 and later) in a verdict: a fault is a FAIL that names node, rank and cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clusterctl.analysis import nccl_diagnostics
+from clusterctl.model.culprits import Culprit
+from clusterctl.model.results import Verdict
+from clusterctl.support.words import and_more
+from clusterctl.validation.checks import base
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clusterctl.analysis.nccl_diagnostics import DiagnosticFault
+    from clusterctl.model.job_outcome import JobOutcome
+    from clusterctl.model.results import RankReport
+
+QUANTITY = "diagnostics"
+ASKED, RANK = "nccl_diagnostics", "nccl_rank"  # the facts of a rank that asked for them
+_MOST_NAMED = 3
+
+
+def judged(judgement: base.Judgement, site: base.Site, outcome: JobOutcome) -> base.Judgement:
+    """Return the judgement with what the diagnostics found.
+
+    A PASS with a fault becomes a FAIL. A FAIL that names no node takes theirs. Without a fault a PASS tells what they
+    proved, and what they noted.
+    """
+    if judgement.verdict not in {Verdict.PASS, Verdict.FAIL}:
+        return judgement
+    found = nccl_diagnostics.read(line.text for line in outcome.lines)
+    places = _places(site, judgement.ranks)
+    faults = [(one, _hosts(one, places, site.names)) for one in found.faults]
+    if faults:
+        return _failed(judgement, faults, places)
+    if judgement.verdict is Verdict.FAIL:
+        return judgement
+    words = [found.praise] if found.praise else []
+    words += [f"NCCL notes: {and_more((_placed(note, places) for note in found.notes), _MOST_NAMED, '; ')}"] * bool(
+        found.notes
+    )
+    if not found.told and any(ASKED in report.facts for report in judgement.ranks):
+        words.append("NCCL's own diagnostics printed nothing")
+    return base.passed(judgement, "; ".join((judgement.reason, *words))) if words else judgement
+
+
+def _failed(
+    judgement: base.Judgement,
+    faults: Sequence[tuple[DiagnosticFault, tuple[str, ...]]],
+    places: Mapping[int, RankReport],
+) -> base.Judgement:
+    words = (f"{_who(one, hosts, places)}: {one.words}; {one.cure}" for one, hosts in faults)
+    told = and_more(words, _MOST_NAMED, ". ")
+    evidence = (*judgement.evidence, *(one.line for one, _hosts_of_it in faults if one.line))
+    culprits = tuple(
+        Culprit(kind="node", nodes=(host,), quantity=QUANTITY, words=one.words, cure=one.cure)
+        for one, hosts in faults
+        for host in hosts
+    )
+    if judgement.verdict is Verdict.PASS:
+        failed = base.fail(judgement, told, (host for _one, hosts in faults for host in hosts))
+        return replace(failed, evidence=evidence, culprits=culprits)
+    known = replace(judgement, reason=f"{judgement.reason}. {told}", evidence=evidence)
+    if known.hosts:
+        return known
+    return replace(known, hosts=base.unique(one for culprit in culprits for one in culprit.nodes), culprits=culprits)
+
+
+def _places(site: base.Site, reports: Sequence[RankReport]) -> dict[int, RankReport]:
+    """Return the report of each rank of NCCL's communicator; ranks that did not tell theirs are taken in order."""
+    known = {int(one.facts[RANK]): one for one in reports if one.facts.get(RANK, "").isdigit()}
+    whole = len(reports) == sum(site.slots.values())
+    return known or ({one.rank: one for one in reports} if whole else {})
+
+
+def _hosts(one: DiagnosticFault, places: Mapping[int, RankReport], names: Mapping[str, str]) -> tuple[str, ...]:
+    if one.host:
+        return (names.get(one.host, one.host),)
+    return base.unique(places[rank].host for rank in one.ranks if rank in places)
+
+
+def _who(one: DiagnosticFault, hosts: Sequence[str], places: Mapping[int, RankReport]) -> str:
+    """Return node and ranks: 'node2, ranks 4 and 5 (0000:1b:00.0, 0000:43:00.0)'."""
+    if not one.ranks:
+        return ", ".join(hosts)
+    listed = [str(places[rank].rank) if rank in places else f"{rank} of the communicator" for rank in one.ranks]
+    buses = [places[rank].facts.get("gpu_place", "") for rank in one.ranks if rank in places]
+    where = f" ({and_more([bus for bus in buses if bus], _MOST_NAMED)})" if any(buses) else ""
+    word = "rank" if len(listed) == 1 else "ranks"
+    return f"{', '.join(hosts) or 'an unknown node'}, {word} {and_more(listed, _MOST_NAMED)}{where}"
+
+
+def _placed(note: str, places: Mapping[int, RankReport]) -> str:
+    """Return a note with the nodes of the ranks that it lists, where these are not all nodes."""
+    listed = base.unique(places[rank].host for rank in nccl_diagnostics.ranks_of(note) if rank in places)
+    everywhere = {report.host for report in places.values()}
+    return f"{note} ({', '.join(listed[:_MOST_NAMED])})" if listed and set(listed) != everywhere else note
