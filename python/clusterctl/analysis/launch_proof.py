@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.analysis.carriers import FabricPath
-from clusterctl.analysis.nccl_path import NcclPath, PathFault, carrier_faults, joined, nccl_faults, praise, together
+from clusterctl.analysis.nccl_path import (
+    NcclPath,
+    PathFault,
+    carrier_faults,
+    joined,
+    nccl_faults,
+    praise,
+    ring_note,
+    together,
+)
 from clusterctl.support.errors import ExitCode
 from clusterctl.support.words import and_more
 
@@ -145,7 +154,7 @@ def _proved(reports: Sequence[Mapping[str, Any]], site: _Site, paths: Mapping[st
     if backend != NCCL:
         bare = [host for host in site.slots if host not in site.gpus]
         return f"PASS: {who} over Gloo; the way of NCCL was not proved, for there is no GPU on {_named(bare)}"
-    way = praise(paths)
+    way = "; ".join(one for one in (praise(paths), ring_note(site, paths)) if one)
     if way:
         return f"PASS: {who}; {way}"
     return f"PASS: {who} over NCCL; its way was not proved, for its log says nothing of it (is NCCL_DEBUG_FILE set?)"

@@ -18,7 +18,8 @@ from clusterctl.support.words import and_more
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-_NET, _IB, _SOCKET, _DIRECT = "NET/", "NET/IB", "NET/Socket", "GDRDMA"
+_NET, _SOCKET, _DIRECT = "NET/", "NET/Socket", "GDRDMA"
+_BETWEEN_NODES = "P2P/MNNVL"
 _LEAST_BYTES = 2**20  # of a node's traffic; less says nothing of the way that a job takes
 _MOSTLY = 0.5  # of a node's traffic
 _PARTLY = 0.1  # of a node's traffic, where a setting of the node itself chose the way
@@ -63,6 +64,9 @@ class NcclPath:
     settings: Mapping[str, str] = field(default_factory=dict)
     not_direct: tuple[str, ...] = ()
     no_device: bool = False
+    named: str = "IB"  # the network whose devices ``numbers`` names; a plugin built on NCCL's own begins so too
+    devices: int = 0  # that a plugin offers, 0 where it does not tell
+    ring: tuple[int, ...] = ()  # ranks in the order of the first ring, where this node's ranks told it
 
     def via(self, begin: str) -> tuple[str, ...]:
         """Return the ways between nodes that begin so."""
@@ -70,14 +74,29 @@ class NcclPath:
 
     @property
     def is_socket(self) -> bool:
-        """Whether connections between nodes go over sockets."""
-        return bool(self.via(_SOCKET)) or (self.network == "Socket" and not self.via(_NET))
+        """Whether connections between nodes go over sockets; with NVLink between nodes there may be none."""
+        return bool(self.via(_SOCKET)) or (self.network == "Socket" and not self.ways)
+
+    @property
+    def rails(self) -> tuple[str, ...]:
+        """The ways over a network of devices that have numbers: NCCL's own RDMA, or a plugin's."""
+        return () if self.is_socket else self.via(_NET)
+
+    @property
+    def used_numbers(self) -> tuple[int, ...]:
+        """The numbers of the devices that carry connections."""
+        return tuple(sorted({int(number) for way in self.rails if (number := _number(way)).isdigit()}))
 
     @property
     def used(self) -> tuple[str, ...]:
-        """The RDMA ports that carry connections."""
-        found = {int(number): None for way in self.via(_IB) if (number := _number(way)).isdigit()}
-        return _unique(self.numbers[number] for number in sorted(found) if number in self.numbers)
+        """The RDMA ports that carry connections, where the log names them."""
+        numbers = self.used_numbers if self.has_names else ()
+        return _unique(self.numbers[number] for number in numbers if number in self.numbers)
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the devices that carry connections are those that the log names."""
+        return bool(self.numbers) and any(way.startswith(f"{_NET}{self.named}") for way in self.rails)
 
 
 @dataclass(frozen=True)
@@ -94,12 +113,32 @@ def praise(paths: Mapping[str, NcclPath]) -> str:
     ways = {one.network for one in paths.values() if one.network}
     if len(ways) != 1:
         return ""
+    if all(one.via(_BETWEEN_NODES) and not one.via(_NET) for one in paths.values()):
+        return "NCCL goes over NVLink between nodes"
     name = next(iter(ways))
     over = _unique(port for one in paths.values() for port in one.used)
     over = over or _unique(name for one in paths.values() if one.is_socket for name in one.interfaces)
     direct = all(any(_DIRECT in way for way in one.via(_NET)) for one in paths.values())
     words = f"NCCL goes over {name}" + (f" ({', '.join(over[:_MOST_PORTS])})" if over else "")
     return f"{words} with GPUDirect RDMA" if direct else words
+
+
+def ring_note(site: PathSite, paths: Mapping[str, NcclPath]) -> str:
+    """Return that NCCL's first ring goes from node to node more often than it must, '' where it does not.
+
+    A ring that enters and leaves each node once changes nodes as often as there are nodes. NCCL builds such rings by
+    itself, unless it takes ranks of a node for ranks of several (``NCCL_HOSTID``, containers with other host names).
+    """
+    places = [host for host, ranks in site.slots.items() for _rank in range(ranks)]
+    ring = next((one.ring for one in paths.values() if one.ring), ())
+    if len(site.slots) < 2 or sorted(ring) != list(range(len(places))):  # noqa: PLR2004 - one node has no other
+        return ""
+    hosts = [places[rank] for rank in ring]
+    changes = sum(host != hosts[at - 1] for at, host in enumerate(hosts))
+    if changes <= len(site.slots):
+        return ""
+    words = f"NCCL's ring changes nodes {changes} times where {len(site.slots)} are enough"
+    return f"{words}; see whether NCCL_HOSTID or a container's host name differs within a node"
 
 
 def nccl_faults(site: PathSite, paths: Mapping[str, NcclPath]) -> Iterator[PathFault]:
@@ -110,8 +149,11 @@ def nccl_faults(site: PathSite, paths: Mapping[str, NcclPath]) -> Iterator[PathF
             if up:
                 yield _fell_back(site, host, one, up)
             yield from _wrong_interface(site, host, one)
-        elif one.via(_IB):
-            yield from _left_out(site, host, one, up, paths)
+        elif one.rails:
+            if one.has_names:
+                yield from _left_out(site, host, one, up, paths)
+            else:
+                yield from _devices_left_out(site, host, one, paths)
             yield from _indirect(site, host, one, paths)
         off = _setting(site, host, one, {"NCCL_P2P_DISABLE": ("0",)})
         if off and any(way.startswith("SHM") for way in one.ways):
@@ -211,26 +253,58 @@ def _left_out(
     alike = [other for name, other in paths.items() if len(site.rdma.get(name, ())) == len(up)]
     most = max((len(other.used) for other in alike), default=0)
     used = len(one.used)
-    if len(up) > 1 and used and (used < most or (used == 1 and site.slots[host] > 1)):
-        why = _setting(site, host, one, {"NCCL_IB_HCA": (), "NCCL_CROSS_NIC": (), "NCCL_TOPO_FILE": ()})
+    why = _setting(site, host, one, {"NCCL_IB_HCA": (), "NCCL_CROSS_NIC": (), "NCCL_TOPO_FILE": ()})
+    alone = used == 1 and site.slots[host] >= (2 if why else len(up))  # two GPUs may have the same port nearest
+    if len(up) > 1 and used and (used < most or alone):
         words = f"NCCL uses {_named(one.used)} alone of {len(up)} ports that are up{f', by {why}' if why else ''}"
         yield PathFault(
             (host,), words, cure if why else "compare the PCI topology with other nodes ('nvidia-smi topo -m')"
         )
 
 
+def _devices_left_out(site: PathSite, host: str, one: NcclPath, paths: Mapping[str, NcclPath]) -> Iterator[PathFault]:
+    """Find a plugin that offers or uses fewer devices than on nodes with the same GPUs and as many ranks."""
+    alike = [
+        other
+        for name, other in paths.items()
+        if other.network == one.network and _alike(site, host, name) and site.slots[name] == site.slots[host]
+    ]
+    offered = max((other.devices for other in alike), default=0)
+    if 0 < one.devices < offered:
+        words = f"{one.network} finds {one.devices} of the {offered} devices that it finds on other nodes"
+        yield PathFault((host,), words, "compare the network cards and their drivers with those of other nodes")
+        return
+    most = max((len(other.used_numbers) for other in alike), default=0)
+    used = one.used_numbers
+    why = _setting(site, host, one, {"NCCL_CROSS_NIC": (), "NCCL_TOPO_FILE": ()})
+    alone = len(used) == 1 < one.devices and site.slots[host] >= (2 if why else one.devices)
+    if used and (len(used) < most or alone):
+        of = f" of {one.devices}" if one.devices else ""
+        than = f", and {most} on other nodes" if len(used) < most else ""
+        number = ", ".join(map(str, used[:_MOST_NAMED]))
+        words = f"{one.network} uses its device {number} alone{of}{than}{f', by {why}' if why else ''}"
+        cure = "take that setting away" if why else "compare the PCI topology with other nodes ('nvidia-smi topo -m')"
+        yield PathFault((host,), words, cure)
+
+
+def _alike(site: PathSite, host: str, other: str) -> bool:
+    """Whether two nodes have the same GPUs, as far as both are known."""
+    return site.gpus.get(host, "") == site.gpus.get(other, "")
+
+
 def _indirect(site: PathSite, host: str, one: NcclPath, paths: Mapping[str, NcclPath]) -> Iterator[PathFault]:
-    if any(_DIRECT in way for way in one.via(_IB)):
+    if any(_DIRECT in way for way in one.rails):
         return
     if _NO_GPUDIRECT in site.gpus.get(host, ""):
         return
-    over = _named(one.used or one.ports)
+    over = _named(one.used or one.ports) or one.network
     why = _setting(
         site, host, one, {"NCCL_NET_GDR_LEVEL": (), "NCCL_DMABUF_ENABLE": ("1",), "NCCL_IB_CUDA_SUPPORT": ("1",)}
     )
+    neighbours = (other for name, other in paths.items() if _alike(site, host, name) and other.network == one.network)
     if why:
         yield PathFault((host,), f"GPUDirect RDMA is off for {over}, by {why}", "take that setting away")
-    elif one.not_direct or any(_DIRECT in way for other in paths.values() for way in other.via(_IB)):
+    elif one.not_direct or any(_DIRECT in way for other in neighbours for way in other.rails):
         cure = "load the module nvidia_peermem, or a driver and a kernel with DMA-BUF; see that ACS and IOMMU are off"
         yield PathFault((host,), f"GPUDirect RDMA is off for {_named(one.not_direct) or over}", cure)
 
@@ -267,6 +341,7 @@ def joined(events: Sequence[Mapping[str, Any]]) -> NcclPath:
     settings: dict[str, str] = {}
     interfaces: list[str] = []
     closed: list[str] = []
+    devices, ring = 0, ()
     for event in events:
         for number, name in _pairs(event.get("hcas")):
             if number.isascii() and number.isdigit() and len(number) < _MOST_NAMED:
@@ -277,8 +352,11 @@ def joined(events: Sequence[Mapping[str, Any]]) -> NcclPath:
         listed = event.get("interfaces")
         interfaces += [str(name) for name in listed] if isinstance(listed, list) else []
         closed += [name for name, on in _pairs(event.get("direct")) if on is False]
+        devices = max(devices, _count(event.get("devices")))
+        ring = ring or _order(event.get("ring"))
     return NcclPath(
         network=next((str(event["network"]) for event in events if event.get("network")), ""),
+        named=next((str(event["named"]) for event in events if event.get("named")), "IB"),
         ports=_unique(numbers[number] for number in sorted(numbers)),
         numbers=numbers,
         interfaces=_unique(interfaces),
@@ -286,7 +364,19 @@ def joined(events: Sequence[Mapping[str, Any]]) -> NcclPath:
         settings=settings,
         not_direct=_unique(name for name in closed if not name.startswith("lo")),
         no_device=any(event.get("no_device") is True for event in events),
+        devices=devices,
+        ring=ring,
     )
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and value > 0 else 0
+
+
+def _order(value: Any) -> tuple[int, ...]:
+    """Return a list of ranks, () for anything else."""
+    listed = value if isinstance(value, list) else []
+    return tuple(listed) if all(type(rank) is int for rank in listed) else ()
 
 
 def _pairs(value: Any) -> list[tuple[str, Any]]:

@@ -19,11 +19,16 @@ TALKATIVE = ("INFO", "ABORT", "TRACE")
 WANTED = "INIT,ENV,NET,GRAPH"
 BLOCK = 1 << 16
 MOST_BYTES = 1 << 24  # of a log that is read; NCCL writes some kilobytes for each rank
-MOST_HCAS, MOST_NAMED, MOST_TEXT = 40, 12, 40  # what a line tells stays below what a pipe writes in one piece
+# What a line tells stays below what a pipe writes in one piece. A rank may use each of 16 rails of a node.
+MOST_HCAS, MOST_WAYS, MOST_NAMED, MOST_TEXT = 40, 20, 12, 40
+MOST_RING = 64  # ranks; NCCL itself cuts the line of a longer ring off
 
 _SAID = re.compile(r"NCCL (INFO|WARN) (.*)")
 _NETWORK = re.compile(r"Using network (.+)")
-_USING = re.compile(r"NET/(IB|Socket) : Using (.+)")
+_USING = re.compile(r"NET/(\S+?) ?: Using (\[.+)")
+_PROVIDER = re.compile(r"NET/OFI Selected provider is ([\w;-]+).*\(found (\d+) nics\)", re.IGNORECASE)
+_GROUP = re.compile(r"NET/OFI NIC group (\d+) device #\d+ ")
+_RING = re.compile(r"Channel \d+(?:/\d+)? ?:((?: +\d+)+)$")
 _ENTRY = re.compile(r"\[(\d+)\](\S+?)(?:/(IB|RoCE|Ethernet))?(?=\s|$)")
 _SOCKET = re.compile(r"\[\d+\]([^:\s]+):\S+<\d+>")
 _ENDS = r"\d+\[[^\]]*\] -> \d+\[[^\]]*\]"
@@ -33,6 +38,7 @@ _SET = re.compile(r"(NCCL_[A-Z0-9_]+) set by environment to (.*?)\.?$")
 _DIRECT = re.compile(r"NET/(\S+) : GPU Direct RDMA (Enabled|Disabled) for HCA (\d+) '([^']+)'")
 _NO_DEVICE = "NET/IB : No device found"
 _VERSION = re.compile(r"NCCL version (\d+(?:\.\d+)+)")
+_NOT_THE_WAY = re.compile(r"\(\d+\)|/Shared$")  # which rank of the node serves a rail, and that buffers are shared
 
 
 class Log:
@@ -81,24 +87,29 @@ def told(lines: Iterable[str]) -> dict[str, Any]:
     """Return what a log says of the way that NCCL's connections take; {} for a log without a word of NCCL.
 
     Returns:
-        ``network`` is NCCL's name of it. ``hcas`` are the RDMA ports that it opened, ``mlx5_0:1/RoCE``, and
-        ``interfaces`` those for its sockets. ``ways`` counts connections by their way, ``NET/IB/0/GDRDMA`` or
-        ``P2P/CUMEM``. ``settings`` were set by somebody, ``direct`` is GPUDirect by HCA, ``no_device``: no RDMA port
-        was found that it could use. ``rings``: its rings are connected. ``version`` is that of NCCL.
+        ``network`` is NCCL's name of it. ``hcas`` are the RDMA ports that the network ``named`` opened,
+        ``mlx5_0:1/RoCE``, and ``interfaces`` those for its sockets. ``ways`` counts connections by their way,
+        ``NET/IB/0/GDRDMA`` or ``P2P/CUMEM``. ``settings`` were set by somebody, ``direct`` is GPUDirect by HCA,
+        ``no_device``: no RDMA port was found that it could use. ``ring`` is the order of the ranks in the first ring,
+        which rank 0 tells. ``devices`` counts what a plugin offers, where it tells it (aws-ofi-nccl), 0 otherwise.
+        ``version`` is that of NCCL.
     """
     found = _Found()
     for line in lines:
         match = _SAID.search(line)
         if match:
             found.take(match.group(2).strip())
-        elif _VERSION.search(line):
-            found.version = str(_VERSION.search(line).group(1))  # type: ignore[union-attr]
+        version = _VERSION.search(line)  # since 2.27 on a line of its log
+        if version:
+            found.version = version.group(1)
     return found.answer()
 
 
 class _Found:
     def __init__(self) -> None:
-        self.some = self.no_device = self.rings = False
+        self.some = self.no_device = False
+        self.ring: list[int] = []
+        self.nics, self.groups, self.named = 0, 0, ""
         self.network = self.version = ""
         self.hcas: dict[int, str] = {}
         self.interfaces: list[str] = []
@@ -110,7 +121,6 @@ class _Found:
         """Take what one line says."""
         self.some = True
         self.no_device |= text.startswith(_NO_DEVICE)
-        self.rings |= text.startswith("Connected all rings")
         for pattern, take in (
             (_NETWORK, self._network),
             (_USING, self._using),
@@ -118,6 +128,9 @@ class _Found:
             (_SET, self._set),
             (_DIRECT, self._direct),
             (_CHANNEL, self._channel),
+            (_PROVIDER, self._provider),
+            (_GROUP, self._group),
+            (_RING, self._ring),
         ):
             match = pattern.match(text)
             if match:
@@ -130,7 +143,7 @@ class _Found:
         if kind == "Socket":
             self.interfaces = _SOCKET.findall(rest)
         else:
-            ports = rest.partition(";")[0]
+            self.named, ports = kind, rest.partition(";")[0]
             self.hcas.update({int(at): f"{name}/{layer}" for at, name, layer in _ENTRY.findall(ports) if layer})
 
     def _merged(self, at: str, name: str) -> None:
@@ -144,13 +157,24 @@ class _Found:
         self.direct[name] = state == "Enabled"
 
     def _channel(self, _side: str | None, way: str) -> None:
-        self.ways[way] += 1
+        self.ways[_NOT_THE_WAY.sub("", way)] += 1
+
+    def _provider(self, _name: str, nics: str) -> None:
+        self.nics = int(nics)
+
+    def _group(self, number: str) -> None:
+        """Count groups: NCCL sees one device for each group of NICs."""
+        self.groups = max(self.groups, int(number) + 1)
+
+    def _ring(self, order: str) -> None:
+        if not self.ring:
+            self.ring = [int(rank) for rank in order.split()]
 
     def answer(self) -> dict[str, Any]:
         """Return what was found, cut to what one line may tell."""
         if not self.some:
             return {}
-        ways = dict(self.ways.most_common(MOST_NAMED))
+        ways = dict(self.ways.most_common(MOST_WAYS))
         return {
             "network": self.network[:MOST_TEXT],
             "hcas": {str(at): name[:MOST_TEXT] for at, name in sorted(self.hcas.items())[:MOST_HCAS]},
@@ -161,6 +185,8 @@ class _Found:
             },
             "direct": {name[:MOST_TEXT]: on for name, on in list(self.direct.items())[:MOST_NAMED]},
             "no_device": self.no_device,
-            "rings": self.rings,
+            "named": self.named[:MOST_TEXT],
+            "ring": self.ring if len(self.ring) <= MOST_RING else [],
+            "devices": self.groups or self.nics,
             "version": self.version,
         }

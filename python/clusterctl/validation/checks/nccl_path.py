@@ -6,7 +6,15 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.analysis.nccl_path import NcclPath, carrier_faults, joined, nccl_faults, praise, together
+from clusterctl.analysis.nccl_path import (
+    NcclPath,
+    carrier_faults,
+    joined,
+    nccl_faults,
+    praise,
+    ring_note,
+    together,
+)
 from clusterctl.model.culprits import Culprit
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Verdict
@@ -30,8 +38,8 @@ def judged(judgement: base.Judgement, site: base.Site, outcome: JobOutcome) -> b
     paths = read(outcome.lines, site)
     found = together([*nccl_faults(site, paths), *carrier_faults(site, _of_nodes(outcome.lines, "carried", site))])
     if not found:
-        how = praise(paths)
-        return base.passed(judgement, f"{judgement.reason}; {how}") if how else judgement
+        words = [one for one in (praise(paths), ring_note(site, paths)) if one]
+        return base.passed(judgement, "; ".join((judgement.reason, *words))) if words else judgement
     words = and_more((f"{folded(one.hosts)}: {one.words}; {one.cure}" for one in found), _MOST_NAMED, ". ")
     failed = base.fail(judgement, words, (host for one in found for host in one.hosts))
     culprits = tuple(

@@ -61,11 +61,13 @@ def test_what_a_log_says() -> None:
         "network": "IB",
         "hcas": {"0": "mlx5_0:1/RoCE", "1": "mlx5_1:1/RoCE"},
         "interfaces": [],
-        "ways": {"NET/IB/0/GDRDMA": 1, "NET/IB/1/GDRDMA": 1, "P2P/CUMEM/read": 1, "NET/IB/1(1)/GDRDMA": 1},
+        "ways": {"NET/IB/0/GDRDMA": 1, "NET/IB/1/GDRDMA": 2, "P2P/CUMEM/read": 1},
         "settings": {"NCCL_IB_GID_INDEX": "3"},
         "direct": {"mlx5_0": True, "mlx5_1": True},
         "no_device": False,
-        "rings": True,
+        "named": "IB",
+        "ring": [0, 1, 2, 3],
+        "devices": 0,
         "version": "2.24.3",
     }
     old = told("old-form")
@@ -81,7 +83,7 @@ def test_a_log_of_any_length_is_told_in_one_piece() -> None:
     many += [f"{begin}NCCL_SETTING_{'A' * n} set by environment to {'y' * 900}." for n in range(200)]
     many += [begin + "NET/IB : Using " + " ".join(f"[{n}]mlx5_{n}:1/RoCE" for n in range(99))]
     found = load("nccl_log").told(many)
-    assert len(found["ways"]) == load("nccl_log").MOST_NAMED
+    assert len(found["ways"]) == load("nccl_log").MOST_WAYS
     assert len(json.dumps(found)) < 4000
 
 
@@ -194,6 +196,79 @@ def test_what_cannot_be_expected_is_no_fault() -> None:
     assert nccl_path.judged(failed, site(*ports), outcome) == failed
 
 
+@pytest.mark.parametrize(
+    ("log", "ports", "words"),
+    [
+        ("form-2.27", 2, "NCCL goes over IB (mlx5_0:1, mlx5_1:1) with GPUDirect RDMA"),
+        ("form-2.28-data-direct", 2, "NCCL goes over IB (mlx5_0:1, mlx5_1:1) with GPUDirect RDMA"),
+        ("form-timestamps", 2, "NCCL goes over IB (mlx5_0:1, mlx5_1:1) with GPUDirect RDMA"),
+        ("ibext", 2, "NCCL goes over IBext_v8 (mlx5_0:1, mlx5_1:1)"),
+        ("ofi-efa", 4, "NCCL goes over Libfabric with GPUDirect RDMA"),
+        ("ofi-cxi", 8, "NCCL goes over AWS Libfabric with GPUDirect RDMA"),
+        ("mnnvl", 2, "NCCL goes over NVLink between nodes"),
+    ],
+)
+def test_no_published_form_of_a_healthy_machine_is_a_fail(log: str, ports: int, words: str) -> None:
+    found = judged(site(*(f"mlx5_{number}:1" for number in range(ports))), *[log] * 3)
+    assert (found.verdict, found.reason) == (Verdict.PASS, f"4 ranks on 2 nodes; {words}")
+
+
+def test_the_version_is_read_in_both_places() -> None:
+    assert [told(log)["version"] for log in ("ib-direct", "form-2.27")] == ["2.24.3", "2.27.6"]
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("ofi-efa-indirect", "node2: GPUDirect RDMA is off for Libfabric; load the module nvidia_peermem"),
+        ("ofi-efa-fewer", "node2: Libfabric finds 1 of the 2 devices that it finds on other nodes; compare the"),
+        (
+            "ofi-efa-one",
+            "node2: Libfabric uses its device 0 alone of 2, and 2 on other nodes; compare the PCI",
+        ),
+    ],
+)
+def test_a_plugin_is_held_against_the_other_nodes(log: str, words: str) -> None:
+    found = judged(site("rdmap1:1"), "ofi-efa", log, "ofi-efa")
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node2",))
+    assert found.reason.startswith(words)
+    other = {"node1": "NVIDIA H200", "node2": "NVIDIA L4", "node3": "NVIDIA H200"}
+    assert judged(site("rdmap1:1", gpus=other), "ofi-efa", log, "ofi-efa").verdict is (
+        Verdict.FAIL if log == "ofi-efa-one" else Verdict.PASS
+    ), "another kind of machine is not held against them, but as many ranks as devices use more than one"
+
+
+def test_names_of_one_network_are_not_those_of_another() -> None:
+    both = told("ofi-efa") | {"hcas": {"0": "mlx5_0:1/IB", "1": "mlx5_1:1/IB"}, "named": "IB"}
+    lines = tuple(line("nccl_path", host, **both) for host in NODES)
+    found = nccl_path.judged(PASSED, site("mlx5_0:1", "mlx5_1:1"), JobOutcome("exited", 1.0, lines=lines))
+    assert found.reason.endswith("; NCCL goes over Libfabric with GPUDirect RDMA")
+
+
+def test_two_ranks_whose_gpus_have_the_same_port_nearest_are_no_fault() -> None:
+    ports = tuple(f"mlx5_{number}:1" for number in range(4))
+    one = told("ib-one-rail") | {"settings": {}}
+    lines = tuple(line("nccl_path", host, **one) for host in NODES)
+    outcome = JobOutcome("exited", 1.0, lines=lines)
+    assert nccl_path.judged(PASSED, site(*ports), outcome).verdict is Verdict.PASS
+    whole = replace(site(*ports), slots=dict.fromkeys(NODES, 4))
+    assert nccl_path.judged(PASSED, whole, outcome).verdict is Verdict.FAIL, "four ranks have four ports"
+
+
+def test_a_ring_that_changes_nodes_too_often_is_a_note() -> None:
+    def reason(*order: object) -> str:
+        lines = (line("nccl_path", "node1", **(told("ib-direct") | {"ring": list(order)})),)
+        found = nccl_path.judged(PASSED, site("mlx5_0:1", "mlx5_1:1"), JobOutcome("exited", 1.0, lines=lines))
+        assert found.verdict is Verdict.PASS
+        return found.reason
+
+    note = "; NCCL's ring changes nodes 6 times where 3 are enough; see whether NCCL_HOSTID or a container's host name"
+    assert note in reason(0, 2, 4, 1, 3, 5)
+    assert "ring" not in reason(0, 1, 3, 2, 4, 5), "a ring of three nodes"
+    for other in ((), (0, 1, 2), (0, 1, 3, 2, 4, 4), ("0", 2, 4, 1, 3, 5)):
+        assert "ring" not in reason(*other)
+
+
 def carried(host: str, rows: dict[str, list[object]], **settings: str) -> OutputLine:
     return line("carried", host, ports=rows, settings=settings)
 
@@ -265,7 +340,7 @@ STRANGE = [None, 7, "x", [], [["a"]], {"a": 1}, {"0": None}, {"eth1": [1, "2", 3
 
 @pytest.mark.parametrize("value", STRANGE)
 def test_lines_of_another_form_are_passed_over(value: object) -> None:
-    names = ("network", "hcas", "interfaces", "ways", "settings", "direct", "no_device")
+    names = ("network", "hcas", "interfaces", "ways", "settings", "direct", "no_device", "ring", "devices", "named")
     lines = [line("nccl_path", "node1", **dict.fromkeys(names, value)), line("carried", "node2", ports=value)]
     found = nccl_path.judged(PASSED, site("mlx5_0:1"), JobOutcome("exited", 1.0, lines=tuple(lines)))
     assert found.verdict in {Verdict.PASS, Verdict.FAIL}
