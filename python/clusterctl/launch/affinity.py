@@ -78,15 +78,22 @@ def places(nodes: Mapping[str, NodeFacts], slots: Mapping[str, int]) -> dict[str
     return {name: tuple(_with_ports(nodes[name], name, count, found)) for name, count in slots.items()}
 
 
-def notes(placed: Mapping[str, Sequence[RankPlace]]) -> tuple[str, ...]:
-    """Return one sentence for each different place, with the nodes and ranks that have it, and its reason."""
+def notes(placed: Mapping[str, Sequence[RankPlace]], *, ports: bool) -> tuple[str, ...]:
+    """Return one sentence for each different place, with the nodes and ranks that have it, and its reason.
+
+    Args:
+        placed: of :func:`places`.
+        ports: whether a rank takes its port. NCCL gets none: it chooses by the same topology, it may reach another
+            GPU's port over NVLink (PXN), and ranks of a node with different ``NCCL_IB_HCA`` would take that from it.
+    """
     same: dict[tuple[int, RankPlace], list[str]] = defaultdict(list)
     for name, found in placed.items():
         for local, place in enumerate(found):
             same[(local, place)].append(name)
+    port, left = ("port ", "") if ports else ("nearest port ", "; NCCL chooses by itself, by the same topology")
     return tuple(
         f"{folded(names)}, rank {local} of the node: {f'cores {place.cpus}' if place.cpus else 'any core'}"
-        f"{f', port {place.port}' if place.port else ''} ({place.reason})"
+        f"{f', {port}{place.port}' if place.port else ''} ({place.reason}{left if place.port else ''})"
         for (local, place), names in sorted(same.items(), key=lambda item: (item[1][0], item[0][0]))
     )
 

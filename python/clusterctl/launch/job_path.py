@@ -72,7 +72,7 @@ def decide(
             raise ConfigError("--affinity auto places each rank by itself; leave out --bind-to and --map-by.")
         placed = affinity.places(facts, slots if workers is None else workers)
         bound = affinity.before_nodes(placed) if per_node else affinity.before_ranks(placed, ports=ucx)
-        notes = affinity.notes(placed)
+        notes = affinity.notes(placed, ports=ucx and not per_node)
     return JobPath(
         mca=mpirun.transport(mpirun.dialect(first.version), ucx=ucx),
         bind=wish.bind,

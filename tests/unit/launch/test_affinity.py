@@ -71,9 +71,20 @@ def test_each_rank_gets_its_share_of_the_cores_near_its_gpu_and_the_port_behind_
 
 
 def test_nodes_alike_are_told_once_a_rank() -> None:
-    told = affinity.notes(placed(members(3)))
+    told = affinity.notes(placed(members(3)), ports=True)
     assert len(told) == 4
     assert told[0].startswith("node[1-3], rank 0 of the node: cores 0-1,8-9, port mlx5_1:1 (2 of 4 cores of")
+
+
+def test_a_port_that_no_rank_is_given_is_told_as_the_nearest_with_the_reason() -> None:
+    told = affinity.notes(placed(members()), ports=False)
+    assert told[0] == (
+        "node1, rank 0 of the node: cores 0-1,8-9, nearest port mlx5_1:1 (2 of 4 cores of NUMA node 0, near its GPU "
+        "0000:10:00.0; mlx5_1:1 is behind the same PCI bridge sw0; NCCL chooses by itself, by the same topology)"
+    )
+    plan = compose.compose(members(), "node1", Wish(("train.py",), Launcher.TORCHRUN, path=AUTO))
+    assert all("nearest port mlx5_" in note for note in plan.notes)
+    assert not [word for word in plan.argv if "NCCL_IB_HCA" in word]
 
 
 def test_a_port_that_is_down_and_a_single_port_are_no_choice() -> None:
