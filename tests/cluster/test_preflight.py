@@ -100,9 +100,10 @@ def test_all_problems_in_one_answer_and_nothing_is_changed(pair: Sandbox, tmp_pa
 
 def test_healthy_nodes_go_on(pair: Sandbox, tmp_path: Path) -> None:
     hosts = "\n".join(f"{node.name} ansible_host={node.address} ansible_become=true" for node in pair.nodes)
-    done = play(pair, tmp_path, f"{hosts}\n[all:vars]\nenvironment_label=blue\nhosts_by_rack={{}}\n")
+    done = play(pair, tmp_path, f"{hosts}\n[all:vars]\nenvironment_label=blue\nhosts_by_rack={{}}\nhosts_domains=x\n")
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == 0, said
     assert "environment_label, hosts_by_rack are variables that the roles of clusterctl do not have" in said
+    assert "hosts_domains is not a variable of role hosts, and stays unused there; did you mean hosts_domain?" in said
     assert exists(pair, "node1")
     assert exists(pair, "node2")

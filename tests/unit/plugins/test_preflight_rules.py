@@ -415,6 +415,12 @@ SPECS: dict[str, dict[str, Any]] = {
 }
 
 
+SPECS_AS_SHIPPED: dict[str, dict[str, Any]] = {
+    path.parents[1].name: yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"]["main"]["options"]
+    for path in (content.root() / "roles").glob("*/meta/argument_specs.yml")
+}
+
+
 class TestVariables:
     @pytest.mark.parametrize(
         ("name", "value"),
@@ -465,6 +471,36 @@ class TestVariables:
         quiet = rules.VariableRules(SPECS, [name])
         assert quiet.problems("one", name, 1) == []
         assert quiet.warnings() == []
+
+    @pytest.mark.parametrize(
+        ("name", "near"),
+        [
+            ("environment_paths", "environment_path"),
+            ("environment_variable", "environment_variables"),
+            ("hosts_domains", "hosts_domain"),
+            ("hosts_member", "hosts_members"),
+            ("fabric_interface", "fabric_interfaces"),
+            ("preflight_max_clock_skew", "preflight_max_clock_skew_s"),
+        ],
+    )
+    def test_a_near_miss_of_a_name_that_others_use_is_a_warning(self, name: str, near: str) -> None:
+        judge = rules.VariableRules(SPECS_AS_SHIPPED)
+        assert [judge.problems(host, name, ["x"]) for host in ("one", "two")] == [[], []]
+        (warning,) = judge.warnings()
+        assert warning.startswith(f"{name} is not a variable of role {name.partition('_')[0]}, and stays unused there;")
+        assert f"did you mean {near}?" in warning
+        quiet = rules.VariableRules(SPECS_AS_SHIPPED, [name])
+        assert quiet.problems("one", name, ["x"]) == []
+        assert quiet.warnings() == []
+
+    def test_a_variable_of_another_role_with_our_name_and_another_type_is_one_sentence_with_both_cures(self) -> None:
+        given = [{"name": "PATH", "value": "/opt/bin"}]
+        (found,) = rules.VariableRules(SPECS_AS_SHIPPED).problems("n", "environment_variables", given)
+        assert found.problem.endswith("which is not of type dict")
+        assert found.cure.startswith("correct environment_variables where it is set")
+        assert "if it belongs to other software, give clusterctl its own value with -e" in found.cure
+        (ours,) = rules.VariableRules(SPECS).problems("n", "openmpi_jobs", "many")
+        assert "other software" not in ours.cure
 
     def test_ones_own_variables_can_be_named(self) -> None:
         assert rules.VariableRules(SPECS, ["openmpi_mine"]).problems("n", "openmpi_mine", 1) == []
