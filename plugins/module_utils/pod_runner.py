@@ -145,11 +145,11 @@ def look(plan: Mapping[str, Any]) -> None:
         if not shutil.which("mpirun"):
             raise LacksError("mpirun in PATH")
         code, said = asked(["mpirun", "--version"], TRY_S)
-        node["mpirun"] = shortened(said.split("\n")[0]) if code == 0 else ""
+        node["mpirun"] = shortened(said.partition("\n")[0]) if code == 0 else ""
     code, said = asked([plan["python"], "-c", VERSIONS, *plan["modules"]], LOOK_S)
     if code != 0:
         raise LacksError(f"{plan['python']} with {' and '.join(plan['modules'])} ({last_words(said)})")
-    node.update(json.loads(said.strip().split("\n")[-1]))
+    node.update(json.loads(said.strip().rpartition("\n")[2]))
     if tuple(int(part) for part in node["python"].split(".")[:2]) < (3, 9):
         raise LacksError(f"Python 3.9 or newer ({plan['python']} is {node['python']})")
     if plan["by"] == "torchrun" and plan["gpus"] > node.get("gpus_seen", 0):

@@ -12,7 +12,7 @@ import signal
 import stat
 import subprocess
 import time
-from typing import IO, Callable, NamedTuple, cast
+from typing import Callable, NamedTuple
 
 _SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/ipmitool/bin")
 _MOST_BYTES = 1 << 20  # of a file of /proc or /sys
@@ -175,7 +175,7 @@ class Tree:
 
 def _read_until(process: subprocess.Popen, deadline: float, seconds: float) -> tuple[str, str]:
     """Return what a process wrote, and why it was killed; '' where it ended by itself."""
-    handle = cast("IO[bytes]", process.stdout).fileno()  # a pipe
+    handle = process.stdout.fileno() if process.stdout else -1  # a pipe
     found, why, ended = b"", "", False
     while not why and not ended:
         if select.select([handle], [], [], max(0.0, deadline - time.monotonic()))[0]:
