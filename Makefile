@@ -180,7 +180,7 @@ sanity: venv  ## The quickest telling part of ansible-test sanity: options and d
 	@$(MAKE) --no-print-directory collection SANITY=validate-modules
 
 .PHONY: collection
-collection: venv  ## Build the Ansible collection into dist/, install it below build/, and run ansible-test sanity on it
+collection: venv  ## Build the Ansible collection into dist/, install it below build/; run antsibull-changelog and ansible-test sanity on it
 	$(BIN)/python tools/collection.py $(if $(filter none,$(SANITY)),--build-only,$(addprefix --test ,$(SANITY)))
 
 # KEEP=1 leaves locks, and versions in them, as they are where they still answer what is asked.

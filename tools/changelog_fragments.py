@@ -18,8 +18,17 @@ SECTIONS = {
     "Removed": "removed_features",
 }
 FRAGMENT = Path("changelogs") / "fragments" / "unreleased.yml"
-_LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
-_CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+# The marks of Markdown that entries use; what stands between them is text.
+_LINK = re.compile(r"\[((?:[^][`]|`[^`]*`)+)\]\([^()\s]+\)")
+_CODE = re.compile(r"(?<!`)(?P<ticks>`+)(?!`)(?P<code>.+?)(?<!`)(?P=ticks)(?!`)")
+_EMPHASIS = re.compile(r"(?<![\w*\\])(\*\*?)(?=[^\s*])([^*]*[^\s*\\])\1(?![\w*])")
+_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
+# Characters that are marks of reStructuredText within a paragraph, and those that begin another block at its start.
+_MARK = re.compile(r"[\\*`|]|_(?![^\W_])|:(?=:$)")
+_BLOCK = re.compile(r"^(?=[-+:.>=~#^\"'!$%&(),/;<?@\[{\u2022])|^\w+(?=[.)]\s)")
+# Where a literal may begin and end; elsewhere an empty escape stands between it and the text beside it.
+_BEFORE = re.compile(r"(^|[\s'\"(\[{</:-])$")
+_AFTER = re.compile(r"^($|[\s'\")\]}>/:.,;!?-])")
 
 
 class HeadingError(ValueError):
@@ -51,8 +60,26 @@ def entries(changelog: str) -> dict[str, list[str]]:
 
 
 def _as_rst(text: str) -> str:
-    """Return Markdown as reStructuredText: the text of links, and two backquotes around code."""
-    return _CODE.sub(r"``\1``", _LINK.sub(r"\1", text))
+    """Return Markdown as reStructuredText: code stays code, and all else is text without marks."""
+    text = _LINK.sub(r"\1", text)
+    result = ""
+    at = 0
+    for found in _CODE.finditer(text):
+        before, code = _plain(text[at : found.start()]), found["code"].strip()
+        after = text[found.end() :]
+        if not code or "``" in code or code.startswith("`") or code.endswith("`"):  # an inline literal cannot hold it
+            result += before + _MARK.sub(r"\\\g<0>", code or found[0])
+        else:
+            opening = "" if _BEFORE.search(result + before) else "\\ "
+            closing = "" if _AFTER.search(after) else "\\ "
+            result += f"{before}{opening}``{code}``{closing}"
+        at = found.end()
+    return _BLOCK.sub(r"\g<0>\\", result + _plain(text[at:]), count=1)
+
+
+def _plain(text: str) -> str:
+    """Return text whose characters are no marks of reStructuredText, and without those of Markdown."""
+    return _MARK.sub(r"\\\g<0>", _ESCAPED.sub(r"\1", _EMPHASIS.sub(r"\2", text)))
 
 
 def write(root: Path) -> Path:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build the collection from the files that git knows, install it, and run ansible-test sanity on what was installed.
 
+``antsibull-changelog`` makes a changelog of the unreleased entries, in a copy, so that a release will find them valid.
+
 ``ansible-test`` makes its environments with a bootstrap of pip, which it fetches from a server of the Ansible project.
 Here pip comes from the package index, by the pip that Python carries (ensurepip), so that the index alone is needed.
 """
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import ansible_test
 import changelog_fragments
+import yaml
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,6 +109,48 @@ def build(out: Path, source: Path = WORK / "source") -> Path:
     return Path(said.strip().rpartition(" ")[2])
 
 
+def changelog(folder: Path = WORK / "changelog") -> str:
+    """Check the fragments of CHANGELOG.md, and return the changelog that a release would make of them.
+
+    Args:
+        folder: folder for a copy of the checkout, since antsibull-changelog writes into it.
+
+    Raises:
+        PackError: an entry of CHANGELOG.md is not valid, or is missing in the changelog.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    _copied(ROOT, folder)
+    fragment = changelog_fragments.write(folder)
+    entries = yaml.safe_load(fragment.read_text(encoding="utf-8"))
+    version = yaml.safe_load((folder / "galaxy.yml").read_text(encoding="utf-8"))["version"]
+    if said := changelog_faults(folder):
+        raise PackError(f"antsibull-changelog refuses entries of CHANGELOG.md: {said}")
+    _antsibull(folder, "release", "--version", version, check=True)
+    made = yaml.safe_load((folder / "changelogs" / "changelog.yaml").read_text(encoding="utf-8"))
+    listed = made["releases"][version]["changes"]
+    for section, texts in entries.items():
+        missing = [text for text in texts if text not in listed.get(section, ())]
+        if missing:
+            raise PackError(f"The changelog lacks an entry of CHANGELOG.md in {section}: {missing[0]}")
+    return (folder / "changelogs" / "changelog.rst").read_text(encoding="utf-8")
+
+
+def changelog_faults(folder: Path) -> str:
+    """Return what ``antsibull-changelog lint`` says against the fragments of a collection, '' where they are valid."""
+    done = _antsibull(folder, "lint")
+    return " ".join((done.stdout + done.stderr).split()) if done.returncode else ""
+
+
+def _antsibull(folder: Path, *words: str, check: bool = False) -> subprocess.CompletedProcess[str]:
+    beside = Path(sys.executable).parent  # it starts ansible-doc, from PATH
+    environment = {**os.environ, "PATH": f"{beside}{os.pathsep}{os.environ['PATH']}"}
+    argv = [str(beside / "antsibull-changelog"), *words]
+    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if check and done.returncode:
+        raise PackError(f"antsibull-changelog {words[0]} ended with {done.returncode}: {done.stderr.strip()}")
+    return done
+
+
 def install(archive: Path, folder: Path = WORK) -> Path:
     """Install the archive below a folder of collections, and return the folder of the installed collection."""
     shutil.rmtree(folder / INSTALLED, ignore_errors=True)
@@ -180,6 +225,9 @@ def main() -> int:
         archive = build(given.out)
         folder = install(archive)
         print(f"{archive} is built, and installed in {folder}.", file=sys.stderr, flush=True)
+        if not given.test:
+            lines = changelog().count("\n")
+            print(f"The entries of CHANGELOG.md make a changelog of {lines} lines.", file=sys.stderr, flush=True)
         return 0 if given.build_only else sanity(folder, sanity_argv(given.test, given.skip_test, given.python))
     except (PackError, changelog_fragments.HeadingError) as error:
         print(error, file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,14 @@ from pathlib import Path
 import ansible_test
 import changelog_fragments
 import collection
+import docutils.core
+import docutils.nodes
+import hypothesis
+import hypothesis.strategies
 import pytest
 from clusterctl.support import content
 
+WARNING = 2  # the least level of docutils that antsibull-changelog refuses
 CHANGELOG = """\
 # Changelog
 
@@ -47,6 +53,45 @@ def test_unreleased_entries_become_fragments() -> None:
     }
 
 
+def rendered(markdown: str) -> tuple[str, list[str]]:
+    """Return what a reader of the entry in reStructuredText sees, and what docutils says against its marks."""
+    (entry,) = changelog_fragments.entries(f"\n## Unreleased\n\n### Fixed\n\n- {markdown}\n")["bugfixes"]
+    tree = docutils.core.publish_doctree(f"- {entry}\n", settings_overrides={"report_level": 5, "halt_level": 6})
+    (listed,) = tree.children  # one list
+    blocks = [item.astext() for entries in listed.children for item in entries.children]
+    said = [node.astext() for node in tree.findall(docutils.nodes.system_message) if node["level"] >= WARNING]
+    return "|".join(blocks) if len(blocks) > 1 else blocks[0], said
+
+
+@pytest.mark.parametrize(
+    ("markdown", "seen"),
+    [
+        ("A star * alone, *.ini, 2*3, and `*.ini`.", "A star * alone, *.ini, 2*3, and *.ini."),
+        ("The table a|b|c, |sub and `|x|`.", "The table a|b|c, |sub and |x|."),
+        ("Names nccl_, foo__ x_ and `openmpi_`.", "Names nccl_, foo__ x_ and openmpi_."),
+        ("All `code`s of ``a`b``, not`c`.", "All codes of a`b, notc."),
+        ("Code of one `` ` ``, and a ` alone.", "Code of one `, and a ` alone."),
+        ("*Lost* and **first**, \\*not\\*.", "Lost and first, *not*."),
+        ("[link_](a_b.md), [`x`](y.md#z): see [1]_.", "link_, x: see [1]_."),
+        ("A path C:\\dir and `C:\\dir`.", "A path C:\\dir and C:\\dir."),
+        ("1. first", "1. first"),
+        (".. note:: so", ".. note:: so"),
+        ("-v  is an option", "-v  is an option"),
+        ("It says::", "It says::"),
+    ],
+)
+def test_an_entry_is_read_as_it_stands_in_markdown(markdown: str, seen: str) -> None:
+    assert rendered(markdown) == (seen, [])
+
+
+@hypothesis.given(hypothesis.strategies.text("ab1 *|_`\\[]()<>:.-+'\"=", min_size=1, max_size=20))
+@hypothesis.settings(deadline=None, max_examples=50)
+def test_no_text_of_an_entry_breaks_the_changelog(markdown: str) -> None:
+    hypothesis.assume(markdown.strip())
+    assert rendered(f"a {markdown}")[1] == []
+    assert rendered(markdown)[1] == []
+
+
 def test_a_heading_without_a_section_is_refused() -> None:
     with pytest.raises(changelog_fragments.HeadingError, match="'Fun' is unknown; use one of Security, Added"):
         changelog_fragments.entries("\n## Unreleased\n\n### Fun\n")
@@ -55,6 +100,18 @@ def test_a_heading_without_a_section_is_refused() -> None:
 def test_every_heading_of_the_changelog_has_a_section() -> None:
     text = (content.root() / "CHANGELOG.md").read_text(encoding="utf-8")
     assert changelog_fragments.entries(text)["minor_changes"]
+
+
+@pytest.mark.programs
+def test_antsibull_changelog_refuses_a_mark_that_is_left_open(tmp_path: Path) -> None:
+    (tmp_path / "changelogs").mkdir()
+    for name in ("galaxy.yml", "changelogs/config.yaml"):
+        shutil.copy(content.root() / name, tmp_path / name)
+    (tmp_path / "CHANGELOG.md").write_text(CHANGELOG.replace("A word.", "A *word, a|b and nccl_ of `x`."), "utf-8")
+    fragment = changelog_fragments.write(tmp_path)
+    assert collection.changelog_faults(tmp_path) == ""
+    fragment.write_text("---\nminor_changes:\n- A *word of nccl_.\n", encoding="utf-8")
+    assert 'Unknown target name: "nccl"' in collection.changelog_faults(tmp_path)
 
 
 def test_the_pip_of_this_ansible_test_is_found() -> None:
