@@ -16,6 +16,8 @@ from . import command
 MOUNT = "/sys/fs/selinux"
 _PROGRAM = "restorecon"
 _AT_ONCE = 500  # paths in one command
+_OPTIONS = 3  # words of a command before its paths
+_SHOWN = 4  # paths of a command in a sentence
 _TIMEOUT_S = 600
 _TREES = frozenset({"artifact"})
 _WITHOUT_FILE = frozenset({"absent", "library", "configuration"})
@@ -82,17 +84,28 @@ def relabel(
     """
     if not is_enabled(mount):
         return ""
-    for argv in commands(labelling(watch)):
+    wanted = labelling(watch)
+    for argv in commands(wanted):
         done = run(argv)
         if done.status == command.NOT_STARTED:
             return (
                 "SELinux is enabled, and restorecon is missing, so the new files have the contexts of their folders;"
-                " install policycoreutils, and run 'restorecon -R /usr/local' there."
+                f" install policycoreutils, and run {_shown(wanted)} there."
             )
         if not done.ok:
             said = next((line.strip() for line in reversed(done.said.splitlines())), f"it ended with {done.status}")
             return f"SELinux contexts were not set by {' '.join(argv[:4])}: {said[:300]}; run it there by hand."
     return ""
+
+
+def _shown(wanted: Labelling) -> str:
+    """Return the commands as a sentence shows them, each with its first paths."""
+    shown = []
+    for argv in commands(wanted):
+        more = len(argv) - _OPTIONS - _SHOWN
+        said = f"'{' '.join(argv[: _OPTIONS + _SHOWN])}'"
+        shown.append(f"{said} (and {more} more)" if more > 0 else said)
+    return " and ".join(shown)
 
 
 def _within(path: str, tree: str) -> bool:

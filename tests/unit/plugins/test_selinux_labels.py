@@ -80,6 +80,17 @@ def test_what_does_not_work_is_told(enabled: str, answer: tuple[int, str], words
     assert bool(said) == bool(words)
 
 
+def test_a_missing_restorecon_is_named_with_the_paths_that_need_it(enabled: str) -> None:
+    """The software may lie below another folder than /usr/local (cluster_prefix)."""
+    tree = "/opt/cluster/openmpi-5.0.7-abc"
+    links = [{"path": f"/opt/cluster/{number}", "kind": "link", "target": tree} for number in range(6)]
+    watch = [{"path": tree, "kind": "artifact"}, *links]
+    said = labels.relabel(watch, mount=enabled, run=lambda _argv: command.Done(command.NOT_STARTED, "", ""))
+    paths = " ".join(f"/opt/cluster/{number}" for number in range(4))
+    assert f"run 'restorecon -Ri -- {tree}' and 'restorecon -i -- {paths}' (and 2 more) there." in said
+    assert "/usr/local" not in said
+
+
 class Module(audited_module.AuditedModule):
     """A module that is not started by Ansible."""
 
