@@ -13,8 +13,9 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 from control_plane import NAMESPACE, USER, ControlPlane
-from kubernetes_commands import ROLE, command, ran, wait
+from kubernetes_commands import CLUSTERCTL, ROLE, command, ran, wait
 from nodes import Nodes
 
 if TYPE_CHECKING:
@@ -37,16 +38,52 @@ def python() -> str:
     return named
 
 
+# Run:AI's namespace is that of its project; the tests have one namespace.
+PLACE = {"mpijob": (), "pytorchjob": (), "runai": ("--project", "vision", "--namespace", NAMESPACE)}
+
+
 def is_empty(plane: ControlPlane) -> bool:
     left = [plane.names(name) for name in ("kubeflow.org/v1/pytorchjobs", "v1/configmaps", "v1/pods")]
     return not any(left)
 
 
-@pytest.mark.parametrize("kind", ["mpijob", "pytorchjob"])
+@pytest.mark.parametrize("kind", ["mpijob", "pytorchjob", "runai"])
 def test_the_api_server_takes_the_manifests_and_the_documented_role_suffices(plane: ControlPlane, kind: str) -> None:
-    code, _, errors = ran(command(plane, "--dry-run", kind=kind))
+    code, _, errors = ran(command(plane, "--dry-run", *PLACE[kind], kind=kind))
     assert code == 0, errors
     assert is_empty(plane)
+
+
+def rendered(plane: ControlPlane, kind: str, *more: str) -> subprocess.CompletedProcess[str]:
+    given = (
+        "--name",
+        "bert",
+        "--image",
+        "a:1",
+        "--nodes",
+        "2",
+        "--dry-run",
+        "--kubeconfig",
+        str(plane.kubeconfig(USER)),
+    )
+    argv = [*CLUSTERCTL, "render", kind, *given, *more, "--", "train.py"]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("kind", ["mpijob", "pytorchjob"])
+def test_the_api_server_checks_what_render_prints(plane: ControlPlane, kind: str) -> None:
+    done = rendered(plane, kind)
+    assert done.returncode == 0, done.stderr
+    assert "accepts the manifest" in done.stderr
+    assert yaml.safe_load(done.stdout)["metadata"]["name"] == "bert"
+    assert is_empty(plane)
+
+
+def test_a_manifest_that_the_api_server_refuses_is_one_sentence_and_is_not_printed(plane: ControlPlane) -> None:
+    done = rendered(plane, "pytorchjob", "--namespace", "nowhere")
+    assert (done.returncode, done.stdout) == (11, "")
+    assert "may not create" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize("missing", range(len(ROLE)))
@@ -115,10 +152,12 @@ def test_an_image_without_pytorch_is_an_error_that_names_what_is_missing(plane: 
     wait(lambda: is_empty(plane) and not nodes.running)
 
 
-def test_torchrun_is_proved_in_pods_and_read_back(plane: ControlPlane, nodes: Nodes, python: str) -> None:
-    code, record, errors = ran(command(plane, "--python", python, "--slots", "2", "--timeout", "600"))
+@pytest.mark.parametrize("kind", ["pytorchjob", "runai"])
+def test_torchrun_is_proved_in_pods_and_read_back(plane: ControlPlane, nodes: Nodes, python: str, kind: str) -> None:
+    given = (*PLACE[kind], "--python", python, "--slots", "2", "--timeout", "600")
+    code, record, errors = ran(command(plane, *given, kind=kind))
     assert code == 0, errors + json.dumps(record.get("checks"))
-    assert (record["via"], record["verdict"]) == ("pytorchjob", "PASS")
+    assert (record["via"], record["verdict"]) == (kind, "PASS")
     assert record["pods"] == {"master-0": "node-a", "worker-0": "node-b"}
     assert record["slots"] == {"master-0": 2, "worker-0": 2}
     (check,) = [one for one in record["checks"] if one["check"] == "torchrun"]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from enum import Enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clusterctl.cli import prefix_option
 from clusterctl.cli.launch_start import HELP
 from clusterctl.launch.nccl_options import OPTIONS, NcclOptions
-from clusterctl.support.errors import ExitCode
+from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
+
+if TYPE_CHECKING:
+    from clusterctl.launch.submission import Submission
 
 _KUBERNETES = "Kubernetes (runai, runai-submit-dist, mpijob, pytorchjob)"
 _NCCL = "NCCL in each pod"
@@ -97,6 +100,30 @@ def render(
         str, typer.Option("--namespace", help="mpijob and pytorchjob only.", rich_help_panel=_KUBERNETES)
     ] = "",
     project: Annotated[str, typer.Option("--project", help="Of Run:AI only.", rich_help_panel=_KUBERNETES)] = "",
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Have the API server check the manifest before it is printed; mpijob and pytorchjob only. Nothing is "
+            "created.",
+            rich_help_panel=_KUBERNETES,
+        ),
+    ] = False,
+    context: Annotated[
+        str,
+        typer.Option(
+            "--context", metavar="NAME", help="For --dry-run. Default: the current one.", rich_help_panel=_KUBERNETES
+        ),
+    ] = "",
+    kubeconfig: Annotated[
+        str,
+        typer.Option(
+            "--kubeconfig",
+            metavar="FILE",
+            help="For --dry-run. Default: what kubectl takes.",
+            rich_help_panel=_KUBERNETES,
+        ),
+    ] = "",
     shm_size: Annotated[
         str,
         typer.Option(
@@ -144,10 +171,12 @@ def render(
     """Print the submission of a job for an existing scheduler, or a prolog that looks at a node before each job.
 
     runai: a command line, runai-submit-dist: one for the older client; mpijob and pytorchjob: a manifest for
-    'kubectl create -f -'; slurm: a script for sbatch. In every pod or step 'clusterctl launch' becomes torchrun, so the
-    image needs clusterctl-launch; only an MPIJob's ranks are started by mpirun. '-- sleep infinity' makes idle pods, to
-    exec into. slurm-prolog: a script for Prolog, Epilog and HealthCheckProgram of slurm.conf, without PROGRAM.
+    'kubectl create -f -', which --dry-run has the API server check; slurm: a script for sbatch. In every pod or step
+    'clusterctl launch' becomes torchrun, so the image needs clusterctl-launch; only an MPIJob's ranks are started by
+    mpirun. '-- sleep infinity' makes idle pods, to exec into. slurm-prolog: a script for Prolog, Epilog and
+    HealthCheckProgram of slurm.conf, without PROGRAM.
     """
+    _refuse_without_api_server(kind, {"--dry-run": dry_run}, {"--context": context, "--kubeconfig": kubeconfig})
     if kind is Kind.SLURM_PROLOG:
         sys.stdout.write(_prolog(program, prefix, with_reason=reason, deadline_s=deadline))
         return ExitCode.OK
@@ -180,8 +209,46 @@ def render(
         layout=prefix_option.layout_of(prefix),
     )
     text = submission.KINDS[kind.value](job)
+    if dry_run:
+        _have_checked(text, job, kubeconfig, context)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     return ExitCode.OK
+
+
+def _refuse_without_api_server(kind: Kind, dry_run: dict[str, bool], others: dict[str, str]) -> None:
+    """Refuse options of a dry run where there is none.
+
+    Raises:
+        BadParameter: one is given.
+    """
+    for name, is_asked in dry_run.items():
+        if is_asked and kind not in (Kind.MPIJOB, Kind.PYTORCHJOB):
+            raise typer.BadParameter("only mpijob and pytorchjob are manifests of Kubernetes", param_hint=name)
+        if not is_asked and (given := next((other for other, value in others.items() if value), "")):
+            raise typer.BadParameter(f"it needs {name}", param_hint=given)
+
+
+def _have_checked(text: str, job: Submission, kubeconfig: str, context: str) -> None:
+    """Have the API server check a manifest, without keeping it.
+
+    Raises:
+        ClusterctlError: the API server refuses it, or cannot be asked from this machine.
+    """
+    import yaml  # noqa: PLC0415 - see cli.main
+
+    from clusterctl.remote.kubectl import Kubectl  # noqa: PLC0415 - see cli.main
+
+    kubectl = Kubectl(kubeconfig, context, job.namespace)
+    if cannot := kubectl.cannot_submit:
+        raise ValidationCouldNotRunError(
+            f"The manifest was not checked, because {cannot}; give --kubeconfig, or leave --dry-run out."
+        )
+    kubectl.resolve()
+    kubectl.check(*yaml.safe_load_all(text))
+    sys.stderr.write(
+        f"The API server of context '{kubectl.context}' accepts the manifest in namespace '{kubectl.namespace}'; "
+        "nothing was created.\n"
+    )
 
 
 def _prolog(program: list[str] | None, prefix: str, *, with_reason: bool, deadline_s: float) -> str:

@@ -47,7 +47,7 @@ _CLUSTER: tuple[tuple[str, str, str], ...] = (
     (
         r"no matches for kind|doesn't have a resource type|could not find the requested resource",
         "The cluster does not know this kind of job",
-        "install its operator (mpi-operator for MPIJob, training-operator for PyTorchJob), or choose another --via",
+        "install its operator (mpi-operator for MPIJob, training-operator for PyTorchJob), or choose another kind",
     ),
     (
         r"certificate|x509|tls:",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,19 @@ def test_the_command_prints_the_submission_alone() -> None:
     assert "clusterctl launch --prove -- train.py" in proved.stdout
 
 
+def test_a_dry_run_without_a_cluster_ends_with_one_sentence_and_prints_nothing(tmp_path: Path) -> None:
+    common = ("pytorchjob", "--name", "bert", "--image", "train:1", "--dry-run")
+    missing = str(tmp_path / "config")
+    done = render(*common, "--kubeconfig", missing, "--", "train.py")
+    assert (done.returncode, done.stdout) == ((1 if shutil.which("kubectl") else 11), "")
+    assert (f"There is no kubeconfig {missing}" in done.stderr) == bool(shutil.which("kubectl"))
+    alone = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    argv = [sys.executable, "-m", "clusterctl", "render", *common, "--", "train.py"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=alone)
+    assert (done.returncode, done.stdout) == (11, "")
+    assert "The manifest was not checked, because this machine has no kubectl" in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -47,6 +61,9 @@ def test_the_command_prints_the_submission_alone() -> None:
         (("slurm", "--name", "a", "-x", "A", "--", "x"), 2, "'A' is not NAME=VALUE"),
         (("runai", "--name", "a", "--image", "i", "--rdma-resource", "rdma/a=x", "--", "x"), 2, "is not a number"),
         (("slurm", "--name", "A", "--", "x"), 1, "'A' is not a valid name for a job"),
+        (("runai", "--name", "a", "--image", "i", "--dry-run", "--", "x"), 2, "only mpijob and pytorchjob are"),
+        (("slurm-prolog", "--dry-run"), 2, "only mpijob and pytorchjob are"),
+        (("mpijob", "--name", "a", "--image", "i", "--context", "c", "--", "x"), 2, "it needs --dry-run"),
     ],
 )
 def test_bad_input_ends_with_one_sentence(arguments: tuple[str, ...], code: int, words: str) -> None:
