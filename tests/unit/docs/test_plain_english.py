@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 MOST_WORDS_OF_README = 1200
 MOST_WORDS_ON_AVERAGE = 18
 MOST_WORDS = 30
+MOST_WORDS_OF_THE_README = 25  # in a sentence of prose or of a table
 # Code, tables and pictures are not prose.
 LEFT_OUT = re.compile(r"(?s:```.*?```|<!--.*?-->)|^(?: {4}|\t|\|).*$|^#.*$|^!\[.*$", re.MULTILINE)
 END_OF_SENTENCE = re.compile(r"(?<=[.!?:])\s+|\n\s*\n|\n\s*(?:[-*]|\d+\.) ")
@@ -30,6 +31,13 @@ def sentences(page: str) -> list[str]:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= MOST_WORDS_OF_README
+
+
+def test_no_sentence_of_the_readme_is_long() -> None:
+    left_out = re.compile(r"(?s:```.*?```)|^!.*$|\]\([^)]*\)", re.MULTILINE)
+    text = left_out.sub("", (ROOT / "README.md").read_text(encoding="utf-8"))
+    found = re.split(r"(?<=[.!?])\s+|\n\s*\n|\n\s*[-#]|\|", text)
+    assert [one for one in found if len(one.split()) > MOST_WORDS_OF_THE_README] == []
 
 
 @pytest.mark.parametrize("page", pages())
