@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl.diagnosis import doctor
+from clusterctl.support.errors import ExitCode
 from clusterctl.validation import run as validation
 from validated import CLUSTERCTL, Cluster
 
@@ -56,7 +57,7 @@ class Homes:
 
     def __init__(self, cluster: Cluster, export: Path) -> None:
         self.cluster, self.export = cluster, export
-        self.servers: list[subprocess.Popen[bytes]] = []
+        self.servers: dict[str, subprocess.Popen[bytes]] = {}
 
     def serve(self, node: str) -> None:
         """Mount the homes on a node; the server runs outside its control groups and sees its files."""
@@ -65,13 +66,29 @@ class Homes:
         program = ["/usr/bin/python3", "/root/server.py", "/nfs", str(folder)]
         argv = [*self.cluster.engine.prefix, "nsenter", *inside, "--", *program]
         try:
-            self.servers.append(subprocess.Popen(argv, pass_fds=(folder,)))
+            self.servers[node] = subprocess.Popen(argv, pass_fds=(folder,))
         finally:
             os.close(folder)
         until = time.monotonic() + 20
         while "/nfs fuse" not in self.cluster.on(node, "cat", "/proc/1/mounts"):
             assert time.monotonic() < until
             time.sleep(0.2)
+
+    @contextlib.contextmanager
+    def silent(self, node: str) -> Iterator[None]:
+        """Have the server of a node's homes stand still: whoever looks at a home there waits."""
+        self.servers[node].send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.servers[node].send_signal(signal.SIGCONT)
+
+    def expired(self) -> None:
+        """Wait until the automounter has taken every home away again, which it does with one that is not in use."""
+        until = time.monotonic() + 30
+        while left := [node for node in NODES if "/auto/grace" in self.cluster.on(node, "cat", "/proc/1/mounts")]:
+            assert time.monotonic() < until, left
+            time.sleep(0.5)
 
     def inventory(self, name: str, **variables: str) -> Path:
         """Write one more inventory of the same nodes; ``ansible_user`` replaces the login."""
@@ -106,7 +123,7 @@ def homes(sandbox: Start, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         for node in NODES:
             with contextlib.suppress(Exception):
                 found.cluster.on(node, "sh", "-c", "kill $(cat /run/autofs.pid); umount -l /auto /nfs")
-        for server in found.servers:
+        for server in found.servers.values():
             server.send_signal(signal.SIGCONT)
             server.kill()
             server.wait()
@@ -160,3 +177,31 @@ def test_jobs_of_a_user_of_a_directory_run_from_a_shared_home_that_squashes_root
     inventory = homes.inventory("ada", cluster_user="ada")
     provision(inventory)
     proves(homes, inventory, "ada")
+
+
+def test_jobs_run_from_a_home_that_is_mounted_when_somebody_looks(homes: Homes) -> None:
+    inventory = homes.inventory("grace", cluster_user="grace")
+    homes.expired()
+    provision(inventory)
+    homes.expired()
+    proves(homes, inventory, "grace")
+
+
+@pytest.mark.parametrize("user", ["ada", "grace"])
+def test_a_home_whose_server_does_not_answer_is_named_and_nothing_changes(homes: Homes, user: str) -> None:
+    inventory = homes.inventory(user, cluster_user=user)
+    provision(inventory)
+    before = homes.cluster.state()
+    with homes.silent("node2"):
+        code, record, words = said("provision", "--yes", "--no-validate", inventory=inventory)
+        looked, examined, _ = said("doctor", inventory=inventory)
+    problem = f"the home {HOMES[user]} of user {user} is on a file system that does not answer"
+    cure = "mend its file server, which /proc/mounts names, or mount it anew"
+    assert code == ExitCode.HOST_FAILED, words
+    failures = {host["name"]: host["message"] for host in record["hosts"] if host["message"]}
+    assert failures == {"node2": f"{problem}; {cure}."}
+    assert looked == ExitCode.VALIDATION_FAILED
+    errors = [one for one in examined["findings"] if one["severity"] == "error" and one["check"] == "job_user"]
+    assert [(one["hosts"], one["cause"], one["cure"]) for one in errors] == [(["node2"], problem, cure)]
+    assert homes.cluster.state() == before
+    proves(homes, inventory, user)
