@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _SSH_FAILED = 255
 _COMMAND_NOT_FOUND = 127
+_OLD_PYTHON = "\nSyntaxError: "  # of Python before 3.8, such as 3.6 of openSUSE Leap 15
 _MOST_EVIDENCE = 300
 
 _HOST_KEY_WORDS = ("REMOTE HOST IDENTIFICATION HAS CHANGED", "Host key verification failed", "No matching host key")
@@ -82,6 +83,13 @@ def classify(host: Host, returncode: int, stderr: str) -> ProbeFailure:
             host.name,
             "no_python",
             f"{place} has no {host.python}; install python3 there, or set ansible_python_interpreter.",
+        )
+    if _OLD_PYTHON in stderr:
+        return ProbeFailure(
+            host.name,
+            "no_python",
+            f"{place}: {host.python} is older than Python 3.9; install a newer one of the distribution there, and set "
+            "ansible_python_interpreter to it, such as /usr/bin/python3.11.",
         )
     return ProbeFailure(
         host.name, "error", f"{place}: the probe ended with status {returncode}. {shortened(stderr)}".strip()

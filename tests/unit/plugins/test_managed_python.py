@@ -65,7 +65,8 @@ def made(role: str, expression: str, **given: Any) -> Any:
     """Return what an expression gives on a node with Debian 11, with the variables of one role."""
     variables: dict[str, Any] = {}
     for name in ("defaults/main.yml", "vars/main.yml", "vars/Debian.yml", "vars/Debian_11.yml"):
-        variables |= yaml.safe_load((ROLES / role / name).read_text(encoding="utf-8"))
+        path = ROLES / role / name
+        variables |= yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
     for own in variables.values():
         for name, value in own.items() if isinstance(own, dict) else ():
             if "lookup(" in str(value):  # a file of the role, of which the key takes the content
@@ -124,6 +125,28 @@ def test_a_build_takes_its_headers_from_the_python_that_it_is_for(role: str) -> 
     assert managed(role, f"__{role}_base_python") == "/usr/local/cpython/bin/python3"
     assert "libpython3-dev" in made(role, f"__{role}_python_packages")
     assert not [name for name in made(role, f"__{role}_build_packages") if "python" in name]
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "taken"),
+    [
+        ("/usr/bin/python3.11", "/usr/bin/python3.11"),
+        ("/usr/bin/python3", "/usr/bin/python3"),
+        ("/opt/tools/bin/python3.12", "/usr/bin/python3"),  # such as a virtual environment
+        ("/usr/bin/python3.11-config", "/usr/bin/python3"),
+        ("auto_silent", "/usr/bin/python3"),
+    ],
+)
+def test_a_newer_python_beside_the_distributions_own_is_taken_where_ansible_uses_it(
+    interpreter: str, taken: str
+) -> None:
+    for role in ("python_env", "mpi4py", "horovod", "nccl"):
+        found = made(role, f"__{role}_system_python", ansible_python_interpreter=interpreter)
+        assert (role, found) == (role, taken)
+    given = {"ansible_python_interpreter": interpreter}
+    assert made("python_env", "__python_env_interpreter", **given) == taken
+    assert [made(role, f"__{role}_base_python", **given) for role in ("mpi4py", "horovod")] == [taken, taken]
+    assert made("validation", "validation_python", **given) == taken
 
 
 @pytest.mark.parametrize("role", ["mpi4py", "horovod"])
