@@ -99,7 +99,7 @@ node:
     time: {description: Seconds since the epoch by the node's clock., type: float}
     kernel: {description: The kernel's release., type: str, sample: 6.1.0-18-amd64}
     machine: {description: The architecture., type: str, sample: x86_64}
-    distribution: {description: "id, version_id, name, family (Debian, RedHat or Linux) and major.", type: dict}
+    distribution: {description: "id, version_id, name, family (Debian, RedHat, Suse or Linux) and major.", type: dict}
     glibc: {description: Version of the GNU C library., type: str, sample: '2.36'}
     python: {description: "version, executable, has_packaging.", type: dict}
     platform:

@@ -12,12 +12,24 @@ _ANOTHER_FILE = re.compile(
 )
 
 
+# Ansible's words for a package manager whose module it lacks: of core 2.19, and of 2.17 and 2.18.
+_NO_MODULE = re.compile(
+    r"Could not find a (?:matching action for the \"(?P<new>\S+)\" package manager|module for (?P<old>\S+)\.)"
+)
+
+
 def told(text: str) -> str:
     """Return the sentence for a failure, or its text where the cause is not known.
 
     Args:
         text: what the package manager, or Ansible's module for it, said.
     """
+    lacking = _NO_MODULE.search(text)
+    if lacking is not None:
+        return (
+            f"Ansible on the controller has no module for {lacking['new'] or lacking['old']}; run 'ansible-galaxy "
+            "collection install community.general' there, then run again."
+        )
     found = _ANOTHER_FILE.search(text)
     if found is None:
         return text

@@ -50,6 +50,8 @@ def read_os_release(text: str) -> Json:
         family = "Debian"
     elif related & {"rhel", "fedora", "centos"}:
         family = "RedHat"
+    elif related & {"suse", "opensuse"}:
+        family = "Suse"
     version = values.get("VERSION_ID") or values.get("VERSION_CODENAME", "")
     return {
         "id": identity,

@@ -47,7 +47,7 @@ def node_problems(host: str, node: Mapping[str, Any], limits: Limits, *, builder
                 host,
                 "ssh",
                 "the client of ssh is not installed, and mpirun starts its daemons on other nodes with it",
-                "install openssh-client (Debian, Ubuntu) or openssh-clients (Enterprise Linux) there",
+                "install openssh-client (Debian, Ubuntu) or openssh-clients (Enterprise Linux, openSUSE) there",
             )
         )
     return found
@@ -71,7 +71,8 @@ def _platform(host: str, node: Mapping[str, Any], limits: Limits) -> Iterable[Pr
             host,
             "python",
             f"Python {python} is too old, {limits.min_python} is the oldest that works",
-            "install a newer Python and set ansible_python_interpreter to it",
+            "install a newer Python of the distribution and set ansible_python_interpreter to it, such as"
+            " /usr/bin/python3.11",
         )
 
 

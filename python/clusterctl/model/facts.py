@@ -25,7 +25,7 @@ WatchEntry: TypeAlias = dict[str, Any]
 
 
 class Distribution(Fact):
-    """The operating system as /etc/os-release names it; ``family`` is Debian, RedHat or Linux."""
+    """The operating system as /etc/os-release names it; ``family`` is Debian, RedHat, Suse or Linux."""
 
     id: str
     version_id: str

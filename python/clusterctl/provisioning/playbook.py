@@ -40,6 +40,8 @@ _POLL_S = 0.2
 _GRACE_S = 8.0  # for ansible-playbook to end its workers; measured 0.5 s, a loaded machine takes longer
 # A machine that freezes or loses its power says nothing: without these, a task waits for it for a quarter of an hour.
 _NOTICE_SILENCE = "-o ServerAliveInterval=15 -o ServerAliveCountMax=4"
+# Ansible's own default. A distribution's package manager may need a module of community.general.
+_COLLECTIONS = "~/.ansible/collections:/usr/share/ansible/collections"
 _LARGEST_RESULT = "50000000"  # characters; ansible-runner drops a larger result whole
 
 
@@ -147,9 +149,8 @@ def arguments(play: Play, variables: Sequence[str] = ()) -> list[str]:
 
 def environment(private: Path, control_dir: Path) -> dict[str, str]:
     """Return Ansible's settings for a run; they stand above any ansible.cfg."""
-    collections = os.pathsep.join(
-        filter(None, (str(content.collections_path()), os.environ.get("ANSIBLE_COLLECTIONS_PATH")))
-    )
+    others = os.environ.get("ANSIBLE_COLLECTIONS_PATH") or _COLLECTIONS
+    collections = os.pathsep.join((str(content.collections_path()), others))
     return {
         "ANSIBLE_COLLECTIONS_PATH": collections,
         "ANSIBLE_DEPRECATION_WARNINGS": "False",

@@ -584,6 +584,7 @@ def test_an_artifact_that_is_not_there_is_named() -> None:
         ("debian12", ("debian", "12", "Debian", "12")),
         ("debian-testing", ("debian", "forky", "Debian", "forky")),
         ("rocky9", ("rocky", "9.6", "RedHat", "9")),
+        ("leap15", ("opensuse-leap", "15.6", "Suse", "15")),
         ("ubuntu1804", ("ubuntu", "18.04", "Debian", "18")),
     ],
 )

@@ -6,7 +6,9 @@ import http.server
 import os
 import shutil
 import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +16,6 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils import package_fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 PAGE = b"<!doctype html><html><body>Sign in</body></html>"
 # Of ansible.builtin.package (core 2.19) on nodes of Debian 12: of a node with python3-apt, and of a proxy that answered
@@ -71,6 +72,31 @@ def test_the_mirror_and_the_file_are_named_and_no_password(said: str, host: str,
 def test_another_failure_keeps_its_words() -> None:
     for said in ("", "No package matching 'gcc' is available", "E: Unable to locate package gcc"):
         assert package_failure.told(said) == said
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'Could not find a matching action for the "zypper" package manager.',  # core 2.19
+        "Could not find a module for zypper.",  # core 2.17
+    ],
+)
+def test_a_package_manager_without_a_module_is_told_with_the_collection_that_has_it(said: str) -> None:
+    told = package_failure.told(said)
+    assert told.startswith(
+        "Ansible on the controller has no module for zypper; run 'ansible-galaxy collection install "
+    )
+    assert "community.general" in told
+
+
+@pytest.mark.programs
+def test_what_this_ansible_says_without_the_module_is_known() -> None:
+    argv = [str(Path(sys.executable).with_name("ansible")), "localhost", "--connection", "local", "--one-line"]
+    argv += ["--module-name", "ansible.builtin.package", "--args", "name=hello use=another_manager"]
+    environment = {**os.environ, "ANSIBLE_STDOUT_CALLBACK": "minimal", "ANSIBLE_LOCALHOST_WARNING": "false"}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
+    words = package_failure.told(done.stdout.replace('\\"', '"'))
+    assert words.startswith("Ansible on the controller has no module for another_manager;"), done.stdout
 
 
 @pytest.mark.programs

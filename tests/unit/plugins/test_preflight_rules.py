@@ -101,7 +101,7 @@ class TestNode:
         found = rules.node_problems("n", facts, LIMITS, builder=False)
         assert checks(found) == ([] if supported else [("n", "distribution")])
 
-    @pytest.mark.parametrize("captured", ["debian11", "debian12", "debian-testing", "rocky9"])
+    @pytest.mark.parametrize("captured", ["debian11", "debian12", "debian-testing", "rocky9", "leap15"])
     def test_the_role_supports_releases_as_they_name_themselves(self, captured: str) -> None:
         role = yaml.safe_load((content.root() / "roles/preflight/defaults/main.yml").read_text(encoding="utf-8"))
         limits = dataclasses.replace(LIMITS, supported=role["preflight_supported"])
