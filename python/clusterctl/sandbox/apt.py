@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.sandbox.catalog import DEBIAN
+from clusterctl.sandbox.catalog import DEBIAN, Vendor
 
 if TYPE_CHECKING:
-    from clusterctl.sandbox.catalog import Image, Vendor
+    from clusterctl.sandbox.catalog import Image
 
 _APT = Path("/etc/apt")
 _MIRROR_LIST = "mirror+file:"
@@ -39,9 +39,9 @@ class Mirror:
         """Return one-line sources of an image's suite (``bookworm``): release, updates and, if known, security.
 
         Args:
-            image: one with a vendor.
+            image: one of this mirror's vendor.
         """
-        vendor = image.vendor or DEBIAN
+        vendor = image.vendor if isinstance(image.vendor, Vendor) else DEBIAN
         old = " check-valid-until=no" if image.is_rolling else ""
         head, suite, components = f"deb [signed-by={vendor.keyring}{old}]", image.suite, vendor.components
         lines = [f"{head} {self.main} {suite} {components}", f"{head} {self.main} {suite}-updates {components}"]

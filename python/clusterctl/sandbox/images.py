@@ -5,19 +5,24 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
+import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.sandbox import apt
-from clusterctl.sandbox.catalog import IMAGES
+from clusterctl.sandbox import apt, dnf
+from clusterctl.sandbox.catalog import IMAGES, RpmVendor
 from clusterctl.sandbox.podman import PACKAGES, failure
 from clusterctl.sandbox.tree import File, pack
 from clusterctl.state import files, paths
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from clusterctl.sandbox.catalog import Image
+    from collections.abc import Iterator, Sequence
+
+    from clusterctl.sandbox.catalog import Image, Vendor
     from clusterctl.sandbox.podman import Podman, Report
+
 
 _RECIPE = Path(__file__).with_name("image")
 _RECIPE_FILES = ("node-start", "sshd.conf", "sudoers")  # beside the image's own Containerfile
@@ -25,11 +30,15 @@ _PULL_TIMEOUT_S = 45
 _MACHINE_CERTIFICATES = Path("/usr/local/share/ca-certificates")
 
 
+class NoImageError(ConfigError):
+    """This machine cannot have an image: no registry gives it, and it lacks what building it takes."""
+
+
 def ensure(podman: Podman, image: str, report: Report) -> str:
     """Return the reference of the node image, built first where it is not there yet (half a minute).
 
     Raises:
-        ConfigError: it has to be built and this machine lacks what that takes.
+        NoImageError: it has to be built and this machine lacks what that takes.
         HostFailedError: the build failed.
     """
     reference = f"localhost/clusterctl-node:{image}-{_digest(image, recipe=True)}"
@@ -81,23 +90,25 @@ def _ensure_base(podman: Podman, image: str, report: Report) -> str:
 
 
 def _bootstrap(podman: Podman, image: str, archive: Path, report: Report) -> None:
-    """Write the root file system of a bare Debian or Ubuntu to ``archive``."""
+    """Write the root file system of a bare distribution to ``archive``."""
     made_of = IMAGES[image]
-    vendor = made_of.vendor
-    if vendor is None:
-        raise ConfigError(
-            f"No registry gave the base image of {image}, and it cannot be built from a mirror; run 'podman pull "
-            f"{made_of.registry}' where a registry answers."
-        )
+    if isinstance(made_of.vendor, RpmVendor):
+        _by_dnf(podman, image, made_of.vendor, archive, report)
+    else:
+        _by_apt(podman, image, made_of.vendor, archive, report)
+
+
+def _by_apt(podman: Podman, image: str, vendor: Vendor, archive: Path, report: Report) -> None:
+    made_of = IMAGES[image]
     mirror = apt.machine_mirror(vendor)
     if mirror is None:
-        raise ConfigError(
+        raise NoImageError(
             f"No registry gave the base image and /etc/apt names no {vendor.name} mirror to build {image} from; run "
             f"'podman pull {made_of.registry}' where a registry answers, or add a {vendor.name} mirror to "
             "/etc/apt/sources.list.d."
         )
     if shutil.which("mmdebstrap") is None or not vendor.keyring.is_file():
-        raise ConfigError(
+        raise NoImageError(
             f"Building {image} needs mmdebstrap and {vendor.name}'s keys; install them with 'sudo apt-get install "
             f"--no-install-recommends {PACKAGES} {vendor.keyring_package}'."
         )
@@ -112,6 +123,56 @@ def _bootstrap(podman: Podman, image: str, archive: Path, report: Report) -> Non
             ],
             what="mmdebstrap", prefix=image, report=report, stdout=target.fileno(),
         )  # fmt: skip
+
+
+def _by_dnf(podman: Podman, image: str, vendor: RpmVendor, archive: Path, report: Report) -> None:
+    made_of = IMAGES[image]
+    found = dnf.machine_repositories(vendor)
+    if not found:
+        raise NoImageError(
+            f"No registry gave the base image and {dnf.FOLDER} names no {vendor.name} repository to build {image} "
+            f"from; run 'podman pull {made_of.registry}' where a registry answers, or add a repository with "
+            f"'{vendor.word}' in its name to {dnf.FOLDER}."
+        )
+    if any(shutil.which(program) is None for program in dnf.PROGRAMS):
+        raise NoImageError(
+            f"Building {image} needs dnf and rpmdb; install them with 'sudo apt-get install --no-install-recommends "
+            f"{dnf.PACKAGES}'."
+        )
+    with _folder_of_root(podman) as folder, files.replacing(archive) as target:
+        repositories = folder / "repositories"
+        repositories.mkdir()
+        files.write_atomically(repositories / "sandbox.repo", dnf.text_of(found))
+        argv = dnf_root_argv(podman.prefix, folder, repositories, vendor.release, (*vendor.first, *made_of.packages))
+        _follow(argv, what="dnf", prefix=image, report=report, stdout=target.fileno())
+
+
+def dnf_root_argv(
+    prefix: Sequence[str], folder: Path, repositories: Path, release: str, packages: Sequence[str]
+) -> list[str]:
+    """Return the command that writes a root file system of RPM packages to its standard output.
+
+    Its mounts end with it, as those of mmdebstrap do.
+
+    Args:
+        prefix: what makes it run as root.
+        folder: an empty one of this run's own.
+        repositories: the folder of files of repositories.
+        release: dnf's ``$releasever``.
+        packages: what is installed, with what that needs.
+    """
+    script = str(_RECIPE / "dnf-root")
+    return [*prefix, "unshare", "--mount", "sh", script, str(folder), str(repositories), release, *packages]
+
+
+@contextmanager
+def _folder_of_root(podman: Podman) -> Iterator[Path]:
+    """Yield a folder that is removed with what root has put into it."""
+    folder = Path(tempfile.mkdtemp(prefix="root-", dir=_cache()))
+    try:
+        yield folder
+    finally:
+        subprocess.run([*podman.prefix, "rm", "-rf", "--one-file-system", str(folder)], check=False)
 
 
 def _follow(command: list[str], *, what: str, prefix: str, report: Report, stdout: int | None = None) -> None:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
-from clusterctl.sandbox import apt, images, networks, podman, slurm
-from clusterctl.sandbox.catalog import IMAGES
+from clusterctl.sandbox import apt, dnf, images, networks, podman, slurm
+from clusterctl.sandbox.catalog import IMAGES, RpmVendor
 from clusterctl.sandbox.model import (
     INVENTORY_MARK,
     LABEL,
@@ -41,6 +41,7 @@ from clusterctl.support.errors import ConfigError, HostFailedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from clusterctl.sandbox.catalog import Image
     from clusterctl.sandbox.model import State, Subnet
     from clusterctl.sandbox.podman import Podman, Report
 
@@ -310,7 +311,7 @@ def _ensure_nodes(engine: Podman, sandbox: Sandbox, references: dict[str, str], 
 
 
 def outfit_of(engine: Podman, sandbox: Sandbox, image: str, reference: str, report: Report) -> bytes:
-    """Return a tar of what ties a node to this machine: the login key, certificates, pip's and apt's settings."""
+    """Return a tar of what ties a node to this machine: the login key, certificates, pip's settings, its mirrors."""
     public_key = sandbox.private_key.with_suffix(".pub").read_bytes()
     home = f"home/{LOGIN_USER}/.ssh"
     files = {
@@ -321,13 +322,31 @@ def outfit_of(engine: Podman, sandbox: Sandbox, image: str, reference: str, repo
         text = _PIP_CONF.read_text(encoding="utf-8", errors="surrogateescape")
         files["etc/pip.conf"] = File(without_credentials(text).encode("utf-8", "surrogateescape"))
     made_of = IMAGES[image]
-    mirror = apt.machine_mirror(made_of.vendor) if made_of.vendor else None
-    if made_of.vendor and mirror:
-        lines = "\n".join(mirror.lines(made_of))
-        files["etc/apt/sources.list"] = File(f"{without_credentials(lines)}\n".encode())
-        own = f"etc/apt/sources.list.d/{made_of.vendor.name.lower()}.sources"  # a pulled image names its mirror there
-        files[own] = File(b"")
+    files |= _mirrors_of(made_of)
     return pack(files, images.trust(engine, reference, made_of, report))
+
+
+def _mirrors_of(image: Image) -> dict[str, File]:
+    """Return the files that give a node this machine's mirrors; a pulled image names others in files of its own."""
+    vendor = image.vendor
+    if isinstance(vendor, RpmVendor):
+        found = dnf.machine_repositories(vendor)
+        if not found:
+            return {}
+        keys = {key for repository in found for key in repository.key_files() if key.is_file()}
+        return {
+            **{f"{vendor.folder}/{name}": File(b"") for name in vendor.own_files},
+            **{str(key).lstrip("/"): File(key.read_bytes()) for key in keys},
+            f"{vendor.folder}/sandbox.repo": File(without_credentials(dnf.text_of(found, for_nodes=True)).encode()),
+        }
+    mirror = apt.machine_mirror(vendor)
+    if mirror is None:
+        return {}
+    lines = "\n".join(mirror.lines(image))
+    return {
+        "etc/apt/sources.list": File(f"{without_credentials(lines)}\n".encode()),
+        f"etc/apt/sources.list.d/{vendor.name.lower()}.sources": File(b""),
+    }
 
 
 def _host_key(engine: Podman, node: SandboxNode) -> str:

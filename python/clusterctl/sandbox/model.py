@@ -226,7 +226,7 @@ def inventory_text(sandbox: Sandbox) -> str:
         "# 'clusterctl sandbox up' writes this file anew and 'clusterctl sandbox down' removes it.",
         "",
         "[nodes]",
-        *(f"{node.name} ansible_host={node.address} slots=2" for node in sandbox.nodes),
+        *(f"{node.name} ansible_host={node.address} slots=2{_interpreter(node)}" for node in sandbox.nodes),
         "",
         "[nodes:vars]",
         f"ansible_user={LOGIN_USER}",
@@ -236,6 +236,12 @@ def inventory_text(sandbox: Sandbox) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _interpreter(node: SandboxNode) -> str:
+    """Return the variable of a node whose Python is another than /usr/bin/python3."""
+    python = IMAGES[node.image].python
+    return "" if python == "/usr/bin/python3" else f" ansible_python_interpreter={python}"
 
 
 def ssh_options(sandbox: Sandbox) -> tuple[str, ...]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import yaml
+from clusterctl.sandbox.catalog import IMAGES
 from clusterctl.support import content
 from packaging.requirements import Requirement
 
@@ -29,7 +32,7 @@ def steps() -> list[dict[str, Any]]:
 
 def test_the_workflow_has_the_jobs_and_each_has_a_deadline() -> None:
     jobs = read(WORKFLOW)["jobs"]
-    assert {"lint", "unit", "collection", "platforms", "controllers"} <= set(jobs)
+    assert {"lint", "unit", "collection", "platforms", "images", "controllers"} <= set(jobs)
     assert [name for name, job in jobs.items() if "timeout-minutes" not in job] == []
 
 
@@ -46,6 +49,27 @@ def test_each_target_of_make_and_each_folder_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert [one for one in targets if f"\n{one}:" not in makefile] == []
     assert [one for one in re.findall(r"tests/[\w/.]+", ran) if not (ROOT / one).exists()] == []
+
+
+@pytest.mark.programs
+def test_nodes_of_every_image_are_tried_on_both_architectures() -> None:
+    job = read(WORKFLOW)["jobs"]["images"]
+    assert job["runs-on"] == "${{ matrix.runner }}"
+    matrix = job["strategy"]["matrix"]
+    assert set(matrix) == {"image", "runner"}
+    assert [one.endswith("-arm") for one in matrix["runner"]] == [False, True]
+    old_and_new = {"debian11", "testing"}  # a long test has them in one cluster with the other two
+    known = {one for one in set(IMAGES) - old_and_new if not one.startswith("debian")} | {"debian"}
+    assert set(matrix["image"]) == known
+    (step,) = (step for step in job["steps"] if "pytest" in step.get("run", ""))
+    test, first, second = re.findall(r"(tests/\S+) -k \"(\w+) and (.+)\"", step["run"])[0]
+    assert " -m " not in step["run"], "the tests of these images are long"
+    argv = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", "-n", "0", str(ROOT / test)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    names = [line.partition("::")[2] for line in done.stdout.splitlines() if first in line]
+    for image in known:
+        wanted = second.replace("${{ matrix.image }}", image)
+        assert [name for name in names if wanted in name] == [f"test_platforms_are_one_cluster[{image}]"]
 
 
 @pytest.mark.parametrize("job", ["unit", "controllers"])
