@@ -198,8 +198,9 @@ def test_a_home_whose_server_does_not_answer_is_named_and_nothing_changes(homes:
     problem = f"the home {HOMES[user]} of user {user} is on a file system that does not answer"
     cure = "mend its file server, which /proc/mounts names, or mount it anew"
     assert code == ExitCode.HOST_FAILED, words
-    failures = {host["name"]: host["message"] for host in record["hosts"] if host["message"]}
-    assert failures == {"node2": f"{problem}; {cure}."}
+    assert [(one["host"], one["problem"], one["cure"]) for one in record["problems"]] == [("node2", problem, cure)]
+    assert [line for line in words.splitlines() if "on a file system" in line], words
+    assert record["outcome"] == "failed"
     assert looked == ExitCode.VALIDATION_FAILED
     errors = [one for one in examined["findings"] if one["severity"] == "error" and one["check"] == "job_user"]
     assert [(one["hosts"], one["cause"], one["cure"]) for one in errors] == [(["node2"], problem, cure)]

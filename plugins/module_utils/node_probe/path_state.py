@@ -160,7 +160,7 @@ def watch_states(
     An entry in one of the ``silent`` folders, whose file systems do not answer, gets the kind ``silent``.
     """
     return [
-        {"path": str(entry["path"]), "kind": "silent"}
+        {**{name: str(entry[name]) for name in ("path", "marker") if name in entry}, "kind": "silent"}
         if os.path.dirname(str(entry["path"])) in silent
         else watch_state(str(entry["path"]), str(entry.get("kind", "")), str(entry.get("marker", "")), verifier)
         for entry in entries

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import frozen
+from clusterctl.provisioning import drift
 from clusterctl.support import content
 
 LOCAL = """\
@@ -38,7 +39,11 @@ from node_probe import frozen, record
 frozen.frozen_paths.__defaults__ = (0.5,)
 homes = {"ada": dead + "/ada", "grace": alive, "late": alive + "/late"}
 pwd.getpwnam = lambda name: pwd.struct_passwd((name, "x", 20002, 20002, "", homes[name], "/bin/bash"))
-watch = [{"path": dead + "/ada/.ssh/id", "kind": "file"}, {"path": alive + "/file", "kind": "file"}]
+watch = [
+    {"path": dead + "/ada/.ssh/id", "kind": "file"},
+    {"path": dead + "/ada/.ssh/keys", "kind": "block", "marker": "ssh_mesh"},
+    {"path": alive + "/file", "kind": "file"},
+]
 print(json.dumps({name: record.collect({"job_user": name, "watch": watch}) for name in homes}))
 sys.stdout.flush()
 os._exit(0)
@@ -77,6 +82,9 @@ def test_the_probe_goes_on_where_a_home_hangs(tmp_path: Path) -> None:
     found: dict[str, dict[str, Any]] = json.loads(done.stdout)
     homes = {name: (it["job_user"]["has_home"], it["job_user"]["home_answers"]) for name, it in found.items()}
     assert homes == {"ada": (False, False), "grace": (True, True), "late": (False, True)}
-    assert [entry["kind"] for entry in found["ada"]["watch"]] == ["silent", "file"]
+    assert [entry["kind"] for entry in found["ada"]["watch"]] == ["silent", "silent", "file"]
+    before = [{"path": f"{dead}/ada/.ssh/keys", "kind": "block", "marker": "ssh_mesh", "mode": "0600"}]
+    (differs,) = drift.of_paths(before, found["ada"]["watch"])
+    assert differs.words == "its file system does not answer"
     assert f"storage: {dead}/ada is on a file system that does not answer" in found["ada"]["problems"]
     assert f"storage: {dead}/ada is on a file system that does not answer" not in found["grace"]["problems"]
