@@ -91,4 +91,6 @@ def _look(path: str, sink: int) -> None:
         os.dup2(nothing, number)
     os.closerange(3, sink)
     os.closerange(sink + 1, sink + _MOST_ASKED)
-    os.path.exists(path)  # a refusal is an answer
+    # A refusal is an answer. To look at the path itself has no automounter mount it, where its folder is there already
+    # (AT_NO_AUTOMOUNT in stat(2)); to look into it has.
+    os.path.exists(os.path.join(path, "."))

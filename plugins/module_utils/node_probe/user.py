@@ -41,11 +41,22 @@ def job_user(name: str | None, frozen: frozenset[str] | set[str] = frozenset()) 
             "uid": entry.pw_uid,
             "home": entry.pw_dir,
             "shell": entry.pw_shell,
-            "has_home": answers and os.path.isdir(entry.pw_dir),
+            "has_home": answers and _is_folder(entry.pw_dir),
             "home_answers": answers,
             "sudo": can,
         }
     }
+
+
+def _is_folder(path: str) -> bool:
+    """Tell whether a path is a folder; an automounter's folder is one only if what belongs there can be mounted."""
+    try:
+        os.stat(os.path.join(path, "."))
+    except PermissionError:  # as on a server that squashes root
+        return os.path.isdir(path)
+    except OSError:
+        return False
+    return True
 
 
 def homes(job_user_name: str | None) -> list[str]:
