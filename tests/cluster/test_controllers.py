@@ -45,27 +45,32 @@ FOR_UNIT = ("pytest>=8.2", "hypothesis>=6.100", "jsonschema>=4.23")
 
 @dataclass(frozen=True)
 class Place:
-    """A folder for environments, the wheel and two bare nodes."""
+    """A folder for environments, and the wheel."""
 
     folder: Path
     wheel: Path
-    box: Sandbox
 
 
 @pytest.fixture(scope="module")
-def place(sandbox: Callable[..., Sandbox], tmp_path_factory: pytest.TempPathFactory) -> Place:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     folder = tmp_path_factory.mktemp("controllers")
-    return Place(folder, installed.build_wheel(folder), sandbox("controllers", nodes=2))
+    return Place(folder, installed.build_wheel(folder))
+
+
+@pytest.fixture(scope="module")
+def bare(sandbox: Callable[..., Sandbox]) -> Sandbox:
+    """Two bare nodes; the unit tests start none."""
+    return sandbox("controllers", nodes=2)
 
 
 @pytest.mark.parametrize(("python", "core"), PAIRS, ids=lambda word: word)
-def test_the_wheel_makes_and_proves_a_cluster(place: Place, python: str, core: str) -> None:
+def test_the_wheel_makes_and_proves_a_cluster(place: Place, bare: Sandbox, python: str, core: str) -> None:
     controller = made(place, python, core)
     version = controller.says("python", "-c", "import ansible.release as r; print(r.__version__)").strip()
     assert core == NEWEST or version.startswith(f"{core}.")
     where = controller.says("python", "-c", "from clusterctl.support import content; print(content.root())").strip()
     assert where.startswith(str(controller.folder)), "the content of the wheel, not of the checkout"
-    inventory = str(place.box.inventory)
+    inventory = str(bare.inventory)
     own_state = {"XDG_STATE_HOME": str(controller.folder / "state")}  # a controller that has never seen the nodes
     done = controller.run("clusterctl", "provision", "--yes", "--no-validate", inventory, env=own_state)
     assert done.returncode == 0, done.stderr[-5000:]
