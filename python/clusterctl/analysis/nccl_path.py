@@ -341,7 +341,8 @@ def joined(events: Sequence[Mapping[str, Any]]) -> NcclPath:
     settings: dict[str, str] = {}
     interfaces: list[str] = []
     closed: list[str] = []
-    devices, ring = 0, ()
+    devices = 0
+    ring: tuple[int, ...] = ()
     for event in events:
         for number, name in _pairs(event.get("hcas")):
             if number.isascii() and number.isdigit() and len(number) < _MOST_NAMED:

@@ -39,7 +39,7 @@ class _Named(NamedTuple):
     """What a node's index names in the GID table of a port; None: no entry."""
 
     choice: RdmaChoice
-    index: int
+    number: int
     source: str
     entry: Gid | None
 
@@ -51,7 +51,7 @@ def findings(view: View) -> Iterator[Finding]:
             wrong = _wrong(named)
             if wrong:
                 place = f"{named.choice.device} port {named.choice.port}"
-                cause = f"{_INDEX} = {named.index} ({named.source}) names {wrong} of {place}"
+                cause = f"{_INDEX} = {named.number} ({named.source}) names {wrong} of {place}"
                 yield Finding("gid index", "error", (host,), cause, _cure(named))
     yield from _networks(view)
 
@@ -116,7 +116,7 @@ def _networks(view: View) -> Iterator[Finding]:
         for named in _named(node):
             network = _network(node, named.entry) if named.entry is not None and not _wrong(named) else ""
             if network:
-                found.setdefault((f"{named.choice.device} port {named.choice.port}", named.index), {})[host] = network
+                found.setdefault((f"{named.choice.device} port {named.choice.port}", named.number), {})[host] = network
     for (port, index), networks in found.items():
         spread = majority(networks)
         usual = sum(network == spread.usual for network in networks.values())
