@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_hardware import record
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_hardware import file_systems, record
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_hardware.tree import Tree
 
 if TYPE_CHECKING:
@@ -67,3 +68,24 @@ def test_a_path_that_cannot_be_read_is_a_problem_and_a_missing_one_is_not(tmp_pa
     assert tree.text("/missing") is None
     assert tree.text("/loop") is None
     assert list(tree.problems) == ["/loop"]
+
+
+def test_dead_file_systems_are_each_named_and_wait_together(tmp_path: Path) -> None:
+    places = ("/apps", "/home", "/scratch")
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    mounts = [f"server:{place} {place} nfs4 rw 0 0" for place in places]
+    (tmp_path / "proc" / "self" / "mounts").write_text("\n".join(mounts), encoding="utf-8")
+    (tmp_path / "calls").mkdir()
+    dead = {place: {"hangs": True} for place in places}
+    (tmp_path / "calls" / "file_systems.json").write_text(json.dumps(dead), encoding="utf-8")
+    request = {"root": str(tmp_path), "sections": ["file_systems"], "file_system_s": 2.0, "section_s": 5.5}
+    found = record.collect(request)
+    assert [row[1] for row in found["readings"] if row[2:] == ["answers", False]] == list(places)
+    assert found["unseen"] == []
+
+
+def test_a_file_system_of_this_machine_is_asked_for_its_space() -> None:
+    found = file_systems._state("/")  # noqa: SLF001 - what a child process answers
+    assert 0 < found["free bytes"] <= found["size in bytes"]
+    assert found["answer in s"] >= 0
+    assert file_systems._state("/absent") == {"problem": "No such file or directory"}  # noqa: SLF001
