@@ -481,7 +481,7 @@ _SHOWN: tuple[Fault, ...] = (
     ),
     Fault("ACS is on between GPU and card", 14, _SXM, _acs, "gpudirect", ("ACS",)),
     Fault("the IOMMU translates", 14, _GPUS, _iommu, "gpudirect", ("IOMMU", "iommu=pt")),
-    Fault("the RDMA card is on another NUMA node", 0, ("l40s-pcie",), _card_far_away, "gpudirect", ("NUMA node",)),
+    Fault("the RDMA card is on another NUMA node", 24, ("l40s-pcie",), _card_far_away, "gpudirect", ("NUMA node",)),
     Fault("an RDMA card is in another slot", 0, _SXM, _card_in_another_slot, "gpudirect", ("PCI switch", "topo -m")),
     Fault("nvidia_peermem is missing", 13, _GPUS, _no_peermem, "gpudirect", ("nvidia_peermem",)),
 )

@@ -110,6 +110,27 @@ def _other_openmpi(record: Record) -> None:
     entry |= {"version": "4.1.6", "key": "0123456789abcdef"}
 
 
+def _prted(state: str) -> Callable[[Record], None]:
+    """Tell of the programs with which mpirun starts ranks, of which one may be missing."""
+    folder = "/usr/local/openmpi/bin"
+
+    def change(record: Record) -> None:
+        states = {"mpirun": "ok", "prterun": "ok", "prted": state}
+        record["launch"] = [
+            {"name": name, "path": f"{folder}/{name}", "real": f"{folder}/{name}", "own": f"{folder}/{name}"}
+            | {"own_real": f"{folder}/{name}", "own_state": own}
+            for name, own in states.items()
+        ]
+
+    return change
+
+
+def _other_nccl(record: Record) -> None:
+    """Let the loader of a session find an older NCCL that somebody has put there."""
+    entry = next(one for one in record["libraries"] if one["soname"] == "libnccl.so.2")
+    entry |= {"path": "/opt/nccl/libnccl.so.2", "real": "/opt/nccl/libnccl.so.2", "version": "2.20.5", "others": []}
+
+
 def _with_slurm(*, found: bool) -> Callable[[Record], None]:
     plugin = {"name": "pmix_v4", "opens": _PMIX, "found": found, "version": "4.2.2" if found else ""}
 
@@ -207,6 +228,14 @@ FAULTS = (
     SessionFault("its own name leads to 127.0.1.1", 3, _with(_own_name), "names", ("127.0.1.1",)),
     SessionFault("it shows a host key that nobody knows", 4, _unknown_key, "host_key", ("host key",)),
     SessionFault("PATH of a session lacks Open MPI", 5, _with(_no_path), "session", ("lacks", "/bin")),
+    SessionFault(
+        "prted is missing",
+        5,
+        _everywhere(_prted("ok"), _prted("missing")),
+        "launch",
+        ("/usr/local/openmpi/bin/prted is missing", "clusterctl provision"),
+    ),
+    SessionFault("another NCCL", 6, _with(_other_nccl), "stack", ("/opt/nccl/libnccl.so.2", "2.20.5", "2.32.3")),
     SessionFault("another release of Open MPI", 6, _with(_other_openmpi), "versions", ("4.1.6",)),
     SessionFault(
         "Slurm's plugin opens a PMIx that is missing",
