@@ -25,6 +25,9 @@ _NVME = (
     ("percentage_used", "endurance used in percent"),
     ("available_spare", "spare in percent"),
 )
+# Of the attributes of ATA, by their number in smartctl's table.
+_ATA = {5: "reallocated sectors", 187: "uncorrected errors", 197: "pending sectors", 198: "lost sectors"}
+_LARGEST = 1 << 128  # counters of NVMe have 128 bits
 
 
 def read(tree: Tree, answer: Answer, _request: Json) -> None:
@@ -61,27 +64,42 @@ def _smart(tree: Tree, answer: Answer, disks: list[str]) -> None:
         except ValueError:
             answer.unseen(f"health of {name}", output.problem or "smartctl answered without JSON")
             continue
-        if not isinstance(found, dict) or "smart_status" not in found:
+        passed = _inner(found, "smart_status").get("passed")
+        if not isinstance(passed, bool):
             answer.unseen(f"health of {name}", _message(found) or output.problem or "the disk tells none")
             continue
-        _health(answer, name, found)
+        answer.reading("disk", name, "healthy", passed)
+        _wear(answer, name, found)
+
+
+def _inner(found: object, name: str) -> Json:
+    """Return an object within an object, an empty one where something else is there."""
+    inner = found.get(name) if isinstance(found, dict) else None
+    return inner if isinstance(inner, dict) else {}
+
+
+def _rows(value: object) -> list[Json]:
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
 
 
 def _message(found: object) -> str:
-    told = found.get("smartctl", {}).get("messages") if isinstance(found, dict) else None
-    return str(told[0].get("string", "")) if isinstance(told, list) and told and isinstance(told[0], dict) else ""
+    told = _rows(_inner(found, "smartctl").get("messages"))
+    return str(told[0].get("string", "")) if told else ""
 
 
-def _health(answer: Answer, name: str, found: Json) -> None:
-    answer.reading("disk", name, "healthy", bool(found["smart_status"].get("passed")))
-    log = found.get("nvme_smart_health_information_log") or {}
+def _wear(answer: Answer, name: str, found: Json) -> None:
+    """Tell the wear and the errors of a disk; a count that is not a plain number is left out."""
+    log = _inner(found, "nvme_smart_health_information_log")
     for key, word in _NVME:
-        if isinstance(log.get(key), int):
+        if _is_count(log.get(key)):
             answer.reading("disk", name, word, log[key])
-    if isinstance(log.get("media_errors"), int):
+    if _is_count(log.get("media_errors")):
         answer.counter("disk", name, "media errors", log["media_errors"])
-    for row in (found.get("ata_smart_attributes") or {}).get("table") or []:
-        value = (row.get("raw") or {}).get("value")
-        if isinstance(value, int) and row.get("id") in {5, 187, 197, 198}:
-            words = {5: "reallocated sectors", 187: "uncorrected errors", 197: "pending sectors", 198: "lost sectors"}
-            answer.counter("disk", name, words[row["id"]], value)
+    for row in _rows(_inner(found, "ata_smart_attributes").get("table")):
+        value, number = _inner(row, "raw").get("value"), row.get("id")
+        if _is_count(value) and _is_count(number) and number in _ATA:
+            answer.counter("disk", name, _ATA[number], value)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST

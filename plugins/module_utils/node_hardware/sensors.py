@@ -21,6 +21,7 @@ _WRONG = frozenset({"nc", "cr", "nr", "us"})
 _DAY_S = 86400.0
 _MOST_EVENTS = 50
 _FIELDS = 3
+_EVENT_FIELDS = 6  # number, date, time, sensor, event, direction
 
 
 def read(tree: Tree, answer: Answer, request: Json) -> None:
@@ -48,10 +49,11 @@ def _events(tree: Tree, answer: Answer, ipmitool: str, since: float) -> None:
     if log.problem and "printed nothing" not in log.problem and "has no entries" not in log.text:
         answer.unseen("event log of the board", log.problem)
         return
-    for line in log.text.splitlines():
-        fields = [word.strip() for word in line.split("|")]
-        if len(fields) < 6:  # noqa: PLR2004 - number, date, time, sensor, event, direction
-            continue
+    rows = [[word.strip() for word in line.split("|")] for line in log.text.splitlines()]
+    known = [fields for fields in rows if len(fields) >= _EVENT_FIELDS]
+    if log.text.strip() and not known and "has no entries" not in log.text:
+        answer.unseen("event log of the board", "ipmitool sel elist has no line of an event")
+    for fields in known:
         at = _time(fields[1], fields[2])
         if at is not None and at >= since and fields[5] == "Asserted":
             answer.event(at, "ipmi", fields[3], "", f"{fields[3]}: {fields[4]}")

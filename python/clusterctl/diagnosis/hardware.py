@@ -45,7 +45,7 @@ def look(
     if refused:
         plain = [replace(host, become=False) for host in refused]
         again, still = hardware.gather(plain, timeout_s=within_s, control_dir=control)
-        found |= again
+        found |= {name: _refused(look, failures[name].message) for name, look in again.items()}
         failures = {name: why for name, why in failures.items() if name not in again} | still
     looks = {name: HardwareLooks(record, past=past.get(name, ())) for name, record in found.items()}
     for name, failure in failures.items():
@@ -56,6 +56,11 @@ def look(
         return looks
     seen, _ = hardware.gather([reader], sections=OF_FABRIC, timeout_s=within_s, control_dir=control)
     return looks | {name: replace(looks[name], now=looks[name].now.with_more(fabric)) for name, fabric in seen.items()}
+
+
+def _refused(look: Hardware, why: str) -> Hardware:
+    """Return a look without root, with a note of why it has none."""
+    return look.model_copy(update={"unseen": (Unseen("what only root may read", why.rstrip(".")), *look.unseen)})
 
 
 def fabric_reader(hosts: Sequence[Host], looks: Mapping[str, HardwareLooks]) -> Host | None:

@@ -1,10 +1,23 @@
-"""Which host reads the InfiniBand fabric for all of them."""
+"""Which host reads the InfiniBand fabric for all of them, and what a login without sudo sees."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+import doctor_view
+from clusterctl.diagnosis import hardware
 from clusterctl.diagnosis.hardware import fabric_reader
+from clusterctl.diagnosis.rules import registry
+from clusterctl.diagnosis.rules.evidence import View
+from clusterctl.model.facts import Probe, ProbeFailure
 from clusterctl.model.hardware import Hardware, HardwareLooks, HardwareReading
 from clusterctl.model.hosts import Host
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import pytest
 
 
 def looks(layer: str, state: str, *, as_root: bool = False) -> HardwareLooks:
@@ -33,3 +46,22 @@ def test_the_fabric_is_read_by_a_host_with_an_active_port_and_as_root_where_that
 
 def test_without_an_active_port_of_infiniband_nobody_reads_it() -> None:
     assert reader(node1=looks("Ethernet", "ACTIVE"), node2=looks("InfiniBand", "INIT")) is None
+
+
+def test_a_login_that_may_not_use_sudo_looks_without_it_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gather(hosts: Sequence[Host], **_given: Any) -> tuple[dict[str, Hardware], dict[str, ProbeFailure]]:
+        refused = {host.name for host in hosts if host.become and host.name == "node2"}
+        seen = {host.name: Hardware(schema_version=1, time=1.0, as_root=host.become) for host in hosts}
+        failures = {name: ProbeFailure(name, "no_sudo", f"{name}: cluster may not use sudo.") for name in refused}
+        return {name: look for name, look in seen.items() if name not in refused}, failures
+
+    monkeypatch.setattr(hardware.hardware, "gather", gather)
+    hosts = [Host(name, "10.0.0.1", become=True) for name in ("node1", "node2")]
+    nodes = doctor_view.seen().nodes
+    found = hardware.look(hosts, Probe({host.name: nodes[host.name] for host in hosts}, {}), {}, tmp_path)
+    assert {name: looks.now.as_root for name, looks in found.items()} == {"node1": True, "node2": False}
+    view = View(hosts=tuple(hosts), nodes={}, hardware=found)
+    assert registry.diagnose(view) == ()
+    assert "Not looked at on node2: what only root may read: node2: cluster may not use sudo." in registry.notes(view)

@@ -1,0 +1,86 @@
+"""smartctl and ipmitool that are silent, print garbage, fail or hang: each is a note, and never a finding."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import machine_parts as parts
+import pytest
+import rehearsal
+from clusterctl.diagnosis.rules import registry
+from clusterctl.model.hardware import Hardware, HardwareLooks
+from machine_kinds import MACHINES
+from recorded_machine import Answer
+
+KIND = "plain-ethernet"
+WHAT = {parts.SMART: "health of nvme0n1", parts.SDR: "sensors", parts.SEL: "event log of the board"}
+
+
+def seen(tool: str, answer: Answer, patience: float = rehearsal.PATIENCE) -> Hardware:
+    """Look at the disks and sensors of a machine on which one tool answers so."""
+    machine = MACHINES[KIND](3)
+    machine.tools[tool] = answer
+    with tempfile.TemporaryDirectory() as folder:
+        root, tools = machine.write(Path(folder))
+        request = {"root": str(root), "tools": str(tools), "patience": patience, "sections": ["disks", "sensors"]}
+        return Hardware.model_validate(rehearsal.record.collect(request))
+
+
+def told(look: Hardware) -> list[tuple[str, str]]:
+    view = rehearsal.view(KIND, node3=HardwareLooks(look))
+    assert [one for one in registry.diagnose(view) if one.check in ("disks", "sensors")] == []
+    assert look.odd == ()
+    notes = "\n".join(registry.notes(view))
+    assert all(f"{what}: {why}" in notes for what, why in look.unseen)
+    return list(look.unseen)
+
+
+@pytest.mark.parametrize("tool", WHAT)
+@pytest.mark.parametrize(
+    "answer",
+    [Answer(""), Answer("\x00\ufffd garbage }{ | \n" * 50), Answer("Could not open device", 1), Answer("[1, 2]", 4)],
+    ids=("silent", "garbage", "failing", "another form"),
+)
+def test_a_tool_that_tells_nothing_is_a_note(tool: str, answer: Answer) -> None:
+    if (tool, answer.text) == (parts.SEL, ""):
+        assert told(seen(tool, answer)) == []  # the log of a board may be empty
+        return
+    ((what, why),) = told(seen(tool, answer))
+    assert what == WHAT[tool]
+    assert why
+
+
+@pytest.mark.parametrize("tool", WHAT)
+def test_a_tool_that_hangs_is_given_up_and_named(tool: str) -> None:
+    found = dict(told(seen(tool, Answer("", seconds=60.0), patience=0.2)))
+    assert "did not end within" in found[WHAT[tool]]
+
+
+ODD: dict[str, Any] = {
+    "no word of its health": {"smart_status": {}},
+    "a word in its place": {"smart_status": {"passed": "maybe"}},
+    "a list": {"smart_status": [True]},
+    "messages of another form": {"smartctl": {"messages": "x"}, "smart_status": None},
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_smartctl_of_another_form_says_nothing_of_the_disk(odd: dict[str, Any]) -> None:
+    assert told(seen(parts.SMART, Answer(json.dumps(odd)))) == [("health of nvme0n1", "the disk tells none")]
+
+
+def test_odd_counts_of_smartctl_are_left_out() -> None:
+    table = [{"id": [5], "raw": {"value": 1}}, {"id": 5, "raw": 7}, "row", {"id": 197, "raw": {"value": 1 << 200}}]
+    log = {"critical_warning": True, "percentage_used": "many", "media_errors": -1}
+    answer = {
+        "smart_status": {"passed": True},
+        "nvme_smart_health_information_log": log,
+        "ata_smart_attributes": {"table": table},
+    }
+    look = seen(parts.SMART, Answer(json.dumps(answer)))
+    assert told(look) == []
+    assert [one.name for one in look.readings if one.kind == "disk"] == ["state", "healthy"]
+    assert [one for one in look.counters if one.kind == "disk"] == []
