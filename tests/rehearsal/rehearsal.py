@@ -99,11 +99,16 @@ def view(kind: str, **changed: HardwareLooks) -> View:
 
 def planted(fault: Fault, kind: str) -> View:
     """Return four nodes of a kind, one of them with the fault."""
+    return view(kind, **{CULPRIT: with_fault(fault, kind)})
+
+
+def with_fault(fault: Fault, kind: str) -> HardwareLooks:
+    """Return the looks at the node with the fault."""
     number = NODES.index(CULPRIT) + 1
     first, second = MACHINES[kind](number), later(kind, number)
     fault.plant(first, 0)
     fault.plant(second, 1)
-    return view(kind, **{CULPRIT: looks(first, second)})
+    return looks(first, second)
 
 
 def play(fault: Fault, kind: str) -> Row:
@@ -118,8 +123,8 @@ def with_past(kind: str, **changed: HardwareLooks) -> View:
         before = healthy(kind, NODES.index(name) + 1).now
         past = before.model_copy(update={"time": before.time - DAY_S, "events": ()})
         seen[name] = replace(looks_now, past=(past,))
-    whole = view(kind)
-    return replace(whole, hosts=tuple(host for host in whole.hosts if host.name in PAIR), hardware=seen)
+    hosts = tuple(Host(name, f"10.0.0.{NODES.index(name) + 1}") for name in PAIR)
+    return View(hosts=hosts, nodes={}, hardware=seen)
 
 
 def play_past(fault: Fault, kind: str) -> Row:
@@ -127,8 +132,7 @@ def play_past(fault: Fault, kind: str) -> Row:
 
     That two nodes differ is told of both of them, which blames none.
     """
-    changed = planted(fault, kind).hardware[CULPRIT]
-    findings = registry.diagnose(with_past(kind, **{CULPRIT: changed}))
+    findings = registry.diagnose(with_past(kind, **{CULPRIT: with_fault(fault, kind)}))
     return _row(fault, kind, [one for one in findings if "with no majority" not in one.cause])
 
 

@@ -124,15 +124,18 @@ class Hardware(Fact):
 
     def number(self, kind: str, name: str, device: str = "") -> float | None:
         """Return the number that was read of a device, None if there is none."""
-        return self.numbers(kind, name).get(device)
+        value = self.values(kind, name).get(device)
+        return None if value is None or isinstance(value, str | bool) or not _is_number(value) else value
 
     def text(self, kind: str, name: str, device: str = "") -> str:
         """Return the text that was read of a device, '' if there is none."""
-        return self.texts(kind, name).get(device, "")
+        value = self.values(kind, name).get(device)
+        return value if isinstance(value, str) else ""
 
     def flag(self, kind: str, name: str, device: str = "") -> bool | None:
         """Return the flag that was read of a device, None if there is none."""
-        return self.flags(kind, name).get(device)
+        value = self.values(kind, name).get(device)
+        return value if isinstance(value, bool) else None
 
     @cached_property
     def odd(self) -> tuple[HardwareReading, ...]:
