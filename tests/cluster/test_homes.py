@@ -85,7 +85,7 @@ class Homes:
 
     def expired(self) -> None:
         """Wait until the automounter has taken every home away again, which it does with one that is not in use."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + 90  # a login of the user keeps it in use
         while left := [node for node in NODES if "/auto/grace" in self.cluster.on(node, "cat", "/proc/1/mounts")]:
             assert time.monotonic() < until, left
             time.sleep(0.5)
