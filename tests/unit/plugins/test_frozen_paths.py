@@ -49,6 +49,23 @@ sys.stdout.flush()
 os._exit(0)
 """
 
+# In a mount namespace of its own: an automounter that has made the folder of a home and mounts nothing on it.
+IDLE_AUTOMOUNTER = """
+import ctypes, os, subprocess, sys
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.unshare(0x20000) or libc.mount(b"none", b"/", None, 0x4c000, None):
+    sys.exit(77)
+asked, answer = os.pipe()
+os.set_inheritable(answer, True)
+options = f"fd={answer},pgrp={os.getpgrp()},minproto=5,maxproto=5,indirect".encode()
+if libc.mount(b"auto", sys.argv[1].encode(), b"autofs", 0, options):
+    sys.exit(77)
+home = sys.argv[1] + "/grace"
+os.mkdir(home)
+look = "import sys; from node_probe import frozen; print(*frozen.frozen_paths(sys.argv[1:], 0.5))"
+subprocess.run([sys.executable, "-c", look, home, sys.argv[1]], start_new_session=True, check=True)
+"""
+
 
 def test_only_file_systems_that_wait_for_a_server_are_asked() -> None:
     assert not frozen.has_server(LOCAL)
@@ -67,18 +84,7 @@ def test_the_probe_goes_on_where_a_home_hangs(tmp_path: Path) -> None:
     dead.mkdir()
     alive.mkdir()
     (alive / "file").touch()
-    utils = str(content.root() / "plugins" / "module_utils")
-    done = subprocess.run(
-        [sys.executable, "-c", DEAD, str(dead), str(alive)],
-        env={**os.environ, "PYTHONPATH": utils},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    if done.returncode == 77:
-        pytest.skip("this machine mounts no FUSE in a namespace of its own")
-    assert done.returncode == 0, done.stderr
+    done = in_namespace(DEAD, str(dead), str(alive))
     found: dict[str, dict[str, Any]] = json.loads(done.stdout)
     homes = {name: (it["job_user"]["has_home"], it["job_user"]["home_answers"]) for name, it in found.items()}
     assert homes == {"ada": (False, False), "grace": (True, True), "late": (False, True)}
@@ -88,3 +94,27 @@ def test_the_probe_goes_on_where_a_home_hangs(tmp_path: Path) -> None:
     assert differs.words == "its file system does not answer"
     assert f"storage: {dead}/ada is on a file system that does not answer" in found["ada"]["problems"]
     assert f"storage: {dead}/ada is on a file system that does not answer" not in found["grace"]["problems"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone mounts autofs")
+def test_an_automounted_home_is_mounted_by_the_look_where_its_folder_is_there(tmp_path: Path) -> None:
+    done = in_namespace(IDLE_AUTOMOUNTER, str(tmp_path))
+    assert done.stdout.split() == [f"{tmp_path}/grace"], done.stderr
+
+
+def in_namespace(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that makes a mount namespace for itself; skip where this machine has none."""
+    utils = str(content.root() / "plugins" / "module_utils")
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, "PYTHONPATH": utils},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        start_new_session=True,
+    )
+    if done.returncode == 77:
+        pytest.skip("this machine mounts no such file system in a namespace of its own")
+    assert done.returncode == 0, done.stderr
+    return done
