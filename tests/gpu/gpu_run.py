@@ -4,7 +4,8 @@ Started by ``make test-gpu``. Takes what the machine has: a Python with a CUDA b
 cluster, of that PyTorch or of the system, and mpirun where that Python's mpi4py goes with it; torchrun starts the ranks
 otherwise.
 Needs no network, installs nothing, takes less than ten minutes, and keeps what it found as
-``docs/measured/gpu-<date>-<gpu>.json`` and ``.md``.
+``docs/measured/gpu-<date>-<gpu>.json`` and ``.md``. What the machine tells of itself goes into a folder beside them
+(``gpu_capture.py``), without serial numbers, for tests/data.
 
 Exit codes: 0 everything that could run passed; 1 something failed; 3 no GPU here, or nothing to use it with.
 
@@ -45,18 +46,28 @@ import nccl_timing  # noqa: E402
 import nccl_ways  # noqa: E402
 from rank_program import CheckError  # noqa: E402
 
-sys.path.insert(0, str(ROOT / "plugins" / "module_utils"))
+for place in ("plugins/module_utils", "python", "tests/gpu"):
+    sys.path.insert(0, str(ROOT / place))
 
-from node_probe import gpu as gpu_facts  # noqa: E402 - it lies in the folder above, as those below
+import gpu_capture  # noqa: E402 - it lies in a folder above, as those below
+import gpu_watch  # noqa: E402
+from clusterctl.analysis import nccl_diagnostics, nccl_path  # noqa: E402 - they need the standard library alone
+from node_probe import gpu as gpu_facts  # noqa: E402
 from node_probe import rdma as rdma_facts  # noqa: E402
 from node_probe import topology as numa_nodes  # noqa: E402
 
 NOTHING_TO_RUN = 3
-TOTAL_S = 560.0  # ten minutes, and room to write the report
+TOTAL_S = 520.0  # ten minutes, and room to write the report and to capture the machine
 END_S = 10.0  # from a polite end to a kill
 LEAST_S = 20.0  # a part with less time left is not begun
 MOST_LINES = 60
 SHARING_SINCE = (2, 30, 3)
+RAS_SINCE = (2, 24)
+JOB = f"test-gpu-{os.getpid()}"
+HIDDEN = ("derived", "output")  # not in the record
+LOGGED = "nccl-log"
+RAS_PORT = 28128
+LOOK_S = 60.0  # for RAS; NCCL answers after five seconds where a process is silent
 SWEEP = ("--sizes", "8,4096,1048576,67108864,1073741824", "--budget", "0.5")
 PYTHONS = ("python3", str(ROOT / ".venv" / "bin" / "python"), "/usr/local/python_env/bin/python")
 CLUSTER_NCCL = "/usr/local/nccl/lib/libnccl.so.2"
@@ -155,6 +166,7 @@ class Part:
     skip: str = ""
     ways: tuple[str, ...] = ()  # how NCCL's log may begin the way of a connection
     reads: str = ""  # "dcgm": the output is that of dcgmi
+    watch: str = ""  # "ras" or "flight": what looks at the job while it runs, and gives the verdict
 
 
 @dataclass(frozen=True)
@@ -171,6 +183,8 @@ class Done:
     lines: tuple[str, ...] = ()
     measured: tuple[dict[str, Any], ...] = ()
     took: tuple[str, ...] = ()  # the ways that NCCL's connections took, by its own log
+    derived: tuple[Done, ...] = ()  # other parts that the same output answers
+    output: str = ""  # all of it, for the parts that are captured
 
 
 # --- what is here -----------------------------------------------------------------------------------------------------
@@ -315,6 +329,34 @@ def dcgm_part() -> Part:
     return Part("dcgm-diag", title, argv=dcgm_diag.command(found, 1), deadline_s=120.0, reads="dcgm")
 
 
+def log_part(machine: Machine, ranks: int) -> Part:
+    """Return a job whose whole log of NCCL is kept."""
+    part = nccl_part(machine, LOGGED, "a job with all of NCCL's log, which is captured", ranks)
+    log = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET,GRAPH"}
+    return part if part.skip else replace(part, environment={**part.environment, **log})
+
+
+def ras_part(machine: Machine, ranks: int) -> Part:
+    """Return a job in which one rank is stopped, while NCCL's RAS is asked who is silent."""
+    title = "NCCL's RAS names a rank that was stopped"
+    sweep = ("--sizes", "67108864", "--budget", "50", "--precision", "0.000001")
+    part = nccl_part(machine, "nccl-ras", title, ranks, *sweep, check="nccl_sweep")
+    if part.skip or ranks == 1:
+        return Part(part.name, title, skip=part.skip or "it needs two ranks")
+    if numbers(machine.nccl) < RAS_SINCE:
+        return Part(part.name, title, skip=f"NCCL {machine.nccl} is older than 2.24")
+    environment = {**part.environment, "NCCL_RAS_ADDR": f"localhost:{RAS_PORT}"}
+    return replace(part, environment=environment, watch="ras")
+
+
+def flight_part(machine: Machine, ranks: int) -> Part:
+    """Return a training whose ranks are asked for the records of PyTorch's flight recorder."""
+    part = torch_part(machine, "flight-recorder", "the records of PyTorch's flight recorder are read", ranks)
+    if part.skip:
+        return part
+    return replace(part, environment={**part.environment, **gpu_watch.flight_environment(JOB)}, watch="flight")
+
+
 def torch_part(machine: Machine, name: str, title: str, ranks: int) -> Part:
     """Return the torchrun check over nccl with so many ranks."""
     if not machine.interpreter.torch_nccl:
@@ -340,7 +382,8 @@ def horovod_part(machine: Machine, check: str, title: str, ranks: int, *more: st
 def planned(machine: Machine) -> list[Part]:
     """Return all parts in their order; one GPU is shared by two ranks where that is the only way to have two."""
     gpus = len(machine.gpus)
-    parts = [nccl_part(machine, "nccl", "NCCL, one rank a GPU", gpus)]
+    shared = 2 if gpus == 1 and numbers(machine.nccl) >= SHARING_SINCE else gpus
+    parts = [nccl_part(machine, "nccl", "NCCL, one rank a GPU", gpus), log_part(machine, gpus)]
     torch_nccl = numbers(machine.interpreter.torch_nccl)
     if gpus == 1:
         title = "NCCL, two ranks on the one GPU"
@@ -359,12 +402,11 @@ def planned(machine: Machine) -> list[Part]:
         else:
             why = f"PyTorch's NCCL {machine.interpreter.torch_nccl} refuses that; 2.30.3 and later allow it"
             parts.append(Part("torchrun-shared", title, skip=why))
-    ranks = 2 if gpus == 1 and numbers(machine.nccl) >= SHARING_SINCE else gpus
-    parts.append(horovod_part(machine, "horovod", "Horovod's collectives", ranks))
-    parts.append(horovod_part(machine, "horovod_sweep", "Horovod's collectives over message sizes", ranks, *SWEEP))
-    parts.append(horovod_part(machine, "training", "a language model under Horovod, 1 process against all", ranks))
+    parts.append(horovod_part(machine, "horovod", "Horovod's collectives", shared))
+    parts.append(horovod_part(machine, "horovod_sweep", "Horovod's collectives over message sizes", shared, *SWEEP))
+    parts.append(horovod_part(machine, "training", "a language model under Horovod, 1 process against all", shared))
     parts += way_parts(machine, gpus)
-    parts.append(dcgm_part())
+    parts += [ras_part(machine, shared), flight_part(machine, gpus), dcgm_part()]
     return parts
 
 
@@ -387,11 +429,50 @@ def run(part: Part, left_s: float) -> Done:
             errors="replace",
             start_new_session=True,
         )
+        if part.watch:
+            return watched(part, process, began + limit)
         try:
             output, in_time = process.communicate(timeout=limit)[0], True
         except subprocess.TimeoutExpired:
             output, in_time = ended(process), False
     return judged(part, output, process.returncode, time.monotonic() - began, in_time=in_time)
+
+
+def watched(part: Part, process: subprocess.Popen[str], until: float) -> Done:
+    """Look at a job while it runs, end it, and return the verdict of the look; what it printed stands below it."""
+    began = time.monotonic()
+    printed: list[str] = []
+    reader = threading.Thread(target=lambda: printed.extend(process.stdout or ()), daemon=True)
+    reader.start()
+    if part.watch == "ras":
+        until = min(until, began + LOOK_S)
+        seen = gpu_watch.ras(process.pid, "nccl_checks.py", part.ranks, {**os.environ, **part.environment}, until)
+    else:
+        problem = gpu_watch.flight_record.make(JOB)
+        try:
+            seen = gpu_watch.Seen("ERROR", problem) if problem else gpu_watch.flights(JOB, part.ranks, until)
+        finally:
+            gpu_watch.flight_record.remove(JOB)
+    stop(process)
+    reader.join(END_S)
+    lines = [*seen.lines, *(read("".join(printed))[1][-MOST_LINES:] if seen.verdict != "PASS" else ())]
+    seconds = round(time.monotonic() - began, 1)
+    return Done(part.name, part.title, seen.verdict, seen.reason, seconds, shown(part), (), tuple(lines))
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """End a process and what it has started; somebody else reads what they print."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
+            return
+
+
+def shown(part: Part) -> str:
+    """Return the command of a part without folders of this machine."""
+    return " ".join(str(Path(token).name) if token.startswith("/") else token for token in part.argv)
 
 
 def ended(process: subprocess.Popen[str]) -> str:
@@ -454,7 +535,6 @@ def judged(part: Part, output: str, code: int | None, seconds: float, *, in_time
     if verdict == "PASS" and part.ways and (other or not took):
         how = f"its connections took {', '.join(other[:4])}" if other else "NCCL's log names no way"
         verdict, reason = "SKIP", f"{how}, so this way was not measured alone"
-    command = " ".join(str(Path(token).name) if token.startswith("/") else token for token in part.argv)
     kept = tuple(
         {name: value for name, value in results[rank].items() if name not in DROPPED} for rank in sorted(results)
     )
@@ -463,9 +543,81 @@ def judged(part: Part, output: str, code: int | None, seconds: float, *, in_time
         for event in events
         if event.get("event") == "measured"
     )
+    derived: tuple[Done, ...] = (path_taken(part, events),) if part.name in {"nccl", "nccl-nic"} else ()
+    derived += (self_diagnosed(list(results.values()), lines),) if part.name == "nccl" else ()
     return Done(
-        part.name, part.title, verdict, reason, round(seconds, 1), command, kept, tuple(lines[-MOST_LINES:]), seen, took
+        part.name,
+        part.title,
+        verdict,
+        reason,
+        round(seconds, 1),
+        shown(part),
+        kept,
+        tuple(lines[-MOST_LINES:]),
+        seen,
+        took,
+        derived,
+        output if part.name == LOGGED else "",
     )
+
+
+@dataclass(frozen=True)
+class Here:
+    """This machine as the judge of NCCL's ways wants it; its settings and its fabric are not known here."""
+
+    slots: dict[str, int]
+    rdma: dict[str, tuple[str, ...]]
+    gpus: dict[str, str]
+    settings: dict[str, dict[str, str]] = field(default_factory=dict)
+    fabric: dict[str, Any] = field(default_factory=dict)
+
+
+def path_taken(part: Part, events: list[dict[str, Any]]) -> Done:
+    """Return the verdict over the way that a part's traffic took, as validation judges it."""
+    name, title = f"path-{part.name}", f"the way that NCCL took in {part.name}"
+    told = [event for event in events if event.get("event") == "nccl_path"]
+    if not any(event.get("ways") for event in told):
+        return Done(name, title, "SKIP", "NCCL's log tells no connection")
+    host = str(told[0].get("host", "here"))
+    gpu = next((event["facts"]["gpu"] for event in events if "gpu" in event.get("facts", {})), "")
+    one = nccl_path.joined(told)
+    found = nccl_path.nccl_faults(Here({host: part.ranks}, {host: active_ports()}, {host: gpu}), {host: one})
+    # Settings that leave the network alone are of part.environment, and no fault of the machine.
+    faults = [fault for fault in found if not any(f"{setting}=" in fault.words for setting in part.environment)]
+    ways = ", ".join(f"{way} ({count})" for way, count in sorted(one.ways.items())[:8])
+    if faults:
+        return Done(name, title, "FAIL", "; ".join(f"{fault.words}; {fault.cure}" for fault in faults), took=(ways,))
+    return Done(name, title, "PASS", "; ".join(word for word in (nccl_path.praise({host: one}), ways) if word))
+
+
+def active_ports() -> tuple[str, ...]:
+    """Return the RDMA ports that are up."""
+    found = rdma_facts.rdma()["rdma"]
+    return tuple(
+        f"{one['name']}:{port['number']}" for one in found for port in one["ports"] if port["state"] == "ACTIVE"
+    )
+
+
+def self_diagnosed(results: list[dict[str, Any]], lines: list[str]) -> Done:
+    """Return the verdict over the report of NCCL's own diagnostics, which the check asks for from 2.31 on."""
+    name, title = "nccl-diagnostics", "NCCL's own diagnostics (2.31 and later)"
+    found = nccl_diagnostics.read(lines)
+    told = tuple(line for line in lines if nccl_diagnostics.MARK in line)
+    if not any("nccl_diagnostics" in result.get("facts", {}) for result in results):
+        return Done(name, title, "SKIP", "this NCCL has none, or ranks share a GPU")
+    if found.faults:
+        words = "; ".join(f"{fault.words} (ranks {fault.ranks or fault.host})" for fault in found.faults)
+        return Done(name, title, "FAIL", words, lines=told)
+    if not found.told:
+        return Done(name, title, "ERROR", "it was asked for and printed nothing", lines=tuple(lines[-MOST_LINES:]))
+    return Done(name, title, "PASS", "; ".join([found.praise or "it proved nothing", *found.notes]), lines=told)
+
+
+def placed() -> Done:
+    """Return the verdict over the places that '--affinity auto' reads, held against those of the driver."""
+    seen = gpu_watch.affinity(gpu_capture.asked(gpu_capture.TOOLS["topo-m.txt"]), topology())
+    title = "cores and network cards near each GPU, by /sys and by the driver"
+    return Done("affinity", title, seen.verdict, seen.reason, lines=seen.lines)
 
 
 def diagnosed(part: Part, output: str, code: int | None, seconds: float, *, in_time: bool) -> Done:
@@ -548,7 +700,7 @@ def record(machine: Machine, parts: list[Done], when: datetime) -> dict[str, Any
             "nccl_path": machine.nccl_path,
             "launcher": machine.launcher,
         },
-        "parts": [asdict(part) for part in parts],
+        "parts": [{name: one for name, one in asdict(part).items() if name not in HIDDEN} for part in parts],
     }
 
 
@@ -670,6 +822,13 @@ def keep(found: dict[str, Any], folder: Path) -> Path:
     return place.with_suffix(".md")
 
 
+def tell(done: Done) -> None:
+    """Print a verdict, and the lines of a part that did not pass."""
+    sys.stdout.write(f"{done.verdict:5} {done.name}  {done.reason}\n")
+    if done.verdict in {"FAIL", "ERROR"}:
+        sys.stdout.write("".join(f"      {line}\n" for line in done.lines))
+
+
 def main() -> int:
     """Look, run, report."""
     began = time.monotonic()
@@ -683,18 +842,22 @@ def main() -> int:
         sys.stderr.write(f"{refusal}\n")
         return NOTHING_TO_RUN
     machine = Machine(gpus, cuda_driver, interpreter, nccl, nccl_path, mpirun_of(interpreter))
-    parts = []
+    parts = [placed()]
+    tell(parts[0])
+    logs: dict[str, str] = {}
     for part in planned(machine):
         sys.stdout.write(f"{part.name}: {part.title} ...\n")
         sys.stdout.flush()
-        parts.append(run(part, TOTAL_S - (time.monotonic() - began)))
-        sys.stdout.write(f"{parts[-1].verdict:5} {parts[-1].name}  {parts[-1].reason}\n")
-        if parts[-1].verdict in {"FAIL", "ERROR"}:
-            sys.stdout.write("".join(f"      {line}\n" for line in parts[-1].lines))
+        done = run(part, TOTAL_S - (time.monotonic() - began))
+        logs.update({f"{done.name}.log": done.output} if done.output else {})
+        for one in (done, *done.derived):
+            parts.append(one)
+            tell(one)
     found = record(machine, parts, datetime.now(timezone.utc))
     folder = Path(os.environ.get("TEST_GPU_OUT") or ROOT / "docs" / "measured")
     kept = keep(found, folder)
-    sys.stdout.write(f"\n{page(found)}\nKept as {kept} and {kept.with_suffix('.json').name}\n")
+    captured = gpu_capture.keep(gpu_capture.captured(logs), kept.with_suffix(""), found["date"][:10])
+    sys.stdout.write(f"\n{page(found)}\nKept as {kept} and {kept.with_suffix('.json').name}; captured in {captured}\n")
     return {"PASS": 0, "SKIP": NOTHING_TO_RUN}.get(found["verdict"], 1)
 
 

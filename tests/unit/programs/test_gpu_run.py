@@ -6,8 +6,10 @@ import dataclasses
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,6 +102,7 @@ def test_one_gpu_is_shared_as_its_nccl_allows(gpu: ModuleType, able: object) -> 
     parts = {part.name: part for part in gpu.planned(machine(gpu, able))}
     assert list(parts) == [
         "nccl",
+        "nccl-log",
         "nccl-shared",
         "nccl-sweep",
         "torchrun",
@@ -110,14 +113,21 @@ def test_one_gpu_is_shared_as_its_nccl_allows(gpu: ModuleType, able: object) -> 
         "nccl-nvlink",
         "nccl-pcie",
         "nccl-nic",
+        "nccl-ras",
+        "flight-recorder",
         "dcgm-diag",
     ]
+    assert (parts["nccl-ras"].ranks, parts["nccl-ras"].watch, parts["flight-recorder"].watch) == (2, "ras", "flight")
+    assert parts["nccl-log"].environment["NCCL_DEBUG"] == "INFO"
     assert parts["nccl-nic"].skip == "it needs two GPUs"
     assert (parts["nccl"].ranks, parts["nccl-shared"].ranks, parts["torchrun"].ranks) == (1, 2, 1)
     assert "--pretend-hosts" not in parts["nccl-shared"].argv
     assert parts["torchrun-shared"].skip == "PyTorch's NCCL 2.29.7 refuses that; 2.30.3 and later allow it"
     assert parts["training"].skip == "no Horovod and no mpirun here"
     old = {part.name: part for part in gpu.planned(machine(gpu, able, nccl="2.29.7"))}
+    assert old["nccl-ras"].skip == "it needs two ranks"
+    older = {part.name: part for part in gpu.planned(machine(gpu, able, gpus=2, nccl="2.22.3"))}
+    assert older["nccl-ras"].skip == "NCCL 2.22.3 is older than 2.24"
     assert "--pretend-hosts" in old["nccl-shared"].argv
     new = {part.name: part for part in gpu.planned(machine(gpu, dataclasses.replace(able, torch_nccl="2.30.7")))}
     assert (new["torchrun-shared"].skip, new["torchrun-shared"].ranks) == ("", 2)
@@ -126,9 +136,9 @@ def test_one_gpu_is_shared_as_its_nccl_allows(gpu: ModuleType, able: object) -> 
 def test_several_gpus_have_a_rank_each_and_mpirun_starts_them_where_it_can(gpu: ModuleType, able: object) -> None:
     whole = dataclasses.replace(able, horovod=True, mpi4py=True, torch_gpus=8)
     parts = {part.name: part for part in gpu.planned(machine(gpu, whole, gpus=8, mpirun="/opt/mpi/bin/mpirun"))}
-    ways = ("nccl-nvlink", "nccl-pcie", "nccl-nic")
+    ways, watched = ("nccl-nvlink", "nccl-pcie", "nccl-nic"), ("nccl-ras", "flight-recorder")
     assert {name: part.ranks for name, part in parts.items() if name != "dcgm-diag"} == dict.fromkeys(
-        ("nccl", "nccl-sweep", "torchrun", "horovod", "horovod_sweep", "training", *ways), 8
+        ("nccl", "nccl-log", "nccl-sweep", "torchrun", "horovod", "horovod_sweep", "training", *ways, *watched), 8
     )
     assert parts["nccl-nic"].environment["NCCL_SHM_DISABLE"] == "1"
     assert set(gpu.root_may()) <= set(parts["nccl-pcie"].environment)
@@ -326,3 +336,294 @@ def test_a_sweep_is_kept_with_every_sample_and_told_as_a_table(gpu: ModuleType, 
     kept = json.loads((tmp_path / "gpu-2026-02-03-nvidia-h200.json").read_text(encoding="utf-8"))
     assert kept["parts"][0]["measured"][0]["samples"] == [0.004, 0.0041, 0.0042]
     assert "host" not in kept["parts"][0]["measured"][0]
+
+
+# --- what the same output answers, and looks at running jobs ----------------------------------------------------------
+
+
+def nccl_output(*lines: str, ranks: int = 2, **path: object) -> str:
+    head = {"clusterctl": 1, "check": "nccl", "host": "gpu1"}
+    facts = {"gpu": "NVIDIA H200", "nccl_diagnostics": "asked for"}
+    result = {"event": "result", "ok": True, "compared": 9, "wrong": 0, "problems": [], "facts": facts, "figures": {}}
+    told = {"event": "nccl_path", "network": "IB", "hcas": {"0": "mlx5_0:1/IB"}, "named": "IB", "settings": {}, **path}
+    events = [head | told | {"rank": 0}, *(head | result | {"rank": rank} for rank in range(ranks))]
+    return "\n".join([*lines, *(json.dumps(event) for event in events)])
+
+
+def test_the_way_and_nccl_s_diagnostics_are_parts_of_their_own(
+    gpu: ModuleType, able: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = ROOT / "tests" / "data" / "nccl_diagnostics"
+    healthy = (data / "healthy.txt").read_text(encoding="utf-8").splitlines()
+    part = gpu.planned(machine(gpu, able, gpus=2))[0]
+    done = gpu.judged(part, nccl_output(*healthy, ways={"P2P/CUMEM": 4}), 0, 9.0)
+    path, diagnosed = done.derived
+    assert (path.verdict, path.reason) == ("PASS", "NCCL goes over IB; P2P/CUMEM (4)")
+    assert (diagnosed.name, diagnosed.verdict) == ("nccl-diagnostics", "PASS")
+    assert diagnosed.reason == "NCCL's own diagnostics: P2P is right for 24 peer accesses, no finding of 7 checks"
+    broken = (data / "link.txt").read_text(encoding="utf-8").splitlines()
+    _path, diagnosed = gpu.judged(part, nccl_output(*broken), 0, 9.0).derived
+    assert (diagnosed.verdict, "(write mismatch) (ranks (1, 3))" in diagnosed.reason) == ("FAIL", True)
+    path, diagnosed = gpu.judged(part, nccl_output(), 0, 9.0).derived
+    assert (path.verdict, diagnosed.verdict) == ("SKIP", "ERROR")
+    assert [one.verdict for one in gpu.judged(part, captured("two-gpus"), 0, 9.0).derived][1] == "SKIP"
+    monkeypatch.setattr(gpu, "active_ports", lambda: ("mlx5_0:1",))
+    nic = {one.name: one for one in gpu.planned(machine(gpu, able, gpus=2))}["nccl-nic"]
+    fell_back = nccl_output(network="Socket", ways={"NET/Socket/0": 2}, settings={"NCCL_P2P_DISABLE": "1"})
+    (path,) = gpu.judged(nic, fell_back, 0, 9.0).derived
+    assert path.verdict == "FAIL"
+    assert path.reason.startswith("NCCL goes over sockets although mlx5_0:1 is up")
+    kept = gpu.record(machine(gpu, able), [done], gpu.datetime(2026, 2, 3, tzinfo=gpu.timezone.utc))
+    assert not set(gpu.HIDDEN) & set(kept["parts"][0])
+
+
+RANK = """
+import os, sys, time
+if os.fork():
+    os.wait()
+else:
+    print("up", flush=True)
+    {body}
+    time.sleep(60)
+"""
+
+
+def launcher(folder: Path, ranks: int, body: str = "") -> tuple[str, ...]:
+    """Return the argv of a launcher whose ranks are two processes each, as those of ``nccl_checks.py`` are."""
+    rank = folder / "nccl_checks.py"
+    rank.write_text(RANK.format(body=body), encoding="utf-8")
+    code = (
+        "import os, subprocess, sys; "
+        f"ranks = [subprocess.Popen([sys.executable, {str(rank)!r}], env={{**os.environ, 'RANK': str(n)}}) "
+        f"for n in range({ranks})]; [one.wait() for one in ranks]"
+    )
+    return (sys.executable, "-c", code)
+
+
+class Ras:
+    """Answers as NCCL's RAS does: once a worker is stopped, with the process that does not answer."""
+
+    def __init__(self, gpu: ModuleType, *, knows: bool = True) -> None:
+        self.gpu, self.knows = gpu, knows
+        self.ears = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self) -> None:
+        data = ROOT / "tests" / "data" / "nccl_ras" / "silent.txt"
+        while True:
+            try:
+                line, _where = self.ears.accept()
+            except OSError:
+                return
+            with line:
+                assert line.recv(99) == b"verbose status\n"
+                workers = self.gpu.gpu_watch.workers_of(os.getpid(), "nccl_checks.py").values()
+                stopped = [pid for pid in workers if "State:\tT" in Path(f"/proc/{pid}/status").read_text()]
+                text = data.read_text(encoding="utf-8") if stopped and self.knows else "Job summary\n  RUNNING  OK\n"
+                line.sendall(text.replace("rocess 105", f"rocess {stopped[0] if stopped else 0}").encode())
+
+
+@pytest.mark.parametrize(
+    ("ranks", "knows", "verdict", "words"),
+    [
+        (4, True, "PASS", "rank 3, which was stopped, does not answer NCCL's RAS"),
+        (2, True, "PASS", "RAS names the process of rank 1, which was stopped; of two ranks none is blamed"),
+        (2, False, "FAIL", "RAS answers, and rank 1, which was stopped, is not named"),
+    ],
+)
+def test_ras_is_asked_while_a_rank_is_stopped(
+    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, knows: bool, verdict: str, words: str
+) -> None:
+    monkeypatch.setattr(gpu.gpu_watch, "SETTLE_S", 0.3)
+    monkeypatch.setattr(gpu, "LOOK_S", 20.0 if knows else 6.0)
+    server = Ras(gpu, knows=knows)
+    with server.ears:
+        environment = {"NCCL_RAS_ADDR": f"localhost:{server.ears.getsockname()[1]}"}
+        part = gpu.Part("nccl-ras", "ras", ranks, launcher(tmp_path, ranks), environment, 60.0, watch="ras")
+        done = gpu.run(part, 60.0)
+    assert (done.verdict, done.reason) == (verdict, words)
+    assert done.lines, "the words of RAS are kept"
+    assert not gpu.gpu_watch.workers_of(os.getpid(), "nccl_checks.py"), "nobody is left behind"
+
+
+def test_a_ras_that_does_not_answer_is_an_error(
+    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "LOOK_S", 3.0)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    environment = {"NCCL_RAS_ADDR": f"localhost:{port}"}
+    done = gpu.run(gpu.Part("nccl-ras", "ras", 2, launcher(tmp_path, 2), environment, 60.0, watch="ras"), 60.0)
+    assert (done.verdict, done.reason) == ("ERROR", "RAS did not answer while 2 of 2 ranks ran")
+
+
+RECORDER = """
+    import pickle
+    pipe = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + os.environ["RANK"] + ".pipe"
+    os.mkfifo(pipe)
+    open(pipe, "rb").read(1)
+    entry = {"process_group": ("0", "default_pg"), "profiling_name": "nccl:all_reduce", "collective_seq_id": 7,
+             "state": "completed", "retired": True, "input_sizes": [[4]]}
+    with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + os.environ["RANK"], "wb") as file:
+        pickle.dump({"version": VERSION, "entries": [entry]}, file, protocol=2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict", "words"),
+    [
+        ("2.10", "PASS", "2 records with 14 calls are read"),
+        ("9.1", "FAIL", "the record of rank 0 cannot be read: its format 9.1 is unknown"),
+    ],
+)
+def test_flight_records_are_asked_for_and_read(
+    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, verdict: str, words: str
+) -> None:
+    monkeypatch.setattr(gpu, "LEAST_S", 0.0)
+    body = RECORDER.replace("VERSION", repr(version))
+    environment = gpu.gpu_watch.flight_environment(gpu.JOB)
+    seconds = 60.0 if verdict == "PASS" else 6.0
+    part = gpu.Part("flight", "flight", 2, launcher(tmp_path, 2, body), environment, seconds, watch="flight")
+    done = gpu.run(part, 60.0)
+    assert (done.verdict, done.reason) == (verdict, words)
+    assert not gpu.gpu_watch.flight_record.folder(gpu.JOB).exists()
+
+
+TOPO = """\
+\t\x1b[4mGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
+GPU0\t X \tNV18\tPIX\tSYS\t0-3,8-11\t0\t\tN/A
+GPU1\tNV18\t X \tSYS\tPIX\t4-7,12-15\t1\t\tN/A
+NIC0\tPIX\tSYS\t X \tSYS
+NIC1\tSYS\tPIX\tSYS\t X
+
+Legend:
+
+  X    = Self
+
+NIC Legend:
+
+  NIC0: mlx5_0
+  NIC1: mlx5_1
+"""
+
+
+def placed_by_sys(*, first: str = "mlx5_0") -> dict[str, object]:
+    other = {"mlx5_0": "mlx5_1", "mlx5_1": "mlx5_0"}[first]
+    return {
+        "numa": [{"number": 0, "cores": ["0,8", "1,9", "2,10", "3,11"]}, {"number": 1, "cores": ["4,12", "5,13"]}],
+        "gpus": [
+            {"bus": "0000:1b:00.0", "name": "NVIDIA H100", "numa": 0, "pci_path": ["a", "sw0", "g0"]},
+            {"bus": "0000:43:00.0", "name": "NVIDIA H100", "numa": 1, "pci_path": ["b", "sw1", "g1"]},
+        ],
+        "rdma": [
+            {"name": first, "numa": 0, "pci_path": ["a", "sw0", "n0"]},
+            {"name": other, "numa": 1, "pci_path": ["b", "sw1", "n1"]},
+        ],
+    }
+
+
+def test_the_places_of_sys_are_held_against_those_of_the_driver(gpu: ModuleType) -> None:
+    """The table is composed as nvidia-smi(1) has it, with tabs and an underlined head."""
+    seen = gpu.gpu_watch.affinity(TOPO, placed_by_sys())
+    assert (seen.verdict, seen.reason) == (
+        "PASS",
+        "2 GPUs: /sys and the driver agree on cores and nearest network cards",
+    )
+    seen = gpu.gpu_watch.affinity(TOPO, placed_by_sys(first="mlx5_1"))
+    assert seen.verdict == "FAIL"
+    assert seen.reason.startswith("GPU0: mlx5_1 counts as nearest, and is SYS where another one is PIX; GPU1: mlx5_0")
+    seen = gpu.gpu_watch.affinity(TOPO.replace("0-3,8-11", "4-7"), placed_by_sys())
+    assert seen.reason == "GPU0: the driver tells cores 4-7, /sys those of NUMA node 0"
+    one = {**placed_by_sys(), "gpus": []}
+    assert gpu.gpu_watch.affinity(TOPO, one).reason == "nvidia-smi tells 2 GPUs, and /sys 0"
+    assert gpu.gpu_watch.affinity("FileNotFoundError: nvidia-smi\n", one).verdict == "SKIP"
+
+
+# --- capture ----------------------------------------------------------------------------------------------------------
+
+UUID, SERIAL, BOARD = "GPU-1b2c3d4e-1111-2222-3333-0123456789ab", "1650522003421", "HGX-77-Q12"
+SMI = f"""#!/bin/sh
+case "$*" in
+"-q -x") printf '<gpu><serial>{SERIAL}</serial><uuid>{UUID}</uuid><fabric><cluster_uuid>N/A</cluster_uuid></fabric>'
+         printf '<process_name>/home/anna/train.py</process_name><vbios_version>96.00.74.00.01</vbios_version></gpu>' ;;
+-L) echo 'GPU 0: NVIDIA H100 80GB HBM3 (UUID: {UUID})' ;;
+"nvlink -e") echo 'no links' >&2; exit 6 ;;
+*) echo "GPU 0: serial {SERIAL}" ;;
+esac
+"""
+
+
+def test_what_is_captured_has_no_secret_and_each_value_is_replaced_by_one_other(
+    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(SMI, encoding="utf-8")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    host = socket.gethostname()
+    hardware = {
+        "parts": [["gpu", "0000:1b:00.0", "NVIDIA H100", UUID, ""], ["board", "", "HGX", BOARD, ""]],
+        "readings": [
+            ["rdma", "mlx5_0", "node_guid", "b8ce:f603:0012:3456"],
+            ["net", "eth0", "address", "b8:ce:f6:12:34:56"],
+        ],
+        "gid": "0000:0000:0000:0000:0000:ffff:c0a8:1707",
+    }
+    log = f"{host}:4711:4790 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:192.168.23.7<0>\n"
+    log += "NCCL version 2.32.3+cuda13.0 driver 580.95.05 0000:3b:00.0 127.0.0.1 fe80::bace:f6ff:fe12:3456\n"
+    files = gpu.gpu_capture.captured({"nccl-log.log": log}, record=lambda _request: hardware)
+    place = gpu.gpu_capture.keep(files, tmp_path / "kept", "2026-02-03")
+    texts = {path.name: path.read_text(encoding="utf-8") for path in place.rglob("*") if path.is_file()}
+    whole = "\n".join(texts.values())
+    secrets = (
+        UUID,
+        SERIAL,
+        BOARD,
+        "b8ce",
+        "b8:ce",
+        "192.168",
+        "c0a8",
+        "anna",
+        "fe12",
+        *([host] if len(host) > 1 else []),
+    )
+    assert not [secret for secret in secrets if secret in whole]
+    other = "GPU-00000000-0000-0000-0000-000000000001"
+    assert all(other in texts[name] for name in ("nvidia-smi-q-x.xml", "nvidia-smi-L.txt", "node_hardware.json"))
+    assert "<serial>0000000000001</serial>" in texts["nvidia-smi-q-x.xml"] or "<serial>0000000000002</serial>" in whole
+    assert "<cluster_uuid>N/A</cluster_uuid>" in texts["nvidia-smi-q-x.xml"]
+    assert "<vbios_version>96.00.74.00.01</vbios_version>" in texts["nvidia-smi-q-x.xml"], "a version is no address"
+    assert texts["nvlink-e.txt"] == "no links\n(code 6)\n"
+    assert texts["nccl-log.log"].startswith(
+        "node1:4711:4790 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>"
+    )
+    assert "2.32.3+cuda13.0 driver 580.95.05 0000:3b:00.0 127.0.0.1" in texts["nccl-log.log"]
+    assert "| `nvlink-s.txt` | `nvidia-smi nvlink -s` |" in texts["README.md"]
+
+
+def test_devices_of_pci_are_captured_with_the_bridges_above_them(gpu: ModuleType, tmp_path: Path) -> None:
+    bridge = tmp_path / "devices" / "pci0000:1a" / "0000:1a:01.0"
+    card, disk = bridge / "0000:1b:00.0", bridge / "0000:1c:00.0"
+    for place, kind in ((bridge, "0x060400"), (card, "0x030200"), (disk, "0x010802")):
+        place.mkdir(parents=True, exist_ok=True)
+        for name, text in {"vendor": "0x10de", "class": kind, "numa_node": "0", "vpd": "SERIAL"}.items():
+            (place / name).write_text(f"{text}\n", encoding="utf-8")
+    bus = tmp_path / "bus"
+    bus.mkdir()
+    for place in (bridge, card, disk):
+        (bus / place.name).symlink_to(place)
+    found = gpu.gpu_capture.pci_files(bus)
+    assert found["bus/pci/devices/0000:1b:00.0/numa_node"] == "0\n"
+    assert found["bus/pci/devices/0000:1a:01.0/class"] == "0x060400\n"
+    assert found["bus/pci/devices/0000:1b:00.0.path"].endswith("pci0000:1a/0000:1a:01.0/0000:1b:00.0\n")
+    assert not [name for name in found if "vpd" in name or "1c:00" in name]
+
+
+def test_a_machine_without_any_tool_is_captured_as_well(
+    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    files = gpu.gpu_capture.captured({}, record=lambda _request: {"parts": []})
+    assert files["topo-m.txt"].startswith("FileNotFoundError")
+    assert json.loads(files["node_hardware.json"]) == {"parts": []}

@@ -38,8 +38,8 @@ def judged(judgement: base.Judgement, site: base.Site, outcome: JobOutcome) -> b
     paths = read(outcome.lines, site)
     found = together([*nccl_faults(site, paths), *carrier_faults(site, _of_nodes(outcome.lines, "carried", site))])
     if not found:
-        told = [one for one in (praise(paths), ring_note(site, paths)) if one]
-        return base.passed(judgement, "; ".join((judgement.reason, *told))) if told else judgement
+        how = [one for one in (praise(paths), ring_note(site, paths)) if one]
+        return base.passed(judgement, "; ".join((judgement.reason, *how))) if how else judgement
     words = and_more((f"{folded(one.hosts)}: {one.words}; {one.cure}" for one in found), _MOST_NAMED, ". ")
     failed = base.fail(judgement, words, (host for one in found for host in one.hosts))
     culprits = tuple(

@@ -1,0 +1,223 @@
+"""Looks at a running job: NCCL's RAS while a rank is stopped, and the records of PyTorch's flight recorder.
+
+And the places of GPUs and network cards, as the driver tells them. Python 3.9 and its standard library suffice.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROOT = Path(__file__).resolve().parents[2]
+for folder in ("roles/validation/files", "python"):
+    sys.path.insert(0, str(ROOT / folder))
+
+import flight_record  # noqa: E402 - it lies in a folder above, as those below
+import nccl_ras as ras_client  # noqa: E402
+from clusterctl.analysis import nccl_ras as ras_words  # noqa: E402
+
+POLL_S = 0.5
+MOST_LINES = 400
+SETTLE_S = 2.0
+RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "RANK")
+BEST_FIRST = ("PIX", "PXB", "PHB", "NODE", "SYS")  # of 'nvidia-smi topo -m'
+
+
+class Seen(NamedTuple):
+    """What a look showed; the lines are kept, since they are what the parsers were made for."""
+
+    verdict: str
+    reason: str
+    lines: tuple[str, ...] = ()
+
+
+def workers_of(pid: int, program: str) -> dict[int, int]:
+    """Return the working process of each rank below a process: the child of one that runs the same program."""
+    lines, parents = {}, {}
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit():
+            try:
+                lines[int(place.name)] = (place / "cmdline").read_bytes().decode("utf-8", "replace")
+                stat = (place / "stat").read_text(encoding="utf-8", errors="replace")
+                parents[int(place.name)] = int(stat.rpartition(")")[2].split()[1])
+            except (OSError, ValueError, IndexError):
+                continue
+    found = {}
+    for one, line in lines.items():
+        above = parents.get(one, 0)
+        if program in line and lines.get(above) == line and is_below(one, pid, parents):
+            rank = rank_of(one)
+            if rank is not None:
+                found[rank] = one
+    return found
+
+
+def is_below(one: int, pid: int, parents: Mapping[int, int]) -> bool:
+    """Whether a process descends from another."""
+    for _step in range(64):
+        if one in {pid, 0, 1}:
+            return one == pid
+        one = parents.get(one, 0)
+    return False
+
+
+def rank_of(pid: int) -> int | None:
+    """Return the rank in a process's environment."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    known = dict(word.decode("utf-8", "replace").partition("=")[::2] for word in words if b"=" in word)
+    return next((int(known[name]) for name in RANK_NAMES if known.get(name, "").isdigit()), None)
+
+
+def ras(pid: int, program: str, ranks: int, environment: Mapping[str, str], until: float) -> Seen:
+    """Stop one rank, and see whether NCCL's RAS and its parser name it; the rank goes on afterwards.
+
+    Args:
+        pid: the launcher.
+        program: the words by which a rank's process is known.
+        ranks: how many there are.
+        environment: of the ranks, for ``NCCL_RAS_ADDR``.
+        until: when to give up, by the monotonic clock.
+    """
+    workers: dict[int, int] = {}
+    before: list[str] = []
+    while time.monotonic() < until and not before:
+        workers = workers_of(pid, program)
+        before = ras_client.answer(environment, most=MOST_LINES) if len(workers) == ranks else []
+        time.sleep(POLL_S)
+    if not before:
+        return Seen("ERROR", f"RAS did not answer while {len(workers)} of {ranks} ranks ran")
+    numbers = {one: rank for rank, one in workers.items()}
+    words = ""
+    for rank in (ranks - 1, 0):  # the other one may be who answers
+        os.kill(workers[rank], signal.SIGSTOP)
+        try:
+            time.sleep(SETTLE_S)
+            after: list[str] = []
+            while time.monotonic() < until and not (words := named(after, rank, workers[rank], numbers, ranks)):
+                after = ras_client.answer(environment, most=MOST_LINES)
+                if not after:
+                    break
+                time.sleep(POLL_S)
+        finally:
+            os.kill(workers[rank], signal.SIGCONT)
+        if after or words:
+            break
+    if words:
+        return Seen("PASS", words, (*before, *after))
+    return Seen("FAIL", f"RAS answers, and rank {rank}, which was stopped, is not named", (*before, *after))
+
+
+def named(lines: list[str], rank: int, pid: int, numbers: Mapping[int, int], ranks: int) -> str:
+    """Return in words that the answer names the rank, '' where it does not."""
+    few = ras_words.behind(lines, lambda _node, process: numbers.get(process), ranks)
+    if few is not None and few.ranks == (rank,):
+        return f"rank {rank}, which was stopped, {few.words}"
+    is_told = any(re.search(rf"\bProcess {pid} on node \S+", line) for line in lines)
+    few_enough = ranks < 3
+    return f"RAS names the process of rank {rank}, which was stopped; of two ranks none is blamed" * (
+        is_told and few_enough
+    )
+
+
+def flight_environment(job: str) -> dict[str, str]:
+    """Return the variables of the flight recorder, in the names of older and of newer releases of PyTorch."""
+    place = flight_record.folder(job)
+    return {
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+        "TORCH_FR_DUMP_TEMP_FILE": f"{place}/record_",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{place}/record_",
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{place}/pipe_",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    }
+
+
+def flights(job: str, ranks: int, until: float) -> Seen:
+    """Ask each rank for its record until all have written one that can be read."""
+    found: dict[int, dict[str, Any]] = {}
+    asked: set[int] = set()
+    while time.monotonic() < until and len(found) < ranks:
+        for rank in range(ranks):
+            if rank not in found:
+                asked |= {rank} if flight_record.request(job, rank) else set()
+                record = flight_record.read(job, rank)
+                if record is not None and (record.get("groups") or time.monotonic() + SETTLE_S > until):
+                    found[rank] = record
+        time.sleep(POLL_S)
+    lines = tuple(str(found[rank]) for rank in sorted(found))
+    wrong = [rank for rank, record in found.items() if not record.get("groups")]
+    if wrong:
+        why = found[wrong[0]].get("problem", "it has no group")
+        return Seen("FAIL", f"the record of rank {wrong[0]} cannot be read: {why}", lines)
+    missing = [rank for rank in range(ranks) if rank not in found]
+    if missing:
+        how = "was asked and wrote no record" if missing[0] in asked else "has opened no pipe"
+        return Seen("ERROR", f"rank {missing[0]} {how}", lines)
+    calls = sum(group["last"] for record in found.values() for group in record["groups"])
+    return Seen("PASS", f"{ranks} records with {calls} calls are read", lines)
+
+
+def topo(text: str) -> list[dict[str, str]]:
+    """Return the rows of ``nvidia-smi topo -m`` by their columns; the row's own name is in ''."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    rows = [[cell.strip() for cell in line.split("\t")] for line in plain.splitlines() if "\t" in line]
+    head = next((row for row in rows if "GPU0" in row and "X" not in row), [])
+    return [dict(zip(head, row)) for row in rows if head and row is not head and row[0] and row[0] in head]  # noqa: B905
+
+
+def affinity(text: str, topology: Mapping[str, Any]) -> Seen:
+    """Hold the places of GPUs by /sys against those that the driver tells: cores, and the nearest network cards."""
+    rows = [row for row in topo(text) if row.get("", "").startswith("GPU")]
+    gpus = [one for one in topology["gpus"] if one.get("name") or one.get("bus")]
+    lines = tuple(text.splitlines())
+    if not rows:
+        return Seen("SKIP", "nvidia-smi topo -m tells no GPU", lines)
+    if len(rows) != len(gpus):
+        return Seen("FAIL", f"nvidia-smi tells {len(rows)} GPUs, and /sys {len(gpus)}", lines)
+    cards = dict(re.findall(r"^\s*(NIC\d+): (\S+)\s*$", text, re.MULTILINE))
+    numa = {one["number"]: cpus(",".join(one["cores"])) for one in topology["numa"]}
+    wrong = []
+    for row, gpu in zip(rows, sorted(gpus, key=lambda one: one["bus"])):  # noqa: B905 - as many, see above
+        told = row.get("CPU Affinity", "")
+        own = numa.get(gpu["numa"], set())
+        if re.fullmatch(r"[0-9,-]+", told) and own and not cpus(told) & own:
+            wrong.append(f"{row['']}: the driver tells cores {told}, /sys those of NUMA node {gpu['numa']}")
+        near = nearest(gpu, topology["rdma"])
+        best = min((BEST_FIRST.index(row[nic]) for nic in cards if row.get(nic) in BEST_FIRST), default=None)
+        at = next((row.get(nic, "") for nic, name in cards.items() if name == near), "")
+        if near and best is not None and at in BEST_FIRST and BEST_FIRST.index(at) > best:
+            wrong.append(f"{row['']}: {near} counts as nearest, and is {at} where another one is {BEST_FIRST[best]}")
+    if wrong:
+        return Seen("FAIL", "; ".join(wrong), lines)
+    return Seen("PASS", f"{len(rows)} GPUs: /sys and the driver agree on cores and nearest network cards", lines)
+
+
+def nearest(gpu: Mapping[str, Any], cards: list[dict[str, Any]]) -> str:
+    """Return the network card that shares most bridges with a GPU, '' where none shares one."""
+    shared = {}
+    for card in cards:
+        pairs = list(zip(gpu["pci_path"][:-1], card["pci_path"][:-1]))  # noqa: B905 - the shorter path ends it
+        shared[card["name"]] = next((at for at, (one, two) in enumerate(pairs) if one != two), len(pairs))
+    name = max(shared, key=lambda one: shared[one], default="")
+    return name if shared.get(name) else ""
+
+
+def cpus(text: str) -> set[int]:
+    """Return a list of processors such as ``0-3,8`` as numbers."""
+    found: set[int] = set()
+    for word in text.split(","):
+        first, _sign, last = word.strip().partition("-")
+        if first.isdigit():
+            found |= set(range(int(first), int(last or first) + 1))
+    return found
