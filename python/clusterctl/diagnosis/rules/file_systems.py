@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import statistics
 from typing import TYPE_CHECKING
 
@@ -26,7 +24,7 @@ ORDER = 74
 _CHECK = "file systems"
 _SLOW_S, _SLOW_TO_PEERS_S, _TIMES = 1.0, 0.2, 10.0
 _LEAST_FREE = 0.01
-_LOST = frozenset(os.strerror(number) for number in (errno.ESTALE, errno.ENOTCONN))
+_LOST = frozenset({"Stale file handle", "Transport endpoint is not connected"})  # ESTALE and ENOTCONN
 _DEAD = "look at its server and network; then 'umount -l {place}' and mount it again"
 
 
