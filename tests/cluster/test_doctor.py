@@ -252,8 +252,8 @@ def test_what_hinders_a_launch_is_named_with_its_node(mpi_cluster: Cluster) -> N
     assert stop.startswith("btl = self (/home/cluster/.openmpi/mca-params.conf) leaves out tcp")
 
 
-# A job's segment of 64 MiB, and how long ago it was written.
-SEGMENT = "head -c 64M /dev/zero > /dev/shm/{0}; touch -d '{1}' /dev/shm/{0}"
+# A job's segment of 64 MiB that only its user may map, as Open MPI and NCCL make them; and when it was written.
+SEGMENT = "umask 077; head -c 64M /dev/zero > /dev/shm/{0}; touch -d '{1}' /dev/shm/{0}"
 MAPPED = """
 import mmap, time
 with open("/dev/shm/{0}", "r+b") as file, mmap.mmap(file.fileno(), 0):
@@ -263,17 +263,21 @@ with open("/dev/shm/{0}", "r+b") as file, mmap.mmap(file.fileno(), 0):
 
 @contextlib.contextmanager
 def a_segment(cluster: Cluster, node: str, name: str, written: str, *, mapped: bool = False) -> Iterator[None]:
-    """Leave a segment of a job in a node's /dev/shm, and have a process use it if asked to."""
-    with planting.changed(cluster, node, SEGMENT.format(name, written), f"rm /dev/shm/{name}"):
+    """Leave a segment of a job in a node's /dev/shm, and have a process of its user use it if asked to."""
+    of_user = ("exec", "--user", "cluster", cluster.box.node(node).container)
+    cluster.engine.text(*of_user, "sh", "-c", SEGMENT.format(name, written))
+    try:
         if not mapped:
             yield
             return
         start = 'setsid python3 -c "$1" >/dev/null 2>&1 & echo $!'
-        pid = cluster.on(node, "sh", "-c", start, "sh", MAPPED.format(name))
+        pid = cluster.engine.text(*of_user, "sh", "-c", start, "sh", MAPPED.format(name))
         try:
             yield
         finally:
             cluster.on(node, "kill", pid)
+    finally:
+        cluster.on(node, "rm", f"/dev/shm/{name}")  # noqa: S108 - a path in the node
 
 
 @pytest.mark.long

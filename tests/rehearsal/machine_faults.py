@@ -115,7 +115,7 @@ def _full(place: str, name: str) -> Plant:
 
 
 def _segments(machine: Machine, _look: int) -> None:
-    left = {"bytes": 33 << 20, "age in s": 9000.0, "private": True}
+    left = {"bytes": 33 << 20, "age in s": 9000.0, "owner": 1000}
     machine.calls["shared_memory"] |= {"nccl-Ab12Cd": left, "psm2_shm.1000000000009": {**left, "bytes": 40 << 20}}
 
 

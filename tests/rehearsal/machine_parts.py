@@ -99,9 +99,9 @@ def _file_systems(machine: Machine, node: int) -> None:
             "free inodes": gib << 15,
         }
     machine.calls["shared_memory"] = {
-        "nccl-yX2pQr": {"bytes": 9 << 20, "age in s": 86_400.0, "private": True},  # too little to be missed
-        f"sm_segment.node{node}.1000.5f0d0000.0": {"bytes": 128 << 20, "age in s": 4000.0, "private": True},
-        "postgres-cache": {"bytes": 512 << 20, "age in s": 86_400.0, "private": False},
+        "nccl-yX2pQr": {"bytes": 9 << 20, "age in s": 86_400.0, "owner": 1000},  # too little to be missed
+        f"sm_segment.node{node}.1000.5f0d0000.0": {"bytes": 128 << 20, "age in s": 4000.0, "owner": 1000},
+        "postgres-cache": {"bytes": 512 << 20, "age in s": 86_400.0, "owner": -1},
     }
     segment = f"/dev/shm/sm_segment.node{node}.1000.5f0d0000.0"  # noqa: S108 - a record
     machine.add("/proc/5012/maps", f"7f1c40000000-7f1c48000000 rw-s 00000000 00:1a 9 {segment}")

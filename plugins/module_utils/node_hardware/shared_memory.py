@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -21,9 +22,12 @@ _OLD_S = 600.0
 _LEAST = 64 << 20  # bytes; below, nobody misses them
 
 
+_ANYBODY = -1
+
+
 class _Segment(NamedTuple):
     size: int
-    private: bool  # only processes of the user that looks, and of root, may map it
+    owner: int  # whose processes may map it; _ANYBODY where others may as well
 
 
 def read(tree: Tree, answer: Answer, _request: Json) -> None:
@@ -33,7 +37,7 @@ def read(tree: Tree, answer: Answer, _request: Json) -> None:
         return
     mapped, closed = _mapped(tree)
     left = {name: one for name, one in found.items() if name not in mapped}
-    stale = {name: one.size for name, one in left.items() if one.private or not closed}
+    stale = {name: one.size for name, one in left.items() if not _may_be_used(one, closed)}
     if sum(stale.values()) >= _LEAST:
         answer.reading("shared memory", _SHM, "stale bytes", sum(stale.values()))
         answer.reading("shared memory", _SHM, "stale segments", len(stale))
@@ -42,12 +46,20 @@ def read(tree: Tree, answer: Answer, _request: Json) -> None:
         answer.unseen("shared memory", "other users' processes cannot be read, and may use the segments in /dev/shm")
 
 
+def _may_be_used(one: _Segment, closed: set[int]) -> bool:
+    """Whether a process that could not be read may have mapped the segment.
+
+    A process of the same user is closed only where it has more rights than a job has.
+    """
+    return bool(closed) if one.owner == _ANYBODY else one.owner in closed - {os.geteuid()}
+
+
 def _old(tree: Tree) -> dict[str, _Segment]:
     """Return by name the segments of jobs that nobody has written to for a while."""
     if tree.recorded:
         told = tree.calls("shared_memory")
         return {
-            name: _Segment(one["bytes"], one["private"])
+            name: _Segment(one["bytes"], one["owner"])
             for name, one in told.items()
             if _JOBS.match(name) and one["age in s"] > _OLD_S
         }
@@ -58,18 +70,20 @@ def _old(tree: Tree) -> dict[str, _Segment]:
         except OSError:
             continue
         if time.time() - state.st_mtime > _OLD_S:
-            private = state.st_uid == os.geteuid() and not state.st_mode & 0o077
-            found[name] = _Segment(state.st_blocks * 512, private)
+            owner = _ANYBODY if state.st_mode & 0o077 else state.st_uid
+            found[name] = _Segment(state.st_blocks * 512, owner)
     return found
 
 
-def _mapped(tree: Tree) -> tuple[set[str], bool]:
-    """Return the names that processes have mapped, and whether a process could not be read."""
+def _mapped(tree: Tree) -> tuple[set[str], set[int]]:
+    """Return the names that processes have mapped, and the users of the processes that could not be read."""
     found: set[str] = set()
-    for name in tree.names("/proc"):
-        if name.isdigit():
-            text = tree.text(f"/proc/{name}/maps") or ""
-            found.update(re.findall(r" /dev/shm/(\S+)", text))
-    closed = any(why == os.strerror(13) for why in tree.problems.values())
+    closed: set[int] = set()
+    for name in filter(str.isdigit, tree.names("/proc")):
+        text = tree.text(f"/proc/{name}/maps")
+        found.update(re.findall(r" /dev/shm/(\S+)", text or ""))
+        if f"/proc/{name}/maps" in tree.problems:
+            with contextlib.suppress(OSError):  # it has ended
+                closed.add(os.stat(f"{tree.root}/proc/{name}").st_uid)
     tree.problems.clear()
     return found, closed
