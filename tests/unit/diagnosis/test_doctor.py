@@ -12,6 +12,7 @@ from clusterctl.model.facts import JobUser, NodeFacts, Probe, ProbeFailure
 from clusterctl.model.findings import Diagnosis, Finding
 from clusterctl.model.hosts import Host
 from clusterctl.remote import facts, login_probe
+from clusterctl.state import doctor_errors, paths
 from doctor_view import NODES, diagnosis, record_of
 
 
@@ -55,6 +56,19 @@ def test_a_node_is_looked_at_as_the_user_that_jobs_run_as(monkeypatch: pytest.Mo
     }
     assert seen.facts["node1"].job_user == JobUser.model_validate(account)
     assert closed == {"node2": refusal}
+
+
+@pytest.mark.programs
+def test_the_errors_of_a_look_are_kept_for_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    inventory = tmp_path / "inventory.ini"
+    inventory.write_text("node1 ansible_host=127.0.0.1 ansible_port=1\n")
+    found = doctor.examine(str(inventory), doctor.DoctorOptions(quick=True))
+    assert found.unreachable == ("node1",)
+    kept = doctor_errors.read(paths.cluster_id(str(inventory)))
+    assert {host: (errors.checks, errors.at) for host, errors in kept.items()} == {
+        "node1": (("reachable",), found.started)
+    }
 
 
 def test_in_a_larger_cluster_each_host_logs_in_to_three_and_three_log_in_to_each() -> None:
