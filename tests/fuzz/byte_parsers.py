@@ -28,7 +28,8 @@ _LONGEST = 1 << 16
 _SEEDS = {
     "library_cache": ("node_probe/ld.so.cache.*.bin",),
     "node_record": ("stack/node.json",),
-    "ranks": ("validation/*.log", "launcher/*/*.txt"),
+    "dcgm": ("dcgm/*",),
+    "ranks": ("validation/*.log", "launcher/*/*.txt", "nccl_diagnostics/*.txt"),
     "validation_record": ("records/*.json",),
 }
 _SUPERVISOR = b"""{"event":"started","session":"node1-1","argv":["mpirun"]}
@@ -112,6 +113,7 @@ def hardware_record() -> Callable[[bytes], object]:
 
 def ranks() -> Callable[[bytes], object]:
     """Return the readers of what ranks and launchers print."""
+    from clusterctl.analysis import nccl_diagnostics
     from clusterctl.model.job_outcome import OutputLine
     from clusterctl.validation.checks import rank_output
     from clusterctl.validation.checks.parsers import launcher_messages
@@ -121,6 +123,20 @@ def ranks() -> Callable[[bytes], object]:
         output = rank_output.read([OutputLine("stdout", 1.0, line) for line in lines], ("node1",), {})
         rank_output.figures(output.measured)
         launcher_messages.read(lines, {"node1": "node1"}, "node1")
+        for note in nccl_diagnostics.read(lines).notes:
+            nccl_diagnostics.ranks_of(note)
+
+    return read
+
+
+def dcgm() -> Callable[[bytes], object]:
+    """Return the reader of what dcgmi diag prints."""
+    sys.path.insert(0, str(ROOT / "roles" / "validation" / "files"))
+    import dcgm_diag
+
+    def read(data: bytes) -> None:
+        with contextlib.suppress(ValueError):
+            dcgm_diag.read(data.decode("utf-8", "replace"))
 
     return read
 
@@ -185,6 +201,7 @@ PARSERS = {
         node_record,
         hardware_record,
         ranks,
+        dcgm,
         manifest,
         archive,
         zstd,

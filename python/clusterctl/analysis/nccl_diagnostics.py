@@ -24,14 +24,14 @@ _OWN = frozenset({"NCCL_DEBUG_FILE", "NCCL_HOSTID"})  # a check sets them differ
 _MOST_TEXT = 160  # of a note
 _LINE = re.compile(rf"{MARK}\[(?P<tag>OK|INFO)\]\s*(?P<words>.*\S)")
 _PAIR = re.compile(
-    r"p2p: (?P<what>[\w /-]+?) srcRank=(?P<source>\d+) .*?dstRank=(?P<target>\d+) .*?path=(?P<path>\w+)"
+    r"p2p: (?P<what>[\w /-]+?) srcRank=(?P<source>[0-9]{1,9}) .*?dstRank=(?P<target>[0-9]{1,9}) .*?path=(?P<path>\w+)"
     r"(?:.*? reason=(?P<reason>\w+))?"
 )
-_SUMMARY = re.compile(r"p2p: (?:verified P2P access .*\((?P<all>\d+) peer|only (?P<passed>\d+)/(?P<tested>\d+) )")
+_SUMMARY = re.compile(r"p2p: (?:verified P2P access .*\((?P<all>[0-9]{1,9}) peer|only [0-9]+/[0-9]+ )")
 _DAMAGED = ("write mismatch", "read mismatch", "peer-memory import failed", "launch/check failed")
 _INACTIVE = re.compile(r"NVLink: inactive link\(s\) on rank\(s\) ")
-_ACROSS = re.compile(r"across (?P<size>\d+) ranks")
-_RANKS = re.compile(r"\{(?P<ranks>\d+(?:,\d+)*)(?:,\.\.\.)?\}(?: \(N=(?P<count>\d+)\))?")
+_ACROSS = re.compile(r"across (?P<size>[0-9]{1,9}) ranks")
+_RANKS = re.compile(r"\{(?P<ranks>[0-9]{1,9}(?:,[0-9]{1,9})*)(?:,\.\.\.)?\}(?: \(N=(?P<count>[0-9]{1,9})\))?")
 _EVENT = re.compile(r"(?P<kind>S?Xid) (?P<code>\d+) detected .*? on host (?P<host>\S+?)\.\s")
 _APPLICATION, _PRE_AMPERE, _NOT_FATAL = "Restart the affected", "pre-Ampere GPU", "reported Non-fatal"
 _VARIABLE = re.compile(r"NCCL environment: (?:(?P<name>\w+)=|mismatch across .* for (?P<only>\w+)$)")

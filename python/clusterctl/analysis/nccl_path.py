@@ -9,16 +9,17 @@ cluster's network is a fault. It names the node, the port and the setting. A log
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterctl.analysis.carriers import Carrier, FabricPath, carrier, of_fabric, without_doubles
+from clusterctl.analysis.nccl_told import NET, NcclPath, pairs, unique
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-_NET, _SOCKET, _DIRECT = "NET/", "NET/Socket", "GDRDMA"
+_DIRECT = "GDRDMA"
 _BETWEEN_NODES = "P2P/MNNVL"
 _LEAST_BYTES = 2**20  # of a node's traffic; less says nothing of the way that a job takes
 _MOSTLY = 0.5  # of a node's traffic
@@ -53,53 +54,6 @@ class PathSite(Protocol):
 
 
 @dataclass(frozen=True)
-class NcclPath:
-    """What NCCL's log says on one node, of all its ranks together."""
-
-    network: str = ""
-    ports: tuple[str, ...] = ()  # mlx5_0:1, in the order of NCCL's numbers
-    numbers: Mapping[int, str] = field(default_factory=dict)
-    interfaces: tuple[str, ...] = ()
-    ways: Mapping[str, int] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
-    not_direct: tuple[str, ...] = ()
-    no_device: bool = False
-    named: str = "IB"  # the network whose devices ``numbers`` names; a plugin built on NCCL's own begins so too
-    devices: int = 0  # that a plugin offers, 0 where it does not tell
-    ring: tuple[int, ...] = ()  # ranks in the order of the first ring, where this node's ranks told it
-
-    def via(self, begin: str) -> tuple[str, ...]:
-        """Return the ways between nodes that begin so."""
-        return tuple(way for way in self.ways if way.startswith(begin))
-
-    @property
-    def is_socket(self) -> bool:
-        """Whether connections between nodes go over sockets; with NVLink between nodes there may be none."""
-        return bool(self.via(_SOCKET)) or (self.network == "Socket" and not self.ways)
-
-    @property
-    def rails(self) -> tuple[str, ...]:
-        """The ways over a network of devices that have numbers: NCCL's own RDMA, or a plugin's."""
-        return () if self.is_socket else self.via(_NET)
-
-    @property
-    def used_numbers(self) -> tuple[int, ...]:
-        """The numbers of the devices that carry connections."""
-        return tuple(sorted({int(number) for way in self.rails if (number := _number(way)).isdigit()}))
-
-    @property
-    def used(self) -> tuple[str, ...]:
-        """The RDMA ports that carry connections, where the log names them."""
-        numbers = self.used_numbers if self.has_names else ()
-        return _unique(self.numbers[number] for number in numbers if number in self.numbers)
-
-    @property
-    def has_names(self) -> bool:
-        """Whether the devices that carry connections are those that the log names."""
-        return bool(self.numbers) and any(way.startswith(f"{_NET}{self.named}") for way in self.rails)
-
-
-@dataclass(frozen=True)
 class PathFault:
     """A wrong way: the nodes, what is wrong, and what to do."""
 
@@ -113,12 +67,12 @@ def praise(paths: Mapping[str, NcclPath]) -> str:
     ways = {one.network for one in paths.values() if one.network}
     if len(ways) != 1:
         return ""
-    if all(one.via(_BETWEEN_NODES) and not one.via(_NET) for one in paths.values()):
+    if all(one.via(_BETWEEN_NODES) and not one.via(NET) for one in paths.values()):
         return "NCCL goes over NVLink between nodes"
     name = next(iter(ways))
-    over = _unique(port for one in paths.values() for port in one.used)
-    over = over or _unique(name for one in paths.values() if one.is_socket for name in one.interfaces)
-    direct = all(any(_DIRECT in way for way in one.via(_NET)) for one in paths.values())
+    over = unique(port for one in paths.values() for port in one.used)
+    over = over or unique(name for one in paths.values() if one.is_socket for name in one.interfaces)
+    direct = all(any(_DIRECT in way for way in one.via(NET)) for one in paths.values())
     words = f"NCCL goes over {name}" + (f" ({', '.join(over[:_MOST_PORTS])})" if over else "")
     return f"{words} with GPUDirect RDMA" if direct else words
 
@@ -334,68 +288,12 @@ def together(found: Sequence[PathFault]) -> list[PathFault]:
     return [PathFault(tuple(names), words, cure) for (words, cure), names in hosts.items()]
 
 
-def joined(events: Sequence[Mapping[str, Any]]) -> NcclPath:
-    """Return what the ranks of one node told; a part of another form is passed over."""
-    numbers: dict[int, str] = {}
-    ways: dict[str, int] = defaultdict(int)
-    settings: dict[str, str] = {}
-    interfaces: list[str] = []
-    closed: list[str] = []
-    devices = 0
-    ring: tuple[int, ...] = ()
-    for event in events:
-        for number, name in _pairs(event.get("hcas")):
-            if number.isascii() and number.isdigit() and len(number) < _MOST_NAMED:
-                numbers[int(number)] = str(name).partition("/")[0]
-        for way, count in _pairs(event.get("ways")):
-            ways[way] += count if type(count) is int else 0
-        settings |= {name: str(value) for name, value in _pairs(event.get("settings"))}
-        listed = event.get("interfaces")
-        interfaces += [str(name) for name in listed] if isinstance(listed, list) else []
-        closed += [name for name, on in _pairs(event.get("direct")) if on is False]
-        devices = max(devices, _count(event.get("devices")))
-        ring = ring or _order(event.get("ring"))
-    return NcclPath(
-        network=next((str(event["network"]) for event in events if event.get("network")), ""),
-        named=next((str(event["named"]) for event in events if event.get("named")), "IB"),
-        ports=_unique(numbers[number] for number in sorted(numbers)),
-        numbers=numbers,
-        interfaces=_unique(interfaces),
-        ways=dict(ways),
-        settings=settings,
-        not_direct=_unique(name for name in closed if not name.startswith("lo")),
-        no_device=any(event.get("no_device") is True for event in events),
-        devices=devices,
-        ring=ring,
-    )
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and value > 0 else 0
-
-
-def _order(value: Any) -> tuple[int, ...]:
-    """Return a list of ranks, () for anything else."""
-    listed = value if isinstance(value, list) else []
-    return tuple(listed) if all(type(rank) is int for rank in listed) else ()
-
-
-def _pairs(value: Any) -> list[tuple[str, Any]]:
-    return list(value.items()) if isinstance(value, dict) else []
-
-
 def _carriers(value: Any) -> list[Carrier]:
     found = []
-    for name, row in _pairs(value):
+    for name, row in pairs(value):
         if isinstance(row, list) and len(row) == 3 and all(type(n) is int and n >= 0 for n in row[:2]):  # noqa: PLR2004
             found.append(carrier(name, row[0], row[1], str(row[2])))
     return found
-
-
-def _number(way: str) -> str:
-    """Return the number of the device in a way such as ``NET/IB/0(1)/GDRDMA``."""
-    parts = way.split("/")
-    return parts[2].partition("(")[0] if len(parts) > 2 else ""  # noqa: PLR2004 - NET, the network, the number
 
 
 def _device(port: str) -> str:
@@ -404,7 +302,3 @@ def _device(port: str) -> str:
 
 def _named(ports: Iterable[str]) -> str:
     return and_more(tuple(ports), _MOST_NAMED)
-
-
-def _unique(words: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(words))

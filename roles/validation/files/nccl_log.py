@@ -26,9 +26,9 @@ MOST_RING = 64  # ranks; NCCL itself cuts the line of a longer ring off
 _SAID = re.compile(r"NCCL (INFO|WARN) (.*)")
 _NETWORK = re.compile(r"Using network (.+)")
 _USING = re.compile(r"NET/(\S+?) ?: Using (\[.+)")
-_PROVIDER = re.compile(r"NET/OFI Selected provider is ([\w;-]+).*\(found (\d+) nics\)", re.IGNORECASE)
-_GROUP = re.compile(r"NET/OFI NIC group (\d+) device #\d+ ")
-_RING = re.compile(r"Channel \d+(?:/\d+)? ?:((?: +\d+)+)$")
+_PROVIDER = re.compile(r"NET/OFI Selected provider is ([\w;-]+).*\(found ([0-9]{1,6}) nics\)", re.IGNORECASE)
+_GROUP = re.compile(r"NET/OFI NIC group ([0-9]{1,6}) device #\d+ ")
+_RING = re.compile(r"Channel \d+(?:/\d+)? ?:((?: +[0-9]{1,9})+)$")
 _ENTRY = re.compile(r"\[(\d+)\](\S+?)(?:/(IB|RoCE|Ethernet))?(?=\s|$)")
 _SOCKET = re.compile(r"\[\d+\]([^:\s]+):\S+<\d+>")
 _ENDS = r"\d+\[[^\]]*\] -> \d+\[[^\]]*\]"

@@ -80,3 +80,14 @@ def test_an_xid_of_the_hardware_names_its_host() -> None:
 )
 def test_unknown_words_are_never_a_fault(lines: list[str]) -> None:
     assert nccl_diagnostics.read(lines).faults == ()
+
+
+def test_numbers_of_any_length_end_nothing() -> None:
+    nine = "9" * 5000
+    for words in (
+        f"p2p: write mismatch srcRank={nine} x dstRank=1 x path=NVL",
+        f"p2p: verified P2P access in both directions ({nine} peer accesses)",
+        f"NVLink: inactive link(s) on rank(s) {{{nine}}} across {nine} ranks",
+        f"NVLink: inactive link(s) on rank(s) {{1}} (N={nine}) across 8 ranks",
+    ):
+        assert nccl_diagnostics.read([f"a:1 NCCL DIAG [INFO] {words}"]).pairs == 0

@@ -19,7 +19,7 @@ R = TypeVar("R", bound=suite.CheckOptions)
 
 
 CHECKS = registry.catalogue().checks
-ON_REQUEST = ("nccl_nvlink", "nccl_pcie", "nccl_nic")
+ON_REQUEST = ("nccl_nvlink", "nccl_pcie", "nccl_nic", "dcgm")
 
 
 def options_of(where: suite.Suite, check: str, kind: type[R]) -> R:

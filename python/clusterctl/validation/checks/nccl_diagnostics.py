@@ -71,7 +71,7 @@ def _failed(
 
 def _places(site: base.Site, reports: Sequence[RankReport]) -> dict[int, RankReport]:
     """Return the report of each rank of NCCL's communicator; ranks that did not tell theirs are taken in order."""
-    known = {int(one.facts[RANK]): one for one in reports if one.facts.get(RANK, "").isdigit()}
+    known = {int(one.facts[RANK]): one for one in reports if one.facts.get(RANK, "").isdecimal()}
     whole = len(reports) == sum(site.slots.values())
     return known or ({one.rank: one for one in reports} if whole else {})
 

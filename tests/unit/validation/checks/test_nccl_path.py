@@ -335,7 +335,18 @@ def test_counters_that_are_right(rows: dict[str, list[object]]) -> None:
     assert nccl_path.judged(PASSED, site(fabric=fabric), JobOutcome("exited", 1.0, lines=lines)) == PASSED
 
 
-STRANGE = [None, 7, "x", [], [["a"]], {"a": 1}, {"0": None}, {"eth1": [1, "2", 3]}, {"9" * 9: []}]
+STRANGE = [
+    None,
+    7,
+    {f"NET/IB/{'9' * 300}": 1, "NET/IB/\u00b2": 1},
+    "x",
+    [],
+    [["a"]],
+    {"a": 1},
+    {"0": None},
+    {"eth1": [1, "2", 3]},
+    {"9" * 9: []},
+]
 
 
 @pytest.mark.parametrize("value", STRANGE)
