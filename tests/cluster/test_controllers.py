@@ -1,13 +1,15 @@
 """Each Python with the oldest and the newest ansible-core that it takes: the wheel provisions and validates two nodes.
 
 ``make test-controllers`` runs these tests. ``make test`` has one controller: test_provision.py installs the wheel too.
-The unit tests are those about what depends on the Python or on ansible-core; they start no program.
+Each pair runs the unit tests that load Ansible or the collection's plugins. The first and the last pair run all unit
+tests about what depends on the Python or on ansible-core. Those marked ``programs`` are left out.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -39,7 +41,11 @@ PAIRS = (
     ("3.14", NEWEST),
 )
 IMAGES = {"3.13": "debian13", "3.14": "testing"}  # nodes' images whose distribution has that Python
-UNIT = ("cli", "inventory", "plugins", "provisioning", "state", "support")
+ENDS = (PAIRS[0], PAIRS[-1])
+UNIT = ("cli", "plugins", "provisioning", "state", "support")
+LOADS_ANSIBLE = re.compile(
+    r"role_templates|plugins\.(action|filter|modules)\b|^(from|import) ansible[ .]", re.MULTILINE
+)
 FOR_UNIT = ("pytest>=8.2", "hypothesis>=6.100", "jsonschema>=4.23")
 
 
@@ -84,13 +90,32 @@ def test_the_wheel_makes_and_proves_a_cluster(place: Place, bare: Sandbox, pytho
 
 
 @pytest.mark.parametrize(("python", "core"), PAIRS, ids=lambda word: word)
-def test_the_unit_tests_pass_on_the_wheel(place: Place, python: str, core: str) -> None:
-    controller = made(place, python, core)
-    folders = [str(installed.ROOT / "tests" / "unit" / name) for name in UNIT]
+def test_the_unit_tests_that_load_ansible_pass_on_the_wheel(
+    place: Place, python: str, core: str, record_property: Callable[[str, object], None]
+) -> None:
+    files = (path for name in UNIT for path in sorted((installed.ROOT / "tests" / "unit" / name).rglob("test_*.py")))
+    chosen = [str(path) for path in files if LOADS_ANSIBLE.search(path.read_text(encoding="utf-8"))]
+    assert len(chosen) > 20
+    record_property("unit_tests", passes(made(place, python, core), chosen))
+
+
+@pytest.mark.parametrize(("python", "core"), ENDS, ids=lambda word: word)
+def test_all_unit_tests_of_the_ends_pass_on_the_wheel(
+    place: Place, python: str, core: str, record_property: Callable[[str, object], None]
+) -> None:
+    chosen = [str(installed.ROOT / "tests" / "unit" / name) for name in UNIT]
+    record_property("unit_tests", passes(made(place, python, core), chosen))
+
+
+def passes(controller: installed.Controller, chosen: list[str]) -> str:
+    """Run unit tests in the environment of a controller, and return how many passed, in pytest's words."""
     options = ("-q", "-m", "not programs", "-p", "no:cacheprovider", "--rootdir", str(installed.ROOT))
     project = ("-c", str(installed.ROOT / "pyproject.toml"))
-    done = controller.run("python", "-m", "pytest", *project, *options, *folders)
-    assert done.returncode == 0, done.stdout[-5000:]
+    done = controller.run("python", "-m", "pytest", *project, *options, *chosen)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    said = done.stdout.splitlines()[-1]
+    assert " passed" in said, "all were skipped"
+    return said
 
 
 def made(place: Place, python: str, core: str) -> installed.Controller:
