@@ -82,10 +82,10 @@ def _variables(variables: dict[str, str], home: str, user: pwd.struct_passwd | N
     found = []
     for name in sorted(name for name in variables if _known(name)):
         value = variables[name]
-        source = next((path for path, (_, values) in places.items() if value in values.get(name, ())), "environment")
+        source = next((path for path, given in places.items() if value in given[1].get(name, ())), "environment")
         found.append({"name": name, "value": value, "source": source})
-    for path, (always, _) in places.items():
-        for name, value in sorted(always.items()):
+    for path, given in places.items():
+        for name, value in sorted(given[0].items()):
             if variables.get(name) != value:
                 found.append({"name": name, "value": value, "source": path, "in_session": False})
     return found

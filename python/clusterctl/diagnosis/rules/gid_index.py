@@ -35,7 +35,7 @@ class _Set(NamedTuple):
     source: str
 
 
-class _Named(NamedTuple):
+class _NamedEntry(NamedTuple):
     """What a node's index names in the GID table of a port; None: no entry."""
 
     choice: RdmaChoice
@@ -74,7 +74,7 @@ def notes(view: View) -> Iterator[str]:
             )
 
 
-def _named(node: NodeFacts) -> Iterator[_Named]:
+def _named(node: NodeFacts) -> Iterator[_NamedEntry]:
     found = _setting(node, _INDEX)
     if not (found.value.isascii() and found.value.isdecimal() and len(found.value) <= _LARGEST):
         return  # not set, or -1: NCCL chooses
@@ -84,10 +84,10 @@ def _named(node: NodeFacts) -> Iterator[_Named]:
         table = tables.get((choice.device, choice.port), ())
         if table and all(entry.type for entry in table):  # an old kernel does not tell the version of an entry
             entry = next((entry for entry in table if entry.index == index), None)
-            yield _Named(choice, index, found.source, entry)
+            yield _NamedEntry(choice, index, found.source, entry)
 
 
-def _wrong(named: _Named) -> str:
+def _wrong(named: _NamedEntry) -> str:
     """Say what the index names in place of the right entry, '' if nothing is wrong."""
     entry = named.entry
     if entry is None:
@@ -102,7 +102,7 @@ def _wrong(named: _Named) -> str:
     return ""
 
 
-def _cure(named: _Named) -> str:
+def _cure(named: _NamedEntry) -> str:
     if named.choice.gid_index is None:
         return f"{named.choice.reason}; until then unset {_INDEX}"
     right = f"{named.choice.gid_index} is {named.choice.reason}"

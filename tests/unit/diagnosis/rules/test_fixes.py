@@ -32,7 +32,7 @@ COMMANDS = {
     "launchable": {"chmod": ""},
     "link_counters": {"perfquery": "it is a note"},
     "lossless": {"dcb": "", "mlnx_qos": ""},
-    "machine": {"kill": "", "mv": "provision has to follow", "swapoff": RISK},
+    "machine": {"kill": "", "mv": "provision has to follow", "swapoff": RISK, "taskset": LOOK},
     "machine_checks": {"mcelog": LOOK, "ras-mc-ctl": LOOK},
     "names": {"hostnamectl": MANY},
     "network": {"clusterctl": OTHER},
