@@ -435,7 +435,7 @@ def test_ras_is_asked_while_a_rank_is_stopped(
     gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, knows: bool, verdict: str, words: str
 ) -> None:
     monkeypatch.setattr(gpu.gpu_watch, "SETTLE_S", 0.3)
-    monkeypatch.setattr(gpu, "LOOK_S", 20.0 if knows else 6.0)
+    monkeypatch.setattr(gpu, "LOOK_S", 20.0 if knows else 4.0)
     server = Ras(gpu, knows=knows)
     with server.ears:
         environment = {"NCCL_RAS_ADDR": f"localhost:{server.ears.getsockname()[1]}"}
@@ -449,7 +449,7 @@ def test_ras_is_asked_while_a_rank_is_stopped(
 def test_a_ras_that_does_not_answer_is_an_error(
     gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu, "LOOK_S", 3.0)
+    monkeypatch.setattr(gpu, "LOOK_S", 2.0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     environment = {"NCCL_RAS_ADDR": f"localhost:{port}"}
@@ -482,7 +482,8 @@ def test_flight_records_are_asked_for_and_read(
     monkeypatch.setattr(gpu, "LEAST_S", 0.0)
     body = RECORDER.replace("VERSION", repr(version))
     environment = gpu.gpu_watch.flight_environment(gpu.JOB)
-    seconds = 60.0 if verdict == "PASS" else 6.0
+    monkeypatch.setattr(gpu.gpu_watch, "SETTLE_S", 0.5)
+    seconds = 60.0 if verdict == "PASS" else 4.0
     part = gpu.Part("flight", "flight", 2, launcher(tmp_path, 2, body), environment, seconds, watch="flight")
     done = gpu.run(part, 60.0)
     assert (done.verdict, done.reason) == (verdict, words)

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -690,27 +691,44 @@ def test_what_nccl_s_diagnostics_find_is_a_fail_that_names_node_rank_and_cause(
     stand_ins: Path, tmp_path: Path, fault: str, words: str
 ) -> None:
     lines: list[OutputLine] = []
-    events = played(stand_ins, tmp_path, 3, lines=lines, FAKE_GPUS="3", FAKE_NCCL_DIAGNOSTICS=fault)
+    ranks = 2 if fault == "p2p" else 3  # one of two is half of them, and no few
+    events = played(stand_ins, tmp_path, ranks, lines=lines, FAKE_GPUS=str(ranks), FAKE_NCCL_DIAGNOSTICS=fault)
     assert all(event["ok"] for event in events), "all answers are right"
-    judgement = seen_by_the_controller(lines, 3)
+    judgement = seen_by_the_controller(lines, ranks)
     assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node1",))
     assert judgement.reason.startswith(words)
     assert judgement.culprits[0].cure
     assert "rank" in judgement.evidence[-1].lower()
 
 
-def test_an_older_nccl_shared_gpus_and_settings_of_the_user_are_left_alone(stand_ins: Path, tmp_path: Path) -> None:
-    for name, surroundings in {
-        "old": {"FAKE_GPUS": "2", "FAKE_NCCL_VERSION": "23007"},
-        "shared": {"FAKE_GPUS": "1"},
-        "off": {"FAKE_GPUS": "2", "NCCL_RUN_DIAGNOSTICS": "0", "NCCL_RUN_RAS_DIAGNOSTICS": "0"},
-    }.items():
-        (tmp_path / name).mkdir()
-        lines: list[OutputLine] = []
-        events = played(stand_ins, tmp_path / name, 2, lines=lines, **surroundings)
-        assert not [line for line in lines if "NCCL DIAG" in line.text], name
-        assert ("nccl_diagnostics" in events[0]["facts"]) == (name == "off")
-    assert seen_by_the_controller(lines).reason.endswith("; NCCL's own diagnostics printed nothing")
+@pytest.mark.parametrize(
+    ("code", "facts", "given", "asked"),
+    [
+        (23100, {}, {}, "1"),
+        (23007, {}, {}, None),
+        (23203, {"shared": "2 ranks on 1 GPU"}, {}, None),
+        (23203, {"mig_instance": "MIG-a"}, {}, None),
+        (23203, {}, {"NCCL_RUN_DIAGNOSTICS": "0", "NCCL_RUN_RAS_DIAGNOSTICS": "0"}, "0"),
+    ],
+)
+def test_an_older_nccl_shared_gpus_and_settings_of_the_user_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, code: int, facts: dict[str, str], given: dict[str, str], asked: str | None
+) -> None:
+    names = load("nccl_checks").DIAGNOSTICS
+    for name in names:
+        monkeypatch.setenv(name, given.get(name, ""))  # undone after the test, whatever the program sets
+        if name not in given:
+            monkeypatch.delenv(name)
+    report = SimpleNamespace(facts=dict(facts))
+    load("nccl_checks").ask_for_diagnostics(report, SimpleNamespace(code=code), 3)
+    assert [os.environ.get(name) for name in names] == [asked] * 2
+    assert ("nccl_diagnostics" in report.facts, report.facts["nccl_rank"]) == (asked is not None, "3")
+
+
+def test_diagnostics_that_print_nothing_are_told() -> None:
+    facts = {"nccl_diagnostics": "asked for"}
+    judgement = judged({"node1": GPU_NODE}, said(0, facts=facts), said(1, facts=facts))
+    assert judgement.reason.endswith("; NCCL's own diagnostics printed nothing")
 
 
 def test_a_fail_without_a_node_takes_that_of_the_diagnostics() -> None:
