@@ -26,6 +26,24 @@ RANK = (
     "import ssl, sqlite3, sys; from mpi4py import MPI; import numpy;"
     " print(MPI.Get_processor_name(), sys.version.split()[0], sys.base_prefix, MPI.COMM_WORLD.allreduce(1))"
 )
+SHA256 = "2411c74bda5bbcfcddaf4531f66d1adc73f247f529aee981b029513aefdbf849"  # as Debian signs it
+# The index has no PyTorch for CPUs for each Python. It may have it for this one, whose source Debian 12 has.
+TRAINING = {
+    "python_env_python": "managed",
+    "python_env_python_version": "3.11.2",
+    "python_env_python_sources": [
+        {"url": "https://www.python.org/ftp/python/3.11.2/Python-3.11.2.tgz", "sha256": SHA256},
+        {"apt": {"package": "python3.11", "version": "3.11.2", "sha256": SHA256}},
+    ],
+    "python_env_framework": "pytorch",
+    "nccl_install": "never",
+    "horovod_install": "always",
+}
+TORCH_RANK = (
+    "import sys, torch, horovod.torch as hvd; hvd.init();"
+    " total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name='one');"
+    " print(sys.version.split()[0], sys.base_prefix, torch.__version__.partition('+')[0], int(total))"
+)
 
 
 class Operator:
@@ -98,3 +116,17 @@ def test_a_python_that_cannot_be_had_is_told_in_one_sentence(
     assert done.returncode == code
     assert "Traceback" not in done.stderr
     assert len(operator.ranks()) == 4, "the environment of before is still in use"
+
+
+def test_one_python_trains_with_pytorch_and_horovod(sandbox: Callable[..., sandboxes.Sandbox], tmp_path: Path) -> None:
+    trainer = Operator(sandbox("managed-stack", nodes=2), tmp_path)
+    variables = ("-e", json.dumps(TRAINING))
+    trainer.provisions(*variables)
+    done = trainer.runs("run", "--", "python", "-c", TORCH_RANK)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.splitlines() == ["3.11.2 /usr/local/cpython 2.13.0 4"] * 4
+    validation = trainer.runs("validate", "--checks", "hello,torchrun,horovod", "--format", "json")
+    assert validation.returncode == 0, validation.stdout[-4000:] + validation.stderr[-4000:]
+    verdicts = {check["check"]: check["verdict"] for check in json.loads(validation.stdout)["checks"]}
+    assert {verdicts[check] for check in ("hello", "torchrun", "horovod")} == {"PASS"}
+    assert trainer.provisions(*variables) == {"ok"}, "the second run changes nothing"
