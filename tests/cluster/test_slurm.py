@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import time
@@ -16,9 +17,18 @@ from clusterctl.inventory import ansible_inventory
 from clusterctl.model.results import Verdict
 from clusterctl.model.slurm_wish import SlurmWish
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
-from clusterctl.validation import run as validation
 from clusterctl.validation import slurm_host, suites, via_slurm
-from slurm_nodes import EMPTY_WITHIN_S, SUBMIT, drained, is_empty, partition, queue
+from slurm_nodes import (
+    EMPTY_WITHIN_S,
+    SUBMIT,
+    all_take_jobs,
+    by_slurm,
+    configured,
+    drained,
+    is_empty,
+    partition,
+    queue,
+)
 from validated import patient, result
 
 if TYPE_CHECKING:
@@ -32,6 +42,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("slurm")]
 
 LOOKS = 3
 QUICK = ("hello", "allreduce")
+HANG_S = 25.0  # a healthy allreduce takes two to five seconds, and the search launches it six times
 SLOW = "50mbit"  # a node of the sandbox has a hundred times as much
 LONG_CHECK = """
 import sys
@@ -48,15 +59,6 @@ def cluster(slurm_cluster: Cluster) -> Iterator[Cluster]:
     yield slurm_cluster
     assert is_empty(slurm_cluster)
     assert slurm_cluster.is_clean()
-
-
-def by_slurm(cluster: Cluster, *checks: str, wish: SlurmWish | None = None, **options: Any) -> ValidationRecord:
-    asked = wish or SlurmWish(submit_host=SUBMIT)
-    given = validation.ValidationOptions(
-        checks=checks or None, **{"remembered": False, "search": False, "via": asked, **options}
-    )
-    inventory = None if asked.names_nodes else cluster.box.inventory
-    return via_slurm.validate(inventory, given, asked)
 
 
 def refused(cluster: Cluster, **wish: Any) -> str:
@@ -194,6 +196,33 @@ def test_what_slurm_does_not_give_is_refused_with_a_sentence(cluster: Cluster) -
         assert "account 'history' may not submit jobs to partition 'closed'" in words
         assert "-A" in words
     assert "5 nodes" in refused(cluster, nodes=5)
+
+
+@pytest.mark.long
+def test_the_search_inside_an_allocation_names_the_node_that_never_enters(cluster: Cluster) -> None:
+    with cluster.in_every_python_of("node3", LONG_CHECK):
+        found = result(by_slurm(cluster, "allreduce", search=True, timeout_s=HANG_S), "allreduce")
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node3",)), found.reason
+    assert found.search is not None
+    assert [(one.kind, one.nodes) for one in found.search.culprits] == [("node", ("node3",))]
+    assert all(one.ok is ("node3" not in one.nodes) for one in found.search.launches), found.search.launches
+    assert found.reason.startswith("node3: 3 of 3 launches with it failed; 3 of 3 launches without passed")
+
+
+@pytest.mark.long
+def test_nodes_of_different_hardware_are_refused_by_their_kinds(cluster: Cluster) -> None:
+    def fewer_cores(text: str) -> str:
+        lines = text.splitlines(keepends=True)
+        return "".join(
+            re.sub(r"CoresPerSocket=\d+", "CoresPerSocket=1", one) if "=node4 " in one else one for one in lines
+        )
+
+    with configured(cluster, fewer_cores, restart=True):
+        all_take_jobs(cluster)
+        words = refused(cluster)
+    assert "have different hardware (node[1-3]: " in words
+    assert "; node4: " in words
+    assert "--limit" in words
 
 
 @pytest.mark.long
