@@ -44,7 +44,8 @@ class Fault:
     """One planted fault.
 
     ``named`` are the nodes that the run has to name, no more and no fewer; of a pair both ends. ``at`` is
-    the check at whose first ranks ``act`` happens.
+    the check at whose first ranks ``act`` happens. ``not_by_slurm`` says why a fault does not matter to a run inside an
+    allocation of Slurm, where it does not.
     """
 
     family: str
@@ -55,6 +56,7 @@ class Fault:
     at: str = ""
     act: Callable[[Cluster], object] | None = field(default=None)
     search: bool = False
+    not_by_slurm: str = ""
 
 
 def _of(
@@ -98,12 +100,19 @@ FAULTS = (
         ("node1",),
         _of(planting.not_executable, "node1", "mpirun"),
     ),
-    Fault(LAUNCHER, "node3 accepts the controller's key and no node's", ("node3",), _of(_mesh_keys_gone, "node3")),
+    Fault(
+        LAUNCHER,
+        "node3 accepts the controller's key and no node's",
+        ("node3",),
+        _of(_mesh_keys_gone, "node3"),
+        not_by_slurm="srun starts the daemons of mpirun, and no node logs in to another",
+    ),
     Fault(
         LAUNCHER,
         "the cluster user's shell on node2 is /bin/false",
         ("node2",),
         _of(_shell, "node2"),
+        not_by_slurm="a step of srun starts its program without a login shell",
     ),
     Fault(
         LAUNCHER,
@@ -155,7 +164,13 @@ FAULTS = (
     Fault(MEMORY, "/tmp is read-only on node4", ("node4",), _of(planting.read_only, "node4", "/tmp")),
     Fault(MEMORY, "/dev/shm is full on node5", ("node5",), _of(planting.full, "node5", "/dev/shm")),
     Fault(MEMORY, "/dev/shm is read-only on node2", ("node2",), _of(planting.read_only, "node2", "/dev/shm")),
-    Fault(MEMORY, "sessions on node3 may open 24 files", ("node3",), _of(planting.few_files, "node3", 24)),
+    Fault(
+        MEMORY,
+        "sessions on node3 may open 24 files",
+        ("node3",),
+        _of(planting.few_files, "node3", 24),
+        not_by_slurm="the limit is one of sshd; steps have those of slurmd and of the submitter",
+    ),
     Fault(MEMORY, "a file of mpi4py is missing on node1", ("node1",), _of(planting.damaged_artifact, "node1")),
     Fault(
         MEMORY,
