@@ -260,7 +260,7 @@ def table(found: Sequence[Found], healthy: str, load: float, left_out: Sequence[
     if both:
         same = sum(by_way[SSH][words] == by_way[SLURM][words] for words in both)
         total += f" {same} of {len(both)} name the same nodes by ssh and by Slurm."
-    lines += ["", total, *(f"- Does not matter by Slurm: {one.words}: {one.not_by_slurm}." for one in left_out)]
+    lines += ["", total, "", *(f"- Does not matter by Slurm: {one.words}: {one.not_by_slurm}." for one in left_out)]
     return "\n".join([*lines, ""])
 
 
