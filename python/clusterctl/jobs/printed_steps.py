@@ -16,11 +16,13 @@ from clusterctl.analysis.step_pace import StepReport
 from clusterctl.model import units
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from clusterctl.analysis.step_lines import StepLine
 
-_KEPT = 60  # steps of each rank
+_MOST_REPORTS = 60  # of each rank
+_KEPT = 6000  # steps of each rank
+_REPORT_S = 1.0  # steps of so long are one report, as clusterctl.pace sends them
 _MOST_RANKS = 65536
 _MOST_HELD = 4096  # bytes of a line without its end
 _ENDS = re.compile(rb"[\r\n]")  # a progress bar ends its line with a carriage return
@@ -75,8 +77,7 @@ class PrintedSteps:
         found: dict[int, list[StepReport]] = {}
         for rank, steps in self._steps.items():
             node = node_of(rank, "an unknown node") if rank >= 0 else ""
-            own = [StepReport(rank, node, 1, one.whole_s, one.waited_s) for one in steps if one.waited_s is not None]
-            if own and rank >= 0:
+            if rank >= 0 and (own := _in_reports(rank, node, steps)):
                 found[rank] = own
         return found
 
@@ -102,3 +103,19 @@ class PrintedSteps:
             "step times; call clusterctl.pace.step(), or print the time that a rank waits, as the group 'waiting' of "
             "--pace-pattern"
         )
+
+
+def _in_reports(rank: int, node: str, steps: Iterable[StepLine]) -> list[StepReport]:
+    """Return the steps of the last minute, a second of them in one report: one late second must not blame a rank."""
+    found: list[StepReport] = []
+    count, whole_s, waited_s = 0, 0.0, 0.0
+    for one in steps:
+        if one.waited_s is None:
+            continue
+        count, whole_s, waited_s = count + 1, whole_s + one.whole_s, waited_s + one.waited_s
+        if whole_s >= _REPORT_S:
+            found.append(StepReport(rank, node, count, whole_s, waited_s))
+            count, whole_s, waited_s = 0, 0.0, 0.0
+    if not found and count:
+        found.append(StepReport(rank, node, count, whole_s, waited_s))
+    return found[-_MOST_REPORTS:]

@@ -127,7 +127,7 @@ def test_the_rank_whose_printed_steps_wait_least_is_named_by_mpiruns_tag(late: i
     nodes = ("node1", "node2", "gpu-c", "node4")
     heard.taker.know(RankPlaces(nodes, {}, heard=True))
     lines = Prefixer(nodes, "none", heard.taker, heard.taker.hear)
-    for step in range(20):
+    for step in range(120):
         for rank in range(4):
             lines("stdout", tag % rank + printed(step, rank, late=late) + b"\n")
     told = heard.finish()
@@ -137,18 +137,27 @@ def test_the_rank_whose_printed_steps_wait_least_is_named_by_mpiruns_tag(late: i
     else:
         assert "; rank 2 on gpu-c (80." in told
         assert told.count(" on ") == 1
-    assert heard.output["stdout"].count(b"\n") == 80, "the user sees what the ranks print"
+    assert heard.output["stdout"].count(b"\n") == 480, "the user sees what the ranks print"
     assert heard.output["stdout"].startswith(b"step 0 took 0.1000 s, ")
 
 
 @pytest.mark.parametrize("form", ["[{rank}] {line}", "rank {rank}: {line}"], ids=["--prefix rank", "the group rank"])
 def test_a_rank_may_be_told_by_the_line_itself(form: str) -> None:
     heard = Heard(r"(?:rank (?P<rank>\d+): )?" + PRINTED)
-    for step in range(20):
+    for step in range(120):
         for rank in range(4):
             line = form.format(rank=rank, line=printed(step, rank, late=3).decode())
             heard.taker("stdout", f"{line}\n".encode())
     assert "rank 3 on an unknown node (80." in heard.finish()
+
+
+def test_a_rank_that_is_late_for_a_few_seconds_is_not_named() -> None:
+    """On nodes that other work kept busy, a rank was late in the last 60 steps alone, which were four seconds."""
+    heard = Heard(PRINTED)
+    for step in range(220):
+        for rank in range(4):
+            heard.taker.hear(rank, printed(step, rank, late=3 if step >= 150 else -1))
+    assert "no rank is late" in heard.finish()
 
 
 def test_whole_step_times_name_nobody() -> None:
