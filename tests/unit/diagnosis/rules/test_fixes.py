@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from clusterctl.diagnosis import rules
 from clusterctl.diagnosis.rules import blocked, lossless, ssh_startups
+from clusterctl.support import content
 
 QUOTED = re.compile(r"'([a-z][a-z0-9_.-]*(?: [^']+)?)'")
 # By module: the first word of a quoted command, and the reason why it has no fix; '' where it has one.
@@ -91,6 +92,14 @@ def test_a_command_with_a_fix_stands_as_a_word_in_its_module() -> None:
         allowed = ["rm"] if name == "blocked" else []  # find runs it
         assert lacking == allowed, name
         importlib.import_module(f"{rules.__name__}.{name}")
+
+
+def test_the_command_removes_the_names_that_the_look_counts() -> None:
+    source = (content.root() / "plugins" / "module_utils" / "node_hardware" / "shared_memory.py").read_text("utf-8")
+    begins = re.search(r'r"\^\((.+)\)"', source)
+    assert begins is not None
+    looked_for = {word.replace("\\", "") for word in begins[1].split("|")}
+    assert {name.removesuffix("*") for name in blocked._JOBS} == looked_for  # noqa: SLF001
 
 
 @pytest.mark.skipif(shutil.which("fuser") is None, reason="psmisc is not installed")
