@@ -38,21 +38,26 @@ if world.rank == 0:
 """
 
 
+def ran(cluster: Cluster, code: Path, program: str, slow: int, *options: str) -> subprocess.CompletedProcess[str]:
+    """Return a run of a program that ended well; the nodes keep nothing of its folder."""
+    code.mkdir()
+    (code / "train.py").write_text(program)
+    words = (*options, "--sync", str(code), "--timeout", "90", "--", "python", "train.py", str(slow))
+    command = [*CLUSTERCTL, "run", str(cluster.box.inventory), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
+    finally:
+        for node in cluster.box.nodes:
+            cluster.on(node.name, "rm", "-rf", "/home/cluster/clusterctl")
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @pytest.mark.parametrize("slow", [5, -1])
 def test_the_rank_with_the_slow_data_loader_is_named_and_no_other(
     mpi_cluster: Cluster, tmp_path: Path, slow: int
 ) -> None:
-    code = tmp_path / "paced"
-    code.mkdir()
-    (code / "train.py").write_text(PROGRAM)
-    words = ("--pace", "--sync", str(code), "--timeout", "90", "--", "python", "train.py", str(slow))
-    command = [*CLUSTERCTL, "run", str(mpi_cluster.box.inventory), *words]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
-    finally:
-        for node in mpi_cluster.box.nodes:
-            mpi_cluster.on(node.name, "rm", "-rf", "/home/cluster/clusterctl")
-    assert done.returncode == 0, done.stderr
+    done = ran(mpi_cluster, tmp_path / "paced", PROGRAM, slow, "--pace")
     assert done.stdout == "sum 28.0 /usr/local/libexec/clusterctl/pace/clusterctl/pace.py\n"
     print(done.stderr)  # noqa: T201 - what the user sees
     assert "clusterctl-pace" not in done.stderr, "the reports are not for the user"
@@ -84,17 +89,7 @@ WHOLE, WAITED = r"step (?P<step>\d+) took (?P<seconds>[\d.]+) s", r", waited (?P
 def test_the_slow_rank_is_named_by_the_steps_that_ranks_print_with_their_waiting(
     mpi_cluster: Cluster, tmp_path: Path, pattern: str, named: set[tuple[str, str]]
 ) -> None:
-    code = tmp_path / "printing"
-    code.mkdir()
-    (code / "train.py").write_text(PRINTING)
-    words = ("--pace-pattern", pattern, "--sync", str(code), "--timeout", "90", "--", "python", "train.py", "5")
-    command = [*CLUSTERCTL, "run", str(mpi_cluster.box.inventory), *words]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
-    finally:
-        for node in mpi_cluster.box.nodes:
-            mpi_cluster.on(node.name, "rm", "-rf", "/home/cluster/clusterctl")
-    assert done.returncode == 0, done.stderr
+    done = ran(mpi_cluster, tmp_path / "printing", PRINTING, 5, "--pace-pattern", pattern)
     assert len(done.stdout.splitlines()) == 8 * 220, "the user sees every line"
     assert done.stdout.startswith("step 0 took ")
     print(done.stderr)  # noqa: T201 - what the user sees
