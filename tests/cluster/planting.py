@@ -116,11 +116,12 @@ def filtered(cluster: Cluster, node: str, hook: str, *rules: str) -> Iterator[No
 
 
 def closed(
-    cluster: Cluster, node: str, *, source: str = "", hook: str = "input", verdict: str = "drop"
+    cluster: Cluster, node: str, *, source: str = "", hook: str = "input", verdict: str = "drop", but: int = 0
 ) -> contextlib.AbstractContextManager[None]:
-    """Keep connections to ports from 1024 on from a node, from all others or from one."""
+    """Keep connections to ports from 1024 on, all but one, from a node, from all others or from one."""
     who = f"ip saddr {cluster.box.node(source).address} " if source else ""
-    rule = f"{who}tcp dport 1024-65535 tcp flags & (syn | ack) == syn {verdict}"
+    ports = f"tcp dport 1024-65535 {f'tcp dport != {but} ' if but else ''}"
+    rule = f"{who}{ports}tcp flags & (syn | ack) == syn {verdict}"
     return filtered(cluster, node, hook, f'iifname != "lo" {rule}' if hook == "input" else f'oifname != "lo" {rule}')
 
 

@@ -76,6 +76,13 @@ def states(cluster: Cluster) -> dict[str, tuple[str, str]]:
     return {name: (state, reason) for name, state, reason in (line.split("|", 2) for line in lines)}
 
 
+def resumed(cluster: Cluster) -> None:
+    """Have Slurm take back the nodes that are drained or down."""
+    for node, (state, _) in states(cluster).items():
+        if state.startswith(("down", "drain")):
+            cluster.on(SUBMIT, "scontrol", "update", f"nodename={node}", "state=resume")
+
+
 def all_take_jobs(cluster: Cluster) -> bool:
     """Wait until every node is idle; fail with the states of those that are not."""
     until = time.monotonic() + EMPTY_WITHIN_S

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import planting
 import pytest
 from clusterctl.validation import suites
-from slurm_nodes import by_slurm, is_empty
+from slurm_nodes import by_slurm, is_empty, resumed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,6 +32,7 @@ DIES = "import os, sys\nif 'allreduce' in sys.argv:\n    os.kill(os.getpid(), 11
 SILENT = "import sys, time\nif 'allreduce' in sys.argv:\n    time.sleep(1e6)\n"
 PRRTE = f"{planting.OPENMPI}/lib/libprrte.so.3"
 SHM = "/dev/shm"  # noqa: S108 - the folder of a node
+SLURMD = 6818  # its port; Slurm takes a node down where this port is closed as well, and no job starts
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Fault:
 FAULTS = {
     "slow node": Fault("node4", lambda cluster, node: planting.quota(cluster, node, 10), ("node_speed",)),
     "lost packets": Fault("node2", lambda cluster, node: planting.lossy(cluster, node, 5), ("pairs",)),
-    "closed ports": Fault("node2", planting.closed, ("hello", "allreduce")),
+    "closed ports": Fault("node2", lambda cluster, node: planting.closed(cluster, node, but=SLURMD), ("hello",)),
     "launch daemon": Fault("node4", lambda cluster, node: planting.not_executable(cluster, node, "prted"), ("hello",)),
     "missing library": Fault("node4", lambda cluster, node: planting.away(cluster, node, PRRTE), ("hello",)),
     "full memory": Fault("node3", lambda cluster, node: planting.full(cluster, node, SHM), ("hello",)),
@@ -61,6 +62,7 @@ FAULTS = {
 def cluster(slurm_cluster: Cluster) -> Iterator[Cluster]:
     yield slurm_cluster
     assert is_empty(slurm_cluster)
+    resumed(slurm_cluster)
     assert slurm_cluster.is_clean()
 
 

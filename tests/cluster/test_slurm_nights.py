@@ -11,7 +11,7 @@ from clusterctl.model.drains import DrainWish
 from clusterctl.model.slurm_wish import SlurmWish
 from clusterctl.state import paths, proofs
 from nightly_runs import Nights
-from slurm_nodes import SUBMIT, drained, is_empty, states, with_job
+from slurm_nodes import SUBMIT, drained, is_empty, resumed, states, with_job
 from validated import NODES
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ IDLE = dict.fromkeys(NODES, ("idle", "none"))
 @pytest.fixture
 def nights(slurm_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nights]:
     yield Nights(slurm_cluster, tmp_path, monkeypatch)
-    for node, (state, _) in states(slurm_cluster).items():
-        if "drain" in state:
-            slurm_cluster.on(SUBMIT, "scontrol", "update", f"nodename={node}", "state=resume")
+    resumed(slurm_cluster)
     assert is_empty(slurm_cluster)
     assert slurm_cluster.is_clean()
 

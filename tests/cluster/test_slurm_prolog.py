@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import planting
 import pytest
 from clusterctl.validation import suites
-from slurm_nodes import AS_USER, SUBMIT, all_take_jobs, by_slurm, configured, is_empty, states, with_job
+from slurm_nodes import AS_USER, SUBMIT, all_take_jobs, by_slurm, configured, is_empty, resumed, states, with_job
 from validated import CLUSTERCTL, NODES, patient
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends
 @pytest.fixture
 def cluster(slurm_cluster: Cluster) -> Iterator[Cluster]:
     yield slurm_cluster
-    resume(slurm_cluster)
+    assert is_empty(slurm_cluster)
+    resumed(slurm_cluster)
     assert slurm_cluster.is_clean()
 
 
@@ -90,7 +91,8 @@ def hooks(cluster: Cluster, *options: str, wanted: tuple[str, ...] = ("Prolog",)
             try:
                 yield
             finally:
-                resume(cluster)
+                assert is_empty(cluster)
+                resumed(cluster)
         no_longer_run(cluster)
     finally:
         for node in NODES:
@@ -108,13 +110,6 @@ def no_longer_run(cluster: Cluster) -> None:
         if not any(seen(cluster, hook) for hook in FOLDERS):
             return
         assert time.monotonic() < until
-
-
-def resume(cluster: Cluster) -> None:
-    is_empty(cluster)
-    for node, (state, _) in states(cluster).items():
-        if "drain" in state:
-            cluster.on(SUBMIT, "scontrol", "update", f"nodename={node}", "state=resume")
 
 
 def reason_of(cluster: Cluster, node: str, within_s: float = 15) -> str:

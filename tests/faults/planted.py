@@ -35,7 +35,7 @@ from clusterctl.validation import suites, via_slurm
 sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
 
 from cases import FAULTS, NODES, Fault
-from slurm_nodes import SUBMIT, states
+from slurm_nodes import SUBMIT, resumed
 from validated import Cluster, mpi_alone
 
 if TYPE_CHECKING:
@@ -219,9 +219,7 @@ def healed(cluster: Cluster, way: str, within_s: float = 60) -> None:
 
 def take_back(cluster: Cluster) -> None:
     """Start the daemons of Slurm that a fault has ended, and have it take back the nodes that it has given up."""
-    for node, (state, _) in states(cluster).items():
-        if state.startswith(("down", "drain")):
-            cluster.on(SUBMIT, "scontrol", "update", f"nodename={node}", "state=resume")
+    resumed(cluster)
     sandboxes.up(specification(cluster.box.name, (SLURM,)))
 
 
