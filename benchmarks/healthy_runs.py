@@ -1,6 +1,6 @@
 """How often healthy nodes are blamed, and how noisy their figures are.
 
-python benchmarks/healthy_runs.py INVENTORY [--runs 20]
+python benchmarks/healthy_runs.py INVENTORY [--runs 20] [--suite FILE]
 
 Every run measures nodes and links as the suite smoke does, and anybody who stands out is measured a second time, as in
 any validation. Nobody may be named. The noise is the relative median absolute deviation: of the links of a run around
@@ -35,8 +35,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("inventory", type=Path)
     parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--suite", type=Path, help="a file like validation.yml in place of the suite smoke")
     given = parser.parse_args()
-    options = validation.ValidationOptions(suite=suites.builtin("smoke"), checks=CHECKS, search=False, remembered=False)
+    suite = suites.load(given.suite) if given.suite else suites.builtin("smoke")
+    options = validation.ValidationOptions(suite=suite, checks=CHECKS, search=False, remembered=False)
     noise: dict[str, list[float]] = {}
     blamed, suspected, loads = [], 0, []
     for number in range(1, given.runs + 1):
