@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from validated import Cluster
 
 FLIP = Path(__file__).with_name("flip.c")
+FLIP_COPIES = Path(__file__).with_name("flip_copies.c")
 OPENMPI = "/usr/local/openmpi"
 PYTHON = "/usr/local/python_env/bin/python"
 _TRIES = 5
@@ -190,12 +191,12 @@ def link_down(cluster: Cluster, node: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def preloaded(cluster: Cluster, node: str) -> Iterator[None]:
-    """Have every program of a node load a library that flips one bit of one rank's allreduce."""
+def preloaded(cluster: Cluster, node: str, source: Path = FLIP) -> Iterator[None]:
+    """Have every program of a node load a library; that of ``FLIP`` flips one bit of one rank's allreduce."""
     target = "/opt/clusterctl-flip.so"
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "flip.so"
-        argv = ["cc", "-Wall", "-Werror", "-O2", "-shared", "-fPIC", "-o", str(library), str(FLIP), "-ldl"]
+        argv = ["cc", "-Wall", "-Werror", "-O2", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
         subprocess.run(argv, check=True)
         cluster.engine.run("cp", str(library), f"{cluster.box.node(node).container}:{target}")
     try:

@@ -1,4 +1,4 @@
-"""A corrupted result: a bit flips in what one rank of one node gets from an allreduce, and that node is named."""
+"""Corruption: a bit flips in the answer of one rank, or in one of many copies of a node, and that node is named."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from clusterctl.model.results import Verdict
 from clusterctl.validation import run as validation
 from clusterctl.validation import suites
 from clusterctl.validation.checks.collectives import SweepOptions
+from clusterctl.validation.checks.copies import CopiesOptions
 from validated import result
 
 if TYPE_CHECKING:
@@ -37,4 +38,23 @@ def test_a_flipped_bit_in_one_rank_s_answer_is_found_and_its_node_is_named(mpi_c
     assert (sweep.verdict, sweep.hosts) == (Verdict.FAIL, ("node3",))
     assert sweep.reason.startswith("rank 5 on node3: allreduce of 8 bytes, value 1 (1 of 2 wrong)")
     assert [report.rank for report in sweep.ranks if not report.ok] == [5]
+    assert cluster.is_clean()
+
+
+def test_a_node_that_corrupts_one_of_ten_thousand_copies_is_named_and_a_healthy_cluster_passes(
+    mpi_cluster: Cluster,
+) -> None:
+    cluster = mpi_cluster
+    quick = CopiesOptions(size=128 << 10, one_in=10_000, chance=0.9999)  # two cores find it; both miss 1 in 10^8 times
+    suite = suites.builtin("nightly").model_copy(update={"checks": {"copies": quick}})
+    options = validation.ValidationOptions(suite=suite, search=False)
+    with planting.preloaded(cluster, "node3", planting.FLIP_COPIES):
+        found = result(validation.validate(cluster.box.inventory, options), "copies")
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node3",)), found.reason
+    assert "of 131,072 bytes on core" in found.reason
+    assert "(1 of 16,384 words wrong)" in found.reason
+    assert "take the node out of use" in found.next_step
+    healthy = result(validation.validate(cluster.box.inventory, options), "copies")
+    assert (healthy.verdict, healthy.hosts) == (Verdict.PASS, ()), healthy.reason
+    assert "which finds a core that corrupts 1 in 10,000 with a chance of 100 %" in healthy.reason
     assert cluster.is_clean()

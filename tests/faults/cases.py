@@ -250,6 +250,13 @@ FAULTS = (
     Fault(ANSWERS, "a bit flips in an allreduce on node3", ("node3",), _of(planting.preloaded, "node3")),
     Fault(
         ANSWERS,
+        "one in 10,000 large copies on node5 has a flipped bit",
+        ("node5",),
+        _of(planting.preloaded, "node5", planting.FLIP_COPIES),
+        ("copies",),
+    ),
+    Fault(
+        ANSWERS,
         "a bit of the mapped libmpi on node4 is flipped",
         ("node4",),
         _of(planting.flipped, "node4"),

@@ -31,7 +31,7 @@ def options_of(where: suite.Suite, check: str, kind: type[R]) -> R:
 def test_the_checks_run_in_their_order() -> None:
     assert list(CHECKS) == [
         *("hello", "point_to_point", "broadcast", "scatter", "gather", "reduce", "allreduce", "network", "node_speed"),
-        *("pairs", "collectives", "nccl", "nccl_sweep", *ON_REQUEST, "torchrun", "horovod", "horovod_sweep"),
+        *("pairs", "copies", "collectives", "nccl", "nccl_sweep", *ON_REQUEST, "torchrun", "horovod", "horovod_sweep"),
         "training",
     ]
     assert [check.name for check in registry.select(None)] == [name for name in CHECKS if name not in ON_REQUEST]
@@ -51,7 +51,10 @@ def test_smoke_is_quick_and_the_default() -> None:
     smoke = suites.load(None)
     assert smoke == suites.default()
     assert smoke.name == "smoke"
-    assert set(CHECKS) - set(smoke.checks) == {"training", "collectives", "nccl_sweep", "horovod_sweep", *ON_REQUEST}
+    assert set(CHECKS) - set(smoke.checks) == {
+        *("training", "copies", "collectives", "nccl_sweep", "horovod_sweep"),
+        *ON_REQUEST,
+    }
     pairs = options_of(smoke, "pairs", PairsOptions)
     rounds = pairs.max_rounds or 0
     assert pairs.budget_s * rounds * (len(pairs.latency_bytes) + len(pairs.bandwidth_bytes)) < 5

@@ -20,7 +20,7 @@ def test_an_mpijob_runs_the_checks_of_mpi_and_names_why_the_others_stay_out() ->
     plan = planned("mpijob", "full")
     assert [check.name for check in plan.checks] == [
         *("point_to_point", "broadcast", "scatter", "gather", "reduce", "allreduce"),
-        *("node_speed", "pairs", "collectives"),
+        *("node_speed", "pairs", "copies", "collectives"),
     ]
     assert plan.left_out["hello"] == "not in pods: its C program is compiled by 'clusterctl provision'"
     assert plan.left_out["torchrun"].startswith("give --via pytorchjob")

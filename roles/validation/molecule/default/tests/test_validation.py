@@ -154,6 +154,7 @@ def test_the_files_of_a_job_are_private_and_gone_afterwards(host: Host, supervis
         ("torch_checks", "torchrun"),
         ("horovod_checks", "training"),
         ("node_checks", "node_speed"),
+        ("copy_checks", "copies"),
         ("pair_checks", "pairs"),
     ],
 )
