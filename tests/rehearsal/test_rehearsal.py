@@ -42,6 +42,15 @@ def test_of_two_nodes_the_one_that_changed_is_named(fault: Fault) -> None:
     assert (row.found, row.blamed, row.wrong) == (True, (rehearsal.CULPRIT,), ())
 
 
+def test_of_two_nodes_with_a_card_each_no_firmware_is_the_odd_one() -> None:
+    fault = next(one for one in rehearsal.PAST_FAULTS if one.name == "of two: firmware of a card")
+    assert rehearsal.play_past(fault, "l40s-pcie").wrong == ()
+    both = registry.diagnose(
+        rehearsal.view("l40s-pcie", **{rehearsal.CULPRIT: rehearsal.with_fault(fault, "l40s-pcie")})
+    )
+    assert [one.hosts for one in both if one.check == "firmware"] == [(rehearsal.CULPRIT,)]
+
+
 @pytest.mark.parametrize("kind", MACHINES)
 def test_a_node_that_is_as_it_was_has_no_finding(kind: str) -> None:
     view = rehearsal.with_past(kind)

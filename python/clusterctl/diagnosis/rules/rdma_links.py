@@ -85,14 +85,19 @@ def _firmware(seen: Mapping[str, Hardware]) -> Iterator[Finding]:
     for device, found in boards.items():
         cure = "replace the odd card, or run jobs on nodes with the same cards"
         yield from compare("rdma", "warning", f"the board of {device}", found, cure)
+    cure = "flash the same firmware on all cards of this board ('mlxfwmanager -u', 'flint')"
     for board, cards in versions.items():
         spread = majority(cards)
-        usual = f"{spread.usual} on most" if spread.usual else "another on others"
-        for version, members in spread.others.items():
-            for host in dict.fromkeys(host for host, _ in members):
-                shown = and_more((device for own, device in members if own == host), _SHOWN)
-                cause = f"the firmware of {shown} (board {board}) is {version}, and {usual}"
-                cure = "flash the same firmware on all cards of this board ('mlxfwmanager -u', 'flint')"
+        by_version = {version: tuple(dict.fromkeys(own for own, _ in held)) for version, held in spread.others.items()}
+        if by_version and spread.usual is None:
+            shown = ", ".join(f"{version} on {nodeset.folded(hosts)}" for version, hosts in by_version.items())
+            cause = f"the firmware of cards of board {board} differs, with no majority: {shown}"
+            yield Finding("firmware", "warning", tuple(dict.fromkeys(own for own, _ in cards)), cause, cure)
+            continue
+        for version, hosts in by_version.items():
+            for host in hosts:
+                shown = and_more((device for own, device in spread.others[version] if own == host), _SHOWN)
+                cause = f"the firmware of {shown} (board {board}) is {version}, and {spread.usual} on most"
                 yield Finding("firmware", "warning", (host,), cause, cure)
 
 
