@@ -210,4 +210,6 @@ def test_a_home_whose_server_does_not_answer_is_named_and_nothing_changes(homes:
     errors = [one for one in examined["findings"] if one["severity"] == "error" and one["check"] == "job_user"]
     assert [(one["hosts"], one["cause"], one["cure"]) for one in errors] == [(["node2"], problem, cure)]
     assert homes.cluster.state() == before
+    again = provision(inventory)  # all roles, since the run before it failed
+    assert [host["changed"] for host in again["hosts"]] == [0] * len(NODES)
     works(homes, inventory, user)
