@@ -87,7 +87,9 @@ def judge(figures: Floats) -> Judged | None:
         change = bounded[-last:].mean(axis=0) - bounded[:-last].mean(axis=0)
         scores = change / max(noise * math.sqrt(1 / last + 1 / before), 1e-9)
         for node in np.flatnonzero(scores > threshold):
-            one = SlowerNode(int(node), float(change[node]), last, float(scores[node]))
+            # The bounded figures decide; what is told is the difference of the figures as they were measured.
+            by = float(np.median(effects[-last:, node]) - np.median(effects[:-last, node]))
+            one = SlowerNode(int(node), by, last, float(scores[node]))
             if one.node not in best or best[one.node].score < one.score:
                 best[one.node] = one
     found = tuple(sorted(best.values(), key=lambda one: -one.score))

@@ -256,6 +256,8 @@ def _close(night: Night) -> None:
 
     if night.drift is not None:
         _say(f"Drift: {policy.words_of(night.drift)}.")
+    for one in night.slower:
+        _say(f"Slower: {one.words}")
     for words in night.problems:
         _say(f"Note: {words}")
     if night.outcome == "missed":
@@ -306,6 +308,7 @@ def _reason(night: Night) -> str:
         words.append(part)
     if night.drift is not None and (night.drift.hosts or night.drift.problem):
         words.append(f"drift: {policy.words_of(night.drift)}")
+    words += [one.words.removesuffix(".") for one in night.slower[:2]]
     return "; ".join(words)
 
 

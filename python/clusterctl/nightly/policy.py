@@ -107,8 +107,8 @@ def verdict_of(proof: Proof | None, drift: Drift | None) -> Verdict:
 def state_of(night: Night) -> tuple[str, ...]:
     """Return the state of a night; a night with the state of the last notified night is not news.
 
-    The state is the verdict, the bad checks with their certain hosts, the culprits, and the drifted hosts. Figures and
-    wordings are left out, since they differ every night.
+    The state is the verdict, the bad checks with their certain hosts, the culprits, the drifted hosts, and the nodes
+    that became slower. Figures and wordings are left out, since they differ every night.
     """
     verdict = night.verdict.value if night.verdict is not None else Verdict.ERROR.value
     found: set[str] = set()
@@ -121,6 +121,7 @@ def state_of(night: Night) -> tuple[str, ...]:
     if night.drift is not None:
         found |= {f"drift {host.host}" for host in night.drift.hosts}
         found |= {"drift unknown"} if night.drift.problem else set()
+    found |= {f"slower {one.node} {one.check} {one.quantity}" for one in night.slower}
     if night.outcome == "failed":
         found.add("could not run")
     return (verdict, *sorted(found))

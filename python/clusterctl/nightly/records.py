@@ -153,6 +153,15 @@ class Drift(Record):
     folder: str = ""
 
 
+class Slower(Record):
+    """A node that became a little slower over the nights, by one figure; ``words`` is the sentence of ``history``."""
+
+    check: str
+    quantity: str
+    node: str
+    words: str
+
+
 class HookResult(Record):
     """The outcome of a call of the hook; ``words`` leave out the address and the arguments."""
 
@@ -171,6 +180,7 @@ class Night(Record):
         verdict: PASS where the validation passed and nothing has drifted; None while it is unknown.
         message: why it was missed or failed.
         missed: nights without a run before this night.
+        slower: nodes that became a little slower over the nights; they leave the verdict as it is.
         change: differences since the last night that was notified; empty where there are none.
         reports: paths by kind (``html``, ``junit``, ``prometheus``, ``jsonl``).
         problems: errors beside the verdict, a sentence each, such as a report that could not be written.
@@ -190,6 +200,7 @@ class Night(Record):
     missed: tuple[datetime, ...] = ()
     proof: Proof | None = None
     drift: Drift | None = None
+    slower: tuple[Slower, ...] = ()
     change: str = ""
     reports: dict[str, str] = Field(default_factory=dict)
     problems: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,8 +13,11 @@ from clusterctl import suite
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.results import Verdict
 from clusterctl.nightly import notify, policy, reports, schedule, scheduler, storage
-from clusterctl.nightly.records import Drift, Night, Told
+from clusterctl.nightly.records import Drift, Night, Slower, Told
 from clusterctl.provisioning import run as provisioning
+from clusterctl.report import slow_nodes
+from clusterctl.state import history as run_history
+from clusterctl.state import paths
 from clusterctl.support.errors import ClusterctlError, ExitCode, LockedError
 from clusterctl.validation import run as validation
 from clusterctl.validation import suites, via_slurm
@@ -117,7 +120,8 @@ class _NightRun:
                 self._tell(f"Note: {note}")
             drift = self._drift()
             proof = policy.proof_of(record)
-            self._update(outcome="done", proof=proof, drift=drift, verdict=policy.verdict_of(proof, drift))
+            verdict = policy.verdict_of(proof, drift)
+            self._update(outcome="done", proof=proof, drift=drift, verdict=verdict, **self._slower(record))
         except LockedError as error:
             return _close(self._night, outcome="missed", message=str(error))
         except KeyboardInterrupt:
@@ -160,6 +164,15 @@ class _NightRun:
         if record.outcome == "interrupted":
             raise KeyboardInterrupt
         return policy.drift_of(record)
+
+    def _slower(self, record: ValidationRecord) -> dict[str, Any]:
+        """Return who became slower over all kept runs; a history that cannot be read is a problem of the night."""
+        try:
+            with run_history.open() as history:
+                found = slow_nodes.slower(history, paths.cluster_id(self._job.given), record)
+        except run_history.StoreError as error:
+            return {"problems": (*self._night.problems, str(error))}
+        return {"slower": tuple(Slower(**asdict(one)) for one in found)}
 
     def _check(self) -> Any:
         request = provisioning.ProvisionRequest(

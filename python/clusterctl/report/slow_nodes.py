@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import slow_drift
@@ -9,11 +10,24 @@ from clusterctl.model import figure_keys, units
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import TypeAlias
 
     from clusterctl.model.results import CheckResult, Figure, FigureKey, ValidationRecord
     from clusterctl.state.history import Store
 
+    _Figures: TypeAlias = "tuple[tuple[str, str], list[str], slow_drift.Floats | None]"
+
 _MOST_RUNS = 100
+
+
+@dataclass(frozen=True)
+class SlowerNode:
+    """A node that became a little slower: by which figure, and the sentence that tells it."""
+
+    check: str
+    quantity: str
+    node: str
+    words: str
 
 
 def sentences(history: Store, cluster: str, record: ValidationRecord) -> tuple[str, ...]:
@@ -27,7 +41,19 @@ def sentences(history: Store, cluster: str, record: ValidationRecord) -> tuple[s
     return tuple(words for check in record.checks for words in _of_check(history, cluster, record, check))
 
 
+def slower(history: Store, cluster: str, record: ValidationRecord) -> tuple[SlowerNode, ...]:
+    """Return who became slower over the runs, and nothing where nobody did; the arguments are :func:`sentences`'."""
+    found = (one for check in record.checks for one in _judged_of(history, cluster, record, check))
+    return tuple(named for about, nodes, figures in found for named in _slower(about, nodes, figures))
+
+
 def _of_check(history: Store, cluster: str, record: ValidationRecord, check: CheckResult) -> Iterator[str]:
+    for about, nodes, figures in _judged_of(history, cluster, record, check):
+        yield from _told(about, nodes, figures)
+
+
+def _judged_of(history: Store, cluster: str, record: ValidationRecord, check: CheckResult) -> Iterator[_Figures]:
+    """Yield check and quantity, the nodes in order, and their figures by kind, run and node, of each quantity."""
     groups: dict[tuple[str, str], dict[tuple[object, ...], dict[str, FigureKey]]] = {}
     better: dict[tuple[str, str], int] = {}
     for key, figure in figure_keys.keys(record, check).items():
@@ -39,8 +65,7 @@ def _of_check(history: Store, cluster: str, record: ValidationRecord, check: Che
         nodes = sorted(set.intersection(*(set(each) for each in kinds.values())))
         if len(nodes) >= slow_drift.FEWEST_NODES:
             values = _values(history, cluster, nodes, kinds.values())
-            what = f"{check.check}: {about[0].replace('_', ' ')}"
-            yield from _told(what, nodes, slow_drift.stacked(values, better[about]) if values[0] else None)
+            yield (check.check, about[0]), nodes, slow_drift.stacked(values, better[about]) if values[0] else None
 
 
 def _values(
@@ -55,7 +80,20 @@ def _values(
     return [[[of_node[run] for of_node in kind] for run in sorted(runs)] for kind in found]
 
 
-def _told(what: str, nodes: list[str], figures: slow_drift.Floats | None) -> Iterator[str]:
+def _slower(about: tuple[str, str], nodes: list[str], figures: slow_drift.Floats | None) -> Iterator[SlowerNode]:
+    judged = slow_drift.judge(figures) if figures is not None else None
+    for one in judged.drifts if judged is not None else ():
+        name, by = nodes[one.node], f"{100 * slow_drift.part(one.distance):.2g} %"
+        words = f"{name} is {by} worse on the last {one.nights} runs than before; the others are not."
+        yield SlowerNode(*about, name, f"{_words(about)}: {words}")
+
+
+def _words(about: tuple[str, str]) -> str:
+    return f"{about[0]}: {about[1].replace('_', ' ')}"
+
+
+def _told(about: tuple[str, str], nodes: list[str], figures: slow_drift.Floats | None) -> Iterator[str]:
+    what = _words(about)
     judged = slow_drift.judge(figures) if figures is not None else None
     runs = figures.shape[1] if figures is not None else 0
     if judged is None:
@@ -63,10 +101,8 @@ def _told(what: str, nodes: list[str], figures: slow_drift.Floats | None) -> Ite
         if missing > 0:
             yield f"{what}: {missing} more run{'s' if missing > 1 else ''} needed before small slowdowns can be judged."
         return
-    for one in judged.drifts:
-        by = f"{100 * slow_drift.part(one.distance):.2g} %"
-        yield f"{what}: {nodes[one.node]} is {by} worse on the last {one.nights} runs than before; the others are not."
     if judged.drifts:
+        yield from (one.words for one in _slower(about, nodes, figures))
         return
     noise = f"a node differs by {100 * slow_drift.part(judged.noise):.2g} % from run to run"
     small = units.percent(slow_drift.SLOWDOWN)

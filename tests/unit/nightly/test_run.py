@@ -5,6 +5,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import past_runs
 import pytest
 from clusterctl.model import run_record
 from clusterctl.model.results import ValidationRecord, Verdict
@@ -64,6 +66,34 @@ def test_a_night_inside_an_allocation_asks_slurm_and_leaves_drift_out(
     assert " ".join(asked[0][1]).endswith("--via slurm --partition gpu --time 30 --submit-host login")
     assert came.drift is not None
     assert "needs ssh and root" in policy.words_of(came.drift)
+
+
+def test_a_node_that_became_a_little_slower_is_told_once_and_leaves_the_verdict(world: World, tmp_path: Path) -> None:
+    rng, last = np.random.default_rng(3), 27
+    inventory = tmp_path / "inventory.ini"
+    for number in range(last):
+        figures = []
+        for name in (f"node{node}" for node in range(1, 9)):
+            slower = 0.99 if name == "node3" and number >= last - 7 else 1.0
+            figures.append(past_runs.figure(float(1e9 * slower * np.exp(rng.normal(0, 0.001))), name))
+        world.record = past_runs.record(number, past_runs.check("pairs", Verdict.PASS.value, *figures))
+        past_runs.remember(inventory, world.record)
+    program = "open('calls', 'a').write(json.load(sys.stdin)['change'] + '\\n')"
+    job = a_job(inventory=str(inventory), hook=command(tmp_path, program), folder=str(tmp_path))
+    came, again = (night.run(job, timing=world.timing()) for _ in range(2))
+    assert [(one.check, one.quantity, one.node) for one in came.slower] == [("pairs", "bandwidth", "node3")]
+    assert came.slower[0].words.startswith("pairs: bandwidth: node3 is 1.1 % worse on the last 7 runs than before")
+    assert (came.verdict, night.exit_code(came)) == (Verdict.PASS, 0)
+    assert (tmp_path / "calls").read_text() == "still PASS; new: slower node3 pairs bandwidth\n"
+    assert (again.slower, again.change) == (came.slower, "")
+
+
+def test_a_history_that_cannot_be_read_is_a_problem_of_the_night(world: World, state: Path, tmp_path: Path) -> None:
+    (state / "clusterctl").mkdir(parents=True, mode=0o700)
+    (state / "clusterctl" / "history.sqlite3").mkdir()
+    came = night.run(a_job(folder=str(tmp_path)), timing=world.timing())
+    assert (came.outcome, came.verdict, came.slower) == ("done", Verdict.PASS, ())
+    assert any("history.sqlite3" in words for words in came.problems), came.problems
 
 
 def test_each_night_reads_the_next_slice_and_the_page_shows_the_drift(
