@@ -45,16 +45,16 @@ def test_a_node_that_corrupts_one_of_ten_thousand_copies_is_named_and_a_healthy_
     mpi_cluster: Cluster,
 ) -> None:
     cluster = mpi_cluster
-    quick = CopiesOptions(size=128 << 10, one_in=10_000, chance=0.9999)  # two cores find it; both miss 1 in 10^8 times
+    quick = CopiesOptions(size=64 << 10, one_in=10_000, chance=0.999)  # two cores; both miss it 1 in 10^6 times
     suite = suites.builtin("nightly").model_copy(update={"checks": {"copies": quick}})
     options = validation.ValidationOptions(suite=suite, search=False)
     with planting.preloaded(cluster, "node3", planting.FLIP_COPIES):
         found = result(validation.validate(cluster.box.inventory, options), "copies")
     assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node3",)), found.reason
-    assert "of 131,072 bytes on core" in found.reason
-    assert "(1 of 16,384 words wrong)" in found.reason
+    assert "of 65,536 bytes on core" in found.reason
+    assert "(1 of 8,192 words wrong)" in found.reason
     assert "take the node out of use" in found.next_step
     healthy = result(validation.validate(cluster.box.inventory, options), "copies")
     assert (healthy.verdict, healthy.hosts) == (Verdict.PASS, ()), healthy.reason
-    assert "which finds a core that corrupts 1 in 10,000 with a chance of 100 %" in healthy.reason
+    assert "which finds a core that corrupts 1 in 10,000 with a chance of 99.9 %" in healthy.reason
     assert cluster.is_clean()
