@@ -26,7 +26,8 @@ PYSPY = "/usr/local/bin/py-spy"
 STALL_AFTER_S = 10
 FAULTS = ("endless loop", "dead file", "out of memory", "SIGSTOP", "another collective", "firewall", "slow loader")
 WORDS = re.compile(
-    r"clusterctl: (?:No output for \d+ s: (?P<stall>.*)|(?P<died>\S+ (?:rank \d+ was ended by|lost \d+ process) .*))"
+    r"clusterctl: (?:No output for \d+ s: (?P<stall>.*)"
+    r"|(?P<died>\S+ (?:rank \d+ was ended by|lost \d+ process(?:es)?) .*))"
 )
 PACED = re.compile(r"clusterctl: Pace: (?P<words>.*rank \d+ on (?P<host>[^\s,.;:]+)[^\n]*)")
 NAMED = re.compile(r"--exclude (?P<host>[^\s.]+)")

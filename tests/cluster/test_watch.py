@@ -44,6 +44,13 @@ def test_a_frozen_rank_is_named(cluster: Cluster, stack: str, fault: str) -> Non
     assert cluster.is_clean()
 
 
+def test_a_rank_whose_program_has_ended_is_named(cluster: Cluster) -> None:
+    told = run(cluster, "mpi", "exception")
+    assert told.verdict == "rightly", told.sentence
+    assert f"{HOST} rank {CULPRIT} has ended its program, and its process waits for the other ranks" in told.sentence
+    assert cluster.is_clean()
+
+
 def test_each_planted_cause_is_named_rightly_or_is_not_known(cluster: Cluster) -> None:
     found: list[Told] = []
     for stack in ("mpi", "torch", "horovod"):

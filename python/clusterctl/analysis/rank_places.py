@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 
 _PYTHON_FRAME = re.compile(r"^ {4}(?P<name>\S.*?) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)$")
 _NATIVE_FRAME = re.compile(r"^#\d+\s+(?:0x[0-9a-f]+\s+)?(?:in )?(?P<name>[A-Za-z_][\w:~<>]*)")
+ENDED = "the program has ended, and the process has not"  # the words of rank_stacks.py
 _HEAD = re.compile(r"^(?:Thread |TID )")
 _MPI = re.compile(r"P?MPI_[A-Z]\w*")
 _NCCL = re.compile(r"nccl(?:AllReduce|AllGather|Broadcast|Reduce|ReduceScatter|Send|Recv|CommInit\w*)")
@@ -28,11 +29,13 @@ class Place:
         call: the communication that it waits in, such as ``all_reduce`` or ``MPI_Recv``; empty outside of one.
         where: the function and line of the program, such as ``load (train.py:12)``; empty if there is no stack.
         may_compute: the call is also one of computation, such as the backward pass.
+        has_ended: the program has ended, and the process has not.
     """
 
     call: str = ""
     where: str = ""
     may_compute: bool = False
+    has_ended: bool = False
 
     @property
     def has_line(self) -> bool:
@@ -42,7 +45,7 @@ class Place:
     @property
     def known(self) -> bool:
         """Whether a stack told anything."""
-        return bool(self.call or self.where)
+        return bool(self.call or self.where or self.has_ended)
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class _Frame:
 
 def place(text: str) -> Place:
     """Return where the main thread is; the innermost frame stands first in every tool's text."""
+    if ENDED in text.splitlines():
+        return Place(has_ended=True)
     frames = _main_frames(text)
     python = [frame for frame in frames if frame.file.endswith(".py") or frame.file.startswith("<")]
     loader = [frame for frame in python if frame.file.endswith(_LOADER)]

@@ -110,14 +110,19 @@ def _stands_still(ranks: Sequence[RankSight]) -> bool:
     waiting = [one for one in ranks if one.waits]
     if any((one.now.call, one.now.where) != (one.before.call, one.before.where) for one in waiting):
         return False
-    halted = any(one.state in _STOPPED or one.file for one in ranks)
+    halted = any(one.state in _STOPPED or one.file or one.now.has_ended for one in ranks)
     return bool(waiting) or halted or all(one.cpu_share < IDLE_SHARE for one in ranks)
 
 
 def _halted(ranks: Sequence[RankSight]) -> StallVerdict | None:
-    """Name the ranks that are stopped or wait for a file, if they are no more than half of all."""
+    """Name the ranks that are stopped, have ended or wait for a file, if they are no more than half of all."""
     tests: tuple[tuple[StallCause, Callable[[RankSight], bool], Callable[[RankSight], str]], ...] = (
         ("stopped rank", lambda one: one.state in _STOPPED, lambda _one: "is stopped (a signal, such as SIGSTOP)"),
+        (
+            "ended program",
+            lambda one: one.now.has_ended and one.before.has_ended,
+            lambda _one: "has ended its program, and its process waits for the other ranks",
+        ),
         ("file", lambda one: bool(one.file) and not one.waits, lambda one: f"waits for the file {one.file}"),
     )
     for cause, test, words in tests:
@@ -258,7 +263,7 @@ def _named(
 
 def _plural(words: str) -> str:
     first, _, rest = words.partition(" ")
-    return f"{ {'is': 'are', 'waits': 'wait', 'computes': 'compute'}.get(first, first) } {rest}".strip()
+    return f"{ {'is': 'are', 'has': 'have', 'waits': 'wait', 'computes': 'compute'}.get(first, first) } {rest}".strip()
 
 
 def _rest(others: Sequence[RankSight], article: str = "") -> str:

@@ -13,6 +13,7 @@ StallCause: TypeAlias = Literal[
     "silent node",
     "dead rank",
     "stopped rank",
+    "ended program",
     "file",
     "behind",
     "network",

@@ -34,6 +34,10 @@ TEXT_LIMIT = 6000
 AT_ONCE = 4
 # Files of the frames that name a communication, or a wait that is none.
 TELLING = re.compile(r"[ (/](?:torch/distributed/distributed_c10d\.py|horovod/|torch/utils/data/dataloader\.py)")
+# What py-spy says of a process of Python without an interpreter: the program has ended, and the process has not. A rank
+# of MPI is there when it left by an exception: MPI_Finalize waits for the ranks that still communicate.
+NO_INTERPRETER = "Failed to find a python interpreter"
+ENDED = "the program has ended, and the process has not"
 # Beside the programs of PATH: a tool may have come with the cluster's own Python.
 FOLDERS = (f"{Path(__file__).absolute().parents[2]}/python_env/bin", str(Path(sys.executable).parent))
 STATES = {
@@ -158,6 +162,8 @@ def with_tool(name: str, program: str, pid: int, end: float) -> str:
         )
     except (OSError, subprocess.SubprocessError):
         return ""
+    if name == "py-spy" and NO_INTERPRETER in done.stderr:
+        return ENDED
     begin = re.search(r"^#0 |^Thread |^TID ", done.stdout, re.MULTILINE)  # what stands before it is about the tool
     return done.stdout[begin.start() :].strip() if begin else ""
 

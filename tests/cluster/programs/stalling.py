@@ -68,7 +68,11 @@ def stop() -> None:
 
 
 def leave() -> None:
-    raise SystemExit(3)
+    raise SystemExit(3)  # mpi4py's MPI_Finalize then waits for the others
+
+
+def exit_at_once() -> None:
+    os._exit(3)
 
 
 def crash() -> None:
@@ -98,7 +102,8 @@ FAULTS = {
     "SIGSTOP": stop,
     "another collective": broadcast,
     "slow loader": load_batch,
-    "exit": leave,
+    "exit": exit_at_once,
+    "exception": leave,
     "crash": crash,
 }
 

@@ -49,6 +49,15 @@ def at(where: str) -> dict[str, Place]:
             "node2 rank 2 is stopped (a signal, such as SIGSTOP), 7 others wait in all_reduce",
         ),
         (
+            with_one(4, now=Place(has_ended=True), before=Place(has_ended=True)),
+            "ended program",
+            ("node3",),
+            (
+                "node3 rank 4 has ended its program, and its process waits for the other ranks, "
+                "7 others wait in all_reduce"
+            ),
+        ),
+        (
             with_one(2, state="D", file="/data/x (fuse.dead)", now=Place(), before=Place()),
             "file",
             ("node2",),

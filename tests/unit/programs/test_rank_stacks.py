@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
+from typing import TYPE_CHECKING
 
+from clusterctl.analysis.rank_places import Place, place
 from clusterctl.support import content
 
 sys.path.insert(0, str(content.role_files("validation")))
 import rank_stacks
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LOOP = 'Thread 7 (active+gil): "MainThread"\n    spin (train.py:3)\n    <module> (train.py:9)\n'
 WAITS = 'Thread {} (idle): "MainThread"\n    step (train.py:5)\n    <module> (train.py:9)\n'
@@ -37,3 +44,15 @@ def test_ranks_without_a_stack_are_tried_too() -> None:
     assert rank_stacks.without_library({1: TORCH}, [1, 2, 3]) == [2, 3]
     assert rank_stacks.main_thread(NAMELESS) == NAMELESS
     assert rank_stacks.main_thread("") == ""
+
+
+def test_a_process_whose_interpreter_is_gone_has_ended_its_program(tmp_path: Path) -> None:
+    said = "Error: Failed to find a python interpreter in the .data section"  # py-spy 0.4, in Python's atexit
+    tool = tmp_path / "py-spy"
+    tool.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n", encoding="utf-8")
+    tool.chmod(0o755)
+    end = time.monotonic() + 10
+    taken = rank_stacks.with_tool("py-spy", str(tool), os.getpid(), end)
+    assert place(f"python: sleeping, waits in hrtimer_nanosleep\n\n{taken}") == Place(has_ended=True)
+    tool.write_text("#!/bin/sh\necho 'Error: Failed to find python version from target process' >&2\nexit 1\n")
+    assert rank_stacks.with_tool("py-spy", str(tool), os.getpid(), end) == ""
