@@ -317,12 +317,13 @@ CHECKS = (
             "smoke": PairsOptions(
                 budget_s=0.1, precision=0.05, latency_bytes=(8,), bandwidth_bytes=(MIB,), max_rounds=16
             ),
-            "nightly": PairsOptions(budget_s=0.2, max_rounds=128),
+            "nightly": PairsOptions(budget_s=0.2, max_rounds=128, measure_on=0.2),
             "full": PairsOptions(
                 budget_s=1.0,
                 precision=0.01,
                 latency_bytes=(1, 8, 64, 512, 4096),
                 bandwidth_bytes=(65536, MIB, 8 * MIB, 64 * MIB),
+                measure_on=0.2,
             ),
         },
         make=Pairs,
