@@ -32,4 +32,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             said = (answer.get(key) for key in ("module_stderr", "module_stdout", "msg"))
             failure = "\n".join(str(text) for text in said if text) or "the probe gave no answer"
         result.update(changed=False, node=answer.get("node"), before_s=before_s, after_s=after_s, failure=failure)
+        if "cpu" in answer:  # of the module; see module_utils/cpu_used.py
+            result["cpu"] = answer["cpu"]
         return result

@@ -116,8 +116,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils import chain_head, user_identity
+from ansible_collections.clusterctl.hpc.plugins.module_utils import chain_head, measured_module, user_identity
 
 
 def spread(given: Dict[str, Any], text: bytes) -> Dict[str, Any]:
@@ -153,7 +152,7 @@ def spread(given: Dict[str, Any], text: bytes) -> Dict[str, Any]:
 
 def main() -> None:
     """Run the module."""
-    module = AnsibleModule(
+    module = measured_module.MeasuredModule(
         argument_spec={
             "user": {"type": "str", "required": True},
             "name": {"type": "str", "required": True},

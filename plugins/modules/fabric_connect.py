@@ -58,13 +58,12 @@ results:
   elements: list
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_probe
+from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_probe, measured_module
 
 
 def main() -> None:
     """Run the module."""
-    module = AnsibleModule(
+    module = measured_module.MeasuredModule(
         argument_spec={
             "plan": {"type": "dict"},
             "listens": {"type": "str"},

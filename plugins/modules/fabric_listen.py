@@ -63,13 +63,12 @@ problems:
   type: dict
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_probe
+from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_probe, measured_module
 
 
 def main() -> None:
     """Run the module."""
-    module = AnsibleModule(
+    module = measured_module.MeasuredModule(
         argument_spec={
             "name": {"type": "str", "required": True},
             "token": {"type": "str", "required": True, "no_log": False},  # good for one run's greetings

@@ -76,13 +76,12 @@ logins:
 
 from typing import Any, Dict
 
-from ansible.module_utils.basic import AnsibleModule  # type: ignore[import-untyped]
-from ansible_collections.clusterctl.hpc.plugins.module_utils import job_login, mesh_rules
+from ansible_collections.clusterctl.hpc.plugins.module_utils import job_login, measured_module, mesh_rules
 
 
 def main() -> None:
     """Run the module."""
-    module = AnsibleModule(
+    module = measured_module.MeasuredModule(
         argument_spec={
             "origin": {"type": "str", "required": True},
             "user": {"type": "str", "required": True},

@@ -16,7 +16,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import installed
 import pexpect
@@ -73,6 +73,11 @@ class Cluster:
     def record(self) -> dict[str, object]:
         (latest,) = self.state.glob("clusterctl/clusters/inventory-*/runs/latest/run.json")
         return dict(json.loads(latest.read_text(encoding="utf-8")))
+
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """Return what the last run says of each of its stages."""
+        timing = self.record()["timing"]
+        return {stage["stage"]: stage for stage in timing["stages"]}  # type: ignore[index]
 
     def outcomes(self) -> dict[str, str]:
         return {host["host"]: host["outcome"] for host in self.record()["hosts"]}  # type: ignore[attr-defined]
@@ -136,9 +141,10 @@ def test_one_dead_host_stops_all_before_anything_is_changed(cluster: Cluster, tm
         text.replace("[nodes]\n", "[nodes]\ndead ansible_host=127.0.0.1 ansible_port=1\n"), encoding="utf-8"
     )
     before = cluster.on("node1", "cat", "/etc/hosts")
-    done = cluster.run("-e", "hosts_domain=[1]", inventory=broken)
+    done = cluster.run("--timing", "-e", "hosts_domain=[1]", inventory=broken)
     assert done.returncode == 4, done.stderr
     assert "dead (127.0.0.1 port 1) does not answer" in done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("total ")], "a run that fails is measured too"
     assert "hosts_domain" in done.stderr, "what preflight finds stands in the same table"
     assert "Stopped before anything was changed" in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "--skip-unreachable" in line]
@@ -248,14 +254,22 @@ def sudo_word(cluster: Cluster) -> str:
 
 @pytest.mark.usefixtures("sudo_word")  # while sudo asks for none
 def test_the_next_run_goes_on_to_the_end(cluster: Cluster) -> None:
-    done = cluster.run()
+    done = cluster.run("--timing")
     assert done.returncode == 0, done.stderr
+    stages = cluster.stages()
+    assert stages["openmpi"]["run"] > 0
+    assert stages["openmpi"]["largest_node"] in {"node1", "node2"}
+    assert stages["ssh_mesh"]["node_cpu_s"] >= stages["ssh_mesh"]["largest_node_cpu_s"] > 0
+    used = sum(stage["controller_cpu_s"] for stage in stages.values())
+    assert used > stages["reading the inventory"]["controller_cpu_s"], "Ansible's processes count"
+    assert [line for line in done.stderr.splitlines() if line.startswith("total ")]
     assert cluster.on("node2", "/usr/local/openmpi/bin/mpirun", "--version").startswith("mpirun (Open MPI)")
 
 
 def test_a_run_with_nothing_to_do_does_not_start_ansible(cluster: Cluster) -> None:
-    done = cluster.run()
+    done = cluster.run("--timing")
     assert done.returncode == 0, done.stderr
+    assert set(cluster.stages()) == {"reading the inventory", "looking at 2 hosts"}
     record = cluster.record()
     assert record["outcome"] == "nothing to do"
     assert all(host["changed"] == 0 for host in record["hosts"])  # type: ignore[attr-defined]

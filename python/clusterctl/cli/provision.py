@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -13,9 +14,12 @@ from clusterctl.cli.output import StreamFormat
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from clusterctl.model.run_record import RunRecord
     from clusterctl.provisioning.partial import Amount
     from clusterctl.provisioning.run import ProvisionRequest
+    from clusterctl.provisioning.stopwatch import Stopwatch
     from clusterctl.validation.run import ValidationOptions
 
 _ANSIBLE = "Ansible's own options"
@@ -88,6 +92,9 @@ def provision(
     ] = "",
     yes: change.Yes = False,
     no_validate: Annotated[bool, typer.Option("--no-validate", help="Leave out the validation afterwards.")] = False,
+    timing: Annotated[
+        bool, typer.Option("--timing", help="Show wall time and processor time of the controller and nodes per stage.")
+    ] = False,
     adopt: change.Adopt = False,
     take_lock: change.TakeLock = False,
     form: options.StreamForm = StreamFormat.TEXT,
@@ -105,6 +112,7 @@ def provision(
 
         place.refuse(cache)
     inventory = options.sources(named, more)
+    watch = _stopwatch() if timing else None
     most_failed, batch_size = _amount("--max-fail", max_fail, least=0), _amount("--batch", batch, least=1)
     asked = change.asked(limit, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
     request = provisioning.ProvisionRequest(
@@ -124,6 +132,7 @@ def provision(
         become_password=asked.become_password,
         ca_passphrase=change.ca_passphrase(ca_passphrase_file, ask=ask_ca_passphrase),
         cache=SharedCache(cache, cache_signers),
+        stopwatch=watch,
         adopt=adopt,
         take_lock=take_lock,
         argv=asked.argv,
@@ -137,7 +146,35 @@ def provision(
     if form is StreamFormat.JSON:
         return _answer_in_json(record, request, proof)
     code = change.show(record, form, "" if proof is not None else _next_step(request))
-    return code if proof is None else validate.after_provision(request.inventory, proof, form)
+    if proof is not None:
+        with _validating(watch):
+            code = validate.after_provision(request.inventory, proof, form)
+    if watch is not None:
+        record = _amended(record, watch)
+        if form is StreamFormat.TEXT:
+            from clusterctl.cli import timing_table  # noqa: PLC0415 - text only
+
+            timing_table.show(record)
+    return code
+
+
+def _stopwatch() -> Stopwatch:
+    from clusterctl.provisioning.stopwatch import Stopwatch  # noqa: PLC0415 - see cli.main
+    from clusterctl.state.cpu_meter import CpuMeter  # noqa: PLC0415 - the same
+
+    return Stopwatch(CpuMeter().seconds)
+
+
+def _validating(watch: Stopwatch | None) -> AbstractContextManager[None]:
+    """Measure the validation at the end as a stage."""
+    return contextlib.nullcontext() if watch is None else watch.stage("validation of the cluster")
+
+
+def _amended(record: RunRecord, watch: Stopwatch) -> RunRecord:
+    """Return and keep the record with what the validation took."""
+    from clusterctl.state import runs  # noqa: PLC0415 - see cli.main
+
+    return runs.amend(record, timing=watch.timing())
 
 
 def _answer_in_json(record: RunRecord, request: ProvisionRequest, asked: ValidationOptions | None) -> int:
@@ -146,8 +183,10 @@ def _answer_in_json(record: RunRecord, request: ProvisionRequest, asked: Validat
     if asked is not None:
         from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
 
-        proof = validation.validate(request.inventory, asked)
+        with _validating(request.stopwatch):
+            proof = validation.validate(request.inventory, asked)
         code = int(validation.exit_code(proof))
+    record = record if request.stopwatch is None else _amended(record, request.stopwatch)
     answer = {**record.model_dump(mode="json"), "validation": proof.model_dump(mode="json") if proof else None}
     sys.stdout.write(json.dumps(answer) + "\n")
     return code

@@ -54,6 +54,37 @@ class Problem(Record):
     kind: Literal["configuration", "host", "unreachable"] = "host"
 
 
+class StageTiming(Record):
+    """What a stage of a run took; a stage that came several times is one entry.
+
+    Attributes:
+        stage: the words of the progress display: what the controller did, the short name of a role, or a play's name.
+        wall_s: seconds by the clock.
+        controller_cpu_s: processor seconds of clusterctl, Ansible and ssh on the controller; None: not measured.
+        node_cpu_s: processor seconds of all nodes together, on Ansible's connections; None where no node told.
+        largest_node: the node that used most of them.
+        largest_node_cpu_s: what that node used.
+        run: results of tasks, one per task and host.
+        skipped: tasks that a host skipped.
+    """
+
+    stage: str
+    wall_s: float
+    controller_cpu_s: float | None = None
+    node_cpu_s: float | None = None
+    largest_node: str = ""
+    largest_node_cpu_s: float | None = None
+    run: int = 0
+    skipped: int = 0
+
+
+class RunTiming(Record):
+    """Where the time of a run went, stage by stage and in total."""
+
+    stages: tuple[StageTiming, ...]
+    total: StageTiming
+
+
 class RunRecord(Record):
     """The whole of a run; its schema version changes whenever a reader of an older one would be misled."""
 
@@ -82,4 +113,5 @@ class RunRecord(Record):
     batches: tuple[tuple[str, ...], ...] = ()  # of a rolling run, in their order
     told: tuple[str, ...] = ()  # what roles decided for the whole cluster, a sentence each
     warnings: tuple[str, ...] = ()  # of roles, a sentence each
+    timing: RunTiming | None = None  # with --timing
     folder: str = ""

@@ -107,7 +107,19 @@ def _host_result(
         diff=_diff(result) if keep_diff else "",  # content of files has no place in the record unless asked for
         data={key: value for key, value in result.items() if key in _KEPT_DATA},
         warnings=tuple(_text(item) for item in _list(result, "warnings")),
+        cpu={} if elsewhere else _cpu(result),
     )
+
+
+def _cpu(result: Mapping[str, Any]) -> dict[str, float]:
+    """Return what each connection has used by the end of the task, in seconds; the items of a loop have one each."""
+    found: dict[str, float] = {}
+    for part in (result, *(result.get("results") or ())):
+        used = part.get("cpu") if isinstance(part, dict) else None
+        if isinstance(used, dict) and isinstance(seconds := used.get("seconds"), (int, float)):
+            connection = str(used.get("connection"))
+            found[connection] = max(found.get(connection, 0.0), float(seconds))
+    return found
 
 
 def _list(result: Mapping[str, Any], key: str) -> list[Any]:

@@ -13,8 +13,8 @@ from clusterctl.inventory import ansible_inventory
 from clusterctl.provisioning import claims, known_hosts, meeting, members, plan, playbook, refusals, software
 from clusterctl.provisioning.held import Held
 from clusterctl.provisioning.host_run import HostRequest, HostRun, RunObserver, recorded
+from clusterctl.provisioning.inputs import inputs_of
 from clusterctl.provisioning.look import plain, state_of
-from clusterctl.provisioning.run import inputs_of
 from clusterctl.remote import host_key
 from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.state import software as kept

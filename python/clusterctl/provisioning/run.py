@@ -9,21 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clusterctl import __version__
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.nodeset import folded
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import claims, drift, meeting, partial, plan, playbook, refusals, rolling, software
 from clusterctl.provisioning.held import Held
 from clusterctl.provisioning.host_run import PREFLIGHT, AskingObserver, HostRequest, HostRun, now, recorded
+from clusterctl.provisioning.inputs import inputs_of
 from clusterctl.provisioning.look import EVERY_SLICE, plain, state_of
 from clusterctl.provisioning.members import still_removed
 from clusterctl.provisioning.preview import Preview, preview
 from clusterctl.provisioning.shared_cache import NO_SHARED_CACHE, SharedCache
+from clusterctl.provisioning.stopwatch import Stopwatch, TimedObserver
 from clusterctl.provisioning.tally import Tally
 from clusterctl.state import artifacts, locks, runs, snapshots
 from clusterctl.state import software as kept
-from clusterctl.support import content
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 
     from clusterctl.model import run_record
     from clusterctl.model.facts import Probe
-    from clusterctl.model.hosts import Inventory, InventoryOptions
+    from clusterctl.model.hosts import Inventory
     from clusterctl.model.snapshot import HostSnapshot
-    from clusterctl.state.certificates import Certificates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +48,7 @@ class ProvisionRequest(HostRequest):
     max_fail: partial.Amount | None = None  # None: the others finish, however many hosts fail
     batch: partial.Amount | None = None  # None: all hosts at once
     cache: SharedCache = NO_SHARED_CACHE  # in place of the inventory's
+    stopwatch: Stopwatch | None = None  # measures the stages; the record then has them
 
     @property
     def content(self) -> tuple[int, ...]:
@@ -70,6 +70,7 @@ def provision(request: ProvisionRequest, observer: AskingObserver[Preview]) -> r
     Raises:
         ConfigError: the inventory or an option is wrong, or another run holds a host; nothing was changed.
     """
+    observer = observer if request.stopwatch is None else TimedObserver(observer, request.stopwatch)
     observer.phase("reading the inventory")
     extra_vars = plan.digest_of([refusals.extra_vars_content(value) for value in request.options.extra_vars])
     reading = ansible_inventory.read(request.inventory, request.options, remembered=True)
@@ -84,21 +85,8 @@ def provision(request: ProvisionRequest, observer: AskingObserver[Preview]) -> r
         new = {host.name for host in cluster.hosts} - before.hosts.keys()
         smaller = reading.inventory(without=new).digest if new else ""
         with recorded(run), _Provision(request, observer, cluster, run, before, extra_vars, smaller) as it:
-            return it.go()
-
-
-def inputs_of(
-    cluster: Inventory, options: InventoryOptions, extra_vars: str, held: str, certificates: Certificates
-) -> plan.Inputs:
-    """Return what a run would be made from now; ``extra_vars`` is their digest, ``held`` the run of a hold."""
-    return plan.Inputs(
-        inventory=cluster.digest,
-        content=content.digest(),
-        version=__version__,
-        options={"extra_vars": extra_vars, "become": str(options.become), "user": options.user or ""},
-        held=held,
-        revoked=certificates.revoked,
-    )
+            record = it.go()
+        return record if request.stopwatch is None else run.update(timing=request.stopwatch.timing())
 
 
 class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):

@@ -15,6 +15,7 @@ import shutil
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from importlib import metadata
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from clusterctl import __version__
@@ -24,7 +25,6 @@ from clusterctl.support import held_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from clusterctl.model.events import Event
     from clusterctl.model.hosts import AnyInventory
@@ -92,6 +92,13 @@ class Run:
 
     def _save(self) -> None:
         files.write_atomically(paths.run_record(self.folder), self.record.model_dump_json(indent=1) + "\n")
+
+
+def amend(record: RunRecord, **fields: Any) -> RunRecord:
+    """Change fields of the record of a run that has ended, and write it."""
+    record = record.model_copy(update=fields)
+    files.write_atomically(paths.run_record(Path(record.folder)), record.model_dump_json(indent=1) + "\n")
+    return record
 
 
 def event_data(event: Event) -> dict[str, Any]:

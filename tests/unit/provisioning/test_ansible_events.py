@@ -136,10 +136,20 @@ def test_seams_of_our_modules() -> None:
 
 
 def test_what_a_delegated_task_saw_is_not_this_hosts() -> None:
-    data = {"host": "n", "res": {"watch": [{"path": "/x"}], "_ansible_delegated_vars": {"ansible_host": "localhost"}}}
+    seen = {"watch": [{"path": "/x"}], "cpu": {"connection": "sshd 1 2", "seconds": 1.5}}
+    data = {"host": "n", "res": {**seen, "_ansible_delegated_vars": {"ansible_host": "localhost"}}}
     event = ansible_events.translate({"event": "runner_on_ok", "event_data": data})
     assert isinstance(event, HostResult)
-    assert event.watch == ()
+    assert (event.watch, event.cpu) == ((), {})
+
+
+def test_each_connection_of_a_loop_tells_its_largest_sum() -> None:
+    told = [("sshd 1 2", 1.5), ("sshd 1 2", 2.5), ("sshd 3 4", 0.5), ("sshd 5 6", "much")]
+    items = [{"cpu": {"connection": name, "seconds": seconds}} for name, seconds in told]
+    data = {"host": "n", "res": {"results": [*items, {"cpu": "no mapping"}, "no item"]}}
+    event = ansible_events.translate({"event": "runner_on_ok", "event_data": data})
+    assert isinstance(event, HostResult)
+    assert event.cpu == {"sshd 1 2": 2.5, "sshd 3 4": 0.5}
 
 
 def test_notes() -> None:

@@ -1,0 +1,159 @@
+"""Measure each stage of a run: wall time, processor time of the controller, processor time of the nodes.
+
+A stage lasts until the next one begins. The controller's processors are read there. A node tells what a connection has
+used by the end of each clusterctl module. So what Ansible's own modules use counts with the module after them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from clusterctl.model.events import Finished, HostResult, StageStarted
+from clusterctl.model.run_record import RunTiming, StageTiming
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from clusterctl.model.events import Event
+    from clusterctl.provisioning.host_run import AskingObserver
+
+START, END = "start of Ansible", "end of the run"
+_ASKING = "asking the user"
+TOTAL = "total"
+
+PreviewT = TypeVar("PreviewT")
+
+
+@dataclass
+class _Stage:
+    wall_s: float = 0.0
+    cpu_s: float | None = 0.0
+    nodes: dict[str, float] = field(default_factory=dict)  # node → processor seconds
+    run: int = 0
+    skipped: int = 0
+
+    def timing(self, name: str) -> StageTiming:
+        node, seconds = max(self.nodes.items(), key=lambda item: item[1], default=("", None))
+        return StageTiming(
+            stage=name,
+            wall_s=round(self.wall_s, 2),
+            controller_cpu_s=None if self.cpu_s is None else round(self.cpu_s, 2),
+            node_cpu_s=round(sum(self.nodes.values()), 2) if self.nodes else None,
+            largest_node=node,
+            largest_node_cpu_s=None if seconds is None else round(seconds, 2),
+            run=self.run,
+            skipped=self.skipped,
+        )
+
+
+class Stopwatch:
+    """Adds up what each stage takes."""
+
+    def __init__(self, cpu_s: Callable[[], float | None], clock: Callable[[], float] = time.time) -> None:
+        """Begin; ``cpu_s`` gives the controller's processor seconds so far, ``clock`` the seconds since 1970."""
+        self._cpu_s, self._clock = cpu_s, clock
+        self._stages: dict[str, _Stage] = {}
+        self._now = ""
+        self._since, self._cpu_before = clock(), cpu_s()
+        self._told: dict[tuple[str, str], float] = {}  # host and connection → processor seconds so far
+
+    def begin(self, name: str, at: float | None = None) -> None:
+        """End the present stage and begin another, at a time in seconds since 1970 (None: now)."""
+        if name == self._now:
+            return
+        self._end(self._clock() if at is None else at)
+        self._now = name
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Measure a block as a stage."""
+        self.begin(name)
+        try:
+            yield
+        finally:
+            self.begin("")
+
+    def take(self, event: Event) -> None:
+        """Take an event into account."""
+        if isinstance(event, StageStarted):
+            self.begin(event.stage, event.at)
+        elif isinstance(event, HostResult):
+            stage = self._of(event.stage)
+            stage.run += event.outcome != "skipped"
+            stage.skipped += event.outcome == "skipped"
+            self._add_node(stage, event.host, event.cpu)
+        elif isinstance(event, Finished):
+            self.begin(END, event.at)
+
+    def timing(self) -> RunTiming:
+        """Return what was measured until now, for the record; a stage that took no time is left out."""
+        self._end(self._clock())
+        stages = tuple(stage.timing(name) for name, stage in self._stages.items())
+        return RunTiming(
+            stages=tuple(stage for stage in stages if stage.wall_s or stage.run or stage.skipped),
+            total=_total(self._stages.values()).timing(TOTAL),
+        )
+
+    def _of(self, name: str) -> _Stage:
+        return self._stages.setdefault(name, _Stage())
+
+    def _add_node(self, stage: _Stage, host: str, cpu: Mapping[str, float]) -> None:
+        for connection, seconds in cpu.items():
+            before = self._told.get((host, connection), 0.0)
+            self._told[host, connection] = max(before, seconds)
+            stage.nodes[host] = stage.nodes.get(host, 0.0) + max(0.0, seconds - before)
+
+    def _end(self, at: float) -> None:
+        """Add what was used since the last call to the present stage."""
+        cpu_s, before = self._cpu_s(), self._cpu_before
+        wall_s, self._since, self._cpu_before = max(0.0, at - self._since), max(at, self._since), cpu_s
+        if not self._now:
+            return
+        stage = self._of(self._now)
+        stage.wall_s += wall_s
+        is_known = cpu_s is not None and before is not None and stage.cpu_s is not None
+        stage.cpu_s = stage.cpu_s + cpu_s - before if is_known else None  # type: ignore[operator]
+
+
+class TimedObserver(Generic[PreviewT]):
+    """Passes a run on to another observer, and measures its stages."""
+
+    def __init__(self, observer: AskingObserver[PreviewT], watch: Stopwatch) -> None:
+        """Begin."""
+        self._observer, self._watch = observer, watch
+
+    def phase(self, text: str) -> None:
+        """Begin a stage."""
+        self._watch.begin(text)
+        self._observer.phase(text)
+
+    def event(self, event: Event) -> None:
+        """Take the event into account."""
+        self._watch.take(event)
+        self._observer.event(event)
+
+    def stopping(self, requests: int) -> None:
+        """Pass it on."""
+        self._observer.stopping(requests)
+
+    def confirm(self, preview: PreviewT) -> bool:
+        """Ask; the user's time is a stage of its own."""
+        self._watch.begin(_ASKING)
+        answer = self._observer.confirm(preview)
+        self._watch.begin(START)
+        return answer
+
+
+def _total(stages: Iterable[_Stage]) -> _Stage:
+    total = _Stage()
+    for stage in stages:
+        total.wall_s += stage.wall_s
+        total.cpu_s = None if total.cpu_s is None or stage.cpu_s is None else total.cpu_s + stage.cpu_s
+        total.run += stage.run
+        total.skipped += stage.skipped
+        for node, seconds in stage.nodes.items():
+            total.nodes[node] = total.nodes.get(node, 0.0) + seconds
+    return total

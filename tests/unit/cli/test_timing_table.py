@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import factory
+from clusterctl.cli import timing_table
+from clusterctl.model.run_record import RunTiming, StageTiming
+
+if TYPE_CHECKING:
+    import pytest
+
+OPENMPI = StageTiming(
+    stage="openmpi",
+    wall_s=12.34,
+    controller_cpu_s=3.456,
+    node_cpu_s=7.5,
+    largest_node="node2",
+    largest_node_cpu_s=4.0,
+    run=10,
+    skipped=2,
+)
+
+
+def test_a_stage_is_a_row_of_words() -> None:
+    assert timing_table.row(OPENMPI) == ("openmpi", "12.3", "3.46", "7.50", "node2 4.00", "10", "2")
+
+
+def test_what_was_not_measured_is_no_number() -> None:
+    stage = StageTiming(stage="reading the inventory", wall_s=0.5)
+    row = ("reading the inventory", "0.5", "not measured", "not measured", "", "", "")
+    assert timing_table.row(stage) == row
+
+
+def test_the_table_leaves_out_what_took_no_time_and_ends_with_the_total(capsys: pytest.CaptureFixture[str]) -> None:
+    total = OPENMPI.model_copy(update={"stage": "total"})
+    short = StageTiming(stage="asking the user", wall_s=0.01, skipped=3)
+    timing_table.show(factory.run_record(timing=RunTiming(stages=(short, OPENMPI), total=total)))
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split()[0] for line in said] == ["Seconds", "STAGE", "openmpi", "total"]
+
+
+def test_a_run_without_timing_shows_no_table(capsys: pytest.CaptureFixture[str]) -> None:
+    timing_table.show(factory.run_record())
+    assert capsys.readouterr().err == ""
