@@ -63,7 +63,7 @@ def _stat(pid: int) -> List[str]:
 
 
 def _command_line(pid: int) -> bytes:
-    return _read(pid, "cmdline").replace(b"\0", b" ")
+    return b" ".join(_read(pid, "cmdline").split(b"\0"))
 
 
 def _read(pid: int, name: str) -> bytes:

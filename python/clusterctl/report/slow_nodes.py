@@ -21,7 +21,7 @@ _MOST_RUNS = 100
 
 
 @dataclass(frozen=True)
-class SlowerNode:
+class Slowdown:
     """A node that became a little slower: by which figure, and the sentence that tells it."""
 
     check: str
@@ -41,7 +41,7 @@ def sentences(history: Store, cluster: str, record: ValidationRecord) -> tuple[s
     return tuple(words for check in record.checks for words in _of_check(history, cluster, record, check))
 
 
-def slower(history: Store, cluster: str, record: ValidationRecord) -> tuple[SlowerNode, ...]:
+def slower(history: Store, cluster: str, record: ValidationRecord) -> tuple[Slowdown, ...]:
     """Return who became slower over the runs, and nothing where nobody did; the arguments are :func:`sentences`'."""
     found = (one for check in record.checks for one in _judged_of(history, cluster, record, check))
     return tuple(named for about, nodes, figures in found for named in _slower(about, nodes, figures))
@@ -80,12 +80,12 @@ def _values(
     return [[[of_node[run] for of_node in kind] for run in sorted(runs)] for kind in found]
 
 
-def _slower(about: tuple[str, str], nodes: list[str], figures: slow_drift.Floats | None) -> Iterator[SlowerNode]:
+def _slower(about: tuple[str, str], nodes: list[str], figures: slow_drift.Floats | None) -> Iterator[Slowdown]:
     judged = slow_drift.judge(figures) if figures is not None else None
     for one in judged.drifts if judged is not None else ():
         name, by = nodes[one.node], f"{100 * slow_drift.part(one.distance):.2g} %"
         words = f"{name} is {by} worse on the last {one.nights} runs than before; the others are not."
-        yield SlowerNode(*about, name, f"{_words(about)}: {words}")
+        yield Slowdown(*about, name, f"{_words(about)}: {words}")
 
 
 def _words(about: tuple[str, str]) -> str:
