@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.constants import DEFAULT_LOCAL_TMP
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
@@ -25,6 +25,9 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action imp
     pushed_name,
 )
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache, CachedArtifact
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class ActionModule(ArtifactActionBase):
@@ -61,6 +64,8 @@ class ActionModule(ArtifactActionBase):
         if variables.get("software_two_phases"):
             base["switch"] = False
         base.pop("inputs", None)  # the pack's own record carries them
+        if not self._task.check_mode and (lacks := lacks_tree(base, variables.get("preflight_node") or {})):
+            return self._apply(arguments, {**base, "phase": "apply", "pack": None}, lacks, variables)
         seen = self._call("artifact_install", {**base, "phase": "inspect"}, variables)
         state = {field: seen[field] for field in ("tree", "link", "before", "changes", "watch", "diff")}
         if not seen["needs_pack"] and not seen["needs_link"] and not seen["lost"]:
@@ -224,6 +229,21 @@ class ActionModule(ArtifactActionBase):
                 return path
             reasons.append(said.decode(errors="replace").strip() if isinstance(said, bytes) else str(said).strip())
         raise ArtifactError(f"{local.name} could not be copied to the host ({'; '.join(reasons)}).")
+
+
+def lacks_tree(base: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a look at the host would say where the run's first facts rule the artifact out; else None.
+
+    These facts are minutes old. Where the folder came to be meanwhile, the module keeps it and uses no pack.
+    """
+    prefix, tools = node.get("prefix") or {}, node.get("tools") or {}
+    root = str(base.get("root", "/usr/local"))
+    trees = prefix.get("trees")
+    if trees is None or prefix.get("path") != root or tree_name(base["name"], base["version"], base["key"]) in trees:
+        return None
+    if not tools.get("zstd") and not tools.get("libzstd"):
+        return None  # the module itself finds out what unpacks there
+    return {"needs_pack": True, "needs_link": True, "lost": [], "needs_packages": [], "zstd": True}
 
 
 def _described(artifact: CachedArtifact, *, zstd: bool) -> dict[str, Any]:

@@ -259,6 +259,7 @@ class Install:
         problem = artifact_link.problem(self.link)
         if problem:
             raise ArtifactError(f"{self.host}: {problem}")
+        borrowed_links.give_back()  # without a look before it
         before, changes = self.linked(), []
         lost = self.p["lost"]
         state = self.state(content=self.p["content"])

@@ -113,7 +113,8 @@ node:
       type: dict
     prefix:
       description: >-
-        path, problem (why root must not install there), read_only, and others: further folders with artifacts.
+        path, problem (why root must not install there), read_only, others (further folders with artifacts), and trees
+        (names of the folders of artifacts; null where they could not be read).
       type: dict
     cores: {description: Physical cores this process may use., type: int}
     threads: {description: Hardware threads this process may use., type: int}
@@ -147,7 +148,7 @@ node:
     parameters: {description: "Settings of Open MPI, UCX and NCCL by others: name, value, source.", type: list}
     parameter_files: {description: "Files of the role fabric: path, exists, own (settings in its block).", type: list}
     launch: {description: "name, path, real, own, own_real, own_state of mpirun, prterun, prted, orted.", type: list}
-    tools: {description: "Which of gcc, make, zstd, nvcc, ucx and ssh are there.", type: dict}
+    tools: {description: "Which of gcc, make, zstd, libzstd, nvcc, ucx and ssh are there.", type: dict}
     artifacts: {description: "name, link, target, version, key, linked, ok, problem, inputs.", type: list}
     libraries:
       description: >-

@@ -25,6 +25,7 @@ def prefix(path: str) -> Json:
         "problem": "" if path == DEFAULT else problem(path),
         "read_only": bool(os.statvfs(existing[-1]).f_flag & os.ST_RDONLY),
         "others": others,
+        "trees": trees(path),
     }
     return {"prefix": state}
 
@@ -40,7 +41,12 @@ def candidates(environment: str) -> list[str]:
 
 def has_software(path: str) -> bool:
     """Tell whether a folder holds an artifact."""
-    return any(_TREE.fullmatch(name) and os.path.isfile(f"{path}/{name}/{MARKER}") for name in list_folder(path))
+    return any(os.path.isfile(f"{path}/{name}/{MARKER}") for name in trees(path))
+
+
+def trees(path: str) -> list[str]:
+    """Return the names in a folder that are those of artifacts, whole or not."""
+    return sorted(name for name in list_folder(path) if _TREE.fullmatch(name))
 
 
 def problem(path: str) -> str:

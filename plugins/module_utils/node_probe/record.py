@@ -54,7 +54,7 @@ def sections(
         "first_branches": gpu.first_branches(),
     }
     memory = {"memory_bytes": 0, "swap_bytes": 0, "swap_used_bytes": 0}
-    tools = {"gcc": False, "make": False, "zstd": False, "nvcc": False, "ucx": False}
+    tools = {"gcc": False, "make": False, "zstd": False, "libzstd": False, "nvcc": False, "ucx": False}
     quota = {"group": "", "cores": None, "throttled_periods": 0, "throttled_s": 0.0}
     uid, home = user.uid_and_home()
     home = "" if home in silent else home
@@ -72,7 +72,7 @@ def sections(
         (
             "prefix",
             lambda: prefix.prefix(root),
-            {"prefix": {"path": root, "problem": "", "read_only": False, "others": []}},
+            {"prefix": {"path": root, "problem": "", "read_only": False, "others": [], "trees": None}},
         ),
         ("storage", lambda: system.storage(root), {"disk": [], "shm_bytes": 0}),
         ("scratch", lambda: scratch_space.scratch(variables, uid), {"scratch": []}),

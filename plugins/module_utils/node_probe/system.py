@@ -145,6 +145,7 @@ def tools() -> Json:
             "gcc": bool(find_program("gcc")),
             "make": bool(find_program("make")),
             "zstd": bool(find_program("zstd")),
+            "libzstd": in_library_cache(b"libzstd.so.1"),
             "nvcc": bool(find_program("nvcc")) or os.access(nvcc, os.X_OK),
             "ucx": in_library_cache(b"libucp.so.0"),
             "ssh": bool(find_program("ssh")),

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
-import jinja2
 import pytest
-import yaml
 from ansible_collections.clusterctl.hpc.plugins.filter import stack
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import framework_builds as fb
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import wheels as w
-from clusterctl.support import content
 from packaging.utils import parse_wheel_filename
 
 EL9, DEBIAN11 = "rocky-9-x86_64-glibc2.34-py3.9", "debian-11-x86_64-glibc2.31-py3.9"
@@ -156,14 +153,3 @@ def test_a_tensorflow_without_cuda_is_refused_on_gpu_nodes() -> None:
     assert problem.startswith("TensorFlow has no build with CUDA for aarch64, and its CPU build would leave the GPUs")
     assert chosen("tensorflow", "any-1-aarch64-glibc2.36-py3.11-cuda12", "cpu", "2.12.0")[1] == ""
     assert chosen("tensorflow", "debian-12-x86_64-glibc2.36-py3.11", "cuda", "2.14.0")[1] == ""
-
-
-def test_the_words_about_cuda_can_be_said_where_there_is_no_framework() -> None:
-    """Ansible makes the words of a refusal before it looks whether they are needed."""
-    tasks = yaml.safe_load((content.root() / "roles/python_env/tasks/preflight.yml").read_text(encoding="utf-8"))
-    (words,) = (
-        one["ansible.builtin.assert"]["fail_msg"] for one in tasks if one["name"].startswith("Refuse a CUDA build that")
-    )
-    known = {"__python_env_platform": DEBIAN11, "__python_env_framework": stack.framework_in_wheels([])}
-    said = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False).from_string(words).render(known)  # noqa: S701
-    assert said.startswith(f"The GPUs of {DEBIAN11} need a build with CUDA")

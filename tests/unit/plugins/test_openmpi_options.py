@@ -49,7 +49,7 @@ def test_fortran_programs_find_their_runtime_on_every_host() -> None:
     assert {"argv": ["/sbin/ldconfig", "-p"], "expect": ["libgfortran.so.5 "]} in proofs
     assert any("bindings:use_mpi_f08:yes" in one["expect"] for one in proofs)
     tasks = {name: yaml.safe_load((ROLE / "tasks" / name).read_text(encoding="utf-8")) for name in TASKS}
-    bring = next(task for task in tasks["install.yml"] if task.get("ansible.builtin.import_tasks") == "fortran.yml")
+    bring = next(task for task in tasks["install.yml"] if task.get("ansible.builtin.include_tasks") == "fortran.yml")
     assert bring["when"] == "openmpi_fortran | bool"
     packages = next(task for task in tasks["fortran.yml"] if "clusterctl.hpc.package_install" in task)
     assert packages["clusterctl.hpc.package_install"]["name"] == "{{ __openmpi_fortran_runtime }}"

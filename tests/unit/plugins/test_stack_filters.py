@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import role_plays
-import yaml
 from ansible_collections.clusterctl.hpc.plugins.filter import stack
-from clusterctl.support import content
+from role_templates import rendered, variables_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,20 +133,18 @@ def test_the_role_refuses_before_it_asks_an_index(tmp_path: Path) -> None:
     ],
 )
 def test_auto_takes_no_framework_without_cuda_for_gpus(
-    asked: str, chosen: str, name: str, cuda: str, refused: bool, tmp_path: Path
+    asked: str, chosen: str, name: str, cuda: str, refused: bool
 ) -> None:
-    tasks = yaml.safe_load((content.root() / "roles/python_env/tasks/preflight.yml").read_text(encoding="utf-8"))
-    task = next(entry for entry in tasks if entry["name"].startswith("Refuse a framework without CUDA"))
-    given = {
+    variables = variables_of("python_env") | {
         "python_env_framework_build": asked,
         "__python_env_build": chosen,
         "__python_env_platform": GPU,
         "__python_env_framework": {"name": name, "version": "2.12.0", "cuda": cuda},
+        "__python_env_old_drivers": [],
     }
-    play = {"hosts": "localhost", "connection": "local", "gather_facts": False, "vars": given, "tasks": [task]}
-    done = role_plays.play(json.dumps([play]), tmp_path)
-    assert (done.returncode != 0) is refused, done.stdout
-    assert ("or set python_env_framework_build to cpu" in " ".join(done.stdout.split())) is refused
+    said = rendered("__python_env_pinned_refusal", variables, (stack,))
+    assert bool(said) is refused, said
+    assert said.endswith("or set python_env_framework_build to cpu.") is refused
 
 
 def test_wishes_are_gathered_by_platform() -> None:
