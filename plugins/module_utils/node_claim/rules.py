@@ -49,12 +49,13 @@ def fresh_mark(wanted: Mapping[str, Any], before: Optional[Mapping[str, Any]], n
     """Return the mark to write; None where the present one says the same.
 
     Args:
-        wanted: cluster, name, controller, inventory and members.
+        wanted: cluster, name, controller, inventory and members. ``since`` is the time for a node that is new to the
+            cluster.
         before: the present mark.
-        now: the time, for a node that is new to the cluster.
+        now: the time where none is wanted.
     """
     is_same = before is not None and before["cluster"] == wanted["cluster"]
-    since = before["since"] if before is not None and is_same else now
+    since = before["since"] if before is not None and is_same else wanted.get("since") or now
     mark = mark_of({**wanted, "schema": SCHEMA, "since": since})
     return None if mark == before else mark
 

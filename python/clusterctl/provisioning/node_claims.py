@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import platform
-from datetime import datetime
+from datetime import timezone
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.provisioning import claims, refusals
@@ -111,7 +111,8 @@ class NodeClaims:
             members = claims.members_of(wanted.listed, ())
             answers = {name: answers[name] for name in adopted}
         answers = {name: answer for name, answer in answers.items() if name in members}
-        mark = {"cluster": cluster, **dataclasses.asdict(self._owner), "members": dict(members)}
+        since = self._record.started.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")  # the same on all nodes
+        mark = {"cluster": cluster, **dataclasses.asdict(self._owner), "since": since, "members": dict(members)}
         names = claims.to_mark(answers, cluster, self._owner, members)
         requests = {
             hosts[name]: {"mark": mark, **self._audit(claims.taken_from(answers[name], cluster))} for name in names
@@ -164,7 +165,7 @@ class NodeClaims:
             "pid": record.pid,
             "ticks": here.started_ticks,
             "command": " ".join(record.argv),
-            "since": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "since": record.started.astimezone().isoformat(timespec="seconds"),
         }
 
 

@@ -109,6 +109,9 @@ def test_free_nodes_are_locked_marked_and_released(claim: NodeClaims, claims: Cl
     assert (look["node1"]["lock"]["host"], look["node2"]["lock"]["host"]) == ("node1", "node2")
     own = identity.read(claim._record.cluster_id)  # noqa: SLF001 - the run's own
     assert mark["node1"]["mark"]["cluster"] == own
+    began = claim._record.started.strftime("%Y-%m-%dT%H:%M:%SZ")  # noqa: SLF001 - as above
+    assert {one["mark"]["since"] for one in mark.values()} == {began}, "refused nodes are one line only with one time"
+    assert len({one["lock"]["since"] for one in look.values()}) == 1
     claim.release()
     claim.release()
     assert claims.released == ["node1", "node2"], "once"
