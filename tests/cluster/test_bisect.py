@@ -29,6 +29,7 @@ if "allreduce" in sys.argv:
 """
 
 
+@pytest.mark.long
 def test_the_node_is_found_that_nothing_tells_from_those_who_wait_for_it(mpi_cluster: Cluster) -> None:
     heard: list[str] = []
 

@@ -85,8 +85,12 @@ def test_mpi(start: Start, program: str, answer: str) -> None:
 @pytest.mark.parametrize(
     ("program", "answer"),
     [
-        ("allreduce", "sum 10 and average 2.5 on each of 4 processes"),
-        ("broadcast", "weight [-0.0043, 0.3097, -0.4752], rate 0.1 and epoch 7 on each of 4 processes"),
+        pytest.param("allreduce", "sum 10 and average 2.5 on each of 4 processes", marks=pytest.mark.long),
+        pytest.param(
+            "broadcast",
+            "weight [-0.0043, 0.3097, -0.4752], rate 0.1 and epoch 7 on each of 4 processes",
+            marks=pytest.mark.long,
+        ),
         ("allgather", "10 rows on each of 4 processes, by rank [0, 1, 1, 2, 2, 2, 3, 3, 3, 3]"),
     ],
 )
@@ -115,6 +119,7 @@ def perplexities(text: str) -> list[float]:
     return [float(line.split()[3]) for line in text.splitlines()]
 
 
+@pytest.mark.long
 def test_the_perplexity_of_the_language_model_is_that_of_one_process(start: Start) -> None:
     program = ("language_model/with_horovod.py", "--epochs", "2")
     alone = perplexities(start("-np", "1", "--", "python", *program).stdout)
@@ -126,6 +131,7 @@ def test_the_perplexity_of_the_language_model_is_that_of_one_process(start: Star
     assert perplexities(start(*torchrun, "--epochs", "2").stdout) == pytest.approx(alone, rel=1e-8)
 
 
+@pytest.mark.long
 def test_a_text_that_cannot_be_shared_out_or_read_is_one_sentence(start: Start) -> None:
     program = ("--", "python", "language_model/with_horovod.py")
     said = start("-np", "3", *program, code=1).stderr
@@ -134,6 +140,7 @@ def test_a_text_that_cannot_be_shared_out_or_read_is_one_sentence(start: Start) 
     assert said.count("nowhere/ptb.train.txt cannot be read") == 1
 
 
+@pytest.mark.long
 def test_a_plain_ddp_script_under_torchrun(start: Start) -> None:
     said = start("--launcher", "torchrun", "--", "python", "torchrun/ddp.py").stdout
     found = re.search(r"^weights \[(.*)\] on each of 8 processes: right$", said, re.MULTILINE)

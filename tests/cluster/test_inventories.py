@@ -93,6 +93,7 @@ def test_several_inventories_lists_of_hosts_and_bracketed_limits(mpi_cluster: Cl
     assert next(one for one in record["checks"] if one["check"] == "reachable")["verdict"] == "PASS"
 
 
+@pytest.mark.long
 def test_a_node_takes_no_name_from_another_machine(mpi_cluster: Cluster, tmp_path: Path) -> None:
     """A node that calls itself like a package index, in an inventory of bare addresses: its name stays its own."""
     first, second = (node.address for node in mpi_cluster.box.nodes[:2])

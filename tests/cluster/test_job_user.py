@@ -144,6 +144,7 @@ def test_doctor_logs_in_as_that_user_and_tells_of_a_way_to_root_once(jobs: Jobs)
     assert len(ways_to_root(doctor.examine(jobs.cluster.box.inventory).notes)) == 1
 
 
+@pytest.mark.long
 def test_a_key_that_was_taken_from_the_login_user_goes_at_the_next_provision(jobs: Jobs) -> None:
     assert jobs.ssh(jobs.guest, "node4", "id", "-un").stdout == f"{USER}\n"
     for node in NODES:

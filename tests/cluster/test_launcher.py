@@ -96,6 +96,7 @@ def test_a_hang_in_hello_names_both_ends_and_the_direction(cluster: Cluster) -> 
     assert "connections from node1 to node2" in found.reason
 
 
+@pytest.mark.long
 def test_a_port_that_is_closed_one_way_between_two_nodes_that_do_not_launch_is_a_fail(cluster: Cluster) -> None:
     """Ranks mostly connect from the other end, and the job passes; the nodes try each other's ports beside it."""
     with planting.closed(cluster, "node4", source="node3"):

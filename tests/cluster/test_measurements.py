@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
 
 
+@pytest.mark.long
 def test_healthy_nodes_and_links_have_figures_with_samples_and_nobody_is_named(mpi_cluster: Cluster) -> None:
     options = validation.ValidationOptions(
         suite=suites.builtin("smoke"), checks=("node_speed", "pairs"), search=False, remembered=False

@@ -53,6 +53,7 @@ def ran(cluster: Cluster, code: Path, program: str, slow: int, *options: str) ->
     return done
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slow", [5, -1])
 def test_the_rank_with_the_slow_data_loader_is_named_and_no_other(
     mpi_cluster: Cluster, tmp_path: Path, slow: int

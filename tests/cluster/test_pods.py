@@ -194,6 +194,7 @@ def test_a_pytorchjobs_pods_train_what_one_process_trains(cluster: Cluster, alon
     assert left_running(cluster) == []
 
 
+@pytest.mark.long
 def test_a_slurm_script_trains_what_one_process_trains(cluster: Cluster, alone: float) -> None:
     program = ("python", f"{HOME}/bin/train.py", "--title", "it's $HOME")
     script = render("slurm", "--name", "ddp", "--nodes", "2", "--nproc-per-node", "1", "--", *program)

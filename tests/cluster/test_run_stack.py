@@ -80,6 +80,7 @@ def test_horovodrun_runs_by_the_same_command(stack_cluster: Cluster, code: Path)
     assert OF_PAIR in done.stdout.splitlines()
 
 
+@pytest.mark.long
 def test_mpirun_does_as_well(stack_cluster: Cluster, code: Path) -> None:
     words = ("--sync", str(code), "-x", "SEED=a b", "--prefix", "rank", "--", "python", "hvd.py", "--lr", "0 1")
     done = run(stack_cluster, *PAIR, *words)

@@ -51,6 +51,16 @@ def on_the_pair(cluster: Cluster, check: str, **options: Any) -> CheckResult:
     return result(cluster.validate(check, inventory=InventoryOptions(limit=",".join(PAIR)), **options), check)
 
 
+def test_a_healthy_pair_trains_by_each_of_the_three_ways(cluster: Cluster) -> None:
+    record = cluster.validate("torchrun", "horovod", "training", inventory=InventoryOptions(limit=",".join(PAIR)))
+    for check in ("torchrun", "horovod", "training"):
+        found = result(record, check)
+        assert found.verdict is Verdict.PASS, found.reason
+        assert [rank.host for rank in found.ranks] == [node for node in PAIR for _ in range(2)]
+    assert cluster.is_clean()
+
+
+@pytest.mark.long
 def test_everything_passes_and_says_what_carried_it(cluster: Cluster, tmp_path: Path) -> None:
     file = str(patient(tmp_path, "nightly", BRIEFLY))
     done, _ = cluster.run("validate", "--suite-file", file, "--no-history", "--format", "json")
@@ -196,6 +206,7 @@ def test_a_worker_that_is_killed_with_all_its_processes_is_named(cluster: Cluste
     assert cluster.is_clean()
 
 
+@pytest.mark.long
 def test_a_torchrun_that_never_starts_its_workers_is_named(cluster: Cluster) -> None:
     cluster.when_there_is("node3", TORCHRUN, 'kill -STOP "$rank"')
     found = on_the_pair(cluster, "torchrun", timeout_s=STOPPED_S)
