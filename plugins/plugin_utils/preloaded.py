@@ -1,20 +1,43 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Load Jinja's filters and tests in Ansible's main process, so that its workers have them from the start.
 
+It also has Ansible keep what it would make anew in each run, see :mod:`template_code` and :mod:`module_zips`. And it
+has Ansible wait without using a processor: while workers are at work, its main process looks a thousand times a second
+whether one of them has ended.
+
 Ansible forks a worker for each task of each host. A worker that needs a filter loads all files of filters, and compiles
 those of a collection anew. The main process imports an action before it forks workers for it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+
+from ansible import constants  # type: ignore[import-untyped]
 from ansible.errors import AnsibleError  # type: ignore[import-untyped]
 from ansible.plugins.loader import filter_loader, test_loader  # type: ignore[import-untyped]
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import module_zips, template_code
+
+_POLL = "CLUSTERCTL_POLL_S"  # seconds between two looks; without it, nothing changes
+_POLL_SETTING = "DEFAULT_INTERNAL_POLL_INTERVAL"
 
 
 def load() -> None:
     """Load all filters of this collection, and all filters and tests of Ansible."""
+    template_code.use()
+    module_zips.use()
+    _wait(os.environ.get(_POLL, ""))
     for loader, name in ((filter_loader, "clusterctl.hpc.artifact_builder"), (test_loader, "ansible.builtin.match")):
         try:
             loader.get(name)
         except (AnsibleError, KeyError):  # the task that needs it says why
             return
+
+
+def _wait(seconds: str) -> None:
+    """Set how long Ansible waits between two looks, unless the user's configuration says it."""
+    with contextlib.suppress(AnsibleError, AttributeError, ValueError):
+        _, origin = constants.config.get_config_value_and_origin(_POLL_SETTING)
+        if seconds and origin == "default":
+            setattr(constants, _POLL_SETTING, float(seconds))

@@ -25,7 +25,7 @@ from clusterctl.inventory.ansible_call import ansible_program, for_ansible
 from clusterctl.model.events import Finished
 from clusterctl.provisioning.ansible_events import Translator, first_complaint
 from clusterctl.remote import ssh
-from clusterctl.state import process_table, processes
+from clusterctl.state import paths, process_table, processes
 from clusterctl.support import content, held_files
 from clusterctl.support.errors import ConfigError
 
@@ -167,12 +167,22 @@ def environment(private: Path, control_dir: Path) -> dict[str, str]:
         "ANSIBLE_SSH_ARGS": f"-o ControlMaster=auto -o ControlPersist=60s {_NOTICE_SILENCE}",
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
         "ANSIBLE_STDOUT_CALLBACK": "default",
+        "CLUSTERCTL_POLL_S": "0.01",  # plugin_utils/preloaded.py of the collection reads it
+        "CLUSTERCTL_KEPT": _kept(),
         "MAX_EVENT_RES": _LARGEST_RESULT,
         "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # macOS ends Ansible's forks without it; Linux ignores it
         "PATH": os.pathsep.join(
             (str(Path(ansible_program("ansible-playbook")).parent), os.environ.get("PATH", os.defpath))
         ),
     }
+
+
+def _kept() -> str:
+    """Return the folder that plugin_utils/kept_folder.py of the collection uses; '' without one."""
+    try:
+        return str(paths.ensure_private(paths.cache_dir().value / "ansible"))
+    except OSError:
+        return ""  # a run without it only takes longer
 
 
 def known_tags(playbook: Path) -> tuple[str, ...]:
