@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from clusterctl.state import paths
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = sorted(path.parent for path in ROOT.glob("roles/*/molecule/*/molecule.yml"))
@@ -21,6 +22,10 @@ def test_scenario(scenario: Path, tmp_path: Path) -> None:
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "ANSIBLE_NOCOLOR": "1",
         "MOLECULE_EPHEMERAL_DIRECTORY": str(tmp_path),  # molecule remembers nothing of an interrupted run
+        "CLUSTERCTL_KEPT": str(
+            paths.ensure_private(paths.cache_dir().value / "ansible")
+        ),  # as 'clusterctl provision' does
+        "CLUSTERCTL_POLL_S": "0.01",
     }
     done = subprocess.run(
         [str(Path(sys.executable).with_name("molecule")), "test", "--scenario-name", scenario.name],
