@@ -237,6 +237,7 @@ def test_a_library_that_only_the_builder_has_is_named_and_nothing_is_switched(in
     assert not played.of("node1")[-1].get("failed"), "the builder has the library"
 
 
+@pytest.mark.long
 def test_a_package_that_was_removed_is_installed_again(same: Lab) -> None:
     package, library = "libnuma1", "libnuma.so.1"
     inputs = {"variant": "numa"}

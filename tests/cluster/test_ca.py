@@ -226,6 +226,7 @@ def test_bad_input_is_told_in_a_sentence_and_changes_nothing(mesh: Mesh) -> None
     assert mesh.files("node1") == before
 
 
+@pytest.mark.long
 def test_from_certificates_to_keys_and_back_no_login_fails(mesh: Mesh) -> None:
     # A second try, because sshd does not listen for an instant while it reads its settings again.
     ssh = "ssh -n -o BatchMode=yes -o ConnectionAttempts=3"

@@ -91,7 +91,7 @@ def mop_up(cluster: Cluster) -> None:
     assert cluster.is_clean()
 
 
-@pytest.mark.parametrize("version", ["5.0.7", "4.1.4"])
+@pytest.mark.parametrize("version", ["5.0.7", pytest.param("4.1.4", marks=pytest.mark.long)])
 def test_a_bare_mpirun_works_and_without_the_role_it_does_not(cluster: Cluster, version: str) -> None:
     code, _, said = provision(cluster, "openmpi", "fabric", openmpi_version=version)
     assert code == 0, said
@@ -174,6 +174,7 @@ def test_ports_that_are_dropped_between_two_nodes_are_named_by_pair(cluster: Clu
     assert cluster.is_clean()
 
 
+@pytest.mark.long
 def test_a_node_that_joined_by_limit_is_not_proven_until_all_have_tried_it(cluster: Cluster) -> None:
     cluster.on("node4", "rm", RECORD)
     options = ("--yes", "--no-validate", "--format", "json", "--tags", "fabric", "--limit", "node4")

@@ -145,6 +145,7 @@ def test_ranks_on_both_nodes_agree_with_each_series_of_open_mpi(
     assert answers == [{"rank": rank, "size": 2, "sum": [3.0], "gathered": [0.0, 1.0, 1.0]} for rank in (0, 1)]
 
 
+@pytest.mark.long
 def test_a_package_more_in_the_environment_is_no_other_horovod(cluster: Cluster) -> None:
     before = cluster.marker("node1", "horovod")["key"]
     recap, text = cluster.play(STACK, openmpi_version="5.0.7", python_env_requirements=["tabulate"])
@@ -214,6 +215,7 @@ def test_a_source_with_another_sum_is_not_used(cluster: Cluster, tmp_path: Path)
     assert "is not the one that was pinned (its sha256 differs); it was not used." in said
 
 
+@pytest.mark.long
 def test_an_archive_of_something_else_is_named_in_the_first_seconds(cluster: Cluster) -> None:
     other = next((paths.cache_dir().value / "sources").glob("mpi4py-*.tar.gz"))
     sha256 = hashlib.sha256(other.read_bytes()).hexdigest()

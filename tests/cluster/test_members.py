@@ -270,6 +270,7 @@ def test_rotated_keys_shut_nobody_out_and_a_killed_rotation_goes_on(cluster: Clu
     assert {host["host"]: host["outcome"] for host in again["hosts"]} == dict.fromkeys(NODES, "ok"), again
 
 
+@pytest.mark.long
 def test_a_removed_node_is_cleaned_and_a_dead_one_by_the_next_run(cluster: Cluster) -> None:
     rest = ("node1", "node2")
     with planting.link_down(cluster, "node4"):

@@ -336,6 +336,7 @@ def test_nvidias_archive_tells_its_version_and_is_switched_on_and_back(
     assert plain.versions() == ["2.32.3", "2.32.3"]
 
 
+@pytest.mark.long
 def test_a_source_tree_is_compiled_with_the_toolkit_and_the_options_that_were_named(plain: Cluster) -> None:
     plain.write("node1", "/opt/cuda/bin/nvcc", "#!/bin/sh\n", mode="0755")
     makefile = (
@@ -424,6 +425,7 @@ def torch(plain: Cluster) -> Iterator[str]:
     plain.said("node2", "rm", "-rf", ENVIRONMENT)
 
 
+@pytest.mark.long
 def test_what_a_framework_really_maps_is_told_and_judged(plain: Cluster, torch: str) -> None:
     refused = plain.play()
     assert refused.changed == {"node1": 0, "node2": -1}, refused.text
@@ -439,6 +441,7 @@ def test_what_a_framework_really_maps_is_told_and_judged(plain: Cluster, torch: 
     assert "(the cluster's, mapped by session and torch)" in aligned.text
 
 
+@pytest.mark.long
 def test_what_a_package_owns_is_left_and_used(plain: Cluster) -> None:
     multiarch = "/usr/lib/x86_64-linux-gnu"
     for package, files in (("libnccl2", f"{multiarch}/libnccl.so.2.29.7"), ("libnccl-dev", "/usr/include/nccl.h")):

@@ -103,6 +103,7 @@ def test_batches_leave_out_a_dead_node_and_the_others_are_one_cluster(cluster: C
     assert not (Path(record["folder"]) / "ansible.log").exists()
 
 
+@pytest.mark.long
 def test_the_first_bad_batch_stops_the_run_and_says_where_each_node_is(cluster: Cluster) -> None:
     cluster.on("node2", "rm /usr/local/openmpi && mkdir -p /usr/local/openmpi/mine")
     code, said, record = cluster.run("--batch", "1")

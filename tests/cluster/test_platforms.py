@@ -88,6 +88,7 @@ def test_platforms_are_one_cluster(
     assert not list(suite.iter("failure"))
 
 
+@pytest.mark.long
 def test_another_series_and_back(sandbox: Callable[..., sandboxes.Sandbox], tmp_path: Path) -> None:
     user = User(tmp_path, sandbox("series", nodes=2))
     user.types("provision", "--no-validate")

@@ -420,6 +420,7 @@ def test_no_secret_of_a_run_is_left_anywhere(
         assert cluster.on(node, "sh", "-c", search, stdin=patterns) == ""
 
 
+@pytest.mark.long
 def test_a_node_that_dies_is_repaired_by_the_next_run(cluster: Cluster) -> None:
     cluster.on("node1", "rm", "/usr/local/openmpi")
     with cluster.start() as process:

@@ -180,6 +180,7 @@ marker["manifest_sha256"] = hashlib.sha256(manifest).hexdigest()
 USER = f"import mmap, time; f = open('/usr/local/{OLD}/file'); m = mmap.mmap(f.fileno(), 0, access=1); time.sleep(600)"
 
 
+@pytest.mark.long
 def test_gc_takes_what_nothing_needs_and_a_rollback_to_it_says_so(
     mpi_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,7 @@ def test_output_is_prefixed_and_the_code_comes_through(mpi_cluster: Cluster) -> 
     assert mpi_cluster.is_clean()
 
 
+@pytest.mark.long
 def test_a_copied_exclusion_of_interfaces_stops_mpirun_and_not_run(mpi_cluster: Cluster) -> None:
     copied = ("--mca", "btl_tcp_if_exclude", "lo,docker0")
     world = "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))"
