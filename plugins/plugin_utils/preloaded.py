@@ -38,6 +38,5 @@ def load() -> None:
 def _wait(seconds: str) -> None:
     """Set how long Ansible waits between two looks, unless the user's configuration says it."""
     with contextlib.suppress(AnsibleError, AttributeError, ValueError):
-        _, origin = constants.config.get_config_value_and_origin(_POLL_SETTING)
-        if seconds and origin == "default":
+        if seconds and constants.config.get_config_value_and_origin(_POLL_SETTING)[1] == "default":
             setattr(constants, _POLL_SETTING, float(seconds))

@@ -329,7 +329,7 @@ def _unfinished(run: runs.Run, cluster: Inventory) -> dict[str, Any]:
     known = snapshots.read(run.record.cluster_id).hosts
     hosts = [name for name in cluster.selected if name not in known]
     unfinished = {"runs": run.unfinished, "hosts": hosts, "cache_dir": str(paths.cache_dir().value)}
-    return {"clusterctl_unfinished": unfinished} if hosts else {}
+    return {"clusterctl_unfinished": unfinished, "provision_unfinished": ",".join(hosts)} if hosts else {}
 
 
 def now() -> datetime:

@@ -125,6 +125,7 @@ def test_the_playbook_computes_nothing() -> None:
             "{{ clusterctl_run | default({}) | to_json }}",
             "{{ provision_whole | default('all') }}",
             "{{ provision_settled | default('!all') }}",
+            "{{ provision_unfinished | default('!all') }}",
         }
     assert not [
         task

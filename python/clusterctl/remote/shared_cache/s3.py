@@ -25,7 +25,7 @@ _SILENCE = timedelta(seconds=30)  # without a byte
 _WHOLE = timedelta(hours=6)  # of one request
 _MOST_REASON = 200
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-_DENIED = re.compile(r"status code: 40[13]\b")  # of a list, for which the library has no error of its own
+_DENIED = re.compile(r"status code: (40[13])\b")  # of a list, for which the library has no error of its own
 _CURE = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
 
 
@@ -157,15 +157,17 @@ class S3Store:
         errors = self._exceptions
         try:
             yield
-        except (errors.UnauthenticatedError, errors.PermissionDeniedError, PermissionError) as error:
-            raise refused_login(self.where, _status(error), _CURE) from None
+        except errors.UnauthenticatedError:
+            raise refused_login(self.where, "401", _CURE) from None
+        except (errors.PermissionDeniedError, PermissionError):
+            raise refused_login(self.where, "403", _CURE) from None
         except FileNotFoundError:
             raise ConfigError(f"{self.where} is not there; make the bucket, or correct its name.") from None
         except errors.BaseError as error:
             if "NoSuchBucket" in str(error):
                 raise ConfigError(f"The bucket of {self.where} does not exist; make it, or correct its name.") from None
-            if _DENIED.search(str(error)):
-                raise refused_login(self.where, _status(error), _CURE) from None
+            if denied := _DENIED.search(str(error)):
+                raise refused_login(self.where, denied[1], _CURE) from None
             raise UnreachableError(
                 f"{self.where} cannot be used ({_reason(error)}); check AWS_ENDPOINT_URL, AWS_REGION and the network."
             ) from None
@@ -177,10 +179,6 @@ def _refuse_clear_text(endpoint: str) -> None:
         raise ConfigError(
             f"The endpoint {endpoint} has no TLS; use https://, or set AWS_ALLOW_HTTP=true where you trust the network."
         )
-
-
-def _status(error: BaseException) -> str:
-    return "401" if "401" in str(error) else "403"
 
 
 def _reason(error: BaseException) -> str:

@@ -140,7 +140,8 @@ def test_s3_that_refuses_the_keys_is_told(second: Site, bucket: tuple[str, int])
     where, port = bucket
     told(f"http://127.0.0.1:{port}/moto-api/reset-auth", b"0")
     try:
-        refused(second, where, "refused the login (403); set AWS_ACCESS_KEY_ID", 4)
+        for there in (where, f"{where}-401"):  # the status is not read from the address
+            refused(second, there, "refused the login (403); set AWS_ACCESS_KEY_ID", 4)
     finally:
         told(f"http://127.0.0.1:{port}/moto-api/reset-auth", b"1000000000")
 
