@@ -98,6 +98,7 @@ def test_horovod(start: Start, program: str, answer: str) -> None:
     assert start(*TIMES_4, "--", "python", f"horovod/{program}_pytorch.py").stdout == f"{answer}: right\n"
 
 
+@pytest.mark.long
 def test_the_classifier_learns_and_goes_on_from_its_checkpoint(start: Start) -> None:
     words = ("--", "python", "horovod/classifier_pytorch.py", "--data", "digits", "--checkpoint", "digits/saved.pt")
     first = start(*TIMES_4, *words, "--epochs", "1").stdout

@@ -138,6 +138,7 @@ def test_a_network_that_one_node_lacks_is_rejected_with_its_name(cluster: Cluste
     assert "fabric_cidr 10.77.0.0/24: node4 has no address of its own there" in problem["problem"]
 
 
+@pytest.mark.long
 def test_a_pinned_interface_is_the_only_one_that_is_used(cluster: Cluster) -> None:
     """Behind docker0 and a veth without IPv4, PRRTE 3.0 does not find this network in its CIDR form."""
     with cluster.second_network("eth1", "10.78.0.0/25"):

@@ -127,7 +127,11 @@ def cluster(sandbox: Start, tmp_path_factory: pytest.TempPathFactory) -> Cluster
 
 # The older series proves the combination, for which unoptimized code will do: it compiles in half the time.
 @pytest.mark.parametrize(
-    ("version", "flags"), [("4.1.4", {"horovod_cxxflags": "-O0 -g0"}), ("5.0.7", {})], ids=["4.1.4", "5.0.7"]
+    ("version", "flags"),
+    [
+        pytest.param("4.1.4", {"horovod_cxxflags": "-O0 -g0"}, id="4.1.4", marks=pytest.mark.long),
+        pytest.param("5.0.7", {}, id="5.0.7"),
+    ],
 )
 def test_ranks_on_both_nodes_agree_with_each_series_of_open_mpi(
     cluster: Cluster, version: str, flags: dict[str, str]

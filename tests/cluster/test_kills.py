@@ -106,7 +106,9 @@ def cluster(sandbox: Callable[..., sandboxes.Sandbox], tmp_path_factory: pytest.
         yield found
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.long) if kind == "upgrade" else kind for kind in KINDS]
+)
 def test_a_killed_run_is_made_good_by_a_plain_one(cluster: Cluster, kind: str) -> None:
     problem = outcome(cluster, Schedule.draw(cluster, kind))
     assert not problem, problem

@@ -198,6 +198,7 @@ def reinstalled(cluster: Cluster, sandbox: Callable[..., Sandbox]) -> tuple[Clus
     return cluster, old
 
 
+@pytest.mark.long
 def test_a_machine_whose_host_key_is_not_confirmed_is_refused(
     reinstalled: tuple[Cluster, list[str]], tmp_path: Path
 ) -> None:
@@ -220,6 +221,7 @@ def test_a_machine_whose_host_key_is_not_confirmed_is_refused(
     assert cluster.box.known_hosts.read_bytes() == before
 
 
+@pytest.mark.long
 def test_a_new_machine_takes_its_place_while_the_others_work(
     reinstalled: tuple[Cluster, list[str]], tmp_path: Path
 ) -> None:

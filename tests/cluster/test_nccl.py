@@ -355,6 +355,7 @@ def test_a_source_tree_is_compiled_with_the_toolkit_and_the_options_that_were_na
     assert plain.versions() == ["2.29.7", "2.29.7"]
 
 
+@pytest.mark.long
 def test_a_full_disk_on_the_builder_is_named_and_the_former_works(plain: Cluster) -> None:
     plain.said("node1", "mkdir", "-p", SMALL)
     plain.said("node1", "chmod", "1777", SMALL)

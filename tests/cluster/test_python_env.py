@@ -165,6 +165,7 @@ def test_a_second_run_asks_nobody_and_changes_nothing(cluster: Cluster, plain: s
     assert cluster.said("node2", "readlink", LINK) == plain
 
 
+@pytest.mark.long
 def test_a_new_requirement_is_a_new_environment_beside_the_old(cluster: Cluster, plain: str) -> None:
     greeting_wheel(cluster.wheels)
     recap, text = cluster.play("greeting")

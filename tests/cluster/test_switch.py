@@ -104,6 +104,7 @@ def test_a_proof_that_fails_on_one_node_brings_back_the_links_of_all(cluster: Cl
     assert folders(cluster, "node2").startswith("openmpi-4.1.4-"), "the new version waits beside the old one"
 
 
+@pytest.mark.long
 def test_an_upgrade_changes_all_links_beside_a_running_rank_where_that_is_asked_for(cluster: Cluster) -> None:
     before = links(cluster)
     with rank(cluster, "node1"):
