@@ -149,7 +149,6 @@ def test_the_passphrase_is_nowhere_and_the_keys_are_encrypted(mesh: Mesh) -> Non
         assert mesh.cluster.on(node, "sh", "-c", f"grep -rIl '{PASSPHRASE}' /etc /home /tmp /var/log || true") == ""
 
 
-@pytest.mark.long
 def test_a_new_node_changes_nothing_on_the_others(mesh: Mesh) -> None:
     before = mesh.files(*OLD)
     mesh.inventory.write_text((mesh.folder / "whole.ini").read_text(encoding="utf-8"), encoding="utf-8")
