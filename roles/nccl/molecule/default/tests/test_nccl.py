@@ -70,7 +70,7 @@ def test_the_marker_tells_cuda_and_source(host: Host) -> None:
 
 
 def test_a_program_is_compiled_by_pkg_config_and_runs(host: Host, version: str) -> None:
-    if not host.exists("pkg-config"):
+    if host.backend.get_hostname() == "node2":
         pytest.skip("node2 has no compiler")
     host.run(
         "mkdir -p /opt/prog/cuda && cp /dev/null /opt/prog/cuda/cuda_fp16.h && cp /dev/null /opt/prog/cuda/cuda_bf16.h"
@@ -92,7 +92,7 @@ def test_a_program_is_compiled_by_pkg_config_and_runs(host: Host, version: str) 
 @pytest.fixture
 def other(host: Host) -> Iterator[str]:
     """Return a folder with an NCCL of another version."""
-    if not host.exists("gcc"):
+    if host.backend.get_hostname() == "node2":
         pytest.skip("node2 has no compiler")
     place = "/opt/other/lib"
     host.check_output(f"mkdir -p {place}")
