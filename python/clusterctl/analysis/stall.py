@@ -233,6 +233,9 @@ def _not_known(ranks: Sequence[RankSight]) -> StallVerdict:
     unseen = [one for one in ranks if not one.now.known]
     if len(unseen) == len(ranks):
         why = "no stack could be taken; install py-spy, eu-stack or gdb on the nodes"
+    elif unseen:
+        have = "1 rank has" if len(unseen) == 1 else f"{len(unseen)} ranks have"
+        why = f"{have} no stack, and no other rank differs"
     else:
         why = "no rank differs from the others"
     return StallVerdict(cause="not known", sentence=f"the cause is not known: {_rest(ranks, 'all ')} ({why})")

@@ -2,8 +2,8 @@
 
 It changes nothing. Each rank has its state, its CPU time, the bytes that it has read and written, the file that it
 waits for, and the peers that do not acknowledge what it has sent. ``--stacks`` adds the stacks that ``rank_stacks.py``
-takes, and what PyTorch's flight recorder (``flight_record.py``) and NCCL's RAS tell (``nccl_ras.py``). The answer also
-tells of kills for lack of memory.
+takes of the first 64 ranks. It also adds what PyTorch's flight recorder (``flight_record.py``) and NCCL's RAS
+(``nccl_ras.py``) tell. The answer also tells of kills for lack of memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import nccl_ras
 import rank_stacks
 
 STACKS_S = 12.0  # for all of a node's ranks together
-MOST_RANKS = 64
+MOST_STACKS = 64
 MOST_RAS_LINES = 200
 _RAS_S = 8.0
 MOST_PATH = 512
@@ -66,7 +66,7 @@ def ranks_of(job: str) -> dict[int, int]:
             place = min(children)
         if not _WRAPPERS.fullmatch(_name(place)) or rank not in chosen.values():
             chosen[place] = rank
-    return dict(sorted(chosen.items(), key=lambda item: item[1])[:MOST_RANKS])
+    return dict(sorted(chosen.items(), key=lambda item: item[1]))
 
 
 def _name(pid: int) -> str:
@@ -196,7 +196,8 @@ def answer(job: str, with_stacks: bool, quick: bool = False) -> dict[str, object
     if with_stacks:
         with ThreadPoolExecutor(1) as pool:  # NCCL waits some seconds for processes that hang
             ras = pool.submit(ras_lines, chosen)
-            found["stacks"] = rank_stacks.stacks(job, STACKS_S, chosen, quick=quick)
+            some = dict(list(chosen.items())[:MOST_STACKS])
+            found["stacks"] = rank_stacks.stacks(job, STACKS_S, some, quick=quick)
             found["ras"] = ras.result()
         # A rank takes a second or two to write its record, so each look reads what the one before has asked for.
         found["flights"] = [record for rank in chosen.values() if (record := flight_record.read(job, rank))]

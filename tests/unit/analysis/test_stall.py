@@ -90,6 +90,12 @@ def test_who_stops_a_job(seen: list[RankSight], cause: str, hosts: tuple[str, ..
     assert sentence in {None, found.sentence}
 
 
+def test_ranks_without_a_stack_are_told_where_no_other_differs() -> None:
+    found = judge([replace(one, now=Place(), before=Place()) if one.rank > 5 else one for one in ranks()])
+    assert found is not None
+    assert found.sentence.endswith("(2 ranks have no stack, and no other rank differs)")
+
+
 def test_a_link_with_two_ends_names_neither() -> None:
     seen = [replace(one, silent_hosts=("node2",) if one.host == "node1" else ()) for one in ranks(4)]
     found = judge(seen)
