@@ -36,6 +36,17 @@ def freeze(engine: Podman, container: str) -> None:
 
 
 @contextlib.contextmanager
+def frozen(cluster: Cluster, node: str) -> Iterator[None]:
+    """Freeze a node, which then answers nothing; its kernel still takes connections."""
+    container = cluster.box.node(node).container
+    freeze(cluster.engine, container)
+    try:
+        yield
+    finally:
+        cluster.engine.run("unpause", container)
+
+
+@contextlib.contextmanager
 def nothing(_cluster: Cluster) -> Iterator[None]:
     """Plant nothing: the cluster is healthy, or the fault comes with an event of the run."""
     yield

@@ -82,16 +82,33 @@ def planted(cluster: Cluster, fault: str, host: str) -> Iterator[None]:
         yield
 
 
+def planted_at_a_step(cluster: Cluster, fault: str, host: str) -> contextlib.AbstractContextManager[None] | None:
+    """Return what plants a fault that comes while the job runs, None for the others."""
+    if fault == "firewall":
+        rule = "tcp dport 1024-65535 drop"
+        return planting.filtered(cluster, host, "input", f'iifname != "lo" {rule}')
+    return planting.frozen(cluster, host) if fault == "frozen node" else None
+
+
 def since_the_fault(lines: Sequence[tuple[float, str]]) -> Sequence[tuple[float, str]]:
     """Return the output since the last step before the fault: a start on few cores may be silent for long."""
     return next((lines[at:] for at, (_, line) in enumerate(lines) if line == "step 7"), ())
 
 
-def run(cluster: Cluster, stack: str, fault: str, *, host: str = "node3", rank: int = 4, limit_s: float = 150) -> Told:
+def run(
+    cluster: Cluster,
+    stack: str,
+    fault: str,
+    *,
+    host: str = "node3",
+    rank: int = 4,
+    limit_s: float = 150,
+    stall_after_s: float = STALL_AFTER_S,
+) -> Told:
     """Run the program with a fault in a rank of a host, and return what was said of it."""
     given = [f"{name}={value}" for name, value in (("STACK", stack), ("FAULT", fault), ("CULPRIT", rank))]
     launcher = ["--launcher", "torchrun"] if stack == "torch" else []
-    words = ["--sync", str(PROGRAM.parent), "--stall-after", str(STALL_AFTER_S), "--timeout", str(limit_s)]
+    words = ["--sync", str(PROGRAM.parent), "--stall-after", str(stall_after_s), "--timeout", str(limit_s)]
     words += [word for one in given for word in ("-x", one)]
     program = [*([] if launcher else ["python"]), PROGRAM.name]
     command = [*CLUSTERCTL, "run", str(cluster.box.inventory), *launcher, *words, "--", *program]
@@ -106,14 +123,13 @@ def run(cluster: Cluster, stack: str, fault: str, *, host: str = "node3", rank: 
         reader = threading.Thread(target=read)
         reader.start()
         end = time.monotonic() + limit_s + 50
-        is_closed = False
+        later = planted_at_a_step(cluster, fault, host)
         while process.poll() is None and time.monotonic() < end:
             if any(WORDS.search(line) for _, line in since_the_fault(lines)):
                 break
-            if fault == "firewall" and not is_closed and any(line == "step 8" for _, line in lines):
-                is_closed = True
-                rule = "tcp dport 1024-65535 drop"
-                closed.enter_context(planting.filtered(cluster, host, "input", f'iifname != "lo" {rule}'))
+            if later is not None and any(line == "step 8" for _, line in lines):
+                closed.enter_context(later)
+                later = None
             time.sleep(0.1)
         if process.poll() is None:
             process.terminate()
@@ -124,7 +140,7 @@ def run(cluster: Cluster, stack: str, fault: str, *, host: str = "node3", rank: 
     assert told is not None, "\n".join(output[-40:])
     at, match = told
     last = max((when for when, line in lines if when < at and not line.startswith("clusterctl:")), default=at)
-    seconds = at - last - (STALL_AFTER_S if match["stall"] else 0)
+    seconds = at - last - (stall_after_s if match["stall"] else 0)
     return Told(stack, fault, match["stall"] or match["died"], seconds, host, output)
 
 

@@ -44,6 +44,15 @@ def test_a_frozen_rank_is_named(cluster: Cluster, stack: str, fault: str) -> Non
     assert cluster.is_clean()
 
 
+@pytest.mark.parametrize("stall_after_s", [STALL_AFTER_S, 150])
+def test_a_frozen_node_is_named(cluster: Cluster, stall_after_s: float) -> None:
+    """Shared connections of ssh end after a minute; with the longer patience, each look makes its own."""
+    told = run(cluster, "mpi", "frozen node", limit_s=300, stall_after_s=stall_after_s)
+    assert told.verdict == "rightly", told.sentence
+    assert told.sentence.startswith(f"{HOST} does not answer, 6 others wait")
+    assert cluster.is_clean()
+
+
 def test_a_rank_whose_program_has_ended_is_named(cluster: Cluster) -> None:
     told = run(cluster, "mpi", "exception")
     assert told.verdict == "rightly", told.sentence

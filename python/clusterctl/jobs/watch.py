@@ -38,7 +38,6 @@ _BETWEEN_S = 4.0  # the two looks with stacks
 _FACTS_BY_S = 25.0  # since the stall was noticed: facts stand beside the sentence, and do not hold it up for long
 _LEAST_FACTS_S = 3.0
 _FRESH_S = 60.0  # of a flight record: the look before has asked for it
-_LOST = "did not answer"
 # What Horovod's stall inspector prints (horovod/common/stall_inspector.cc), behind mpirun's tag or without one.
 _STALL_WORDS = re.compile(rb"(?:\[[^\]]*\](?:<\w+>:?)?\s*)*(?:.*stall_inspector\.cc|Missing ranks:|\d+: \[)")
 
@@ -271,7 +270,8 @@ def verdict_of(
                     silent_hosts=tuple(job.addresses[peer] for peer in rank.silent_peers if peer in job.addresses),
                 )
             )
-    silent = [look.host for look in second if look.problem and _LOST in look.problem]
+    mute = {look.host for look in first if look.silent}
+    silent = [look.host for look in second if look.silent and look.host in mute]
     seen = {rank.rank: look.host for look in half for rank in look.ranks}
     expected = {**seen, **dict(enumerate(job.ranks))}
     flights = {record.rank: record.groups for look in second for record in look.flights if record.age_s < _FRESH_S}

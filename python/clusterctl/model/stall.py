@@ -61,7 +61,10 @@ class FlightLook(Fact):
 
 
 class NodeLook(Fact):
-    """One look at the ranks on a node; ``problem`` says why there is none. ``at`` is by the node's steady clock."""
+    """One look at the ranks on a node; ``problem`` says why there is none, and ``silent`` that nobody answered there.
+
+    ``at`` is by the node's steady clock.
+    """
 
     host: str
     at: float = 0.0
@@ -71,6 +74,7 @@ class NodeLook(Fact):
     ras: tuple[str, ...] = ()  # what NCCL's RAS says of the job, in lines
     memory: MemoryKills = MemoryKills()
     problem: str = ""
+    silent: bool = False
 
 
 class NodeKills(Record):

@@ -190,11 +190,12 @@ async def talk(argv: Sequence[str], grace_s: float = 0.0) -> AsyncIterator[Conve
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer of a command, or the problem that kept it from answering."""
+    """The answer of a command, or the problem that kept it from answering; ``done`` is how it ended then."""
 
     answer: dict[str, Any] | None
     problem: str = ""
     timed_out: bool = False
+    done: bounded.Done | None = field(default=None, repr=False, compare=False)
 
 
 def ask(argv: Sequence[str], request: bytes, timeout_s: float, keys: Collection[str]) -> Reply:
@@ -215,7 +216,7 @@ def ask(argv: Sequence[str], request: bytes, timeout_s: float, keys: Collection[
     if (answer := last_answer(done.output, keys)) is not None:
         return Reply(answer)
     said = last_line(done.errors.decode("utf-8", "replace"))
-    return Reply(None, said or f"ended with status {done.returncode} and without an answer")
+    return Reply(None, said or f"ended with status {done.returncode} and without an answer", done=done)
 
 
 def last_answer(output: bytes, keys: Collection[str]) -> dict[str, Any] | None:

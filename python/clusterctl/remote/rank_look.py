@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from clusterctl.model.job_outcome import Stack
 from clusterctl.model.stall import NodeLook
-from clusterctl.remote import python, reach
+from clusterctl.remote import python, reach, ssh_failure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,9 +46,15 @@ def _look(login: JobLogin, job: str, stacks: Stacks) -> NodeLook:
     argv = login.command(remote, connect_timeout_s=_CONNECT_S)
     reply = python.ask(argv, b"", _LOOK_S if stacks == "none" else _STACKS_S, {"ranks", "at"})
     if reply.answer is None:
-        return NodeLook(host=name, problem=reply.problem)
+        return NodeLook(host=name, problem=reply.problem, silent=_is_silent(login, reply))
     try:
         given = [Stack(host=name, **entry) for entry in reply.answer.get("stacks", ())]
         return NodeLook.model_validate({**reply.answer, "host": name, "stacks": given, "problem": ""})
     except (TypeError, AttributeError, ValidationError):
         return NodeLook(host=name, problem="its answer is not readable")
+
+
+def _is_silent(login: JobLogin, reply: python.Reply) -> bool:
+    if reply.done is None or login.host.step is not None:
+        return reply.timed_out
+    return ssh_failure.is_silent(reply.done.returncode, reply.done.errors.decode("utf-8", "replace"))

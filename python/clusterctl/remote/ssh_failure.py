@@ -30,6 +30,7 @@ _UNREACHABLE_WORDS = (
     "kex_exchange_identification",
     "banner exchange",
 )
+_NOBODY_WORDS = ("timed out", "No route to host", "Host is down", "not responding")
 # How ssh calls the other end of a way through a bastion (ProxyJump, ProxyCommand), when that way ends.
 _BASTION = "UNKNOWN port 65535"
 _BASTION_ECHOES = (_BASTION, "kex_exchange_identification", "stdio forwarding failed")
@@ -131,6 +132,12 @@ def _classify_ssh(host: Host, place: str, stderr: str) -> ProbeFailure:
             f"{place} does not answer; see that it is up and that ansible_host and ansible_port are right ({said}).",
         )
     return ProbeFailure(host.name, "error", f"{place}: ssh failed ({said}); try {by_hand(host)}.")
+
+
+def is_silent(returncode: int, stderr: str) -> bool:
+    """Tell whether ssh says that nobody answers at a node; a refusal is an answer, and a bastion's silence its own."""
+    of_node = _BASTION not in stderr or "open failed" in stderr
+    return returncode == _SSH_FAILED and of_node and any(word in stderr for word in _NOBODY_WORDS)
 
 
 def hides_the_bastion(stderr: str) -> bool:

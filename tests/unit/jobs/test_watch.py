@@ -11,7 +11,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on
+from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on, verdict_of
+from clusterctl.model.stall import NodeLook, RankState
 from local_jobs import GONE, HERE
 
 if TYPE_CHECKING:
@@ -99,12 +100,26 @@ def test_a_rank_that_ended_is_named_before_the_patience_is_over() -> None:
     assert found.verdict.sentence.startswith("node1 rank 2 has ended, 2 others wait")
 
 
-def test_a_node_that_cannot_be_asked_is_part_of_the_record() -> None:
+def test_a_node_that_ssh_finds_dead_is_named_and_its_looks_say_why() -> None:
     job = f"unit-watch-gone-{os.getpid()}"
     with ranks(job, 3):
         (found,) = watched(job, logins=(HERE, GONE))
-    assert found.verdict.hosts == ()
+    assert (found.verdict.cause, found.verdict.hosts) == ("silent node", ("node9",))
+    assert found.verdict.sentence.startswith("node9 does not answer, 3 others wait")
     assert any("No route to host" in look.problem for look in found.looks)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_node_is_silent_where_it_answered_neither_of_two_looks(before: bool) -> None:
+    def look(host: str, *, silent: bool = False) -> NodeLook:
+        if silent:
+            return NodeLook(host=host, problem="did not answer within 20 s", silent=True)
+        return NodeLook(host=host, ranks=(RankState(pid=1, rank=int(host[-1]) - 1, state="S", cpu_s=0, moved_bytes=0),))
+
+    job = WatchedJob("job", (), ("node1", "node2"), {})
+    first, second = ((look("node1"), look("node2", silent=silent)) for silent in (before, True))
+    found = verdict_of(job, (), first, second)
+    assert (found is not None and found.cause == "silent node") == before
 
 
 @pytest.mark.parametrize("program", [CHATTY])

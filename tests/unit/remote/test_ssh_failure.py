@@ -27,6 +27,13 @@ def test_a_failed_ssh_is_told_in_one_sentence(case: dict[str, str]) -> None:
     assert failure.message.endswith(".")
 
 
+def test_a_node_is_silent_where_ssh_tells_that_nobody_answers_there() -> None:
+    """A refusal is an answer, and what a bastion does is no sign of the node."""
+    silent = {case["case"] for case in (*CAPTURED, *THROUGH_A_BASTION) if ssh_failure.is_silent(255, case["stderr"])}
+    assert silent == {"nobody at the address", "timed out", "nobody at the node's address"}
+    assert not ssh_failure.is_silent(1, CAPTURED[1]["stderr"]), "the words of a program"
+
+
 @pytest.mark.parametrize("case", THROUGH_A_BASTION, ids=[case["case"] for case in THROUGH_A_BASTION])
 def test_the_way_through_a_bastion_names_who_ended_it(case: dict[str, str]) -> None:
     host = Host("node1", "192.0.2.11", ssh_args=("-o", "ProxyJump=gate"))
