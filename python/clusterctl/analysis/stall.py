@@ -70,6 +70,7 @@ def judge(
     missing: Mapping[int, str] | None = None,
     silent: Sequence[str] = (),
     behind: Behind | None = None,
+    lasts: bool = False,
 ) -> StallVerdict | None:
     """Return who keeps the job from going on; None while nothing shows that it stands still.
 
@@ -77,7 +78,8 @@ def judge(
         ranks: the ranks that were seen twice.
         missing: the node of each rank that should be there and is not, on nodes that answer.
         silent: nodes that do not answer.
-        behind: the ranks for which others wait by PyTorch's flight recorder.
+        behind: the ranks for which others wait by PyTorch's flight recorder or by NCCL's RAS.
+        lasts: an earlier look told the same of ``behind``. Then the job stands still, also where its ranks spin.
     """
     if silent and len(silent) * 2 <= len({one.host for one in ranks}) + len(silent) and ranks:
         named = tuple(silent)
@@ -91,8 +93,10 @@ def judge(
         few = [f"{host} rank {rank}" for rank, host in sorted(gone.items())]
         words = f"{_list(few)} {'has' if len(gone) == 1 else 'have'} ended, {_rest(ranks)}"
         return StallVerdict(cause="dead rank", sentence=words, hosts=hosts, ranks=tuple(sorted(gone)))
-    if not _stands_still(ranks):
+    if _exchange(ranks):
         return None
+    if not _stands_still(ranks):
+        return _behind(ranks, behind) if lasts else None
     return (
         _halted(ranks)
         or _behind(ranks, behind)
@@ -103,10 +107,13 @@ def judge(
     )
 
 
+def _exchange(ranks: Sequence[RankSight]) -> bool:
+    """Whether data goes between most ranks."""
+    return sum(one.moved > LEAST_MOVED for one in ranks) * 2 > len(ranks)
+
+
 def _stands_still(ranks: Sequence[RankSight]) -> bool:
-    """Whether ranks wait in one place, or all rest, while no data goes between them."""
-    if sum(one.moved > LEAST_MOVED for one in ranks) * 2 > len(ranks):
-        return False
+    """Whether ranks wait in one place, or all rest."""
     waiting = [one for one in ranks if one.waits]
     if any((one.now.call, one.now.where) != (one.before.call, one.before.where) for one in waiting):
         return False

@@ -8,6 +8,7 @@ few seconds later, and the two must agree. A job that stands still is told and g
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import threading
 import time
@@ -274,13 +275,21 @@ def verdict_of(
     silent = [look.host for look in second if look.silent and look.host in mute]
     seen = {rank.rank: look.host for look in half for rank in look.ranks}
     expected = {**seen, **dict(enumerate(job.ranks))}
-    flights = {record.rank: record.groups for look in second for record in look.flights if record.age_s < _FRESH_S}
+    told = _behind(job, second, _FRESH_S)
+    behind = next((one for one in told if one is not None), None)
     return stall.judge(
         sights,
         missing=missing_ranks(second, expected),
         silent=silent,
-        behind=flight_records.behind(flights) or _behind_by_ras(job, second),
+        behind=behind,
+        lasts=behind in _behind(job, first, math.inf),
     )
+
+
+def _behind(job: WatchedJob, looks: Sequence[NodeLook], fresh_s: float) -> tuple[Behind | None, Behind | None]:
+    """Return the ranks for which others wait by the flight recorder's newer records, and by NCCL's RAS."""
+    flights = {record.rank: record.groups for look in looks for record in look.flights if record.age_s < fresh_s}
+    return flight_records.behind(flights), _behind_by_ras(job, looks)
 
 
 def _behind_by_ras(job: WatchedJob, looks: Sequence[NodeLook]) -> Behind | None:

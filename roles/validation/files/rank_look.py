@@ -199,10 +199,10 @@ def answer(job: str, with_stacks: bool, quick: bool = False) -> dict[str, object
             some = dict(list(chosen.items())[:MOST_STACKS])
             found["stacks"] = rank_stacks.stacks(job, STACKS_S, some, quick=quick)
             found["ras"] = ras.result()
-        # A rank takes a second or two to write its record, so each look reads what the one before has asked for.
         found["flights"] = [record for rank in chosen.values() if (record := flight_record.read(job, rank))]
-        for rank in chosen.values():
-            flight_record.request(job, rank)
+    # A rank takes a second or two to write its record, so each look reads what the one before has asked for.
+    for rank in chosen.values():
+        flight_record.request(job, rank)
     return found
 
 

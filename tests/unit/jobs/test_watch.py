@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on, verdict_of
-from clusterctl.model.stall import NodeLook, RankState
+from clusterctl.model.stall import FlightGroup, FlightLook, NodeLook, RankState
 from local_jobs import GONE, HERE
 
 if TYPE_CHECKING:
@@ -120,6 +120,30 @@ def test_a_node_is_silent_where_it_answered_neither_of_two_looks(before: bool) -
     first, second = ((look("node1"), look("node2", silent=silent)) for silent in (before, True))
     found = verdict_of(job, (), first, second)
     assert (found is not None and found.cause == "silent node") == before
+
+
+def test_a_job_that_spins_is_judged_by_calls_that_two_looks_found_missing() -> None:
+    """With NCCL, ranks that wait take a whole core, and no stack may name the call."""
+
+    def looks(at: float, age_s: float, number: int) -> tuple[NodeLook]:
+        group = FlightGroup(group="0", last=number, waits=number, call="all_reduce")
+        groups = [group, group, FlightGroup(group="0", last=number - 1), group]
+        return (
+            NodeLook(
+                host="node1",
+                at=at,
+                ranks=[RankState(pid=9 + rank, rank=rank, state="R", cpu_s=at, moved_bytes=0) for rank in range(4)],
+                flights=[FlightLook(rank=rank, age_s=age_s, groups=(one,)) for rank, one in enumerate(groups)],
+            ),
+        )
+
+    job = WatchedJob("job", (), ("node1",) * 4, {})
+    found = verdict_of(job, (), looks(100, 150, 7), looks(104, 3, 7))
+    assert found is not None
+    assert (found.cause, found.ranks) == ("behind", (2,))
+    assert found.sentence == "node1 rank 2 has not called all_reduce #7, 3 others wait in all_reduce #7"
+    assert verdict_of(job, (), looks(100, 150, 7), looks(104, 3, 8)) is None, "the calls go on"
+    assert verdict_of(job, (), looks(100, 150, 7), looks(104, 150, 7)) is None, "the ranks wrote no second record"
 
 
 @pytest.mark.parametrize("program", [CHATTY])

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pytest
 
 sys.path.insert(0, str(content.role_files("validation")))
+import flight_record
 import rank_look
 
 
@@ -31,3 +32,20 @@ def test_every_rank_of_a_large_node_is_listed_and_only_some_stacks_are_taken(mon
             one.wait()
     assert [one["rank"] for one in found["ranks"]] == list(range(count))
     assert [one["rank"] for one in found["stacks"]] == list(range(rank_look.MOST_STACKS))
+
+
+def test_each_look_asks_the_ranks_for_a_flight_record_that_the_next_one_reads() -> None:
+    job = f"unit-look-flight-{os.getpid()}"
+    assert flight_record.make(job) == ""
+    pipe = flight_record.folder(job) / "pipe_0.pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    rank = subprocess.Popen(["sleep", "300"], env={**os.environ, "CLUSTERCTL_JOB": job, "OMPI_COMM_WORLD_RANK": "0"})
+    try:
+        rank_look.answer(job, with_stacks=False)
+        assert os.read(reader, 16)
+    finally:
+        rank.kill()
+        rank.wait()
+        os.close(reader)
+        flight_record.remove(job)
