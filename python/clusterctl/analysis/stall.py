@@ -15,7 +15,7 @@ from clusterctl.model.nodeset import folded
 from clusterctl.model.stall import StallVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from clusterctl.analysis.flight_records import Behind
     from clusterctl.model.stall import StallCause
@@ -68,6 +68,7 @@ def judge(
     ranks: Sequence[RankSight],
     *,
     missing: Mapping[int, str] | None = None,
+    unseen: Collection[int] = (),
     silent: Sequence[str] = (),
     behind: Behind | None = None,
     lasts: bool = False,
@@ -77,6 +78,7 @@ def judge(
     Args:
         ranks: the ranks that were seen twice.
         missing: the node of each rank that should be there and is not, on nodes that answer.
+        unseen: those of the missing ranks that no look has ever seen.
         silent: nodes that do not answer.
         behind: the ranks for which others wait by PyTorch's flight recorder or by NCCL's RAS.
         lasts: an earlier look told the same of ``behind``. Then the job stands still, also where its ranks spin.
@@ -90,8 +92,15 @@ def judge(
     gone = missing or {}
     if gone and len(gone) <= len(ranks):
         hosts = _unique(gone.values())
-        few = [f"{host} rank {rank}" for rank, host in sorted(gone.items())]
-        words = f"{_list(few)} {'has' if len(gone) == 1 else 'have'} ended, {_rest(ranks)}"
+        told = " and ".join(
+            f"{_list([f'{gone[rank]} rank {rank}' for rank in few])} {'has' if len(few) == 1 else 'have'} {how}"
+            for how, few in (
+                ("ended", sorted(gone.keys() - set(unseen))),
+                ("ended or not started", sorted(gone.keys() & set(unseen))),
+            )
+            if few
+        )
+        words = f"{told}, {_rest(ranks)}"
         return StallVerdict(cause="dead rank", sentence=words, hosts=hosts, ranks=tuple(sorted(gone)))
     if _exchange(ranks):
         return None

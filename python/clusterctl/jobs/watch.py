@@ -26,7 +26,7 @@ from clusterctl.model.stall import StallRecord
 from clusterctl.remote import rank_look
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from clusterctl.analysis.flight_records import Behind
     from clusterctl.model.memory_kills import MemoryKills
@@ -88,6 +88,8 @@ class Watch:
         self._noticed = 0.0
         self._half: tuple[NodeLook, ...] = ()
         self.seen: dict[str, set[int]] = {}  # the processes of ranks, by node, as far as a look was taken
+        self._ranks: set[int] = set()  # that a look has seen
+        self._spoke = False
         self._running: Future[tuple[NodeLook, ...]] | None = None
         self._ending: Future[StallRecord | None] | None = None
         self._told = False
@@ -98,7 +100,7 @@ class Watch:
         """Note that the job has printed something; Horovod's own words about a stall are none of it."""
         if all(_STALL_WORDS.match(line) for line in data.splitlines() if line.strip()):
             return
-        self._heard = time.monotonic()
+        self._heard, self._spoke = time.monotonic(), True
         self._half, self._told = (), False
 
     @property
@@ -122,7 +124,7 @@ class Watch:
             return
         if not self._half:
             self._running = self._pool.submit(self._look, "none")
-        elif silent >= self._patience or _has_lost_ranks(self._half, self._job.ranks):
+        elif silent >= self._patience or (self._spoke and _has_lost_ranks(self._half, self._job.ranks)):
             self._noticed = now
             self._ending = self._pool.submit(self._examine, self._half, silent)
 
@@ -153,6 +155,7 @@ class Watch:
         found = rank_look.looks(self._job.logins, self._job.job, stacks)
         for look in found:
             self.seen.setdefault(look.host, set()).update(rank.pid for rank in look.ranks)
+            self._ranks.update(rank.rank for rank in look.ranks)
         return found
 
     def _examine(self, half: tuple[NodeLook, ...], silent_s: float) -> StallRecord | None:
@@ -161,13 +164,13 @@ class Watch:
         if sum(_moved(half, first)) * 2 > max(1, len(_moved(half, first))):
             return None  # most ranks have exchanged data since the patience was half over
         # What takes seconds is asked while the second look waits, for the suspects of the first.
-        early = verdict_of(self._job, half, first, first)
+        early = verdict_of(self._job, half, first, first, self._ranks)
         ahead = _Ahead(early, self._facts, self._broken)
         try:
             if self._closed.wait(_BETWEEN_S):
                 return None
             second = self._look("quick")
-            verdict = verdict_of(self._job, half, first, second)
+            verdict = verdict_of(self._job, half, first, second, self._ranks)
             if verdict is None:
                 return None
             if _needs_probe(verdict):
@@ -237,7 +240,11 @@ def _seen_again(first: Place, second: Place) -> Place:
 
 
 def verdict_of(
-    job: WatchedJob, half: Sequence[NodeLook], first: Sequence[NodeLook], second: Sequence[NodeLook]
+    job: WatchedJob,
+    half: Sequence[NodeLook],
+    first: Sequence[NodeLook],
+    second: Sequence[NodeLook],
+    seen: Collection[int] = (),
 ) -> StallVerdict | None:
     """Return who keeps a job from going on; None if it goes on.
 
@@ -246,6 +253,7 @@ def verdict_of(
         half: an earlier look, whose ranks should still be there.
         first: a look with stacks.
         second: a later one.
+        seen: the ranks that any look before has seen.
     """
     before = {(look.host, rank.pid): (look, rank) for look in first for rank in look.ranks}
     places = [
@@ -273,13 +281,14 @@ def verdict_of(
             )
     mute = {look.host for look in first if look.silent}
     silent = [look.host for look in second if look.silent and look.host in mute]
-    seen = {rank.rank: look.host for look in half for rank in look.ranks}
-    expected = {**seen, **dict(enumerate(job.ranks))}
+    at_half = {rank.rank: look.host for look in half for rank in look.ranks}
+    expected = {**at_half, **dict(enumerate(job.ranks))}
     told = _behind(job, second, _FRESH_S)
     behind = next((one for one in told if one is not None), None)
     return stall.judge(
         sights,
         missing=missing_ranks(second, expected),
+        unseen=expected.keys() - {*seen, *at_half, *(rank.rank for look in first for rank in look.ranks)},
         silent=silent,
         behind=behind,
         lasts=behind in _behind(job, first, math.inf),

@@ -54,7 +54,15 @@ def program_of(shell: subprocess.Popen[bytes]) -> int:
     raise AssertionError("the shell has started nothing")
 
 
-def watched(job: str, *, logins: object = (HERE,), count: int = 3, wait_s: float = 240) -> list[StallRecord]:
+def watched(
+    job: str,
+    *,
+    logins: object = (HERE,),
+    count: int = 3,
+    patience_s: float = 1.0,
+    spoke: bool = True,
+    wait_s: float = 240,
+) -> list[StallRecord]:
     found: list[StallRecord] = []
     asked: list[tuple[str, ...]] = []
 
@@ -62,7 +70,10 @@ def watched(job: str, *, logins: object = (HERE,), count: int = 3, wait_s: float
         asked.append(tuple(hosts))  # type: ignore[arg-type]
         return ["node1: Xid 79"]
 
-    watch = Watch(WatchedJob(job, logins, ("node1",) * count, {}), 1.0, facts, list, found.append)  # type: ignore[arg-type]
+    watched = WatchedJob(job, logins, ("node1",) * count, {})  # type: ignore[arg-type]
+    watch = Watch(watched, patience_s, facts, list, found.append)  # type: ignore[arg-type]
+    if spoke:
+        watch.heard(b"step 1\n")
     end = time.monotonic() + wait_s
     while not found and time.monotonic() < end:
         watch.poll()
@@ -97,7 +108,28 @@ def test_a_rank_that_ended_is_named_before_the_patience_is_over() -> None:
         started[2].wait()
         (found,) = watched(job)
     assert (found.verdict.cause, found.verdict.ranks) == ("dead rank", (2,))
-    assert found.verdict.sentence.startswith("node1 rank 2 has ended, 2 others wait")
+    assert found.verdict.sentence.startswith("node1 rank 2 has ended or not started, 2 others wait")
+
+
+def test_a_rank_that_is_missing_from_the_start_has_the_whole_patience() -> None:
+    job = f"unit-watch-late-{os.getpid()}"
+    with ranks(job, 2):
+        (found,) = watched(job, spoke=False, patience_s=4.0)
+    assert (found.verdict.cause, found.verdict.ranks) == ("dead rank", (2,))
+    assert found.silent_s >= 4
+
+
+def test_a_rank_has_ended_where_a_look_has_seen_it() -> None:
+    rank = RankState(pid=1, rank=0, state="S", cpu_s=0, moved_bytes=0)
+    looks = (NodeLook(host="node1", ranks=(rank,)),)
+    job = WatchedJob("job", (), ("node1",) * 2, {})
+    unseen = verdict_of(job, looks, looks, looks)
+    assert unseen is not None
+    assert unseen.sentence.startswith("node1 rank 1 has ended or not started, ")
+    before = (NodeLook(host="node1", ranks=(rank, rank.model_copy(update={"pid": 2, "rank": 1}))),)
+    for found in (verdict_of(job, before, looks, looks), verdict_of(job, looks, looks, looks, seen={0, 1})):
+        assert found is not None
+        assert found.sentence.startswith("node1 rank 1 has ended, ")
 
 
 def test_a_node_that_ssh_finds_dead_is_named_and_its_looks_say_why() -> None:
