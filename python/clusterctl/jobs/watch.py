@@ -7,7 +7,6 @@ few seconds later, and the two must agree. A job that stands still is told and g
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import threading
@@ -16,7 +15,7 @@ from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterctl.analysis import flight_records, memory_blame, nccl_ras, rank_places, stall
 from clusterctl.analysis.rank_places import Place
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from clusterctl.model.stall import NodeLook, StallVerdict
     from clusterctl.remote.rank_look import Stacks
     from clusterctl.remote.supervised_job import JobLogin
+
+_Found = TypeVar("_Found")
 
 STALL_AFTER_S = 300.0
 _BETWEEN_S = 4.0  # the two looks with stacks
@@ -62,6 +63,10 @@ class WatchedJob:
     memory: Mapping[str, MemoryKills] = field(default_factory=dict)
 
 
+class BlindError(Exception):
+    """No node could be looked at."""
+
+
 class Watch:
     """The watch over one job. Its methods are called from the thread that reads the output, and never wait."""
 
@@ -72,6 +77,7 @@ class Watch:
         facts: Callable[[Sequence[str]], Sequence[str]],
         broken: Callable[[], Sequence[tuple[str, str]]],
         on_stall: Callable[[StallRecord], None],
+        tell: Callable[[str], None],
     ) -> None:
         """Begin to count from now.
 
@@ -81,9 +87,11 @@ class Watch:
             facts: reads what the hardware of some nodes tells, a sentence each; it may take seconds.
             broken: has the nodes connect to each other, and returns source and target of what failed, in seconds.
             on_stall: gets what was found, once for each silence.
+            tell: gets a sentence about the first look that failed.
         """
         self._job, self._patience = job, stall_after_s
-        self._facts, self._broken, self._on_stall = facts, broken, on_stall
+        self._facts, self._broken, self._on_stall, self._tell = facts, broken, on_stall, tell
+        self.failures = 0  # looks that told nothing
         self._heard = time.monotonic()
         self._noticed = 0.0
         self._half: tuple[NodeLook, ...] = ()
@@ -109,24 +117,47 @@ class Watch:
         return self._told
 
     def poll(self) -> None:
-        """Look at the nodes when it is time, and tell what a look has found."""
+        """Look at the nodes when it is time, and tell what a look has found; a look that fails ends nothing."""
         now = time.monotonic()
         if self._ending is not None:
             if self._ending.done():
-                self._conclude(self._ending.result())
+                ending, self._ending = self._ending, None
+                if self._has_told(ending):
+                    self._conclude(ending.result())
             return
         if self._running is not None:
             if self._running.done():
-                self._half, self._running = self._running.result(), None
+                running, self._running = self._running, None
+                self._half = running.result() if self._has_told(running) else ()
             return
         silent = now - self._heard
         if self._told or silent < self._patience / 2:
             return
         if not self._half:
-            self._running = self._pool.submit(self._look, "none")
+            self._running = self._start(lambda: self._look("none"))
         elif silent >= self._patience or (self._spoke and _has_lost_ranks(self._half, self._job.ranks)):
-            self._noticed = now
-            self._ending = self._pool.submit(self._examine, self._half, silent)
+            self._noticed, half = now, self._half
+            self._ending = self._start(lambda: self._examine(half, silent))
+
+    def _start(self, look: Callable[[], _Found]) -> Future[_Found]:
+        try:
+            return self._pool.submit(look)
+        except RuntimeError as error:  # this machine starts no more threads
+            failed: Future[_Found] = Future()
+            failed.set_exception(error)
+            return failed
+
+    def _has_told(self, look: Future[Any]) -> bool:
+        """Return whether a look went well; after one that failed, the patience begins anew."""
+        error = look.exception()
+        if error is None:
+            return True
+        self._heard, self._half = time.monotonic(), ()
+        self.failures += 1
+        if self.failures == 1:
+            words = str(error) or type(error).__name__
+            self._tell(f"The watch could not look at the nodes: {words}. The job goes on, and the watch tries again.")
+        return False
 
     def close(self) -> None:
         """End the watch; what is under way is not waited for."""
@@ -134,7 +165,6 @@ class Watch:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _conclude(self, record: StallRecord | None) -> None:
-        self._ending = None
         if self._heard > self._noticed:  # it spoke while it was looked at
             return
         if record is None:
@@ -156,6 +186,8 @@ class Watch:
         for look in found:
             self.seen.setdefault(look.host, set()).update(rank.pid for rank in look.ranks)
             self._ranks.update(rank.rank for rank in look.ranks)
+        if all(look.problem for look in found):
+            raise BlindError(found[0].problem if found else "the job has no nodes")
         return found
 
     def _examine(self, half: tuple[NodeLook, ...], silent_s: float) -> StallRecord | None:
@@ -212,18 +244,15 @@ class _Ahead:
         if self._found is None or tuple(hosts) != tuple(self._hosts):
             self._found = self._pool.submit(self._read, hosts)
         try:
-            return self._found.result(within_s)
+            error = self._found.exception(within_s)
         except futures.TimeoutError:
             return (f"the hardware of {folded(hosts)} was not looked at: no answer in time",)
-        except (OSError, ValueError):
-            return ()
+        return (f"the hardware of {folded(hosts)} was not looked at: {error}",) if error else self._found.result()
 
     def broken(self) -> Sequence[tuple[str, str]]:
         """Return source and target of connections that failed."""
         self._tried = self._tried or self._pool.submit(self._probe)
-        with contextlib.suppress(OSError, ValueError):
-            return self._tried.result()
-        return ()
+        return () if self._tried.exception() else self._tried.result()
 
     def close(self) -> None:
         """Wait for nothing."""

@@ -11,10 +11,11 @@ from clusterctl.analysis import memory_blame, rank_deaths
 from clusterctl.jobs import suspects
 from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on
 from clusterctl.model import fabric
+from clusterctl.model.nodeset import folded
 from clusterctl.model.stall import NodeKills, StallRecord, StallVerdict
 from clusterctl.remote import network_probe
 from clusterctl.state import stalls
-from clusterctl.support.errors import ConfigError
+from clusterctl.support.errors import ClusterctlError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -96,7 +97,7 @@ class WatchedRun:
             if interface.kind != "loopback"
         }
         watched = WatchedJob(job, nodes.logins, nodes.ranks, self._addresses, nodes.memory)
-        self._watch = Watch(watched, stall_after_s, self._facts, self._broken, self._stalled)
+        self._watch = Watch(watched, stall_after_s, self._facts, self._broken, self._stalled, tell)
         self._tail = bytearray()
         self._found: StallRecord | None = None
         self._kept = ""
@@ -195,7 +196,10 @@ class WatchedRun:
 
     def _facts(self, names: Sequence[str]) -> Sequence[str]:
         nodes = self._nodes
-        return suspects.facts_of(names, suspects.JobNodes(nodes.cluster, nodes.hosts, nodes.facts, nodes.control))
+        try:
+            return suspects.facts_of(names, suspects.JobNodes(nodes.cluster, nodes.hosts, nodes.facts, nodes.control))
+        except (ClusterctlError, OSError, ValueError) as error:  # what stands beside a sentence must not keep it back
+            return (f"the hardware of {folded(names)} was not looked at: {error}",)
 
     def _broken(self) -> Sequence[tuple[str, str]]:
         there = [replace(host, become=False) for host in self._nodes.hosts]

@@ -44,7 +44,10 @@ def _look(login: JobLogin, job: str, stacks: Stacks) -> NodeLook:
     name = login.host.name
     remote = [login.host.python, login.host.layout.program(PROGRAM), job, *_OPTIONS[stacks]]
     argv = login.command(remote, connect_timeout_s=_CONNECT_S)
-    reply = python.ask(argv, b"", _LOOK_S if stacks == "none" else _STACKS_S, {"ranks", "at"})
+    try:
+        reply = python.ask(argv, b"", _LOOK_S if stacks == "none" else _STACKS_S, {"ranks", "at"})
+    except OSError as error:  # this machine lacks ssh, memory or open files
+        return NodeLook(host=name, problem=str(error))
     if reply.answer is None:
         return NodeLook(host=name, problem=reply.problem, silent=_is_silent(login, reply))
     try:

@@ -63,7 +63,7 @@ def test_the_rank_that_has_not_called_is_named_although_all_look_alike() -> None
     found: list[StallRecord] = []
     try:
         watched = WatchedJob(job, (HERE,), ("node1",) * 4, {})
-        watch = Watch(watched, 2.0, lambda _hosts: [], list, found.append)
+        watch = Watch(watched, 2.0, lambda _hosts: [], list, found.append, [].append)
         end = time.monotonic() + 90
         while not found and time.monotonic() < end:
             watch.poll()

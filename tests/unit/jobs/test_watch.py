@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on, verdict_of
+from clusterctl.model.hosts import Host
 from clusterctl.model.stall import FlightGroup, FlightLook, NodeLook, RankState
-from local_jobs import GONE, HERE
+from clusterctl.support.errors import ConfigError
+from local_jobs import GONE, HERE, HereLogin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from clusterctl.model.stall import StallRecord
 
@@ -71,7 +73,7 @@ def watched(
         return ["node1: Xid 79"]
 
     watched = WatchedJob(job, logins, ("node1",) * count, {})  # type: ignore[arg-type]
-    watch = Watch(watched, patience_s, facts, list, found.append)  # type: ignore[arg-type]
+    watch = Watch(watched, patience_s, facts, list, found.append, [].append)  # type: ignore[arg-type]
     if spoke:
         watch.heard(b"step 1\n")
     end = time.monotonic() + wait_s
@@ -176,6 +178,59 @@ def test_a_job_that_spins_is_judged_by_calls_that_two_looks_found_missing() -> N
     assert found.sentence == "node1 rank 2 has not called all_reduce #7, 3 others wait in all_reduce #7"
     assert verdict_of(job, (), looks(100, 150, 7), looks(104, 3, 8)) is None, "the calls go on"
     assert verdict_of(job, (), looks(100, 150, 7), looks(104, 150, 7)) is None, "the ranks wrote no second record"
+
+
+class BrokenLogin(HereLogin):
+    """A node whose client is not installed here, or that meets a fault of ours."""
+
+    def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
+        del remote, connect_timeout_s
+        if self.host.name == "node2":
+            raise KeyError("node2")
+        return ["/nowhere/ssh"]
+
+
+@pytest.mark.parametrize(
+    ("node", "words"), [("node1", "No such file or directory: '/nowhere/ssh'"), ("node2", "node2")]
+)
+def test_a_look_that_fails_is_told_once_and_ends_nothing(node: str, words: str) -> None:
+    told: list[str] = []
+    login = BrokenLogin(Host(node, "127.0.0.1"))
+    watch = Watch(
+        WatchedJob("unit-watch-broken", (login,), (node,), {}), 0.02, lambda _: [], list, [].append, told.append
+    )
+    end = time.monotonic() + 60
+    while watch.failures < 3 and time.monotonic() < end:
+        watch.poll()
+        time.sleep(0.01)
+    watch.close()
+    (sentence,) = told
+    assert sentence.startswith("The watch could not look at the nodes: ")
+    assert words in sentence
+    assert sentence.endswith(" The job goes on, and the watch tries again.")
+
+
+@pytest.mark.parametrize("part", ["facts", "broken"])
+def test_what_is_asked_beside_the_looks_may_fail(part: str) -> None:
+    def fails(*_given: object) -> list[str]:
+        raise ConfigError("this process may open 12 files")
+
+    job = f"unit-watch-beside-{os.getpid()}"
+    found: list[StallRecord] = []
+    watched = WatchedJob(job, (HERE,), ("node1",) * 3, {})
+    asked = (fails, list) if part == "facts" else (lambda _hosts: [], fails)
+    watch = Watch(watched, 1.0, *asked, found.append, [].append)  # type: ignore[arg-type]
+    with ranks(job, 3) as started:
+        if part == "facts":
+            os.kill(program_of(started[1]), signal.SIGSTOP)
+        end = time.monotonic() + 120
+        while not found and time.monotonic() < end:
+            watch.poll()
+            time.sleep(0.05)
+    watch.close()
+    (record,) = found
+    facts = ("the hardware of node1 was not looked at: this process may open 12 files",)
+    assert (record.verdict.cause, record.facts) == (("stopped rank", facts) if part == "facts" else ("not known", ()))
 
 
 @pytest.mark.parametrize("program", [CHATTY])

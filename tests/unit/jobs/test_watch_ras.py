@@ -79,7 +79,7 @@ def test_the_rank_that_lags_by_nccls_own_count_is_named(tmp_path: Path) -> None:
 def stalled(job: str) -> StallRecord:
     found: list[StallRecord] = []
     job_here = WatchedJob(job, (HERE,), ("node1",) * 4, {"127.0.0.1": "node1"})
-    watch = Watch(job_here, 3.0, lambda _hosts: [], list, found.append)
+    watch = Watch(job_here, 3.0, lambda _hosts: [], list, found.append, [].append)
     end = time.monotonic() + 240
     while not found and time.monotonic() < end:
         watch.poll()
