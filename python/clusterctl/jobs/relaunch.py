@@ -54,9 +54,12 @@ def relaunched(
         tell: gets sentences for the user.
     """
     out: tuple[str, ...] = ()
+    again = options
+    every: tuple[str, ...] = ()
     for left in range(asked.restarts, -1, -1):
         began = time.monotonic()
-        ending = start(_without(options, out))
+        ending = start(again)
+        every = every or ending.hosts
         suspects = ending.suspects
         if not suspects and ending.stood_still and asked.search:
             suspects = _Search(start, options, time.monotonic() - began, tell).among(ending.hosts)
@@ -66,7 +69,9 @@ def relaunched(
         if len(suspects) >= len(ending.hosts):
             tell("It is not started again: no node would be left.")
             return ending.code
-        tell(f"Starting again without {folded(out)}; {left - 1} more restarts are allowed.")
+        again = _without(options, out, every)
+        ranks = "" if again.wish.ranks is None else f", with {again.wish.ranks} ranks"
+        tell(f"Starting again without {folded(out)}{ranks}; {left - 1} more restarts are allowed.")
     return ending.code
 
 
@@ -114,10 +119,8 @@ class _Search:
     def _run(self, half: Sequence[str]) -> RunEnd:
         self._tell(f"Search: starting on {folded(half)}.")
         self._runs += 1
-        ranks = self._options.wish.ranks
-        share = None if ranks is None else max(1, ranks * len(half) // self._hosts)
-        options = replace(self._options, wish=replace(self._options.wish, ranks=share), timeout_s=self._enough_s)
-        ending = self._start(_only(options, half))
+        options = _limited(replace(self._options, timeout_s=self._enough_s), half)
+        ending = self._start(_fitted(options, half, self._hosts))
         if not ending.stood_still and not ending.suspects:
             self._tell(f"Search: the program {_end_words(ending)} on {folded(half)}.")
         return ending
@@ -162,13 +165,17 @@ def _end_words(ending: RunEnd) -> str:
     return "goes on" if ending.code else "ends well"
 
 
-def _without(options: RunOptions, out: Sequence[str]) -> RunOptions:
-    return _limited(options, [options.inventory.limit or "all", *(f"!{name}" for name in out)]) if out else options
+def _without(options: RunOptions, out: Sequence[str], hosts: Sequence[str]) -> RunOptions:
+    limited = _limited(options, [options.inventory.limit or "all", *(f"!{name}" for name in out)])
+    return _fitted(limited, [name for name in hosts if name not in out], len(hosts))
 
 
-def _only(options: RunOptions, hosts: Sequence[str]) -> RunOptions:
+def _fitted(options: RunOptions, hosts: Sequence[str], of: int) -> RunOptions:
+    """Return options with the share of the ranks that some of so many hosts take, and a launch node among them."""
+    ranks = options.wish.ranks
+    share = None if ranks is None else max(1, ranks * len(hosts) // of)
     launch_node = options.launch_node if options.launch_node in hosts else None
-    return replace(_limited(options, hosts), launch_node=launch_node)
+    return replace(options, wish=replace(options.wish, ranks=share), launch_node=launch_node)
 
 
 def _limited(options: RunOptions, parts: Sequence[str]) -> RunOptions:

@@ -64,6 +64,21 @@ def test_the_last_restart_keeps_the_code_of_the_job() -> None:
     assert cluster.limits == [None]
 
 
+def test_a_restart_has_its_share_of_the_ranks_and_a_launch_node_that_is_left() -> None:
+    cluster = Cluster("node7", named=True)
+    for launch_node, expected in (("node7", None), ("node2", "node2")):
+        started: list[RunOptions] = []
+
+        def start(options: RunOptions, started: list[RunOptions] = started) -> RunEnd:
+            started.append(options)
+            return cluster.start(options)
+
+        options = replace(OPTIONS, wish=Wish(("true",), ranks=16), launch_node=launch_node)
+        assert relaunched(start, options, RelaunchOptions(restarts=1), cluster.told.append) == 0
+        assert [(one.wish.ranks, one.launch_node) for one in started] == [(16, launch_node), (14, expected)]
+    assert cluster.told[-1] == "Starting again without node7, with 14 ranks; 0 more restarts are allowed."
+
+
 class Boundary(Cluster):
     """Nodes that stop a job with two given ones together, or on too few nodes for it."""
 
