@@ -170,7 +170,8 @@ class WatchedRun:
         named = names.get(death.host, "") if death else ""
         if blamed.ours and named not in blamed.ours:
             words = suspects.ours_words(blamed, lost)
-            return StallVerdict(cause="lack of memory", sentence=words, hosts=tuple(blamed.ours)), ()
+            verdict = StallVerdict(cause="lack of memory", sentence=words, hosts=tuple(blamed.ours))
+            return verdict, self._facts(verdict.hosts)
         if death is not None:
             facts = self._facts([named]) if named else ()
             words = suspects.death_words(death, named, self._killed(named, blamed, lost), facts)

@@ -87,6 +87,8 @@ def test_a_kill_that_the_launcher_does_not_tell_of_leaves_one_too(job: Callable[
     assert (found.verdict.cause, found.verdict.hosts) == ("lack of memory", ("node2",))
     assert [(one.host, one.count, one.tie) for one in found.kills] == [("node2", 3, "group")]
     assert told[0].startswith("node2 lost 3 processes of the job's user to the kernel")
+    assert found.facts == (FACT,)
+    assert f"; {FACT}. To run without it: " in told[0]
 
 
 def test_a_program_that_fails_by_itself_leaves_none(job: Callable[..., Job], told: list[str]) -> None:
