@@ -99,11 +99,12 @@ def test_a_strangers_kill_for_lack_of_memory_names_no_node(cluster: Cluster) -> 
             output = beside_a_stranger(cluster, fault, until_stall=stall)
         text = "\n".join(output)
         named = set(NAMED.findall(text))
-        assert named == {HOST}, text
         if stall:
+            assert named == {HOST}, text
             assert f"{HOST} rank {CULPRIT} is in endless_loop" in text
             assert "lost 1 process" not in text, text
-        else:
+        else:  # the launcher may tell of a rank that lost its peer alone
+            assert named <= {HOST}, text
             assert f"the kernel killed 1 process on {STRANGER} for lack of memory; nothing tells that it was" in text, (
                 text
             )
@@ -112,9 +113,10 @@ def test_a_strangers_kill_for_lack_of_memory_names_no_node(cluster: Cluster) -> 
 
 
 def beside_a_stranger(cluster: Cluster, fault: str, *, until_stall: bool) -> list[str]:
-    """Run an MPI program with a fault while another program on a node is killed for its memory; return the output."""
-    given = [("STACK", "mpi"), ("FAULT", fault), ("CULPRIT", str(CULPRIT)), ("AT", "60")]
-    words = ["--sync", str(PROGRAM.parent), "--stall-after", str(STALL_AFTER_S), "--timeout", "150"]
+    """Run an MPI program whose fault comes after another program on a node was killed; return the output."""
+    ended = f"{planting.TMP}/the-stranger-has-ended"
+    given = [("STACK", "mpi"), ("FAULT", fault), ("CULPRIT", str(CULPRIT)), ("UNTIL", ended)]
+    words = ["--sync", str(PROGRAM.parent), "--stall-after", str(STALL_AFTER_S), "--timeout", "300"]
     words += [word for name, value in given for word in ("-x", f"{name}={value}")]
     command = [*CLUSTERCTL, "run", str(cluster.box.inventory), *words, "--", "python", PROGRAM.name]
     output: list[str] = []
@@ -125,7 +127,9 @@ def beside_a_stranger(cluster: Cluster, fault: str, *, until_stall: bool) -> lis
             output.append(line.rstrip("\n"))
             if line == "step 3\n":
                 stranger = cluster.on(STRANGER, "sh", "-c", 'python3 -c "$1"; echo "ended with $?"', "sh", HUNGRY)
+                cluster.on(HOST, "touch", ended)
             if until_stall and WORDS.search(line):
                 process.terminate()
+    cluster.on(HOST, "rm", "-f", ended)
     assert stranger == "ended with 137", stranger
     return output

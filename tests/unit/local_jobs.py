@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from clusterctl.support import content
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from clusterctl.model.memory_kills import MemoryKills
 
 SUPERVISOR = content.role_files("validation") / "job_supervisor.py"
 # A child that leaves its parent's session and ignores TERM, as a stuck rank's relatives may.
@@ -48,6 +51,19 @@ class MuteLogin(supervised_job.JobLogin):
 HERE = HereLogin(Host(name="node1", address="127.0.0.1"))
 MUTE = MuteLogin(Host(name="node8", address="192.0.2.8"))
 GONE = DeadLogin(Host(name="node9", address="192.0.2.9"))
+
+
+def telling(name: str, memory: MemoryKills, *, silent: int = 0) -> supervised_job.JobLogin:
+    """Return a node that tells of kills for lack of memory, once it has left so many looks without an answer."""
+    left = [f"echo 'ssh: connect to host {name} port 22: Connection timed out' >&2; exit 255"] * silent
+    answer = {"at": 1, "ranks": [], "memory": memory.model_dump()}
+
+    class Telling(supervised_job.JobLogin):
+        def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
+            del remote, connect_timeout_s
+            return ["sh", "-c", left.pop()] if left else ["echo", json.dumps(answer)]
+
+    return Telling(Host(name=name, address="127.0.0.1"))
 
 
 def spec(name: str, *argv: str, deadline_s: float = 30, **more: object) -> supervised_job.JobSpec:

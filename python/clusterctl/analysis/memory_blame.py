@@ -74,6 +74,16 @@ def losses(before: Mapping[str, MemoryKills], now: Mapping[str, MemoryKills]) ->
     return found
 
 
+def untold(before: Mapping[str, MemoryKills], now: Mapping[str, MemoryKills]) -> tuple[str, ...]:
+    """Return the nodes of which two looks do not tell whether they lost processes."""
+    return tuple(name for name, seen in now.items() if name not in before or not _compare(before[name], seen))
+
+
+def _compare(old: MemoryKills, seen: MemoryKills) -> bool:
+    counted = any(0 <= then <= later for then, later in ((old.all, seen.all), (old.own, seen.own)))
+    return counted or (old.log is not None and seen.log is not None)
+
+
 def blame(
     lost: Mapping[str, NodeLoss],
     output: str,
@@ -104,7 +114,7 @@ def blame(
             ours[name] = "group"
         elif name in _lost_workers(output, names):
             ours[name] = "worker"
-        elif name == rank_deaths.first_lost_peer(output, names):
+        elif rank_deaths.first_exit(output) is None and name == rank_deaths.lost_peer(output, names):
             ours[name] = "peers"
     return MemoryBlame(ours, tuple(name for name in lost if name not in ours))
 

@@ -18,6 +18,9 @@ _TORCHRUN = re.compile(
     r"Root Cause[^\n]*\n(?:[^\n]*\n){1,6}?(?:\s*host\s*: (?P<host>\S+)[^\n]*\n)?\s*rank\s*: (?P<rank>\d+) [^\n]*\n"
     r"\s*exitcode\s*: (?P<code>-?\d+) [^\n]*?(?:\((?P<signal>SIG\w+)\))?\s*\n"
 )
+_EXITED = re.compile(
+    r"The first process to do so was: Process name: \[\S+,(?P<rank>\d{1,9})\] Exit code: (?P<code>\d{1,3})\b"
+)
 # In the words of PRRTE for a rank that called MPI_Abort, in its help-prun.txt.
 _ABORTED = re.compile(r'due to process rank \d{1,9} with PID \d+ on node (?P<host>\S+) calling "abort"')
 # Open MPI (help-mpi-btl-tcp.txt, "peer hung up") and Gloo (gloo/transport/tcp/pair.cc).
@@ -49,6 +52,14 @@ class RankDeath:
         return f"was ended by {names.get(self.signal, f'signal {self.signal}')}"
 
 
+@dataclass(frozen=True)
+class RankExit:
+    """A rank that ended with an exit code."""
+
+    rank: int
+    code: int
+
+
 def torchrun_ends(output: str) -> tuple[WorkerEnd, ...]:
     """Return the worker that each torchrun names as the first that ended, in the order of the output."""
     found = _TORCHRUN.finditer(f"{output}\n")
@@ -65,27 +76,47 @@ def first_death(output: str) -> RankDeath | None:
     return None
 
 
-def first_lost_peer(output: str, names: Mapping[str, str]) -> str:
-    """Return the node of the first peer that ranks say they have lost, empty without one.
+def first_exit(output: str) -> RankExit | None:
+    """Return the rank that mpirun tells of as the first that ended with an exit code; None where it tells of none."""
+    found = _EXITED.search(" ".join(output.split()))
+    return RankExit(int(found["rank"]), int(found["code"])) if found else None
 
-    Only the first counts: when the launcher ends the others, they lose each other too.
+
+def lost_peers(output: str, names: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the nodes of the peers that ranks say they have lost, in the order of the output.
+
+    When the launcher ends the others, they lose each other too. Under load, such words may come first.
+
+    Args:
+        output: the end of the job's output.
+        names: the node of each name and address that the output may use.
     """
-    for match in _LOST_PEER.finditer(output):
-        name = names.get(match["host"] or match["address"], "")
-        if name:
-            return name
-    return ""
+    told = (names.get(match["host"] or match["address"], "") for match in _LOST_PEER.finditer(output))
+    return tuple(dict.fromkeys(name for name in told if name))
+
+
+def lost_peer(output: str, names: Mapping[str, str]) -> str:
+    """Return the one node whose ranks others say they have lost; empty without one, and where it may be another one.
+
+    A rank that aborts lost its peer before, so its node does not count beside another one.
+    """
+    lost = lost_peers(output, names)
+    others = [name for name in lost if len(lost) == 1 or name != _aborted_on(output, names)]
+    return others[0] if len(others) == 1 else ""
 
 
 def lost_before_abort(output: str, names: Mapping[str, str]) -> str:
     """Return the node of a rank that ended before another node's rank aborted; empty where the output tells no such.
 
     A rank that loses its peer may abort before mpirun hears how the peer ended. mpirun then names the wrong rank.
-
-    Args:
-        output: the end of the job's output.
-        names: the node of each name and address that the output may use.
     """
-    aborted = _ABORTED.search(" ".join(output.split()))
-    lost = first_lost_peer(output, names)
-    return lost if aborted and names.get(aborted["host"], "") not in {"", lost} else ""
+    lost = lost_peer(output, names)
+    return lost if _aborted_on(output, names) not in {"", lost} else ""
+
+
+def _aborted_on(output: str, names: Mapping[str, str]) -> str:
+    """Return the node of the rank that aborted by mpirun's words, or that SIGABRT ended."""
+    if found := _ABORTED.search(" ".join(output.split())):
+        return names.get(found["host"], "")
+    death = first_death(output)
+    return names.get(death.host, "") if death is not None and death.signal == signal.SIGABRT else ""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.analysis.memory_blame import MemoryBlame, NodeLoss, Tie
-    from clusterctl.analysis.rank_deaths import RankDeath
+    from clusterctl.analysis.rank_deaths import RankDeath, RankExit
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Host
     from clusterctl.model.memory_kills import MemoryKills
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _MOST = 6  # sentences
 _PEERS = 2  # with a suspect they are three, of which one can be the odd one
+_KILLS_S = 22.0  # of the look at the end of a job, when a node may still be short of memory
 _LOOK_S = 12.0  # of one trip: a node that does not answer must not hide what the others tell
 
 
@@ -101,16 +102,25 @@ def _kind(node: NodeFacts) -> tuple[object, ...]:
     )
 
 
-def lost_since(logins: Sequence[JobLogin], job: str, before: Mapping[str, MemoryKills]) -> dict[str, NodeLoss]:
+def lost_since(
+    logins: Sequence[JobLogin], job: str, before: Mapping[str, MemoryKills]
+) -> tuple[dict[str, NodeLoss], dict[str, str]]:
     """Return what the kernel has killed for lack of memory since the job began, by node that has some.
+
+    With it goes, for each node that does not tell of kills, why it was not asked; '' where its counts do not compare. A
+    node that does not answer is asked twice.
 
     Args:
         logins: the nodes.
         job: the job's id.
         before: what it had killed before the job.
     """
-    now = {look.host: look.memory for look in rank_look.looks(logins, job)}
-    return memory_blame.losses(before, now)
+    seen = {look.host: look for look in rank_look.looks(logins, job, within_s=_KILLS_S)}
+    again = [login for login in logins if seen[login.host.name].problem]
+    seen.update({look.host: look for look in rank_look.looks(again, job, within_s=_KILLS_S)})
+    now = {name: look.memory for name, look in seen.items() if not look.problem}
+    silent = {name: look.problem for name, look in seen.items() if look.problem}
+    return memory_blame.losses(before, now), silent | dict.fromkeys(memory_blame.untold(before, now), "")
 
 
 def lost_words(name: str, loss: NodeLoss, tie: Tie | None) -> str:
@@ -137,6 +147,20 @@ def others_words(blamed: MemoryBlame, lost: Mapping[str, NodeLoss]) -> str:
     return f"While the job ran, the kernel killed {told} for lack of memory; nothing tells that it was the job's."
 
 
+def untold_words(untold: Mapping[str, str]) -> str:
+    """Return a sentence about the nodes that do not tell of kills, by :func:`lost_since`."""
+    silent = [name for name, why in untold.items() if why]
+    hidden = [name for name, why in untold.items() if not why]
+    told = []
+    if silent:
+        were = "was" if len(silent) == 1 else "were"
+        told.append(f"{folded(silent)} {were} not asked for kills for lack of memory: {untold[silent[0]]}")
+    if hidden:
+        words = "cannot be asked for kills for lack of memory"
+        told.append(f"{folded(hidden)} {words}: counts before and after the job do not compare")
+    return f"{'; '.join(told)}."
+
+
 def _processes(count: int) -> str:
     return "1 process" if count == 1 else f"{count} processes"
 
@@ -157,6 +181,11 @@ def death_words(death: RankDeath, node: str, killed: int | None, facts: Sequence
     if killed is None and any("ran out of memory" in fact for fact in facts):
         return f"{sentence}: the kernel's log tells of a kill for lack of memory"
     return f"{sentence}; who sent it is not known"
+
+
+def exit_words(left: RankExit, node: str) -> str:
+    """Return a sentence about a rank that ended with an exit code and was lost by ranks of other nodes."""
+    return f"{node} rank {left.rank} ended with exit code {left.code}, and ranks of other nodes lost it"
 
 
 def peer_words(node: str) -> str:

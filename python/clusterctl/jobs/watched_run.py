@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -137,7 +138,7 @@ class WatchedRun:
         """
         began = time.monotonic()
         output = self._tail.decode("utf-8", "replace")
-        lost = suspects.lost_since(self._nodes.logins, self._job, self._nodes.memory)
+        lost, untold = suspects.lost_since(self._nodes.logins, self._job, self._nodes.memory)
         blamed = memory_blame.blame(lost, output, self._names(), self._watch.seen)
         found = self._ended_by(output, blamed, lost)
         if found is not None:
@@ -160,6 +161,8 @@ class WatchedRun:
             self._tell(f"{_words(record)}{self._record_words()}")
         if blamed.others:
             self._tell(f"Note: {suspects.others_words(blamed, lost)}")
+        if untold:
+            self._tell(f"Note: {suspects.untold_words(untold)}")
 
     def _ended_by(
         self, output: str, blamed: MemoryBlame, lost: Mapping[str, NodeLoss]
@@ -172,12 +175,19 @@ class WatchedRun:
             words = suspects.ours_words(blamed, lost)
             verdict = StallVerdict(cause="lack of memory", sentence=words, hosts=tuple(blamed.ours))
             return verdict, self._facts(verdict.hosts)
-        if death is not None:
+        lost_on = rank_deaths.lost_before_abort(output, names)
+        if death is not None and not (lost_on and death.signal == signal.SIGABRT):  # such a rank has lost its peer
             facts = self._facts([named]) if named else ()
             words = suspects.death_words(death, named, self._killed(named, blamed, lost), facts)
             hosts = (named,) if named else ()
             return StallVerdict(cause="killed rank", sentence=words, hosts=hosts, ranks=(death.rank,)), facts
-        if lost_on := rank_deaths.lost_before_abort(output, names):
+        left = rank_deaths.first_exit(output)
+        left_on = self._nodes.ranks[left.rank] if left and left.rank < len(self._nodes.ranks) else ""
+        if left and left_on in rank_deaths.lost_peers(output, names)[:1]:
+            words = suspects.exit_words(left, left_on)
+            verdict = StallVerdict(cause="lost rank", sentence=words, hosts=(left_on,), ranks=(left.rank,))
+            return verdict, self._facts([left_on])
+        if lost_on:
             words = suspects.peer_words(lost_on)
             return StallVerdict(cause="lost rank", sentence=words, hosts=(lost_on,)), self._facts([lost_on])
         return None

@@ -25,27 +25,31 @@ _LOOK_S = 10.0
 _STACKS_S = 20.0  # the program's own limit is shorter
 
 
-def looks(logins: Sequence[JobLogin], job: str, stacks: Stacks = "none") -> tuple[NodeLook, ...]:
+def looks(
+    logins: Sequence[JobLogin], job: str, stacks: Stacks = "none", within_s: float | None = None
+) -> tuple[NodeLook, ...]:
     """Look at every node; a node that does not answer has a look that says so.
 
     Args:
         logins: the nodes of the job.
         job: the job's id.
         stacks: also take the stacks of the ranks, which takes some seconds; the quick ones lack a library's functions.
+        within_s: seconds until a node counts as silent; by default 10, and 20 with stacks.
     """
+    limit_s = within_s or (_LOOK_S if stacks == "none" else _STACKS_S)
     if not logins:
         return ()
     at_once = max(1, min(reach.at_once(login.host for login in logins), len(logins)))
     with ThreadPoolExecutor(at_once) as pool:
-        return tuple(pool.map(lambda login: _look(login, job, stacks), logins))
+        return tuple(pool.map(lambda login: _look(login, job, stacks, limit_s), logins))
 
 
-def _look(login: JobLogin, job: str, stacks: Stacks) -> NodeLook:
+def _look(login: JobLogin, job: str, stacks: Stacks, limit_s: float) -> NodeLook:
     name = login.host.name
     remote = [login.host.python, login.host.layout.program(PROGRAM), job, *_OPTIONS[stacks]]
     argv = login.command(remote, connect_timeout_s=_CONNECT_S)
     try:
-        reply = python.ask(argv, b"", _LOOK_S if stacks == "none" else _STACKS_S, {"ranks", "at"})
+        reply = python.ask(argv, b"", limit_s, {"ranks", "at"})
     except OSError as error:  # this machine lacks ssh, memory or open files
         return NodeLook(host=name, problem=str(error))
     if reply.answer is None:

@@ -1,4 +1,7 @@
-"""A training loop that one rank leaves in the middle: STACK is mpi, torch or horovod, FAULT what it does at step AT."""
+"""A training loop that one rank leaves in the middle: STACK is mpi, torch or horovod, FAULT what it does at step AT.
+
+With UNTIL, it waits with that until its node has the file.
+"""
 
 import os
 import signal
@@ -8,6 +11,7 @@ from pathlib import Path
 
 STACK, FAULT, CULPRIT = os.environ["STACK"], os.environ["FAULT"], int(os.environ["CULPRIT"])
 AT = int(os.environ.get("AT", "8"))
+UNTIL = os.environ.get("UNTIL", "")
 
 if STACK == "mpi":
     from mpi4py import MPI
@@ -107,8 +111,10 @@ FAULTS = {
     "crash": crash,
 }
 
+is_due = rank == CULPRIT and FAULT in FAULTS
 for step in range(100000):
-    if rank == CULPRIT and step == AT and FAULT in FAULTS:
+    if is_due and step >= AT and (not UNTIL or Path(UNTIL).exists()):
+        is_due = False
         FAULTS[FAULT]()
     all_reduce()
     if rank == 0:

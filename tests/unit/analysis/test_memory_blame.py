@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from clusterctl.analysis.memory_blame import MemoryBlame, NodeLoss, blame, losses
-from clusterctl.analysis.rank_deaths import first_lost_peer
+from clusterctl.analysis.memory_blame import MemoryBlame, NodeLoss, blame, losses, untold
 from clusterctl.model.memory_kills import LoggedKill, MemoryKills
 
 NAMES = {"node1": "node1", "node2": "node2", "node3": "node3", "host3": "node3", "10.0.0.3": "node3"}
@@ -12,6 +11,13 @@ NAMES = {"node1": "node1", "node2": "node2", "node3": "node3", "host3": "node3",
 HUNG_UP = "  Local host: node1\n  Local PID:  17467\n  Peer host:  {}\n"
 CLOSED = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [{}]:17280"
 SIGNALLED = "mpirun noticed that process rank {} with PID 471 on node {} exited on\nsignal {} (Killed)."
+EXITED = """
+prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-node1-1382@1,{}]
+   Exit code:    {}
+"""
 WORKER = "RuntimeError: DataLoader worker (pid 4242) is killed by signal: Killed. "
 TORCHRUN = """
 Root Cause (first observed failure):
@@ -52,6 +58,9 @@ def test_only_new_kills_of_the_log_count() -> None:
         (NodeLoss(1), SIGNALLED.format(2, "node2", 9), None),
         (NodeLoss(1), HUNG_UP.format("host3"), "peers"),
         (NodeLoss(1), HUNG_UP.format("node2") + HUNG_UP.format("host3"), None),
+        (NodeLoss(1), HUNG_UP.format("host3") + HUNG_UP.format("node2"), None),  # a follower's words may come first
+        (NodeLoss(1), HUNG_UP.format("host3") + EXITED.format(2, 3), None),
+        (NodeLoss(1, own=True), HUNG_UP.format("node2") + EXITED.format(2, 3), "group"),
         (NodeLoss(1), CLOSED.format("10.0.0.3"), "peers"),
         (NodeLoss(1), WORKER + TORCHRUN, "worker"),
         (NodeLoss(1), TORCHRUN, None),
@@ -75,7 +84,13 @@ def test_a_log_that_may_tell_of_roots_own_job_does_not_decide() -> None:
     assert blame({"node3": loss}, HUNG_UP.format("host3"), NAMES) == MemoryBlame({"node3": "peers"})
 
 
-def test_peers_that_are_lost_later_do_not_count() -> None:
-    assert first_lost_peer(HUNG_UP.format("elsewhere") + CLOSED.format("10.0.0.3"), NAMES) == "node3"
-    assert first_lost_peer(HUNG_UP.format("node1") + CLOSED.format("10.0.0.3"), NAMES) == "node1"
-    assert first_lost_peer("step 4", NAMES) == ""
+def test_a_node_whose_kills_before_and_after_cannot_be_compared_is_untold() -> None:
+    before = {
+        "node1": kills(1),
+        "node2": kills(-1),
+        "node3": kills(2),
+        "node4": kills(-1, log=()),
+        "node5": kills(-1, 0),
+    }
+    now = dict.fromkeys(before, kills(1, 1, ())) | {"node6": kills(1)}
+    assert untold(before, now) == ("node2", "node3", "node6")

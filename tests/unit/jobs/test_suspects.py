@@ -6,7 +6,8 @@ import pytest
 from clusterctl.analysis.memory_blame import MemoryBlame, NodeLoss
 from clusterctl.analysis.rank_deaths import RankDeath
 from clusterctl.jobs import suspects
-from clusterctl.model.memory_kills import LoggedKill
+from clusterctl.model.memory_kills import LoggedKill, MemoryKills
+from local_jobs import GONE, telling
 
 
 def test_what_a_node_lost_is_told_with_what_ties_it_to_the_job() -> None:
@@ -42,3 +43,26 @@ def test_a_death_has_the_inventorys_name_and_its_reason(
     node: str, killed: int | None, facts: tuple[str, ...], words: str
 ) -> None:
     assert suspects.death_words(RankDeath(4, "host3", 9), node, killed, facts).startswith(words)
+
+
+KILLED = MemoryKills(all=1, uid=1001)
+
+
+@pytest.mark.parametrize("silent", [0, 1, 2])
+def test_a_node_that_does_not_tell_its_kills_is_asked_again_and_then_told(silent: int) -> None:
+    before = dict.fromkeys(("node1", "node9"), MemoryKills(all=0))
+    lost, untold = suspects.lost_since((telling("node1", KILLED, silent=silent), GONE), "unit-suspects", before)
+    assert lost == ({} if silent == 2 else {"node1": NodeLoss(1, uid=1001)})
+    route = "ssh: connect to host node9 port 22: No route to host"
+    timeout = "ssh: connect to host node1 port 22: Connection timed out"
+    assert untold == {"node9": route, **({"node1": timeout} if silent == 2 else {})}
+    assert suspects.untold_words({"node9": route}) == f"node9 was not asked for kills for lack of memory: {route}."
+
+
+def test_a_node_whose_kills_before_the_job_are_not_known_is_told() -> None:
+    logins = [telling(name, KILLED) for name in ("node1", "node2", "node3")]
+    lost, untold = suspects.lost_since(logins, "unit-suspects", {"node1": MemoryKills(), "node3": MemoryKills(all=1)})
+    assert lost == {}
+    assert suspects.untold_words(untold) == (
+        "node[1-2] cannot be asked for kills for lack of memory: counts before and after the job do not compare."
+    )

@@ -12,13 +12,14 @@ from clusterctl.jobs import suspects
 from clusterctl.jobs.watched_run import WatchedNodes, WatchedRun
 from clusterctl.model.hosts import Host
 from clusterctl.model.memory_kills import LoggedKill, MemoryKills
-from clusterctl.model.stall import NodeLook, StallRecord
-from clusterctl.remote import rank_look
 from clusterctl.state import paths, stalls
+from local_jobs import telling
 from past_runs import record, remember, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from clusterctl.model.stall import StallRecord
 
 KILLED = (
     "step 41\nprterun noticed that process rank 1 with PID 815 on node node2 exited on\nsignal 9 (Killed).\nthe end\n"
@@ -29,10 +30,13 @@ FACT = "node2: / has less than 1 % of its space free (remove files in /)"
 class Job:
     """A job of two nodes, of which the kernel of node2 may have killed something."""
 
-    def __init__(self, cluster: str, tell: Callable[[str], None], before: MemoryKills) -> None:
+    def __init__(
+        self, cluster: str, tell: Callable[[str], None], before: MemoryKills, now: MemoryKills, silent: int
+    ) -> None:
         nodes = {name: factory.provisioned(name, number) for number, name in enumerate(("node1", "node2"), start=1)}
         hosts = [Host(name, f"10.0.0.{number}") for number, name in enumerate(nodes, start=1)]
-        watched = WatchedNodes(cluster, hosts, nodes, (), ("node1", "node2"), Path("/nowhere"), {"node2": before})
+        logins = (telling("node2", now, silent=silent),)
+        watched = WatchedNodes(cluster, hosts, nodes, logins, ("node1", "node2"), Path("/nowhere"), {"node2": before})
         self.run = WatchedRun("run-12", watched, 300.0, tell)
 
     def ends(self, output: str) -> None:
@@ -51,10 +55,8 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[str]) -> Cal
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(suspects, "facts_of", lambda names, _job: (FACT,) if list(names) == ["node2"] else ())
 
-    def start(now: MemoryKills, before: MemoryKills | None = None) -> Job:
-        looks = (NodeLook(host="node2", memory=now),)
-        monkeypatch.setattr(rank_look, "looks", lambda *_asked: looks)
-        return Job("lab", told.append, before or MemoryKills(all=0, log=()))
+    def start(now: MemoryKills, before: MemoryKills | None = None, silent: int = 0) -> Job:
+        return Job("lab", told.append, before or MemoryKills(all=0, log=()), now, silent)
 
     return start
 
@@ -89,6 +91,40 @@ def test_a_kill_that_the_launcher_does_not_tell_of_leaves_one_too(job: Callable[
     assert told[0].startswith("node2 lost 3 processes of the job's user to the kernel")
     assert found.facts == (FACT,)
     assert f"; {FACT}. To run without it: " in told[0]
+
+
+EXITED = """
+prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-node1-1382@1,1]
+   Exit code:    3
+"""
+PEER = "  Local host: node{}\n  Local PID:  17467\n  Peer host:  node{}\n"
+
+
+def test_a_rank_that_left_with_a_code_is_named_where_others_lost_it_first(
+    job: Callable[..., Job], told: list[str]
+) -> None:
+    job(MemoryKills(all=0)).ends(PEER.format(1, 2) + EXITED)
+    (found,) = kept()
+    assert (found.verdict.cause, found.verdict.hosts, found.verdict.ranks) == ("lost rank", ("node2",), (1,))
+    assert told[0].startswith("node2 rank 1 ended with exit code 3, and ranks of other nodes lost it; ")
+
+
+def test_words_about_a_follower_name_nobody(job: Callable[..., Job], told: list[str]) -> None:
+    """The launcher ends node1's rank, and node2 may tell of that before it tells of the one that left."""
+    job(MemoryKills(all=1)).ends(PEER.format(2, 1) + EXITED)
+    job(MemoryKills(all=1)).ends(PEER.format(1, 2) + PEER.format(2, 1))
+    assert kept() == []
+    note = "Note: While the job ran, the kernel killed 1 process on node2 for lack of memory; nothing tells that it was"
+    assert [words.startswith(note) for words in told] == [True, True]
+
+
+def test_a_node_that_does_not_tell_its_kills_is_a_note(job: Callable[..., Job], told: list[str]) -> None:
+    job(MemoryKills(all=1), silent=2).ends("ValueError: the batch is empty\n")
+    why = "ssh: connect to host node2 port 22: Connection timed out"
+    assert told == [f"Note: node2 was not asked for kills for lack of memory: {why}."]
 
 
 def test_a_program_that_fails_by_itself_leaves_none(job: Callable[..., Job], told: list[str]) -> None:
