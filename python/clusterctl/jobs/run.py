@@ -174,8 +174,9 @@ def run_watched(
             quiet.end()
             if prefixer is not None:
                 prefixer.end()
-            if watch is not None and outcome.ending == "exited" and outcome.rc != 0:
-                watch.died()
+            ended_well = (outcome.ending, outcome.rc) == ("exited", 0)
+            if watch is not None and outcome.ending != "not_started" and not ended_well:
+                watch.died(by_itself=outcome.ending == "exited")
     code = _concluded(outcome, team.launch_node, options, tell)
     return RunEnd(code, tuple(team.hosts), watch.suspects if watch is not None and code else ())
 

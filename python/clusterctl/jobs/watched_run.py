@@ -130,17 +130,21 @@ class WatchedRun:
         if self._found is not None and self._watch.stands_still and not self._ends:
             self._tell(f"The job stood still: {_words(self._found)}{self._record_words()}")
 
-    def died(self) -> None:
+    def died(self, *, by_itself: bool) -> None:
         """Say which rank a signal ended or which node lacked memory, where the launcher or a node tells of one.
 
         A rank that loses its peer may end before the launcher hears of that one. So a kill for lack of memory goes
         before the launcher's words, where it was surely one of the job's processes. What is said is kept.
+
+        Args:
+            by_itself: nobody ended the job. Otherwise the launcher's words tell of what ended it.
         """
         began = time.monotonic()
         output = self._tail.decode("utf-8", "replace")
         lost, untold = suspects.lost_since(self._nodes.logins, self._job, self._nodes.memory)
-        blamed = memory_blame.blame(lost, output, self._names(), self._watch.seen)
-        found = self._ended_by(output, blamed, lost)
+        words = output if by_itself else ""
+        blamed = memory_blame.blame(lost, words, self._names(), self._watch.seen)
+        found = self._ended_by(words, blamed, lost)
         if found is not None:
             verdict, facts = found
             self.suspects = verdict.hosts

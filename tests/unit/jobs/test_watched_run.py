@@ -39,9 +39,9 @@ class Job:
         watched = WatchedNodes(cluster, hosts, nodes, logins, ("node1", "node2"), Path("/nowhere"), {"node2": before})
         self.run = WatchedRun("run-12", watched, 300.0, tell)
 
-    def ends(self, output: str) -> None:
+    def ends(self, output: str, *, by_itself: bool = True) -> None:
         self.run.through(lambda _stream, _data: None)("stderr", output.encode())
-        self.run.died()
+        self.run.died(by_itself=by_itself)
         self.run.close()
 
 
@@ -125,6 +125,17 @@ def test_a_node_that_does_not_tell_its_kills_is_a_note(job: Callable[..., Job], 
     job(MemoryKills(all=1), silent=2).ends("ValueError: the batch is empty\n")
     why = "ssh: connect to host node2 port 22: Connection timed out"
     assert told == [f"Note: node2 was not asked for kills for lack of memory: {why}."]
+
+
+def test_a_job_that_was_ended_has_its_kills_told_and_not_what_ended_it(
+    job: Callable[..., Job], told: list[str]
+) -> None:
+    """After --timeout the launcher tells of the signal that clusterctl sent."""
+    job(MemoryKills(all=0)).ends(KILLED, by_itself=False)
+    assert (kept(), told) == ([], [])
+    job(MemoryKills(all=2, own=2), MemoryKills(all=0, own=0)).ends(KILLED, by_itself=False)
+    (found,) = kept()
+    assert (found.verdict.cause, found.verdict.hosts) == ("lack of memory", ("node2",))
 
 
 def test_a_program_that_fails_by_itself_leaves_none(job: Callable[..., Job], told: list[str]) -> None:
