@@ -311,13 +311,16 @@ def verdict_of(
     mute = {look.host for look in first if look.silent}
     silent = [look.host for look in second if look.silent and look.host in mute]
     at_half = {rank.rank: look.host for look in half for rank in look.ranks}
-    expected = {**at_half, **dict(enumerate(job.ranks))}
+    # A rank of torchrun may leave when it has no more to do, so it is missed where others wait.
+    waits = any(one.waits for one in sights)
+    by_torchrun = {rank: look.host for look in second for rank in look.expected if waits}
+    expected = {**at_half, **by_torchrun, **dict(enumerate(job.ranks))}
     told = _behind(job, second, _FRESH_S)
     behind = next((one for one in told if one is not None), None)
     return stall.judge(
         sights,
         missing=missing_ranks(second, expected),
-        unseen=expected.keys() - {*seen, *at_half, *(rank.rank for look in first for rank in look.ranks)},
+        unseen=expected.keys() - {*seen, *at_half, *by_torchrun, *(rank.rank for look in first for rank in look.ranks)},
         silent=silent,
         behind=behind,
         lasts=behind in _behind(job, first, math.inf),

@@ -63,12 +63,13 @@ class FlightLook(Fact):
 class NodeLook(Fact):
     """One look at the ranks on a node; ``problem`` says why there is none, and ``silent`` that nobody answered there.
 
-    ``at`` is by the node's steady clock.
+    ``at`` is by the node's steady clock. ``expected`` are the ranks that torchrun has started there.
     """
 
     host: str
     at: float = 0.0
     ranks: tuple[RankState, ...] = ()
+    expected: tuple[int, ...] = ()
     stacks: tuple[Stack, ...] = ()
     flights: tuple[FlightLook, ...] = ()
     ras: tuple[str, ...] = ()  # what NCCL's RAS says of the job, in lines

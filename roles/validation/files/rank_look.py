@@ -28,6 +28,7 @@ import rank_stacks
 
 STACKS_S = 12.0  # for all of a node's ranks together
 MOST_STACKS = 64
+MOST_EXPECTED = 1024
 MOST_RAS_LINES = 200
 _RAS_S = 8.0
 MOST_PATH = 512
@@ -170,11 +171,28 @@ def _address(word: str) -> str:
     return str(mapped or found)
 
 
+def environment_of(pid: int) -> dict[str, str]:
+    """Return the environment of a process, empty where it is gone."""
+    entries = job_members.read_bytes(f"/proc/{pid}/environ").decode("utf-8", "replace").split("\0")
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+
+def expected(chosen: dict[int, int]) -> list[int]:
+    """Return the ranks that torchrun has started on this node, by the environment of those that are there."""
+    found: set[int] = set()
+    for pid in chosen:
+        environment = environment_of(pid)
+        words = [environment.get(name, "") for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
+        if "TORCHELASTIC_RUN_ID" in environment and all(word.isdecimal() for word in words):
+            rank, place, count = map(int, words)
+            found.update(range(rank - place, rank - place + min(count, MOST_EXPECTED)))
+    return sorted(found)
+
+
 def ras_lines(chosen: dict[int, int]) -> list[str]:
     """Return what NCCL's RAS says of the whole job, asked by the nodes of the first and of the last rank alone."""
     for pid, rank in chosen.items():
-        entries = job_members.read_bytes(f"/proc/{pid}/environ").decode("utf-8", "replace").split("\0")
-        environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+        environment = environment_of(pid)
         sizes = {environment.get(name) for name in ("WORLD_SIZE", "HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")}
         if (rank == 0 or str(rank + 1) in sizes) and re.search(
             r"/libnccl[^/\n]*\n", rank_stacks.text(f"/proc/{pid}/maps")
@@ -191,6 +209,7 @@ def answer(job: str, with_stacks: bool, quick: bool = False) -> dict[str, object
         "event": "ranks",
         "at": time.monotonic(),
         "ranks": [look(pid, rank, silent) for pid, rank in chosen.items()],
+        "expected": expected(chosen),
         "memory": memory_kills.look(),
     }
     if with_stacks:

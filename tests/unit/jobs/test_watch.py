@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on, verdict_of
 from clusterctl.model.hosts import Host
+from clusterctl.model.job_outcome import Stack
 from clusterctl.model.stall import FlightGroup, FlightLook, NodeLook, RankState
 from clusterctl.support.errors import ConfigError
 from local_jobs import GONE, HERE, HereLogin
@@ -178,6 +179,21 @@ def test_a_job_that_spins_is_judged_by_calls_that_two_looks_found_missing() -> N
     assert found.sentence == "node1 rank 2 has not called all_reduce #7, 3 others wait in all_reduce #7"
     assert verdict_of(job, (), looks(100, 150, 7), looks(104, 3, 8)) is None, "the calls go on"
     assert verdict_of(job, (), looks(100, 150, 7), looks(104, 150, 7)) is None, "the ranks wrote no second record"
+
+
+WAITS = 'Thread 5 (idle): "MainThread"\n    all_reduce (torch/distributed/distributed_c10d.py:2810)\n'
+COMPUTES = 'Thread 5 (active): "MainThread"\n    save (train.py:9)\n'
+
+
+@pytest.mark.parametrize(("place", "is_named"), [(WAITS, True), (COMPUTES, False)])
+def test_a_rank_of_torchrun_that_left_early_is_named_where_others_wait(place: str, is_named: bool) -> None:
+    """torchrun alone knows its ranks; one that left with code 0 may have no more to do."""
+    there = [RankState(pid=rank, rank=rank, state="R", cpu_s=0, moved_bytes=0) for rank in (1, 2, 3)]
+    stacks = [Stack(host="node1", pid=one.pid, tool="py-spy", text=place) for one in there]
+    looks = (NodeLook(host="node1", ranks=there, stacks=stacks, expected=(0, 1, 2, 3)),)
+    found = verdict_of(WatchedJob("job", (), (), {}), looks, looks, looks)
+    assert (found is not None and found.cause == "dead rank") == is_named
+    assert found is None or not is_named or found.sentence == "node1 rank 0 has ended, 3 others wait in all_reduce"
 
 
 class BrokenLogin(HereLogin):

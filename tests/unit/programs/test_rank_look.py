@@ -49,3 +49,15 @@ def test_each_look_asks_the_ranks_for_a_flight_record_that_the_next_one_reads() 
         rank.wait()
         os.close(reader)
         flight_record.remove(job)
+
+
+def test_the_ranks_that_torchrun_started_are_known_from_one_that_is_there() -> None:
+    job = f"unit-look-torch-{os.getpid()}"
+    given = {"TORCHELASTIC_RUN_ID": "x", "RANK": "6", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"}
+    rank = subprocess.Popen(["sleep", "300"], env={**os.environ, "CLUSTERCTL_JOB": job, **given})
+    try:
+        found = rank_look.answer(job, with_stacks=False)
+    finally:
+        rank.kill()
+        rank.wait()
+    assert found["expected"] == [4, 5, 6, 7]
