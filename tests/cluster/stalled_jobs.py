@@ -25,6 +25,7 @@ PROGRAM = Path(__file__).parent / "programs" / "stalling.py"
 PYSPY = "/usr/local/bin/py-spy"
 STALL_AFTER_S = 10
 FAULTS = ("endless loop", "dead file", "out of memory", "SIGSTOP", "another collective", "firewall", "slow loader")
+HEALTHY = ("computes in silence", "exchanges in silence")
 WORDS = re.compile(
     r"clusterctl: (?:No output for \d+ s: (?P<stall>.*)"
     r"|(?P<died>\S+ (?:rank \d+ was ended by|lost \d+ process(?:es)?) .*))"
@@ -95,6 +96,34 @@ def since_the_fault(lines: Sequence[tuple[float, str]]) -> Sequence[tuple[float,
     return next((lines[at:] for at, (_, line) in enumerate(lines) if line == "step 7"), ())
 
 
+def command_of(
+    cluster: Cluster, stack: str, fault: str, rank: int, limit_s: float, stall_after_s: float = STALL_AFTER_S
+) -> list[str]:
+    given = [f"{name}={value}" for name, value in (("STACK", stack), ("FAULT", fault), ("CULPRIT", rank))]
+    launcher = ["--launcher", "torchrun"] if stack == "torch" else []
+    words = ["--sync", str(PROGRAM.parent), "--stall-after", str(stall_after_s), "--timeout", str(limit_s)]
+    words += [word for one in given for word in ("-x", one)]
+    program = [*([] if launcher else ["python"]), PROGRAM.name]
+    return [*CLUSTERCTL, "run", str(cluster.box.inventory), *launcher, *words, "--", *program]
+
+
+def run_healthy(cluster: Cluster, stack: str, fault: str, *, limit_s: float = 300) -> Told:
+    """Run the program while its ranks go on without a word for a while; whatever is said of it is wrong."""
+    lines: list[tuple[float, str]] = []
+    command = command_of(cluster, stack, fault, -1, limit_s)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append((time.monotonic(), line.rstrip("\n")))
+            if line == "step 9\n":
+                process.terminate()
+    output = [line for _, line in lines]
+    assert "step 9" in output, "\n".join(output[-40:])
+    silent = output[output.index("step 7") : output.index("step 9")]
+    told = next((match["stall"] for line in silent if (match := WORDS.search(line))), "")
+    return Told(stack, fault, told or "nobody was named", 0.0, "nobody" if told else "", output)
+
+
 def run(
     cluster: Cluster,
     stack: str,
@@ -106,12 +135,7 @@ def run(
     stall_after_s: float = STALL_AFTER_S,
 ) -> Told:
     """Run the program with a fault in a rank of a host, and return what was said of it."""
-    given = [f"{name}={value}" for name, value in (("STACK", stack), ("FAULT", fault), ("CULPRIT", rank))]
-    launcher = ["--launcher", "torchrun"] if stack == "torch" else []
-    words = ["--sync", str(PROGRAM.parent), "--stall-after", str(stall_after_s), "--timeout", str(limit_s)]
-    words += [word for one in given for word in ("-x", one)]
-    program = [*([] if launcher else ["python"]), PROGRAM.name]
-    command = [*CLUSTERCTL, "run", str(cluster.box.inventory), *launcher, *words, "--", *program]
+    command = command_of(cluster, stack, fault, rank, limit_s, stall_after_s)
     lines: list[tuple[float, str]] = []
     with planted(cluster, fault, host), contextlib.ExitStack() as closed:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1)

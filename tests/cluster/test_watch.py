@@ -11,7 +11,7 @@ import planting
 import pytest
 import stalled_jobs
 from clusterctl.model.stall import StallRecord
-from stalled_jobs import FAULTS, NAMED, PROGRAM, STALL_AFTER_S, WORDS, Told, run
+from stalled_jobs import FAULTS, HEALTHY, NAMED, PROGRAM, STALL_AFTER_S, WORDS, Told, run, run_healthy
 from validated import CLUSTERCTL, NODES
 
 if TYPE_CHECKING:
@@ -78,6 +78,15 @@ def test_each_planted_cause_is_named_rightly_or_is_not_known(cluster: Cluster) -
     assert not wrong, [one.sentence for one in wrong]
     rightly = [one for one in found if one.verdict == "rightly"]
     assert len(rightly) >= 0.9 * len(found)
+
+
+@pytest.mark.parametrize("stack", ["mpi", "torch"])
+@pytest.mark.parametrize("healthy", HEALTHY)
+def test_a_silent_job_that_goes_on_is_left_alone(cluster: Cluster, stack: str, healthy: str) -> None:
+    told = run_healthy(cluster, stack, healthy)
+    cluster.remove_torch_litter()
+    assert told.verdict == "rightly", told.sentence
+    assert cluster.is_clean()
 
 
 def record_of(told: Told) -> StallRecord:

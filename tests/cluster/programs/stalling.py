@@ -1,6 +1,6 @@
 """A training loop that one rank leaves in the middle: STACK is mpi, torch or horovod, FAULT what it does at step AT.
 
-With UNTIL, it waits with that until its node has the file.
+With UNTIL, it waits with that until its node has the file. With a FAULT "in silence", all ranks go on without a word.
 """
 
 import os
@@ -11,6 +11,7 @@ from pathlib import Path
 
 STACK, FAULT, CULPRIT = os.environ["STACK"], os.environ["FAULT"], int(os.environ["CULPRIT"])
 AT = int(os.environ.get("AT", "8"))
+SILENT_S = 45.0
 UNTIL = os.environ.get("UNTIL", "")
 
 if STACK == "mpi":
@@ -24,6 +25,9 @@ if STACK == "mpi":
 
     def broadcast() -> None:
         world.bcast(None, root=0)
+
+    def any_of(flag: bool) -> bool:
+        return any(one for one, _data in world.allgather((flag, bytes(1 << 20))))
 else:
     import torch
     import torch.utils.data
@@ -39,6 +43,11 @@ else:
 
         def broadcast() -> None:
             dist.broadcast(torch.ones(1 << 10), 0)
+
+        def any_of(flag: bool) -> bool:
+            given = torch.full((1 << 20,), float(flag))
+            dist.all_reduce(given)
+            return bool(given[0] > 0)
     else:
         import horovod.torch as hvd
 
@@ -50,6 +59,9 @@ else:
 
         def broadcast() -> None:
             hvd.broadcast(torch.ones(1 << 10), 0, name="weights")
+
+        def any_of(flag: bool) -> bool:
+            return bool(hvd.allreduce(torch.full((1 << 20,), float(flag)), name="flags")[0] > 0)
 
 
 def endless_loop() -> None:
@@ -99,7 +111,20 @@ def load_batch() -> None:
     next(iter(torch.utils.data.DataLoader(Slow(), num_workers=1 if FAULT == "slow loader's worker" else 0)))
 
 
-FAULTS = {
+def compute() -> None:
+    end = time.monotonic() + SILENT_S
+    while time.monotonic() < end:
+        sum(range(1 << 16))
+
+
+def exchange() -> None:
+    end = time.monotonic() + SILENT_S
+    while any_of(time.monotonic() < end):
+        pass
+
+
+HEALTHY = {"computes in silence": compute, "exchanges in silence": exchange}
+FAULTS = HEALTHY | {
     "endless loop": endless_loop,
     "dead file": read_file,
     "out of memory": fill_memory,
@@ -111,7 +136,7 @@ FAULTS = {
     "crash": crash,
 }
 
-is_due = rank == CULPRIT and FAULT in FAULTS
+is_due = FAULT in HEALTHY or (rank == CULPRIT and FAULT in FAULTS)
 for step in range(100000):
     if is_due and step >= AT and (not UNTIL or Path(UNTIL).exists()):
         is_due = False
