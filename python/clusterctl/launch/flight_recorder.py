@@ -9,6 +9,8 @@ that name and needs none. Gloo's calls are recorded too, but not written.
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from clusterctl.launch.compose import Launcher
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.launch.compose import Wish
 
 CALLS = 2000  # the size that PyTorch's tutorial recommends, and the default of later releases
-_PYTHON = frozenset({"python", "python3", "-m"})
+_PYTHON = re.compile(r"python(\d[\d.]*)?")
 _RENAMED = (2, 13)
 # Whoever sets one of these has plans of his own.
 NAMES = frozenset(
@@ -33,12 +35,13 @@ NAMES = frozenset(
 
 
 def is_for(wish: Wish) -> bool:
-    """Whether a job's ranks run in the cluster's own Python, with no setting of the user's for the recorder.
+    """Whether a job's ranks are programs in Python, with no setting of the user's for the recorder.
 
     In a container the folder of the pipe may be missing, and PyTorch ends a rank that cannot make its pipe.
     """
     first = wish.program[0] if wish.program else ""
-    runs_python = first in _PYTHON or (wish.launcher is Launcher.TORCHRUN and first.endswith(".py"))
+    by_torchrun = wish.launcher is Launcher.TORCHRUN and (first == "-m" or first.endswith(".py"))
+    runs_python = by_torchrun or _PYTHON.fullmatch(PurePosixPath(first).name) is not None
     return runs_python and not {word.partition("=")[0] for word in wish.exported} & NAMES
 
 
