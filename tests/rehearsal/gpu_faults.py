@@ -286,6 +286,14 @@ _LOGGED: tuple[tuple[str, int, tuple[str, ...], str, int, tuple[str, ...]], ...]
         ("Xid 119", "reset"),
     ),
     (
+        "Xid 154: the driver asks for a restart of the node",
+        17,
+        _GPUS,
+        f"{_XID}154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+        1,
+        ("Xid 154", "'Node Reboot Required'", "restart it"),
+    ),
+    (
         "SXid: a fatal error of an NVSwitch",
         19,
         _SXM,

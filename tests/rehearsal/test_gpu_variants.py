@@ -84,6 +84,10 @@ def test_faults_of_programs_and_corrected_errors_are_notes() -> None:
         bus = victim(machine).removesuffix(".0")
         for code in (13, 31, 43, 45, 68):
             machine.events.append((90.0, f"NVRM: Xid (PCI:{bus}): {code}, pid=99, name=python3, Ch 00000008"))
+        changed = f"NVRM: Xid (PCI:{bus}): 154, GPU recovery action changed"
+        machine.events.append((88.0, f"{changed} from 0x0 (None) to 0x1 (GPU Reset Required)"))
+        machine.events.append((85.0, f"{changed} from 0x1 (GPU Reset Required) to 0x0 (None)"))
+        machine.events.append((84.0, f"NVRM: Xid (PCI:{bus}): 145, RLW_REMAP Nonfatal XC0 i0 Link 00 (0x4 0x1)"))
         machine.events.append((80.0, "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20009, Non-fatal, Link 28 RX Short"))
         machine.events.append((80.0, "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0 (channel:1)"))
         machine.events.append((80.0, "pcieport 0000:17:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer"))
@@ -94,8 +98,11 @@ def test_faults_of_programs_and_corrected_errors_are_notes() -> None:
 
     causes, notes = judged(changed("h100-sxm", log))
     assert causes == []
-    for words in ("Xid 13 of", "Xid 31 of", "Xid 43 of", "Xid 45 of", "Xid 68 of", "SXID 20009", "LINK Down eno1 once"):
+    codes = (13, 31, 43, 45, 68, 145, 154)
+    for words in (*(f"Xid {code} of" for code in codes), "SXID 20009", "LINK Down eno1 once"):
         assert words in notes
+    assert "the driver asks for nothing any more" in notes
+    assert "GPU Reset Required" not in notes
     assert "Slot" not in notes
     assert "ata3" not in notes
 

@@ -46,6 +46,11 @@ _PATTERNS = tuple(
         ("link", r"(?P<device>[\w.-]+): (?:\w+: )?(?:[\w.-]+ )?(?:NIC )?Link (?:is )?(?P<code>[Dd]own)\b"),
     )
 )
+# A word of the line that decides what a code asks for (NVIDIA, "Analyzing Xid Errors with the Xid Catalog").
+_XID_WORDS = {
+    "154": re.compile(r" to 0x[0-9a-fA-F]+ \(([^()]+)\)"),  # GPU recovery action changed from 0x0 (None) to 0x1 (...)
+    **dict.fromkeys(map(str, range(144, 151)), re.compile(r"\b(Nonfatal)\b")),
+}
 _UNCORRECTED = 1 << 61  # of a bank's status (Intel SDM, volume 3, IA32_MCi_STATUS.UC; AMD has the same bit)
 
 
@@ -85,7 +90,10 @@ def _event(text: str) -> tuple[str, str, str] | None:
         if found:
             groups = found.groupdict()
             code = groups.get("code") or ""
-            if source == "mce":
+            if source == "xid" and code in _XID_WORDS:
+                word = _XID_WORDS[code].search(text)
+                code = f"{code}, {word.group(1)}" if word else code
+            elif source == "mce":
                 code = "uncorrected" if int(code, 16) & _UNCORRECTED else "corrected"
             elif source == "io" and code.startswith("I/O "):
                 code = "timeout"

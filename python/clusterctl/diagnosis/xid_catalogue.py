@@ -2,8 +2,11 @@
 
 Source of every row: "Analyzing Xid Errors with the Xid Catalog", table 1, columns "Description" and "Resolution Bucket
 (Immediate Action)", https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. Where the text beside a code
-asks for more than its bucket, the row follows the text. SXid: NVIDIA Fabric Manager User Guide, "NVSwitch SXid
-Errors", where "Fatal" asks for a reset of the fabric.
+asks for more than its bucket, the row follows the text. The comment of a row names the bucket. SXid: NVIDIA Fabric
+Manager User Guide, "NVSwitch SXid Errors", where "Fatal" asks for a reset of the fabric.
+
+Of some codes the words of the line decide. A code is then a number and a word: ``154, Node Reboot Required``,
+``145, Nonfatal``.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from clusterctl.model.findings import Severity
 
-Action = Literal["ignore", "application", "later", "reset", "reboot", "replace", "power", "software"]
+Action = Literal["ignore", "application", "later", "reset", "reboot", "replace", "power", "software", "help", "asked"]
 
 
 class XidRow(NamedTuple):
@@ -25,7 +28,15 @@ class XidRow(NamedTuple):
 
 _COPY_ENGINE: XidRow = XidRow("a copy engine reported an error", "application")
 _VIDEO: XidRow = XidRow("a video or image engine reported an error", "application")
+_UNUSED: XidRow = XidRow("a code that NVIDIA's catalogue lists as unused since the A100", "help")
+_CONFIDENTIAL: XidRow = XidRow("an error of an NVLink in confidential computing", "help")
+_MORE_OF_48: XidRow = XidRow("it tells more of an Xid 48", "ignore")
+_UNUSED_CODES = (
+    *(*range(1, 8), 9, 10, 12, *range(15, 25), *range(26, 31), *range(33, 37), 42, 47, *range(49, 54)),
+    *(*range(55, 60), 61, 65, 73, 81, 87, 90, 91, *range(111, 119), *range(122, 126), 138),
+)
 XIDS: dict[str, XidRow] = {
+    **dict.fromkeys(map(str, _UNUSED_CODES), _UNUSED),  # CONTACT_SUPPORT
     "8": XidRow("the GPU stopped processing", "application"),  # RESTART_APP
     "11": XidRow("an invalid command stream", "application"),  # RESTART_APP
     "13": XidRow("an exception of the graphics engine, mostly a fault of the program", "application"),  # RESTART_APP
@@ -73,16 +84,48 @@ XIDS: dict[str, XidRow] = {
     "137": XidRow("an illegal access over NVLink, mostly a fault of the program", "ignore"),  # IGNORE
     "140": XidRow("an uncorrected ECC error", "reset"),  # RESET_GPU
     "141": XidRow("an error of CUDA's fast path", "ignore"),  # IGNORE
+    "142": _VIDEO,  # none; CONTACT_SUPPORT to investigate, as for the other engines
     "143": XidRow("the GPU could not be initialised", "reset"),  # RESET_GPU
-    **dict.fromkeys(("144", "145", "146", "147", "148", "149", "150"), XidRow("an error of an NVLink", "reset")),
+    # WORKFLOW_NVLINK5_ERR: RESET_GPU where the line says Fatal
+    **dict.fromkeys(map(str, range(144, 151)), XidRow("an error of an NVLink", "reset")),
+    "151": XidRow("an error in the rotation of keys", "reboot"),  # RESTART_VM
+    "152": XidRow("an error of the deep learning accelerator", "ignore"),  # IGNORE
+    "153": XidRow("a timeout of the deep learning accelerator", "ignore"),  # IGNORE
+    "154": XidRow("what the driver asks for has changed", "asked"),  # XID_154: what the line says
     "155": XidRow("an NVLink went down", "reset"),  # RESET_GPU
     "156": XidRow("a resource was retired", "reset"),  # RESET_GPU
     "157": XidRow("no spare is left to retire a resource", "replace"),  # IGNORE, CONTACT_SUPPORT
     "158": XidRow("a fatal timeout of the GPU", "reset"),  # RESET_GPU
+    "159": XidRow("an error of the link to the Grace processor", "later"),  # CHECK_UVM: RESET_GPU where UVM is used
     "160": XidRow("a memory channel was retired", "ignore"),  # IGNORE
     "161": XidRow("a memory channel could not be retired", "ignore"),  # IGNORE
+    # From here on the catalogue names no bucket; the rows follow its text.
+    "162": XidRow("the circuit that smooths power is on again", "ignore"),
+    "163": XidRow("the circuit that smooths power is off", "ignore"),  # "No GPU reset required"
+    "164": XidRow("the circuit that smooths power nears the end of its life", "ignore"),
+    "165": XidRow("the circuit that smooths power has reached the end of its life", "ignore"),
+    "166": _CONFIDENTIAL,
+    "167": XidRow("a fatal timeout of PCIe", "help"),
+    "168": XidRow("errors in protected memory, seen only where ECC is off", "help"),
+    "169": XidRow("a halt of an internal microcontroller", "help"),
+    "170": _CONFIDENTIAL,
+    "171": _MORE_OF_48,
+    "172": _MORE_OF_48,
+}
+_NONFATAL = "Nonfatal"  # of 144 to 150. IGNORE, or XID_154_EVAL: RESTART_APP where no Xid 154 asks for more
+_RECOVERY = "154"
+# What the driver asks for by Xid 154: the catalogue's words, and those of newer drivers. What each means: NVIDIA GPU
+# Memory Error Management, "Error Recovery and Response Flags".
+_ASKED: dict[str, Action] = {
+    "None": "ignore",
+    "GPU Reset Required": "reset",
+    "PF FLR": "reset",
+    "Drain and Reset": "reset",
+    "Node Reboot Required": "reboot",
+    "OS Reboot": "reboot",
 }
 _UNKNOWN = XidRow("a code that this release does not know", "software")
+_ADDRESS = "https://docs.nvidia.com/deploy/xid-errors/"
 _AGAIN = "if it comes back, have the GPU replaced"
 _CURES: dict[Action, tuple[Severity, str]] = {
     "later": ("warning", f"reset the GPU when it is free ('nvidia-smi --gpu-reset -i {{gpu}}'); {_AGAIN}"),
@@ -90,13 +133,28 @@ _CURES: dict[Action, tuple[Severity, str]] = {
     "reboot": ("error", "drain the node and restart it; if it comes back, reseat the GPU or have it replaced"),
     "replace": ("error", "drain the node and reset the GPU; have it replaced where the error is still told after that"),
     "power": ("error", "connect the GPU's power cables"),
-    "software": ("warning", "look the code up in NVIDIA's catalogue of Xid errors, and update driver and firmware"),
+    "software": ("warning", f"look the code up in NVIDIA's catalogue ({_ADDRESS}), and update driver and firmware"),
+    "help": ("warning", "watch the GPU; if it comes back, ask NVIDIA's support ('nvidia-bug-report.sh')"),
+    "asked": ("error", "drain the node, and do what the driver asks for ('nvidia-smi -q -i {gpu}', Recovery Action)"),
 }
 
 
 def row(code: str) -> XidRow:
-    """Return what the catalogue says of a code."""
-    return XIDS.get(code, _UNKNOWN)
+    """Return what the catalogue says of a code, which may have a word of its line: ``154, Node Reboot Required``."""
+    number, _, word = code.partition(", ")
+    found = XIDS.get(number, _UNKNOWN)
+    if number == _RECOVERY and word:
+        action = _ASKED.get(word, "asked")
+        asked = "nothing any more" if action == "ignore" else f"'{word}'"
+        return XidRow(f"the driver asks for {asked}", action)
+    if word == _NONFATAL:
+        return XidRow(f"{found.meaning} that is not fatal", "application")
+    return found
+
+
+def is_recovery(code: str) -> bool:
+    """Tell whether a code is Xid 154: of its lines, the last one of a GPU counts."""
+    return code.partition(", ")[0] == _RECOVERY
 
 
 def cure(code: str, gpu: str) -> tuple[Severity, str] | None:

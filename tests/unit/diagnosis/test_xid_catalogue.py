@@ -6,7 +6,7 @@ import pytest
 from clusterctl.diagnosis import xid_catalogue
 
 
-@pytest.mark.parametrize("code", ["8", "11", "13", "25", "31", "39", "43", "44", "45", "68", "69", "98", "137"])
+@pytest.mark.parametrize("code", ["8", "11", "13", "25", "31", "39", "43", "44", "45", "68", "69", "98", "137", "142"])
 def test_what_a_program_causes_blames_no_hardware(code: str) -> None:
     assert xid_catalogue.cure(code, "0000:3b:00.0") is None
 
@@ -23,7 +23,18 @@ def test_what_a_program_causes_blames_no_hardware(code: str) -> None:
         ("95", "error", "--gpu-reset"),
         ("119", "error", "--gpu-reset"),
         ("140", "error", "--gpu-reset"),
-        ("99999", "warning", "catalogue"),
+        ("149", "error", "--gpu-reset"),
+        ("51", "warning", "support"),
+        ("167", "warning", "support"),
+        ("154", "error", "nvidia-smi -q -i 0000:3b:00.0"),
+        ("154, GPU Reset Required", "error", "--gpu-reset -i 0000:3b:00.0"),
+        ("154, PF FLR", "error", "--gpu-reset"),
+        ("154, Drain and Reset", "error", "--gpu-reset"),
+        ("154, Node Reboot Required", "error", "restart it"),
+        ("154, OS Reboot", "error", "restart it"),
+        ("154, Drain P2P", "error", "drain the node"),
+        ("154, Sing a Song", "error", "what the driver asks for"),
+        ("99999", "warning", "https://docs.nvidia.com/deploy/xid-errors/"),
     ],
 )
 def test_what_the_hardware_needs_is_said(code: str, severity: str, words: str) -> None:
@@ -31,6 +42,16 @@ def test_what_the_hardware_needs_is_said(code: str, severity: str, words: str) -
     assert found is not None
     assert found[0] == severity
     assert words in found[1]
+
+
+@pytest.mark.parametrize("code", ["154, None", "145, Nonfatal", "162", "171", "172"])
+def test_what_asks_for_nothing_is_no_fault(code: str) -> None:
+    assert xid_catalogue.cure(code, "0000:3b:00.0") is None
+    assert xid_catalogue.row(code).meaning
+
+
+def test_the_catalogue_has_every_code_that_nvidia_publishes() -> None:
+    assert set(xid_catalogue.XIDS) == {str(code) for code in range(1, 173)}
 
 
 def test_every_row_has_a_number_and_a_meaning() -> None:

@@ -42,6 +42,23 @@ def test_a_journal_that_is_refused_is_a_note(tmp_path: Path) -> None:
     ("line", "event"),
     [
         ("NVRM: Xid (0000:03:00): 14, Channel 00000001", ["xid", "0000:03:00.0", "14"]),
+        (
+            "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",
+            ["xid", "0000:01:00.0", "154, None"],
+        ),
+        (
+            "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (OS Reboot)",
+            ["xid", "0000:01:00.0", "154, OS Reboot"],
+        ),
+        ("NVRM: Xid (PCI:0000:01:00): 154, in other words", ["xid", "0000:01:00.0", "154"]),
+        (
+            "NVRM: Xid (PCI:0000:04:00): 145, RLW_REMAP Nonfatal XC0 i0 Link 00 (0x00000004 0x00000001)",
+            ["xid", "0000:04:00.0", "145, Nonfatal"],
+        ),
+        (
+            "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x004505c6 0x00000000)",
+            ["xid", "0018:01:00.0", "149"],
+        ),
         ("nvidia-nvswitch2: SXid (PCI:0000:07:00.0): 20034, Severity 1 Engine instance 60", None),
         (
             "pcieport 0000:80:03.1: AER: PCIe Bus Error: severity=Correctable, type",

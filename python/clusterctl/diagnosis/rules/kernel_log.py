@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.findings import Severity
-    from clusterctl.model.hardware import Hardware
+    from clusterctl.model.hardware import Event, Hardware
 
 ORDER = 70
 _SHOWN = 4
@@ -74,6 +74,16 @@ class _Event(NamedTuple):
         """The devices, as a person reads them."""
         return and_more(self.devices, _SHOWN)
 
+    @property
+    def xid(self) -> str:
+        """The number of an Xid."""
+        return f"Xid {self.code.partition(',')[0]}"
+
+    @property
+    def meaning(self) -> str:
+        """What an Xid means."""
+        return xid_catalogue.row(self.code).meaning
+
 
 def findings(view: View) -> Iterator[Finding]:
     """Return one finding for each kind of event that hardware or memory must be cured of."""
@@ -90,8 +100,7 @@ def notes(view: View) -> Iterator[str]:
     for host, looks in view.hardware.items():
         for event in _events(looks.now):
             if event.source == "xid" and xid_catalogue.cure(event.code, "") is None:
-                row = xid_catalogue.row(event.code)
-                yield f"{host}: the kernel's log has Xid {event.code} of {event.where} {event.times}: {row.meaning}."
+                yield f"{host}: the kernel's log has {event.xid} of {event.where} {event.times}: {event.meaning}."
             elif event.source != "xid" and not tuple(_fault(host, event)):
                 named = f"{event.source.upper()} {event.code} {event.where}".strip()
                 yield f"{host}: the kernel's log has {named} {event.times}; it was corrected or passed by itself."
@@ -100,8 +109,7 @@ def notes(view: View) -> Iterator[str]:
 def _xid(host: str, event: _Event) -> Iterator[Finding]:
     found = xid_catalogue.cure(event.code, event.devices[0])
     if found:
-        meaning = xid_catalogue.row(event.code).meaning
-        cause = f"the kernel's log has Xid {event.code} of GPU {event.where} {event.times}: {meaning}"
+        cause = f"the kernel's log has {event.xid} of GPU {event.where} {event.times}: {event.meaning}"
         yield Finding("kernel log", found[0], (host,), cause, found[1])
 
 
@@ -122,7 +130,10 @@ def _fault(host: str, event: _Event) -> Iterator[Finding]:
 def _events(seen: Hardware) -> Iterator[_Event]:
     """Yield the events, with all devices of a code together; disks and links stay apart."""
     devices: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    asked = {one.device: one.code for one in sorted(seen.events, key=lambda one: one.at) if _asks(one)}
     for event in seen.events:
+        if _asks(event) and asked[event.device] != event.code:
+            continue
         apart = event.device if event.source in ("io", "link", "aer") else ""
         devices.setdefault((event.source, event.code, apart), {}).setdefault(event.device, []).append(event.at)
     for (source, code, _apart), times in devices.items():
@@ -132,6 +143,10 @@ def _events(seen: Hardware) -> Iterator[_Event]:
         last = max(max(at) for at in times.values())
         names = tuple(device for device in times if device)
         yield _Event(source, code, names or ("",), count, max(0.0, seen.time - last))
+
+
+def _asks(event: Event) -> bool:
+    return event.source == "xid" and xid_catalogue.is_recovery(event.code)
 
 
 def _span(seconds: float) -> str:
