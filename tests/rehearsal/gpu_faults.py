@@ -299,7 +299,15 @@ _LOGGED: tuple[tuple[str, int, tuple[str, ...], str, int, tuple[str, ...]], ...]
         _SXM,
         "nvidia-nvswitch1: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 48 LTSSM Fault Up",
         1,
-        ("SXid 20034", "0000:05:00.0"),
+        ("SXid 20034", "0000:05:00.0", "'Link 48 LTSSM Fault Up'"),
+    ),
+    (
+        "SXid: the connection of an NVSwitch is broken",
+        19,
+        _SXM,
+        "nvidia-nvswitch1: SXid (PCI:0000:05:00.0): 20012, Non-fatal, Link 12 DL protocol",
+        1,
+        ("SXid 20012", "0000:05:00.0", "connections"),
     ),
     (
         "the driver cannot start a GPU",

@@ -88,7 +88,9 @@ def test_faults_of_programs_and_corrected_errors_are_notes() -> None:
         machine.events.append((88.0, f"{changed} from 0x0 (None) to 0x1 (GPU Reset Required)"))
         machine.events.append((85.0, f"{changed} from 0x1 (GPU Reset Required) to 0x0 (None)"))
         machine.events.append((84.0, f"NVRM: Xid (PCI:{bus}): 145, RLW_REMAP Nonfatal XC0 i0 Link 00 (0x4 0x1)"))
-        machine.events.append((80.0, "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20009, Non-fatal, Link 28 RX Short"))
+        switch = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0)"
+        machine.events.append((80.0, f"{switch}: 20009, Non-fatal, Link 28 RX Short Error Rate"))
+        machine.events.append((80.0, f"{switch}: 11012, Non-fatal, Link 28 ingress header ECC"))
         machine.events.append((80.0, "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0 (channel:1)"))
         machine.events.append((80.0, "pcieport 0000:17:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer"))
         machine.events.append((80.0, "mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: 8c00004000010091"))
@@ -102,6 +104,11 @@ def test_faults_of_programs_and_corrected_errors_are_notes() -> None:
     for words in (*(f"Xid {code} of" for code in codes), "SXID 20009", "LINK Down eno1 once"):
         assert words in notes
     assert "the driver asks for nothing any more" in notes
+    assert "('Link 28 RX Short Error Rate'): the driver calls it not fatal" in notes
+    assert "('Link 28 ingress header ECC'): the switch corrected" in notes
+    assert notes.count("ago: the hardware corrected it.") == 3
+    assert "ago: once may be on purpose." in notes
+    assert "passed by itself" not in notes
     assert "GPU Reset Required" not in notes
     assert "Slot" not in notes
     assert "ata3" not in notes

@@ -2,8 +2,7 @@
 
 Source of every row: "Analyzing Xid Errors with the Xid Catalog", table 1, columns "Description" and "Resolution Bucket
 (Immediate Action)", https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. Where the text beside a code
-asks for more than its bucket, the row follows the text. The comment of a row names the bucket. SXid: NVIDIA Fabric
-Manager User Guide, "NVSwitch SXid Errors", where "Fatal" asks for a reset of the fabric.
+asks for more than its bucket, the row follows the text. The comment of a row names the bucket.
 
 Of some codes the words of the line decide. A code is then a number and a word: ``154, Node Reboot Required``,
 ``145, Nonfatal``.
@@ -137,6 +136,50 @@ _CURES: dict[Action, tuple[Severity, str]] = {
     "help": ("warning", "watch the GPU; if it comes back, ask NVIDIA's support ('nvidia-bug-report.sh')"),
     "asked": ("error", "drain the node, and do what the driver asks for ('nvidia-smi -q -i {gpu}', Recovery Action)"),
 }
+
+
+class SXidRow(NamedTuple):
+    """What NVIDIA says of an SXid that is not fatal; without a severity it needs nothing."""
+
+    meaning: str
+    severity: Severity | None = None
+    cure: str = ""
+
+
+_CORRECTED = SXidRow("the switch corrected a single-bit error of its memory")
+_MAY_FOLLOW = SXidRow("it is not fatal, and fatal ones may follow")
+_STALLED = "the traffic of a GPU's NVLinks stalls, and access to it hangs"
+# Source: NVIDIA Fabric Manager User Guide, "NVSwitch SXid Errors": "Non-Fatal NVSwitch SXid Errors" and "Other Notable
+# NVSwitch SXid Errors". A fatal one asks for a reset of the fabric, whatever its code.
+SXIDS: dict[str, SXidRow] = {
+    **dict.fromkeys(("11012", "11021", "11022", "11023", "12021", "12023", "15008", "15011"), _CORRECTED),
+    **dict.fromkeys(("19049", "19055", "19057", "19059", "19062", "19065", "19068", "19071"), _CORRECTED),
+    **dict.fromkeys(("24001", "24002", "24003"), _CORRECTED),
+    "10001": _MAY_FOLLOW,
+    "10002": _MAY_FOLLOW,
+    "10004": SXidRow(
+        "the switch is too hot, and its links may become slower", "warning", "look at the cooling of the node"
+    ),
+    "10005": SXidRow("the switch is no longer too hot"),
+    "11004": SXidRow(
+        _STALLED, "error", "restart the node; if it comes back, look at the partitions of the fabric manager"
+    ),
+    "12028": SXidRow(_STALLED, "error", "drain the node and restart it"),
+    "19084": SXidRow("a heartbeat of a link is missing", "error", "drain the node, and reset all GPUs or restart it"),
+    "20001": SXidRow("a packet of an NVLink was sent again, which may slow the link down"),
+    "20012": SXidRow(
+        "the connection of an NVLink is broken, where no GPU was shut down",
+        "warning",
+        "look at the mechanical connections of the GPUs and switches",
+    ),
+    "22013": SXidRow("it can be ignored"),
+}
+_UNLISTED = SXidRow("the driver calls it not fatal, and NVIDIA's guide does not list it")
+
+
+def sxid(code: str) -> SXidRow:
+    """Return what NVIDIA says of an SXid that the driver calls not fatal."""
+    return SXIDS.get(code, _UNLISTED)
 
 
 def row(code: str) -> XidRow:

@@ -54,5 +54,30 @@ def test_the_catalogue_has_every_code_that_nvidia_publishes() -> None:
     assert set(xid_catalogue.XIDS) == {str(code) for code in range(1, 173)}
 
 
+@pytest.mark.parametrize(("code", "words"), [("11012", "corrected"), ("20001", "sent again"), ("22013", "ignored")])
+def test_an_sxid_that_nvidia_says_is_harmless_is_told_with_that(code: str, words: str) -> None:
+    found = xid_catalogue.SXIDS[code]
+    assert words in found.meaning
+    assert found.severity is None
+
+
+@pytest.mark.parametrize(
+    ("code", "severity", "words"),
+    [
+        ("20012", "warning", "connections"),
+        ("10004", "warning", "cooling"),
+        ("12028", "error", "restart"),
+        ("19084", "error", "reset all GPUs"),
+        ("11004", "error", "partition"),
+    ],
+)
+def test_an_sxid_that_the_driver_calls_not_fatal_may_need_a_cure(code: str, severity: str, words: str) -> None:
+    found = xid_catalogue.SXIDS[code]
+    assert found.severity == severity
+    assert words in found.cure
+
+
 def test_every_row_has_a_number_and_a_meaning() -> None:
-    assert all(code.isdigit() and row.meaning for code, row in xid_catalogue.XIDS.items())
+    rows = (*xid_catalogue.XIDS.items(), *xid_catalogue.SXIDS.items())
+    assert all(code.isdigit() and row.meaning for code, row in rows)
+    assert all(bool(row.severity) == bool(row.cure) for row in xid_catalogue.SXIDS.values())

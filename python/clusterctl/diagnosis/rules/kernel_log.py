@@ -28,6 +28,11 @@ _DISK = "save its data, look at it with 'smartctl -a' or 'nvme smart-log', and r
 _LINK = "reseat or replace the cable or the transceiver, and look at the switch's port"
 _MEMORY = "find the module in 'ipmitool sel list' or with 'ras-mc-ctl --errors', and replace it"
 _SLOT = "reseat the card; if it comes back, try another slot or cable, then another card"
+# By source, what a note says of an event that is no fault.
+_HARMLESS = {
+    **dict.fromkeys(("aer", "edac", "mce"), "the hardware corrected it"),
+    "link": "once may be on purpose",
+}
 # By source and code, '' for any code: severity, what happened, cure. What is not here is a note.
 _FAULTS: dict[tuple[str, str], tuple[Severity, str, str]] = {
     ("sxid", "Fatal"): ("error", "a fatal error of the NVSwitch", "drain the node, and reset all GPUs or restart it"),
@@ -55,13 +60,14 @@ _FAULTS: dict[tuple[str, str], tuple[Severity, str, str]] = {
 
 
 class _Event(NamedTuple):
-    """Lines of one source and code: the devices, how many lines, and the age of the last in seconds."""
+    """Lines of one source and code: the devices, how many lines, the age of the last in seconds, and its text."""
 
     source: str
     code: str
     devices: tuple[str, ...]
     lines: int
     age_s: float
+    text: str
 
     @property
     def times(self) -> str:
@@ -84,6 +90,16 @@ class _Event(NamedTuple):
         """What an Xid means."""
         return xid_catalogue.row(self.code).meaning
 
+    @property
+    def sxid(self) -> str:
+        """The number of an SXid, '' for another event."""
+        return self.code.partition(",")[0] if self.source == "sxid" else ""
+
+    @property
+    def said(self) -> str:
+        """What the driver adds to an SXid: the link, and what happened on it."""
+        return "".join(self.text.split(", ", 2)[2:])
+
 
 def findings(view: View) -> Iterator[Finding]:
     """Return one finding for each kind of event that hardware or memory must be cured of."""
@@ -96,14 +112,18 @@ def findings(view: View) -> Iterator[Finding]:
 
 
 def notes(view: View) -> Iterator[str]:
-    """Return what the log says of programs' own faults, and of errors that were corrected."""
+    """Return what the log says of programs' own faults, of corrected errors, and of what NVIDIA calls not fatal."""
     for host, looks in view.hardware.items():
         for event in _events(looks.now):
             if event.source == "xid" and xid_catalogue.cure(event.code, "") is None:
                 yield f"{host}: the kernel's log has {event.xid} of {event.where} {event.times}: {event.meaning}."
             elif event.source != "xid" and not tuple(_fault(host, event)):
-                named = f"{event.source.upper()} {event.code} {event.where}".strip()
-                yield f"{host}: the kernel's log has {named} {event.times}; it was corrected or passed by itself."
+                named = f"{event.source.upper()} {event.sxid or event.code} {event.where}".strip()
+                said = f" ('{event.said}')" if event.sxid and event.said else ""
+                words = (
+                    xid_catalogue.sxid(event.sxid).meaning if event.sxid else _HARMLESS.get(event.source, "no fault")
+                )
+                yield f"{host}: the kernel's log has {named} {event.times}{said}: {words}."
 
 
 def _xid(host: str, event: _Event) -> Iterator[Finding]:
@@ -114,35 +134,52 @@ def _xid(host: str, event: _Event) -> Iterator[Finding]:
 
 
 def _fault(host: str, event: _Event) -> Iterator[Finding]:
-    severity_of = event.code.rpartition(", ")[2] if event.source == "sxid" else event.code
-    if event.source == "aer":
-        severity_of = "uncorrected" if event.code.startswith("Uncorrect") else "corrected"
-    found = _FAULTS.get((event.source, severity_of)) or _FAULTS.get((event.source, ""))
+    found = _judged(event)
     if found is None or (event.source == "link" and event.lines < _FLAPS):
         return
     severity, what, cure = found
-    number = f" (SXid {event.code.partition(',')[0]})" if event.source == "sxid" else ""
+    said = f", '{event.said}'" if event.said else ""
+    number = f" (SXid {event.sxid}{said})" if event.sxid else ""
     place = f" of {event.where}" if event.where else ""
     cause = f"the kernel's log has {event.times}{place}: {what.format(code=event.code)}{number}"
     yield Finding("kernel log", severity, (host,), cause, cure)
 
 
+def _harmless(event: _Event) -> str:
+    """Return what a note adds of an event that is no fault."""
+    if event.sxid:
+        said = f" ('{event.said}')" if event.said else ""
+        return f"{said}: {xid_catalogue.sxid(event.sxid).meaning}"
+    return f": {_HARMLESS.get(event.source, 'no rule judges it')}"
+
+
+def _judged(event: _Event) -> tuple[Severity, str, str] | None:
+    """Return how bad an event is, what happened, and what cures it; None for a note."""
+    severity_of = event.code.rpartition(", ")[2] if event.sxid else event.code
+    if event.source == "aer":
+        severity_of = "uncorrected" if event.code.startswith("Uncorrect") else "corrected"
+    if event.sxid and severity_of != "Fatal":
+        row = xid_catalogue.sxid(event.sxid)
+        return (row.severity, row.meaning, row.cure) if row.severity else None
+    return _FAULTS.get((event.source, severity_of)) or _FAULTS.get((event.source, ""))
+
+
 def _events(seen: Hardware) -> Iterator[_Event]:
     """Yield the events, with all devices of a code together; disks and links stay apart."""
-    devices: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    devices: dict[tuple[str, str, str], dict[str, list[Event]]] = {}
     asked = {one.device: one.code for one in sorted(seen.events, key=lambda one: one.at) if _asks(one)}
     for event in seen.events:
         if _asks(event) and asked[event.device] != event.code:
             continue
         apart = event.device if event.source in ("io", "link", "aer") else ""
-        devices.setdefault((event.source, event.code, apart), {}).setdefault(event.device, []).append(event.at)
+        devices.setdefault((event.source, event.code, apart), {}).setdefault(event.device, []).append(event)
     for (source, code, _apart), times in devices.items():
         count = sum(
-            int(seen.number("kernel log", f"{source} {code}", device) or len(at)) for device, at in times.items()
+            int(seen.number("kernel log", f"{source} {code}", device) or len(found)) for device, found in times.items()
         )
-        last = max(max(at) for at in times.values())
+        last = max((one for found in times.values() for one in found), key=lambda one: one.at)
         names = tuple(device for device in times if device)
-        yield _Event(source, code, names or ("",), count, max(0.0, seen.time - last))
+        yield _Event(source, code, names or ("",), count, max(0.0, seen.time - last.at), last.text)
 
 
 def _asks(event: Event) -> bool:
