@@ -156,6 +156,33 @@ def test_a_tool_that_fails_is_a_note_and_no_claim(change: Callable[[Machine], No
     assert note in notes
 
 
+_HEAD = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-00000000-0000-0000-0000-000000000000)"
+
+
+@pytest.mark.parametrize("tool", [gpu_parts.LINKS, gpu_parts.LINK_ERRORS])
+@pytest.mark.parametrize(
+    "text", ["\0\x07 <<>& }{\n", "[1, 2]\n", f"{_HEAD}\n\t Link #0 = fast\n"], ids=("garbage", "list", "another form")
+)
+def test_links_in_another_form_are_a_note(tool: str, text: str) -> None:
+    def change(machine: Machine) -> None:
+        machine.tools[tool] = Answer(text)
+
+    causes, notes = judged(changed("h100-sxm", change))
+    assert causes == []
+    assert f"Not looked at on node3: {'nvlink' if tool == gpu_parts.LINKS else 'nvlink errors'}: nvidia-smi" in notes
+
+
+def test_a_gpu_without_links_is_no_note() -> None:
+    def change(machine: Machine) -> None:
+        machine.replace(
+            gpu_parts.LINKS, "NVML: Unable to retrieve NVLink information as all links are inActive\n", "", 1
+        )
+
+    causes, notes = judged(changed("l40s-pcie", change))
+    assert causes == []
+    assert "nvlink" not in notes
+
+
 def test_a_tool_that_hangs_is_a_note_and_no_claim() -> None:
     causes, notes = judged(changed("l40s-pcie", _answers(Answer("", seconds=600.0)), patience=0.3))
     assert causes == []

@@ -32,6 +32,7 @@ _OF_DRIVERS = re.compile(
     r"|rx_out_of_buffer|tx_pause_storm_error_events"
     r"|[rt]x_pause_frames|[rt]x_pfc_ena_frames_pri[0-7]): (\d+)\s*"
 )
+_COUNTER = re.compile(r"\s+\S.*: -?\d+\s*")  # of any name
 _BEGINNINGS = {"rx", "tx"}  # how a line of interest begins: a driver prints thousands for its queues
 
 
@@ -53,10 +54,12 @@ def read(tree: Tree, answer: Answer, _request: Json) -> None:
 
 def _of_driver(tree: Tree, answer: Answer, ethtool: str, name: str) -> None:
     output = tree.run([ethtool, "-S", name])
-    if output.problem and "no stats available" not in output.text.lower():
-        answer.unseen(f"counters of the driver of {name}", output.problem)
+    lines = output.text.splitlines()
+    has_none = "no stats available" in output.text.lower()
+    if not has_none and (output.problem or not any(map(_COUNTER.fullmatch, lines))):
+        answer.unseen(f"counters of the driver of {name}", output.problem or f"ethtool -S {name} printed no counter")
         return
-    for line in output.text.splitlines():
+    for line in lines:
         if line.lstrip()[:2] not in _BEGINNINGS:
             continue
         found = _OF_DRIVERS.fullmatch(line)

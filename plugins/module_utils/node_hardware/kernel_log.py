@@ -168,4 +168,6 @@ def _journal(tree: Tree, answer: Answer, since: float) -> list[tuple[float, str]
             found.append((float(at), text))
     if found and output.problem:
         answer.unseen("kernel log", f"the end of the journal, since {output.problem}")
+    if not found and not output.problem:
+        answer.unseen("kernel log", "journalctl -o short-unix printed no line with a time")
     return found if found or not output.problem else None

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 from . import nvidia_driver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from .record import Answer, Json
-    from .tree import Tree
+    from .tree import Output, Tree
 
 _QUERY_S = 2.0
 _PCI = "/sys/bus/pci/devices"
@@ -24,6 +22,7 @@ _NVIDIA = 0x10DE
 _BRIDGE = 0x0680  # other bridge: an NVSwitch
 _GPU = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[0-9a-fA-F-]+)\)")
 _SPEED = re.compile(r"Link (\d+): (?:([\d.]+) GB/s|(<?inactive>?))")
+_NONE = "NVML:"  # "Unable to retrieve NVLink information as all links are inActive"
 _ERRORS = re.compile(r"Link (\d+): (\w[\w ]*?) ?Errors?: (\d+)")
 
 
@@ -39,46 +38,57 @@ def read(tree: Tree, answer: Answer, request: Json) -> None:
         _switches(tree, answer)
 
 
-def _links(text: str, devices: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the GPU and the line of each link."""
+def _links(text: str, devices: dict[str, str]) -> dict[str, list[str]]:
+    """Return the lines of each GPU."""
+    found: dict[str, list[str]] = {}
     device = ""
     for line in text.splitlines():
         gpu = _GPU.match(line.strip())
         if gpu:
             device = devices.get(gpu.group(2), f"GPU {gpu.group(1)}")
-        elif device:
-            yield device, line.strip()
+            found[device] = []
+        elif device and line.strip():
+            found[device].append(line.strip())
+    return found
+
+
+def _unread(output: Output, links: dict[str, list[str]], form: re.Pattern, words: str) -> str:
+    """Return why links could not be read, '' if all could; a GPU without links has no line, or one of NVML."""
+    if output.problem:
+        return output.problem
+    if not links:
+        return f"{words} names no GPU"
+    odd = [device for device, lines in links.items() if lines and not any(map(form.match, lines))]
+    odd = [device for device in odd if not links[device][0].startswith(_NONE)]
+    return f"{words} tells no link of {', '.join(odd)}" if odd else ""
 
 
 def _states(tree: Tree, answer: Answer, tool: str, devices: dict[str, str]) -> None:
     output = tree.run([tool, "nvlink", "-s"], _QUERY_S)
-    speeds: dict[str, list[float]] = {}
-    down: dict[str, list[str]] = {}
-    for device, line in _links(output.text, devices):
-        found = _SPEED.match(line)
-        if found and found.group(3):
-            down.setdefault(device, []).append(found.group(1))
-        elif found:
-            speeds.setdefault(device, []).append(float(found.group(2)))
-    for device in sorted({*speeds, *down}):
-        answer.reading("nvlink", device, "links up", len(speeds.get(device, ())))
-        answer.reading("nvlink", device, "links down", " ".join(down.get(device, ())))
-        if device in speeds:
-            answer.reading("nvlink", device, "slowest GB/s", min(speeds[device]))
-    if output.problem and not speeds:
-        answer.unseen("nvlink", output.problem)
+    links = _links(output.text, devices)
+    for device in sorted(links):
+        found = [state for state in map(_SPEED.match, links[device]) if state]
+        speeds = [float(state.group(2)) for state in found if state.group(2)]
+        if found:
+            down = [state.group(1) for state in found if state.group(3)]
+            answer.reading("nvlink", device, "links up", len(speeds))
+            answer.reading("nvlink", device, "links down", " ".join(down))
+        if speeds:
+            answer.reading("nvlink", device, "slowest GB/s", min(speeds))
+    why = _unread(output, links, _SPEED, "nvidia-smi nvlink -s")
+    if why:
+        answer.unseen("nvlink", why)
 
 
 def _errors(tree: Tree, answer: Answer, tool: str, devices: dict[str, str]) -> None:
     output = tree.run([tool, "nvlink", "-e"], _QUERY_S)
-    found = False
-    for device, line in _links(output.text, devices):
-        errors = _ERRORS.match(line)
-        if errors:
-            found = True
+    links = _links(output.text, devices)
+    for device, lines in links.items():
+        for errors in filter(None, map(_ERRORS.match, lines)):
             answer.counter("nvlink", device, f"link {errors.group(1)} {errors.group(2).lower()}", int(errors.group(3)))
-    if output.problem and not found:
-        answer.unseen("nvlink errors", output.problem)
+    why = _unread(output, links, _ERRORS, "nvidia-smi nvlink -e")
+    if why:
+        answer.unseen("nvlink errors", why)
 
 
 def _switches(tree: Tree, answer: Answer) -> None:

@@ -38,6 +38,13 @@ def test_a_journal_that_is_refused_is_a_note(tmp_path: Path) -> None:
     assert found["unseen"] == [["kernel log", "neither /dev/kmsg nor the journal can be read"]]
 
 
+@pytest.mark.parametrize("text", ['{"MESSAGE": "x"}', "Nov 25 10:00:00 node1 kernel: NVRM: Xid", "\0 garbage"])
+def test_a_journal_of_another_form_is_a_note(tmp_path: Path, text: str) -> None:
+    found = journal(tmp_path, f"print({text!r})")
+    assert found["events"] == []
+    assert found["unseen"] == [["kernel log", "journalctl -o short-unix printed no line with a time"]]
+
+
 @pytest.mark.parametrize(
     ("line", "event"),
     [

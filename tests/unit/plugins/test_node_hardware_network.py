@@ -114,6 +114,19 @@ def test_tools_that_print_garbage_or_hang_are_notes() -> None:
     assert counters(look, "rx_crc_errors")["ens4np0"] == 2
 
 
+@pytest.mark.parametrize("text", ["\0\x07 garbage }{", '{"rx_packets": 1}', "rx packets 1"])
+def test_counters_of_a_driver_in_another_form_are_a_note(text: str) -> None:
+    machine = roce()
+    machine.tools["ethtool -S ens4np0"] = Answer(text)
+    assert ("counters of the driver of ens4np0", "ethtool -S ens4np0 printed no counter") in look_at(machine).unseen
+
+
+def test_a_driver_without_counters_is_no_note() -> None:
+    machine = roce()
+    machine.tools["ethtool -S ens4np0"] = Answer("no stats available\n", code=94)
+    assert not [what for what, _ in look_at(machine).unseen if "counters of the driver" in what]
+
+
 def test_an_mtu_that_no_tool_tells_is_a_note() -> None:
     machine = fabric()
     machine.tools["ibv_devinfo"] = Answer("No IB devices found\n", code=255)
