@@ -10,18 +10,22 @@ import errno
 import os
 import re
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from .record import Answer, Json
     from .tree import Tree
 
 _KMSG = "/dev/kmsg"
 _RECORD = 1 << 13  # the kernel gives no longer one
-_MOST_LINES = 200_000
+_MOST_LINES = 200_000  # the newest that are kept
+_MOST_READ = 1_000_000  # a log may grow as fast as it is read
 _MOST_KINDS = 200
 _MOST_OF_A_KIND = 10  # the newest; a reading has the number of all
-_JOURNAL_LINES = "100000"  # the newest: less than a tool may print
+_JOURNAL_LINES = 100_000  # the newest: mostly less than a tool may print
 _JOURNAL_S = 4.0
 _DAY_S = 86400.0
 _PCI = r"(?P<device>[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
@@ -57,16 +61,16 @@ _UNCORRECTED = 1 << 61  # of a bank's status (Intel SDM, volume 3, IA32_MCi_STAT
 def read(tree: Tree, answer: Answer, request: Json) -> None:
     """Tell the events since ``since``, by default those of the last day."""
     since = float(request.get("since") or time.time() - _DAY_S)
-    lines = _ring(tree)
+    lines = _ring(tree, answer)
     if lines is None:
         lines = _journal(tree, answer, since)
     if lines is None:
         answer.unseen("kernel log", tree.problems.pop(_KMSG, "neither /dev/kmsg nor the journal can be read"))
         return
     tree.problems.pop(_KMSG, None)
-    found: dict[tuple[str, str, str], list[tuple[float, str]]] = {}
+    found: dict[tuple[str, str, str], list[tuple[float, str]]] = {}  # the newest first
     left_out = 0
-    for at, text in lines:
+    for at, text in reversed(lines):
         event = _event(text) if at >= since else None
         if event is None:
             continue
@@ -74,13 +78,13 @@ def read(tree: Tree, answer: Answer, request: Json) -> None:
             found.setdefault(event, []).append((at, text))
         else:
             left_out += 1
-    for (source, device, code), events in found.items():
-        for at, text in events[-_MOST_OF_A_KIND:]:
+    for (source, device, code), events in reversed(list(found.items())):
+        for at, text in reversed(events[:_MOST_OF_A_KIND]):
             answer.event(round(at, 3), source, device, code, text)
         if len(events) > _MOST_OF_A_KIND:
             answer.reading("kernel log", device, f"{source} {code}", len(events))
     if left_out:
-        answer.unseen("kernel log", f"{left_out} lines beyond the first {_MOST_KINDS} kinds of events")
+        answer.unseen("kernel log", f"{left_out} older lines beyond the newest {_MOST_KINDS} kinds of events")
 
 
 def _event(text: str) -> tuple[str, str, str] | None:
@@ -109,15 +113,26 @@ def _pci(device: str) -> str:
     return f"{(domain or ['0000'])[0][-4:]}:{bus}:{slot if '.' in slot else slot + '.0'}"
 
 
-def _ring(tree: Tree) -> list[tuple[float, str]] | None:
-    """Return the time and text of each line in the kernel's ring, None if it cannot be read."""
+def _ring(tree: Tree, answer: Answer) -> list[tuple[float, str]] | None:
+    """Return the time and text of each of the newest lines in the kernel's ring, None if it cannot be read."""
     if tree.recorded:
         text = tree.text(_KMSG)
-        records = None if text is None else text.splitlines()
+        all_records = None if text is None else iter(text.splitlines())
     else:
-        records = _records(tree)
-    if records is None:
+        all_records = _records(tree)
+    if all_records is None:
         return None
+    records: deque[str] = deque(maxlen=_MOST_LINES)
+    count = 0
+    for record in all_records:
+        records.append(record)
+        count += 1
+    if _KMSG in tree.problems:
+        if not count:
+            return None
+        answer.unseen("kernel log", tree.problems[_KMSG])
+    if count > _MOST_LINES:
+        answer.unseen("kernel log", f"records of /dev/kmsg before its newest {_MOST_LINES}")
     up = (tree.text("/proc/uptime") or "0").split()
     start = time.time() - float(up[0])
     found = []
@@ -129,36 +144,41 @@ def _ring(tree: Tree) -> list[tuple[float, str]] | None:
     return found
 
 
-def _records(tree: Tree) -> list[str] | None:
+def _records(tree: Tree) -> Iterator[str] | None:
+    """Return the first line of each record, None if the ring cannot be opened."""
     try:
         handle = os.open(_KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno != errno.ENOENT:
             tree.problems[_KMSG] = f"{_KMSG}: {os.strerror(error.errno or 0)}"
         return None
-    found: list[str] = []
+    return _read(tree, handle)
+
+
+def _read(tree: Tree, handle: int) -> Iterator[str]:
     try:
-        while len(found) < _MOST_LINES:
+        for _unused in range(_MOST_READ):
             try:
-                found.append(os.read(handle, _RECORD).decode("utf-8", "replace").splitlines()[0])
+                yield os.read(handle, _RECORD).decode("utf-8", "replace").splitlines()[0]
             except BrokenPipeError:  # the ring overtook the reader
                 continue
             except (BlockingIOError, IndexError):
                 break
     except OSError as error:
         tree.problems[_KMSG] = f"{_KMSG}: {os.strerror(error.errno or 0)}"
-        return found or None
     finally:
         os.close(handle)
-    return found
 
 
 def _journal(tree: Tree, answer: Answer, since: float) -> list[tuple[float, str]] | None:
-    """Return the kernel's lines in the journal; a user needs the group adm or systemd-journal for it."""
+    """Return the kernel's lines in the journal; a user needs the group adm or systemd-journal for it.
+
+    The journal prints the newest line first, so that a cut loses the oldest ones.
+    """
     journalctl = tree.tool("journalctl")
     if not journalctl:
         return None
-    words = ["-k", "-q", "-o", "short-unix", "--no-pager", "-n", _JOURNAL_LINES, f"--since=@{int(since)}"]
+    words = ["-k", "-q", "-r", "-o", "short-unix", "--no-pager", "-n", str(_JOURNAL_LINES), f"--since=@{int(since)}"]
     output = tree.run([journalctl, *words], _JOURNAL_S)
     found = []
     for line in output.text.splitlines():
@@ -166,8 +186,12 @@ def _journal(tree: Tree, answer: Answer, since: float) -> list[tuple[float, str]
         text = rest.partition(": ")[2]  # after 'host kernel'
         if text and at.replace(".", "", 1).isdigit():
             found.append((float(at), text))
-    if found and output.problem:
-        answer.unseen("kernel log", f"the end of the journal, since {output.problem}")
-    if not found and not output.problem:
-        answer.unseen("kernel log", "journalctl -o short-unix printed no line with a time")
-    return found if found or not output.problem else None
+    if not found:
+        if not output.problem:
+            answer.unseen("kernel log", "journalctl -o short-unix printed no line with a time")
+        return None if output.problem else []
+    if output.problem:
+        answer.unseen("kernel log", f"older lines of the journal, since {output.problem}")
+    elif len(found) >= _JOURNAL_LINES:
+        answer.unseen("kernel log", f"the journal's lines before its newest {_JOURNAL_LINES} of the day")
+    return found[::-1]

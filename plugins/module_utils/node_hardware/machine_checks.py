@@ -26,5 +26,3 @@ def read(tree: Tree, answer: Answer, _request: Json) -> None:
         if what:
             counts = [word for word in rest.split() if word.isdigit()]
             answer.counter("machine check", "", what, sum(int(word) for word in counts))
-    if len(data) >= _MOST_BYTES:
-        answer.unseen("machine checks", f"{_INTERRUPTS} is longer than {_MOST_BYTES >> 20} MiB")

@@ -20,9 +20,8 @@ _JOBS = re.compile(
 )
 _OLD_S = 600.0
 _LEAST = 64 << 20  # bytes; below, nobody misses them
-
-
 _ANYBODY = -1
+_MOST_MAPS = 1 << 24  # bytes of the list of a process's mappings
 
 
 class _Segment(NamedTuple):
@@ -80,8 +79,8 @@ def _mapped(tree: Tree) -> tuple[set[str], set[int]]:
     found: set[str] = set()
     closed: set[int] = set()
     for name in filter(str.isdigit, tree.names("/proc")):
-        text = tree.text(f"/proc/{name}/maps")
-        found.update(re.findall(r" /dev/shm/(\S+)", text or ""))
+        text = (tree.data(f"/proc/{name}/maps", _MOST_MAPS) or b"").decode("utf-8", "replace")
+        found.update(re.findall(r" /dev/shm/(\S+)", text))
         if f"/proc/{name}/maps" in tree.problems:
             with contextlib.suppress(OSError):  # it has ended
                 closed.add(os.stat(f"{tree.root}/proc/{name}").st_uid)

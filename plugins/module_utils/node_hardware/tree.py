@@ -35,7 +35,7 @@ class Tree:
     """The files of a machine, below a root folder.
 
     Attributes:
-        problems: why a path that exists could not be read, by path. A missing path is no problem.
+        problems: why a path that exists could not be read, or not to its end, by path. A missing path is no problem.
     """
 
     def __init__(
@@ -89,17 +89,20 @@ class Tree:
             try:
                 if not stat.S_ISREG(os.fstat(handle).st_mode):
                     return None
-                return self._all(handle, most)
+                found = self._all(handle, most)
             finally:
                 os.close(handle)
         except OSError as error:
             self._failed(path, error)
             return None
+        if len(found) > most:
+            self.problems[path] = f"only its first {most >> 20} MiB were read"
+        return found[:most]
 
     @staticmethod
     def _all(handle: int, most: int) -> bytes:
         found = bytearray()
-        while len(found) < most:
+        while len(found) <= most:
             block = os.read(handle, _BLOCK)
             if not block:
                 break
@@ -132,13 +135,19 @@ class Tree:
         self._note(path)
         try:
             return os.path.basename(os.readlink(self.root + path))
-        except OSError:
+        except OSError as error:
+            self._failed(path, error)
             return ""
 
     def exists(self, path: str) -> bool:
         """Whether a path is there; a link must lead somewhere."""
         self._note(path)
-        return os.path.exists(self.root + path)
+        try:
+            os.stat(self.root + path)
+        except OSError as error:
+            self._failed(path, error)
+            return False
+        return True
 
     def tool(self, name: str) -> str:
         """Return the path of a tool in the system's folders, '' if it is not installed."""

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_hardware import record
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_hardware import kernel_log, record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,12 +24,62 @@ def journal(folder: Path, body: str) -> dict[str, object]:
     return record.collect(request)
 
 
-def test_a_journal_of_100_mb_is_cut_with_a_note_and_its_faults_are_told(tmp_path: Path) -> None:
-    line = "f'{time.time():.6f} node1 kernel: NVRM: Xid (PCI:0000:3b:00): 48, pid=1, name=python3, DBE'"
-    found = journal(tmp_path, f"text = {line}\nwhile True: print((text + chr(10)) * 10000, flush=True)")
-    assert {tuple(event[1:4]) for event in found["events"]} == {("xid", "0000:3b:00.0", "48")}
-    assert len(found["events"]) <= 10
-    assert "printed more than 16 MiB" in str(found["unseen"])
+LINE = "f'{time.time() - age:.6f} node1 kernel: NVRM: Xid (PCI:0000:3b:00): {code}, pid=1, name=python3, DBE'"
+
+
+def test_a_journal_of_100_mb_is_cut_with_a_note_and_its_newest_faults_are_told(tmp_path: Path) -> None:
+    body = f"""
+age, code = 3600, 31
+old = {LINE} + chr(10)
+age, code = 60, 48
+new = {LINE} + chr(10)
+newest_first = "--reverse" in sys.argv or "-r" in sys.argv
+for text, times in ((new, 1), (old, 100)) if newest_first else ((old, 100), (new, 1)):
+    for _ in range(times):
+        print(text * 10000, flush=True)
+"""
+    found = journal(tmp_path, body)
+    assert ["xid", "0000:3b:00.0", "48"] in [event[1:4] for event in found["events"]]
+    assert len([event for event in found["events"] if event[3] == "48"]) <= 10
+    ((what, why),) = found["unseen"]
+    assert what == "kernel log"
+    assert why.startswith("older lines of the journal, since journalctl")
+    assert "printed more than 16 MiB" in why
+
+
+def test_a_journal_with_more_lines_than_are_asked_for_is_a_note(tmp_path: Path) -> None:
+    body = f"""
+age, code = 60, 48
+for _ in range(int(sys.argv[sys.argv.index("-n") + 1])):
+    print({LINE})
+"""
+    found = journal(tmp_path, body)
+    assert len(found["events"]) == 10
+    assert found["unseen"] == [["kernel log", "the journal's lines before its newest 100000 of the day"]]
+
+
+def test_a_ring_with_too_many_records_keeps_the_newest_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_log, "_MOST_LINES", 100)
+    records = [f"3,{number},{number * 1000},-;EDAC MC{number // 50}: 1 UE memory read error" for number in range(200)]
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "kmsg").write_text("\n".join(records), encoding="utf-8")
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "uptime").write_text("10.0 10.0", encoding="utf-8")
+    found = record.collect({"root": str(tmp_path), "sections": ["kernel_log"]})
+    assert {event[2] for event in found["events"]} == {"MC2", "MC3"}
+    assert found["unseen"] == [["kernel log", "records of /dev/kmsg before its newest 100"]]
+
+
+def test_of_too_many_kinds_the_newest_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_log, "_MOST_KINDS", 2)
+    body = (
+        "for number in range(8, -1, -1): print(time.time() - 60 + number, f'node1 kernel: EDAC MC{number}: 1 UE error')"
+    )
+    found = journal(tmp_path, body)
+    assert [event[2] for event in found["events"]] == ["MC7", "MC8"]
+    assert found["unseen"] == [["kernel log", "7 older lines beyond the newest 2 kinds of events"]]
 
 
 def test_a_journal_that_is_refused_is_a_note(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -68,6 +69,30 @@ def test_a_path_that_cannot_be_read_is_a_problem_and_a_missing_one_is_not(tmp_pa
     assert tree.text("/missing") is None
     assert tree.text("/loop") is None
     assert list(tree.problems) == ["/loop"]
+
+
+def test_a_link_that_cannot_be_read_is_a_problem_and_a_missing_one_is_not(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "file").touch()
+    tree = Tree(root=str(tmp_path))
+    assert (tree.link("/missing"), tree.link("/file"), tree.link("/dangling")) == ("", "", "nowhere")
+    assert not tree.exists("/missing")
+    assert not tree.exists("/dangling")
+    assert tree.exists("/file")
+    assert tree.problems == {}
+    assert tree.link("/loop/device") == ""
+    assert not tree.exists("/loop/bonding")
+    assert tree.problems == dict.fromkeys(("/loop/device", "/loop/bonding"), os.strerror(errno.ELOOP))
+
+
+def test_a_file_that_is_too_long_is_cut_and_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "long").write_bytes(bytes((1 << 20) + 1))
+    (tmp_path / "short").write_bytes(bytes((1 << 20) - 1))
+    tree = Tree(root=str(tmp_path))
+    assert len(tree.data("/long") or b"") == 1 << 20
+    assert len(tree.data("/short") or b"") == (1 << 20) - 1
+    assert tree.problems == {"/long": "only its first 1 MiB were read"}
 
 
 def test_dead_file_systems_are_each_named_and_wait_together(tmp_path: Path) -> None:
