@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from typing import TYPE_CHECKING
 
 from recorded_machine import Answer
@@ -19,6 +20,7 @@ DMI = "/sys/firmware/dmi/entries"
 SMART = "smartctl --json=c -H -A /dev/nvme0n1"
 SDR = "ipmitool sdr list"
 SEL = "ipmitool sel elist last 50"
+SEL_CLOCK = "ipmitool sel time get"
 MODULES = 8  # of a socket
 MOUNTS = (
     "/dev/root / ext4 rw,relatime 0 0",
@@ -151,4 +153,5 @@ def _sensors(machine: Machine) -> None:
     machine.add("/dev/ipmi0", "")
     rows = ("CPU1 Temp        | 48 degrees C      | ok", "FAN1             | 8400 RPM          | ok")
     machine.tools[SDR] = Answer("\n".join((*rows, "FAN9             | no reading        | ns")) + "\n")
+    machine.tools[SEL_CLOCK] = Answer(time.strftime("%m/%d/%Y %H:%M:%S\n", time.gmtime()))
     machine.tools[SEL] = Answer("   1 | 01/02/2020 | 03:04:05 | Power Unit PWR | Power off/down | Asserted\n")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import machine_parts as parts
 import pytest
@@ -15,6 +16,9 @@ from clusterctl.model.hardware import Hardware, HardwareLooks
 from machine_kinds import MACHINES
 from recorded_machine import Answer
 
+if TYPE_CHECKING:
+    from recorded_machine import Machine
+
 KIND = "plain-ethernet"
 WHAT = {parts.SMART: "health of nvme0n1", parts.SDR: "sensors", parts.SEL: "event log of the board"}
 
@@ -23,6 +27,10 @@ def seen(tool: str, answer: Answer, patience: float = rehearsal.PATIENCE) -> Har
     """Look at the disks and sensors of a machine on which one tool answers so."""
     machine = MACHINES[KIND](3)
     machine.tools[tool] = answer
+    return looked(machine, patience)
+
+
+def looked(machine: Machine, patience: float = rehearsal.PATIENCE) -> Hardware:
     with tempfile.TemporaryDirectory() as folder:
         root, tools = machine.write(Path(folder))
         request = {"root": str(root), "tools": str(tools), "patience": patience, "sections": ["disks", "sensors"]}
@@ -59,6 +67,42 @@ def test_a_tool_that_hangs_is_given_up_and_named(tool: str) -> None:
     assert "did not end within" in found[WHAT[tool]]
 
 
+FAILED = "Power Supply PS2 | Failure detected | Asserted"
+FORM = "%m/%d/%Y | %H:%M:%S"
+
+
+def test_an_event_without_a_time_is_a_note() -> None:
+    text = f"   1 | Pre-Init  |0000000042| {FAILED}\n   2 | Pre-Init  |0000000043| {FAILED.replace('Ass', 'Deass')}\n"
+    assert told(seen(parts.SEL, Answer(text))) == [
+        ("event log of the board", "1 events have no time, the last is Power Supply PS2: Failure detected")
+    ]
+
+
+@pytest.mark.parametrize("days", [-4, 2000])
+def test_an_event_is_as_old_as_the_clock_of_the_board_says(days: int) -> None:
+    machine = MACHINES[KIND](3)
+    board = time.time() - days * 86_400
+    machine.tools[parts.SEL_CLOCK] = Answer(time.strftime("%m/%d/%y %H:%M:%S UTC\n", time.gmtime(board)))
+    lines = [f"   {number} | {time.strftime(FORM, time.gmtime(board - age))} | {FAILED}\n" for number, age in AGES]
+    machine.tools[parts.SEL] = Answer("".join(lines))
+    look = looked(machine)
+    ((at, text),) = [(one.at, one.text) for one in look.events]
+    assert abs(look.time - at - 600) < 3600
+    assert text == "Power Supply PS2: Failure detected"
+    behind = "4 days ahead" if days < 0 else "2000 days behind"
+    assert look.unseen == (("event log of the board", f"its clock is {behind}; the times of its events are set right"),)
+
+
+def test_without_the_clock_of_the_board_events_keep_their_time_and_a_note_says_so() -> None:
+    assert told(seen(parts.SEL_CLOCK, Answer("Get SEL Time command failed\n", 1))) == [
+        (
+            "event log of the board",
+            "its clock could not be read: ipmitool sel time get ended with 1: Get SEL Time command failed",
+        )
+    ]
+
+
+AGES = ((1, 600.0), (2, 3 * 86_400.0))
 ODD: dict[str, Any] = {
     "no word of its health": {"smart_status": {}},
     "a word in its place": {"smart_status": {"passed": "maybe"}},

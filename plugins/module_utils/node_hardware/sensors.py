@@ -2,7 +2,7 @@
 """Sensors and the event log of the board's management controller, by ipmitool where it is installed.
 
 The states of a sensor are those of ipmitool(1), "sdr": ok, ns (no reading), nc, cr and nr (non-critical, critical,
-non-recoverable), and us for an unspecified fault.
+non-recoverable), and us for an unspecified fault. An event of before the clock was set has the date "Pre-Init".
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ _DEVICES = ("/dev/ipmi0", "/dev/ipmi/0", "/dev/ipmidev/0")
 _SDR_S, _SEL_S = 4.0, 2.0
 _WRONG = frozenset({"nc", "cr", "nr", "us"})
 _DAY_S = 86400.0
+_LOG = "event log of the board"
 _MOST_EVENTS = 50
 _FIELDS = 3
 _EVENT_FIELDS = 6  # number, date, time, sensor, event, direction
@@ -47,22 +48,46 @@ def read(tree: Tree, answer: Answer, request: Json) -> None:
 def _events(tree: Tree, answer: Answer, ipmitool: str, since: float) -> None:
     log = tree.run([ipmitool, "sel", "elist", "last", str(_MOST_EVENTS)], _SEL_S)
     if log.problem and "printed nothing" not in log.problem and "has no entries" not in log.text:
-        answer.unseen("event log of the board", log.problem)
+        answer.unseen(_LOG, log.problem)
         return
     rows = [[word.strip() for word in line.split("|")] for line in log.text.splitlines()]
     known = [fields for fields in rows if len(fields) >= _EVENT_FIELDS]
     if log.text.strip() and not known and "has no entries" not in log.text:
-        answer.unseen("event log of the board", "ipmitool sel elist has no line of an event")
+        answer.unseen(_LOG, "ipmitool sel elist has no line of an event")
+    behind = _behind(tree, answer, ipmitool) if known else 0.0
+    undated = []
     for fields in known:
-        at = _time(fields[1], fields[2])
-        if at is not None and at >= since and fields[5] == "Asserted":
-            answer.event(at, "ipmi", fields[3], "", f"{fields[3]}: {fields[4]}")
+        if fields[5] != "Asserted":
+            continue
+        at, text = _time(f"{fields[1]} {fields[2]}"), f"{fields[3]}: {fields[4]}"
+        if at is None:
+            undated.append(text)
+        elif at + behind >= since:
+            answer.event(at + behind, "ipmi", fields[3], "", text)
+    if undated:
+        answer.unseen(_LOG, f"{len(undated)} events have no time, the last is {undated[-1]}")
 
 
-def _time(date: str, clock: str) -> float | None:
+def _behind(tree: Tree, answer: Answer, ipmitool: str) -> float:
+    """Return by how many seconds the board's clock is behind that of the node; 0 if it does not tell."""
+    output = tree.run([ipmitool, "sel", "time", "get"], _SEL_S)
+    board = _time(output.text)
+    if board is None or output.problem:
+        answer.unseen(_LOG, f"its clock could not be read: {output.problem or 'ipmitool sel time get tells no time'}")
+        return 0.0
+    behind = time.time() - board
+    if abs(behind) > _DAY_S:
+        words = f"{abs(behind) / _DAY_S:.0f} days {'behind' if behind > 0 else 'ahead'}"
+        answer.unseen(_LOG, f"its clock is {words}; the times of its events are set right")
+    return behind
+
+
+def _time(text: str) -> float | None:
+    """Return the time that a text begins with: a date and a time of the day, as ipmitool prints them."""
+    words = " ".join(text.split()[:2])
     for form in ("%m/%d/%Y %H:%M:%S", "%m/%d/%y %H:%M:%S"):
         try:
-            return float(calendar.timegm(time.strptime(f"{date} {clock.split(' ', maxsplit=1)[0]}", form)))
+            return float(calendar.timegm(time.strptime(words, form)))
         except ValueError:
             continue
     return None
