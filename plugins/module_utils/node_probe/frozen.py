@@ -20,6 +20,9 @@ _ANSWERS_ITSELF = frozenset(
 )
 _OF_THE_KERNEL = ("/proc", "/sys", "/dev", "/run")
 _MOST_ASKED = 256
+_LISTS = ("PATH", "LD_LIBRARY_PATH")  # of folders
+_FOLDERS = ("TMPDIR", "TEMP", "TMP", "UCX_CONFIG_DIR")
+_FILES = ("NCCL_CONF_FILE", "SLURM_CONF")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
@@ -37,6 +40,34 @@ def frozen_paths(paths: list[str], wait_s: float = _WAIT_S) -> set[str]:
         return set()
     asked = [path for path in dict.fromkeys(paths) if path.startswith("/")]
     return _silent(asked[:_MOST_ASKED], wait_s)
+
+
+def folders(variables: dict[str, str]) -> list[str]:
+    """Return the absolute folders that variables of a session have the probe look into, each once."""
+    found = [folder for name in _LISTS for folder in re.split("[:;]", variables.get(name, ""))]
+    found += [variables.get(name, "") for name in _FOLDERS]
+    found += [os.path.dirname(variables.get(name, "")) for name in _FILES]
+    return list(dict.fromkeys(_plain(folder) for folder in found if folder.startswith("/")))
+
+
+def without(variables: dict[str, str], silent: set[str] | frozenset[str]) -> dict[str, str]:
+    """Return variables of a session without what leads to one of the ``silent`` folders."""
+    kept = dict(variables)
+    for name in _LISTS:
+        words = re.split("([:;])", kept.get(name, ""))  # a folder, what separates it from the next, and so on
+        if not silent.isdisjoint(map(_plain, words)):
+            pairs = zip(words[::2], [*words[1::2], ""])  # noqa: B905 - strict= came with Python 3.10
+            left = [folder + sign for folder, sign in pairs if _plain(folder) not in silent]
+            kept[name] = "".join(left)
+    for name in (*_FOLDERS, *_FILES):
+        value = kept.get(name, "")
+        if _plain(os.path.dirname(value) if name in _FILES else value) in silent:
+            del kept[name]
+    return kept
+
+
+def _plain(folder: str) -> str:
+    return folder.rstrip("/") or folder[:1]
 
 
 def has_server(mountinfo: str) -> bool:

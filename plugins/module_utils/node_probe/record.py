@@ -35,6 +35,8 @@ from . import (
 from .reading import Json
 
 SCHEMA_VERSION = 1
+READS = "clusterctl reads "
+_STDERR = 2
 
 
 def sections(
@@ -44,7 +46,7 @@ def sections(
 
     Nothing below the ``silent`` folders is looked at, because their file systems do not answer.
     """
-    variables = session.variables
+    variables = frozen.without(session.variables, silent)
     python = {"version": "", "executable": "", "has_packaging": False}
     cuda = {
         "major": None,
@@ -160,16 +162,21 @@ def collect(request: Json) -> Json:
             - ``job_user``: name of the account that jobs run as, '' for the login user (starts one process). None asks
               for no account.
             - ``session``: variables of the ssh session, if the caller passed them along before sudo.
+            - ``aloud``: say on stderr which section is read, in lines that begin with :data:`READS`.
 
     Returns:
         A JSON-ready dict of schema :data:`SCHEMA_VERSION`; ``problems`` holds a sentence for each section that failed.
     """
     facts: Json = {"schema_version": SCHEMA_VERSION}
     problems: list[str] = []
+    session = login_session.Session(request.get("session"))
     folders = [os.path.dirname(str(entry["path"])) for entry in request.get("watch") or []]
+    folders += frozen.folders(session.variables)
     silent = frozen.frozen_paths([*user.homes(request.get("job_user")), *folders])
     problems += [f"storage: {path} is on a file system that does not answer" for path in sorted(silent)]
-    for name, answer, fallback in sections(request, login_session.Session(request.get("session")), silent):
+    for name, answer, fallback in sections(request, session, silent):
+        if request.get("aloud"):
+            os.write(_STDERR, f"{READS}{name}\n".encode())
         try:
             facts.update(answer())
         except Exception as error:  # noqa: BLE001 - one failed section leaves the others alone

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from clusterctl.model.findings import Finding
     from clusterctl.model.hosts import AnyInventory, Host, Inventory
 
-# Together with what the controller needs they stay below a minute, even where a node hangs.
+# Together with what the controller needs they stay below a minute, and below a minute and a half where a node hangs.
 _FACTS_S = 30.0
 _LOGIN_S = 5
 _LOGINS_S = 15.0

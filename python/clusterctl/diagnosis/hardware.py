@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,8 @@ def look(
 ) -> dict[str, HardwareLooks]:
     """Look at the hardware of every host that gave its facts, through sudo where the inventory has ``become``.
 
-    A host whose hardware could not be looked at has a look that says so.
+    A host whose facts were late is looked at as well: each section of this look has its deadline, so that it may name
+    what hung. A host whose hardware could not be looked at has a look that says so.
 
     Args:
         hosts: the hosts of the inventory.
@@ -37,7 +39,8 @@ def look(
         control: folder of shared connections.
         within_s: seconds that one trip to the hosts may take; there are at most three.
     """
-    there = [host for host in hosts if host.name in probe.facts]
+    late = {name for name, failure in probe.failures.items() if failure.kind == "timeout"}
+    there = [host for host in hosts if host.name in probe.facts or host.name in late]
     found, failures = hardware.gather(there, timeout_s=within_s, control_dir=control)
     refused = [
         host for host in there if host.name in failures and host.become and failures[host.name].kind == "no_sudo"
@@ -50,7 +53,8 @@ def look(
     looks = {name: HardwareLooks(record, past=past.get(name, ())) for name, record in found.items()}
     for name, failure in failures.items():
         nothing = Unseen("hardware", failure.message.rstrip("."))
-        looks[name] = HardwareLooks(Hardware(schema_version=_SCHEMA, time=probe.facts[name].time, unseen=(nothing,)))
+        at = probe.facts[name].time if name in probe.facts else time.time()
+        looks[name] = HardwareLooks(Hardware(schema_version=_SCHEMA, time=at, unseen=(nothing,)))
     reader = fabric_reader(there, looks)
     if reader is None:
         return looks

@@ -77,6 +77,7 @@ def gather(
                 "leftovers": leftovers,
                 "busy": busy,
                 "check_sudo": check_sudo,
+                "aloud": True,
                 "job_user": (job_users or {}).get(host.name),
             }
         ).encode()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from clusterctl.model.facts import ProbeFailure
 from clusterctl.remote import bounded, python, reach, ssh_failure, sudo
 from clusterctl.remote.reach import by_hand, classify, where
+from clusterctl.remote.ssh_failure import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -78,12 +79,14 @@ async def _talk(
     argv = reach.command(host, remote, control_dir=control_dir, connect_timeout_s=connect_timeout_s)
     try:
         async with python.talk(argv) as talk:
-            ending = await asyncio.wait_for(talk.finish(first + program.data + request), timeout_s)
+            try:
+                ending = await asyncio.wait_for(talk.finish(first + program.data + request), timeout_s)
+            except asyncio.TimeoutError:
+                reading = f", while it read '{shortened(talk.reading)}'" if talk.reading else ""
+                late = f"{where(host)} did not answer within {timeout_s:g} s{reading}"
+                return ProbeFailure(host.name, "timeout", f"{late}; see whether it hangs: {by_hand(host)}.")
     except python.NoClientError:
         return ProbeFailure(host.name, "error", reach.without_client(host))
-    except asyncio.TimeoutError:
-        words = f"{where(host)} did not answer within {timeout_s:g} s; see whether it hangs: {by_hand(host)}."
-        return ProbeFailure(host.name, "timeout", words)
     except bounded.TooMuchOutputError as error:
         words = f"{where(host)}: {error}; see what a login prints there: {by_hand(host)}."
         return ProbeFailure(host.name, "error", words)

@@ -30,6 +30,7 @@ _READ_STARTER = "import sys;exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 _MOST_EVIDENCE = 300
 _BLOCK = 1 << 16
 _STDERR_WAIT_S = 1.0
+_READS = b"clusterctl reads "  # node_probe.record.READS
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,14 @@ class Conversation:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         """Take over a process whose three streams are pipes."""
         self._process = process
-        self._errors = asyncio.create_task(_end_of(process.stderr))
+        self._said = bytearray()  # on stderr, until now
+        self._errors = asyncio.create_task(_read_end(process.stderr, self._said))
+
+    @property
+    def reading(self) -> str:
+        """What the program says that it reads, '' if it says nothing."""
+        lines = [line for line in self._said.splitlines() if line.startswith(_READS)]
+        return lines[-1].removeprefix(_READS).decode("utf-8", "replace").strip() if lines else ""
 
     @classmethod
     async def start(cls, argv: Sequence[str]) -> Conversation:
@@ -142,8 +150,8 @@ class Conversation:
             TooMuchOutputError: it writes more than an answer has.
         """
         _, output = await asyncio.gather(self._send_last(data), _all_of(self._process.stdout))
-        errors = await self._errors
-        return Ending(await self._process.wait(), output, errors.decode("utf-8", "replace"))
+        await self._errors
+        return Ending(await self._process.wait(), output, self._stderr())
 
     async def _send_last(self, data: bytes) -> None:
         await self.send(data)
@@ -169,9 +177,13 @@ class Conversation:
 
     async def _last_words(self) -> str:
         with contextlib.suppress(asyncio.TimeoutError):
-            errors = await asyncio.wait_for(asyncio.shield(self._errors), _STDERR_WAIT_S)
-            return last_line(errors.decode("utf-8", "replace"))
+            await asyncio.wait_for(asyncio.shield(self._errors), _STDERR_WAIT_S)
+            return last_line(self._stderr())
         return ""
+
+    def _stderr(self) -> str:
+        lines = self._said.splitlines(keepends=True)
+        return b"".join(line for line in lines if not line.startswith(_READS)).decode("utf-8", "replace")
 
 
 @contextlib.asynccontextmanager
@@ -244,10 +256,8 @@ async def _all_of(stream: asyncio.StreamReader | None) -> bytes:
     return bytes(found)
 
 
-async def _end_of(stream: asyncio.StreamReader | None) -> bytes:
-    """Read everything, so that the writer never waits, and return the end of it."""
-    found = bytearray()
+async def _read_end(stream: asyncio.StreamReader | None, found: bytearray) -> None:
+    """Read everything, so that the writer never waits, and keep the end of it in ``found``."""
     while stream is not None and (data := await stream.read(_BLOCK)):
         found += data
         del found[: -bounded.MOST_ERRORS]
-    return bytes(found)

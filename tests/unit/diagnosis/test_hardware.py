@@ -65,3 +65,26 @@ def test_a_login_that_may_not_use_sudo_looks_without_it_and_says_so(
     view = View(hosts=tuple(hosts), nodes={}, hardware=found)
     assert registry.diagnose(view) == ()
     assert "Not looked at on node2: what only root may read: node2: cluster may not use sudo." in registry.notes(view)
+
+
+def test_a_host_whose_facts_were_late_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look at the hardware has a deadline for each section, so it names a file system that hangs the probe."""
+    asked: list[str] = []
+
+    def gather(hosts: Sequence[Host], **_given: Any) -> tuple[dict[str, Hardware], dict[str, ProbeFailure]]:
+        asked.extend(host.name for host in hosts)
+        dead = (HardwareReading("filesystem", "/apps", "answers", value=False),)
+        dead += (HardwareReading("filesystem", "/apps", "type", "nfs4"),)
+        seen = {"late": Hardware(schema_version=1, time=1.0, readings=dead)}
+        return seen, {"silent": ProbeFailure("silent", "timeout", "silent did not answer within 25 s.")}
+
+    monkeypatch.setattr(hardware.hardware, "gather", gather)
+    hosts = [Host(name, "10.0.0.1") for name in ("late", "silent", "away")]
+    failures = {name: ProbeFailure(name, "timeout", f"{name} did not answer.") for name in ("late", "silent")}
+    probe = Probe({}, failures | {"away": ProbeFailure("away", "unreachable", "away is off.")})
+    found = hardware.look(hosts, probe, {}, tmp_path)
+    assert asked == ["late", "silent"]
+    assert [one.what for one in found["silent"].now.unseen] == ["hardware"]
+    view = View(hosts=tuple(hosts), nodes={}, failures=probe.failures, hardware=found)
+    causes = [one.cause for one in registry.diagnose(view) if one.hosts == ("late",)]
+    assert any(cause.startswith("/apps (nfs4) does not answer") for cause in causes)

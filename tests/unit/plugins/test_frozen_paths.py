@@ -49,6 +49,22 @@ sys.stdout.flush()
 os._exit(0)
 """
 
+# In a mount namespace of its own: a session whose search paths and folders lead to a file system that never answers.
+DEAD_SEARCH_PATH = f"""{DEAD.partition("homes = ")[0].rpartition(chr(10))[0]}
+bad = dead + "/bin"
+os.environ |= {{
+    "PATH": f"{{bad}}:{{alive}}",
+    "LD_LIBRARY_PATH": f"{{bad}};{{alive}}:",
+    "TMPDIR": bad,
+    "UCX_CONFIG_DIR": bad,
+    "NCCL_CONF_FILE": bad + "/nccl.conf",
+    "SLURM_CONF": bad + "/slurm.conf",
+}}
+print(json.dumps(record.collect({{"libraries": [{{"soname": "libc.so.6"}}]}})))
+sys.stdout.flush()
+os._exit(0)
+"""
+
 # In a mount namespace of its own: an automounter that has made the folder of a home and mounts nothing on it.
 IDLE_AUTOMOUNTER = """
 import ctypes, os, subprocess, sys
@@ -94,6 +110,37 @@ def test_the_probe_goes_on_where_a_home_hangs(tmp_path: Path) -> None:
     assert differs.words == "its file system does not answer"
     assert f"storage: {dead}/ada is on a file system that does not answer" in found["ada"]["problems"]
     assert f"storage: {dead}/ada is on a file system that does not answer" not in found["grace"]["problems"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/fuse").exists(), reason="root alone mounts FUSE")
+def test_the_probe_goes_on_where_a_folder_of_the_search_path_hangs(tmp_path: Path) -> None:
+    dead, alive = tmp_path / "dead", tmp_path / "alive"
+    dead.mkdir()
+    alive.mkdir()
+    (alive / "mpirun").symlink_to("/bin/true")
+    found = json.loads(in_namespace(DEAD_SEARCH_PATH, str(dead), str(alive)).stdout)
+    silent = [f"storage: {dead}/bin is on a file system that does not answer"]
+    assert [one for one in found["problems"] if "does not answer" in one] == silent
+    assert [one["path"] for one in found["launch"] if one["path"]] == [f"{alive}/mpirun"]
+    assert found["libraries"][0]["path"].endswith("/libc.so.6")
+    assert found["environment"] == {"PATH": f"{dead}/bin:{alive}", "LD_LIBRARY_PATH": f"{dead}/bin;{alive}:"}
+    assert f"{dead}/bin" not in [one["path"] for one in found["scratch"]]
+
+
+def test_the_folders_of_a_session_are_those_of_its_search_paths_and_settings() -> None:
+    variables = {
+        "PATH": "/usr/bin:bin::/apps/bin/",
+        "LD_LIBRARY_PATH": "/apps/lib;/usr/bin",
+        "NCCL_CONF_FILE": "/apps/etc/nccl.conf",
+        "HOME": "/home/ada",
+    }
+    assert frozen.folders(variables) == ["/usr/bin", "/apps/bin", "/apps/lib", "/apps/etc"]
+    assert frozen.without(variables, {"/apps/bin", "/apps/etc"}) == {
+        "PATH": "/usr/bin:bin::",
+        "LD_LIBRARY_PATH": "/apps/lib;/usr/bin",
+        "HOME": "/home/ada",
+    }
+    assert frozen.without(variables, set()) == variables
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone mounts autofs")

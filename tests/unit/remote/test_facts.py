@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import stat
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.model.hosts import Host
-from clusterctl.remote import facts
+from clusterctl.remote import facts, python
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +23,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text(
         '#!/bin/sh\nfor last; do :; done\ncase "$*" in\n'
         "*192.0.2.9*) sleep 30;;\n*192.0.2.8*) echo motd; exit 0;;\n"
+        "*192.0.2.7*) echo 'clusterctl reads names' >&2; echo 'clusterctl reads launch' >&2; sleep 30;;\n"
         '*) echo "Welcome to the machine"; eval "$last";;\nesac\n'
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -40,6 +44,29 @@ def test_every_host_is_a_record_or_a_failure(tmp_path: Path) -> None:
     libc, none = probe.facts["b"].libraries
     assert libc.path.endswith("/libc.so.6")
     assert (none.soname, none.path, none.others) == ("libnone.so.1", "", ())
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_probe_that_is_late_says_what_it_reads() -> None:
+    late = facts.gather([Host("late", "192.0.2.7"), Host("mute", "192.0.2.9")], timeout_s=1).failures
+    assert {name: failure.kind for name, failure in late.items()} == {"late": "timeout", "mute": "timeout"}
+    assert "did not answer within 1 s, while it read 'launch'; see whether" in late["late"].message
+    assert "did not answer within 1 s; see whether" in late["mute"].message
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_what_the_probe_says_of_its_way_is_no_error() -> None:
+    argv = python.program(facts.NODE_PROBE).argv(sys.executable)
+    request = json.dumps({"aloud": True}).encode()
+
+    async def ask() -> tuple[python.Ending, str]:
+        async with python.talk(argv) as talk:
+            ending = await talk.finish(python.program(facts.NODE_PROBE).data + request)
+            return ending, talk.reading
+
+    ending, reading = asyncio.run(ask())
+    assert ending.returncode == 0
+    assert (ending.errors, reading) == ("", "watch")
 
 
 @pytest.mark.usefixtures("stand_in")
