@@ -123,6 +123,13 @@ class Host:
             return f"{self.login_password} holds a login password"
         return ""
 
+    @property
+    def login_words(self) -> tuple[str, ...]:
+        """The options of ssh by which the inventory has the host reached: port, key, user and its own arguments."""
+        key = ("-i", self.private_key, "-o", "IdentitiesOnly=yes") if self.private_key else ()
+        user = ("-l", self.user) if self.user else ()
+        return ("-p", str(self.port), *key, *user, *self.ssh_args)
+
     def with_sudo_password(self, password: str | None) -> Host:
         """Return the host with a password that the user typed; one of the inventory stands above it, as for Ansible."""
         if password is None or self.sudo_password:

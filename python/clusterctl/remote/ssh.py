@@ -31,15 +31,10 @@ def arguments(host: Host, *, control_dir: Path | None = None, connect_timeout_s:
             connection of its own.
         connect_timeout_s: seconds until an address that does not answer is given up.
     """
-    argv = ["ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={connect_timeout_s}", "-p", str(host.port)]
-    if host.private_key:
-        argv += ["-i", host.private_key, "-o", "IdentitiesOnly=yes"]
-    if host.user:
-        argv += ["-l", host.user]
+    argv = ["ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={connect_timeout_s}"]
     if control_dir is not None:
         argv += ["-o", "ControlMaster=auto", "-o", "ControlPersist=60s", "-o", f"ControlPath={control_dir}/%C"]
-    argv += host.ssh_args
-    return [*argv, "--", host.address]
+    return [*argv, *host.login_words, "--", host.address]
 
 
 def command(

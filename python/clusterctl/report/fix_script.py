@@ -37,9 +37,8 @@ def _commands(finding: Finding, hosts: Mapping[str, Host]) -> Sequence[Sequence[
         host = hosts.get(name)
         if host is None:
             continue
-        user = ["-l", host.user] if host.user else []
         sudo = [] if host.user == "root" else ["sudo"]
-        login = ["ssh", "-p", str(host.port), *user, host.address, "--"]
+        login = ["ssh", *host.login_words, host.address, "--"]
         found += [[*login, shlex.join([*sudo, *command])] for command in finding.fix]
     return found
 

@@ -28,6 +28,16 @@ def test_each_host_gets_the_command_with_sudo_where_its_login_is_not_root() -> N
     ]
 
 
+def test_a_host_behind_a_bastion_is_reached_as_doctor_reached_it() -> None:
+    bastion = ("-o", "ProxyCommand=ssh -W %h:%p gate")
+    host = Host("node1", "192.0.2.1", user="root", private_key="/keys/a b", ssh_args=bastion)
+    found = Finding("leftovers", "error", ("node1",), "a rank is left over", "end it", (("kill", "7"),))
+    *_, command = fix_script.script(diagnosis(found), {"node1": host}).splitlines()
+    words = shlex.split(command)
+    key = ["-i", "/keys/a b", "-o", "IdentitiesOnly=yes"]
+    assert words == ["ssh", "-p", "22", *key, "-l", "root", *bastion, "192.0.2.1", "--", "kill 7"]
+
+
 def test_what_no_command_cures_is_a_comment() -> None:
     found = Finding("disks", "error", ("node1",), "nvme0n1 fails", "replace the disk")
     assert lines(found) == ["# node1: nvme0n1 fails", "# by hand: replace the disk"]
