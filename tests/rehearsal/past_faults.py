@@ -5,12 +5,14 @@ What a GPU's neighbours on the node would tell is planted on all GPUs of the nod
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import machine_faults
 import network_faults
 from fault import Fault
 from gpu_parts import LINKS, QUERY, cards, folder, gpus, kind_of
+from machine_parts import SMART
 from network_parts import NET, RDMA
 
 if TYPE_CHECKING:
@@ -85,6 +87,11 @@ def _lossless_off(machine: Machine, look: int) -> None:
     del look
 
 
+def _media_errors(machine: Machine, _look: int) -> None:
+    before = json.loads(machine.tools[SMART].text)["nvme_smart_health_information_log"]["media_errors"]
+    machine.replace(SMART, f'"media_errors": {before}', f'"media_errors": {before + 12}')
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         "of two: Ethernet at a tenth of its speed", 0, _WIRED, network_faults.tenth, _CHECK, ("speed", "eth0", _BEFORE)
@@ -121,4 +128,5 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "of two: the governor is powersave", 0, _METAL, machine_faults.powersave, _CHECK, ("'governor' is powersave",)
     ),
+    Fault("media errors grew since yesterday", 0, _METAL, _media_errors, "disks", ("12 more media errors", "24 h")),
 )

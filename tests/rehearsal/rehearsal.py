@@ -72,9 +72,7 @@ def looks(first: Machine, second: Machine) -> HardwareLooks:
         before = Hardware.model_validate(record.collect(request))
         second.write_growth(root, first)
         after = Hardware.model_validate(record.collect({**request, "sections": list(COUNTING)}))
-    return HardwareLooks(
-        now=before.with_counters_of(after.model_copy(update={"time": before.time + BETWEEN_S})), first=before
-    )
+    return HardwareLooks(before).read_again(after.model_copy(update={"time": before.time + BETWEEN_S}))
 
 
 @functools.cache

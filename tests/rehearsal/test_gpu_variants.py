@@ -36,8 +36,8 @@ def changed(kind: str, change: Callable[[Machine], None], patience: float = rehe
         request = {"root": str(root), "tools": str(tools), "patience": patience}
         first = Hardware.model_validate(rehearsal.record.collect(request))
         later = Hardware.model_validate(rehearsal.record.collect({**request, "sections": GPU_SECTIONS}))
-    now = first.with_counters_of(later.model_copy(update={"time": first.time + rehearsal.BETWEEN_S}))
-    return rehearsal.view(kind, **{CULPRIT: HardwareLooks(now=now, first=first)})
+    later = later.model_copy(update={"time": first.time + rehearsal.BETWEEN_S})
+    return rehearsal.view(kind, **{CULPRIT: HardwareLooks(first).read_again(later)})
 
 
 def judged(seen: View) -> tuple[list[str], str]:

@@ -6,14 +6,14 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clusterctl.model.hardware import COUNTING, OF_FABRIC, Hardware, HardwareLooks, Unseen
+from clusterctl.model.hardware import COUNTING, OF_FABRIC, SECOND_LOOK, Hardware, HardwareLooks, Unseen
 from clusterctl.remote import hardware
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from clusterctl.model.facts import Probe
+    from clusterctl.model.facts import Probe, ProbeFailure
     from clusterctl.model.hosts import Host
 
 _LOOK_S = 25.0
@@ -52,14 +52,26 @@ def look(
         failures = {name: why for name, why in failures.items() if name not in again} | still
     looks = {name: HardwareLooks(record, past=past.get(name, ())) for name, record in found.items()}
     for name, failure in failures.items():
-        nothing = Unseen("hardware", failure.message.rstrip("."))
         at = probe.facts[name].time if name in probe.facts else time.time()
-        looks[name] = HardwareLooks(Hardware(schema_version=_SCHEMA, time=at, unseen=(nothing,)))
+        looks[name] = HardwareLooks(_nothing(at, "hardware", failure))
     reader = fabric_reader(there, looks)
     if reader is None:
         return looks
-    seen, _ = hardware.gather([reader], sections=OF_FABRIC, timeout_s=within_s, control_dir=control)
+    seen = _fabric([reader], looks, within_s, control)
     return looks | {name: replace(looks[name], now=looks[name].now.with_more(fabric)) for name, fabric in seen.items()}
+
+
+def _fabric(
+    readers: Sequence[Host], looks: Mapping[str, HardwareLooks], within_s: float, control: Path
+) -> dict[str, Hardware]:
+    """Read the fabric on those hosts; a look that failed says so."""
+    seen, failures = hardware.gather(readers, sections=OF_FABRIC, timeout_s=within_s, control_dir=control)
+    failed = {name: _nothing(looks[name].now.time, "InfiniBand fabric", why) for name, why in failures.items()}
+    return seen | failed
+
+
+def _nothing(time: float, what: str, failure: ProbeFailure) -> Hardware:
+    return Hardware(schema_version=_SCHEMA, time=time, unseen=(Unseen(what, failure.message.rstrip(".")),))
 
 
 def _refused(look: Hardware, why: str) -> Hardware:
@@ -81,7 +93,10 @@ def fabric_reader(hosts: Sequence[Host], looks: Mapping[str, HardwareLooks]) -> 
 
 
 def look_again(hosts: Sequence[Host], looks: Mapping[str, HardwareLooks], control: Path) -> dict[str, HardwareLooks]:
-    """Read the counters of those hosts once more, so that their growth since the first look is known."""
+    """Read the counters of those hosts once more, so that their growth since the first look is known.
+
+    A host of which that fails keeps its first look, with a note.
+    """
     there = [
         host if looks[host.name].now.as_root else replace(host, become=False)
         for host in hosts
@@ -89,12 +104,13 @@ def look_again(hosts: Sequence[Host], looks: Mapping[str, HardwareLooks], contro
     ]
     if not there:
         return dict(looks)
-    later, _ = hardware.gather(there, sections=COUNTING, timeout_s=_LOOK_S, control_dir=control)
-    readers = [host for host in there if looks[host.name].now.numbers("fabric_link", "lanes")]
+    later, failures = hardware.gather(there, sections=COUNTING, timeout_s=_LOOK_S, control_dir=control)
+    readers = [host for host in there if host.name in later and looks[host.name].now.numbers("fabric_link", "lanes")]
     if readers:
-        fabric, _ = hardware.gather(readers, sections=OF_FABRIC, timeout_s=_LOOK_S, control_dir=control)
-        later |= {name: later[name].with_more(more) for name, more in fabric.items() if name in later}
-    return {
-        name: replace(seen, now=seen.now.with_counters_of(later[name]), first=seen.now) if name in later else seen
-        for name, seen in looks.items()
-    }
+        fabric = _fabric(readers, looks, _LOOK_S, control)
+        later |= {name: later[name].with_more(more) for name, more in fabric.items()}
+    found = {name: seen.read_again(later[name]) if name in later else seen for name, seen in looks.items()}
+    for name, failure in failures.items():
+        now = looks[name].now
+        found[name] = replace(looks[name], now=now.with_more(_nothing(now.time, f"counters{SECOND_LOOK}", failure)))
+    return found

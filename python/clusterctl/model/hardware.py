@@ -30,6 +30,11 @@ COUNTING: tuple[str, ...] = (
     "nvlink",
 )
 
+# A kind of which a look has none where nothing is wrong: a process that is not stuck any more has no counter.
+_OF_THE_MOMENT = "process"
+
+SECOND_LOOK = ", at the second look"  # ends what that look could not read
+
 # Sections that one node answers for the whole cluster.
 OF_FABRIC: tuple[str, ...] = ("fabric",)
 
@@ -97,8 +102,20 @@ class Hardware(Fact):
     unseen: tuple[Unseen, ...] = ()
 
     def with_counters_of(self, later: Hardware) -> Hardware:
-        """Return this look with the time and the counters of a later one, which looked at nothing else."""
-        return self.model_copy(update={"time": later.time, "boot_id": later.boot_id, "counters": later.counters})
+        """Return this look with the time and the counters of a later one, and with what that could not look at.
+
+        Counters of a kind that the later look has not read keep their value, unless the node restarted between the two.
+        """
+        again = {one.kind for one in later.counters} | {_OF_THE_MOMENT}
+        kept = [one for one in self.counters if one.kind not in again and later.boot_id == self.boot_id]
+        missed = [Unseen(f"{one.what}{SECOND_LOOK}", one.why) for one in later.unseen if one not in self.unseen]
+        more = {
+            "time": later.time,
+            "boot_id": later.boot_id,
+            "counters": (*later.counters, *kept),
+            "unseen": (*self.unseen, *missed),
+        }
+        return self.model_copy(update=more)
 
     def with_more(self, other: Hardware) -> Hardware:
         """Return this look with what another look at the same node, with other sections, saw at the same time."""
@@ -189,13 +206,20 @@ class HardwareLooks:
 
     Attributes:
         now: the last look.
-        first: the first look of this run, where counters were read twice.
+        first: the first look of this run, where counters were read twice, with those counters alone.
         past: looks of earlier runs, the oldest first.
     """
 
     now: Hardware
     first: Hardware | None = None
     past: tuple[Hardware, ...] = field(default=())
+
+    def read_again(self, later: Hardware) -> HardwareLooks:
+        """Return the looks after a second one of this run, which read counters."""
+        again = {one.kind for one in later.counters}
+        counters = tuple(one for one in self.now.counters if one.kind in again)
+        first = self.now.model_copy(update={"counters": counters})
+        return HardwareLooks(self.now.with_counters_of(later), first, self.past)
 
     def earlier(self) -> Iterator[Hardware]:
         """Yield the looks before the last one, the newest first."""
