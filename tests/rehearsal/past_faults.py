@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import machine_faults
 import network_faults
 from fault import Fault
-from gpu_parts import LINKS, QUERY, cards, folder, gpus, kind_of
+from gpu_faults import set_for, victim
+from gpu_parts import LINK_ERRORS, LINKS, QUERY, cards, folder, gpus, kind_of
 from machine_parts import SMART
 from network_parts import NET, RDMA
 
@@ -92,6 +93,31 @@ def _media_errors(machine: Machine, _look: int) -> None:
     machine.replace(SMART, f'"media_errors": {before}', f'"media_errors": {before + 12}')
 
 
+def _uncorrectable(machine: Machine, _look: int) -> None:
+    set_for(machine, victim(machine), "<dram_uncorrectable>0<", "<dram_uncorrectable>3<")
+
+
+def _corrected(machine: Machine, _look: int) -> None:
+    set_for(machine, victim(machine), "<dram_correctable>0<", "<dram_correctable>900<")
+
+
+def _replays(machine: Machine, _look: int) -> None:
+    machine.replace(LINK_ERRORS, "Link 4: Replay Errors: 0", "Link 4: Replay Errors: 17", 1)
+
+
+def _replays_of_pcie(machine: Machine, _look: int) -> None:
+    set_for(machine, victim(machine), "<replay_counter>0<", "<replay_counter>20000<")
+
+
+def _errors_of_pcie(machine: Machine, _look: int) -> None:
+    machine.add(f"{folder(machine, cards(machine)[0])}/aer_dev_nonfatal", "UnsupReq 1\nTOTAL_ERR_NONFATAL 1")
+
+
+def _throttled(machine: Machine, _look: int) -> None:
+    element = "<clocks_event_reasons_counters_hw_therm_slowdown>"
+    set_for(machine, victim(machine), f"{element}120000", f"{element}4120000")
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         "of two: Ethernet at a tenth of its speed", 0, _WIRED, network_faults.tenth, _CHECK, ("speed", "eth0", _BEFORE)
@@ -129,4 +155,16 @@ FAULTS: tuple[Fault, ...] = (
         "of two: the governor is powersave", 0, _METAL, machine_faults.powersave, _CHECK, ("'governor' is powersave",)
     ),
     Fault("media errors grew since yesterday", 0, _METAL, _media_errors, "disks", ("12 more media errors", "24 h")),
+    Fault("uncorrectable ECC errors since yesterday", 18, _GPUS, _uncorrectable, "ecc", ("3 more unc", "in 24 h")),
+    Fault(
+        "corrected ECC errors of one GPU since yesterday", 18, _GPUS, _corrected, "ecc", ("corrected 900", "in 24 h")
+    ),
+    Fault("replays of an NVLink since yesterday", 19, _SXM, _replays, "nvlink", ("link 4: 17 replay errors in 24 h",)),
+    Fault(
+        "PCIe replays of a GPU since yesterday", 20, _GPUS, _replays_of_pcie, "pcie", ("20000 more replays in 24 h",)
+    ),
+    Fault(
+        "uncorrected PCIe errors since yesterday", 20, _RDMA[:3], _errors_of_pcie, "pcie", ("1 more non-fatal", "24 h")
+    ),
+    Fault("heat slowed a GPU since yesterday", 22, _GPUS, _throttled, "throttling", ("4.0 s", "in 24 h")),
 )

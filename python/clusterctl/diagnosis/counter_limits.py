@@ -39,6 +39,11 @@ class GrowthLimit(NamedTuple):
     source: str
     at_least: int = 1
 
+    @property
+    def beside(self) -> str:
+        """The limit, as it ends a sentence; empty where any growth is a fault."""
+        return f", and the limit is {self.per_hour:g} an hour" if self.per_hour else ""
+
 
 LIMITS: Mapping[tuple[str, str], GrowthLimit] = {
     ("rdma_port", "link_downed"): GrowthLimit(0, "error", "losses of the link", _CABLE, _SENTINEL),

@@ -21,7 +21,8 @@ class Finding:
 
     ``cause`` and ``cure`` are a sentence each, without a full stop; ``hosts`` are those that are to be cured. An error
     stops jobs or makes them wrong; a warning slows them down or will hurt some day. ``fix`` holds commands
-    that cure it on each host, to be run there as root; it is empty where no command does.
+    that cure it on each host, to be run there as root; it is empty where no command does. ``source`` says where the
+    limit, or the meaning of what was counted, is written down; it may be empty.
     """
 
     check: str
@@ -30,6 +31,7 @@ class Finding:
     cause: str
     cure: str
     fix: tuple[tuple[str, ...], ...] = ()
+    source: str = ""
 
 
 class Diagnosis(Record):

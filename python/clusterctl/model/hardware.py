@@ -221,6 +221,11 @@ class HardwareLooks:
         first = self.now.model_copy(update={"counters": counters})
         return HardwareLooks(self.now.with_counters_of(later), first, self.past)
 
+    @property
+    def last_run(self) -> Hardware | None:
+        """The last look of an earlier run, None where there is none."""
+        return self.past[-1] if self.past else None
+
     def earlier(self) -> Iterator[Hardware]:
         """Yield the looks before the last one, the newest first."""
         if self.first is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from clusterctl.model import nodeset
 
 if TYPE_CHECKING:
-    from clusterctl.model.findings import Diagnosis
+    from clusterctl.model.findings import Diagnosis, Finding
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,14 @@ class DoctorRow:
 def rows(found: Diagnosis) -> tuple[DoctorRow, ...]:
     """Return one row per finding, worst first."""
     return tuple(
-        DoctorRow(one.severity.upper(), one.check, nodeset.folded(one.hosts), one.cause, one.cure)
+        DoctorRow(one.severity.upper(), one.check, nodeset.folded(one.hosts), _cause(one), one.cure)
         for one in found.findings
     )
+
+
+def _cause(found: Finding) -> str:
+    """Return the cause, and on a line of its own where the limit or the meaning is written down."""
+    return f"{found.cause}\nsource: {found.source}" if found.source else found.cause
 
 
 def closing(found: Diagnosis) -> tuple[str, ...]:

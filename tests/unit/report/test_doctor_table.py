@@ -13,3 +13,9 @@ def test_the_ending_says_what_was_found() -> None:
         "Note: a.",
         "4 hosts, 3 of them within reach: 1 error and 2 warnings (0.0 s).",
     )
+
+
+def test_the_source_of_a_limit_stands_under_the_cause_and_in_the_record() -> None:
+    found = diagnosis(Finding("links", "warning", ("node1",), "errors grew", "look", source="IEEE 802.3"))
+    assert doctor_table.rows(found)[0].cause == "errors grew\nsource: IEEE 802.3"
+    assert found.model_dump(mode="json")["findings"][0]["source"] == "IEEE 802.3"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.analysis.counter_growth import growth
 from clusterctl.diagnosis.counter_limits import BESIDE_PEERS
+from clusterctl.diagnosis.growing import span
 from clusterctl.diagnosis.rules import alike
-from clusterctl.diagnosis.rules.link_counters import span
 from clusterctl.model.findings import Finding
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis.counter_growth import growth, is_above
+from clusterctl.diagnosis import growing
 from clusterctl.diagnosis.counter_limits import LIMITS
-from clusterctl.diagnosis.rules.link_counters import span
 from clusterctl.model.findings import Finding
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ _NAMES = {
     "LocalLinkIntegrityErrors": "local_link_integrity_errors",
     "ExcessiveBufferOverrunErrors": "excessive_buffer_overrun_errors",
 }
+_LIMITS = {("fabric_port", name): LIMITS["rdma_port", own] for name, own in _NAMES.items()}
 _END = re.compile(r"(.+) port \d+ to (.+) port \d+")
 _CURE = "reseat or replace the cable between them, then try another port of the switch"
 
@@ -90,13 +90,11 @@ def _ends(link: str) -> tuple[str, ...]:
 
 
 def _errors(hosts: Mapping[str, HardwareLooks], reader: str, looks: HardwareLooks) -> Iterator[Finding]:
-    for (kind, device, name), one in (growth(looks.first, looks.now) if looks.first else {}).items():
-        limit = LIMITS["rdma_port", _NAMES[name]] if kind == "fabric_port" and name in _NAMES else None
-        if limit is None or _own(hosts, device) or not is_above(one, limit.per_hour, limit.at_least):
-            continue
-        beside = f", and the limit is {limit.per_hour:g} an hour" if limit.per_hour else ""
-        cause = f"{limit.what} grew ({name}): {device} by {one.grown} in {span(one.seconds)}{beside}"
-        yield Finding("fabric", limit.severity, (_host(hosts, reader, device),), cause, limit.cure)
+    for one in growing.above(looks, _LIMITS):
+        if not _own(hosts, one.device):
+            cause = f"{one.limit.what} grew ({one.name}): {one.device} by {one.how}{one.limit.beside}"
+            host = _host(hosts, reader, one.device)
+            yield Finding("fabric", one.limit.severity, (host,), cause, one.limit.cure, source=one.limit.source)
 
 
 def _own(hosts: Collection[str], device: str) -> bool:

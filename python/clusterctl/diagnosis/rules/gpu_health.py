@@ -12,13 +12,14 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis.counter_growth import growth
+from clusterctl.diagnosis import growing
+from clusterctl.diagnosis.counter_limits import GrowthLimit
 from clusterctl.model.findings import Finding
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.analysis.counter_growth import Growth
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.findings import Severity
     from clusterctl.model.hardware import Hardware, HardwareLooks
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 ORDER = 52
 _SHOWN = 4
 _LEAST = 3
-_MANY, _TIMES = 100, 10.0  # corrected errors between two looks, and as fast as the median of the other GPUs
+_MANY, _TIMES = 100, 10.0  # corrected errors between two looks or in a day, and as fast as the median of the other GPUs
+_SINCE = ("first", "last_run")
+_DAY_S = 86_400.0
+_MEMORY = "NVIDIA, GPU Memory Error Management"
 _WATCH = "watch it: 'nvidia-smi -q -d ECC,ROW_REMAPPER'; if rows are remapped, reset the GPU when it is free"
 _RESET = "drain the node and reset the GPU ('nvidia-smi --gpu-reset -i GPU'), or restart the node"
 _RESTART = "drain the node and restart it; if it comes back, reseat the GPU or have it replaced"
@@ -39,6 +43,7 @@ _STATES: dict[tuple[str, str], tuple[Severity, str, str]] = {
     ("sram threshold exceeded", "Yes"): ("error", "it has more errors in its SRAM than NVIDIA allows", _REPLACE),
     ("reset required", "Yes"): ("error", "it must be reset", _RESET),
 }
+_GROWTH = {("gpu", "uncorrectable ECC errors"): GrowthLimit(0, "error", "uncorrectable ECC errors", _RESET, _MEMORY)}
 _RECOVERY = {"Reset": _RESET, "GPU Reset": _RESET, "Reboot": _RESTART, "Node Reboot": _RESTART}
 
 
@@ -79,30 +84,32 @@ def _states(host: str, seen: Hardware) -> Iterator[Finding]:
 
 
 def _growing(host: str, looks: HardwareLooks) -> Iterator[Finding]:
-    for before in looks.earlier():
-        for (kind, device, name), grown in growth(before, looks.now).items():
-            if kind == "gpu" and name == "uncorrectable ECC errors" and grown.grown:
-                cause = f"the GPU {device} had {grown.grown} more uncorrectable ECC errors within {grown.seconds:.0f} s"
-                yield Finding("ecc", "error", (host,), cause, _RESET.replace("-i GPU", f"-i {device}"))
-        return  # the newest earlier look tells of now
+    for one in growing.above(looks, _GROWTH):
+        cause = f"the GPU {one.device} had {one.grown.grown} more {one.limit.what} in {growing.span(one.grown.seconds)}"
+        cure = one.limit.cure.replace("-i GPU", f"-i {one.device}")
+        yield Finding("ecc", one.limit.severity, (host,), cause, cure, source=one.limit.source)
 
 
 def _corrected(view: View) -> Iterator[Finding]:
     """Name GPUs whose corrected errors grow far faster than on most GPUs; by themselves they need nothing done."""
-    rates: dict[tuple[str, str], Growth] = {}
-    for host, looks in view.hardware.items():
-        before = next(looks.earlier(), None)
-        for (kind, device, name), grown in (growth(before, looks.now) if before else {}).items():
-            if (kind, name) == ("gpu", "corrected ECC errors"):
-                rates[host, device] = grown
-    for (host, device), one in rates.items():
-        if one.grown < _MANY or len(rates) < _LEAST:
-            continue
-        usual = statistics.median(other.per_hour for place, other in rates.items() if place != (host, device))
-        if one.per_hour <= _TIMES * usual:
-            continue
-        cause = f"the GPU {device} corrected {one.grown} ECC errors within {one.seconds:.0f} s, far more than most GPUs"
-        yield Finding("ecc", "warning", (host,), cause, _WATCH)
+    told: set[tuple[str, str]] = set()
+    for before in ({host: getattr(looks, name) for host, looks in view.hardware.items()} for name in _SINCE):
+        rates = {
+            (host, device): one
+            for host, look in before.items()
+            if look is not None
+            for (kind, device, name), one in growth(look, view.hardware[host].now).items()
+            if (kind, name) == ("gpu", "corrected ECC errors")
+        }
+        for place, one in rates.items():
+            many = _MANY * max(1.0, one.seconds / _DAY_S)
+            if place in told or one.grown < many or len(rates) < _LEAST:
+                continue
+            if one.per_hour > _TIMES * statistics.median(it.per_hour for other, it in rates.items() if other != place):
+                told.add(place)
+                often = f"{one.grown} ECC errors in {growing.span(one.seconds)}"
+                cause = f"the GPU {place[1]} corrected {often}, far more than most GPUs"
+                yield Finding("ecc", "warning", (place[0],), cause, _WATCH)
 
 
 def _usual_places(view: View) -> set[str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis.counter_growth import growth
-from clusterctl.diagnosis import gpu_peers
+from clusterctl.diagnosis import gpu_peers, growing
+from clusterctl.diagnosis.counter_limits import GrowthLimit
 from clusterctl.model.findings import Finding
 from clusterctl.support.words import and_more
 
@@ -41,6 +41,9 @@ _FIXES = {
 }
 _NAMES = {"persistence": "persistence mode", "mig": "MIG mode", "ecc": "ECC"}
 _COOLING = "look at the fans, the air's way and the room's temperature; 'nvidia-smi -q -d TEMPERATURE' tells the margin"
+_THERMAL = GrowthLimit(
+    0, "warning", "hardware thermal slowdown", _COOLING, 'NVML API Reference, "nvmlClocksEventReasons"'
+)
 _SUPPLY = "look at the power supplies and their cables, and at the limit of the chassis in its management controller"
 
 
@@ -78,23 +81,14 @@ def _throttled(view: View, host: str, looks: HardwareLooks) -> Iterator[Finding]
                 reasons.setdefault(reason, []).append(device)
     if "hardware slowdown" in reasons and len(reasons) > 1:
         del reasons["hardware slowdown"]  # another reason says which
-    for device, grown in _slowed(looks).items():
-        if not any(device in devices and "thermal" in reason for reason, devices in reasons.items()):
-            reasons.setdefault(f"{grown / 1e6:.1f} s of hardware thermal slowdown between two looks", []).append(device)
+    for one in growing.above(looks, {("gpu", _SLOWED): _THERMAL}):
+        if not any(one.device in devices and "thermal" in reason for reason, devices in reasons.items()):
+            seconds = f"{one.grown.grown / 1e6:.1f} s of {_THERMAL.what} in {growing.span(one.grown.seconds)}"
+            reasons.setdefault(seconds, []).append(one.device)
     for reason, devices in reasons.items():
         cause = f"the GPU {and_more(devices, _SHOWN)} is slowed down: {reason}"
         cure = _SUPPLY if "power" in reason else _COOLING
-        yield Finding("throttling", "warning", (host,), cause, cure)
-
-
-def _slowed(looks: HardwareLooks) -> dict[str, int]:
-    """Return by GPU for how many microseconds heat has lowered the clocks since the first look of this run."""
-    if looks.first is None:
-        return {}
-    grown = growth(looks.first, looks.now)
-    return {
-        key[1]: one.grown for key, one in grown.items() if key[2] == "microseconds of thermal slowdown" and one.grown
-    }
+        yield Finding("throttling", "warning", (host,), cause, cure, source=_THERMAL.source)
 
 
 def _capped_alone(view: View, host: str, device: str) -> bool:

@@ -12,8 +12,8 @@ import statistics
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis.counter_growth import growth
+from clusterctl.diagnosis.growing import span
 from clusterctl.diagnosis.rules import alike
-from clusterctl.diagnosis.rules.link_counters import span
 from clusterctl.model.findings import Finding
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 ORDER = 79
 _CHECK = "memory"
-_CORRECTED_A_DAY = 10  # for a module; ce-error-threshold of mcelog.conf
+_CORRECTED_A_DAY = 10  # for a module
+_MCELOG = "mcelog.conf, ce-error-threshold"
 _DAY_S = 86_400.0
 _LESS = 0.98  # of the memory that most nodes of the kind have
 _CURE = "run its memory test, then replace the module; until then leave the node out"
@@ -52,4 +53,6 @@ def _grown(host: str, looks: HardwareLooks) -> Iterator[Finding]:
         if name == "uncorrected":
             yield Finding(_CHECK, "error", (host,), cause, _CURE)
         elif grown.grown >= _CORRECTED_A_DAY:
-            yield Finding(_CHECK, "warning", (host,), f"{cause}; {_CORRECTED_A_DAY} a day are the limit", _CURE)
+            yield Finding(
+                _CHECK, "warning", (host,), f"{cause}; {_CORRECTED_A_DAY} a day are the limit", _CURE, source=_MCELOG
+            )

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis.counter_growth import growth
-from clusterctl.diagnosis import gpu_peers
+from clusterctl.diagnosis import gpu_peers, growing
+from clusterctl.diagnosis.counter_limits import GrowthLimit
 from clusterctl.model.findings import Finding
 from clusterctl.support.words import and_more
 
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 ORDER = 54
 _SHOWN = 4
-_CRC_PER_S = 100.0
+_CRC_PER_HOUR = 100 * 3600.0
 _COUNTED = ("replay", "recovery", "malformed packet", "buffer overrun", "rx remote", "local link integrity")
 _SETTLED_S = 600.0  # after the start, a fabric may still be under way
+_DCGM = "NVIDIA DCGM, dcgm_gpu_hardware_limits.h"
 _CURE = "drain the node and reset all its GPUs, or restart it; if it comes back, have the GPU or the board replaced"
 _MANAGER = (
     "start it with 'systemctl enable --now nvidia-fabricmanager', in the version of the driver; "
@@ -52,17 +53,22 @@ def findings(view: View) -> Iterator[Finding]:
 
 
 def _growing(host: str, looks: HardwareLooks) -> Iterator[Finding]:
-    if looks.first is None:
-        return
+    limits = {("nvlink", one.name): _limit(one.name) for one in looks.now.counters if one.kind == "nvlink"}
     failing: dict[str, list[str]] = {}
-    for (kind, device, name), grown in growth(looks.first, looks.now).items():
-        link, _, error = name.removeprefix("link ").partition(" ")
-        many = grown.grown / grown.seconds >= _CRC_PER_S if error == "crc" else error in _COUNTED
-        if kind == "nvlink" and grown.grown and many:
-            failing.setdefault(device, []).append(f"link {link}: {grown.grown} {error} errors")
+    for one in growing.above(looks, {key: limit for key, limit in limits.items() if limit}):
+        link, _, error = one.name.removeprefix("link ").partition(" ")
+        words = f"link {link}: {one.grown.grown} {error} errors in {growing.span(one.grown.seconds)}"
+        failing.setdefault(one.device, []).append(words)
     for device, links in failing.items():
         cause = f"errors of NVLink grow on the GPU {device}: {and_more(links, _SHOWN)}"
-        yield Finding("nvlink", "warning", (host,), cause, _CURE)
+        yield Finding("nvlink", "warning", (host,), cause, _CURE, source=_DCGM)
+
+
+def _limit(name: str) -> GrowthLimit | None:
+    """Return the limit of a counter such as ``link 4 replay``."""
+    error = name.removeprefix("link ").partition(" ")[2]
+    per_hour = _CRC_PER_HOUR if error == "crc" else 0.0
+    return GrowthLimit(per_hour, "warning", error, _CURE, _DCGM) if per_hour or error in _COUNTED else None
 
 
 def _fabric(host: str, seen: Hardware) -> Iterator[Finding]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.diagnosis import gpu_peers
+from clusterctl.diagnosis.growing import span
 from clusterctl.diagnosis.rules import alike
-from clusterctl.diagnosis.rules.link_counters import span
 from clusterctl.model import nodeset
 from clusterctl.model.findings import Finding, majority
 from clusterctl.support.words import and_more

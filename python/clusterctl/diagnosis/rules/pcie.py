@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis.counter_growth import growth
-from clusterctl.diagnosis import gpu_peers
+from clusterctl.diagnosis import gpu_peers, growing
+from clusterctl.diagnosis.counter_limits import GrowthLimit
 from clusterctl.model.findings import Finding
 from clusterctl.support.words import and_more
 
@@ -23,9 +23,17 @@ if TYPE_CHECKING:
 ORDER = 55
 _SHOWN = 4
 _BUSY = 20.0  # percent
-_FEW = 10  # corrected errors between two looks
 _NAMES = {"gpu": "GPU", "rdma card": "RDMA card"}
 _CURE = "reseat the card and its riser or cable, and look at the slot's setting in the firmware"
+_DCGM = "NVIDIA DCGM, dcgm_gpu_hardware_limits.h: 8 replays a minute"
+_REPLAYS = GrowthLimit(8 * 60, "warning", "replays", _CURE, _DCGM, at_least=10)
+_AER = "PCI Express Base Specification, Advanced Error Reporting"
+_GROWTH = {
+    ("gpu", "PCIe replays"): _REPLAYS,
+    ("pcie", "correctable errors"): _REPLAYS._replace(what="correctable errors"),  # most of them end in a replay
+    ("pcie", "non-fatal errors"): GrowthLimit(0, "error", "non-fatal errors", _CURE, _AER),
+    ("pcie", "fatal errors"): GrowthLimit(0, "error", "fatal errors", _CURE, _AER),
+}
 _TRANSLATES = ("DMA", "DMA-FQ")
 _IOMMU = "start the kernel with 'iommu=pt', or turn the IOMMU off, where no virtual machine needs it"
 _ACS = "turn ACS off in the firmware, or at each start with 'setpci' as NCCL's guide says under 'PCI Access Control'"
@@ -73,15 +81,10 @@ def _counts(view: View, kind: str, unit: str, place: tuple[str, str]) -> bool:
 
 
 def _growing(host: str, looks: HardwareLooks) -> Iterator[Finding]:
-    if looks.first is None:
-        return
-    for (kind, device, name), grown in growth(looks.first, looks.now).items():
-        counted = kind == "pcie" or name == "PCIe replays"
-        corrected = name in ("correctable errors", "PCIe replays")
-        if counted and grown.grown >= (_FEW if corrected else 1):
-            what = "replays" if name == "PCIe replays" else name
-            cause = f"the PCIe link of {device} had {grown.grown} more {what} within {grown.seconds:.0f} s"
-            yield Finding("pcie", "warning" if corrected else "error", (host,), cause, _CURE)
+    for one in growing.above(looks, _GROWTH):
+        often = f"{one.grown.grown} more {one.limit.what} in {growing.span(one.grown.seconds)}{one.limit.beside}"
+        cause = f"the PCIe link of {one.device} had {often}"
+        yield Finding("pcie", one.limit.severity, (host,), cause, _CURE, source=one.limit.source)
 
 
 def _way(view: View) -> Iterator[Finding]:
