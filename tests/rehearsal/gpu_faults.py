@@ -131,9 +131,20 @@ def _gpu_not_listed(machine: Machine, _look: int) -> None:
     answer.text = head + rest.partition("</gpu>\n")[2]
 
 
-def _gpu_gone(machine: Machine, look: int) -> None:
-    device = victim(machine)
+def gpu_gone(machine: Machine, look: int) -> None:
+    """Take one GPU off the bus."""
     _gpu_not_listed(machine, look)
+    _off_the_bus(machine, victim(machine))
+
+
+def gpus_gone(machine: Machine, _look: int) -> None:
+    """Take all GPUs off the bus."""
+    for device in gpus(kind_of(machine)):
+        _off_the_bus(machine, device)
+    machine.tools[QUERY] = Answer("No devices were found\n", 6)
+
+
+def _off_the_bus(machine: Machine, device: str) -> None:
     base = folder(machine, device)
     machine.files = {path: text for path, text in machine.files.items() if not path.startswith((base, _proc(device)))}
     machine.links = {path: to for path, to in machine.links.items() if not path.startswith(base)}
@@ -449,7 +460,15 @@ _SHOWN: tuple[Fault, ...] = (
     Fault("driver and library of two versions", 21, _GPUS, _mismatch, "gpus", ("mismatch",)),
     Fault("a GPU that gives no answer", 17, _GPUS, _no_gpu_answers, "gpus", ("lost",)),
     Fault("a GPU that the tool does not list", 17, _GPUS, _gpu_not_listed, "gpus", ("lost",)),
-    Fault("a GPU that is not on the bus", 17, _GPUS, _gpu_gone, "gpus", ("not on the PCI bus",)),
+    Fault("a GPU that is not on the bus", 17, _GPUS, gpu_gone, "gpus", ("not on the PCI bus",)),
+    Fault(
+        "all GPUs of a node are gone",
+        17,
+        _GPUS,
+        gpus_gone,
+        "gpus",
+        ("has no GPU", "most nodes with its board and memory"),
+    ),
     Fault("a GPU slowed down by heat", 22, _GPUS, _throttled, "throttling", ("hardware thermal slowdown",)),
     Fault("heat slows a GPU between two looks", 22, _GPUS, _throttled_between, "throttling", ("4.0 s",)),
     Fault("the power brake slows a GPU", 22, _GPUS, _power_brake, "throttling", ("power brake", "power supplies")),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fault import Fault
 from network_parts import NET, RDMA
+from recorded_machine import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +66,17 @@ def _gone(machine: Machine, _look: int) -> None:
     gone = f"{RDMA}/mlx5_1/"
     machine.files = {path: text for path, text in machine.files.items() if not path.startswith(gone)}
     machine.links = {path: text for path, text in machine.links.items() if not path.startswith(gone)}
+
+
+def cards_gone(machine: Machine, _look: int) -> None:
+    """Take all RDMA cards off the bus, with their interfaces."""
+    devices = [path for path in machine.links if path.startswith(f"{RDMA}/") and path.endswith("/device")]
+    places = tuple(machine.links[path].rpartition("/")[2] for path in devices)
+    folders = [f"{RDMA}/", *(path.removesuffix("device") for path, to in machine.links.items() if to.endswith(places))]
+    for held in (machine.files, machine.links):
+        for path in [path for path in held if path.startswith(tuple(folders)) or any(one in path for one in places)]:
+            del held[path]
+    machine.tools["ibv_devinfo"] = Answer("No IB devices found\n", 255)
 
 
 def one_lane(machine: Machine, _look: int) -> None:
@@ -279,6 +291,14 @@ FAULTS: tuple[Fault, ...] = (
         _gone,
         "rdma",
         ("missing: mlx5_1 (0000:48:00.0)",),
+    ),
+    Fault(
+        "all RDMA cards of a node are gone",
+        12,
+        _RDMA,
+        cards_gone,
+        "rdma",
+        ("has no RDMA card", "most nodes with its board"),
     ),
     Fault("RDMA port is down", 11, _RDMA, _port_down, "rdma", ("mlx5_0/1 is DOWN (Polling)",)),
     Fault("InfiniBand port without a subnet manager", 12, _FABRIC, _no_manager, "rdma", ("INIT", "subnet manager")),

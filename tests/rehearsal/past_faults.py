@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import machine_faults
 import network_faults
 from fault import Fault
-from gpu_faults import set_for, victim
+from gpu_faults import gpu_gone, gpus_gone, set_for, victim
 from gpu_parts import LINK_ERRORS, LINKS, QUERY, cards, folder, gpus, kind_of
 from machine_parts import SMART
+from network_faults import cards_gone
 from network_parts import NET, RDMA
 
 if TYPE_CHECKING:
@@ -154,6 +155,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "of two: the governor is powersave", 0, _METAL, machine_faults.powersave, _CHECK, ("'governor' is powersave",)
     ),
+    Fault("of two: all GPUs are gone", 17, _GPUS, gpus_gone, "gpus", ("has no GPU, and had", "24 h ago")),
+    Fault("of two: all RDMA cards are gone", 12, _RDMA, cards_gone, "rdma", ("has no RDMA card, and had", "24 h ago")),
+    Fault("of two: a GPU is gone", 17, _GPUS, gpu_gone, "parts", ("GPU 16500000003", "and is gone")),
     Fault("media errors grew since yesterday", 0, _METAL, _media_errors, "disks", ("12 more media errors", "24 h")),
     Fault("uncorrectable ECC errors since yesterday", 18, _GPUS, _uncorrectable, "ecc", ("3 more unc", "in 24 h")),
     Fault(

@@ -9,6 +9,7 @@ import functools
 import sys
 import tempfile
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,12 @@ import machine_faults
 import network_faults
 import past_faults
 import session_faults
+from clusterctl.analysis import part_ledger
 from clusterctl.diagnosis.rules import registry
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model.hardware import COUNTING, Hardware, HardwareLooks
 from clusterctl.model.hosts import Host
+from clusterctl.model.parts import PartLedger
 from clusterctl.support import content
 from machine_kinds import MACHINES
 from network_parts import work
@@ -117,12 +120,15 @@ def play(fault: Fault, kind: str) -> Row:
 def with_past(kind: str, **changed: HardwareLooks) -> View:
     """Return two nodes of a kind that were looked at a day ago, with other looks at one of them now."""
     seen = {name: changed.get(name) or healthy(kind, NODES.index(name) + 1) for name in PAIR}
+    past: dict[str, Hardware] = {}
     for name, looks_now in seen.items():
         before = healthy(kind, NODES.index(name) + 1).now
-        past = before.model_copy(update={"time": before.time - DAY_S, "events": ()})
-        seen[name] = replace(looks_now, past=(past,))
+        past[name] = before.model_copy(update={"time": before.time - DAY_S, "events": ()})
+        seen[name] = replace(looks_now, past=(past[name],))
     hosts = tuple(Host(name, f"10.0.0.{NODES.index(name) + 1}") for name in PAIR)
-    return View(hosts=hosts, nodes={}, hardware=seen)
+    ledger = part_ledger.updated(PartLedger(), past, datetime.fromtimestamp(past[CULPRIT].time, timezone.utc))
+    changes = part_ledger.changes(ledger, {name: looks.now for name, looks in seen.items()})
+    return View(hosts=hosts, nodes={}, hardware=seen, part_changes=changes)
 
 
 def play_past(fault: Fault, kind: str) -> Row:

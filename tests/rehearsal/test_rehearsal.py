@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import rehearsal
 from clusterctl.diagnosis.rules import registry
-from clusterctl.model.hardware import COUNTING
+from clusterctl.model.hardware import COUNTING, HardwareLooks, HardwareReading
 from machine_kinds import MACHINES
 
 if TYPE_CHECKING:
@@ -81,6 +81,37 @@ def test_cards_that_are_far_away_on_all_nodes_are_a_note() -> None:
     view = rehearsal.view("l40s-pcie", **dict.fromkeys(rehearsal.NODES, looks))
     assert [one for one in registry.diagnose(view) if one.check == "gpudirect"] == []
     assert any("On node[1-4], a GPU has no RDMA card on its NUMA node" in note for note in registry.notes(view))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "named"),
+    [
+        pytest.param(("l40s-pcie", "l40s-pcie", "l40s-pcie", "plain-ethernet"), [], id="another board"),
+        pytest.param(("l40s-pcie", "plain-ethernet", "plain-ethernet", "plain-ethernet"), [], id="one GPU node"),
+        pytest.param(("l40s-pcie", "dual-rail-roce", "dual-rail-roce", "dual-rail-roce"), [], id="one of its board"),
+        pytest.param(("l40s-pcie", "l40s-pcie", "dual-rail-roce", "dual-rail-roce"), [], id="half of a board"),
+        pytest.param(("l40s-pcie", "l40s-pcie", "l40s-pcie", "dual-rail-roce"), ["warning"], id="the only one without"),
+    ],
+)
+def test_a_node_that_is_built_without_gpus_is_named_where_most_of_its_like_have_some(
+    kinds: tuple[str, ...], named: list[str]
+) -> None:
+    looks = {
+        name: rehearsal.healthy(kind, at) for at, (name, kind) in enumerate(zip(rehearsal.NODES, kinds, strict=True), 1)
+    }
+    found = registry.diagnose(rehearsal.view("l40s-pcie", **looks))
+    assert [one.severity for one in found if "it has no" in one.cause] == named
+
+
+def test_a_small_virtual_machine_beside_large_ones_with_gpus_is_no_fault() -> None:
+    board = HardwareReading("board", "", "model", "Google Google Compute Engine")
+    view = rehearsal.view("l40s-pcie", node4=rehearsal.healthy("cloud-vm", 4))
+    virtual = {
+        name: HardwareLooks(looks.now.model_copy(update={"readings": (*looks.now.readings, board)}))
+        for name, looks in view.hardware.items()
+    }
+    found = registry.diagnose(rehearsal.view("l40s-pcie", **virtual))
+    assert [one.cause for one in found if "it has no" in one.cause] == []
 
 
 def test_what_is_read_twice_are_sections() -> None:

@@ -136,9 +136,9 @@ def _tell(tree: Tree, answer: Answer, gpu: ET.Element) -> None:
     if throttles is not None:
         answer.reading("gpu", device, "throttled by", ", ".join(throttles))
     _holders(tree, answer, gpu, device)
-    serial = _first(gpu, ("serial",)) or _first(gpu, ("uuid",))
-    if serial:
-        answer.part("gpu", device, _first(gpu, ("product_name",)), serial, _first(gpu, ("vbios_version",)))
+    serial, uuid = _first(gpu, ("serial",)), _first(gpu, ("uuid",))
+    if serial or uuid:
+        answer.part("gpu", device, words["model"], serial, _first(gpu, ("vbios_version",)), uuid)
 
 
 def _count(answer: Answer, gpu: ET.Element, device: str) -> None:

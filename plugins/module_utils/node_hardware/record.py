@@ -76,9 +76,9 @@ class Answer:
         """Tell a line of a log: seconds since the epoch, ``xid``, ``link`` and so on, and the words of the log."""
         self._put("event", at, source, device, code, text[:_MOST_NOTE])
 
-    def part(self, kind: str, place: str, model: str, serial: str, firmware: str = "") -> None:
-        """Tell a part that can be swapped, with its serial number or another name that stays with it."""
-        self._put("part", kind, place, model, serial, firmware)
+    def part(self, kind: str, place: str, model: str, serial: str, firmware: str = "", uuid: str = "") -> None:
+        """Tell a part that can be swapped, with its serial number or another name that stays with it, or both."""
+        self._put("part", kind, place, model, serial, firmware, uuid)
 
     def unseen(self, what: str, why: str) -> None:
         """Tell what could not be looked at, and why, in a clause."""

@@ -1,98 +1,141 @@
-"""What was swapped, moved, lost or brought back among the parts of nodes, by their serial numbers."""
+"""What was swapped, moved, lost or brought back among the parts of nodes, by their serial numbers and UUIDs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from clusterctl.model.parts import PartChange, PartLedger, Stay
+from clusterctl.model.parts import PartChange, PartLedger, Stay, is_another
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from clusterctl.model.hardware import Part
+    from clusterctl.model.hardware import Hardware, Part
 
-_Key = tuple[str, str]  # kind and serial number
+_Place = tuple[str, str, str]  # host, kind of part, and place
+# By kind of part: the kind of its readings, and the section of the look that sees each of them, also without root.
+_SEEN_BY_ALL = {"gpu": ("gpu", "pci"), "hca": ("rdma_device", "rdma_ports"), "disk": ("disk", "disks")}
 
 
-def updated(ledger: PartLedger, seen: Mapping[str, Sequence[Part]], at: datetime) -> PartLedger:
+def updated(ledger: PartLedger, seen: Mapping[str, Hardware], at: datetime) -> PartLedger:
     """Return the ledger after a look.
 
     Args:
         ledger: the ledger before.
-        seen: by host, the parts that the look saw.
+        seen: the looks by host.
         at: the time of the look.
     """
     stays = list(ledger.stays)
-    latest = {(stay.kind, stay.serial): number for number, stay in enumerate(stays)}
-    for host, part in _unique(seen):
-        number = latest.get((part.kind, part.serial))
-        if number is not None and (stays[number].host, stays[number].place) == (host, part.place):
+    now = list(_known(stays, seen))
+    for silent in _silent(stays, now, seen):
+        stays[silent] = stays[silent].model_copy(update={"last": at})
+    for host, part, number in now:
+        stay = None if number is None else stays[number]
+        if number is not None and stay is not None and (stay.host, stay.place) == (host, part.place):
+            serial = part.serial or ("" if stay.serial == part.uuid else stay.serial)
             known = {"last": at, "model": part.model, "firmware": part.firmware}
-            stays[number] = stays[number].model_copy(update=known)
+            stays[number] = stay.model_copy(update={**known, "serial": serial, "uuid": part.uuid or stay.uuid})
         else:
             stays.append(Stay(**part._asdict(), host=host, first=at, last=at))
     return PartLedger(stays=tuple(stays))
 
 
-def changes(ledger: PartLedger, seen: Mapping[str, Sequence[Part]]) -> tuple[PartChange, ...]:
+def changes(ledger: PartLedger, seen: Mapping[str, Hardware]) -> tuple[PartChange, ...]:
     """Return what differs from the last look at each of these hosts.
 
-    A kind of part of which a look sees nothing tells nothing: the tool or the right to read it may be missing.
+    A part is gone where the look would have seen it: its kind could be read, and nothing is in its place.
 
     Args:
         ledger: the ledger before this look.
-        seen: by host, the parts that this look saw.
+        seen: the looks by host.
     """
-    now = {(part.kind, part.serial): (host, part) for host, part in _unique(seen)}
-    last: dict[_Key, Stay] = {(stay.kind, stay.serial): stay for stay in ledger.stays}
-    newest = _newest(last.values())
-    present = {key for key, stay in last.items() if stay.last == newest[stay.host, stay.kind]}
-    return (*_arrived(now, last, present), *_gone(now, last, present, seen))
+    stays = ledger.stays
+    now = list(_known(stays, seen))
+    present = _present(stays)
+    return (*_arrived(stays, now, present), *_gone(stays, present - {number for *_, number in now}, seen))
 
 
 def _arrived(
-    now: Mapping[_Key, tuple[str, Part]], last: Mapping[_Key, Stay], present: set[_Key]
+    stays: Sequence[Stay], now: Iterable[tuple[str, Part, int | None]], present: set[int]
 ) -> Iterator[PartChange]:
-    places = {(last[key].host, last[key].kind, last[key].place): last[key] for key in present}
-    for key, (host, part) in now.items():
-        before = last.get(key)
-        if before is not None and key not in present:
-            yield PartChange("returned", host, part.place, part.kind, part.serial, before)
+    places = {_place(stays[number]): stays[number] for number in present}
+    for host, part, number in now:
+        before = None if number is None else stays[number]
+        there = places.get((host, part.kind, part.place))
+        told = (host, part.place, part.kind, part.serial or part.uuid)
+        if before is not None and number not in present:
+            yield PartChange("returned", *told, before)
         elif before is not None and (before.host, before.place) != (host, part.place):
-            yield PartChange("moved", host, part.place, part.kind, part.serial, before)
-        elif before is None and (there := places.get((host, part.kind, part.place))) is not None:
-            yield PartChange("swapped", host, part.place, part.kind, part.serial, there)
+            yield PartChange("moved", *told, before)
+        elif before is None and there is not None:
+            yield PartChange("swapped", *told, there)
 
 
-def _gone(
-    now: Mapping[_Key, tuple[str, Part]],
-    last: Mapping[_Key, Stay],
-    present: set[_Key],
-    seen: Mapping[str, Sequence[Part]],
-) -> Iterator[PartChange]:
-    kinds = {(host, part.kind) for host, parts in seen.items() for part in parts}
-    filled = {(host, part.kind, part.place) for host, parts in seen.items() for part in parts}
-    for key in sorted(present - set(now)):
-        stay = last[key]
-        looked_at = (stay.host, stay.kind) in kinds
-        if looked_at and (stay.host, stay.kind, stay.place) not in filled:
-            yield PartChange("gone", stay.host, stay.place, stay.kind, stay.serial, stay)
+def _gone(stays: Sequence[Stay], missing: set[int], seen: Mapping[str, Hardware]) -> Iterator[PartChange]:
+    for stay in (stays[number] for number in sorted(missing)):
+        look = seen.get(stay.host)
+        if look is not None and _would_see(look, stay.kind) and not _is_filled(look, stay.place):
+            yield PartChange("gone", stay.host, stay.place, stay.kind, stay.name, stay)
 
 
-def _unique(seen: Mapping[str, Sequence[Part]]) -> Iterator[tuple[str, Part]]:
-    """Yield the parts whose serial number is theirs alone; some vendors give all boards the same one."""
-    counts = Counter((part.kind, part.serial) for parts in seen.values() for part in parts)
-    for host, parts in seen.items():
-        for part in parts:
-            if part.serial and counts[part.kind, part.serial] == 1:
-                yield host, part
+def _would_see(look: Hardware, kind: str) -> bool:
+    """Whether a look sees every part of a kind: it saw one, or none where it sees all, and nothing went wrong."""
+    readings, section = _SEEN_BY_ALL.get(kind, ("", ""))
+    if any(one.what == section for one in look.unseen):
+        return False
+    return any(part.kind == kind for part in look.parts) or bool(section and look.lacks(readings, section))
 
 
-def _newest(stays: Iterable[Stay]) -> dict[tuple[str, str], datetime]:
-    found: dict[tuple[str, str], datetime] = {}
-    for stay in stays:
+def _is_filled(look: Hardware, place: str) -> bool:
+    """Whether the look saw anything at a place, or could not open what is there."""
+    named = (one.device for entries in (look.readings, look.counters) for one in entries)
+    parts = (part.place for part in look.parts)
+    closed = (one.what.removeprefix("GPU ") for one in look.unseen)
+    return any(place in places for places in (parts, look.texts("rdma_device", "place").values(), closed, named))
+
+
+def _silent(
+    stays: Sequence[Stay], now: Sequence[tuple[str, Part, int | None]], seen: Mapping[str, Hardware]
+) -> Iterator[int]:
+    """Yield the parts whose place the look saw or could not open, without a name of what is there."""
+    named = {(host, part.kind, part.place) for host, part, _ in now}
+    for number in _present(stays) - {number for *_, number in now}:
+        stay = stays[number]
+        if stay.host in seen and _place(stay) not in named and _is_filled(seen[stay.host], stay.place):
+            yield number
+
+
+def _known(stays: Sequence[Stay], seen: Mapping[str, Hardware]) -> Iterator[tuple[str, Part, int | None]]:
+    """Yield each part that has a name of its own, with its host and the number of its last stay, None if it is new.
+
+    A name that several parts have is none: some vendors give all boards the same serial number.
+    """
+    latest = _latest(stays)
+    parts = [(host, part) for host, look in seen.items() for part in look.parts]
+    counts = Counter((part.kind, name) for _, part in parts for name in {part.uuid, part.serial} - {""})
+    for host, part in parts:
+        own = [key for key in ((part.kind, part.uuid), (part.kind, part.serial)) if counts[key] == 1]
+        known = (latest[key] for key in own if key in latest and not is_another(stays[latest[key]], part))
+        if own:
+            yield host, part, next(known, None)
+
+
+def _latest(stays: Sequence[Stay]) -> dict[tuple[str, str], int]:
+    """Return the number of the last stay by kind and name."""
+    return {(stay.kind, name): number for number, stay in enumerate(stays) for name in (stay.serial, stay.uuid) if name}
+
+
+def _present(stays: Sequence[Stay]) -> set[int]:
+    """Return the numbers of the stays that the last look at their kind on their host saw."""
+    latest = _latest(stays)
+    last = [number for number, stay in enumerate(stays) if latest.get((stay.kind, stay.uuid or stay.serial)) == number]
+    newest: dict[tuple[str, str], datetime] = {}
+    for stay in (stays[number] for number in last):
         key = (stay.host, stay.kind)
-        found[key] = max(found.get(key, stay.last), stay.last)
-    return found
+        newest[key] = max(newest.get(key, stay.last), stay.last)
+    return {number for number in last if stays[number].last == newest[stays[number].host, stays[number].kind]}
+
+
+def _place(stay: Stay) -> _Place:
+    return stay.host, stay.kind, stay.place

@@ -53,11 +53,23 @@ def _show(stays: tuple[Stay, ...]) -> None:
     from clusterctl.cli import output  # noqa: PLC0415
 
     newest = {stay.kind: max(one.last for one in stays if one.kind == stay.kind) for stay in stays}
+    with_uuid = any(stay.uuid for stay in stays)
     table = Table(box=None, pad_edge=False)
-    for column in ("KIND", "PLACE", "MODEL", "SERIAL NUMBER", "FIRMWARE", "SINCE", "UNTIL"):
+    columns = (
+        "KIND",
+        "PLACE",
+        "MODEL",
+        "SERIAL NUMBER",
+        *(("UUID",) if with_uuid else ()),
+        "FIRMWARE",
+        "SINCE",
+        "UNTIL",
+    )
+    for column in columns:
         table.add_column(column, overflow="fold")
     for stay in sorted(stays, key=lambda one: (one.kind, one.place, one.first)):
         until = "" if stay.last == newest[stay.kind] else f"{stay.last:%Y-%m-%d}"
-        cells = (stay.kind, stay.place, stay.model, stay.serial, stay.firmware, f"{stay.first:%Y-%m-%d}", until)
+        names = (stay.serial, stay.uuid) if with_uuid else (stay.serial,)
+        cells = (stay.kind, stay.place, stay.model, *names, stay.firmware, f"{stay.first:%Y-%m-%d}", until)
         table.add_row(*(Text(cell) for cell in cells))
     output.console().print(table)

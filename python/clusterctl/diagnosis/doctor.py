@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from clusterctl.model.fabric import Candidates, PairResult
     from clusterctl.model.facts import FailureKind, NodeFacts
     from clusterctl.model.findings import Finding
+    from clusterctl.model.hardware import HardwareLooks
     from clusterctl.model.hosts import AnyInventory, Host, Inventory
 
 # Together with what the controller needs they stay below a minute, and below a minute and a half where a node hangs.
@@ -85,8 +86,7 @@ def examine(
             tell(f"trying logins and ports between {_hosts(len(probe.facts))}")
             view = _between(view, probe, control)
             seen = hardware.look_again(hosts, seen, control)
-    parts = {host: looks.now.parts for host, looks in seen.items()}
-    view = replace(view, hardware=seen, part_changes=part_ledger.changes(hardware_looks.ledger(name), parts))
+    view = with_hardware(view, name, seen)
     findings = skew.ordered((*registry.diagnose(view), *Certificates(cluster).findings(started)))
     kept = _keep(name, view, findings, cluster, started)
     return Diagnosis(
@@ -99,6 +99,18 @@ def examine(
         findings=findings,
         notes=(*registry.notes(view), *kept),
     )
+
+
+def with_hardware(view: View, name: str, seen: Mapping[str, HardwareLooks]) -> View:
+    """Return a view with looks at the hardware, and with what became of parts since the last ones.
+
+    Args:
+        view: what else was seen.
+        name: the cluster's name in the state folder.
+        seen: the looks by host.
+    """
+    now = {host: looks.now for host, looks in seen.items()}
+    return replace(view, hardware=seen, part_changes=part_ledger.changes(hardware_looks.ledger(name), now))
 
 
 def _keep(name: str, view: View, findings: Sequence[Finding], cluster: Inventory, at: datetime) -> tuple[str, ...]:

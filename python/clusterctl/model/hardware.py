@@ -68,13 +68,17 @@ class Event(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part that can be swapped; ``serial`` stays with it wherever it is put."""
+    """A part that can be swapped; ``serial`` and a GPU's ``uuid`` stay with it wherever it is put.
+
+    Either may be empty. Up to clusterctl 0.1.0, the UUID of a GPU without a serial number was its ``serial``.
+    """
 
     kind: str
     place: str
     model: str
     serial: str
     firmware: str
+    uuid: str = ""
 
 
 class Unseen(NamedTuple):
@@ -172,6 +176,14 @@ class Hardware(Fact):
                 found.setdefault((one.kind, one.name), {})[one.device] = one.value
         return found
 
+    def part(self, kind: str, place: str) -> Part | None:
+        """Return the part of a kind at a place, None if none was seen there."""
+        return self._parts.get((kind, place))
+
+    @cached_property
+    def _parts(self) -> Mapping[tuple[str, str], Part]:
+        return {(part.kind, part.place): part for part in self.parts}
+
     @cached_property
     def kept(self) -> dict[object, Any]:
         """What was computed of this look and is asked for again; a key names the computation and its input."""
@@ -180,9 +192,13 @@ class Hardware(Fact):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy, which makes an index of its own."""
         copied = super().model_copy(update=update, deep=deep)
-        for name in ("indexed", "kept", "odd"):
+        for name in ("indexed", "kept", "odd", "_parts"):
             copied.__dict__.pop(name, None)
         return copied
+
+    def lacks(self, kind: str, section: str) -> bool:
+        """Whether the look found no device of a kind that a section reads, and the section had no problem."""
+        return bool(self.boot_id) and not self.devices(kind) and all(one.what != section for one in self.unseen)
 
     def devices(self, kind: str) -> tuple[str, ...]:
         """Return the devices of a kind of which something was read, in that order."""

@@ -3,9 +3,29 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from clusterctl.model.base import Record
+
+
+class Identified(Protocol):
+    """What has a serial number, a UUID, or both."""
+
+    @property
+    def serial(self) -> str:
+        """The serial number, '' where it is not known."""
+
+    @property
+    def uuid(self) -> str:
+        """The UUID, '' where it is not known."""
+
+
+def is_another(one: Identified, other: Identified) -> bool:
+    """Whether two parts are known to differ: a UUID is held against a UUID, and a serial number against its like."""
+    if one.uuid and other.uuid:
+        return one.uuid != other.uuid
+    shared = {one.uuid, one.serial} & {other.uuid, other.serial} - {""}
+    return bool(one.serial and other.serial) and not shared
 
 
 class Stay(Record):
@@ -13,12 +33,18 @@ class Stay(Record):
 
     kind: str
     serial: str
+    uuid: str = ""
     model: str = ""
     firmware: str = ""
     host: str
     place: str
     first: datetime
     last: datetime
+
+    @property
+    def name(self) -> str:
+        """The serial number, or else the UUID."""
+        return self.serial or self.uuid
 
 
 class PartLedger(Record):
@@ -36,12 +62,13 @@ class PartChange(NamedTuple):
     """What became of a part since the last look at its node.
 
     ``change`` is ``gone`` (no node has it), ``moved`` (``before`` is where it was), ``returned`` (it was gone, and
-    ``before`` is where it was last) or ``swapped`` (``before`` is the part that was in its place).
+    ``before`` is where it was last) or ``swapped`` (``before`` is the part that was in its place). ``name`` is its
+    serial number, or else its UUID.
     """
 
     change: Literal["gone", "moved", "returned", "swapped"]
     host: str
     place: str
     kind: str
-    serial: str
+    name: str
     before: Stay

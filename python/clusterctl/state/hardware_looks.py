@@ -64,7 +64,7 @@ def keep(cluster: str, looks: Mapping[str, Hardware], at: datetime) -> None:
     without = {host: _to_keep(look) for host, look in seen.items()}
     place = folder / f"{at.astimezone(timezone.utc).strftime(_STAMP)}{_SUFFIX}"
     files.write_atomically(place, zstandard.compress(_LOOKS.dump_json(without)))
-    updated = part_ledger.updated(ledger(cluster), {host: look.parts for host, look in seen.items()}, at)
+    updated = part_ledger.updated(ledger(cluster), seen, at)
     files.write_atomically(paths.parts_file(cluster), updated.model_dump_json() + "\n")
     for old in _files(cluster)[:-KEEP]:
         old.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.programs
 PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
 DISK = Part("disk", "nvme0n1", "SAMSUNG MZQL2960", "S64FNE0T000001", "GDC5902Q")
 OLD = Part("gpu", "0000:19:00.0", "NVIDIA H100 80GB HBM3", "1650000000101", "96.00.74")
-NEW = OLD._replace(serial="1650000000999", firmware="96.00.89")
+NEW = OLD._replace(serial="1650000000999", firmware="96.00.89", uuid="GPU-1f2e")
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -46,10 +46,10 @@ def test_the_parts_of_a_node_are_a_table(inventory: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = [" ".join(line.split()) for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     assert lines == [
-        "KIND PLACE MODEL SERIAL NUMBER FIRMWARE SINCE UNTIL",
+        "KIND PLACE MODEL SERIAL NUMBER UUID FIRMWARE SINCE UNTIL",
         "disk nvme0n1 SAMSUNG MZQL2960 S64FNE0T000001 GDC5902Q 2026-03-01",
         "gpu 0000:19:00.0 NVIDIA H100 80GB HBM3 1650000000101 96.00.74 2026-03-01 2026-03-01",
-        "gpu 0000:19:00.0 NVIDIA H100 80GB HBM3 1650000000999 96.00.89 2026-03-05",
+        "gpu 0000:19:00.0 NVIDIA H100 80GB HBM3 1650000000999 GPU-1f2e 96.00.89 2026-03-05",
     ]
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from clusterctl.analysis.counter_growth import growth
 from clusterctl.diagnosis import growing
 from clusterctl.diagnosis.counter_limits import GrowthLimit
+from clusterctl.diagnosis.rules import alike
 from clusterctl.model.findings import Finding
 from clusterctl.support.words import and_more
 
@@ -49,6 +50,7 @@ _RECOVERY = {"Reset": _RESET, "GPU Reset": _RESET, "Reboot": _RESTART, "Node Reb
 
 def findings(view: View) -> Iterator[Finding]:
     """Return GPUs that are lost, missing or failing."""
+    yield from alike.without(view, "gpu", "pci", "gpus", "GPU")
     usual = _usual_places(view)
     for host, looks in view.hardware.items():
         yield from _driver(view, host, looks.now)

@@ -17,7 +17,7 @@ from clusterctl.model.findings import Finding, majority
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.hardware import Hardware
@@ -217,13 +217,14 @@ def _is_judged(view: View, host: str, watched: _Watched, device: str, value: Val
 def _firmware(view: View, host: str) -> Iterator[_Change]:
     """Compare the firmware of parts with serial numbers; that of the board is a reading."""
     now, before = view.hardware[host].now, view.hardware[host].past[-1]
-    earlier = {(part.kind, part.serial): part for part in before.parts if part.serial and part.firmware}
+    known = [part for part in before.parts if part.firmware]
+    earlier = {(part.kind, name): part for part in known for name in (part.serial, part.uuid) if name}
     for part in now.parts:
-        old = earlier.get((part.kind, part.serial))
+        old = earlier.get((part.kind, part.uuid)) or earlier.get((part.kind, part.serial))
         if part.kind == "board" or not part.firmware or old is None or old.firmware == part.firmware:
             continue
         versions = {
-            (name, one.serial): one.firmware
+            (name, one.place): one.firmware
             for name, looks in view.hardware.items()
             for one in looks.now.parts
             if (one.kind, one.model) == (part.kind, part.model) and one.firmware
@@ -243,21 +244,20 @@ def _is_same(before: Hardware, now: Hardware, kind: str, device: str) -> bool:
 
 def _identity(look: Hardware, kind: str, device: str) -> tuple[str, ...]:
     if kind in _OF_GPU:
-        return (_serials(look).get(("gpu", device), ""),)
+        part = look.part("gpu", device)
+        return (part.serial, part.uuid) if part else ("", "")
     if kind in ("interface", "lossless"):
         return (look.text("interface", "address", device),)
     if kind in ("rdma_port", "rdma card"):
         name = device.partition("/")[0]
         place = look.text("rdma_device", "place", name) or name
-        return (_serials(look).get(("hca", place), ""),)
-    return _serials(look).get(("board", "product"), ""), look.text("board", "model")
+        return (_serial(look, "hca", place),)
+    return _serial(look, "board", "product"), look.text("board", "model")
 
 
-def _serials(look: Hardware) -> Mapping[tuple[str, str], str]:
-    found: Mapping[tuple[str, str], str] | None = look.kept.get(_serials)
-    if found is None:
-        found = look.kept[_serials] = {(part.kind, part.place): part.serial for part in look.parts}
-    return found
+def _serial(look: Hardware, kind: str, place: str) -> str:
+    part = look.part(kind, place)
+    return part.serial if part else ""
 
 
 def _shown(value: Value) -> str:

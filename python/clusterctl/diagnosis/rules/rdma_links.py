@@ -27,7 +27,8 @@ _WAITING = frozenset({"INIT", "ARMED"})  # the link is up, and the subnet manage
 
 
 def findings(view: View) -> Iterator[Finding]:
-    """Return what differs, and ports of InfiniBand without a subnet manager or on one lane."""
+    """Return what differs, nodes without a card, and ports of InfiniBand without a subnet manager or on one lane."""
+    yield from alike.without(view, "rdma_device", "rdma_ports", "rdma", "RDMA card")
     for group in alike.groups(view, least=1):
         seen = {host: look for host, look in group.items() if look.devices("rdma_device")}
         yield from _missing(seen)
