@@ -17,7 +17,9 @@ from clusterctl.analysis.nccl_path import (
     nccl_faults,
     praise,
     ring_note,
+    silent,
     together,
+    unproved,
 )
 from clusterctl.analysis.nccl_told import NcclPath, joined
 from clusterctl.support.errors import ExitCode
@@ -153,10 +155,9 @@ def _proved(reports: Sequence[Mapping[str, Any]], site: _Site, paths: Mapping[st
     if backend != NCCL:
         bare = [host for host in site.slots if host not in site.gpus]
         return f"PASS: {who} over Gloo; the way of NCCL was not proved, for there is no GPU on {_named(bare)}"
-    way = "; ".join(one for one in (praise(paths), ring_note(site, paths)) if one)
-    if way:
-        return f"PASS: {who}; {way}"
-    return f"PASS: {who} over NCCL; its way was not proved, for its log says nothing of it (is NCCL_DEBUG_FILE set?)"
+    quiet = silent(site.slots, paths)
+    way = [praise(paths), ring_note(site, paths), unproved(_named(quiet)) if quiet else ""]
+    return f"PASS: {'; '.join(one for one in (who, *way) if one)}"
 
 
 def _of_broken(broken: Sequence[Mapping[str, Any]]) -> str:

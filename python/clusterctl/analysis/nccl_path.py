@@ -77,6 +77,16 @@ def praise(paths: Mapping[str, NcclPath]) -> str:
     return f"{words} with GPUDirect RDMA" if direct else words
 
 
+def silent(users: Iterable[str], paths: Mapping[str, NcclPath]) -> tuple[str, ...]:
+    """Return the nodes with ranks over NCCL whose log says nothing of the way."""
+    return tuple(host for host in users if host not in paths or not (paths[host].network or paths[host].ways))
+
+
+def unproved(where: str) -> str:
+    """Return what a PASS says of nodes whose log is silent; ``where`` has their names."""
+    return f"NCCL's way was not proved on {where}, for its log says nothing of it (is NCCL_DEBUG_FILE set?)"
+
+
 def ring_note(site: PathSite, paths: Mapping[str, NcclPath]) -> str:
     """Return that NCCL's first ring goes from node to node more often than it must, '' where it does not.
 

@@ -112,7 +112,8 @@ class NcclSweep(_Sweep):
         players = [report for report in judgement.ranks if "points" in report.facts]
         shared = next((report.facts["shared"] for report in players if "shared" in report.facts), "")
         found = with_figures(judgement, site, outcome, self.options.confidence, players, shared)
-        return nccl_diagnostics.judged(nccl_path.judged(found, site, outcome), site, outcome)
+        proved = nccl_path.judged(found, site, outcome, nccl.users(judgement.ranks))
+        return nccl_diagnostics.judged(proved, site, outcome)
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,8 @@ class Horovod:
                 return base.fail(judgement, reason, site.slots)
             carriers.append(f"{wanted} {_CALLED[device]}" if device == "cuda" else wanted)
         judgement = base.passed(judgement, f"{judgement.reason} over {' and '.join(carriers)}")
-        return nccl_path.judged(judgement, site, outcome)
+        by_nccl = "cuda" in devices(site) and _expected(site, "cuda") == "NCCL"
+        return nccl_path.judged(judgement, site, outcome, tuple(site.slots) if by_nccl else ())
 
 
 def carried_by(report: RankReport, device: str) -> set[str]:

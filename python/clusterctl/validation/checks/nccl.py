@@ -53,7 +53,8 @@ class Nccl:
             return nccl_diagnostics.judged(judgement, site, outcome)
         version = judgement.ranks[0].facts.get("nccl_version", "")
         reason = "; ".join(_words(site, judgement.ranks, version, bare(judgement.ranks)))
-        passed = nccl_path.judged(base.passed(judgement, reason, *_figures(judgement.ranks)), site, outcome)
+        passed = base.passed(judgement, reason, *_figures(judgement.ranks))
+        passed = nccl_path.judged(passed, site, outcome, users(judgement.ranks))
         return nccl_diagnostics.judged(passed, site, outcome)
 
 
@@ -89,6 +90,11 @@ def judged(site: base.Site, outcome: JobOutcome) -> base.Judgement:
 def bare(reports: Sequence[RankReport]) -> tuple[str, ...]:
     """Return the nodes without a GPU."""
     return base.unique(report.host for report in reports if "gpu" not in report.facts)
+
+
+def users(reports: Sequence[RankReport]) -> tuple[str, ...]:
+    """Return the nodes with a rank on a GPU; ranks that stand aside do not count."""
+    return base.unique(report.host for report in reports if "gpu" in report.facts and "aside" not in report.facts)
 
 
 def _other_library(site: base.Site, reports: Sequence[RankReport]) -> tuple[str, tuple[str, ...]] | None:

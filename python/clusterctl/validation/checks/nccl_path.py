@@ -11,7 +11,9 @@ from clusterctl.analysis.nccl_path import (
     nccl_faults,
     praise,
     ring_note,
+    silent,
     together,
+    unproved,
 )
 from clusterctl.analysis.nccl_told import NcclPath, joined
 from clusterctl.model.culprits import Culprit
@@ -22,7 +24,7 @@ from clusterctl.validation.checks import base
 from clusterctl.validation.checks.rank_output import events_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from clusterctl.model.job_outcome import JobOutcome, OutputLine
 
@@ -30,14 +32,25 @@ QUANTITY = "path"
 _MOST_NAMED = 4
 
 
-def judged(judgement: base.Judgement, site: base.Site, outcome: JobOutcome) -> base.Judgement:
-    """Return a PASS as a FAIL where traffic went a wrong way, else with the way in its reason."""
+def judged(
+    judgement: base.Judgement, site: base.Site, outcome: JobOutcome, users: Collection[str] = ()
+) -> base.Judgement:
+    """Return a PASS as a FAIL where traffic went a wrong way, else with the way in its reason.
+
+    Args:
+        judgement: over the answers.
+        site: where it ran.
+        outcome: all its output.
+        users: the nodes with ranks over NCCL, () where another library carries the check.
+    """
     if judgement.verdict is not Verdict.PASS or len(site.slots) < 2:  # noqa: PLR2004 - one node has no way to others
         return judgement
     paths = read(outcome.lines, site)
     found = together([*nccl_faults(site, paths), *carrier_faults(site, _of_nodes(outcome.lines, "carried", site))])
     if not found:
-        how = [one for one in (praise(paths), ring_note(site, paths)) if one]
+        quiet = silent(users, paths) if len(users) > 1 else ()
+        said = (praise(paths), ring_note(site, paths), unproved(folded(quiet)) if quiet else "")
+        how = [one for one in said if one]
         return base.passed(judgement, "; ".join((judgement.reason, *how))) if how else judgement
     words = and_more((f"{folded(one.hosts)}: {one.words}; {one.cure}" for one in found), _MOST_NAMED, ". ")
     failed = base.fail(judgement, words, (host for one in found for host in one.hosts))

@@ -63,7 +63,8 @@ class TorchrunCheck:
             Measurement(name="loss", value=told["loss"], unit="1"),
             Measurement(name="single_process_loss", value=told["single_process_loss"], unit="1"),
         )
-        return nccl_path.judged(replace(judgement, figures=found), site, outcome)
+        users = tuple(site.slots) if _backend(site) == "nccl" else ()
+        return nccl_path.judged(replace(judgement, figures=found), site, outcome, users)
 
 
 def _backend(site: base.Site) -> str:

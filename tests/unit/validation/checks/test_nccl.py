@@ -94,8 +94,12 @@ def test_a_pass_tells_ranks_gpus_values_version_and_the_bus_bandwidth() -> None:
     assert judgement.verdict is Verdict.PASS
     assert judgement.reason == (
         "4 ranks on 4 GPUs of 2 nodes, 4,000 values right, NCCL 2.32.3; "
-        "allreduce of 512MiB at 361.2 GB/s of bus bandwidth"
+        "allreduce of 512MiB at 361.2 GB/s of bus bandwidth; "
+        "NCCL's way was not proved on node[1-2], for its log says nothing of it (is NCCL_DEBUG_FILE set?)"
     )
+    aside = {"aside": "one rank per MIG instance", "largest": None}
+    alone = judged(nodes, said(0), said(1), said(2, facts=aside), said(3, facts=aside))
+    assert "not proved" not in alone.reason, "one node has no way to others"
     measured = {figure.name: (figure.value, figure.unit) for figure in judgement.measurements}
     assert measured["gpus"] == (4, "GPUs")
     assert measured["allreduce_512MiB_time"] == (1500.0, "us")

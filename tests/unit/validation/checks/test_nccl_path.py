@@ -174,6 +174,31 @@ def test_each_wrong_way_names_nodes_port_and_setting(
     assert all(culprit.cure and culprit.quantity == "path" for culprit in found.culprits)
 
 
+@pytest.mark.parametrize(
+    ("logs", "words"),
+    [
+        (
+            (None, None, None),
+            "; NCCL's way was not proved on node[1-3], for its log says nothing of it (is NCCL_DEBUG_FILE set?)",
+        ),
+        (("ib-direct", None, "empty"), "; NCCL's way was not proved on node[2-3], for its log"),
+        (("ib-direct", "ib-direct", "ib-direct"), "; NCCL goes over IB (mlx5_0:1, mlx5_1:1) with GPUDirect RDMA"),
+    ],
+)
+def test_a_log_that_says_nothing_of_the_way_is_told(logs: tuple[str | None, ...], words: str) -> None:
+    said = {"empty": {"network": "", "ways": {}, "settings": {}}}
+    lines = [
+        line("nccl_path", host, **(said.get(log) or told(log))) for host, log in zip(NODES, logs, strict=True) if log
+    ]
+    outcome = JobOutcome("exited", 1.0, lines=tuple(lines))
+    found = nccl_path.judged(PASSED, site("mlx5_0:1", "mlx5_1:1"), outcome, users=NODES)
+    assert found.verdict is Verdict.PASS
+    assert words in found.reason
+    one = replace(site(), slots={"node1": 2})
+    assert nccl_path.judged(PASSED, one, JobOutcome("exited", 1.0), users=NODES[:1]) == PASSED, "no way to others"
+    assert nccl_path.judged(PASSED, site(), JobOutcome("exited", 1.0), users=NODES[:1]) == PASSED, "one node uses NCCL"
+
+
 def test_one_node_of_three_is_named_alone() -> None:
     found = judged(site("mlx5_0:1", "mlx5_1:1"), "ib-direct", "socket-disabled", "ib-direct")
     assert found.hosts == ("node2",)

@@ -133,10 +133,21 @@ def test_tensors_on_gpus_have_to_be_carried_by_what_horovod_was_built_with() -> 
         outcome = dataclasses.replace(whole, lines=known)
         return registry.select(["horovod"])[0].judge(training_site(GPU_NODE), outcome)
 
-    assert on_gpus("NCCL_ALLREDUCE NCCL_BCAST").reason.endswith("values right over MPI and NCCL on the GPUs")
+    reason = on_gpus("NCCL_ALLREDUCE NCCL_BCAST").reason
+    assert "values right over MPI and NCCL on the GPUs; NCCL's way was not proved on node[1-4], for its" in reason
     fallen_back = on_gpus("MPI_ALLREDUCE NCCL_BCAST")
     assert fallen_back.verdict is Verdict.FAIL
     assert "tensors on the GPUs were carried by MPI and NCCL and not by NCCL" in fallen_back.reason
+
+
+def test_torchrun_over_nccl_says_that_a_silent_log_proves_no_way() -> None:
+    whole = captured_outcome("torchrun-5.0.7")
+    lines = tuple(dataclasses.replace(line, text=line.text.replace('"gloo"', '"nccl"')) for line in whole.lines)
+    check = registry.select(["torchrun"])[0]
+    reason = check.judge(training_site(GPU_NODE), dataclasses.replace(whole, lines=lines)).reason
+    assert "over nccl, loss" in reason
+    assert "; NCCL's way was not proved on node[1-4]" in reason
+    assert "not proved" not in check.judge(training_site(), whole).reason, "Gloo has no log of NCCL"
 
 
 def test_gradients_that_are_all_off_blame_nobody() -> None:
