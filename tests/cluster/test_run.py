@@ -96,19 +96,32 @@ def test_output_is_prefixed_and_the_code_comes_through(mpi_cluster: Cluster) -> 
 
 
 @pytest.mark.long
-def test_a_copied_exclusion_of_interfaces_stops_mpirun_and_not_run(mpi_cluster: Cluster) -> None:
-    copied = ("--mca", "btl_tcp_if_exclude", "lo,docker0")
+@pytest.mark.parametrize(
+    ("bare", "copied", "included"),
+    [
+        (("--mca", "btl_tcp_if_exclude"), ("--mca", "btl_tcp_if_exclude"), "btl_tcp_if_include"),
+        (("--prtemca", "prte_if_exclude"), ("--mca", "oob_tcp_if_exclude"), "prte_if_include"),
+        (("-x", "OMPI_MCA_btl_tcp_if_exclude"), ("-x", "OMPI_MCA_btl_tcp_if_exclude"), "btl_tcp_if_include"),
+    ],
+)
+def test_a_copied_exclusion_of_interfaces_stops_mpirun_and_not_run(
+    mpi_cluster: Cluster, bare: tuple[str, str], copied: tuple[str, str], included: str
+) -> None:
+    def with_list(words: tuple[str, str], value: str) -> tuple[str, ...]:
+        return ("-x", f"{words[1]}={value}") if words[0] == "-x" else (*words, value)
+
     world = "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))"
     program = ("/usr/local/python_env/bin/python", "-c", world)
-    bare = shlex.join([MPIRUN, "-H", "node1:1,node2:1", "-np", "2", *copied, "--mca", "btl", "tcp,self", *program])
-    command = ["su", "-l", "cluster", "-c", f"timeout 60 {bare} 2>&1 || echo failed"]
+    given = with_list(bare, "lo,docker0")
+    line = shlex.join([MPIRUN, "-H", "node1:1,node2:1", "-np", "2", *given, "--mca", "btl", "tcp,self", *program])
+    command = ["su", "-l", "cluster", "-c", f"timeout 60 {line} 2>&1 || echo failed"]
     said = mpi_cluster.on("node1", *command)
     assert said.endswith("failed"), said
-    assert "btl_tcp_if_include" in said
-    done = run(mpi_cluster, *copied, "--limit", "node1,node2", "-np", "2", "--", *program)
+    assert included in said or "Only one of these can be given" in said
+    done = run(mpi_cluster, *with_list(copied, "lo,docker0"), "--limit", "node1,node2", "-np", "2", "--", *program)
     assert (done.returncode, done.stdout) == (0, "2\n2\n"), done.stderr
-    assert "Note: --mca btl_tcp_if_exclude is left out" in done.stderr
-    refused = run(mpi_cluster, "--mca", "btl_tcp_if_exclude", "eth0", "--", *program)
+    assert f"Note: {' '.join(copied)} is left out" in done.stderr
+    refused = run(mpi_cluster, *with_list(copied, "eth0"), "--", *program)
     assert refused.returncode == 1
     assert "leaves out eth0, the cluster's network of node1" in refused.stderr
 

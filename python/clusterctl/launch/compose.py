@@ -20,6 +20,7 @@ from clusterctl.launch import (
     torchrun,
 )
 from clusterctl.launch.path_wish import NO_WISH, Affinity, PathWish, Transport
+from clusterctl.model.network_parameters import INCLUSION_OF, plain
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -118,8 +119,7 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: Wish, job: st
     session = first.facts.environment
     exported = (*wish.exported, _PACE) if wish.pace else wish.exported
     variables = environment.of_job(exported, wish.caller, session)
-    mca = _without_collision(members, wish.mca)
-    notes = (_LEFT_OUT,) if mca != wish.mca else ()
+    mca, variables, notes = _without_collisions(members, first.version, wish.mca, variables)
     wish = replace(wish, mca=mca)
     if wish.launcher is Launcher.HOROVODRUN:
         plan = _horovodrun(members, slots, wish, job, variables)
@@ -154,34 +154,47 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: Wish, job: st
     )
 
 
-_INCLUDED, _EXCLUDED = "btl_tcp_if_include", "btl_tcp_if_exclude"
-_LEFT_OUT = (
-    f"--mca {_EXCLUDED} is left out: Open MPI takes {_INCLUDED} or {_EXCLUDED}, and the role fabric has set "
-    f"{_INCLUDED}, which leaves out all other networks."
-)
+def _without_collisions(
+    members: Mapping[str, Member], version: str, mca: Mapping[str, str], variables: tuple[environment.Variable, ...]
+) -> tuple[dict[str, str], tuple[environment.Variable, ...], tuple[str, ...]]:
+    """Leave out exclusions of networks, and note each; the cluster's own choice of a network makes them needless.
 
-
-def _without_collision(members: Mapping[str, Member], mca: Mapping[str, str]) -> dict[str, str]:
-    """Leave out an exclusion of interfaces that the cluster's own choice of a network makes needless.
-
-    Open MPI takes one of the two parameters alone, and the role ``fabric`` writes the other one into a file.
+    Open MPI refuses an exclusion beside its inclusion, and the role ``fabric`` writes the inclusions into files.
 
     Raises:
         ConfigError: the interface of the cluster's network is excluded.
     """
+    speech = mpirun.dialect(version)
     files = [file for member in members.values() for file in member.facts.parameter_files]
-    if _EXCLUDED not in mca or _INCLUDED in mca or not any(_INCLUDED in file.own for file in files):
-        return dict(mca)
-    excluded = {word.strip() for word in mca[_EXCLUDED].split(",")}
+    by_role = {name for file in files for name in file.own}
+    given = [(f"--mca {name}", name, value) for name, value in mca.items()]
+    given += [(f"-x {one.name}", one.name, one.value or "") for one in variables]
+    names = {shown: mpirun.present_name(speech, plain(name)) for shown, name, _value in given}
+    here = (by_role & set(INCLUSION_OF.values())) - set(names.values())
+    notes = {}
+    for shown, _name, value in given:
+        included = INCLUSION_OF.get(names[shown], "")
+        if included not in here:
+            continue
+        _refuse_own_network(members, shown, value, included)
+        notes[shown] = (
+            f"{shown} is left out: Open MPI takes {included} or {names[shown]}, and the role fabric has set "
+            f"{included}, which leaves out all other networks."
+        )
+    kept = {name: value for name, value in mca.items() if f"--mca {name}" not in notes}
+    return kept, tuple(one for one in variables if f"-x {one.name}" not in notes), tuple(notes.values())
+
+
+def _refuse_own_network(members: Mapping[str, Member], shown: str, value: str, included: str) -> None:
+    excluded = {word.strip() for word in value.split(",")}
     for name, member in members.items():
         known = member.facts.fabric
         own = {known.interface, *known.cidrs} & excluded if known else set()
         if own:
             raise ConfigError(
-                f"--mca {_EXCLUDED} leaves out {', '.join(sorted(own))}, the cluster's network of {name}; name the "
-                f"network that you want with --mca {_INCLUDED}, or with fabric_interfaces for the whole cluster."
+                f"{shown} leaves out {', '.join(sorted(own))}, the cluster's network of {name}; name the "
+                f"network that you want with --mca {included}, or with fabric_interfaces for the whole cluster."
             )
-    return {name: value for name, value in mca.items() if name != _EXCLUDED}
 
 
 def _paced(wish: Wish, layout: Layout) -> tuple[str, ...]:

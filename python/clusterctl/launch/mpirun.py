@@ -215,9 +215,14 @@ def untagged(line: bytes) -> tuple[int | None, bytes]:
     return (int(match.group(1)), line[match.end() :]) if match else (None, line)
 
 
+def present_name(speech: Dialect, name: str) -> str:
+    """Return the name that a parameter of TCP networks has in a dialect."""
+    return name if speech is Dialect.ORTE else _RENAMED.get(name, name)
+
+
 def _of_project(name: str) -> tuple[str, str]:
     """Return the option and the present name of a parameter in the words of 5.0, whose runtime has its own."""
-    renamed = _RENAMED.get(name, name)
+    renamed = present_name(Dialect.PRRTE, name)
     if renamed.startswith("orte_"):
         renamed = f"prte_{renamed.removeprefix('orte_')}"
     if renamed.startswith("plm_rsh_"):

@@ -52,19 +52,58 @@ def test_ranks_live_long_enough_for_mpirun_of_5_to_hear_of_their_end(version: st
     assert "/bin/sh" not in compose.compose(members, "node1", wish).shown()
 
 
-def of_fabric(interface: str, include: str) -> Member:
-    files = (ParameterFile(path="/usr/local/etc/openmpi/openmpi-mca-params.conf", exists=True, own={include: "x"}),)
+BY_ROLE = ("btl_tcp_if_include", "oob_tcp_if_include", "prte_if_include")
+
+
+def of_fabric(interface: str, *include: str, version: str = "5.0.7") -> Member:
+    own = dict.fromkeys(include, "x")
+    files = (ParameterFile(path="/usr/local/etc/openmpi/openmpi-mca-params.conf", exists=True, own=own),)
     known = Fabric(cidrs=("10.0.0.0/24",), interface=interface, address="10.0.0.1")
-    return Member(provisioned("node1").model_copy(update={"parameter_files": files, "fabric": known}), 2, "5.0.7")
+    node = provisioned("node1", version=version).model_copy(update={"parameter_files": files, "fabric": known})
+    return Member(node, 2, version)
 
 
-def test_an_exclusion_that_open_mpi_would_refuse_is_left_out_with_a_note() -> None:
-    wish = Wish(("x",), mca={"btl_tcp_if_exclude": "lo,docker0", "btl_base_verbose": "1"})
-    plan = compose.compose({"node1": of_fabric("eth0", "btl_tcp_if_include")}, "node1", wish)
-    assert "btl_tcp_if_exclude" not in plan.argv
-    assert "btl_base_verbose" in plan.argv
+@pytest.mark.parametrize("launcher", [Launcher.MPIRUN, Launcher.HOROVODRUN])
+@pytest.mark.parametrize("version", ["4.1.4", "5.0.7"])
+@pytest.mark.parametrize(
+    ("name", "included"),
+    [
+        ("btl_tcp_if_exclude", {"4.1.4": "btl_tcp_if_include", "5.0.7": "btl_tcp_if_include"}),
+        ("oob_tcp_if_exclude", {"4.1.4": "oob_tcp_if_include", "5.0.7": "prte_if_include"}),
+        ("prte_if_exclude", {"4.1.4": "prte_if_include", "5.0.7": "prte_if_include"}),
+    ],
+)
+def test_an_exclusion_that_open_mpi_would_refuse_is_left_out_with_a_note(
+    name: str, included: dict[str, str], version: str, launcher: Launcher
+) -> None:
+    members = {"node1": of_fabric("eth0", *BY_ROLE, version=version)}
+    wish = Wish(("x",), launcher, mca={name: "lo,docker0", "coll_base_verbose": "1"})
+    plan = compose.compose(members, "node1", wish)
+    assert "_if_exclude" not in plan.shown()
+    assert "coll_base_verbose" in plan.shown()
     (note,) = plan.notes
-    assert note.startswith("--mca btl_tcp_if_exclude is left out")
+    assert note.startswith(f"--mca {name} is left out: Open MPI takes {included[version]} or ")
+    for prefix in ("OMPI_MCA_", "PRTE_MCA_"):
+        wish = Wish(("x",), launcher, exported=(f"{prefix}{name}=lo,docker 0", "SEED=1"))
+        plan = compose.compose(members, "node1", wish)
+        assert "_if_exclude" not in plan.shown(), "neither on the line nor beside it"
+        assert "SEED=1" in plan.shown()
+        assert plan.notes[0].startswith(f"-x {prefix}{name} is left out")
+
+
+def test_an_exclusion_by_a_variable_of_the_launch_node_is_left_out() -> None:
+    wish = Wish(("x",), exported=("OMPI_MCA_btl_tcp_if_exclude",))
+    plan = compose.compose({"node1": of_fabric("eth0", *BY_ROLE)}, "node1", wish)
+    assert "OMPI_MCA_btl_tcp_if_exclude" not in plan.argv
+    assert len(plan.notes) == 1
+
+
+@pytest.mark.parametrize("other", ["prte_if_include", "oob_tcp_if_include"])
+def test_an_exclusion_beside_an_inclusion_of_the_same_caller_stays(other: str) -> None:
+    wish = Wish(("x",), mca={"oob_tcp_if_exclude": "lo", other: "eth1"})
+    plan = compose.compose({"node1": of_fabric("eth0", *BY_ROLE)}, "node1", wish)
+    assert "prte_if_exclude" in plan.argv
+    assert plan.notes == ()
 
 
 def test_an_exclusion_stays_where_nothing_includes() -> None:
@@ -75,10 +114,20 @@ def test_an_exclusion_stays_where_nothing_includes() -> None:
 
 
 @pytest.mark.parametrize("excluded", ["lo,eth0", "10.0.0.0/24"])
-def test_an_exclusion_of_the_clusters_network_is_refused(excluded: str) -> None:
-    wish = Wish(("x",), mca={"btl_tcp_if_exclude": excluded})
-    with pytest.raises(ConfigError, match=r"leaves out .*, the cluster's network of node1; name the network"):
-        compose.compose({"node1": of_fabric("eth0", "btl_tcp_if_include")}, "node1", wish)
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("--mca btl_tcp_if_exclude", "--mca btl_tcp_if_include"),
+        ("--mca oob_tcp_if_exclude", "--mca prte_if_include"),
+        ("-x OMPI_MCA_btl_tcp_if_exclude", "--mca btl_tcp_if_include"),
+    ],
+)
+def test_an_exclusion_of_the_clusters_network_is_refused(excluded: str, given: str, told: str) -> None:
+    option, name = given.split()
+    wish = Wish(("x",), **({"mca": {name: excluded}} if option == "--mca" else {"exported": (f"{name}={excluded}",)}))
+    words = rf"^{given} leaves out .*, the cluster's network of node1; name the network that you want with {told},"
+    with pytest.raises(ConfigError, match=words):
+        compose.compose({"node1": of_fabric("eth0", *BY_ROLE)}, "node1", wish)
 
 
 def test_ranks_that_go_round_the_nodes_are_told_apart() -> None:

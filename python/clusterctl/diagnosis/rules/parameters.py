@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.skew import PROVISION, artifact, compare
 from clusterctl.model import nodeset
 from clusterctl.model.findings import Finding
+from clusterctl.model.network_parameters import INCLUSION_OF, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 ORDER = 35
 ENVIRONMENT = "environment"
 _LAST_PORT = 65535
-_MCA_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")
+_OF_SERIES = {"oob_tcp_if_exclude": "4.", "prte_if_exclude": "5."}  # the other series does not know the parameter
 _BETWEEN_NODES = {"tcp", "ofi", "openib", "portals4", "uct", "ugni", "usnic"}  # byte transfer layers
 _ON = {"1", "y", "yes", "t", "true", "on"}
 _RECORD, _NCCL = "/etc/clusterctl/fabric.json", "/etc/nccl.conf"
@@ -87,15 +89,8 @@ def _cure(one: Parameter) -> str:
 
 def _stop(one: Parameter, node: NodeFacts) -> str:
     """Say why jobs fail with a setting, '' if they do not."""
-    rule = _STOPPERS.get(_plain(one.name))
+    rule = _STOPPERS.get(plain(one.name))
     return rule(one.value, node) if rule else ""
-
-
-def _plain(name: str) -> str:
-    """Return the name of a parameter without the prefix that it has as a variable."""
-    for prefix in _MCA_PREFIXES:
-        name = name.removeprefix(prefix)
-    return name
 
 
 def _slow(one: Parameter, node: NodeFacts) -> str:
@@ -174,10 +169,13 @@ def _is_here(word: str, node: NodeFacts) -> bool:
     return any(ipaddress.ip_address(address.partition("%")[0]) in network for address in addresses)
 
 
-def _excluded(_value: str, node: NodeFacts) -> str:
-    own = {name for file in node.parameter_files for name in file.own}
-    if "btl_tcp_if_include" in own:
-        return "contradicts btl_tcp_if_include of the role fabric, and Open MPI refuses the two together"
+def _excluded(_value: str, node: NodeFacts, name: str) -> str:
+    installed = artifact(node, "openmpi")
+    if installed is not None and not installed.version.startswith(_OF_SERIES.get(name, "")):
+        return ""
+    included = INCLUSION_OF[name]
+    if any(included in file.own for file in node.parameter_files):
+        return f"contradicts {included} of the role fabric, and Open MPI refuses the two together"
     return ""
 
 
@@ -215,7 +213,7 @@ _STOPPERS: Mapping[str, Callable[[str, NodeFacts], str]] = {
     "btl_tcp_if_include": _included,
     "oob_tcp_if_include": _included,
     "prte_if_include": _included,
-    "btl_tcp_if_exclude": _excluded,
+    **{name: partial(_excluded, name=name) for name in INCLUSION_OF},
     "NCCL_SOCKET_IFNAME": _nccl_interfaces,
     "NCCL_NET": _nccl_net,
     "OPAL_PREFIX": _prefix,
@@ -242,7 +240,7 @@ def _contradictions(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     for host, node in nodes.items():
         sources: dict[str, dict[str, Parameter]] = defaultdict(dict)
         for one in node.parameters:
-            sources[_plain(one.name)].setdefault(one.source, one)
+            sources[plain(one.name)].setdefault(one.source, one)
         for name, places in sources.items():
             if len({one.value for one in places.values()}) > 1:
                 told = " and ".join(f"{one.value} in {_place(source)}" for source, one in sorted(places.items()))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SITE = "/usr/local/etc/openmpi"
 FABRIC = (
     ("/etc/clusterctl/fabric.json", {}),
-    (f"{SITE}/openmpi-mca-params.conf", {"btl_tcp_if_include": "10.0.0.0/24"}),
+    (f"{SITE}/openmpi-mca-params.conf", {"btl_tcp_if_include": "10.0.0.0/24", "oob_tcp_if_include": "x"}),
     (f"{SITE}/prte-mca-params.conf", {"prte_if_include": "eth0"}),
     ("/etc/nccl.conf", {"NCCL_SOCKET_IFNAME": "=eth0"}),
 )
@@ -62,6 +62,7 @@ def with_rdma(change: Change) -> Change:
         ("OMPI_MCA_btl_tcp_if_include", "eth9", "names networks that this node does not have"),
         ("OMPI_MCA_btl_tcp_if_include", "192.0.2.0/24,eth9", "names networks that this node does not have"),
         ("OMPI_MCA_btl_tcp_if_exclude", "lo", "contradicts btl_tcp_if_include of the role fabric"),
+        ("PRTE_MCA_prte_if_exclude", "lo", "contradicts prte_if_include of the role fabric"),
         ("NCCL_SOCKET_IFNAME", "=eth", "names interfaces that this node does not have"),
         ("NCCL_NET", "IB", "asks for RDMA"),
         ("OPAL_PREFIX", "/opt/openmpi", "look for its own files elsewhere"),
@@ -81,6 +82,17 @@ def test_a_copied_exclusion_in_a_file_is_named_with_the_file() -> None:
     assert (found.severity, found.hosts) == ("error", ("node3",))
     assert found.cause.startswith(f"btl_tcp_if_exclude = lo,docker0 ({place}) contradicts btl_tcp_if_include")
     assert place in found.cure
+
+
+@pytest.mark.parametrize(("version", "count"), [("4.1.4", 1), ("5.0.7", 0)])
+def test_an_exclusion_of_the_runtime_stops_the_series_that_reads_it(version: str, count: int) -> None:
+    def change(record: Record) -> None:
+        setting("OMPI_MCA_oob_tcp_if_exclude", "lo")(record)
+        next(one for one in record["artifacts"] if one["name"] == "openmpi")["version"] = version
+
+    stops = [one for one in registry.diagnose(seen(**dict.fromkeys(NODES, change))) if one.check == "parameters"]
+    assert [one.hosts for one in stops] == [NODES] * count
+    assert all("contradicts oob_tcp_if_include of the role fabric" in one.cause for one in stops)
 
 
 @pytest.mark.parametrize(
