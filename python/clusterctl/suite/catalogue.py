@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 BuiltinName: TypeAlias = Literal["smoke", "nightly", "full"]
 DEFAULT: BuiltinName = "smoke"
+_SMALLER: tuple[BuiltinName, ...] = get_args(BuiltinName)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +34,8 @@ class Declaration:
         order: its place among the checks of a run; a check with a lower number runs earlier.
         options: the model of its options.
         measures: the unit of each quantity that a reference can name.
-        in_smoke: whether the suite smoke runs it; nightly and full run every check that is not on request.
-        on_request: whether only a suite file or ``--checks`` runs it, and no built-in suite.
+        first_suite: the smallest built-in suite that runs it, and all larger ones do; None is only on request, by a
+            suite file or ``--checks``.
         tuned: its options in a built-in suite, where they differ from the defaults of the model.
     """
 
@@ -42,8 +43,7 @@ class Declaration:
     order: int
     options: type[CheckOptions] = CheckOptions
     measures: Mapping[str, Unit] = field(default_factory=dict)
-    in_smoke: bool = False
-    on_request: bool = False
+    first_suite: BuiltinName | None = "nightly"
     tuned: Mapping[BuiltinName, CheckOptions] = field(default_factory=dict)
 
 
@@ -72,7 +72,7 @@ class Catalogue:
             checks={
                 one.name: one.tuned.get(name) or one.options()
                 for one in self.checks.values()
-                if not one.on_request and (one.in_smoke or name != "smoke")
+                if one.first_suite is not None and _SMALLER.index(one.first_suite) <= _SMALLER.index(name)
             },
         )
 

@@ -1,4 +1,4 @@
-"""``dcgm``: NVIDIA's own diagnostics of each node (``dcgmi diag``), where DCGM is installed; on request alone."""
+"""``dcgm``: NVIDIA's own diagnostics of each node (``dcgmi diag``), where DCGM is installed."""
 
 from __future__ import annotations
 
@@ -113,4 +113,4 @@ def _nodes(reports: Iterable[RankReport]) -> str:
     return folded(_hosts(reports))
 
 
-CHECKS = (Registration(name="dcgm", order=75, options=DcgmOptions, on_request=True, make=Dcgm),)
+CHECKS = (Registration(name="dcgm", order=75, options=DcgmOptions, first_suite="full", make=Dcgm),)

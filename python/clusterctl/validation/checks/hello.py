@@ -120,4 +120,4 @@ def _release(report: RankReport) -> str:
     return match.group(0) if match else report.library_version or "an unnamed library"
 
 
-CHECKS = (Registration(name="hello", order=10, in_smoke=True, make=lambda _options: Hello()),)
+CHECKS = (Registration(name="hello", order=10, first_suite="smoke", make=lambda _options: Hello()),)

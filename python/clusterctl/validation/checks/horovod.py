@@ -141,7 +141,7 @@ class Training:
 
 
 CHECKS = (
-    Registration(name="horovod", order=90, in_smoke=True, make=lambda _options: Horovod()),
+    Registration(name="horovod", order=90, first_suite="smoke", make=lambda _options: Horovod()),
     Registration(
         name="training",
         order=100,

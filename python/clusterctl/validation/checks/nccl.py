@@ -242,4 +242,4 @@ def _figures(reports: Sequence[RankReport]) -> list[Measurement]:
     return figures
 
 
-CHECKS = (Registration(name="nccl", order=60, in_smoke=True, make=lambda _options: NCCL),)
+CHECKS = (Registration(name="nccl", order=60, first_suite="smoke", make=lambda _options: NCCL),)

@@ -191,7 +191,7 @@ CHECKS = tuple(
         order=order,
         options=WayOptions,
         measures={f"{way}_bandwidth": "B/s"},
-        on_request=True,
+        first_suite=None,
         make=partial(NcclWay.of, way=way),
     )
     for order, way in ((72, "nvlink"), (73, "pcie"), (74, "nic"))

@@ -245,4 +245,4 @@ def _skip(judgement: base.Judgement, reason: str) -> base.Judgement:
     return base.Judgement(Verdict.SKIP, reason, (), judgement.ranks, judgement.measurements)
 
 
-CHECKS = (Registration(name="network", order=30, in_smoke=True, make=lambda _options: NetworkCheck()),)
+CHECKS = (Registration(name="network", order=30, first_suite="smoke", make=lambda _options: NetworkCheck()),)

@@ -102,7 +102,7 @@ CHECKS = (
         order=40,
         options=NodeSpeedOptions,
         measures={"memory_bandwidth": "B/s", "compute": "FLOP/s"},
-        in_smoke=True,
+        first_suite="smoke",
         tuned={
             "smoke": NodeSpeedOptions(budget_s=0.25, precision=0.05),
             "nightly": NodeSpeedOptions(budget_s=2.0),

@@ -312,7 +312,7 @@ CHECKS = (
         order=45,
         options=PairsOptions,
         measures={"latency": "us", "bandwidth": "B/s"},
-        in_smoke=True,
+        first_suite="smoke",
         tuned={
             "smoke": PairsOptions(
                 budget_s=0.1, precision=0.05, latency_bytes=(8,), bandwidth_bytes=(MIB,), max_rounds=16

@@ -98,7 +98,7 @@ CHECKS = (
         name="torchrun",
         order=80,
         measures=scaling.MEASURES,
-        in_smoke=True,
+        first_suite="smoke",
         make=lambda _options: TorchrunCheck(),
     ),
 )

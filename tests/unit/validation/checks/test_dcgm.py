@@ -164,8 +164,9 @@ def test_a_dcgmi_that_hangs_or_talks_nonsense_is_an_error_that_names_the_node(
     assert result["facts"]["dcgm_why"].startswith(why)
 
 
-def test_it_runs_on_request_alone_and_where_jobs_have_a_gpu() -> None:
-    assert not any("dcgm" in suites.builtin(name).checks for name in ("smoke", "nightly", "full"))
+def test_the_suite_full_runs_level_1_where_jobs_have_a_gpu() -> None:
+    assert [name for name in ("smoke", "nightly", "full") if "dcgm" in suites.builtin(name).checks] == ["full"]
+    assert suites.builtin("full").checks["dcgm"] == DcgmOptions(level=1)
     own = suites.parse("extends: smoke\nchecks: {dcgm: {level: 2}}\n", "validation.yml")
     (check,) = registry.select(["dcgm"], own)
     site = base.Site(version="5.0.7", slots={"node1": 8})

@@ -206,7 +206,7 @@ def test_without_a_gpu_it_is_skipped_with_the_words_of_the_nccl_check() -> None:
 def test_the_ways_are_those_of_the_program_and_run_on_request_alone() -> None:
     program = load("nccl_ways")
     names = [f"nccl_{way}" for way in program.WAYS]
-    assert [name for name, one in registry.catalogue().checks.items() if one.on_request] == [*names, "dcgm"]
+    assert [name for name, one in registry.catalogue().checks.items() if one.first_suite is None] == names
     assert not any(set(names) & set(suites.builtin(name).checks) for name in ("smoke", "nightly", "full"))
     own = suites.parse("extends: smoke\nchecks: {nccl_nic: {sizes: 64 MiB}, nccl_pcie: true}\n", "validation.yml")
     assert [name for name in own.checks if name in names] == ["nccl_pcie", "nccl_nic"]

@@ -52,7 +52,12 @@ class Disk:
 
 CHECKS = (
     Registration(
-        name="disk_speed", order=41, options=DiskOptions, measures={"disk_bandwidth": "B/s"}, in_smoke=True, make=Disk
+        name="disk_speed",
+        order=41,
+        options=DiskOptions,
+        measures={"disk_bandwidth": "B/s"},
+        first_suite="smoke",
+        make=Disk,
     ),
 )
 '''
