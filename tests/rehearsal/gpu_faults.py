@@ -61,6 +61,12 @@ def _corrected_grow(machine: Machine, look: int) -> None:
             set_for(machine, victim(machine), f"<{name}>0<", f"<{name}>{count}<")
 
 
+def _pages_retired(machine: Machine, look: int) -> None:
+    """Retire a page, as GPUs before Ampere do."""
+    count = f"<double_bit_retirement><retired_count>{look}</retired_count></double_bit_retirement>"
+    set_for(machine, victim(machine), "<retired_pages>", f"<retired_pages>{count}")
+
+
 def _link_down(machine: Machine, _look: int) -> None:
     answer = machine.tools[LINKS]
     head, mark, rest = answer.text.partition(f"GPU {_VICTIM}: ")
@@ -441,6 +447,7 @@ _SHOWN: tuple[Fault, ...] = (
     Fault("the driver asks for a restart", 17, _GPUS, _recovery("Node Reboot"), "ecc", ("'Node Reboot'", "restart it")),
     Fault("uncorrectable ECC errors grow", 18, _GPUS, _ecc_grows, "ecc", ("3 more uncorrectable",)),
     Fault("corrected ECC errors of one GPU grow", 18, _GPUS, _corrected_grow, "ecc", ("corrected 930 ECC errors",)),
+    Fault("a page is retired", 18, _GPUS, _pages_retired, "ecc", ("1 more pages retired after double bit errors",)),
     Fault("an NVLink is down", 19, _SXM, _link_down, "nvlink", ("link 5",)),
     Fault("an NVLink is slow", 19, _SXM, _link_slow, "nvlink", ("14.062 GB/s",)),
     Fault("errors of an NVLink grow", 19, _SXM, _link_errors, "nvlink", ("link 4: 17 replay",)),

@@ -102,6 +102,15 @@ def _corrected(machine: Machine, _look: int) -> None:
     set_for(machine, victim(machine), "<dram_correctable>0<", "<dram_correctable>900<")
 
 
+def _remapped(machine: Machine, _look: int) -> None:
+    set_for(machine, victim(machine), "<remapped_row_unc>1<", "<remapped_row_unc>2<")
+
+
+def _remapped_and_restarted(machine: Machine, _look: int) -> None:
+    set_for(machine, victim(machine), "<remapped_row_corr>0<", "<remapped_row_corr>2<")
+    machine.boot_id, machine.uptime_s = "0d9e6f34-0c4b-4d7e-9a43-4d8a7a5c1b02", 7_200.0
+
+
 def _replays(machine: Machine, _look: int) -> None:
     machine.replace(LINK_ERRORS, "Link 4: Replay Errors: 0", "Link 4: Replay Errors: 17", 1)
 
@@ -162,6 +171,15 @@ FAULTS: tuple[Fault, ...] = (
     Fault("uncorrectable ECC errors since yesterday", 18, _GPUS, _uncorrectable, "ecc", ("3 more unc", "in 24 h")),
     Fault(
         "corrected ECC errors of one GPU since yesterday", 18, _GPUS, _corrected, "ecc", ("corrected 900", "in 24 h")
+    ),
+    Fault("a row remapped since yesterday", 18, _GPUS, _remapped, "ecc", ("1 more rows remapped after unc", "in 24 h")),
+    Fault(
+        "rows remapped since yesterday, and a restart",
+        18,
+        _GPUS,
+        _remapped_and_restarted,
+        "ecc",
+        ("2 more rows", "24 h"),
     ),
     Fault("replays of an NVLink since yesterday", 19, _SXM, _replays, "nvlink", ("link 4: 17 replay errors in 24 h",)),
     Fault(

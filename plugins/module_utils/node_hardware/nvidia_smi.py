@@ -62,6 +62,9 @@ _NUMBERS = {
 _COUNTERS = {
     "PCIe replays": ("pci/replay_counter",),
     "rows remapped after uncorrectable errors": ("remapped_rows/remapped_row_unc",),
+    "rows remapped after correctable errors": ("remapped_rows/remapped_row_corr",),
+    "pages retired after double bit errors": ("retired_pages/double_bit_retirement/retired_count",),
+    "pages retired after single bit errors": ("retired_pages/multiple_single_bit_retirement/retired_count",),
     "microseconds of thermal slowdown": (
         "clocks_event_reasons_counters/clocks_event_reasons_counters_hw_therm_slowdown",
     ),

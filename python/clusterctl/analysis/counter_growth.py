@@ -5,14 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.analysis import poisson
+from clusterctl.model.parts import is_another
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from clusterctl.model.hardware import Hardware
 
 CounterKey = tuple[str, str, str]  # kind, device, name
 _CHANCE = 0.001
+# Counters that a GPU keeps in its InfoROM (NVIDIA, GPU Memory Error Management), as a disk keeps all of its own.
+LASTING = frozenset(
+    ("gpu", f"{what} after {why} errors")
+    for what, whys in (
+        ("rows remapped", ("correctable", "uncorrectable")),
+        ("pages retired", ("single bit", "double bit")),
+    )
+    for why in whys
+)
 
 
 class Growth(NamedTuple):
@@ -30,8 +40,9 @@ class Growth(NamedTuple):
 def growth(before: Hardware, after: Hardware) -> Mapping[CounterKey, Growth]:
     """Return the growth of each counter that both looks have; a dozen rules ask, and it is computed once.
 
-    A counter that is smaller than before was reset, or it wrapped, and is left out: its growth is unknown. Looks before
-    and after a restart of the node have nothing in common, since drivers begin at 0.
+    A counter that is smaller than before was reset, or it wrapped, and is left out: its growth is unknown. So is one of
+    another part in the same place. Over a restart of the node, only what disks and GPUs keep by themselves is compared,
+    since drivers begin at 0.
 
     Args:
         before: the earlier look.
@@ -47,15 +58,26 @@ def growth(before: Hardware, after: Hardware) -> Mapping[CounterKey, Growth]:
 
 def _growth(before: Hardware, after: Hardware) -> Mapping[CounterKey, Growth]:
     seconds = after.time - before.time
-    if seconds <= 0 or before.boot_id != after.boot_id:
-        return {}
+    return {key: Growth(grown, seconds) for key, grown in _differences(before, after) if grown >= 0}
+
+
+def shrunk(before: Hardware, after: Hardware) -> tuple[CounterKey, ...]:
+    """Return the counters that are smaller than before: they were reset or wrapped, and their growth is unknown."""
+    return tuple(key for key, grown in _differences(before, after) if grown < 0)
+
+
+def _differences(before: Hardware, after: Hardware) -> Iterator[tuple[CounterKey, int]]:
+    """Yield the difference of each counter that can be compared."""
+    if after.time <= before.time:
+        return
     earlier = {(one.kind, one.device, one.name): one.value for one in before.counters}
-    found: dict[CounterKey, Growth] = {}
-    for one in after.counters:
-        key = (one.kind, one.device, one.name)
-        if key in earlier and one.value >= earlier[key]:
-            found[key] = Growth(one.value - earlier[key], seconds)
-    return found
+    same_start = before.boot_id == after.boot_id
+    for kind, device, name, value in after.counters:
+        key = (kind, device, name)
+        if key in earlier and (same_start or kind == "disk" or (kind, name) in LASTING):
+            old, new = before.part(kind, device), after.part(kind, device)
+            if old is None or new is None or not is_another(old, new):
+                yield key, value - earlier[key]
 
 
 def is_above(found: Growth, per_hour: float, at_least: int = 1) -> bool:

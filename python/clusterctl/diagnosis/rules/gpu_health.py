@@ -11,7 +11,7 @@ import statistics
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis.counter_growth import growth
+from clusterctl.analysis.counter_growth import LASTING, growth
 from clusterctl.diagnosis import growing
 from clusterctl.diagnosis.counter_limits import GrowthLimit
 from clusterctl.diagnosis.rules import alike
@@ -31,9 +31,10 @@ _LEAST = 3
 _MANY, _TIMES = 100, 10.0  # corrected errors between two looks or in a day, and as fast as the median of the other GPUs
 _SINCE = ("first", "last_run")
 _DAY_S = 86_400.0
-_MEMORY = "NVIDIA, GPU Memory Error Management"
+_MEMORY = "NVIDIA, GPU Memory Error Management and Dynamic Page Retirement"
 _WATCH = "watch it: 'nvidia-smi -q -d ECC,ROW_REMAPPER'; if rows are remapped, reset the GPU when it is free"
 _RESET = "drain the node and reset the GPU ('nvidia-smi --gpu-reset -i GPU'), or restart the node"
+_WORN = "reset the GPU when it is free ('nvidia-smi --gpu-reset -i GPU'); if it goes on, have the GPU replaced"
 _RESTART = "drain the node and restart it; if it comes back, reseat the GPU or have it replaced"
 _REPLACE = "drain the node and have the GPU replaced"
 # Reading, value: severity, what it means, cure.
@@ -44,7 +45,10 @@ _STATES: dict[tuple[str, str], tuple[Severity, str, str]] = {
     ("sram threshold exceeded", "Yes"): ("error", "it has more errors in its SRAM than NVIDIA allows", _REPLACE),
     ("reset required", "Yes"): ("error", "it must be reset", _RESET),
 }
-_GROWTH = {("gpu", "uncorrectable ECC errors"): GrowthLimit(0, "error", "uncorrectable ECC errors", _RESET, _MEMORY)}
+_GROWTH = {
+    ("gpu", "uncorrectable ECC errors"): GrowthLimit(0, "error", "uncorrectable ECC errors", _RESET, _MEMORY),
+    **{key: GrowthLimit(0, "warning", key[1], _WORN, _MEMORY) for key in LASTING},
+}
 _RECOVERY = {"Reset": _RESET, "GPU Reset": _RESET, "Reboot": _RESTART, "Node Reboot": _RESTART}
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis import growing
-from clusterctl.diagnosis.counter_limits import BESIDE_PEERS, LIMITS, SATURATED, SUMS
+from clusterctl.diagnosis.counter_limits import LIMITS, SATURATED, SUMS
 from clusterctl.model import nodeset
 from clusterctl.model.findings import Finding
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from clusterctl.diagnosis.growing import Growing
     from clusterctl.diagnosis.rules.evidence import View
@@ -58,37 +58,12 @@ def _unused(looks: HardwareLooks) -> set[tuple[str, str]]:
 
 
 def notes(view: View) -> Iterator[str]:
-    """Return which counters tell nothing: those at their highest value, and those that are smaller than before."""
-    yield from _folded(
-        ((host, what) for host, looks in view.hardware.items() for what in _saturated(looks)),
-        "is at its highest value and stays there, so its growth is unknown; 'perfquery -R' resets it",
-    )
-    yield from _folded(
-        ((host, what) for host, looks in view.hardware.items() for what in _smaller(looks)),
-        "is smaller than before: it was reset or it wrapped, and its growth is unknown",
-    )
-
-
-def _folded(entries: Iterable[tuple[str, str]], words: str) -> Iterator[str]:
+    """Return which counters tell nothing since they are at their highest value."""
     hosts: dict[str, list[str]] = {}
-    for host, what in entries:
-        hosts.setdefault(what, []).append(host)
+    for host, looks in view.hardware.items():
+        for one in looks.now.counters:
+            if one.kind == "rdma_port" and one.value == SATURATED.get(one.name):
+                hosts.setdefault(f"{one.name} of {one.device}", []).append(host)
     for what, names in hosts.items():
+        words = "is at its highest value and stays there, so its growth is unknown; 'perfquery -R' resets it"
         yield f"On {nodeset.folded(names)}, {what} {words}."
-
-
-def _saturated(looks: HardwareLooks) -> Iterator[str]:
-    for one in looks.now.counters:
-        if one.kind == "rdma_port" and one.value == SATURATED.get(one.name):
-            yield f"{one.name} of {one.device}"
-
-
-def _smaller(looks: HardwareLooks) -> Iterator[str]:
-    before = looks.first
-    if before is None or before.boot_id != looks.now.boot_id:
-        return
-    values = {(one.kind, one.device, one.name): one.value for one in before.counters}
-    for kind, device, name, value in looks.now.counters:
-        known = (kind, name) in LIMITS or (kind, name) in SUMS or (kind, name) in BESIDE_PEERS
-        if known and value < values.get((kind, device, name), value):
-            yield f"{name} of {device}"
