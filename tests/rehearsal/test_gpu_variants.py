@@ -199,6 +199,27 @@ def test_values_that_the_driver_does_not_tell_are_no_claim() -> None:
     assert judged(changed("h100-sxm", unknown))[0] == []
 
 
+@pytest.mark.parametrize("form", ["v11", "v12"])
+def test_a_power_limit_below_the_default_on_all_nodes_is_a_note(form: str) -> None:
+    def capped(machine: Machine, node: int) -> Machine:
+        gpu_parts.query(machine, node, "l40s-pcie", form)
+        element = "current_power_limit" if form == "v12" else "power_limit"
+        machine.replace(gpu_parts.QUERY, f"<{element}>350.00 W<", f"<{element}>300.00 W<")
+        return machine
+
+    looks = {}
+    for node, name in enumerate(rehearsal.NODES, 1):
+        machine = capped(MACHINES["l40s-pcie"](node), node)
+        looks[name] = rehearsal.looks(machine, machine)
+    causes, notes = judged(rehearsal.view("l40s-pcie", **looks))
+    assert causes == []
+    assert "On node[1-4], the power limit of GPUs is 300 W, and the default of the card is 350 W" in notes
+    causes, notes = judged(rehearsal.view("l40s-pcie", node2=looks["node2"]))
+    assert len(causes) == 1
+    assert "power limit" in causes[0]
+    assert "default of the card" not in notes, "the finding tells it"
+
+
 def test_a_gpu_that_this_login_may_not_open_is_a_note() -> None:
     def confined(machine: Machine) -> None:
         head, _, rest = machine.tools[gpu_parts.QUERY].text.partition(f'\t<gpu id="0000{victim(machine).upper()}">')

@@ -50,6 +50,7 @@ _WORDS = {
 }
 _NUMBERS = {
     "power limit W": ("gpu_power_readings/current_power_limit", "power_readings/power_limit"),
+    "default power limit W": ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit"),
     "power W": (
         "gpu_power_readings/average_power_draw",
         "gpu_power_readings/power_draw",

@@ -76,6 +76,7 @@ _NAMES: Mapping[Form, Mapping[str, tuple[str, ...]]] = {
         "filesystem": ("answer in s", "size in bytes", "free bytes", "inodes", "free inodes"),
         "gpu": (
             "power limit W",
+            "default power limit W",
             "power W",
             "temperature C",
             "utilization",

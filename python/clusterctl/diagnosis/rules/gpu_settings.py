@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis import gpu_peers, growing
 from clusterctl.diagnosis.counter_limits import GrowthLimit
+from clusterctl.model import nodeset
 from clusterctl.model.findings import Finding
 from clusterctl.support.words import and_more
 
@@ -71,6 +72,20 @@ def _power(view: View) -> Iterator[Finding]:
         cure = f"raise it with 'nvidia-smi -pl {found.usual:g}', and look for what lowered it"
         fix = tuple(("nvidia-smi", "-i", device, "-pl", f"{found.usual:g}") for device in found.devices)
         yield Finding("gpu settings", "warning", (found.host,), cause, cure, fix)
+
+
+def notes(view: View) -> Iterator[str]:
+    """Return power limits below the default of the card, where they are not below those of other GPUs."""
+    told = {(low.host, device) for low in gpu_peers.lower(view, "gpu", "power limit W") for device in low.devices}
+    hosts: dict[tuple[float, float], dict[str, None]] = {}
+    for host, looks in view.hardware.items():
+        defaults = looks.now.numbers("gpu", "default power limit W")
+        for device, limit in looks.now.numbers("gpu", "power limit W").items():
+            if limit < defaults.get(device, limit) and (host, device) not in told:
+                hosts.setdefault((limit, defaults[device]), {})[host] = None
+    for (limit, default), names in hosts.items():
+        limits = f"the power limit of GPUs is {limit:g} W, and the default of the card is {default:g} W"
+        yield f"On {nodeset.folded(names)}, {limits}; 'nvidia-smi -pl {default:g}' raises it."
 
 
 def _throttled(view: View, host: str, looks: HardwareLooks) -> Iterator[Finding]:
