@@ -127,6 +127,10 @@ def _worn_disk(machine: Machine, _look: int) -> None:
     machine.replace(parts.SMART, '"percentage_used": 3', '"percentage_used": 104')
 
 
+def _no_spare(machine: Machine, _look: int) -> None:
+    machine.replace(parts.SMART, '"available_spare": 100', '"available_spare": 7')
+
+
 def _dead_disk(machine: Machine, _look: int) -> None:
     machine.add("/sys/block/nvme0n1/device/state", "dead")
 
@@ -230,6 +234,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault("SMART says that a disk fails", 0, _METAL, _failing_disk, "disks", ("nvme0n1", "failing")),
     Fault("a disk is worn", 0, _METAL, _worn_disk, "disks", ("104 %",)),
+    Fault("a disk has little spare", 0, _METAL, _no_spare, "disks", ("nvme0n1 has 7 %", "threshold of 10 %")),
     Fault("a disk is dead", 0, _METAL, _dead_disk, "disks", ("'dead'",)),
     Fault("an array lost a member", 0, _METAL, _lost_member, "disks", ("1 of 2",)),
     Fault("a fan stands still", 0, _METAL, _fan, "sensors", ("FAN1", "critical")),

@@ -142,7 +142,8 @@ def _disk(machine: Machine, node: int) -> None:
     machine.add(f"{base}/state", "live")
     machine.add(f"{NVME}/class", "0x010802")
     machine.add(f"{NVME}/aer_dev_correctable", f"RxErr 0\nBadTLP {node}\nTOTAL_ERR_COR {node}")
-    log = {"critical_warning": 0, "percentage_used": 3, "available_spare": 100, "media_errors": node % 2}
+    log = {"critical_warning": 0, "percentage_used": 3, "media_errors": node % 2}
+    log |= {"available_spare": 100, "available_spare_threshold": 10}
     found = {"smart_status": {"passed": True}, "nvme_smart_health_information_log": log}
     machine.tools[SMART] = Answer(json.dumps(found))
     array = "md0 : active raid1 nvme2n1[1] nvme1n1[0]\n      937560384 blocks super 1.2 [2/2] [UU]"

@@ -24,6 +24,7 @@ _NVME = (
     ("critical_warning", "critical warning"),
     ("percentage_used", "endurance used in percent"),
     ("available_spare", "spare in percent"),
+    ("available_spare_threshold", "least spare in percent"),
 )
 # Of the attributes of ATA, by their number in smartctl's table.
 _ATA = {5: "reallocated sectors", 187: "uncorrected errors", 197: "pending sectors", 198: "lost sectors"}

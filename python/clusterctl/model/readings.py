@@ -71,7 +71,7 @@ _NAMES: Mapping[Form, Mapping[str, tuple[str, ...]]] = {
         "array": ("members", "members working"),
         "bond": ("members",),
         "cpu": ("highest frequency in kHz", "NUMA nodes"),
-        "disk": ("critical warning", "endurance used in percent", "spare in percent"),
+        "disk": ("critical warning", "endurance used in percent", "spare in percent", "least spare in percent"),
         "fabric_link": ("lanes", "lane_gbps"),
         "filesystem": ("answer in s", "size in bytes", "free bytes", "inodes", "free inodes"),
         "gpu": (

@@ -1,4 +1,7 @@
-"""What disks say of their own health."""
+"""What disks say of their own health.
+
+The spare of NVMe and its threshold: NVM Express Base Specification, "SMART / Health Information".
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,13 @@ def _disks(host: str, looks: HardwareLooks) -> Iterator[Finding]:
     failing = {disk for disk, healthy in seen.flags("disk", "healthy").items() if healthy is False}
     for disk in sorted(failing):
         yield Finding(_CHECK, "error", (host,), f"{disk} says that it is failing (SMART)", _REPLACE)
+    least = seen.numbers("disk", "least spare in percent")
+    for disk, spare in seen.numbers("disk", "spare in percent").items():
+        if spare < least.get(disk, 0) and disk not in failing:
+            cause = (
+                f"{disk} has {spare:g} % of its spare blocks left, below its vendor's threshold of {least[disk]:g} %"
+            )
+            yield Finding(_CHECK, "error", (host,), cause, _REPLACE)
     for disk, bits in seen.numbers("disk", "critical warning").items():
         if bits and disk not in failing:
             yield Finding(_CHECK, "error", (host,), f"{disk} has the critical warning {bits} (NVMe)", _REPLACE)
