@@ -58,7 +58,7 @@ def _pfc_off_by_mlnx_qos(machine: Machine, _look: int) -> None:
 
 
 def mtu(machine: Machine, _look: int) -> None:
-    """Give a port of InfiniBand a smaller MTU."""
+    """Give an RDMA port a smaller MTU."""
     machine.replace("ibv_devinfo", "active_mtu:\t\t4096 (5)", "active_mtu:\t\t2048 (4)", 1)
 
 
@@ -264,6 +264,7 @@ FAULTS: tuple[Fault, ...] = (
         "ECN off on one node", 10, _ROCE, _is(f"{NET}/{_INTERFACE}/ecn/roce_np/enable/3", 0), "roce", ("ECN", "is off")
     ),
     Fault("active MTU of InfiniBand", 9, _FABRIC, mtu, "rdma", ("active MTU of RDMA mlx5_0/1 is 2048",)),
+    Fault("active MTU of RoCE", 9, _ROCE, mtu, "rdma", ("active MTU of RDMA mlx5_0/1 is 2048", "interface")),
     Fault("MTU of RoCE", 9, _ROCE, _is(f"{NET}/{_INTERFACE}/mtu", 1500), "rdma", ("MTU", "mlx5_0/1 is 1500")),
     Fault("P_Key is missing", 12, _FABRIC, _is(f"{_PORT}/pkeys/1", "0x0000"), "rdma", ("P_Key table", "0x8001")),
     Fault("link on one of four lanes", 0, _FABRIC, one_lane, "rdma", ("mlx5_0/1", "1X")),

@@ -19,6 +19,7 @@ _RATE = re.compile(r"([\d.]+) Gb/sec(?: \((\d+)X(?: (\w+))?\))?")  # 400 Gb/sec 
 _MTU = re.compile(r"active_mtu:\s+(\d+)\b")
 _HCA = re.compile(r"hca_id:\s+(\S+)")
 _PORT = re.compile(r"\s+port:\s+(\d+)\s*")
+_MTUS = "active MTU of RDMA ports"
 _NO_KEY = 0
 _MEMBER = 0x8000  # of a P_Key: a full member
 _FABRIC = "InfiniBand"
@@ -31,8 +32,8 @@ def read(tree: Tree, answer: Answer, _request: Json) -> None:
     layers = {port.name: ports.link_layer(tree, port) for port in ports.rdma_ports(tree)}
     for port in ports.rdma_ports(tree):
         _port(tree, answer, port, layers[port.name])
-    if _FABRIC in layers.values():
-        _mtus(tree, answer, [name for name, layer in layers.items() if layer == _FABRIC])
+    if layers:
+        _mtus(tree, answer, list(layers))
 
 
 def _device(tree: Tree, answer: Answer, device: str) -> None:
@@ -76,10 +77,10 @@ def _port(tree: Tree, answer: Answer, port: ports.RdmaPort, layer: str) -> None:
 
 
 def _mtus(tree: Tree, answer: Answer, wanted: list[str]) -> None:
-    """Tell the MTU that the subnet manager set on each port of InfiniBand."""
+    """Tell the MTU of each port: the subnet manager sets that of InfiniBand, the interface that of RoCE."""
     tool = tree.tool("ibv_devinfo")
     if not tool:
-        answer.unseen("active MTU of InfiniBand", "ibv_devinfo is not installed (package ibverbs-utils)")
+        answer.unseen(_MTUS, "ibv_devinfo is not installed (package ibverbs-utils)")
         return
     output = tree.run([tool])
     device, port, found = "", "", 0
@@ -91,4 +92,4 @@ def _mtus(tree: Tree, answer: Answer, wanted: list[str]) -> None:
             found += 1
             answer.reading("rdma_port", f"{device}/{port}", "active_mtu", int(mtu.group(1)))
     if not found:
-        answer.unseen("active MTU of InfiniBand", output.problem or "ibv_devinfo tells of none of its ports")
+        answer.unseen(_MTUS, output.problem or "ibv_devinfo tells of none of its ports")

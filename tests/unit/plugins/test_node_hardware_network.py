@@ -16,6 +16,8 @@ from machine_kinds import MACHINES
 from recorded_machine import Answer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from recorded_machine import Machine
 
 pytestmark = pytest.mark.programs
@@ -127,12 +129,23 @@ def test_a_driver_without_counters_is_no_note() -> None:
     assert not [what for what, _ in look_at(machine).unseen if "counters of the driver" in what]
 
 
-def test_an_mtu_that_no_tool_tells_is_a_note() -> None:
-    machine = fabric()
+@pytest.mark.parametrize("kind", [fabric, roce])
+def test_an_mtu_that_no_tool_tells_is_a_note(kind: Callable[[], Machine]) -> None:
+    machine = kind()
     machine.tools["ibv_devinfo"] = Answer("No IB devices found\n", code=255)
-    assert ("active MTU of InfiniBand", "ibv_devinfo ended with 255: No IB devices found") in look_at(machine).unseen
+    assert ("active MTU of RDMA ports", "ibv_devinfo ended with 255: No IB devices found") in look_at(machine).unseen
     machine.tools.clear()
-    assert any(what == "active MTU of InfiniBand" and "not installed" in why for what, why in look_at(machine).unseen)
+    assert any(what == "active MTU of RDMA ports" and "not installed" in why for what, why in look_at(machine).unseen)
+
+
+def test_an_mtu_that_follows_from_the_interface_is_told_once() -> None:
+    machine, interface = MACHINES["dual-rail-roce"](3), f"{network_parts.NET}/ens4np0/mtu"
+    machine.add(interface, 1500)
+    machine.replace("ibv_devinfo", "active_mtu:\t\t4096 (5)", "active_mtu:\t\t1024 (3)", 1)
+    found = registry.diagnose(rehearsal.view("dual-rail-roce", node3=rehearsal.looks(machine, machine)))
+    assert [one.cause for one in found if "MTU" in one.cause and one.check == "rdma"] == [
+        "the MTU of the interface of RDMA mlx5_0/1 is 1500, and 4200 on most nodes"
+    ]
 
 
 def test_a_counter_that_was_reset_and_one_at_its_end_are_notes_and_no_findings() -> None:

@@ -61,7 +61,12 @@ _WATCHED = (
     _Watched("bond", "members", "the number of members", "add the missing interface to the bond", less=True),
     _Watched("rdma_port", "rate_gbps", "the rate in Gb/s", _LINK, less=True),
     _Watched("rdma_port", "width", "the number of lanes", _LINK, less=True),
-    _Watched("rdma_port", "active_mtu", "the active MTU", "set the MTU of the partition in the subnet manager"),
+    _Watched(
+        "rdma_port",
+        "active_mtu",
+        "the active MTU",
+        "set that of the subnet manager's partition, or of RoCE's interface",
+    ),
     _Watched("rdma_port", "pkeys", "the P_Key table", "make the port a member of the same partitions as before"),
     _Watched("rdma_port", "link_layer", "the link layer", "set it back with 'mlxconfig', then restart the node"),
     _Watched("lossless", "pfc", "the priorities with PFC", _MEANT),

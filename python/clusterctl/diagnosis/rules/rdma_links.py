@@ -15,7 +15,7 @@ from clusterctl.model.findings import Finding, majority
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.hardware import Hardware
@@ -160,9 +160,10 @@ def _settings(seen: Mapping[str, Hardware], states: Mapping[str, Mapping[str, st
     """Compare what the subnet manager, or the administrator of RoCE, has set on active ports."""
     for port, hosts in states.items():
         active = [seen_on for seen_on, state in hosts.items() if state == "ACTIVE"]
-        mtus = {host: str(seen[host].values("rdma_port", "active_mtu").get(port, "")) for host in active}
+        layers = {host: seen[host].text("rdma_port", "link_layer", port) for host in active}
+        fabric = [host for host in active if layers[host] == "InfiniBand"]
         cure = "set the MTU of the partition in the subnet manager (partitions.conf), and look at the port's own limit"
-        yield from compare("rdma", "error", f"the active MTU of RDMA {port}", mtus, cure)
+        yield from compare("rdma", "error", f"the active MTU of RDMA {port}", _mtus(seen, port, fabric), cure)
         keys = {host: seen[host].text("rdma_port", "pkeys", port) for host in active}
         cure = "make the port a member of the same partitions in the subnet manager (partitions.conf)"
         yield from compare("rdma", "error", f"the P_Key table of RDMA {port}", keys, cure)
@@ -170,4 +171,16 @@ def _settings(seen: Mapping[str, Hardware], states: Mapping[str, Mapping[str, st
         sizes = {host: str(seen[host].values("interface", "mtu").get(name, "")) for host, name in roce.items() if name}
         cure = "set the same MTU on all nodes and on the switch"
         what = f"the MTU of the interface of RDMA {port}"
-        yield from compare("rdma", "warning", what, sizes, cure, alike.mtu_fix(roce.values()))
+        told: set[str] = set()
+        for finding in compare("rdma", "warning", what, sizes, cure, alike.mtu_fix(roce.values())):
+            told.update(finding.hosts)
+            yield finding
+        cure = "restart the interface so that its RDMA port takes the interface's MTU, and look at the port's own limit"
+        mtus = _mtus(seen, port, [host for host in active if host not in fabric])
+        for finding in compare("rdma", "warning", f"the active MTU of RDMA {port}", mtus, cure):
+            if not told.issuperset(finding.hosts):
+                yield finding
+
+
+def _mtus(seen: Mapping[str, Hardware], port: str, hosts: Iterable[str]) -> dict[str, str]:
+    return {host: str(seen[host].values("rdma_port", "active_mtu").get(port, "")) for host in hosts}
