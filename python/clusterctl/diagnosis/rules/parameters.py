@@ -7,7 +7,7 @@ from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis.skew import PROVISION, artifact, compare
+from clusterctl.diagnosis.skew import PROVISION, artifact, compare, provisioned
 from clusterctl.model import nodeset
 from clusterctl.model.findings import Finding
 from clusterctl.model.network_parameters import INCLUSION_OF, plain
@@ -30,8 +30,11 @@ _OF_ONE_NODE = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_TOPO_FILE")
 
 
 def findings(view: View) -> Iterator[Finding]:
-    """Return settings that stop jobs or slow them down, and files of ``fabric`` that are gone."""
-    nodes = view.provisioned
+    """Return settings that stop jobs or slow them down, and files of ``fabric`` that are gone.
+
+    Settings count before the first provision as well: the jobs after it take them.
+    """
+    nodes = view.nodes
     for host, node in nodes.items():
         for one in _taken(node):
             stop = _stop(one, node)
@@ -41,13 +44,13 @@ def findings(view: View) -> Iterator[Finding]:
                 yield Finding("parameters", "warning", (host,), f"{_shown(one)} {slow}", _cure(one))
     yield from _different(nodes)
     yield from _contradictions(nodes)
-    yield from _fabric_files(nodes)
+    yield from _fabric_files(view.provisioned)
 
 
 def notes(view: View) -> Iterator[str]:
     """List the other settings that clusterctl did not write."""
     having: dict[str, list[str]] = defaultdict(list)
-    for host, node in view.provisioned.items():
+    for host, node in view.nodes.items():
         for one in node.parameters:
             if not one.in_session:
                 having[f"{_shown(one)}, which a session without a terminal does not take"].append(host)
@@ -131,7 +134,7 @@ def _pml(value: str, node: NodeFacts) -> str:
     excludes, names = _listed(value)
     if excludes:
         return "leaves out ob1, so that messages have no way over TCP" if "ob1" in names and not _has_rdma(node) else ""
-    if names == {"ucx"} and not node.tools.get("ucx"):
+    if names == {"ucx"} and provisioned(node) and not node.tools.get("ucx"):
         return "asks for UCX, which this node does not have"
     if names == {"cm"} and not _has_rdma(node):
         return "asks for a network with RDMA, which this node does not have"

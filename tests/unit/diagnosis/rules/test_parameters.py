@@ -213,3 +213,45 @@ def test_what_a_session_does_not_take_is_told_and_stops_nothing() -> None:
         "A setting that clusterctl did not write, on node2: UCX_TLS = rc (/etc/profile.d/ucx.sh), "
         "which a session without a terminal does not take."
     ) in registry.notes(view)
+
+
+def fresh(change: Change) -> Change:
+    """Make a node that was never provisioned."""
+
+    def both(record: Record) -> None:
+        change(record)
+        record.update(artifacts=[], parameter_files=[])
+
+    return both
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "severity"),
+    [
+        ("NCCL_SOCKET_IFNAME", "eth9", "error"),
+        ("OMPI_MCA_btl", "^tcp", "error"),
+        ("NCCL_NET", "IB", "error"),
+        ("NCCL_P2P_DISABLE", "1", "warning"),
+    ],
+)
+def test_a_setting_of_a_node_that_was_never_provisioned_is_judged(name: str, value: str, severity: str) -> None:
+    gpus = [{"bus": f"0000:0{number}:00.0", "name": "H100", "uuid": f"GPU-{number}"} for number in range(2)]
+    nodes = {node: fresh(setting(name, value, "/etc/environment", gpus=gpus)) for node in NODES}
+    found = [one for one in registry.diagnose(seen(**nodes)) if one.check == "parameters"]
+    assert {one.severity for one in found} == {severity}
+    assert {host for one in found for host in one.hosts} == set(NODES)
+    assert all(name in one.cause and "/etc/environment" in one.cure for one in found)
+
+
+def test_before_the_first_provision_settings_are_notes_and_nothing_of_the_prefix_is_missed() -> None:
+    nodes = {node: fresh(setting("UCX_TLS", "rc", "/etc/environment")) for node in NODES}
+    view = seen(**nodes)
+    assert [one for one in registry.diagnose(view) if one.check == "parameters"] == []
+    words = "A setting that clusterctl did not write, on node[1-4]: UCX_TLS = rc (/etc/environment)."
+    assert words in registry.notes(view)
+
+
+def test_what_the_first_provision_brings_is_not_missed_before_it() -> None:
+    for name, value in (("OMPI_MCA_pml", "ucx"), ("OPAL_PREFIX", "/opt/openmpi")):
+        view = seen(**{node: fresh(setting(name, value)) for node in NODES})
+        assert [one for one in registry.diagnose(view) if one.check == "parameters"] == []
