@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from . import shell_files
+from . import login_files, shell_files
 from .environment_file import read_environment_file
 from .reading import Json, read_text, read_text_of_user
 
@@ -78,6 +78,7 @@ def _variables(variables: dict[str, str], home: str, user: pwd.struct_passwd | N
         name: value for name, value in read_environment_file(read_text(_ENVIRONMENT, "")).items() if _known(name)
     }
     places = {_ENVIRONMENT: (of_file, {name: {value} for name, value in of_file.items()})}
+    places.update(login_files.read_files(home, user, _known))
     places.update(shell_files.read_files(home, user, _known))
     found = []
     for name in sorted(name for name in variables if _known(name)):

@@ -2,7 +2,7 @@
 """Variables that the start-up files of shells set, read as text: no file is run.
 
 Only names that the caller asks for are returned, since such files hold passwords and tokens as well. See bash(1),
-"INVOCATION", and zsh(1), "STARTUP/SHUTDOWN FILES".
+"INVOCATION", zsh(1), "STARTUP/SHUTDOWN FILES", and tcsh(1), "Startup and shutdown".
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ _PROFILE_D = "/etc/profile.d"
 _SYSTEM = ("/etc/profile", "/etc/bash.bashrc", "/etc/bashrc")
 _HOME = (".profile", ".bash_profile", ".bash_login", ".bashrc")
 _ZSH = ("/etc/zsh/zshenv", "/etc/zshenv"), (".zshenv", ".zprofile", ".zshrc")
+_CSH = ("/etc/csh.cshrc", "/etc/csh.login"), (".cshrc", ".tcshrc", ".login")
 _MOST_FILES = 200
 _EXPORTS = ("export", "declare", "typeset")
 _EXPANDS = ("$", "`")
@@ -36,12 +37,14 @@ def read_files(
         wanted: whether a variable is asked for.
         root: a folder that stands for ``/``.
     """
-    in_zsh = bool(user) and user.pw_shell.endswith("zsh")
-    scripts = [f"{_PROFILE_D}/{name}" for name in list_folder(root + _PROFILE_D) if name.endswith(".sh")]
-    system = [*_SYSTEM, *scripts[:_MOST_FILES], *(_ZSH[0] if in_zsh else ())]
-    texts = {path: read_text(root + path, "") for path in system}
-    own = [f"{home}/{name}" for name in (*_HOME, *(_ZSH[1] if in_zsh else ())) if home]
-    texts.update({path: read_text_of_user(path, user) for path in own})
+    shell = user.pw_shell if user else ""
+    system, own = (_CSH[0], _CSH[1]) if shell.endswith("csh") else (_SYSTEM, _HOME)
+    if shell.endswith("zsh"):
+        system, own = (*system, *_ZSH[0]), (*own, *_ZSH[1])
+    suffix = ".csh" if shell.endswith("csh") else ".sh"
+    scripts = [f"{_PROFILE_D}/{name}" for name in list_folder(root + _PROFILE_D) if name.endswith(suffix)]
+    texts = {path: read_text(root + path, "") for path in (*system, *scripts[:_MOST_FILES])}
+    texts.update({f"{home}/{name}": read_text_of_user(f"{home}/{name}", user) for name in own if home})
     found = {path: exports(text, wanted) for path, text in texts.items()}
     return {path: entry for path, entry in found.items() if entry[1]}
 
@@ -74,6 +77,9 @@ def _assignments(line: str) -> list[tuple[str, str]]:
         words = shlex.split(line, comments=True)
     except ValueError:  # a quote that ends on another line
         return []
+    if words[:1] == ["setenv"] and len(words) == 3:  # noqa: PLR2004 - csh: a name and a value
+        value = words[2].rstrip(";")
+        return [] if any(sign in value for sign in _EXPANDS) else [(words[1], value)]
     if not words or words[0] not in _EXPORTS or any(word.rstrip(";") != word and word != words[-1] for word in words):
         return []
     if any(sign in words for sign in ("&&", "||", "|", ";")):

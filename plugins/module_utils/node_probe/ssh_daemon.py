@@ -28,6 +28,7 @@ _SETTINGS = {
         "UsePAM",
     )
 }
+_OF_SESSIONS = ("setenv", "permituserenvironment")  # read and not shown, since a variable may hold a secret
 
 
 def ssh_daemon(connection: str) -> Json:
@@ -82,8 +83,17 @@ def read_sshd_config(path: str, depth: int = 0) -> dict[str, list[str]]:
                 for name in matching_paths(os.path.join("/etc/ssh", pattern.strip('"'))):
                     for key, values in read_sshd_config(name, depth + 1).items():
                         found.setdefault(key, []).extend(values)
-        elif len(words) > 1 and keyword == "hostkey":
-            found.setdefault(keyword, []).append(words[1].strip('"'))
-        elif len(words) > 1 and keyword in _SETTINGS:
-            found.setdefault(keyword, []).append(" ".join(word.strip('"') for word in words[1:]))
+        elif len(words) > 1:
+            value = _value(keyword, words, line)
+            if value:
+                found.setdefault(keyword, []).append(value)
     return found
+
+
+def _value(keyword: str, words: list[str], line: str) -> str:
+    """Return the value of a keyword that matters here, '' for another keyword."""
+    if keyword in _OF_SESSIONS:
+        return line.split(None, 1)[1].strip()
+    if keyword == "hostkey":
+        return words[1].strip('"')
+    return " ".join(word.strip('"') for word in words[1:]) if keyword in _SETTINGS else ""

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import json
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -30,6 +31,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import (
     libraries,
     library_cache,
     library_version,
+    login_files,
     login_session,
     name_lookup,
     network,
@@ -775,6 +777,8 @@ def test_settings_are_found_in_every_place_and_nothing_else_is_told(
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     monkeypatch.setattr(parameters, "_ENVIRONMENT", str(tmp_path / "environment"))
+    given = {"/etc/security/pam_env.conf": ({"OMPI_TOKENS": "5"}, {"OMPI_TOKENS": {"5"}})}
+    monkeypatch.setattr(parameters.login_files, "read_files", lambda *_given: given)
     variables = {
         "NCCL_DEBUG": "INFO",
         "OMPI_TOKENS": "4",
@@ -792,6 +796,7 @@ def test_settings_are_found_in_every_place_and_nothing_else_is_told(
         ("NCCL_DEBUG", "WARN", "environment", False),
         ("OMPI_TOKENS", "4", "environment", True),
         ("OMPI_TOKENS", "3", "home/.bashrc", False),
+        ("OMPI_TOKENS", "5", "/etc/security/pam_env.conf", False),
         ("NCCL_ALGO", "Tree", "home/my-nccl.conf", True),
         ("UCX_TLS", "ud", "home/ucx.conf", True),
         ("UCX_LOG_LEVEL", "info", "ucx/ucx.conf", True),
@@ -825,6 +830,61 @@ def test_start_up_files_of_the_system_and_of_a_home_are_read(tmp_path: Path) -> 
         (tmp_path / path).write_text(text, encoding="utf-8")
     found = shell_files.read_files("", None, lambda name: name.startswith("NCCL_"), str(tmp_path))
     assert found == {"/etc/profile.d/nccl.sh": ({"NCCL_A": "1"}, {"NCCL_A": {"1"}})}
+
+
+def test_what_pam_and_the_ssh_daemon_give_to_a_session_is_read(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    files = {
+        "etc/security/pam_env.conf": '# NCCL_A DEFAULT=0\nNCCL_A DEFAULT=1\nNCCL_B DEFAULT=1 OVERRIDE="a b"\n'
+        "NCCL_C DEFAULT=@{HOME}\nTOKEN DEFAULT=hidden\nNCCL_D DEFAULT='\nNCCL_E DEFAULT=\n",
+        "home/.pam_environment": "NCCL_A DEFAULT=2\n",
+        "home/.ssh/environment": "# NCCL_A=0\nNCCL_A=3\nTOKEN=hidden\n",
+        "etc/ssh/sshd_config": 'SetEnv NCCL_A=4 NCCL_B="x y" TOKEN=hidden\nSetEnv NCCL_F=5\n',
+    }
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+
+    def read() -> dict[str, Any]:
+        found = login_files.read_files(str(home), None, lambda name: name.startswith("NCCL_"), str(tmp_path))
+        return {path.removeprefix(f"{tmp_path}"): entry for path, entry in found.items()}
+
+    without = {
+        "/etc/security/pam_env.conf": ({"NCCL_A": "1", "NCCL_B": "a b"}, {"NCCL_A": {"1"}, "NCCL_B": {"a b"}}),
+        "/home/.pam_environment": ({"NCCL_A": "2"}, {"NCCL_A": {"2"}}),
+        "/etc/ssh/sshd_config": (
+            {"NCCL_A": "4", "NCCL_B": "x y"},
+            {"NCCL_A": {"4"}, "NCCL_B": {"x y"}, "NCCL_F": {"5"}},
+        ),
+    }
+    assert read() == without
+    with (tmp_path / "etc/ssh/sshd_config").open("a", encoding="utf-8") as config:
+        config.write("PermitUserEnvironment yes\n")
+    assert read() == without | {"/home/.ssh/environment": ({"NCCL_A": "3"}, {"NCCL_A": {"3"}})}
+
+
+def test_start_up_files_of_csh_are_read_for_its_users(tmp_path: Path) -> None:
+    for path, text in (
+        ("etc/csh.cshrc", "setenv NCCL_A 1\nsetenv NCCL_B $A\nif (1) setenv NCCL_C 1\n"),
+        ("etc/profile.d/nccl.csh", 'setenv NCCL_D "1 2";'),
+        ("home/.tcshrc", "if (1) then\n  setenv NCCL_E 1\nendif\n"),
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    own = pwd.getpwuid(os.geteuid())
+    users = [pwd.struct_passwd((*own[:6], shell)) for shell in ("/bin/tcsh", "/bin/bash")]
+    found = [
+        shell_files.read_files(f"{tmp_path}/home", user, lambda name: name.startswith("NCCL_"), str(tmp_path))
+        for user in users
+    ]
+    assert found == [
+        {
+            "/etc/csh.cshrc": ({"NCCL_A": "1"}, {"NCCL_A": {"1"}}),
+            "/etc/profile.d/nccl.csh": ({"NCCL_D": "1 2"}, {"NCCL_D": {"1 2"}}),
+            f"{tmp_path}/home/.tcshrc": ({}, {"NCCL_E": {"1"}}),
+        },
+        {},
+    ]
 
 
 def test_the_programs_of_a_launch_are_found_as_a_session_finds_them(tmp_path: Path) -> None:

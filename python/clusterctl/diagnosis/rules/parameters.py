@@ -24,6 +24,7 @@ _LAST_PORT = 65535
 _OF_SERIES = {"oob_tcp_if_exclude": "4.", "prte_if_exclude": "5."}  # the other series does not know the parameter
 _BETWEEN_NODES = {"tcp", "ofi", "openib", "portals4", "uct", "ugni", "usnic"}  # byte transfer layers
 _ON = {"1", "y", "yes", "t", "true", "on"}
+_PAM = "/etc/security/pam_env.conf"
 _RECORD, _NCCL = "/etc/clusterctl/fabric.json", "/etc/nccl.conf"
 # NCCL takes these from each node's own hardware, so they may differ.
 _OF_ONE_NODE = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_TOPO_FILE")
@@ -259,7 +260,7 @@ def _rank(one: Parameter) -> int:
     """Return the place of a setting among those that count; lower ones count first."""
     if one.source.endswith("-override.conf"):
         return 0
-    if not one.source.endswith(".conf"):
+    if not one.source.endswith(".conf") or one.source == _PAM:
         return 1  # a variable of the session, whichever file sets it
     return 3 if one.source.startswith(("/etc/", "/usr/")) else 2
 

@@ -255,3 +255,13 @@ def test_what_the_first_provision_brings_is_not_missed_before_it() -> None:
     for name, value in (("OMPI_MCA_pml", "ucx"), ("OPAL_PREFIX", "/opt/openmpi")):
         view = seen(**{node: fresh(setting(name, value)) for node in NODES})
         assert [one for one in registry.diagnose(view) if one.check == "parameters"] == []
+
+
+def test_a_variable_that_pam_gives_counts_before_a_file() -> None:
+    def both(record: Record) -> None:
+        places = (("/etc/nccl.conf", "Ring"), ("/etc/security/pam_env.conf", "Tree"))
+        record["parameters"] = [{"name": "NCCL_ALGO", "value": value, "source": source} for source, value in places]
+        record["parameter_files"] = files()
+
+    (found,) = [one for one in registry.diagnose(seen(**dict.fromkeys(NODES, both))) if "node1" in one.hosts]
+    assert found.cause.endswith("; jobs over ssh take that of /etc/security/pam_env.conf")
