@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shlex
+import tempfile
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a tree has a thousand files, which a disk takes ten times as long for
 BOOT = "3c1f7f3e-7a55-4c3f-9f0a-1d2f8b1f6c11"
+
+
+def folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a temporary folder for a tree: in main memory, where tools may run from there."""
+    able = _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and not os.statvfs(_MEMORY).f_flag & os.ST_NOEXEC
+    return tempfile.TemporaryDirectory(dir=_MEMORY if able else None)
 
 
 @dataclass

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import tempfile
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,6 +16,7 @@ import gpu_faults
 import machine_faults
 import network_faults
 import past_faults
+import recorded_machine
 import session_faults
 from clusterctl.analysis import part_ledger
 from clusterctl.diagnosis.rules import registry
@@ -69,7 +69,7 @@ class Row:
 
 def looks(first: Machine, second: Machine) -> HardwareLooks:
     """Look at a recorded machine twice, as doctor does, with a minute between the two by the clock."""
-    with tempfile.TemporaryDirectory() as folder:
+    with recorded_machine.folder() as folder:
         root, tools = first.write(Path(folder))
         request = {"root": str(root), "tools": str(tools), "patience": PATIENCE, "file_system_s": FILE_SYSTEM_S}
         before = Hardware.model_validate(record.collect(request))

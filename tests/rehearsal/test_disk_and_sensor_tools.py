@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import machine_parts as parts
 import pytest
+import recorded_machine
 import rehearsal
 from clusterctl.diagnosis.rules import registry
 from clusterctl.model.hardware import Hardware, HardwareLooks
@@ -31,7 +31,7 @@ def seen(tool: str, answer: Answer, patience: float = rehearsal.PATIENCE) -> Har
 
 
 def looked(machine: Machine, patience: float = rehearsal.PATIENCE) -> Hardware:
-    with tempfile.TemporaryDirectory() as folder:
+    with recorded_machine.folder() as folder:
         root, tools = machine.write(Path(folder))
         request = {"root": str(root), "tools": str(tools), "patience": patience, "sections": ["disks", "sensors"]}
         return Hardware.model_validate(rehearsal.record.collect(request))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gpu_parts
 import pytest
+import recorded_machine
 import rehearsal
 from clusterctl.diagnosis.rules import registry
 from clusterctl.model.hardware import Hardware, HardwareLooks, HardwareReading
@@ -31,7 +31,7 @@ def changed(kind: str, change: Callable[[Machine], None], patience: float = rehe
     """Return four nodes, of which one was changed; its GPUs alone are looked at."""
     machine = MACHINES[kind](NUMBER)
     change(machine)
-    with tempfile.TemporaryDirectory() as folder:
+    with recorded_machine.folder() as folder:
         root, tools = machine.write(Path(folder))
         request = {"root": str(root), "tools": str(tools), "patience": patience}
         first = Hardware.model_validate(rehearsal.record.collect(request))
