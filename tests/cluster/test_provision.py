@@ -276,6 +276,16 @@ def test_a_run_with_nothing_to_do_does_not_start_ansible(cluster: Cluster) -> No
     assert not (Path(str(record["folder"])) / "ansible.log").exists()
 
 
+@pytest.mark.long
+def test_full_plays_all_roles_where_nothing_differs_and_changes_nothing(cluster: Cluster) -> None:
+    done = cluster.run("--full")
+    assert done.returncode == 0, done.stderr
+    record = cluster.record()
+    assert record["reasons"] == dict.fromkeys(("node1", "node2"), "asked for by an option")
+    assert all(host["changed"] == 0 for host in record["hosts"])  # type: ignore[attr-defined]
+    assert "ok: [node2]" in (Path(str(record["folder"])) / "ansible.log").read_text(encoding="utf-8")
+
+
 def test_check_announces_a_copy_where_the_node_has_what_the_cache_lacks(cluster: Cluster, tmp_path: Path) -> None:
     done = cluster.run("--check", "--tags", "openmpi", "-e", f"openmpi_cache_dir={tmp_path}")
     assert done.returncode == 0, done.stderr

@@ -40,6 +40,9 @@ def provision(
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare the content of every installed file, and repair what differs.")
     ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Play all roles on all hosts, also where nothing differs.")
+    ] = False,
     while_busy: Annotated[
         bool, typer.Option("--while-busy", help="Switch to other versions also where jobs run.")
     ] = False,
@@ -111,6 +114,8 @@ def provision(
         from clusterctl.remote.shared_cache import place  # noqa: PLC0415 - see cli.main
 
         place.refuse(cache)
+    if full and (tags or skip_tags):
+        raise typer.BadParameter("all roles are played, so leave out --tags and --skip-tags", param_hint="--full")
     inventory = options.sources(named, more)
     watch = _stopwatch() if timing else None
     most_failed, batch_size = _amount("--max-fail", max_fail, least=0), _amount("--batch", batch, least=1)
@@ -122,6 +127,7 @@ def provision(
         skip_tags=_split(skip_tags),
         check=check,
         verify=verify,
+        every_role=full,
         while_busy=while_busy,
         diff=diff,
         verbosity=verbose,

@@ -21,6 +21,7 @@ _MOST_NAMED = 5
 
 INVENTORY = "the inventory"  # among the digests of Inputs
 NOT_PROVISIONED = "not provisioned yet, or its last run was partial or did not finish"
+ASKED_FOR = "asked for by an option"
 ANOTHER_NODE = "another node is new or has changed"
 OTHER_OFFERS = "the nodes offer other libraries or GPUs than before, which decide what is built"
 
@@ -152,6 +153,8 @@ def decide(
     snapshots: Mapping[str, HostSnapshot],
     inputs: Inputs,
     cluster: Cluster,
+    *,
+    every_role: bool = False,
 ) -> ProvisionPlan:
     """Compare each selected host with its snapshot.
 
@@ -161,10 +164,12 @@ def decide(
         snapshots: how their last successful run left them.
         inputs: what a run now would be made from.
         cluster: what matters of the whole cluster now.
+        every_role: each host plays all roles, also one that is as it was left.
     """
     reasons: dict[str, str] = {}
     for name in selected:
         reason = _reason(states.get(name), snapshots.get(name), inputs, cluster)
+        reason = reason or (ASKED_FOR if every_role else "")
         if reason:
             reasons[name] = reason
     pairs = {name: (states[name], snapshots[name]) for name in selected if name in states and name in snapshots}

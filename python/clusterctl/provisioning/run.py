@@ -43,6 +43,7 @@ class ProvisionRequest(HostRequest):
     skip_tags: tuple[str, ...] = ()
     trust_snapshots: bool = False  # in check mode, ask Ansible only where a host is not as its last run left it
     verify: bool = False  # compare the content of every watched file
+    every_role: bool = False  # play all roles on all hosts, also where nothing differs
     slices: tuple[int, ...] = ()  # compare the content of these slices only
     while_busy: bool = False  # switch links also where jobs run
     max_fail: partial.Amount | None = None  # None: the others finish, however many hosts fail
@@ -181,13 +182,14 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         """Return why hosts have to be changed, and what drifted on them."""
         selected, request = self.cluster.selected, self.request
         cluster = self._cluster_of(states, selected, before.hosts)
-        decision = plan.decide(selected, states, before.hosts, self._inputs(), cluster)
+        decision = plan.decide(selected, states, before.hosts, self._inputs(), cluster, every_role=request.every_role)
         reasons = {**self.certificates.due(selected, now()), **decision.reasons}
-        if reasons and request.is_full and not (request.verify or request.batch or request.max_fail):
+        in_parts = request.batch or request.max_fail
+        if reasons and request.is_full and not (request.verify or request.every_role or in_parts):
             self._only_meeting = meeting.only_meeting(decision.as_left, before.hosts, artifacts.cached_trees())
         self.told = (*self.told, *self.certificates.told(selected, now()))
         if not reasons and not request.is_full and not request.trust_snapshots:
-            reasons = dict.fromkeys(selected, "asked for by an option")
+            reasons = dict.fromkeys(selected, plan.ASKED_FOR)
         return reasons, dict(decision.drifted)
 
     @property

@@ -83,6 +83,7 @@ def test_completion(tmp_path: Path) -> None:
         (["rotate", "keys", "{good}"], 1, "so no node has such keys; provision it first"),
         (["drift", "{good}"], 1, "node1: not provisioned yet"),
         (["rollback", "{good}"], 1, "There is nothing to go back to"),
+        (["provision", "{good}", "--full", "-t", "hosts"], 2, "leave out --tags and --skip-tags"),
         (["provision", "{good}", "--batch", "0"], 2, "'0' is too small; the least is 1"),
         (["provision", "{good}", "--batch", "150%"], 2, "'150%' is more than all hosts; the most is 100%"),
         (["provision", "{good}", "--batch", "some"], 2, "'some' is neither a number of hosts"),

@@ -34,6 +34,15 @@ def test_nothing_to_do_when_all_is_as_it_was_left() -> None:
     assert decide(STATES) == {}
 
 
+def test_a_host_that_is_as_it_was_left_plays_all_roles_where_that_is_asked_for() -> None:
+    changed = {**STATES, "node2": replace(STATES["node2"], watch=())}
+    cluster = plan.cluster_of(changed, provisioned(), HOSTS)
+    found = plan.decide(HOSTS, changed, provisioned(), INPUTS, cluster, every_role=True)
+    assert found.reasons["node1"] == plan.ASKED_FOR
+    assert found.reasons["node2"].startswith("/etc/hosts"), "what drifted says more than the option"
+    assert found.as_left == frozenset(), "no host plays the roles of meeting alone"
+
+
 def test_a_new_host_is_provisioned_and_the_others_have_to_meet_it() -> None:
     states = {**STATES, "node3": NodeState("debian-12", ("ssh-ed25519 C",), "me")}
     reasons = decide(states, selected=["node1", "node2", "node3"])
