@@ -34,9 +34,11 @@ def module_gone(machine: Machine, _look: int) -> None:
 
 
 def less_memory(machine: Machine, _look: int) -> None:
-    """Take an eighth of the memory away."""
+    """Take an eighth of the memory away, from the first NUMA node."""
     size = int(machine.files["/proc/meminfo"].split()[1])
     machine.add("/proc/meminfo", f"MemTotal: {size * 7 // 8} kB")
+    node = "/sys/devices/system/node/node0/meminfo"
+    machine.add(node, machine.files[node].replace(machine.files[node].split()[3], str(16 << 20), 1))
 
 
 def powersave(machine: Machine, _look: int) -> None:
@@ -69,6 +71,39 @@ def _reserved(machine: Machine, _look: int) -> None:
 
 def _shallow(machine: Machine, _look: int) -> None:
     machine.add("/sys/module/intel_idle/parameters/max_cstate", 0)
+
+
+def _amd(change: Plant) -> Plant:
+    """Change a machine whose idle driver is not Intel's, so that the files of intel_idle are missing."""
+
+    def plant(machine: Machine, look: int) -> None:
+        del machine.files["/sys/module/intel_idle/parameters/max_cstate"]
+        change(machine, look)
+
+    return plant
+
+
+def _states_off(machine: Machine, _look: int) -> None:
+    machine.add(f"{parts.CPU}/cpu0/cpuidle/state3/disable", 1)
+
+
+def _states_gone(machine: Machine, _look: int) -> None:
+    for name in ("name", "disable"):
+        del machine.files[f"{parts.CPU}/cpu0/cpuidle/state3/{name}"]
+
+
+def _limited(machine: Machine, _look: int) -> None:
+    machine.add("/proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/md2 ro processor.max_cstate=1 idle=nomwait")
+
+
+def _gigantic(machine: Machine, _look: int) -> None:
+    machine.add(parts.HUGE_PAGES, 64)
+
+
+def _memory_moved(machine: Machine, _look: int) -> None:
+    """Take a module from one socket and put it to the other, so that the sum stays."""
+    for node, gib in enumerate((576, 448)):
+        machine.add(f"/sys/devices/system/node/node{node}/meminfo", parts.numa_memory(node, gib))
 
 
 def _other_idle_driver(machine: Machine, _look: int) -> None:
@@ -184,7 +219,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("machine checks are polled ever faster", 0, _METAL, _polls, "machine checks", ("machine check polls",)),
     Fault("errors of a disk's PCIe link grow", 20, _METAL, _disk_link, "pcie", ("0000:02:00.0 had 80 more",)),
     Fault("a memory module is gone", 0, _METAL, module_gone, "memory", ("memory modules",)),
-    Fault("an eighth of the memory is gone", 0, ("cloud-vm",), less_memory, "memory", ("GiB of memory",)),
+    Fault("an eighth of the memory is gone", 0, ("cloud-vm",), less_memory, "memory", ("GiB of memory", "node0")),
     Fault("the governor is powersave on one node", 0, _METAL, powersave, "processors", ("governor", "powersave")),
     Fault("turbo is off on one node", 0, _METAL, _no_turbo, "processors", ("turbo is off",)),
     Fault("the frequency is capped on one node", 0, _METAL, _capped, "processors", ("highest frequency", "1200000")),
@@ -192,6 +227,25 @@ FAULTS: tuple[Fault, ...] = (
     Fault("transparent huge pages differ", 0, _ALL, _huge_pages, "processors", ("transparent huge pages",)),
     Fault("huge pages are reserved on one node", 0, _ALL, _reserved, "processors", ("reserved huge pages", "65536")),
     Fault("C-states are off on one node", 0, _METAL, _shallow, "processors", ("deepest C-state", "kernel parameters")),
+    Fault("a C-state is off, not Intel", 0, _METAL, _amd(_states_off), "processors", ("switched off is C6",)),
+    Fault("a C-state is missing, not Intel", 0, _METAL, _amd(_states_gone), "processors", ("POLL C1 C1E, and",)),
+    Fault(
+        "C-states are limited by the kernel's parameters",
+        0,
+        _METAL,
+        _amd(_limited),
+        "processors",
+        ("processor.max_cstate=1", "idle=nomwait"),
+    ),
+    Fault("pages of 1 GiB are reserved on one node", 0, _ALL, _gigantic, "processors", ("1048576kB", "is 64")),
+    Fault(
+        "a memory module is on another socket",
+        0,
+        ("h100-sxm", "a100-sxm", "dual-rail-roce"),
+        _memory_moved,
+        "memory",
+        ("node1 has 448 GiB", "512 GiB"),
+    ),
     Fault("another idle driver", 0, _METAL, _other_idle_driver, "processors", ("idle driver", "acpi_idle")),
     Fault("processors are offline", 0, _ALL, _offline, "processors", ("5,37",)),
     Fault("NUMA nodes differ", 24, ("h100-sxm", "a100-sxm", "dual-rail-roce"), _numa, "processors", ("NUMA nodes",)),

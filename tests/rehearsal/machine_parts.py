@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from recorded_machine import Machine
 
 CPU = "/sys/devices/system/cpu"
+HUGE_PAGES = "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages"
 INTERRUPTS = "/proc/interrupts"
 NVME = "/sys/bus/pci/devices/0000:02:00.0"
 EDAC = "/sys/devices/system/edac/mc"
@@ -55,8 +56,15 @@ def _processors(machine: Machine, sockets: int, *, virtual: bool) -> None:
     for node in range(sockets):
         first, last = node * 32, node * 32 + 31
         machine.add(f"/sys/devices/system/node/node{node}/cpulist", f"{first}-{last}")
+        machine.add(f"/sys/devices/system/node/node{node}/meminfo", numa_memory(node, 32 if virtual else 512))
+    machine.add("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", 0)
+    machine.add(HUGE_PAGES, 0)
+    machine.add("/proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/md1 ro quiet")
     if virtual:
         return
+    for number, name in enumerate(("POLL", "C1", "C1E", "C6")):
+        machine.add(f"{CPU}/cpu0/cpuidle/state{number}/name", name)
+        machine.add(f"{CPU}/cpu0/cpuidle/state{number}/disable", 0)
     machine.add(INTERRUPTS, interrupts(sockets * 32, polls=2_880))
     machine.add(f"{CPU}/smt/control", "on")
     machine.add(f"{CPU}/cpuidle/current_driver", "intel_idle")
@@ -68,6 +76,11 @@ def _processors(machine: Machine, sockets: int, *, virtual: bool) -> None:
         machine.add(f"{policy}/scaling_governor", "performance")
         machine.add(f"{policy}/energy_performance_preference", "performance")
         machine.add(f"{policy}/scaling_max_freq", 3_800_000)
+
+
+def numa_memory(node: int, gib: int) -> str:
+    """Return the file meminfo of a NUMA node."""
+    return f"Node {node} MemTotal: {gib << 20} kB\nNode {node} MemFree: {gib << 19} kB"
 
 
 def interrupts(processors: int, *, polls: int, exceptions: int = 0, thresholds: int = 0) -> str:
@@ -82,7 +95,9 @@ def interrupts(processors: int, *, polls: int, exceptions: int = 0, thresholds: 
 
 
 def _memory(machine: Machine, gib: int) -> None:
-    machine.add("/proc/meminfo", f"MemTotal: {gib << 20} kB\nMemFree: {gib << 19} kB\nHugePages_Total: 0")
+    machine.add(
+        "/proc/meminfo", f"MemTotal: {gib << 20} kB\nMemFree: {gib << 19} kB\nHugePages_Total: 0\nHugepagesize: 2048 kB"
+    )
 
 
 def _file_systems(machine: Machine, node: int) -> None:

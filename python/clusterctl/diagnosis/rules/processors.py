@@ -23,6 +23,9 @@ _ALIKE = {
     "highest frequency in kHz": "look for a limit: 'cpupower frequency-info'",
     "turbo": _FIRMWARE,
     "idle driver": _FIRMWARE,
+    "idle states": _FIRMWARE,
+    "idle states switched off": "switch them on or off alike: 'cpupower idle-set'",
+    "kernel parameters of idle states": "give all nodes the same kernel parameters",
     "deepest C-state of intel_idle": "give all nodes the same kernel parameters",
     "clock source": "look in the kernel's log for 'clocksource', and restart the node",
     "transparent huge pages": "write the same word to /sys/kernel/mm/transparent_hugepage/enabled on all nodes",
@@ -51,6 +54,8 @@ def findings(view: View) -> Iterator[Finding]:
     cure = "set huge pages alike with sysctl (vm.nr_hugepages)"
     name = "reserved huge pages"
     yield from alike.compare_readings(view, _CHECK, "memory", name, cure, _fix(name))
+    cure = "reserve pages of that size alike: 'hugeadm', or nr_hugepages in /sys/kernel/mm/hugepages"
+    yield from alike.compare_readings(view, _CHECK, "huge pages", name, cure)
     cure = "look for processors that are offline, and for firmware settings that differ"
     yield from alike.compare_readings(view, _CHECK, "numa", "processors", cure)
     for host, looks in view.hardware.items():
