@@ -73,15 +73,11 @@ def named(cluster: simulated.Cluster, rng: np.random.Generator) -> tuple[set[int
     """Measure a tournament, then what the decision asks for; the nodes and links that it names, and the rounds."""
     known = LinkValues.of(simulated.measure(cluster, rng))
     assert known is not None
-    number = {
-        (int(first), int(second)): at
-        for at, (first, second) in enumerate(zip(cluster.first, cluster.second, strict=True))
-    }
     plays: list[Repeats] = []
     left, played = budget_of(cluster.plan), 0
     decision = sequential.decide(known, plays, left, sequential.Bounds())
     while decision.ask is not None:
-        links = np.array([number[pair] for pairs in decision.ask.rounds for pair in pairs])
+        links = cluster.number_of(np.array([pair for pairs in decision.ask.rounds for pair in pairs]))
         plays.append(Repeats(links, simulated.measure_on(cluster, links, decision.ask.repeats, rng)))
         left -= decision.ask.played
         played += decision.ask.played

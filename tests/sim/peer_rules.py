@@ -1,4 +1,4 @@
-"""Rules of other tools, each asked about the same two runs of one cluster as clusterctl, with the time that it takes.
+"""Rules of other tools, each asked about the same runs of one cluster as clusterctl, with the time that it takes.
 
 Each rule is written anew from its public description; :data:`RULES` names the sources. All get the figure that a link
 should have, where they need one: their users type it in.
@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import nightly_pairs
 import numpy as np
 import simulated
-from clusterctl.analysis import packet_loss, speed_verdict
-from clusterctl.analysis.outliers import OutlierPolicy
+from clusterctl.analysis import packet_loss
 from clusterctl.model.results import CheckResult, Figure, Verdict
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class Measured:
     """A cluster that was measured twice; ``lost`` has a run's lost segments of each way, both directions of a link."""
 
     cluster: simulated.Cluster
-    runs: tuple[PairMatrix, PairMatrix]
-    lost: tuple[NDArray[np.float64], NDArray[np.float64]]
+    runs: list[PairMatrix]
+    lost: list[NDArray[np.float64]]
     rng: np.random.Generator  # for the choices of a rule; the same for all rules
     ends: NDArray[np.int64] = field(init=False)
 
@@ -72,19 +72,15 @@ class Measured:
 
 def measured(cluster: simulated.Cluster, rng: np.random.Generator) -> Measured:
     """Measure a cluster twice, with the counts of lost segments."""
-    runs = simulated.measure(cluster, rng), simulated.measure(cluster, rng)
-    return Measured(
-        cluster, runs, (_lost(cluster, rng), _lost(cluster, rng)), np.random.default_rng(rng.integers(2**32))
-    )
+    runs = [simulated.measure(cluster, rng), simulated.measure(cluster, rng)]
+    lost = [_lost(cluster, rng), _lost(cluster, rng)]
+    return Measured(cluster, runs, lost, np.random.default_rng(rng.integers(2**32)))
 
 
 def ours(data: Measured) -> Told:
-    """Judge as ``clusterctl validate`` does: one run, and a second one where the first names anybody."""
-    policy = OutlierPolicy()
-    first = speed_verdict.assess(_result(data, 0), policy)
-    judged, runs = first, 1
-    if speed_verdict.suspects(first):
-        judged, runs = speed_verdict.confirmed(first, _result(data, 1), policy), 2
+    """Judge as ``clusterctl validate --suite nightly`` does, by its own code, for all the runs that it asks for."""
+    night = nightly_pairs.Night(data.cluster, lambda run: _result(data, run), data.rng)
+    judged = night.validated()
     nodes: set[int] = set()
     links: set[tuple[int, int]] = set()
     boundaries: set[frozenset[int]] = set()
@@ -101,8 +97,8 @@ def ours(data: Measured) -> Told:
         frozenset(links),
         frozenset(boundaries),
         alarm=judged.verdict is Verdict.FAIL,
-        launches=runs,
-        rounds=runs * data.tournament,
+        launches=night.launches,
+        rounds=night.rounds,
     )
 
 
@@ -221,7 +217,10 @@ def _lost(cluster: simulated.Cluster, rng: np.random.Generator) -> NDArray[np.fl
 
 
 def _result(data: Measured, run: int) -> CheckResult:
-    """Return a run as the check hands it on, before anything is compared."""
+    """Return a run as the check hands it on, before anything is compared; a third one is measured here."""
+    while run >= len(data.runs):
+        data.runs.append(simulated.measure(data.cluster, data.rng))
+        data.lost.append(_lost(data.cluster, data.rng))
     matrix, lost = data.runs[run], data.lost[run]
     plain = {name: tuple(getattr(matrix, name).tolist()) for name in ("first", "second", "value")}
     matrix = matrix.model_copy(update=plain)  # as it comes from a record

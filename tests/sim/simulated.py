@@ -59,6 +59,13 @@ class Cluster:
     rack_of: NDArray[np.int64]  # of each node, 0 where there are no racks
     lossy: NDArray[np.int64]  # links whose first direction loses packets
 
+    def number_of(self, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers of links by their ends, the smaller one first; a row for each pair."""
+        key = self.first * self.plan.nodes + self.second
+        order = np.argsort(key)
+        wanted = pairs[:, 0] * self.plan.nodes + pairs[:, 1]
+        return order[np.searchsorted(key, wanted, sorter=order)]
+
 
 def build(plan: Plan, rng: np.random.Generator) -> Cluster:
     """Choose the pairs, and who among nodes and links is slow; a slow link has two healthy ends."""

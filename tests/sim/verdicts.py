@@ -20,6 +20,7 @@ from zlib import crc32
 import numpy as np
 import peer_rules
 import simulated
+from nightly_pairs import LAUNCH_S, ROUND_S
 
 NOISE = (0.01, 0.03)
 # Nodes, sampled rounds (0: all pairs), and clusters of each fault; healthy ones are twice as many.
@@ -33,7 +34,6 @@ FAULTS: dict[str, dict[str, Any]] = {
     "two slow nodes, 10 %": {"slow_nodes": 2},
     "rack boundary, 10 %": {"racks": 2},
 }
-LAUNCH_S, ROUND_S = 30.0, 0.1  # of the simulated clock
 _HEALTHY = "nothing"
 _PAGE = """# Measured: verdicts
 

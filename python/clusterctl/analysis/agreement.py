@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _LINKS = ("pair", "one_way")  # kinds of culprits that are about a link
 _FEW_NAMED = 6  # up to here the thresholds alone keep chance out
-_AGREE = 2.0  # two runs tell of the same fault where neither's logarithm is more than so many times the other's
+AGREE = 2.0  # two runs tell of the same fault where neither's logarithm is more than so many times the other's
 _AGREE_BY_CHANCE = 3  # one in so many pairs of draws from an exponential tail agrees within that
 
 
@@ -87,13 +87,33 @@ def confirm(
         after = [one for one in second if one.kind == kind]
         both = [(before[_who(one)], one) for one in after if _who(one) in before]
         if kind in _LINKS:
-            both = [each for each in both if _times(*each) <= _AGREE]
+            both = [each for each in both if _times(*each) <= AGREE]
         tested = min((one.tested for each in both for one in each if one.tested), default=0)
         most = max(len(before), len(after))
         if tested and most > max(_FEW_NAMED, math.sqrt(_AGREE_BY_CHANCE * policy.false_alarms * tested)):
             both = _convincing(both, len(before) * len(after) / tested, policy.false_alarms)
         found += [min(each, key=_badness) for each in both]
     return tuple(sorted(found, key=_badness, reverse=True))
+
+
+def by_chance(named: Sequence[Culprit], runs: Sequence[Sequence[Culprit]]) -> float:
+    """Return how many links chance alone would put into all of these runs; 0 where none is named.
+
+    What a run names beside the links that all of them name tells how often it names a healthy one.
+
+    Args:
+        named: whom all runs name.
+        runs: whom each run names.
+    """
+    tested = min((one.tested for one in named if one.kind in _LINKS and one.tested), default=0)
+    if not tested:
+        return 0.0
+    who = _links_of(named)
+    return tested * math.prod(len(_links_of(run) - who) / tested for run in runs)
+
+
+def _links_of(culprits: Iterable[Culprit]) -> set[frozenset[str]]:
+    return {frozenset(one.nodes) for one in culprits if one.kind in _LINKS and one.tested}
 
 
 def _undirected(culprits: Sequence[Culprit], other: Sequence[Culprit]) -> list[Culprit]:

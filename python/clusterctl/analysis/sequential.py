@@ -74,13 +74,15 @@ class Bounds:
 class Decision:
     """Who is named so far, which links are not cleared, and what to measure next.
 
-    ``fitted`` has the level, the node effects, and the best estimate of each link's own effect. ``times`` is how often
+    ``fitted`` has the level, the node effects, and the best estimate of each link's own effect. That effect is below
+    ``upper`` as surely as the policy asks for; it is infinite where a link was not measured on. ``times`` is how often
     each link was measured after the tournament.
     """
 
     nodes: tuple[Outlier, ...] = ()
     links: tuple[Outlier, ...] = ()
     unclear: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    upper: link_model.Floats = field(default_factory=lambda: np.zeros(0))
     ask: Ask | None = None
     fitted: link_model.Fit = field(default_factory=lambda: link_model.Fit(0.0, np.zeros(0), np.zeros(0)))
     times: link_model.Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -110,13 +112,15 @@ def decide(known: LinkValues, plays: Sequence[Repeats], budget: int, bounds: Bou
     errors = _errors(table, own, fitted, free)
     links = _links(own, errors, fitted, bounds)
     slow = _nodes(table, fitted, bounds)
-    unclear = _unclear(own, errors, fitted, bounds)
+    upper = _upper(own, errors, fitted, bounds)
+    unclear = ~(upper < bounds.floor)
     ask = _next(known, samples, fitted, free, unclear, len(plays), budget)
     level = float(np.median(known.logs - fitted.nodes[table.first] - fitted.nodes[table.second]))
     return Decision(
         tuple(slow),
         tuple(links),
         unclear,
+        upper,
         ask,
         link_model.Fit(level, fitted.nodes, own.effect),
         own.count,
@@ -166,10 +170,11 @@ def _nodes(table: link_model.Links, fitted: Fit, bounds: Bounds) -> list[Outlier
     ]
 
 
-def _unclear(own: Effects, errors: link_model.Floats, fitted: Fit, bounds: Bounds) -> NDArray[np.bool_]:
-    """Return the links that may have a fault of the floor's size; one that was not measured on may."""
-    cleared = own.effect + t_quantile(bounds.missed / LOOKS, fitted.dof) * errors < bounds.floor
-    return ~((own.count > 0) & cleared)
+def _upper(own: Effects, errors: link_model.Floats, fitted: Fit, bounds: Bounds) -> link_model.Floats:
+    """Return what each link's effect is below; nothing is known of one that was not measured on."""
+    upper = own.effect + t_quantile(bounds.missed / LOOKS, fitted.dof) * errors
+    found: link_model.Floats = np.where(own.count > 0, upper, np.inf)
+    return found
 
 
 def _next(
@@ -228,7 +233,10 @@ def _of_few(known: LinkValues, plays: Sequence[Repeats], budget: int, bounds: Bo
     ask = further_rounds.of_all(table, rounds) if rounds else None
     open_ = np.ones(table.first.size, dtype=np.bool_)
     if not plays:
-        return Decision(unclear=open_, ask=ask, fitted=link_model.fit(table, known.logs))
+        upper = np.full(open_.size, np.inf)
+        return Decision(unclear=open_, upper=upper, ask=ask, fitted=link_model.fit(table, known.logs))
     samples = repeated_links.Samples.of(table, known.logs, plays)
     found = sequential_few.explain(known, samples, bounds.wrong / LOOKS, bounds.tolerance, bounds.least, bounds.spread)
-    return Decision(found.nodes, found.links, open_ & (ask is not None), ask, found.fitted, found.times)
+    unclear = open_ & (ask is not None)
+    upper = np.where(unclear, np.inf, 0.0)
+    return Decision(found.nodes, found.links, unclear, upper, ask, found.fitted, found.times)

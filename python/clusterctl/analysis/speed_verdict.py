@@ -94,7 +94,7 @@ def confirmed(
     if judged.verdict is not Verdict.PASS:
         return judged
     once = [one.words for one in first.culprits] + [one.words for one in _failed(first.comparisons)]
-    seen = f"; in a first run and not in a second: {'; '.join(once[:_MOST_NAMED])}" if once else ""
+    seen = f"; in one run and not in the next: {'; '.join(once[:_MOST_NAMED])}" if once else ""
     return judged.model_copy(update={"reason": judged.reason + seen})
 
 

@@ -108,7 +108,10 @@ class Undecided:
         return self.matrix.quantity, self.matrix.size_bytes
 
     def has_decided(self, culprit: Culprit) -> bool:
-        """Whether a suspect of the tournament was measured on, so that the test alone speaks of it."""
+        """Whether a suspect of the tournament was measured on, so that the test alone speaks of it.
+
+        A link is decided when it is named, or when less is left of it than two runs would have to agree on.
+        """
         if self.decision is None or not self._plays or culprit.kind not in _JUDGED:
             return False
         if (culprit.quantity, culprit.size_bytes) != self.about:
@@ -118,15 +121,16 @@ class Undecided:
         table, times = self._known.table, self.decision.times
         ends = {self.matrix.nodes.index(name) for name in culprit.nodes}
         at = [link for link in np.flatnonzero(times) if {int(table.first[link]), int(table.second[link])} == ends]
-        return bool(at) and (not self.decision.unclear[at[0]] or culprit.nodes in {one.nodes for one in self.named})
+        if not at:
+            return False
+        told = abs(math.log(culprit.ratio)) if culprit.ratio else 0.0
+        is_less = self.decision.upper[at[0]] < max(self.limits.floor, told / agreement.AGREE)
+        return bool(is_less) or culprit.nodes in {one.nodes for one in self.named}
 
 
-def still_open(assessed: CheckResult, tried: Iterable[Undecided]) -> bool:
-    """Whether something of a run has to be confirmed by a second run, since the test has not decided on it."""
-    every = tuple(tried)
-    return speed_verdict.failed_comparisons(assessed) or any(
-        not any(one.has_decided(culprit) for one in every) for culprit in assessed.culprits
-    )
+def still_open(assessed: CheckResult, tried: Sequence[Undecided]) -> tuple[Culprit, ...]:
+    """Return the suspects of a run that a second run has to confirm, since the test has not decided on them."""
+    return tuple(culprit for culprit in assessed.culprits if not any(one.has_decided(culprit) for one in tried))
 
 
 def named_by(tried: Iterable[Undecided]) -> tuple[Culprit, ...]:

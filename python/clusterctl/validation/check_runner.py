@@ -8,17 +8,13 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis import speed_verdict
 from clusterctl.launch import mpirun, mpirun_job, srun
-from clusterctl.model.culprits import Culprit
 from clusterctl.model.results import CheckProgress, CheckResult, CheckStarted, Verdict
 from clusterctl.remote import supervised_job
 from clusterctl.state import files
-from clusterctl.validation import bisect, job_log, on_the_spot
+from clusterctl.validation import bisect, confirming, job_log, on_the_spot
 from clusterctl.validation.checks import base, held_back, mpirun_output
 from clusterctl.validation.checks.judging import STARTED
-from clusterctl.validation.measuring_on import MeasuringOn
-from clusterctl.validation.patience import Patience
 
 if TYPE_CHECKING:
     import threading
@@ -113,34 +109,20 @@ class CheckRunner:
                 outcomes.append(last)
                 return found
 
-            result = self._confirmed(check, first, result, take)
+            result = confirming.confirmed(
+                check,
+                first,
+                result,
+                take,
+                lambda words: self._tell(CheckProgress(check.name, words)),
+                self._expectations,
+                self._options.patience_s,
+            )
             outcome = outcomes[-1]
         result = on_the_spot.explained(result, outcome, team, self._control, self._tell)
         if self._options.searches and bisect.is_wanted(result, outcome):
             result = self._searched(check, team, place, result, max(_SEARCHING, next(attempts)))
         return result, outcome
-
-    def _confirmed(
-        self, check: Check, first: CheckResult, assessed: CheckResult, take: Callable[..., CheckResult]
-    ) -> CheckResult:
-        """Measure on what is undecided, for as long as the user is patient, and once more what else stands out."""
-        result, number, name, named = assessed, 1, check.name, tuple[Culprit, ...]()
-
-        def tell(words: str) -> None:
-            self._tell(CheckProgress(name, words))
-
-        if isinstance(check, base.MeasuresOn) and check.measure_on and not self._options.patience_s:
-            pursued = MeasuringOn(check, take, tell, self._expectations.policy).pursued(first, assessed)
-            if pursued.is_final or not pursued.is_open:
-                return pursued.result
-            named = pursued.named
-        patience = Patience(self._options.patience_s, take, tell)
-        if self._options.patience_s and result.verdict is Verdict.PASS:
-            result, number = patience.measured_on(first, self._expectations.assess)
-        if number and speed_verdict.suspects(result):
-            self._tell(CheckProgress(name, f"measured once more, since {result.reason}"))
-            result = self._expectations.confirmed(result, patience.again(self._expectations.assess))
-        return speed_verdict.with_named(result, named)
 
     def _searched(self, check: Check, team: Team, place: str, result: CheckResult, number: int) -> CheckResult:
         """Launch the check on ever fewer nodes, and blame the node or nodes that make it hang or crash."""

@@ -95,6 +95,7 @@ class MeasuringOn:
         if not jobs:
             return Pursued(assessed)
         told = first.model_copy(update={"reason": f"{first.reason}; {undecided.words(assessed, tried, named, jobs)}"})
-        if undecided.still_open(assessed, tried):
-            return Pursued(assessed, named)
+        rest = undecided.still_open(assessed, tried)
+        if rest or speed_verdict.failed_comparisons(assessed):
+            return Pursued(speed_verdict.settled(told, assessed, rest, self._policy), named)
         return Pursued(speed_verdict.settled(told, assessed, named, self._policy), named, is_open=False)

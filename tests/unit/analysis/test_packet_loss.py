@@ -183,4 +183,4 @@ def test_it_is_no_pass_and_both_runs_have_to_show_it() -> None:
     healthy = lossy_run.model_copy(update={"figures": ()})
     again = speed_verdict.confirmed(first, healthy, OutlierPolicy())
     assert again.verdict is Verdict.PASS
-    assert "in a first run and not in a second: node2: packets are lost, 5 %" in again.reason
+    assert "in one run and not in the next: node2: packets are lost, 5 %" in again.reason

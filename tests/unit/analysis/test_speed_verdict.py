@@ -178,10 +178,8 @@ def test_what_only_one_run_shows_is_told_and_does_not_fail() -> None:
     assert first.verdict is Verdict.FAIL
     after = speed_verdict.confirmed(first, result(TOGETHER, *speeds(1.0, 1.01, 0.99, 1.0, 1.0, 1.02)), POLICY)
     assert (after.verdict, after.culprits, after.hosts) == (Verdict.PASS, (), ())
-    assert after.reason.startswith(
-        "4 ranks on 4 nodes; nodes judged to ±4 % (memory bandwidth); in a first run and not"
-    )
-    assert "in a first run and not in a second: node4: memory bandwidth" in after.reason
+    assert after.reason.startswith("4 ranks on 4 nodes; nodes judged to ±4 % (memory bandwidth); in one run and not")
+    assert "in one run and not in the next: node4: memory bandwidth" in after.reason
 
 
 def test_a_figure_that_the_second_run_did_not_come_to_is_not_refuted() -> None:
