@@ -16,6 +16,7 @@ from clusterctl.analysis.nccl_path import (
     carrier_faults,
     nccl_faults,
     praise,
+    rails_note,
     ring_note,
     silent,
     together,
@@ -156,7 +157,7 @@ def _proved(reports: Sequence[Mapping[str, Any]], site: _Site, paths: Mapping[st
         bare = [host for host in site.slots if host not in site.gpus]
         return f"PASS: {who} over Gloo; the way of NCCL was not proved, for there is no GPU on {_named(bare)}"
     quiet = silent(site.slots, paths)
-    way = [praise(paths), ring_note(site, paths), unproved(_named(quiet)) if quiet else ""]
+    way = [praise(paths), rails_note(site, paths), ring_note(site, paths), unproved(_named(quiet)) if quiet else ""]
     return f"PASS: {'; '.join(one for one in (who, *way) if one)}"
 
 

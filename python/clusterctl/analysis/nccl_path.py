@@ -26,6 +26,8 @@ _MOSTLY = 0.5  # of a node's traffic
 _PARTLY = 0.1  # of a node's traffic, where a setting of the node itself chose the way
 _MOST_NAMED, _MOST_PORTS = 4, 8
 _NO_GPUDIRECT = "GeForce"  # NVIDIA's documentation of GPUDirect RDMA names data-centre and workstation GPUs alone
+_MOST_CHANNELS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS")  # the last is the old name of the first
+_TOPOLOGY = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_NETDEVS_POLICY", "NCCL_CROSS_NIC")
 _SOCKET_NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
@@ -103,6 +105,24 @@ def ring_note(site: PathSite, paths: Mapping[str, NcclPath]) -> str:
         return ""
     words = f"NCCL's ring changes nodes {changes} times where {len(site.slots)} are enough"
     return f"{words}; see whether NCCL_HOSTID or a container's host name differs within a node"
+
+
+def rails_note(site: PathSite, paths: Mapping[str, NcclPath]) -> str:
+    """Return that every node leaves some of its ports unused, '' where one node uses all or too little is known.
+
+    NCCL leaves out ports that are far from every GPU, and takes no more channels than the way to the GPUs carries. So
+    what all nodes have alike is a note.
+    """
+    if not site.slots or not all(
+        host in paths and _is_partial(site, host, paths[host], site.rdma.get(host, ())) for host in site.slots
+    ):
+        return ""
+    host = next(iter(site.slots))
+    one, up = paths[host], site.rdma[host]
+    unused = _unused(one, up)
+    given = _setting(site, host, one, dict.fromkeys(_TOPOLOGY, ()))
+    words = f"NCCL uses {len(up) - len(unused)} of {len(up)} ports that are up on every node, not {_named(unused)}"
+    return f"{words}{f', with {given}' if given else ''}; see whether these have a GPU near ('nvidia-smi topo -m')"
 
 
 def nccl_faults(site: PathSite, paths: Mapping[str, NcclPath]) -> Iterator[PathFault]:
@@ -214,6 +234,10 @@ def _left_out(
         words = f"NCCL leaves out {_named(missing)} of {len(up)} ports that are up{f', by {why}' if why else ''}"
         yield PathFault((host,), words, cure if why else "see whether these ports have the cluster's network or P_Key")
         return
+    if _is_partial(site, host, one, up) and (by := _few_channels(site, host, one, len(up))):
+        words = f"NCCL uses {_named(one.used)} of {len(up)} ports that are up, by {by}"
+        yield PathFault((host,), words, "take that setting away, or allow a channel for each port")
+        return
     alike = [other for name, other in paths.items() if len(site.rdma.get(name, ())) == len(up)]
     most = max((len(other.used) for other in alike), default=0)
     used = len(one.used)
@@ -224,6 +248,27 @@ def _left_out(
         yield PathFault(
             (host,), words, cure if why else "compare the PCI topology with other nodes ('nvidia-smi topo -m')"
         )
+
+
+def _is_partial(site: PathSite, host: str, one: NcclPath, up: Sequence[str]) -> bool:
+    """Whether fewer ports carry connections than are up, where each port could serve a rank and every rank told it."""
+    is_known = one.has_names and one.told >= site.slots[host] >= len(up)
+    return is_known and bool(one.used) and bool(_unused(one, up))
+
+
+def _unused(one: NcclPath, up: Sequence[str]) -> list[str]:
+    """Return the ports that carry nothing; NCCL may join two ports to one (``mlx5_0+mlx5_1``)."""
+    used = {_device(name) for port in one.used for name in port.split("+")}
+    return [port for port in up if _device(port) not in used]
+
+
+def _few_channels(site: PathSite, host: str, one: NcclPath, ports: int) -> str:
+    """Return the setting that allows fewer channels than there are ports; each channel takes a port of its own."""
+    for name in _MOST_CHANNELS:
+        value = one.settings.get(name, "")
+        if value.isascii() and value.isdigit() and 0 < int(value) <= len(one.used) < ports:
+            return f"{name}={value}{_of(site, host, name)}"
+    return ""
 
 
 def _devices_left_out(site: PathSite, host: str, one: NcclPath, paths: Mapping[str, NcclPath]) -> Iterator[PathFault]:

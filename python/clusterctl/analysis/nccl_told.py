@@ -32,6 +32,7 @@ class NcclPath:
     no_device: bool = False
     named: str = "IB"  # the network whose devices ``numbers`` names; a plugin built on NCCL's own begins so too
     devices: int = 0  # that a plugin offers, 0 where it does not tell
+    told: int = 0  # ranks of the node that told it
     ring: tuple[int, ...] = ()  # ranks in the order of the first ring, where this node's ranks told it
 
     def via(self, begin: str) -> tuple[str, ...]:
@@ -97,6 +98,7 @@ def joined(events: Sequence[Mapping[str, Any]]) -> NcclPath:
         not_direct=unique(name for name in closed if not name.startswith("lo")),
         no_device=any(event.get("no_device") is True for event in events),
         devices=devices,
+        told=len(events),
         ring=ring,
     )
 

@@ -280,6 +280,65 @@ def test_two_ranks_whose_gpus_have_the_same_port_nearest_are_no_fault() -> None:
     assert nccl_path.judged(PASSED, whole, outcome).verdict is Verdict.FAIL, "four ranks have four ports"
 
 
+def with_rails(used: int, there: int, ranks: int = 4, telling: int = 4, **settings: str) -> base.Judgement:
+    """Judge three nodes of so many ranks, of which some tell their way: over these rails of those that are opened."""
+    one = told("ib-direct") | {
+        "hcas": {str(at): f"mlx5_{at}:1/IB" for at in range(there)},
+        "ways": {f"NET/IB/{at}/GDRDMA": 2 for at in range(used)},
+        "settings": settings,
+    }
+    lines = tuple(line("nccl_path", host, **one) for host in NODES for _rank in range(telling))
+    where = replace(site(*(f"mlx5_{at}:1" for at in range(4))), slots=dict.fromkeys(NODES, ranks))
+    return nccl_path.judged(PASSED, where, JobOutcome("exited", 1.0, lines=lines))
+
+
+def test_rails_that_too_few_channels_leave_out_on_every_node_are_a_fail() -> None:
+    found = with_rails(2, 4, NCCL_MAX_NCHANNELS="2")
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, NODES)
+    assert found.reason == (
+        "node[1-3]: NCCL uses mlx5_0:1, mlx5_1:1 of 4 ports that are up, by NCCL_MAX_NCHANNELS=2; take that setting "
+        "away, or allow a channel for each port"
+    )
+    assert with_rails(1, 4, NCCL_MAX_CTAS="1").reason.startswith("node[1-3]: NCCL uses mlx5_0:1 of 4 ports that are up")
+
+
+def test_rails_that_no_known_setting_leaves_out_are_a_note() -> None:
+    found = with_rails(2, 4)
+    assert found.verdict is Verdict.PASS
+    assert found.reason.endswith(
+        "; NCCL uses 2 of 4 ports that are up on every node, not mlx5_2:1, mlx5_3:1; see whether these have a GPU near "
+        "('nvidia-smi topo -m')"
+    )
+    assert ", with NCCL_TOPO_FILE=/opt/topo.xml;" in with_rails(2, 4, NCCL_TOPO_FILE="/opt/topo.xml").reason
+    for many in ("4", "16", "x"):
+        assert with_rails(2, 4, NCCL_MAX_NCHANNELS=many).verdict is Verdict.PASS, "so many channels had room on all"
+    assert with_rails(1, 4, NCCL_MAX_NCHANNELS="2").reason.endswith("topo -m')"), "both channels took the same port"
+
+
+@pytest.mark.parametrize(("ranks", "telling"), [(2, 2), (4, 3)])
+@pytest.mark.parametrize("settings", [{}, {"NCCL_MAX_NCHANNELS": "2"}])
+def test_fewer_ranks_than_rails_and_silent_ranks_tell_nothing(
+    ranks: int, telling: int, settings: dict[str, str]
+) -> None:
+    found = with_rails(2, 4, ranks, telling, **settings)
+    assert found.verdict is Verdict.PASS
+    assert "of 4 ports" not in found.reason
+
+
+def test_ports_that_are_joined_to_one_are_all_used() -> None:
+    for settings in ({}, {"NCCL_MAX_NCHANNELS": "2"}):
+        one = told("ib-direct") | {"hcas": {"0": "mlx5_0+mlx5_1", "1": "mlx5_2+mlx5_3"}, "settings": settings}
+        lines = tuple(line("nccl_path", host, **one) for host in NODES for _rank in range(4))
+        where = replace(site(*(f"mlx5_{at}:1" for at in range(4))), slots=dict.fromkeys(NODES, 4))
+        found = nccl_path.judged(PASSED, where, JobOutcome("exited", 1.0, lines=lines))
+        assert found.reason.endswith("; NCCL goes over IB (mlx5_0+mlx5_1, mlx5_2+mlx5_3) with GPUDirect RDMA")
+
+
+def test_rails_that_are_all_used_are_no_note() -> None:
+    for found in (with_rails(4, 4), with_rails(4, 4, NCCL_MAX_NCHANNELS="2")):
+        assert found.reason.endswith("; NCCL goes over IB (mlx5_0:1, mlx5_1:1, mlx5_2:1, mlx5_3:1) with GPUDirect RDMA")
+
+
 def test_a_ring_that_changes_nodes_too_often_is_a_note() -> None:
     def reason(*order: object) -> str:
         lines = (line("nccl_path", "node1", **(told("ib-direct") | {"ring": list(order)})),)
