@@ -67,6 +67,10 @@ JOB = f"test-gpu-{os.getpid()}"
 HIDDEN = ("derived", "output")  # not in the record
 LOGGED = "nccl-log"
 RAS_PORT = 28128
+LAUNCH_SINCE = (3, 10)
+LEAST_RANKS = 3  # so that most ranks wait for one
+PATHS = ("nccl", "nccl-nic", "torchrun", "torchrun-shared", "horovod")  # parts whose way is judged
+TWO_NODES = 'RANK=1 CUDA_VISIBLE_DEVICES=1 "$@" & RANK=0 CUDA_VISIBLE_DEVICES=0 "$@"; code=$?; wait; exit $code'
 LOOK_S = 60.0  # for RAS; NCCL answers after five seconds where a process is silent
 SWEEP = ("--sizes", "8,4096,1048576,67108864,1073741824", "--budget", "0.5")
 PYTHONS = ("python3", str(ROOT / ".venv" / "bin" / "python"), "/usr/local/python_env/bin/python")
@@ -165,8 +169,8 @@ class Part:
     handover: tuple[str, ...] = ()  # the options of torch_checks, which its workers get from their node's process
     skip: str = ""
     ways: tuple[str, ...] = ()  # how NCCL's log may begin the way of a connection
-    reads: str = ""  # "dcgm": the output is that of dcgmi
-    watch: str = ""  # "ras" or "flight": what looks at the job while it runs, and gives the verdict
+    reads: str = ""  # "dcgm": the output is that of dcgmi; "proof": that of 'launch --prove'
+    watch: str = ""  # "ras", "flight" or "late": what looks at the job while it runs, and gives the verdict
 
 
 @dataclass(frozen=True)
@@ -357,6 +361,32 @@ def flight_part(machine: Machine, ranks: int) -> Part:
     return replace(part, environment={**part.environment, **gpu_watch.flight_environment(JOB)}, watch="flight")
 
 
+def late_part(machine: Machine, ranks: int) -> Part:
+    """Return a job whose last rank stays away from a collective, which the flight records must show."""
+    name, title = "watch-names", "the rank that has not called a collective is named by PyTorch's flight records"
+    if not machine.interpreter.torch_nccl:
+        return Part(name, title, skip="this PyTorch has no NCCL")
+    if ranks < LEAST_RANKS:
+        return Part(name, title, skip="it needs three GPUs, since of two ranks none is named")
+    argv = torchrun(machine, ranks, "tests/gpu/late_rank.py")
+    return Part(name, title, ranks, argv, gpu_watch.flight_environment(JOB), 90.0, watch="late")
+
+
+def prove_part(machine: Machine) -> Part:
+    """Return 'clusterctl launch --prove', started twice: each GPU counts as a node."""
+    name, title = "launch-prove", "'clusterctl launch --prove' with two GPUs, each as a node of its own"
+    interpreter = machine.interpreter
+    if not interpreter.torch_nccl:
+        return Part(name, title, skip="this PyTorch has no NCCL")
+    if len(machine.gpus) < 2 or numbers(interpreter.python) < LAUNCH_SINCE:
+        return Part(name, title, skip="it needs two GPUs, and Python 3.10")
+    start = "import sys; from clusterctl.cli import launch_alone; sys.exit(launch_alone.main())"
+    options = ("launch", "--prove", "--nproc-per-node", "1", "--python", interpreter.executable)
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    argv = ("/bin/sh", "-c", TWO_NODES, "sh", interpreter.executable, "-c", start, *options)
+    return Part(name, title, 2, argv, {**place, "PYTHONPATH": str(ROOT / "python")}, 150.0, reads="proof")
+
+
 def torch_part(machine: Machine, name: str, title: str, ranks: int) -> Part:
     """Return the torchrun check over nccl with so many ranks."""
     if not machine.interpreter.torch_nccl:
@@ -406,7 +436,8 @@ def planned(machine: Machine) -> list[Part]:
     parts.append(horovod_part(machine, "horovod_sweep", "Horovod's collectives over message sizes", shared, *SWEEP))
     parts.append(horovod_part(machine, "training", "a language model under Horovod, 1 process against all", shared))
     parts += way_parts(machine, gpus)
-    parts += [ras_part(machine, shared), flight_part(machine, gpus), dcgm_part()]
+    parts += [ras_part(machine, shared), flight_part(machine, gpus), late_part(machine, gpus), prove_part(machine)]
+    parts.append(dcgm_part())
     return parts
 
 
@@ -450,7 +481,8 @@ def watched(part: Part, process: subprocess.Popen[str], until: float) -> Done:
     else:
         problem = gpu_watch.flight_record.make(JOB)
         try:
-            seen = gpu_watch.Seen("ERROR", problem) if problem else gpu_watch.flights(JOB, part.ranks, until)
+            look = gpu_watch.late if part.watch == "late" else gpu_watch.flights
+            seen = gpu_watch.Seen("ERROR", problem) if problem else look(JOB, part.ranks, until)
         finally:
             gpu_watch.flight_record.remove(JOB)
     stop(process)
@@ -509,6 +541,8 @@ def judged(part: Part, output: str, code: int | None, seconds: float, *, in_time
     """Return the verdict over what a part printed."""
     if part.reads == "dcgm":
         return diagnosed(part, output, code, seconds, in_time=in_time)
+    if part.reads == "proof":
+        return proved(part, output, code, seconds)
     events, lines = read(output)
     last = {event["rank"]: event for event in events}
     results = {event["rank"]: event for event in events if event.get("event") == "result"}
@@ -543,7 +577,7 @@ def judged(part: Part, output: str, code: int | None, seconds: float, *, in_time
         for event in events
         if event.get("event") == "measured"
     )
-    derived: tuple[Done, ...] = (path_taken(part, events),) if part.name in {"nccl", "nccl-nic"} else ()
+    derived: tuple[Done, ...] = (path_taken(part, events),) if part.name in PATHS else ()
     derived += (self_diagnosed(list(results.values()), lines),) if part.name == "nccl" else ()
     return Done(
         part.name,
@@ -618,6 +652,15 @@ def placed() -> Done:
     seen = gpu_watch.affinity(gpu_capture.asked(gpu_capture.TOOLS["topo-m.txt"]), topology())
     title = "cores and network cards near each GPU, by /sys and by the driver"
     return Done("affinity", title, seen.verdict, seen.reason, lines=seen.lines)
+
+
+def proved(part: Part, output: str, code: int | None, seconds: float) -> Done:
+    """Return the verdict that 'launch --prove' itself gave."""
+    lines = tuple(output.splitlines()[-MOST_LINES:])
+    told = [line.partition(": ")[2] for line in lines if line.startswith("clusterctl: proof ")]
+    verdict = "PASS" if code == 0 and told and told[0].startswith("proof PASS") else "FAIL"
+    reason = told[0] if told else f"it ended with code {code} and without a verdict"
+    return Done(part.name, part.title, verdict, reason, round(seconds, 1), shown(part), (), lines)
 
 
 def diagnosed(part: Part, output: str, code: int | None, seconds: float, *, in_time: bool) -> Done:

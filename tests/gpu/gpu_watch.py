@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ for folder in ("roles/validation/files", "python"):
 
 import flight_record  # noqa: E402 - it lies in a folder above, as those below
 import nccl_ras as ras_client  # noqa: E402
+from clusterctl.analysis import flight_records  # noqa: E402 - it needs the standard library alone
 from clusterctl.analysis import nccl_ras as ras_words  # noqa: E402
 
 POLL_S = 0.5
@@ -166,6 +168,28 @@ def flights(job: str, ranks: int, until: float) -> Seen:
         return Seen("ERROR", f"rank {missing[0]} {how}", lines)
     calls = sum(group["last"] for record in found.values() for group in record["groups"])
     return Seen("PASS", f"{ranks} records with {calls} calls are read", lines)
+
+
+def late(job: str, ranks: int, until: float) -> Seen:
+    """Ask all ranks for their records until these name the last rank, which stays away from a collective."""
+    found: dict[int, dict[str, Any]] = {}
+    while time.monotonic() < until:
+        for rank in range(ranks):
+            flight_record.request(job, rank)
+        time.sleep(SETTLE_S)
+        found = {rank: record for rank in range(ranks) if (record := flight_record.read(job, rank)) is not None}
+        groups = {rank: [group_of(one) for one in record.get("groups", ())] for rank, record in found.items()}
+        few = flight_records.behind(groups)
+        if few is not None and few.ranks == (ranks - 1,):
+            lines = tuple(str(found[rank]) for rank in sorted(found))
+            return Seen("PASS", f"rank {ranks - 1}, which stays away, {few.words}", lines)
+    lines = tuple(str(found[rank]) for rank in sorted(found))
+    return Seen("FAIL", f"the records of {len(found)} of {ranks} ranks do not name rank {ranks - 1}", lines)
+
+
+def group_of(words: Mapping[str, Any]) -> Any:
+    """Return a group of a record as the judge of the watch reads it."""
+    return SimpleNamespace(**{"waits": -1, "call": "", "sizes": "", **words})
 
 
 def topo(text: str) -> list[dict[str, str]]:

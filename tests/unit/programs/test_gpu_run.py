@@ -115,9 +115,13 @@ def test_one_gpu_is_shared_as_its_nccl_allows(gpu: ModuleType, able: object) -> 
         "nccl-nic",
         "nccl-ras",
         "flight-recorder",
+        "watch-names",
+        "launch-prove",
         "dcgm-diag",
     ]
     assert (parts["nccl-ras"].ranks, parts["nccl-ras"].watch, parts["flight-recorder"].watch) == (2, "ras", "flight")
+    assert parts["watch-names"].skip.startswith("it needs three GPUs")
+    assert parts["launch-prove"].skip == "it needs two GPUs, and Python 3.10"
     assert parts["nccl-log"].environment["NCCL_DEBUG"] == "INFO"
     assert parts["nccl-nic"].skip == "it needs two GPUs"
     assert (parts["nccl"].ranks, parts["nccl-shared"].ranks, parts["torchrun"].ranks) == (1, 2, 1)
@@ -136,8 +140,9 @@ def test_one_gpu_is_shared_as_its_nccl_allows(gpu: ModuleType, able: object) -> 
 def test_several_gpus_have_a_rank_each_and_mpirun_starts_them_where_it_can(gpu: ModuleType, able: object) -> None:
     whole = dataclasses.replace(able, horovod=True, mpi4py=True, torch_gpus=8)
     parts = {part.name: part for part in gpu.planned(machine(gpu, whole, gpus=8, mpirun="/opt/mpi/bin/mpirun"))}
-    ways, watched = ("nccl-nvlink", "nccl-pcie", "nccl-nic"), ("nccl-ras", "flight-recorder")
-    assert {name: part.ranks for name, part in parts.items() if name != "dcgm-diag"} == dict.fromkeys(
+    ways, watched = ("nccl-nvlink", "nccl-pcie", "nccl-nic"), ("nccl-ras", "flight-recorder", "watch-names")
+    others = {"dcgm-diag", "launch-prove"}
+    assert {name: part.ranks for name, part in parts.items() if name not in others} == dict.fromkeys(
         ("nccl", "nccl-log", "nccl-sweep", "torchrun", "horovod", "horovod_sweep", "training", *ways, *watched), 8
     )
     assert parts["nccl-nic"].environment["NCCL_SHM_DISABLE"] == "1"
@@ -373,6 +378,11 @@ def test_the_way_and_nccl_s_diagnostics_are_parts_of_their_own(
     (path,) = gpu.judged(nic, fell_back, 0, 9.0).derived
     assert path.verdict == "FAIL"
     assert path.reason.startswith("NCCL goes over sockets although mlx5_0:1 is up")
+    for name in ("torchrun", "horovod"):
+        whole = dataclasses.replace(able, horovod=True)
+        parts = gpu.planned(machine(gpu, whole, gpus=2, mpirun="/opt/mpi/bin/mpirun"))
+        (path,) = gpu.judged(next(one for one in parts if one.name == name), fell_back, 0, 9.0).derived
+        assert (path.name, path.verdict) == (f"path-{name}", "FAIL")
     kept = gpu.record(machine(gpu, able), [done], gpu.datetime(2026, 2, 3, tzinfo=gpu.timezone.utc))
     assert not set(gpu.HIDDEN) & set(kept["parts"][0])
 
@@ -488,6 +498,70 @@ def test_flight_records_are_asked_for_and_read(
     done = gpu.run(part, 60.0)
     assert (done.verdict, done.reason) == (verdict, words)
     assert not gpu.gpu_watch.flight_record.folder(gpu.JOB).exists()
+
+
+LATE = """
+    import pickle
+    pipe = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + os.environ["RANK"] + ".pipe"
+    os.mkfifo(pipe)
+    while True:
+        open(pipe, "rb").read(1)
+        entries = [
+            {"process_group": ("0", "default_pg"), "profiling_name": "nccl:all_reduce", "collective_seq_id": number,
+             "state": "completed" if number < 9 else "started", "retired": number < 9, "input_sizes": [[4]]}
+            for number in range(1, 9 if int(os.environ["RANK"]) == LATE else 10)
+        ]
+        with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + os.environ["RANK"], "wb") as file:
+            pickle.dump({"version": "2.10", "entries": entries}, file, protocol=2)
+"""
+
+
+@pytest.mark.parametrize(("late", "verdict"), [(2, "PASS"), (-1, "FAIL")])
+def test_the_rank_that_stays_away_is_named_by_the_records(
+    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: int, verdict: str
+) -> None:
+    monkeypatch.setattr(gpu, "LEAST_S", 0.0)
+    monkeypatch.setattr(gpu.gpu_watch, "SETTLE_S", 0.5)
+    body = LATE.replace("LATE", repr(late))
+    seconds = 60.0 if verdict == "PASS" else 4.0
+    environment = gpu.gpu_watch.flight_environment(gpu.JOB)
+    done = gpu.run(gpu.Part("watch", "watch", 3, launcher(tmp_path, 3, body), environment, seconds, watch="late"), 60.0)
+    told = {"PASS": "rank 2, which stays away, has not called all_reduce #9", "FAIL": " of 3 ranks do not name rank 2"}
+    assert (done.verdict, done.reason.endswith(told[verdict])) == (verdict, True), done.reason
+
+
+# In the place of torchrun; all else of 'launch --prove' is real.
+PROOF = """
+import json, pathlib, sys, time
+folder = pathlib.Path(sys.argv[next(at for at, word in enumerate(sys.argv) if word.endswith("launch_proof.py")) + 1])
+node = json.loads((folder / "node.json").read_text())
+told = {"state": "answered", "backend": "nccl", "gpu": "H100", "wrong": WRONG, "node": node}
+told["path"] = {"network": "Socket", "ways": {"P2P/CUMEM": 2}}
+(folder / "new").write_text(json.dumps([{**told, "rank": rank, "host": "gpu1"} for rank in range(2)]))
+(folder / "new").rename(folder / "reports.json")
+while not (folder / "verdict.json").exists():
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(("wrong", "verdict"), [("", "PASS"), ("all_reduce of 1 numbers over nccl", "FAIL")])
+def test_a_launch_proves_with_two_gpus_as_two_nodes(
+    gpu: ModuleType, able: object, tmp_path: Path, wrong: str, verdict: str
+) -> None:
+    python = tmp_path / "python"
+    (tmp_path / "proof.py").write_text(PROOF.replace("WRONG", repr(wrong)), encoding="utf-8")
+    torchrun = f'exec {sys.executable} {tmp_path / "proof.py"} "$@"'
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\n{torchrun}\n', encoding="utf-8")
+    python.chmod(0o755)
+    here = dataclasses.replace(able, executable=str(python))
+    part = {one.name: one for one in gpu.planned(machine(gpu, here, gpus=2))}["launch-prove"]
+    done = gpu.run(part, 100.0)
+    assert done.verdict == verdict, done.lines
+    words = {
+        "PASS": "proof PASS: 2 ranks on 1 node have right sums; NCCL goes over",
+        "FAIL": "proof FAIL: rank 0 on gpu1",
+    }
+    assert done.reason.startswith(words[verdict])
 
 
 TOPO = """\
