@@ -16,6 +16,7 @@ from clusterctl.provisioning import claims, node_claims, partial, playbook, soft
 from clusterctl.provisioning.look import look
 from clusterctl.provisioning.node_claims import NodeClaims, Wanted
 from clusterctl.provisioning.tally import Tally, verdict_of
+from clusterctl.remote import reach
 from clusterctl.state import identity, paths, snapshots
 from clusterctl.state.certificates import Certificates
 from clusterctl.support import content
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from clusterctl.state import runs
 
 
+_RETRIES = 5  # through a bastion: its sshd refuses logins at random while ten or more are on their way
 PREFLIGHT, CONNECTION = "preflight", "connection"  # where a run stopped that changed nothing
 
 
@@ -195,6 +197,7 @@ class HostRun(Generic[RequestT, ObserverT]):
             diff=request.diff,
             verbosity=request.verbosity,
             forks=request.forks,
+            retries=_RETRIES if reach.through_one(self.cluster.hosts) else 0,
             become=options.become,
             user=options.user,
             private_key=options.private_key,

@@ -59,6 +59,7 @@ class Play:
     diff: bool = False
     verbosity: int = 0
     forks: int = DEFAULT_FORKS
+    retries: int = 0  # how often ssh tries again to connect
     become: bool = False
     user: str | None = None
     private_key: str | None = None
@@ -147,7 +148,7 @@ def arguments(play: Play, variables: Sequence[str] = ()) -> list[str]:
     return argv
 
 
-def environment(private: Path, control_dir: Path) -> dict[str, str]:
+def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str, str]:
     """Return Ansible's settings for a run; they stand above any ansible.cfg."""
     others = os.environ.get("ANSIBLE_COLLECTIONS_PATH") or _COLLECTIONS
     collections = os.pathsep.join((str(content.collections_path()), others))
@@ -166,6 +167,7 @@ def environment(private: Path, control_dir: Path) -> dict[str, str]:
         "ANSIBLE_PYTHON_INTERPRETER": os.environ.get("ANSIBLE_PYTHON_INTERPRETER", "/usr/bin/python3"),
         "ANSIBLE_SSH_ARGS": f"-o ControlMaster=auto -o ControlPersist=60s {_NOTICE_SILENCE}",
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
+        "ANSIBLE_SSH_RETRIES": os.environ.get("ANSIBLE_SSH_RETRIES", str(retries)),
         "ANSIBLE_STDOUT_CALLBACK": "default",
         "CLUSTERCTL_POLL_S": "0.01",  # plugin_utils/preloaded.py of the collection reads it
         "CLUSTERCTL_KEPT": _kept(),
@@ -239,7 +241,7 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
                 ident="run",
                 playbook=str(play.playbook),
                 cmdline=shlex.join(arguments(play, variables)),
-                envvars=environment(private, control_dir),
+                envvars=environment(private, control_dir, play.retries),
                 passwords=passwords or None,
                 settings={"pexpect_timeout": _POLL_S},
                 fact_cache_type="memory",

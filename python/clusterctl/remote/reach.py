@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 # srun hands its whole environment to the node by default, with what a controller has in it and no node needs.
 _EXPORTED = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "PATH", "LD_LIBRARY_PATH")
 _AT_ONCE = 64
-# All logins go to one sshd there, which begins to refuse them when ten are on their way (MaxStartups).
-_AT_ONCE_ON_SUBMIT_HOST = 8
+# One sshd begins to refuse logins when ten are on their way (MaxStartups).
+_AT_ONCE_ON_ONE_SSHD = 8
 
 
 def command(
@@ -85,8 +85,18 @@ def without_client(host: Host) -> str:
 
 def at_once(hosts: Iterable[Host]) -> int:
     """Return how many commands for these hosts may start at the same time."""
-    submit = any(host.step is not None and host.step.submit is not None for host in hosts)
-    return _AT_ONCE_ON_SUBMIT_HOST if submit else _AT_ONCE
+    return _AT_ONCE_ON_ONE_SSHD if through_one(tuple(hosts)) else _AT_ONCE
+
+
+def through_one(hosts: Sequence[Host]) -> bool:
+    """Return whether many logins go to one machine first: a submit host or a bastion.
+
+    ssh is asked about the bastion of the first and of the last host alone.
+    """
+    if any(host.step is not None and host.step.submit is not None for host in hosts):
+        return True
+    by_ssh = [host for host in hosts if host.step is None]
+    return len(by_ssh) > _AT_ONCE_ON_ONE_SSHD and any(map(ssh.has_bastion, (by_ssh[0], by_ssh[-1])))
 
 
 def where(host: Host) -> str:

@@ -6,6 +6,7 @@ It also keeps and ends the connections that such commands share.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shlex
 import subprocess
@@ -58,6 +59,20 @@ def command(
     """
     argv = as_another(host, remote, as_user)
     return [*arguments(host, control_dir=control_dir, connect_timeout_s=connect_timeout_s), shlex.join(argv)]
+
+
+@functools.cache
+def has_bastion(host: Host) -> bool:
+    """Return whether ssh logs in to another machine first, by the inventory or by the user's configuration."""
+    asking = ["ssh", "-G", *host.login_words, "--", host.address]
+    try:
+        asked = subprocess.run(
+            asking, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+        )
+    except FileNotFoundError:
+        return False
+    settings = dict(line.partition(" ")[::2] for line in asked.stdout.splitlines())
+    return any(settings.get(name, "none") != "none" for name in ("proxyjump", "proxycommand"))
 
 
 def as_another(host: Host, remote: Sequence[str], user: str | None) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,17 @@ def test_with_a_submit_host_srun_runs_there_and_every_token_arrives_as_it_was() 
     assert ssh_words == ssh.arguments(LOGIN_NODE, connect_timeout_s=7)
     assert shlex.split(line) == reach.command(IN_JOB, REMOTE)
     assert not [word for word in argv if "ControlPath" in word]
+
+
+def test_few_begin_at_once_where_all_log_in_to_one_machine_first(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("Host 192.0.2.9?\n  ProxyJump gate\n", encoding="utf-8")
+    plain = [
+        replace(PLAIN, address=f"192.0.2.{number}", ssh_args=("-F", str(tmp_path / "config"))) for number in range(9)
+    ]
+    named = [replace(host, ssh_args=("-o", "ProxyJump=gate")) for host in plain]
+    configured = [*plain, replace(plain[0], address="192.0.2.99")]
+    asked = [plain, named, configured, [*plain, THROUGH], named[:8]]
+    assert [reach.at_once(hosts) for hosts in asked] == [64, 8, 8, 8, 64]
 
 
 def test_another_user_of_a_step_is_reached_through_sudo() -> None:
