@@ -20,6 +20,7 @@ QUOTED = re.compile(r"'([a-z][a-z0-9_.-]*(?: [^']+)?)'")
 # By module: the first word of a quoted command, and the reason why it has no fix; '' where it has one.
 LOOK, OTHER, RISK, MANY = "it only looks", "another machine runs it", "it ends jobs", "what to give it is not known"
 COMMANDS = {
+    "alike": {"lspci": LOOK},
     "blocked": {"rm": ""},
     "disks": {"mdadm": LOOK},
     "file_systems": {"mount": "", "umount": ""},
