@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import gpu_faults
+import gpu_parts
 import pytest
 import rehearsal
 from clusterctl.diagnosis.rules import registry
 from clusterctl.model.hardware import COUNTING, HardwareLooks, HardwareReading
+from fault import Fault
 from machine_kinds import MACHINES
 
 if TYPE_CHECKING:
-    from fault import Fault
+    from recorded_machine import Machine
     from session_faults import SessionFault
 
 # Each fault on one kind of machine, in turn; 'make rehearsal' plays it on all of its kinds.
@@ -56,6 +59,18 @@ def test_a_node_that_is_as_it_was_has_no_finding(kind: str) -> None:
     view = rehearsal.with_past(kind)
     assert registry.diagnose(view) == ()
     assert not [note for note in registry.notes(view) if note.startswith("Changed")]
+
+
+def test_a_gpu_whose_serial_number_is_not_told_for_once_is_the_same_by_its_uuid() -> None:
+    def plant(machine: Machine, _look: int) -> None:
+        for device in gpu_parts.gpus("l40s-pcie"):
+            gpu_faults.set_for(machine, device, "<serial>16500000003", "<serial>N/A</serial><serial>")
+
+    fault = Fault("no serial number", 0, ("l40s-pcie",), plant, "", ())
+    view = rehearsal.with_past("l40s-pcie", **{rehearsal.CULPRIT: rehearsal.with_fault(fault, "l40s-pcie")})
+    parts = [part for part in view.hardware[rehearsal.CULPRIT].now.parts if part.kind == "gpu"]
+    assert [(part.serial, part.uuid[:12]) for part in parts] == [("", "GPU-00000003")] * 4
+    assert view.part_changes == ()
 
 
 @pytest.mark.parametrize("fault", rehearsal.SESSION_FAULTS, ids=lambda fault: fault.name)

@@ -107,6 +107,7 @@ def test_two_gpus_of_one_board_share_its_serial_number_and_have_their_own_uuid()
     assert told(after(both), {"node1": look(gpu("a", "0", "GPU-a"))}) == [("gone", "node1", "0")]
     other = {"node1": look(gpu("a", "0", "GPU-a"), gpu("b", "0", "GPU-c"))}
     assert told(after(both), other) == [("swapped", "node1", "0")]
+    assert ("swapped", "node1", "0") in told(after(both), {"node1": look(gpu("a", "0", "GPU-c"))})
 
 
 @pytest.mark.parametrize("known", [gpu("a", "1", "GPU-a"), gpu("a", "GPU-a")], ids=["both", "of an older release"])
