@@ -7,7 +7,7 @@ kinds are asked in the order of their strength; all of them silent means "not kn
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis.rank_places import Place
@@ -83,6 +83,7 @@ def judge(
         behind: the ranks for which others wait by PyTorch's flight recorder or by NCCL's RAS.
         lasts: an earlier look told the same of ``behind``. Then the job stands still, also where its ranks spin.
     """
+    ranks = _told_by_line(ranks)
     if silent and len(silent) * 2 <= len({one.host for one in ranks}) + len(silent) and ranks:
         named = tuple(silent)
         words = f"{folded(named)} {'does' if len(named) == 1 else 'do'} not answer, {_rest(ranks)}"
@@ -114,6 +115,16 @@ def judge(
         or _other_call(ranks)
         or _not_known(ranks)
     )
+
+
+def _told_by_line(ranks: Sequence[RankSight]) -> Sequence[RankSight]:
+    """Return the ranks with the call of others at the same line, where a tool could not read the library's frames."""
+    calls = {one.now.where: one.now for one in ranks if one.waits and one.now.has_line}
+
+    def told(place: Place) -> Place:
+        return place if place.call else calls.get(place.where, place)
+
+    return [replace(one, now=told(one.now), before=told(one.before)) for one in ranks]
 
 
 def _exchange(ranks: Sequence[RankSight]) -> bool:
@@ -164,9 +175,7 @@ def _and_where(one: RankSight) -> str:
 
 def _elsewhere(ranks: Sequence[RankSight]) -> StallVerdict | None:
     """Name the ranks that do not wait for others; no more than half of all, and others wait."""
-    # A tool that could not read the library's frames shows the line alone; where others wait, it waits too.
-    lines = {one.now.where for one in ranks if one.waits and one.now.has_line}
-    found = [one for one in ranks if one.now.known and not one.waits and one.now.where not in lines]
+    found = [one for one in ranks if one.now.known and not one.waits]
     others = [one for one in ranks if one not in found]
     if found and len(found) <= len(others) and any(one.waits for one in others):
         return _named("elsewhere", found, others, lambda one: f"is in {one.now.where}")

@@ -162,4 +162,14 @@ def test_a_rank_at_the_line_where_others_wait_is_not_blamed_for_a_stack_without_
     found = judge(seen)
     assert found is not None
     assert found.hosts == ("node3",)
-    assert found.sentence == "node3 rank 5 is in spin (train.py:3), 7 others wait, 6 of them in all_reduce"
+    assert found.sentence == "node3 rank 5 is in spin (train.py:3), 7 others wait in all_reduce"
+
+
+def test_another_call_is_named_where_one_stack_lacks_the_librarys_frames() -> None:
+    seen = with_one(5, now=(other := Place("MPI_Bcast", "broadcast (train.py:27)")), before=other)
+    cut = Place(where=WAITING.where)
+    for now, before in ((cut, cut), (WAITING, cut)):
+        seen[2] = replace(seen[2], now=now, before=before)
+        found = judge(seen)
+        assert found is not None
+        assert (found.cause, found.hosts) == ("other call", ("node3",)), found
