@@ -59,6 +59,11 @@ class RankSight:
         return bool(self.now.call) and not (self.now.may_compute and self.cpu_share > IDLE_SHARE)
 
     @property
+    def rests(self) -> bool:
+        """Whether it does nothing; one that is ready to run has no core for a while, and computes."""
+        return self.cpu_share < IDLE_SHARE and self.state != "R"
+
+    @property
     def name(self) -> str:
         """How a sentence names it."""
         return f"{self.host} rank {self.rank}"
@@ -138,7 +143,7 @@ def _stands_still(ranks: Sequence[RankSight]) -> bool:
     if any((one.now.call, one.now.where) != (one.before.call, one.before.where) for one in waiting):
         return False
     halted = any(one.state in _STOPPED or one.file or one.now.has_ended for one in ranks)
-    return bool(waiting) or halted or all(one.cpu_share < IDLE_SHARE for one in ranks)
+    return bool(waiting) or halted or all(one.rests for one in ranks)
 
 
 def _halted(ranks: Sequence[RankSight]) -> StallVerdict | None:

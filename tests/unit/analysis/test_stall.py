@@ -146,6 +146,15 @@ def test_a_job_that_goes_on_is_left_alone() -> None:
     assert judge([]) is None
 
 
+def test_ranks_that_compute_on_cores_of_others_are_left_alone() -> None:
+    computing = Place(where="compute (train.py:9)")
+    seen = ranks(state="R", cpu_share=0.02, now=computing, before=computing)
+    assert judge(seen) is None
+    resting = judge([replace(one, state="S") for one in seen])
+    assert resting is not None
+    assert resting.cause == "not known"
+
+
 def test_a_rank_that_ended_and_a_node_that_does_not_answer_come_first() -> None:
     found = judge(ranks()[1:], missing={0: "node1"})
     assert found is not None
