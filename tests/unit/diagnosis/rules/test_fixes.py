@@ -42,7 +42,7 @@ COMMANDS = {
     "own_past": {"mlxconfig": RISK, "nvidia-smi": ""},
     "parts": {"clusterctl": OTHER},
     "pcie": {"modprobe": "", "setpci": MANY},
-    "processors": {"cpupower": "", "tuned-adm": MANY},
+    "processors": {"cpupower": "", "hugeadm": MANY, "tuned-adm": MANY},
     "rdma_links": {
         "flint": MANY,
         "ibportstate": "",
