@@ -311,7 +311,8 @@ def test_a_dead_file_system_and_stale_segments_are_named_with_node_place_and_cur
         )
         for place in ("/apps", "/scratch", "/shared")
     ]
-    assert told(found) == {("file systems", "error", ("node2",)), ("shared memory", "warning", ("node3",))}
+    wanted = {("file systems", "error", ("node2",)), ("shared memory", "warning", ("node3",))}
+    assert told(found) == wanted, found.notes
     assert cause(found, "shared memory", "node3") == "ended jobs left the segment nccl-Ab12Cd with 64 MiB in /dev/shm"
     (segments,) = (one for one in found.findings if one.check == "shared memory")
     assert segments.cure == "remove them: 'rm /dev/shm/nccl-Ab12Cd' and the like"
