@@ -173,7 +173,7 @@ def warnings_of(value: Any) -> tuple[str, int]:
         text = one.get("warning") if isinstance(one, dict) else one
         words += [" ".join(str(text).split())] if text else []
         given = one.get("error_severity") if isinstance(one, dict) else 0
-        severity = max(severity, given) if type(given) is int else severity
+        severity = max(severity, given) if isinstance(given, int) and not isinstance(given, bool) else severity
     return "; ".join(words)[:MOST_WORDS], severity
 
 
