@@ -21,6 +21,8 @@ _JOBS = re.compile(
 _OLD_S = 600.0
 _LEAST = 64 << 20  # bytes; below, nobody misses them
 _ANYBODY = -1
+# Programs of a login begin with the rights of root, so their mappings are closed. They map no segment.
+_LOGINS = ("sshd", "sshd-session", "sudo", "su", "(sd-pam)", "systemd")
 _MOST_MAPS = 1 << 24  # bytes of the list of a process's mappings
 
 
@@ -81,7 +83,7 @@ def _mapped(tree: Tree) -> tuple[set[str], set[int]]:
     for name in filter(str.isdigit, tree.names("/proc")):
         text = (tree.data(f"/proc/{name}/maps", _MOST_MAPS) or b"").decode("utf-8", "replace")
         found.update(re.findall(r" /dev/shm/(\S+)", text))
-        if f"/proc/{name}/maps" in tree.problems:
+        if f"/proc/{name}/maps" in tree.problems and (tree.text(f"/proc/{name}/comm") or "").strip() not in _LOGINS:
             with contextlib.suppress(OSError):  # it has ended
                 closed.add(os.stat(f"{tree.root}/proc/{name}").st_uid)
     tree.problems.clear()

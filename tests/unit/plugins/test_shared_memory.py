@@ -83,3 +83,20 @@ def test_a_segment_that_others_may_use_is_a_note_to_an_ordinary_user(segment: Pa
     found = look(NOBODY)
     assert found["readings"] == []
     assert [what for what, _ in found["unseen"]] == ["shared memory"]
+
+
+@pytest.mark.parametrize(("program", "is_told"), [("sshd", True), ("python3", False)])
+def test_a_program_of_a_login_keeps_no_segment_of_its_user_from_being_told(
+    tmp_path: Path, program: str, is_told: bool
+) -> None:
+    """Root of a container may read the mappings of no other user's process, sshd's included."""
+    process = tmp_path / "proc" / "48"
+    process.mkdir(parents=True)
+    os.chown(process, NOBODY, NOBODY)
+    (process / "comm").write_text(f"{program}\n", encoding="ascii")
+    (process / "maps").symlink_to("maps")  # reading it is an error, for root too
+    (tmp_path / "calls").mkdir()
+    left = {"nccl-a": {"bytes": SIZE, "owner": NOBODY, "age in s": 3600}}
+    (tmp_path / "calls" / "shared_memory.json").write_text(json.dumps(left), encoding="ascii")
+    found = record.collect({"root": str(tmp_path), "tools": "", "sections": ["shared_memory"]})
+    assert (told(found, "largest"), len(found["unseen"])) == (("nccl-a", 0) if is_told else (None, 1))
