@@ -128,6 +128,7 @@ def beside_a_stranger(cluster: Cluster, fault: str, *, until_stall: bool) -> lis
     words = ["--sync", str(PROGRAM.parent), "--stall-after", str(STALL_AFTER_S), "--timeout", "300"]
     words += [word for name, value in given for word in ("-x", f"{name}={value}")]
     command = [*CLUSTERCTL, "run", str(cluster.box.inventory), *words, "--", "python", PROGRAM.name]
+    container = cluster.box.node(STRANGER).container
     output: list[str] = []
     stranger = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1) as process:
@@ -135,7 +136,8 @@ def beside_a_stranger(cluster: Cluster, fault: str, *, until_stall: bool) -> lis
         for line in process.stdout:
             output.append(line.rstrip("\n"))
             if line == "step 3\n":
-                stranger = cluster.on(STRANGER, "sh", "-c", 'python3 -c "$1"; echo "ended with $?"', "sh", HUNGRY)
+                eats = ("sh", "-c", 'python3 -c "$1"; echo "ended with $?"', "sh", HUNGRY)
+                stranger = cluster.engine.text("exec", container, *eats)  # in the node's control group
                 cluster.on(HOST, "touch", ended)
             if until_stall and WORDS.search(line):
                 process.terminate()
