@@ -149,10 +149,18 @@ def arguments(play: Play, variables: Sequence[str] = ()) -> list[str]:
 
 
 def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str, str]:
-    """Return Ansible's settings for a run; they stand above any ansible.cfg."""
+    """Return Ansible's settings for a run; they stand above any ansible.cfg.
+
+    Args:
+        private: the folder of the run.
+        control_dir: the folder of shared connections.
+        retries: how often ssh tries again to connect, where the user's environment does not say; 0 leaves it as it is.
+    """
+    again = {"ANSIBLE_SSH_RETRIES": os.environ.get("ANSIBLE_SSH_RETRIES", str(retries))} if retries else {}
     others = os.environ.get("ANSIBLE_COLLECTIONS_PATH") or _COLLECTIONS
     collections = os.pathsep.join((str(content.collections_path()), others))
     return {
+        **again,
         "ANSIBLE_COLLECTIONS_PATH": collections,
         "ANSIBLE_DEPRECATION_WARNINGS": "False",
         "ANSIBLE_DISPLAY_ARGS_TO_STDOUT": "False",
@@ -167,7 +175,6 @@ def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str,
         "ANSIBLE_PYTHON_INTERPRETER": os.environ.get("ANSIBLE_PYTHON_INTERPRETER", "/usr/bin/python3"),
         "ANSIBLE_SSH_ARGS": f"-o ControlMaster=auto -o ControlPersist=60s {_NOTICE_SILENCE}",
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
-        "ANSIBLE_SSH_RETRIES": os.environ.get("ANSIBLE_SSH_RETRIES", str(retries)),
         "ANSIBLE_STDOUT_CALLBACK": "default",
         "CLUSTERCTL_POLL_S": "0.01",  # plugin_utils/preloaded.py of the collection reads it
         "CLUSTERCTL_KEPT": _kept(),

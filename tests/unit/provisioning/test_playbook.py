@@ -58,6 +58,16 @@ def run(folder: Path, text: str, cancel: Cancel | None = None, **options: object
     return end, heard
 
 
+def test_only_a_run_through_a_bastion_says_how_often_ssh_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(retries: int) -> str | None:
+        return playbook.environment(Path("/private"), Path("/control"), retries).get("ANSIBLE_SSH_RETRIES")
+
+    monkeypatch.delenv("ANSIBLE_SSH_RETRIES", raising=False)
+    assert (said(0), said(5)) == (None, "5"), "an ansible.cfg may say something else for other runs"
+    monkeypatch.setenv("ANSIBLE_SSH_RETRIES", "2")
+    assert said(5) == "2"
+
+
 def test_a_real_run(tmp_path: Path) -> None:
     end, heard = run(
         tmp_path,
