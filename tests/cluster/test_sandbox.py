@@ -59,6 +59,12 @@ def test_every_node_is_a_host_of_its_own(pair: Sandbox) -> None:
         assert node.address in said(pair, node.name, "ip", "-4", "-brief", "address")
 
 
+def test_no_monitor_of_a_node_stays_in_the_users_folder(pair: Sandbox, engine: podman.Podman) -> None:
+    for node in pair.nodes:
+        monitor = engine.text("inspect", "--format", "{{.State.ConmonPid}}", node.container)
+        assert Path("/proc", monitor, "cwd").readlink() == pair.inventory.parent
+
+
 @pytest.mark.parametrize(("name", "other"), [("node1", "node2"), ("node2", "node1")])
 def test_a_node_that_goes_takes_nobodys_connection_with_it(
     pair: Sandbox, engine: podman.Podman, name: str, other: str

@@ -286,12 +286,13 @@ def _ensure_nodes(engine: Podman, sandbox: Sandbox, references: dict[str, str], 
     if not todo:
         return
     fresh = {node.image for node in todo if found.get(node.container) not in _WAKE}
+    folder = paths.sandbox_dir(sandbox.name)
     outfits = {image: outfit_of(engine, sandbox, image, references[image], report) for image in fresh}
 
     def bring(node: SandboxNode) -> None:
         state = found.get(node.container)
         if state in _WAKE:
-            engine.run(_WAKE[state], node.container)
+            engine.run(_WAKE[state], node.container, folder=folder)
             return
         if state is not None:
             engine.run("rm", "--force", "--time", "0", node.container)
@@ -303,7 +304,7 @@ def _ensure_nodes(engine: Podman, sandbox: Sandbox, references: dict[str, str], 
         )  # fmt: skip
         own = pack({"etc/hosts": File(hosts_text(node).encode())}, outfits[node.image])
         engine.unpack(own, node.container)
-        engine.run("start", node.container)
+        engine.run("start", node.container, folder=folder)
 
     report(f"starting {len(todo)} node{'s' if len(todo) > 1 else ''}")
     _each(bring, todo)

@@ -33,13 +33,19 @@ class Podman:
         """Return the whole command line."""
         return [*self.prefix, "podman", *arguments]
 
-    def run(self, *arguments: str, stdin: bytes = b"") -> bytes:
+    def run(self, *arguments: str, stdin: bytes = b"", folder: Path | None = None) -> bytes:
         """Run podman and return its standard output.
+
+        Args:
+            arguments: podman's.
+            stdin: its input.
+            folder: where it works, by default this process's folder. A container's monitor (conmon) stays there as long
+                as the container runs, and leaves an empty file ``oom`` there when the node lacks memory.
 
         Raises:
             HostFailedError: it failed; the message ends with podman's own last line.
         """
-        done = subprocess.run(self.argv(*arguments), input=stdin, capture_output=True, check=False)
+        done = subprocess.run(self.argv(*arguments), input=stdin, capture_output=True, check=False, cwd=folder)
         if done.returncode != 0:
             raise failure(f"podman {arguments[0]}", done.stderr.decode(errors="replace"))
         return done.stdout
