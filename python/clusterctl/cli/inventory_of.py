@@ -26,6 +26,7 @@ def inventory_of(
     asked.
     """
     from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.model.hosts import InventoryOptions  # noqa: PLC0415
     from clusterctl.model.parts import PartLedger  # noqa: PLC0415
     from clusterctl.state import hardware_looks, paths  # noqa: PLC0415
     from clusterctl.support.errors import ConfigError  # noqa: PLC0415
@@ -34,6 +35,7 @@ def inventory_of(
     ansible_inventory.refuse_missing(inventory)
     stays = hardware_looks.ledger(paths.cluster_id(inventory)).of_host(host)
     if not stays:
+        ansible_inventory.load(inventory, InventoryOptions(limit=host), remembered=True)  # refuses what is no host
         raise ConfigError(
             f"No part of {host} is known for {inventory.shown}; run 'clusterctl doctor {inventory.shown}' first, with "
             "become in the inventory, since only root may read most serial numbers."

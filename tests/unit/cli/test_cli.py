@@ -105,6 +105,8 @@ def test_completion(tmp_path: Path) -> None:
         (["ca", "renew", "{certified}", "--ask-ca-passphrase"], 1, "/ca is missing; restore it from a backup"),
         (["provision", "{good}", "--tags", "nothing"], 1, "known tags are"),
         (["provision", "{nowhere}"], 1, "does not exist; 'clusterctl init"),
+        (["inventory-of", "nobody", "{good}"], 1, "'nobody' matches no host"),
+        (["inventory-of", "node1", "{good}"], 1, "No part of node1 is known"),
         (["inventory-of", "node1", "{nowhere}"], 1, "does not exist; 'clusterctl init"),
         (["provision", "{empty}"], 1, "names no host"),
         (["provision", "{broken}"], 1, "cannot be parsed"),
