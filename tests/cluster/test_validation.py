@@ -171,12 +171,8 @@ def test_a_changed_program_is_not_trusted(cluster: Cluster) -> None:
 
 
 def test_a_node_that_is_down_is_named_and_the_rest_is_proved(cluster: Cluster) -> None:
-    container = cluster.box.node("node1").container  # the one that mpirun would be started on
-    planting.freeze(cluster.engine, container)
-    try:
+    with planting.frozen(cluster, "node1"):  # the one that mpirun would be started on
         record = cluster.validate("hello")
-    finally:
-        cluster.engine.run("unpause", container)
     assert (result(record, "reachable").verdict, result(record, "reachable").hosts) == (Verdict.FAIL, ("node1",))
     assert result(record, "hello").verdict is Verdict.PASS
     assert record.launch_node == "node2"
