@@ -7,10 +7,10 @@ sshd_config(5).
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Callable
 
 from .reading import read_text, read_text_of_user
+from .shell_files import words_of
 from .ssh_daemon import read_sshd_config
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def pam_settings(text: str) -> list[tuple[str, str]]:
     """Return the variables in a text in the form of pam_env.conf; what PAM has to expand is unknown."""
     found = []
     for line in text.replace("\\\n", " ").splitlines():
-        words = _words(line)
+        words = words_of(line)
         options = dict(map(_pair, words[1:]))
         value = options.get("OVERRIDE") or options.get("DEFAULT", "")
         if value and not any(sign in value for sign in _EXPANDS):
@@ -65,14 +65,7 @@ def pam_settings(text: str) -> list[tuple[str, str]]:
 
 
 def _pairs(line: str) -> list[tuple[str, str]]:
-    return [_pair(word) for word in _words(line)]
-
-
-def _words(line: str) -> list[str]:
-    try:
-        return shlex.split(line, comments=True)
-    except ValueError:  # a quote that does not end
-        return []
+    return [_pair(word) for word in words_of(line)]
 
 
 def _pair(word: str) -> tuple[str, str]:

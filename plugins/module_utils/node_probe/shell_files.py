@@ -71,12 +71,17 @@ def exports(text: str, wanted: Callable[[str], bool]) -> tuple[dict[str, str], d
     return {name: value for name, value in always.items() if values[name] == {value}}, values
 
 
+def words_of(line: str) -> list[str]:
+    """Return the words of a line as a shell splits it, without its comment; none where a quote does not end on it."""
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError:
+        return []
+
+
 def _assignments(line: str) -> list[tuple[str, str]]:
     """Return what a line exports; a line that is more than one simple command is left out."""
-    try:
-        words = shlex.split(line, comments=True)
-    except ValueError:  # a quote that ends on another line
-        return []
+    words = words_of(line)
     if words[:1] == ["setenv"] and len(words) == 3:  # noqa: PLR2004 - csh: a name and a value
         value = words[2].rstrip(";")
         return [] if any(sign in value for sign in _EXPANDS) else [(words[1], value)]

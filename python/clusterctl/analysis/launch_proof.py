@@ -15,12 +15,9 @@ from clusterctl.analysis.nccl_path import (
     PathFault,
     carrier_faults,
     nccl_faults,
-    praise,
-    rails_note,
-    ring_note,
+    proof,
     silent,
     together,
-    unproved,
 )
 from clusterctl.analysis.nccl_told import NcclPath, joined
 from clusterctl.support.errors import ExitCode
@@ -157,8 +154,7 @@ def _proved(reports: Sequence[Mapping[str, Any]], site: _Site, paths: Mapping[st
         bare = [host for host in site.slots if host not in site.gpus]
         return f"PASS: {who} over Gloo; the way of NCCL was not proved, for there is no GPU on {_named(bare)}"
     quiet = silent(site.slots, paths)
-    way = [praise(paths), rails_note(site, paths), ring_note(site, paths), unproved(_named(quiet)) if quiet else ""]
-    return f"PASS: {'; '.join(one for one in (who, *way) if one)}"
+    return f"PASS: {'; '.join((who, *proof(site, paths, _named(quiet))))}"
 
 
 def _of_broken(broken: Sequence[Mapping[str, Any]]) -> str:

@@ -125,6 +125,12 @@ def rails_note(site: PathSite, paths: Mapping[str, NcclPath]) -> str:
     return f"{words}{f', with {given}' if given else ''}; see whether these have a GPU near ('nvidia-smi topo -m')"
 
 
+def proof(site: PathSite, paths: Mapping[str, NcclPath], unproved_on: str = "") -> tuple[str, ...]:
+    """Return what a PASS says of NCCL's way; ``unproved_on`` has the names of the nodes whose log is silent."""
+    told = (praise(paths), rails_note(site, paths), ring_note(site, paths))
+    return tuple(one for one in (*told, unproved(unproved_on) if unproved_on else "") if one)
+
+
 def nccl_faults(site: PathSite, paths: Mapping[str, NcclPath]) -> Iterator[PathFault]:
     """Yield the wrong ways of NCCL, by its own words."""
     for host, one in paths.items():

@@ -39,7 +39,7 @@ def above(looks: HardwareLooks, limits: Mapping[tuple[str, str], GrowthLimit]) -
         limits: by kind and name of a counter.
     """
     found: dict[CounterKey, Growing] = {}
-    for before in filter(None, (looks.first, looks.last_run)):
+    for before in looks.baselines:
         for key, one in growth(before, looks.now).items():
             limit = limits.get((key[0], key[2]))
             if limit and key not in found and is_above(one, limit.per_hour, limit.at_least):

@@ -242,6 +242,11 @@ class HardwareLooks:
         """The last look of an earlier run, None where there is none."""
         return self.past[-1] if self.past else None
 
+    @property
+    def baselines(self) -> tuple[Hardware, ...]:
+        """The looks since which growth counts: the first of this run, and the last of an earlier run."""
+        return tuple(look for look in (self.first, self.last_run) if look is not None)
+
     def earlier(self) -> Iterator[Hardware]:
         """Yield the looks before the last one, the newest first."""
         if self.first is not None:

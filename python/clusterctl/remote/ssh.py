@@ -61,10 +61,14 @@ def command(
     return [*arguments(host, control_dir=control_dir, connect_timeout_s=connect_timeout_s), shlex.join(argv)]
 
 
-@functools.cache
 def has_bastion(host: Host) -> bool:
     """Return whether ssh logs in to another machine first, by the inventory or by the user's configuration."""
-    asking = ["ssh", "-G", *host.login_words, "--", host.address]
+    return _has_bastion((*host.login_words, "--", host.address))
+
+
+@functools.cache
+def _has_bastion(destination: tuple[str, ...]) -> bool:
+    asking = ["ssh", "-G", *destination]
     try:
         asked = subprocess.run(
             asking, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False

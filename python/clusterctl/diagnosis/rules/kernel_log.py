@@ -119,11 +119,7 @@ def notes(view: View) -> Iterator[str]:
                 yield f"{host}: the kernel's log has {event.xid} of {event.where} {event.times}: {event.meaning}."
             elif event.source != "xid" and not tuple(_fault(host, event)):
                 named = f"{event.source.upper()} {event.sxid or event.code} {event.where}".strip()
-                said = f" ('{event.said}')" if event.sxid and event.said else ""
-                words = (
-                    xid_catalogue.sxid(event.sxid).meaning if event.sxid else _HARMLESS.get(event.source, "no fault")
-                )
-                yield f"{host}: the kernel's log has {named} {event.times}{said}: {words}."
+                yield f"{host}: the kernel's log has {named} {event.times}{_harmless(event)}."
 
 
 def _xid(host: str, event: _Event) -> Iterator[Finding]:
@@ -150,7 +146,7 @@ def _harmless(event: _Event) -> str:
     if event.sxid:
         said = f" ('{event.said}')" if event.said else ""
         return f"{said}: {xid_catalogue.sxid(event.sxid).meaning}"
-    return f": {_HARMLESS.get(event.source, 'no rule judges it')}"
+    return f": {_HARMLESS.get(event.source, 'no fault')}"
 
 
 def _judged(event: _Event) -> tuple[Severity, str, str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis.counter_growth import growth
@@ -10,7 +11,7 @@ from clusterctl.model.findings import Finding
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.hardware import Hardware, HardwareLooks
@@ -38,14 +39,14 @@ def findings(view: View) -> Iterator[Finding]:
 def _less(group: Mapping[str, Hardware], cure: str) -> Iterator[Finding]:
     """Name nodes with less memory than is usual, in sum or on a NUMA node; a node's modules may be named already."""
     sizes = {host: int(seen.number("memory", "memory in KiB") or 0) for host, seen in group.items()}
-    usual = _usual(sizes.values())
+    usual = statistics.median_high(sizes.values())
     places = {host: seen.numbers("numa", "memory in KiB") for host, seen in group.items()}
     counted = {seen.number("memory", "memory modules") for seen in group.values()}
     for host, size in sizes.items():
         short = {
             place: (int(own), most)
             for place, own in places[host].items()
-            if own < (most := _usual(int(other.get(place, 0)) for other in places.values())) * _LESS
+            if own < (most := statistics.median_high(int(other.get(place, 0)) for other in places.values())) * _LESS
         }
         if 0 < size < usual * _LESS:
             where = f", less on {and_more(short, _SHOWN)}" if short else ""
@@ -56,11 +57,6 @@ def _less(group: Mapping[str, Hardware], cure: str) -> Iterator[Finding]:
             for place, (own, most) in short.items():
                 cause = f"its NUMA {place} has {own >> 20} GiB of memory, and {most >> 20} GiB are usual on its like"
                 yield Finding(_CHECK, "warning", (host,), cause, cure)
-
-
-def _usual(sizes: Iterable[int]) -> int:
-    found = sorted(sizes)
-    return found[len(found) // 2]
 
 
 def _grown(host: str, looks: HardwareLooks) -> Iterator[Finding]:

@@ -46,8 +46,7 @@ def _reset(view: View) -> Iterator[str]:
     """Yield one sentence for the counters that are smaller than before, of nodes with the same ones."""
     hosts: dict[str, list[str]] = {}
     for name, looks in view.hardware.items():
-        earlier = [look for look in (looks.first, looks.last_run) if look is not None]
-        keys = dict.fromkeys(key for look in earlier for key in shrunk(look, looks.now) if _is_judged(key))
+        keys = dict.fromkeys(key for look in looks.baselines for key in shrunk(look, looks.now) if _is_judged(key))
         if keys:
             what = and_more((f"{counter} of {device}" for _, device, counter in keys), _SHOWN_COUNTERS)
             verbs = ("are", "they were", "their") if len(keys) > 1 else ("is", "it was", "its")

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.analysis.nccl_path import (
     carrier_faults,
     nccl_faults,
-    praise,
-    rails_note,
-    ring_note,
+    proof,
     silent,
     together,
-    unproved,
 )
 from clusterctl.analysis.nccl_told import NcclPath, joined
 from clusterctl.model.culprits import Culprit
@@ -50,13 +47,7 @@ def judged(
     found = together([*nccl_faults(site, paths), *carrier_faults(site, _of_nodes(outcome.lines, "carried", site))])
     if not found:
         quiet = silent(users, paths) if len(users) > 1 else ()
-        said = (
-            praise(paths),
-            rails_note(site, paths),
-            ring_note(site, paths),
-            unproved(folded(quiet)) if quiet else "",
-        )
-        how = [one for one in said if one]
+        how = proof(site, paths, folded(quiet))
         return base.passed(judgement, "; ".join((judgement.reason, *how))) if how else judgement
     words = and_more((f"{folded(one.hosts)}: {one.words}; {one.cure}" for one in found), _MOST_NAMED, ". ")
     failed = base.fail(judgement, words, (host for one in found for host in one.hosts))
