@@ -161,7 +161,7 @@ def chain(lab: Lab) -> None:
     found = json.JSONDecoder().raw_decode(said, said.index("{"))[0]
     print(
         f"  {len(found['delivered'])} more nodes in {found['seconds']} s of the module;"
-        f" failed {found['failed']}, slow {found['slow']}"
+        f" failed {found['reasons']}, slow {found['slow']}"
     )
 
 

@@ -119,7 +119,7 @@ class ChainHead:
         self._arrived, self._arrived_at = 0, time.monotonic()
 
     def run(self, tick: Callable[[str], None] = lambda _line: None) -> Json:
-        """Bring the pack to all nodes; returns ``delivered`` (folder by node), ``has`` and ``failed`` (why by node).
+        """Bring the pack to all nodes; returns ``delivered`` (folder by node), ``has``, and ``reasons`` by node.
 
         Raises:
             ChainError: the pack does not arrive on this node, or does not arrive whole.
@@ -144,7 +144,7 @@ class ChainHead:
         return {
             "delivered": {node.name: node.folder for node in self._in_state("kept")},
             "has": [node.name for node in self._in_state("has")],
-            "failed": {node.name: node.why for node in self._in_state("failed")},
+            "reasons": {node.name: node.why for node in self._in_state("failed")},
             "slow": sorted(self.plan.slow & self._nodes.keys()),
         }
 

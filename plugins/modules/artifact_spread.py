@@ -93,7 +93,7 @@ has:
   type: list
   elements: str
   returned: success
-failed:
+reasons:
   description: Why a node did not get it, by node.
   type: dict
   returned: success
@@ -168,7 +168,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     if module.check_mode:
-        module.exit_json(changed=False, delivered={}, has=[], failed={}, slow=[], seconds=0.0)
+        module.exit_json(changed=False, delivered={}, has=[], reasons={}, slow=[], seconds=0.0)
     try:
         text = chain_head.relay_text()
         found = user_identity.in_child(pwd.getpwnam(module.params["user"]), lambda: spread(module.params, text))

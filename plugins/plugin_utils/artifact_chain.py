@@ -186,7 +186,7 @@ class Told:
 
 def told(said: Mapping[str, Any], nodes: Sequence[Node], places: Sequence[str]) -> Told:
     """Read the answer of a host, which may say anything: a path is always one that the controller has chosen."""
-    delivered, failed, slow = said.get("delivered"), said.get("failed"), said.get("slow")
+    delivered, failed, slow = said.get("delivered"), said.get("reasons"), said.get("slow")
     delivered = delivered if isinstance(delivered, dict) else {}
     failed = failed if isinstance(failed, dict) else {}
     brought = {

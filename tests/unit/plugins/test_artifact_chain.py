@@ -94,14 +94,14 @@ def test_a_host_can_not_choose_a_path_or_another_host() -> None:
     nodes = [artifact_chain.Node(name, "python3", f"file-{name}") for name in ("b", "c")]
     said = {
         "delivered": {"b": 1, "c": "/etc/shadow", "z": 0, "../x": 0},
-        "failed": {"c": "two\nlines", "z": "stranger"},
+        "reasons": {"c": "two\nlines", "z": "stranger"},
         "slow": ["z", "b"],
         "seconds": "long",
     }
     told = artifact_chain.told(said, nodes, ["/one", "/two"])
     assert told.brought == {"b": "/two/file-b"}
     assert (told.left_out, told.failed, told.slow, told.seconds) == (["c"], {"c": "two lines"}, ["b"], 0.0)
-    assert artifact_chain.told({"delivered": [1], "failed": 3}, nodes, ["/one"]).left_out == ["b", "c"]
+    assert artifact_chain.told({"delivered": [1], "reasons": 3}, nodes, ["/one"]).left_out == ["b", "c"]
 
 
 def test_one_worker_at_a_time_holds_the_meeting(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_every_node_gets_the_pack_and_passes_it_on(place: Place) -> None:
     place.make(3_000_001, 5)
     head = place.head()
     found = head.run()
-    assert found == {"delivered": dict.fromkeys(place.nodes, 0), "has": [], "failed": {}, "slow": []}
+    assert found == {"delivered": dict.fromkeys(place.nodes, 0), "has": [], "reasons": {}, "slow": []}
     assert all(place.whole(node) for node in place.nodes)
     assert {place.copy(node).stat().st_mode & 0o777 for node in place.nodes} == {0o600}
     assert head.plan.source == dict(zip(place.nodes, ["node0", *place.nodes], strict=False))
@@ -129,7 +129,7 @@ def test_a_node_that_dies_is_skipped_and_the_nodes_behind_it_get_the_pack(place:
     found = place.head(bytes_per_s=2_000_000).run()
     watch.join()
     assert found["delivered"] == dict.fromkeys(["node1", "node3", "node4"], 0)
-    assert list(found["failed"]) == ["node2"]
+    assert list(found["reasons"]) == ["node2"]
     assert all(place.whole(node) for node in found["delivered"])
 
 
@@ -137,7 +137,7 @@ def test_a_node_that_refuses_the_login_is_left_out(place: Place) -> None:
     place.make(500_000, 3)
     (place.folder / "shut" / "node1").touch()
     found = place.head().run()
-    assert found["failed"] == {"node1": "node1: Permission denied (publickey)."}
+    assert found["reasons"] == {"node1": "node1: Permission denied (publickey)."}
     assert sorted(found["delivered"]) == ["node2", "node3"]
 
 
@@ -158,7 +158,7 @@ def test_a_node_that_has_the_artifact_takes_no_part(place: Place) -> None:
     marker = place.folder / "marker"
     marker.touch()
     found = place.head(marker=str(marker)).run()
-    assert found == {"delivered": {}, "has": place.nodes, "failed": {}, "slow": []}
+    assert found == {"delivered": {}, "has": place.nodes, "reasons": {}, "slow": []}
     assert not place.copy("node1").exists()
 
 
@@ -207,7 +207,7 @@ def test_a_full_disk_is_the_nodes_own_problem(place: Place) -> None:
     place.make(500_000, 2)
     (place.folder / "node1").rmdir()
     found = place.head().run()
-    assert found["failed"] == {"node1": f"{place.folder}/node1: No such file or directory"}
+    assert found["reasons"] == {"node1": f"{place.folder}/node1: No such file or directory"}
     assert place.whole("node2")
 
 
@@ -224,7 +224,7 @@ def test_no_file_is_written_through_a_link(place: Place) -> None:
     victim = place.folder / "victim"
     victim.write_text("theirs")
     place.copy("node1").symlink_to(victim)
-    assert "node1" in place.head().run()["failed"]
+    assert "node1" in place.head().run()["reasons"]
     assert victim.read_text() == "theirs"
     place.source.unlink()
     place.source.symlink_to(victim)
