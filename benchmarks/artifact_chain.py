@@ -22,6 +22,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import statistics
 import subprocess
 import sys
@@ -186,7 +187,8 @@ def clush(lab: Lab) -> None:
     """Copy with ClusterShell's tree mode; its own gateway program has to be on the gateways."""
     gateways, leaves = lab.names[:GATEWAYS], lab.names[GATEWAYS:]
     topology = lab.folder / "topology.conf"
-    topology.write_text(f"[routes]\nroot: {','.join(gateways)}\n{','.join(gateways)}: {','.join(leaves)}\n")
+    passing, last = ",".join(gateways), ",".join(leaves)
+    topology.write_text(f"[routes]\n{socket.gethostname()}: {passing}\n{passing}: {last}\n")
     config = lab.folder / "ssh_config"
     options = " ".join(ssh_options(lab.box))
     hosts = [

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import CachedArtifact
 
 # Defaults of variables that the role preflight documents. Below them, the logins of a chain cost more than it saves.
-MIN_HOSTS = 1_000_000
+MIN_HOSTS = 8
 MIN_BYTES = 50_000_000
 BYTES_PER_S = 0
 MOST_HEADS = 3

@@ -44,6 +44,11 @@ def of(kind: str, *parts: str) -> Path | None:
     return folder if _is_private(base) and _is_private(folder) else None
 
 
+def holds(path: str) -> bool:
+    """Tell whether a file is the collection's; Ansible's finder reaches it by a link, and names files by it."""
+    return path.startswith((f"{COLLECTION}/", f"{COLLECTION.resolve()}/"))
+
+
 def _is_private(folder: Path) -> bool:
     try:
         state = folder.lstat()

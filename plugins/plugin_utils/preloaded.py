@@ -17,7 +17,7 @@ import os
 from ansible import constants  # type: ignore[import-untyped]
 from ansible.errors import AnsibleError  # type: ignore[import-untyped]
 from ansible.plugins.loader import filter_loader, test_loader  # type: ignore[import-untyped]
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import module_zips, template_code
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import module_zips, skipped_tasks, template_code
 
 _POLL = "CLUSTERCTL_POLL_S"  # seconds between two looks; without it, nothing changes
 _POLL_SETTING = "DEFAULT_INTERNAL_POLL_INTERVAL"
@@ -27,6 +27,7 @@ def load() -> None:
     """Load all filters of this collection, and all filters and tests of Ansible."""
     template_code.use()
     module_zips.use()
+    skipped_tasks.use()
     _wait(os.environ.get(_POLL, ""))
     for loader, name in ((filter_loader, "clusterctl.hpc.artifact_builder"), (test_loader, "ansible.builtin.match")):
         try:

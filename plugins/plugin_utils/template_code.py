@@ -134,7 +134,7 @@ def _patch(
             if into is not None:
                 into.append(code)
             return code
-        key, on_disk = _key("template", source, settings(self)), _is_ours(origin(source))
+        key, on_disk = _key("template", source, settings(self)), kept_folder.holds(origin(source))
         found = store.find(key, on_disk=on_disk)
         if found is None:
             found = make(self, source)
@@ -142,7 +142,7 @@ def _patch(
         return found
 
     def compile_expression(self: Any, source: str, undefined_to_none: bool = True) -> Any:
-        key, on_disk = _key("expression", source, settings(self)), _is_ours(origin(source))
+        key, on_disk = _key("expression", source, settings(self)), kept_folder.holds(origin(source))
         found = store.find(key, on_disk=on_disk)
         if found is not None:
             template = self.template_class.from_code(self, found, self.make_globals(None), None)
@@ -163,8 +163,3 @@ def _patch(
 
 def _key(kind: str, source: str, settings: tuple[Any, ...]) -> str:
     return hashlib.sha256(repr((kind, str(source), settings)).encode()).hexdigest()
-
-
-def _is_ours(path: str) -> bool:
-    """Tell whether a file is the collection's; Ansible's finder reaches it by a link, and names files by it."""
-    return path.startswith((f"{kept_folder.COLLECTION}/", f"{kept_folder.COLLECTION.resolve()}/"))

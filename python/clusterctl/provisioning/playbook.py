@@ -178,6 +178,7 @@ def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str,
         "ANSIBLE_STDOUT_CALLBACK": "default",
         "CLUSTERCTL_POLL_S": "0.01",  # plugin_utils/preloaded.py of the collection reads it
         "CLUSTERCTL_KEPT": _kept(),
+        "CLUSTERCTL_SKIP_EARLY": "1",  # plugin_utils/skipped_tasks.py reads it
         "MAX_EVENT_RES": _LARGEST_RESULT,
         "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # macOS ends Ansible's forks without it; Linux ignores it
         "PATH": os.pathsep.join(
