@@ -189,18 +189,24 @@ def clush(lab: Lab) -> None:
     topology = lab.folder / "topology.conf"
     passing, last = ",".join(gateways), ",".join(leaves)
     topology.write_text(f"[routes]\n{socket.gethostname()}: {passing}\n{passing}: {last}\n")
-    config = lab.folder / "ssh_config"
-    options = " ".join(ssh_options(lab.box))
-    hosts = [
-        f"Host {name}\n  HostName {lab.box.node(name).address}\n  HostKeyAlias {lab.box.node(name).address}\n"
-        for name in lab.names
-    ]
-    config.write_text("".join(hosts))
+    # clush hands its options of ssh on to the gateways, so one path leads to the settings of each machine
+    config = Path(f"{FOLDER}/clush-{os.getpid()}.conf")
+    settings = [option.replace("=", " ", 1) for option in ssh_options(lab.box) if option != "-o"]
+    lines = [f"IdentityFile {lab.box.private_key}", *settings]
+    for name in lab.names:
+        address = lab.box.node(name).address
+        lines += [f"Host {name}", f"  HostName {address}", f"  HostKeyAlias {address}"]
+    for name in gateways:
+        lab.on(name, "sh", "-c", 'echo "Include /etc/ssh/ssh_config" >"$1"', "sh", str(config))
     environment = {**os.environ, "CLUSTERSHELL_GW_PYTHON_EXECUTABLE": "python3"}
     argv = [str(Path(sys.executable).with_name("clush")), "--topology", str(topology), "-q", "-l", LOGIN_USER]
-    argv += ["-O", f"ssh_options=-F {config} -i {lab.box.private_key} {options}"]
+    argv += ["-O", f"ssh_options=-F {config}"]
     argv += ["-w", ",".join(lab.names), "--copy", str(lab.file), "--dest", HERE]
-    subprocess.run(argv, env=environment, check=True, timeout=3600)
+    try:
+        config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        subprocess.run(argv, env=environment, check=True, timeout=3600)
+    finally:
+        config.unlink(missing_ok=True)
 
 
 def give_clustershell(lab: Lab) -> None:

@@ -22,12 +22,13 @@ VARIABLE = "CLUSTERCTL_SKIP_EARLY"  # of the environment; without it, nothing ch
 def use() -> bool:
     """Look at conditions in the main process; tells whether it does.
 
-    It works with the conditions of ansible-core 2.19 and later. With an earlier one, nothing changes.
+    It works with ansible-core 2.19 and 2.20. With any other, nothing changes.
     """
     if not os.environ.get(VARIABLE):
         return False
     try:
         from ansible._internal._datatag._tags import Origin  # noqa: PLC0415 - not in 2.18
+        from ansible.executor.task_result import _RawTaskResult  # noqa: F401, PLC0415 - not in 2.21
         from ansible.plugins.strategy import StrategyBase  # noqa: PLC0415 - as above
 
         queue = StrategyBase._queue_task  # noqa: SLF001
