@@ -1,0 +1,186 @@
+"""What kept answers of configure save in a later build, and whether that build is configured the same.
+
+One node of a sandbox configures Open MPI as the role does: once to get the answers, with other options and in another
+folder, then in turns with and without them. Each configure (Open MPI, libevent, hwloc, OpenPMIx, PRRTE) has a cache of
+its own. All compared trees are made in one folder, with one date, so they are compared byte by byte.
+
+    python benchmarks/configure_cache.py [--version 5.0.7] [--runs 3] [--seed-option=--enable-dlopen]...
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from clusterctl import sandbox
+from clusterctl.state import paths
+from clusterctl.support import content
+
+NAME = "bench-configure"
+MARK = "CONFIGURE-TREES "
+DATE = "1700000000"  # one date for all, because configure writes it into every Makefile
+# PRRTE and OpenPMIx are told to use no cache; only a site file can give them one.
+SITE = 'test -z "$ANSWERS" || cache_file=$ANSWERS/${PWD##*/}.cache\n'
+SEED_OPTIONS = ["--prefix=/opt/other", "--enable-dlopen", "--enable-mca-no-build=none"]
+
+
+def configure(name: str, folder: str, answers: str, more: list[str]) -> list[dict[str, Any]]:
+    """Return the steps of one configure in a fresh copy of the source."""
+    environment = {"SOURCE_DATE_EPOCH": DATE, "CONFIG_SITE": "@WORK@/config.site"}
+    if answers:
+        environment["ANSWERS"] = f"@WORK@/{answers}"
+    return [
+        {"name": f"copy-{name}", "argv": ["mkdir", folder]},
+        {"name": f"copy-{name}", "argv": ["cp", "-a", "source", f"{folder}/source"]},
+        {
+            "name": name,
+            "argv": "{{ __openmpi_configure_argv + " + json.dumps(more) + " }}",
+            "chdir": f"{folder}/source",
+            "environment": environment,
+        },
+    ]
+
+
+def steps(runs: int, seed_options: list[str]) -> list[dict[str, Any]]:
+    trees = ["python3", "trees.py"]
+    found = [
+        {"name": "folder", "argv": ["mkdir", "first-answers"]},
+        *configure("first", "first", "first-answers", seed_options),
+        {"name": "keep", "argv": [*trees, "keep", "first-answers", "kept", "@WORK@"]},
+    ]
+    for number in range(1, runs + 1):
+        for way in ("plain", "seeded"):
+            name = f"{way}-{number}"
+            answers = f"answers-{number}" if way == "seeded" else ""
+            if answers:
+                found.append({"name": "answers", "argv": ["cp", "-a", "kept", answers]})
+            found += configure(name, "run", answers, [])
+            found.append({"name": "aside", "argv": ["mv", "run/source", name]})
+            found.append({"name": "aside", "argv": ["rmdir", "run"]})
+    others = [f"{way}-{number}" for number in range(1, runs + 1) for way in ("plain", "seeded")][1:]
+    found.append({"name": "compare", "argv": [*trees, "compare", "plain-1", *others]})
+    found.append({"name": "result", "argv": ["mkdir", "-p", "@TREE@/done"]})
+    return found
+
+
+def playbook(scratch: Path, answer: Path, runs: int, seed_options: list[str]) -> list[dict[str, Any]]:
+    role = content.root() / "roles" / "openmpi"
+    source = {
+        "name": "openmpi",
+        "version": "{{ openmpi_version }}",
+        "sources": "{{ openmpi_sources }}",
+        "variable": "openmpi_sources",
+    }
+    program = Path(__file__).with_name("configure_trees.py").read_text(encoding="utf-8")
+    tasks = [
+        {"ansible.builtin.include_vars": str(role / "vars" / "Debian.yml")},
+        {
+            "name": "Configure with and without kept answers",
+            "clusterctl.hpc.artifact_build": {
+                "name": NAME,
+                "version": "{{ openmpi_version }}",
+                "inputs": {"runs": runs},
+                "cache_dir": str(scratch),
+                "packages": "{{ __openmpi_build_packages + ['python3'] }}",
+                "package_options": "{{ __openmpi_package_options }}",
+                "files": [
+                    {"source": source, "dest": "source", "unpack": True, "exclude": "{{ __openmpi_excluded_docs }}"},
+                    {"content": SITE, "dest": "config.site"},
+                    {"content": "{{ program | b64decode }}", "dest": "trees.py"},
+                ],
+                "steps": steps(runs, seed_options),
+            },
+            "vars": {"program": base64.b64encode(program.encode()).decode()},
+            "register": "built",
+        },
+        {"ansible.builtin.slurp": {"src": "{{ built.log }}"}, "register": "log"},
+        {
+            "ansible.builtin.copy": {
+                "dest": str(answer),
+                "content": "{{ {'steps': built.steps, 'log': log.content} | to_json }}",
+                "mode": "0600",
+            },
+            "delegate_to": "localhost",
+            "vars": {"ansible_become": False, "ansible_connection": "local"},
+        },
+    ]
+    files = [str(role / "defaults" / "main.yml"), str(role / "vars" / "main.yml")]
+    return [{"hosts": "all", "gather_facts": False, "vars_files": files, "tasks": tasks}]
+
+
+def measure(version: str, image: str, scratch: Path, runs: int, seed_options: list[str]) -> dict[str, Any]:
+    sources = paths.cache_dir().value / "sources"
+    sources.mkdir(parents=True, exist_ok=True)
+    (scratch / "sources").symlink_to(sources)  # the source is fetched once for all runs
+    answer, book = scratch / "answer.json", scratch / "play.json"
+    book.write_text(json.dumps(playbook(scratch, answer, runs, seed_options)), encoding="utf-8")
+    variables = {
+        "openmpi_version": version,
+        "openmpi_members": [{"name": "node1", "platform": "benchmark"}],
+        "openmpi_node": {"platform": "benchmark"},
+    }
+    box = sandbox.up(sandbox.SandboxSpec(name=NAME, nodes=1, images=(image,)))
+    environment = {
+        **os.environ,
+        "ANSIBLE_CONFIG": str(content.root() / "ansible.cfg"),
+        "ANSIBLE_COLLECTIONS_PATH": str(content.collections_path()),
+    }
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(box.inventory), str(book)]
+    try:
+        subprocess.run([*command, "-e", json.dumps(variables)], env=environment, check=True)
+    finally:
+        sandbox.down(NAME)
+    measured: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+    return measured
+
+
+def report(version: str, measured: dict[str, Any], load: tuple[float, float, float]) -> bool:
+    """Print both times and every difference; return whether all trees are equal."""
+    log = base64.b64decode(measured["log"]).decode(errors="replace")
+    rows = [json.loads(line[len(MARK) :]) for line in log.splitlines() if line.startswith(MARK)]
+    kept = next(row["kept"] for row in rows if "kept" in row)
+    after = " ".join(f"{value:.1f}" for value in os.getloadavg())
+    print(f"\nOpen MPI {version}; load before {' '.join(f'{value:.1f}' for value in load)}, after {after}")
+    print(f"{kept['kept']} of {kept['answers']} answers kept\n")
+    print("| configure | CPU s, each run | median | wall s, each run |\n|---|---|---|---|")
+    medians = {}
+    for way in ("first", "plain", "seeded"):
+        taken = [step for step in measured["steps"] if step["name"].split("-")[0] == way]
+        cpu = [step["cpu_seconds"] for step in taken]
+        medians[way] = statistics.median(cpu)
+        walls = " ".join(f"{step['seconds']:.1f}" for step in taken)
+        print(f"| {way} | {' '.join(f'{value:.1f}' for value in cpu)} | {medians[way]:.1f} | {walls} |")
+    print(f"\nratio seeded to plain, CPU: {medians['seeded'] / medians['plain']:.2f}\n")
+    compared = [row["compared"] for row in rows if "compared" in row]
+    for row in compared:
+        print(f"{row['tree']}: {len(row['differing'])} of {row['files']} files differ from {row['with']}")
+        for name, lines in row["lines"].items():
+            print("\n".join([f"  {name}", *(f"    {line}" for line in lines)]))
+    return not any(row["differing"] for row in compared)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", default="5.0.7")
+    parser.add_argument("--image", default="debian12")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--seed-option", action="append", help=f"default: {' '.join(SEED_OPTIONS)}")
+    options = parser.parse_args()
+    load = os.getloadavg()
+    with tempfile.TemporaryDirectory(prefix="clusterctl-bench-") as scratch:
+        measured = measure(
+            options.version, options.image, Path(scratch), options.runs, options.seed_option or SEED_OPTIONS
+        )
+        return 0 if report(options.version, measured, load) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
