@@ -29,6 +29,8 @@ MARK = "CONFIGURE-TREES "
 DATE = "1700000000"  # one date for all, because configure writes it into every Makefile
 # PRRTE and OpenPMIx are told to use no cache; only a site file can give them one.
 SITE = 'test -z "$ANSWERS" || cache_file=$ANSWERS/${PWD##*/}.cache\n'
+# no kept answer, all but those of the environment and of packages, those of autoconf's own tests (configure_trees.py)
+WAYS = ("plain", "most", "standard")
 SEED_OPTIONS = ["--prefix=/opt/other", "--enable-dlopen", "--enable-mca-no-build=none"]
 
 
@@ -54,18 +56,18 @@ def steps(runs: int, seed_options: list[str]) -> list[dict[str, Any]]:
     found = [
         {"name": "folder", "argv": ["mkdir", "first-answers"]},
         *configure("first", "first", "first-answers", seed_options),
-        {"name": "keep", "argv": [*trees, "keep", "first-answers", "kept", "@WORK@"]},
+        {"name": "keep", "argv": [*trees, "keep", "first-answers", "@WORK@"]},
     ]
     for number in range(1, runs + 1):
-        for way in ("plain", "seeded"):
+        for way in WAYS:
             name = f"{way}-{number}"
-            answers = f"answers-{number}" if way == "seeded" else ""
+            answers = f"answers-{name}" if way != "plain" else ""
             if answers:
-                found.append({"name": "answers", "argv": ["cp", "-a", "kept", answers]})
+                found.append({"name": "answers", "argv": ["cp", "-a", way, answers]})
             found += configure(name, "run", answers, [])
             found.append({"name": "aside", "argv": ["mv", "run/source", name]})
             found.append({"name": "aside", "argv": ["rmdir", "run"]})
-    others = [f"{way}-{number}" for number in range(1, runs + 1) for way in ("plain", "seeded")][1:]
+    others = [f"{way}-{number}" for number in range(1, runs + 1) for way in WAYS][1:]
     found.append({"name": "compare", "argv": [*trees, "compare", "plain-1", *others]})
     found.append({"name": "result", "argv": ["mkdir", "-p", "@TREE@/done"]})
     return found
@@ -149,16 +151,17 @@ def report(version: str, measured: dict[str, Any], load: tuple[float, float, flo
     kept = next(row["kept"] for row in rows if "kept" in row)
     after = " ".join(f"{value:.1f}" for value in os.getloadavg())
     print(f"\nOpen MPI {version}; load before {' '.join(f'{value:.1f}' for value in load)}, after {after}")
-    print(f"{kept['kept']} of {kept['answers']} answers kept\n")
+    print(f"of {kept['answers']} answers, most: {kept['most']}, standard: {kept['standard']}\n")
     print("| configure | CPU s, each run | median | wall s, each run |\n|---|---|---|---|")
     medians = {}
-    for way in ("first", "plain", "seeded"):
+    for way in ("first", *WAYS):
         taken = [step for step in measured["steps"] if step["name"].split("-")[0] == way]
         cpu = [step["cpu_seconds"] for step in taken]
         medians[way] = statistics.median(cpu)
         walls = " ".join(f"{step['seconds']:.1f}" for step in taken)
         print(f"| {way} | {' '.join(f'{value:.1f}' for value in cpu)} | {medians[way]:.1f} | {walls} |")
-    print(f"\nratio seeded to plain, CPU: {medians['seeded'] / medians['plain']:.2f}\n")
+    for way in WAYS[1:]:
+        print(f"\nratio {way} to plain, CPU: {medians[way] / medians['plain']:.2f}")
     compared = [row["compared"] for row in rows if "compared" in row]
     for row in compared:
         print(f"{row['tree']}: {len(row['differing'])} of {row['files']} files differ from {row['with']}")

@@ -1,6 +1,6 @@
 """Runs on a node for configure_cache.py: choose which answers of a configure are kept, and compare configured trees.
 
-python3 configure_trees.py keep FROM TO WORK
+python3 configure_trees.py keep FROM WORK
 python3 configure_trees.py compare TREE TREE...
 """
 
@@ -16,20 +16,25 @@ _MARK = "CONFIGURE-TREES "
 # Open MPI's --with options.
 _LEFT_OUT = re.compile(r"^(?:test \$\{)?(?:ac_cv_env_|oac_cv_)")
 _NAMED = re.compile(r"^(?:test \$\{)?[a-z]\w*_cv_\w+")
+# Answers of autoconf's, automake's and libtool's own tests. A macro of a project may set more than its answer.
+_STANDARD = re.compile(
+    r"^(?:test \$\{)?(?:lt_cv_|am_cv_|ac_cv_(?:func|header|type|sizeof|alignof|member|have_decl|c)_)"
+)
 _NOT_COMPARED = {"config.log", "config.cache"}  # they tell how the answers were found
 _MOST_NAMED = 40
 
 
-def keep(source: Path, target: Path, work: str) -> None:
-    """Copy the answers that depend neither on a path of the work folder nor on an option."""
-    target.mkdir()
-    counts = {"answers": 0, "kept": 0}
+def keep(source: Path, work: str) -> None:
+    """Copy the answers to ``most`` and ``standard``, each without those that name the work folder."""
+    counts = {"answers": 0, "most": 0, "standard": 0}
     for cache in sorted(source.glob("*.cache")):
         lines = [line for line in cache.read_text(encoding="utf-8").splitlines() if _NAMED.match(line)]
-        kept = [line for line in lines if not _LEFT_OUT.match(line) and work not in line]
-        (target / cache.name).write_text("\n".join(kept) + "\n", encoding="utf-8")
         counts["answers"] += len(lines)
-        counts["kept"] += len(kept)
+        most = [line for line in lines if not _LEFT_OUT.match(line) and work not in line]
+        for name, kept in (("most", most), ("standard", [line for line in most if _STANDARD.match(line)])):
+            Path(name).mkdir(exist_ok=True)
+            Path(name, cache.name).write_text("\n".join(kept) + "\n", encoding="utf-8")
+            counts[name] += len(kept)
     print(_MARK + json.dumps({"kept": counts}))
 
 
@@ -64,7 +69,7 @@ def compare(first: Path, others: list[Path]) -> None:
 def main() -> None:
     command, *rest = sys.argv[1:]
     if command == "keep":
-        keep(Path(rest[0]), Path(rest[1]), rest[2])
+        keep(Path(rest[0]), rest[1])
     else:
         first, *others = (Path(name) for name in rest)
         compare(first, others)
