@@ -10,6 +10,11 @@ chain: the module artifact_spread, as provision uses it, with sftp to the first 
 star:  scp from this machine to all nodes at once, what provision does without a chain
 tree:  scp, where each node that has the file sends it to one that lacks it, until all have it
 clush: clush --copy with a tree of gateways (ClusterShell), four of them
+mpi:   sftp to the first node, whose rank meanwhile broadcasts the pieces to one rank on each node (MPI_Bcast, mpi4py)
+sbcast: sftp to the first node, then Slurm's sbcast in an allocation of all nodes
+
+mpi has the nodes provisioned with MPI alone, and sbcast has Slurm installed on them. A way that cannot run is left out
+with one sentence.
 """
 
 from __future__ import annotations
@@ -37,6 +42,7 @@ from clusterctl import sandbox
 from clusterctl.sandbox import podman
 from clusterctl.sandbox.model import LOGIN_USER, ssh_options
 from clusterctl.support import content
+from clusterctl.support.errors import ClusterctlError, HostFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,6 +54,11 @@ GATEWAYS = 4
 FOLDER = "/var/tmp"  # noqa: S108 - of the sandbox's nodes, and here, where /tmp may be memory
 HERE = f"{FOLDER}/payload"
 PIECE = 1 << 19
+MPI_PIECE = 1 << 22
+SPREAD = Path(__file__).with_name("mpi_spread.py")
+SPREAD_THERE = f"{FOLDER}/mpi_spread.py"
+OPENMPI, PYTHON = "/usr/local/openmpi/bin/mpirun", "/usr/local/python_env/bin/python"
+WITHOUT_STACK = {"python_env_framework": "none", "nccl_install": "never", "horovod_install": "never"}
 
 
 class Lab:
@@ -102,11 +113,11 @@ class Lab:
         with ThreadPoolExecutor(8) as pool:
             return list(pool.map(lambda name: self.on(name, *argv), self.names))
 
-    def put(self, name: str) -> None:
+    def put(self, name: str, path: str = HERE) -> None:
         """Copy the file to a node by sftp, as Ansible does."""
         target = f"{LOGIN_USER}@{self.box.node(name).address}"
         argv = ["sftp", "-q", "-b", "-", "-i", str(self.box.private_key), *ssh_options(self.box), target]
-        subprocess.run(argv, input=f"put {self.file} {HERE}\n".encode(), check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(argv, input=f"put {self.file} {path}\n".encode(), check=True, stdout=subprocess.DEVNULL)
 
     @contextlib.contextmanager
     def shaped(self, rate: str) -> Iterator[None]:
@@ -230,7 +241,66 @@ def give_clustershell(lab: Lab) -> None:
         )
 
 
-WAYS: dict[str, Callable[[Lab], None]] = {"chain": chain, "star": star, "tree": tree, "clush": clush}
+def mpi(lab: Lab) -> None:
+    """Broadcast by Open MPI what arrives at the first node meanwhile."""
+    first = lab.names[0]
+    lab.on(first, "touch", HERE)
+    ranks = ["--host", ",".join(f"{name}:1" for name in lab.names), "-np", str(len(lab.names)), "--bind-to", "none"]
+    with ThreadPoolExecutor(1) as pool:
+        copying = pool.submit(lab.put, first)
+        lab.on(first, OPENMPI, *ranks, PYTHON, SPREAD_THERE, HERE, str(lab.size), str(MPI_PIECE))
+        copying.result()
+
+
+def sbcast(lab: Lab) -> None:
+    """Let Slurm copy the file from the first node to all nodes of an allocation; it takes whole files alone."""
+    first, source = lab.names[0], f"{HERE}.source"
+    lab.put(first, source)
+    lab.on(first, "salloc", "--quiet", f"--nodes={len(lab.names)}", "sbcast", "--force", source, HERE)
+    lab.on(first, "rm", source)
+
+
+def give_mpi(lab: Lab) -> None:
+    """Provision the nodes with MPI alone; without a cached Open MPI it is compiled first."""
+    variables = lab.box.inventory.parent / "group_vars" / "all.yml"
+    variables.parent.mkdir(exist_ok=True)
+    variables.write_text(json.dumps(WITHOUT_STACK), encoding="utf-8")
+    program = str(Path(sys.executable).with_name("clusterctl"))
+    argv = [program, "provision", "--yes", "--no-validate", str(lab.box.inventory)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        raise HostFailedError(f"the nodes could not be provisioned with Open MPI: {said[-1] if said else 'no output'}")
+    for node in lab.box.nodes:
+        lab.engine.run("cp", str(SPREAD), f"{node.container}:{SPREAD_THERE}")
+
+
+def give_slurm(lab: Lab) -> None:
+    sandbox.up(sandbox.SandboxSpec(name=lab.box.name, nodes=len(lab.names), extras=("slurm",)))
+
+
+WAYS: dict[str, Callable[[Lab], None]] = {
+    "chain": chain,
+    "star": star,
+    "tree": tree,
+    "clush": clush,
+    "mpi": mpi,
+    "sbcast": sbcast,
+}
+
+
+def able(lab: Lab, names: list[str]) -> list[str]:
+    """Give the nodes what the ways need, and return those that can run."""
+    needs = {"clush": give_clustershell, "mpi": give_mpi, "sbcast": give_slurm}
+    can = []
+    for name in names:
+        try:
+            needs.get(name, lambda _lab: None)(lab)
+        except ClusterctlError as error:
+            print(f"{name} is left out: {error}", flush=True)
+        else:
+            can.append(name)
+    return can
 
 
 def measure(lab: Lab, names: list[str], repeat: dict[str, int], rate: int) -> None:
@@ -261,16 +331,18 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=50, help="Mbit/s")
     parser.add_argument("--repeat", type=int, default=3, help="of the chain; the others are measured once")
     parser.add_argument("--only", default=",".join(WAYS))
+    parser.add_argument("--name", default=f"links-{os.getpid()}", help="of the sandbox")
     options = parser.parse_args()
-    name = f"links-{os.getpid()}"
+    wanted = options.only.split(",")
+    if unknown := [way for way in wanted if way not in WAYS]:
+        parser.error(f"--only {unknown[0]} is not a way; choose from {', '.join(WAYS)}.")
+    name = options.name
     try:
         box = sandbox.up(sandbox.SandboxSpec(name=name, nodes=options.nodes))
         with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
             lab = Lab(box, Path(folder), options.megabytes)
             lab.mesh()
-            if "clush" in options.only:
-                give_clustershell(lab)
-            measure(lab, options.only.split(","), {"chain": options.repeat}, options.rate)
+            measure(lab, able(lab, wanted), {"chain": options.repeat}, options.rate)
     finally:
         sandbox.down(name)
 
