@@ -147,10 +147,14 @@ rehearsal: venv  ## Faults of hardware, planted one at a time on recorded machin
 
 # CLUSTERS=4 builds four times as many clusters of each kind.
 CLUSTERS ?= 1
+# PLANTED=3 plants each fault three times on four real nodes instead; it needs root and podman.
+PLANTED ?=
+PLANTED_OPTIONS ?=
 
 .PHONY: rehearsal-performance
 rehearsal-performance: venv  ## Slow and lossy links, nodes and racks, simulated: who names them, by our rule and three usual ones; minutes
-	cd tests/sim && nice ../../$(BIN)/python verdicts.py --repeats $(CLUSTERS) --out ../../docs/measured/verdicts.md
+	cd tests/sim && nice ../../$(BIN)/python $(if $(PLANTED),planted_verdicts.py --repeats $(PLANTED) $(PLANTED_OPTIONS),verdicts.py --repeats $(CLUSTERS)) \
+	    --out ../../docs/measured/verdicts.md
 
 .PHONY: test-fortran
 test-fortran: venv  ## A Fortran program on two nodes of their own; without a cache, Open MPI is compiled for it

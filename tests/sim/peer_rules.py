@@ -6,7 +6,7 @@ should have, where they need one: their users type it in.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import nightly_pairs
@@ -16,7 +16,7 @@ from clusterctl.analysis import packet_loss
 from clusterctl.model.results import CheckResult, Figure, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from clusterctl.model.results import PairMatrix
     from numpy.typing import NDArray
@@ -51,12 +51,16 @@ class Told:
 
 @dataclass
 class Measured:
-    """A cluster that was measured twice; ``lost`` has a run's lost segments of each way, both directions of a link."""
+    """A cluster that was measured twice; ``lost`` has a run's lost segments of each way, both directions of a link.
+
+    ``level`` is the bandwidth of a healthy link, which the users of two rules type in.
+    """
 
     cluster: simulated.Cluster
     runs: list[PairMatrix]
     lost: list[NDArray[np.float64]]
     rng: np.random.Generator  # for the choices of a rule; the same for all rules
+    level: float = simulated.LEVEL
     ends: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,25 +85,24 @@ def ours(data: Measured) -> Told:
     """Judge as ``clusterctl validate --suite nightly`` does, by its own code, for all the runs that it asks for."""
     night = nightly_pairs.Night(data.cluster, lambda run: _result(data, run), data.rng)
     judged = night.validated()
+    return replace(told(judged, data.runs[0].nodes), launches=night.launches, rounds=night.rounds)
+
+
+def told(judged: CheckResult, names: Sequence[str]) -> Told:
+    """Return whom a result of clusterctl names; a node's number is its place among the names."""
+    number = {name: at for at, name in enumerate(names)}
     nodes: set[int] = set()
     links: set[tuple[int, int]] = set()
     boundaries: set[frozenset[int]] = set()
     for one in judged.culprits:
-        numbers = [int(name.removeprefix("node")) for name in one.nodes]
+        numbers = [number[name] for name in one.nodes]
         if one.kind == "node":
             nodes.add(numbers[0])
         elif one.kind in {"pair", "one_way"}:
             links.add((min(numbers), max(numbers)))
         else:
-            boundaries |= {frozenset(int(name.removeprefix("node")) for name in group) for group in one.groups}
-    return Told(
-        frozenset(nodes),
-        frozenset(links),
-        frozenset(boundaries),
-        alarm=judged.verdict is Verdict.FAIL,
-        launches=night.launches,
-        rounds=night.rounds,
-    )
+            boundaries |= {frozenset(number[name] for name in group) for group in one.groups}
+    return Told(frozenset(nodes), frozenset(links), frozenset(boundaries), alarm=judged.verdict is Verdict.FAIL)
 
 
 def fixed_share(data: Measured) -> Told:
@@ -124,7 +127,7 @@ def two_pass(data: Measured) -> Told:
     A node fails for good when the second pair fails too. Without any node that passed there is no second pass, and all
     that failed are named. It names nodes alone.
     """
-    limit = (1 - FIXED) * simulated.LEVEL
+    limit = (1 - FIXED) * data.level
     value = _Values(data)
     order = data.rng.permutation(data.cluster.plan.nodes).tolist()
     pairs = [(order[at], order[at + 1]) for at in range(0, len(order) - 1, 2)]
@@ -144,7 +147,7 @@ def elimination(data: Measured) -> Told:
     The suspects of a round get other partners in the next one: cleared nodes, or each other where these are used up.
     It ends when a round clears nobody, and names who is left. It names nodes alone.
     """
-    limit = (1 - FIXED) * simulated.LEVEL
+    limit = (1 - FIXED) * data.level
     value = _Values(data)
     suspects = data.rng.permutation(data.cluster.plan.nodes).tolist()
     cleared: list[int] = []

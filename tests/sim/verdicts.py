@@ -35,6 +35,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "rack boundary, 10 %": {"racks": 2},
 }
 _HEALTHY = "nothing"
+PLANTED = "## Planted on real nodes"  # the heading of the section that planted_verdicts.py writes
 _PAGE = """# Measured: verdicts
 
 This page compares clusterctl with three usual rules. All rules judge the same simulated clusters of known faults.
@@ -97,6 +98,13 @@ class Count:
     wrongly: int = 0
     seconds: list[float] = field(default_factory=list)
 
+    def add(self, seconds: float, *, alarm: bool, rightly: bool, wrongly: bool) -> None:
+        """Count what the rule made of one more cluster."""
+        self.alarms += alarm
+        self.rightly += rightly
+        self.wrongly += wrongly
+        self.seconds.append(seconds)
+
     def cells(self, case: Case) -> list[str]:
         """The cells of the table: found, named rightly, wrongly blamed, time."""
 
@@ -140,11 +148,8 @@ def examine(case: Case, seed: int) -> dict[str, Count]:
             data.rng.bit_generator.state = choices
             told = rule(data)
             alarm, rightly, wrongly = judged(told, cluster)
-            count = counts[name]
-            count.alarms += alarm
-            count.rightly += rightly
-            count.wrongly += wrongly
-            count.seconds.append(told.launches * LAUNCH_S + told.rounds * ROUND_S)
+            seconds = told.launches * LAUNCH_S + told.rounds * ROUND_S
+            counts[name].add(seconds, alarm=alarm, rightly=rightly, wrongly=wrongly)
     return counts
 
 
@@ -212,7 +217,9 @@ def main() -> None:
     sys.stdout.write(text)
     sys.stderr.write(f"{time.monotonic() - began:.0f} s\n")
     if options.out:
-        options.out.write_text(text, encoding="utf-8")
+        before = options.out.read_text(encoding="utf-8") if options.out.is_file() else ""
+        _, heading, rest = before.partition(PLANTED)
+        options.out.write_text(f"{text.rstrip()}\n\n{heading}{rest}".rstrip() + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
