@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.cli import output
 from clusterctl.model.events import Finished, HostResult, Note, StageStarted, TaskStartedOnHost
+from clusterctl.provisioning.critical_path import PathFinder
 from clusterctl.support.words import visible
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ _NOTE_EVERY_S = 10.0
 _REFRESH_PER_S = 5
 _MOST_ROWS = 24
 _MOST_WORDS = 90
+_MOST_STEPS = 5
+_LEAST_STEP_S = 5.0
 
 
 @dataclass
@@ -53,6 +56,7 @@ class _Board:
         self.stage_began = self.began
         self.past: list[tuple[str, float]] = []
         self.hosts: dict[str, _HostLine] = {}
+        self.path = PathFinder()
         self._plays: set[str] = set()  # shown since the last phase
         self._diffs: dict[tuple[str, str], str] = {}  # task and diff → the host that showed it
 
@@ -64,6 +68,7 @@ class _Board:
 
     def phase(self, text: str, at: float) -> None:
         self._plays.clear()
+        self.path.begin(text, at)
         self._show(text, at)
 
     def _show(self, text: str, at: float) -> None:
@@ -74,6 +79,7 @@ class _Board:
         self.stage, self.stage_began = text, at
 
     def take(self, event: Event) -> None:
+        self.path.take(event)
         if isinstance(event, StageStarted):
             self._begin(event)
         elif isinstance(event, TaskStartedOnHost):
@@ -93,6 +99,14 @@ class _Board:
         if event.stage.isidentifier() or event.stage not in self._plays:
             self._show(event.stage, event.at)
         self._plays.add(event.stage)
+
+    def critical_path(self) -> str:
+        """Return the longest steps until now in words; '' where none was long."""
+        steps = self.path.longest(_MOST_STEPS, _LEAST_STEP_S)
+        return " → ".join(
+            f"{step.change or step.stage}{f' on {step.host}' if step.host else ''} {output.duration(step.wall_s)}"
+            for step in steps
+        )
 
     def waited_for(self) -> list[str]:
         return [name for name, line in self.hosts.items() if line.since]
@@ -280,7 +294,10 @@ class Page(Quiet):
             else:
                 words = f"waits for {waited_for}" if waited_for and waited_for != name else ""
                 table.add_row(Text(name, "dim"), Text(line.stage, "dim"), "", Text(words, "dim"))
-        parts: list[Text | Table] = [head, table]
+        parts: list[Text | Table] = [head]
+        if path := board.critical_path():
+            parts.append(Text(f"  longest: {path}", "dim", no_wrap=True, overflow="ellipsis"))
+        parts.append(table)
         if len(order) > _MOST_ROWS:
             parts.append(Text(f"and {len(order) - _MOST_ROWS} more", "dim"))
         if self._stopping:

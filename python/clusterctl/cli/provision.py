@@ -96,7 +96,10 @@ def provision(
     yes: change.Yes = False,
     no_validate: Annotated[bool, typer.Option("--no-validate", help="Leave out the validation afterwards.")] = False,
     timing: Annotated[
-        bool, typer.Option("--timing", help="Show wall time and processor time of the controller and nodes per stage.")
+        bool,
+        typer.Option(
+            "--timing", help="Show where the time went: wall and processor time per stage, and the critical path."
+        ),
     ] = False,
     adopt: change.Adopt = False,
     take_lock: change.TakeLock = False,

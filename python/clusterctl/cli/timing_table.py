@@ -1,4 +1,4 @@
-"""The table of ``--timing``: wall time, the controller's processors and the nodes' processors of each stage."""
+"""The tables of ``--timing``: what each stage took, and the critical path."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from clusterctl.cli import output
 
 if TYPE_CHECKING:
-    from clusterctl.model.run_record import RunRecord, StageTiming
+    from clusterctl.model.run_record import CriticalPath, PathStep, RunRecord, StageTiming
 
 _COLUMNS = ("STAGE", "WALL", "CONTROLLER CPU", "NODE CPU", "LARGEST NODE", "RUN", "SKIPPED")
+_PATH_COLUMNS = ("STEP", "HOST", "WALL", "OTHERS WAITED")
 _UNKNOWN = "not measured"
 _LEAST_S = 0.05  # a shorter stage without a result is no row
 
@@ -30,6 +31,37 @@ def show(record: RunRecord) -> None:
     table.add_section()
     table.add_row(*row(record.timing.total), style="bold")
     output.console().print(table)
+    if record.timing.critical_path is not None:
+        _show_path(record.timing.critical_path)
+
+
+def _show_path(path: CriticalPath) -> None:
+    """Print the steps that decided the wall time, in the order of the run."""
+    from rich.table import Table  # noqa: PLC0415 - text output only
+
+    table = Table(
+        title="\nCritical path: what decided the wall time, in order", title_justify="left", box=None, pad_edge=False
+    )
+    for column in _PATH_COLUMNS:
+        left = column in {"STEP", "HOST"}
+        table.add_column(column, overflow="fold", vertical="top", justify="left" if left else "right")
+    for step in path.steps:
+        table.add_row(*path_row(step))
+    if path.others:
+        table.add_row(f"{output.plural(path.others, 'shorter step')} together", "", f"{path.others_s:.1f}", "")
+    output.console().print(table)
+
+
+def path_row(step: PathStep) -> tuple[str, ...]:
+    """Return the words of a step of the critical path, one for each column."""
+    what = f"{step.tasks} short tasks" if step.tasks > 1 else step.task
+    words = f"{step.stage}: {what}" if what else step.stage
+    return (
+        f"{words} ({step.change})" if step.change else words,
+        step.host,
+        f"{step.wall_s:.1f}",
+        f"{step.waited_s:.1f}" if step.waited_s >= _LEAST_S else "",
+    )
 
 
 def row(stage: StageTiming) -> tuple[str, ...]:

@@ -78,11 +78,48 @@ class StageTiming(Record):
     skipped: int = 0
 
 
+class PathStep(Record):
+    """A step of the critical path: a task, short tasks of one stage in a row, or what the controller did by itself.
+
+    Attributes:
+        stage: as in :class:`StageTiming`.
+        tasks: number of tasks that were joined; 1: not joined.
+        task: name of the task; '' where the controller worked by itself, and of joined tasks.
+        host: the host whose result came last; '' where no host had a part, and of joined tasks.
+        change: the first thing that the task changed on that host.
+        wall_s: seconds by the clock until the next step began.
+        waited_s: seconds in which all other hosts waited for that one; 0 in a run of one host.
+    """
+
+    stage: str
+    tasks: int = 1
+    task: str = ""
+    host: str = ""
+    change: str = ""
+    wall_s: float
+    waited_s: float = 0.0
+
+
+class CriticalPath(Record):
+    """The chain of steps whose lengths add up to the wall time of a run.
+
+    Attributes:
+        steps: each step of at least 2 % of the path, in the order of the run.
+        others: number of tasks in shorter steps.
+        others_s: their seconds by the clock.
+    """
+
+    steps: tuple[PathStep, ...]
+    others: int
+    others_s: float
+
+
 class RunTiming(Record):
-    """Where the time of a run went, stage by stage and in total."""
+    """Where the time of a run went: stage by stage, in total, and along the critical path."""
 
     stages: tuple[StageTiming, ...]
     total: StageTiming
+    critical_path: CriticalPath | None = None  # None in a record of an earlier release
 
 
 class RunRecord(Record):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from clusterctl.model.events import Finished, HostResult, StageStarted
 from clusterctl.model.run_record import RunTiming, StageTiming
+from clusterctl.provisioning.critical_path import END, PathFinder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from clusterctl.model.events import Event
     from clusterctl.provisioning.host_run import AskingObserver
 
-START, END = "start of Ansible", "end of the run"
+START = "start of Ansible"
 _ASKING = "asking the user"
 TOTAL = "total"
 
@@ -59,13 +60,13 @@ class Stopwatch:
         self._now = ""
         self._since, self._cpu_before = clock(), cpu_s()
         self._told: dict[tuple[str, str], float] = {}  # host and connection → processor seconds so far
+        self._path = PathFinder(clock)
 
     def begin(self, name: str, at: float | None = None) -> None:
         """End the present stage and begin another, at a time in seconds since 1970 (None: now)."""
-        if name == self._now:
-            return
-        self._end(self._clock() if at is None else at)
-        self._now = name
+        if name != self._now:
+            self._path.begin(name, at)
+            self._enter(name, at)
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -78,15 +79,16 @@ class Stopwatch:
 
     def take(self, event: Event) -> None:
         """Take an event into account."""
+        self._path.take(event)
         if isinstance(event, StageStarted):
-            self.begin(event.stage, event.at)
+            self._enter(event.stage, event.at)
         elif isinstance(event, HostResult):
             stage = self._of(event.stage)
             stage.run += event.outcome != "skipped"
             stage.skipped += event.outcome == "skipped"
             self._add_node(stage, event.host, event.cpu)
         elif isinstance(event, Finished):
-            self.begin(END, event.at)
+            self._enter(END, event.at)
 
     def timing(self) -> RunTiming:
         """Return what was measured until now, for the record; a stage that took no time is left out."""
@@ -95,7 +97,14 @@ class Stopwatch:
         return RunTiming(
             stages=tuple(stage for stage in stages if stage.wall_s or stage.run or stage.skipped),
             total=_total(self._stages.values()).timing(TOTAL),
+            critical_path=self._path.path(),
         )
+
+    def _enter(self, name: str, at: float | None) -> None:
+        """End the present stage and begin another, if it is another."""
+        if name != self._now:
+            self._end(self._clock() if at is None else at)
+            self._now = name
 
     def _of(self, name: str) -> _Stage:
         return self._stages.setdefault(name, _Stage())

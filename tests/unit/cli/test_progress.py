@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import time
 from typing import TYPE_CHECKING
 
 from clusterctl.cli import progress
-from clusterctl.model.events import StageStarted
+from clusterctl.model.events import HostResult, StageStarted
+from rich.console import Console
 
 if TYPE_CHECKING:
     import pytest
@@ -21,3 +24,15 @@ def test_a_play_with_roles_in_its_middle_is_one_stage(capsys: pytest.CaptureFixt
     lines = [line.partition("] ")[2] for line in capsys.readouterr().err.splitlines()]
     one = ["horovod", "Switch to the software", "nccl", "openmpi", "nccl", "validation"]
     assert lines == ["batch 1 of 2", *one, "batch 2 of 2", *one]
+
+
+def test_the_page_shows_the_longest_steps_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    written, now = io.StringIO(), time.time()
+    monkeypatch.setattr(progress.output, "console", lambda: Console(file=written, force_terminal=True, width=120))
+    built = HostResult(now - 11, "node1", "openmpi", "Compile", "changed", changes=("built openmpi 5.0.10",))
+    with progress.Page(ask=False) as page:
+        page.event(StageStarted(at=now - 60, stage="hosts", task="a"))
+        page.event(StageStarted(at=now - 59, stage="openmpi", task="Compile"))
+        page.event(built)
+        page.event(StageStarted(at=now - 10, stage="mpi4py", task="b"))
+    assert "longest: built openmpi 5.0.10 on node1 49s → mpi4py 1" in written.getvalue()

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import factory
 from clusterctl.cli import timing_table
-from clusterctl.model.run_record import RunTiming, StageTiming
+from clusterctl.model.run_record import CriticalPath, PathStep, RunTiming, StageTiming
 
 if TYPE_CHECKING:
     import pytest
@@ -42,3 +42,16 @@ def test_the_table_leaves_out_what_took_no_time_and_ends_with_the_total(capsys: 
 def test_a_run_without_timing_shows_no_table(capsys: pytest.CaptureFixture[str]) -> None:
     timing_table.show(factory.run_record())
     assert capsys.readouterr().err == ""
+
+
+def test_the_critical_path_names_the_builds_and_who_waited(capsys: pytest.CaptureFixture[str]) -> None:
+    build = PathStep(
+        stage="openmpi", task="Compile", host="node1", change="built openmpi 5.0.10", wall_s=249, waited_s=248
+    )
+    short = PathStep(stage="mpi4py", tasks=6, wall_s=9.04)
+    assert timing_table.path_row(build) == ("openmpi: Compile (built openmpi 5.0.10)", "node1", "249.0", "248.0")
+    assert timing_table.path_row(short) == ("mpi4py: 6 short tasks", "", "9.0", "")
+    path = CriticalPath(steps=(build, short), others=7, others_s=2.25)
+    timing_table.show(factory.run_record(timing=RunTiming(stages=(OPENMPI,), total=OPENMPI, critical_path=path)))
+    said = capsys.readouterr().err.split("Critical path")[1].splitlines()
+    assert [line.split()[0] for line in said[1:]] == ["STEP", "openmpi:", "mpi4py:", "7"]

@@ -75,6 +75,16 @@ def test_each_stage_has_what_passed_until_the_next_one_and_the_total_has_all(clo
         ("end of the run", 0.5, 0.25),
     ]
     assert (timing.total.wall_s, timing.total.controller_cpu_s) == (21.5, 7.0)
+    assert timing.critical_path is not None
+    assert [(step.stage, step.task, step.wall_s) for step in timing.critical_path.steps] == [
+        ("looking at 2 hosts", "", 2.0),
+        ("asking the user", "", 3.0),
+        ("start of Ansible", "", 1.0),
+        ("openmpi", "a", 10.0),
+        ("validation", "b", 1.0),
+        ("openmpi", "c", 4.0),
+        ("end of the run", "", 0.5),
+    ]
 
 
 def test_a_node_counts_what_its_connection_used_since_it_told_last(watch: Stopwatch) -> None:
