@@ -129,6 +129,11 @@ node:
     cpu_quota: {description: "group, cores (null is unlimited), throttled_periods and throttled_s.", type: dict}
     interfaces: {description: "name, kind, mac, mtu, up, carrier, speed_mbps, driver, master, addresses.", type: list}
     routes: {description: "family, destination, gateway, interface, metric.", type: list}
+    switch_ports:
+      description: >-
+        The switch that an interface or an InfiniBand port hangs on, where lldpd, systemd-networkd, lldpad or the subnet
+        tells: interface, above (interfaces that lie on it), switch, id, port and source.
+      type: list
     gpus:
       description: >-
         bus, name, uuid, driver, display, unusable and problem (why jobs cannot use it, as a word and as a clause), and

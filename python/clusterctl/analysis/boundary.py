@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clusterctl.analysis import culprit_words, link_model, robust_stats
+from clusterctl.analysis import boundary_words, culprit_words, link_model, robust_stats
 from clusterctl.analysis.student_t import t_quantile
-from clusterctl.model import nodeset
 from clusterctl.model.culprits import Culprit
 
 if TYPE_CHECKING:
@@ -114,6 +113,7 @@ def culprit(matrix: PairMatrix, known: LinkValues, found: Boundary) -> Culprit |
         for number in range(int(found.group.max()) + 1)
     ]
     groups.sort(key=lambda names: matrix.nodes.index(names[0]))
+    switches = boundary_words.apart(groups, matrix.switches)
     sign = culprit_words.sign(matrix.better)
     level = _typical_within(known, found)
     ratio = math.exp(sign * (float(np.median(known.logs[found.across])) - level))
@@ -128,15 +128,10 @@ def culprit(matrix: PairMatrix, known: LinkValues, found: Boundary) -> Culprit |
         ratio=ratio,
         score=found.score,
         tested=found.tested,
-        words=f"{between(groups)}: {culprit_words.what(matrix)} from one to another is {words}; "
-        "each does well by itself, so look at what lies between them: a switch or its uplink",
+        words=f"{boundary_words.between(groups, switches)}: {culprit_words.what(matrix)} from one to another is "
+        f"{words}; each does well by itself, so look at what lies between them: "
+        f"{boundary_words.way(groups, matrix.switches)}",
     )
-
-
-def between(groups: Sequence[Sequence[str]]) -> str:
-    """Return 'between node[1-8] and node[9-16]'."""
-    folded = [nodeset.folded(names) for names in groups]
-    return f"between {', '.join(folded[:-1])} and {folded[-1]}"
 
 
 def _typical_within(known: LinkValues, found: Boundary) -> float:

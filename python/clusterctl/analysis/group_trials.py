@@ -6,6 +6,7 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from clusterctl.analysis import boundary_words
 from clusterctl.model import nodeset
 from clusterctl.model.culprits import Culprit
 
@@ -174,8 +175,8 @@ class Blamed:
             kind="boundary",
             nodes=(*groups[0], *groups[1]),
             groups=groups,
-            words=f"between {self.named(one)} and {self.named(other)}: both pass by themselves, and {sum(both)} of "
-            f"{len(both)} launches with nodes of both failed; look at what lies between them: a switch or its uplink",
+            words=f"{boundary_words.between(groups)}: both pass by themselves, and {sum(both)} of "
+            f"{len(both)} launches with nodes of both failed; look at what lies between them: {boundary_words.UNKNOWN}",
         )
 
     def _evidence(self, one: _Blame) -> str:

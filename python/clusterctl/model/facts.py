@@ -179,6 +179,20 @@ class Fabric(Fact):
     opened: bool = False  # in the node's firewall
 
 
+class SwitchPort(Fact):
+    """The switch, and its port, that an interface (``eth0``) or an InfiniBand port (``mlx5_0:1``) hangs on.
+
+    ``above`` are the interfaces that lie on it, such as a bond. ``id`` is the switch's own: of its chassis, or a GUID.
+    """
+
+    interface: str
+    above: tuple[str, ...] = ()
+    switch: str
+    id: str
+    port: str = ""
+    source: Literal["systemd-networkd", "lldpd", "lldpad", "subnet"]
+
+
 class Resolution(Fact):
     """What a name means to this node; ``problem`` says why it means nothing."""
 
@@ -313,6 +327,7 @@ class NodeFacts(Fact):
     routes: tuple[Route, ...] = ()
     rdma: tuple[RdmaDevice, ...] = ()
     fabric: Fabric | None = None
+    switch_ports: tuple[SwitchPort, ...] = ()
     names: tuple[Resolution, ...] = ()  # its own host name first, then those that the reader asked for
     leftovers: tuple[Leftover, ...] = ()
     busy: tuple[BusyProcess, ...] = ()

@@ -158,7 +158,8 @@ class PairMatrix(Record):
     ``nodes``, with first < second. ``value`` holds medians and ``spread`` the median absolute deviation of a link's
     samples, both in ``unit``. ``forward`` (from first to second) and ``backward`` hold the medians of each direction;
     they are empty where the directions were not measured apart. ``complete`` says whether all pairs were measured, or
-    a sample of the tournament's rounds.
+    a sample of the tournament's rounds. ``switches`` are those that each node's links for jobs hang on; a node of which
+    none is known is left out.
     """
 
     quantity: str
@@ -173,6 +174,7 @@ class PairMatrix(Record):
     forward: tuple[float, ...] = ()
     backward: tuple[float, ...] = ()
     complete: bool = True
+    switches: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
     @property
     def links(self) -> tuple[tuple[str, str], ...]:

@@ -9,6 +9,7 @@ from clusterctl.launch import hostfile, local_facts, mpirun, mpirun_job
 from clusterctl.model import fabric
 from clusterctl.model.facts import usable_cores
 from clusterctl.remote import supervised_job
+from clusterctl.validation import switches
 from clusterctl.validation.checks import base, network
 
 if TYPE_CHECKING:
@@ -114,6 +115,10 @@ class Team:
             settings={name: path_settings(node.facts) for name, node in nodes.items()},
             mpi_networks={name: mpi_networks(node.facts) for name, node in nodes.items()},
             fabric={name: way for name, node in nodes.items() if (way := network.path(node.facts))},
+            switches=switches.of_nodes(
+                {name: node.facts for name, node in nodes.items()},
+                {name: rdma_ports(node.facts) for name, node in nodes.items()},
+            ),
         )
 
     def _names(self) -> dict[str, str]:

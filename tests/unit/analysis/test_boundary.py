@@ -7,8 +7,9 @@ import itertools
 import numpy as np
 import pytest
 import verdicts
-from clusterctl.analysis import agreement, boundary, outliers, speed_verdict, undecided
+from clusterctl.analysis import agreement, boundary, boundary_words, outliers, speed_verdict, undecided
 from clusterctl.analysis.link_values import LinkValues
+from clusterctl.model.culprits import Culprit, Search
 from clusterctl.model.results import CheckResult, PairMatrix, Verdict
 from noisy_links import of_all
 
@@ -110,3 +111,79 @@ def test_two_racks_of_equal_size_are_found_in_simulated_clusters(nodes_: int, no
 def test_a_boundary_waits_for_a_second_run_and_is_not_measured_on() -> None:
     run = CheckResult(check="pairs", verdict=Verdict.PASS, reason="all pairs", matrices=(racks(8, 8),))
     assert undecided.chosen(speed_verdict.assess(run, POLICY)) == ()
+
+
+def wired(*sizes: int, noise: float = 0.0, seed: int = 1, own: int = 1) -> PairMatrix:
+    """Return racks whose nodes hang on so many switches of their rack."""
+    rack = np.repeat(np.arange(1, len(sizes) + 1), sizes)
+    switches = {
+        f"node{number}": tuple(f"leaf{at}" if own == 1 else f"leaf{at}-{one}" for one in range(1, own + 1))
+        for number, at in enumerate(rack, start=1)
+    }
+    return racks(*sizes, noise=noise, seed=seed).model_copy(update={"switches": switches})
+
+
+def test_two_racks_of_equal_size_are_named_with_the_switches_that_they_hang_on() -> None:
+    (found,) = outliers.among_links(wired(4, 4), POLICY)
+    assert found.words == (
+        "between node[1-4] on leaf1 and node[5-8] on leaf2: bandwidth of 1 MiB from one to another is 900 MB/s, 10 % "
+        "below that within each of them, 1,000 MB/s; each does well by itself, so look at what lies between them: "
+        "the uplinks of leaf1 and leaf2, and the switches that join them"
+    )
+
+
+def test_three_racks_with_two_switches_each_name_all_of_them() -> None:
+    (found,) = outliers.among_links(wired(6, 6, 6, own=2, noise=0.01), POLICY)
+    assert (
+        "between node[1-6] on leaf1-1 and leaf1-2, node[7-12] on leaf2-1 and leaf2-2 and node[13-18] on" in found.words
+    )
+    assert found.words.endswith(
+        "the uplinks of leaf1-1, leaf1-2, leaf2-1, leaf2-2 and 2 more, and the switches that join them"
+    )
+
+
+def test_switches_name_the_boundary_in_noisy_clusters_and_both_runs_agree() -> None:
+    for seed in range(20):
+        one, two = (outliers.among_links(wired(8, 8, noise=0.03, seed=2 * seed + run), POLICY) for run in (1, 2))
+        (found,) = [culprit for culprit in agreement.confirm(one, two) if culprit.kind == "boundary"]
+        assert found.words.startswith("between node[1-8] on leaf1 and node[9-16] on leaf2: ")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"node5": ("leaf1",)}, id="a node of the second group hangs on the switch of the first"),
+        pytest.param({"node5": ("leaf1", "leaf2")}, id="a node hangs on both"),
+        pytest.param({"node5": ()}, id="the switch of one node is unknown"),
+    ],
+)
+def test_switches_that_do_not_tell_the_groups_apart_are_not_named(change: dict[str, tuple[str, ...]]) -> None:
+    matrix = wired(4, 4)
+    (found,) = outliers.among_links(matrix.model_copy(update={"switches": {**matrix.switches, **change}}), POLICY)
+    assert found.words.startswith("between node[1-4] and node[5-8]: ")
+    assert found.words.endswith("look at what lies between them: a switch or its uplink")
+
+
+def test_groups_on_one_switch_point_inside_it() -> None:
+    matrix = wired(4, 4)
+    same = dict.fromkeys(matrix.switches, ("leaf1",))
+    (found,) = outliers.among_links(matrix.model_copy(update={"switches": same}), POLICY)
+    assert found.words.endswith("look at what lies between them: the inside of leaf1, the switch of all these nodes")
+
+
+def test_a_search_that_ends_at_a_boundary_names_the_switches_too() -> None:
+    groups = (nodes(1, 2), nodes(3, 4))
+    words = (
+        "between node[1-2] and node[3-4]: both pass by themselves; look at what lies between them: "
+        "a switch or its uplink"
+    )
+    culprit = Culprit(kind="boundary", nodes=nodes(1, 4), groups=groups, words=words)
+    search = Search(check="hello", bound=9, launches=(), culprits=(culprit,), words=f"{words}; over")
+    switches = {"node1": ("a",), "node2": ("a",), "node3": ("b",), "node4": ("b",)}
+    found = boundary_words.located(search, switches)
+    told = (
+        "between node[1-2] on a and node[3-4] on b: both pass by themselves; look at what lies between them: "
+        "the uplinks of a and b, and the switches that join them"
+    )
+    assert ([one.words for one in found.culprits], found.words) == ([told], f"{told}; over")
+    assert boundary_words.located(search, {}) == search

@@ -108,7 +108,7 @@ class NcclWay:
             and one.host in alone
             and (one.peer in alone if is_network else not one.peer)
         ]
-        found = self._with_figures(judgement, alone, measured)
+        found = self._with_figures(judgement, site, alone, measured)
         known = {name for figure in found.figures for name in figure.nodes}
         unmeasured = [node for node in alone if node not in known]
         if unmeasured:
@@ -117,13 +117,17 @@ class NcclWay:
         return base.passed(found, "; ".join((judgement.reason, _words(found.figures), *left_out)))
 
     def _with_figures(
-        self, judgement: base.Judgement, nodes: Sequence[str], measured: Sequence[rank_output.Measured]
+        self,
+        judgement: base.Judgement,
+        site: base.Site,
+        nodes: Sequence[str],
+        measured: Sequence[rank_output.Measured],
     ) -> base.Judgement:
         """Return the judgement with the figure of each node; between nodes also with the matrix of their pairs."""
         confidence = self.options.confidence
         if self.way != "nic":
             return replace(judgement, figures=rank_output.figures(measured, confidence))
-        matrices = tuple(pairs.matrices_of(nodes, measured))
+        matrices = tuple(pairs.matrices_of(nodes, measured, site.switches))
         figures = tuple(one for matrix in matrices for one in pairs.figures_of(matrix, confidence, "nccl"))
         return replace(judgement, matrices=matrices, figures=figures)
 

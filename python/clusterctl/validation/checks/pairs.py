@@ -7,6 +7,7 @@ import re
 import statistics
 import zlib
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import packet_loss, robust_stats
@@ -137,7 +138,7 @@ class Pairs:
         measured = rank_output.read(outcome.lines, site.placement, site.names).measured
         if self.further is not None:
             return _of_repeats(judgement, tuple(site.slots), measured)
-        matrices = tuple(matrices_of(tuple(site.slots), measured))
+        matrices = tuple(matrices_of(tuple(site.slots), measured, site.switches))
         confidence = self.options.confidence
         figures = tuple(figure for matrix in matrices for figure in figures_of(matrix, confidence))
         judgement = replace(judgement, matrices=matrices, figures=(*figures, *_losses(measured)))
@@ -195,8 +196,18 @@ def _name_the_stuck(judgement: base.Judgement) -> base.Judgement:
     return base.fail(judgement, f"stuck: {'; '.join(words)}{others}", [report.host for report in stuck])
 
 
-def matrices_of(nodes: Sequence[str], measured: Iterable[rank_output.Measured]) -> Iterable[PairMatrix]:
-    """Return a matrix for each quantity and size, in the order in which they were measured."""
+def matrices_of(
+    nodes: Sequence[str],
+    measured: Iterable[rank_output.Measured],
+    switches: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> Iterable[PairMatrix]:
+    """Return a matrix for each quantity and size, in the order in which they were measured.
+
+    Args:
+        nodes: the nodes of the check.
+        measured: what its ranks measured.
+        switches: those that each node hangs on, where they are known.
+    """
     place = {name: number for number, name in enumerate(nodes)}
     groups: dict[tuple[str, int], dict[tuple[int, int], rank_output.Measured]] = {}
     for one in measured:
@@ -221,6 +232,7 @@ def matrices_of(nodes: Sequence[str], measured: Iterable[rank_output.Measured]) 
             forward=tuple(ways[0] for ways in directions),
             backward=tuple(ways[1] for ways in directions),
             complete=len(links) == len(nodes) * (len(nodes) - 1) // 2,
+            switches={name: switches[name] for name in nodes if name in switches},
         )
 
 

@@ -1,0 +1,149 @@
+"""Which switch and port an interface hangs on: captured outputs, files of systemd-networkd, and hostile ones."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from pathlib import Path
+
+import gpu_trees
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import switch_ports
+from clusterctl.model.facts import SwitchPort
+
+DATA = Path(__file__).resolve().parents[2] / "data" / "switch_ports"
+BRIDGE_AND_ROUTER = 0x14
+
+
+def captured(name: str) -> str:
+    return (DATA / name).read_text(encoding="utf-8")
+
+
+def interface(root: Path, name: str, number: int, *, carrier: str = "1", above: str = "", below: str = "") -> None:
+    base = root / "sys/class/net" / name
+    gpu_trees.written(base / "carrier", f"{carrier}\n")
+    gpu_trees.written(base / "ifindex", f"{number}\n")
+    for kind, other in (("upper", above), ("lower", below)):
+        if other:
+            (base / f"{kind}_{other}").mkdir()
+
+
+def heard(root: Path, number: int, data: bytes) -> None:
+    path = root / f"run/systemd/netif/lldp/{number}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def test_what_networkd_heard_is_told_with_what_lies_on_the_interface(tmp_path: Path) -> None:
+    interface(tmp_path, "eth0", 2, above="bond0")
+    interface(tmp_path, "bond0", 3, above="bond0.7", below="eth0")
+    interface(tmp_path, "bond0.7", 4, below="bond0")
+    interface(tmp_path, "eth1", 5, carrier="0")
+    for number in (2, 3, 5, 77):
+        heard(tmp_path, number, (DATA / "networkd-eth0.bin").read_bytes())
+    (found,) = switch_ports.switch_ports(str(tmp_path))["switch_ports"]
+    assert SwitchPort.model_validate(found) == SwitchPort(
+        interface="eth0",
+        above=("bond0", "bond0.7"),
+        switch="leaf1",
+        id="ce:57:15:ba:56:71",
+        port="swp2",
+        source="systemd-networkd",
+    )
+
+
+def test_a_machine_without_any_of_the_programs_tells_nothing(tmp_path: Path) -> None:
+    interface(tmp_path, "eth0", 2)
+    assert switch_ports.switch_ports(str(tmp_path)) == {"switch_ports": []}
+
+
+def test_lldpctl_names_the_switch_of_each_interface() -> None:
+    found = switch_ports.read_lldpctl(captured("lldpctl-two-switches.json"))
+    told = {name: [(one["switch"], one["port"], one["able"]) for one in each] for name, each in found.items()}
+    assert told == {
+        "eth0": [("leaf1", "swp1", BRIDGE_AND_ROUTER)],
+        "eth1": [("leaf2", "Ethernet7", BRIDGE_AND_ROUTER)],
+    }
+    ((name, (one,)),) = switch_ports.read_lldpctl(captured("lldpctl-one-switch.json")).items()
+    assert (name, one["switch"], one["port"]) == ("eth0", "leaf1", "swp2")
+    assert switch_ports.read_lldpctl(captured("lldpctl-nothing.json")) == {}
+
+
+def test_a_host_that_is_heard_through_the_switch_is_not_the_switch() -> None:
+    neighbours = switch_ports.read_lldpctl(captured("lldpctl-switch-and-host.json"))["eth0"]
+    assert {one["switch"] for one in neighbours} == {"leaf1", "n1"}
+    chosen = switch_ports.chosen_switch(neighbours, "lldpd")
+    assert chosen is not None
+    assert (chosen["switch"], chosen["source"]) == ("leaf1", "lldpd")
+
+
+def test_two_switches_on_one_interface_are_none_and_so_is_a_telephone() -> None:
+    both = [each[0] for each in switch_ports.read_lldpctl(captured("lldpctl-two-switches.json")).values()]
+    assert switch_ports.chosen_switch(both, "lldpd") is None
+    assert switch_ports.chosen_switch([{**both[0], "able": 0x80}], "lldpd") is None
+    assert switch_ports.chosen_switch([{**both[0], "able": None}], "lldpd") is not None
+    assert switch_ports.chosen_switch([], "lldpd") is None
+
+
+def test_a_chassis_without_a_name_is_named_by_its_id() -> None:
+    data = json.loads(captured("lldpctl-one-switch.json"))
+    entry = data["lldp"]["interface"]["eth0"]
+    entry["chassis"] = entry["chassis"]["leaf1"]
+    ((one,),) = switch_ports.read_lldpctl(json.dumps(data)).values()
+    assert one["switch"] == one["id"] == entry["chassis"]["id"]["value"]
+
+
+def test_lldptool_names_the_switch() -> None:
+    one = switch_ports.read_lldptool(captured("lldptool-one-switch.txt"))
+    expected = {"switch": "leaf1", "id": "ce:57:15:ba:56:71", "port": "swp2", "able": BRIDGE_AND_ROUTER}
+    assert one == expected
+    assert switch_ports.read_lldptool("Device not found or inactive \n") is None
+
+
+def test_only_a_switch_counts_at_the_other_end_of_an_infiniband_port() -> None:
+    text = captured("smpquery-nodeinfo.txt")
+    assert switch_ports.read_node_info(text) == ("0x0000000000200000", "2")
+    assert switch_ports.read_node_info(text.replace("Switch", "Channel Adapter")) is None
+    assert switch_ports.read_node_info("") is None
+
+
+def test_the_two_fastest_active_ports_of_infiniband_are_asked(tmp_path: Path) -> None:
+    for name, rate, state, layer in (
+        ("mlx5_0", "100 Gb/sec (4X EDR)", "4: ACTIVE", "InfiniBand"),
+        ("mlx5_1", "400 Gb/sec (4X NDR)", "4: ACTIVE", "InfiniBand"),
+        ("mlx5_2", "400 Gb/sec (4X NDR)", "1: DOWN", "InfiniBand"),
+        ("mlx5_3", "400 Gb/sec (4X NDR)", "4: ACTIVE", "Ethernet"),
+    ):
+        base = tmp_path / "sys/class/infiniband" / name / "ports/1"
+        for file, text in (("rate", rate), ("state", state), ("link_layer", layer)):
+            gpu_trees.written(base / file, f"{text}\n")
+    assert [device for _, device, _ in switch_ports.fastest_ports(str(tmp_path))] == ["mlx5_1", "mlx5_0"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"lldp": 5}', '{"lldp": {"interface": [5]}}', '{"lldp": {"interface": {"a": {}}}}']
+)
+def test_odd_output_names_no_switch(text: str) -> None:
+    assert switch_ports.read_lldpctl(text) == {}
+
+
+def test_damaged_frames_end_without_an_exception() -> None:
+    whole = (DATA / "networkd-eth0.bin").read_bytes()
+    rng = random.Random(15)  # noqa: S311 - no secret
+    for size in range(len(whole)):
+        switch_ports.read_networkd(whole[:size])
+    for _ in range(2000):
+        damaged = bytearray(whole)
+        for _ in range(rng.randrange(1, 8)):
+            damaged[rng.randrange(len(whole))] = rng.randrange(256)
+        switch_ports.read_networkd(bytes(damaged))
+    assert switch_ports.read_networkd(struct.pack("<Q", 1 << 63)) == []
+    assert len(switch_ports.read_networkd(whole * 100)) == 64
+
+
+def test_a_name_of_control_characters_loses_them() -> None:
+    one = {"switch": "leaf\x1b[31m1\n", "id": "a" * 999, "port": "1", "able": BRIDGE_AND_ROUTER}
+    chosen = switch_ports.chosen_switch([one], "lldpd")
+    assert chosen is not None
+    assert (chosen["switch"], len(chosen["id"])) == ("leaf[31m1", 255)
