@@ -125,6 +125,15 @@ test-infiniband: venv  ## Doctor's look at a fabric that ibsim simulates, with p
 	fi
 	$(BIN)/pytest tests/infiniband -q --durations=5
 
+.PHONY: test-lldp
+test-lldp: venv  ## Which switch each node hangs on, as real lldpd daemons in network namespaces tell; root, installs lldpd
+	@if ! command -v lldpd >/dev/null; then \
+	    echo "Installing lldpd" >&2; \
+	    $(SUDO) apt-get -q update >/dev/null; \
+	    $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends lldpd >/dev/null; \
+	fi
+	$(SUDO) $(BIN)/pytest tests/lldp -q --durations=5
+
 .PHONY: molecule
 molecule: venv  ## Every role's molecule scenario, some at a time
 	$(BIN)/pytest tests/molecule -n $(WORKERS) -q --durations=0
@@ -220,10 +229,10 @@ test: lint-and-unit docs browser nodes  ## All tests, in the order in which a mi
 SEED ?= $(shell date +%s)
 
 .PHONY: test-long
-test-long: venv  ## Repetitions and long tests: interrupts $(REPEAT) times, then test-fuzz, test-sim, test-scale, test-infiniband, test-tensorflow, test-fortran, test-kubernetes
+test-long: venv  ## Repetitions and long tests: interrupts $(REPEAT) times, then test-fuzz, test-sim, test-scale, test-infiniband, test-lldp, test-tensorflow, test-fortran, test-kubernetes
 	$(BIN)/pytest tests/cluster -m repeat --repeat $(REPEAT) -n 2 --dist loadgroup --no-loadscope-reorder -q
 	CLUSTERCTL_SEED=$(SEED) $(BIN)/pytest tests/cluster -m long -n 2 --dist loadgroup --no-loadscope-reorder -q
-	@$(MAKE) --no-print-directory test-fuzz test-sim test-scale test-infiniband test-tensorflow test-fortran test-kubernetes
+	@$(MAKE) --no-print-directory test-fuzz test-sim test-scale test-infiniband test-lldp test-tensorflow test-fortran test-kubernetes
 
 KUBERNETES_PACKAGES := kubernetes-client
 

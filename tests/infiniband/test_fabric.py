@@ -19,6 +19,7 @@ from clusterctl.support import content
 
 sys.path.append(str(content.root() / "plugins" / "module_utils"))
 from node_hardware import record
+from node_probe import switch_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,7 +61,7 @@ class Fabric:
         (folder / "f.net").write_text(net(), encoding="utf-8")
         self.tools = folder / "tools"
         self.tools.mkdir()
-        for name in ("iblinkinfo", "ibqueryerrors"):
+        for name in ("iblinkinfo", "ibqueryerrors", "smpquery"):
             line = f'cd {folder}; SIM_HOST=node2 LD_PRELOAD={library()} exec /usr/sbin/{name} "$@"'
             (self.tools / name).write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
             (self.tools / name).chmod(0o755)
@@ -196,3 +197,14 @@ def test_a_subnet_that_does_not_answer_is_a_note(fabric: Fabric) -> None:
     look = fabric.look()
     assert look.readings == look.counters == ()
     assert [what for what, _ in look.unseen] == ["InfiniBand fabric"]
+
+
+def test_a_node_names_the_switch_and_the_port_that_its_own_port_hangs_on(fabric: Fabric) -> None:
+    smpquery = str(fabric.tools / "smpquery")
+    fabric.until(lambda look: seen(look) == ALL_LINKS)
+    found = switch_ports.asked_of_subnet(smpquery, "ibsim0", "1")
+    assert found is not None
+    assert (found["switch"], found["port"], found["source"]) == ("leaf1", "2", "subnet")
+    fabric.tell('Unlink "node2"[1]')
+    assert switch_ports.asked_of_subnet(smpquery, "ibsim0", "1") is None
+    assert switch_ports.asked_of_subnet(smpquery, "mlx5_9", "1") is None
